@@ -1,0 +1,37 @@
+"""What a stage is: data about one kernel of the ladder, and one function that launches it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+__all__ = ["Stage"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the ladder.
+
+    `launch(problem, out, executor, lse=None, variant=None)` runs the stage on a `Problem` and writes every element
+    of `out` (float16 [B, H, S_q, D]) and, where the stage `returns_lse` and one is given, of `lse` (float32
+    [B, H, S_q]). It asks the executor for scratch memory and launches, so the same function serves a GPU, the
+    simulator and the compiler. It does not validate: whoever holds a `Problem` need not check again, and
+    `flashcore_numba.attention.refuse` has compared the problem with the limits below.
+    """
+
+    number: int
+    name: str
+    title: str
+    idea: str
+    launch: Callable
+    language: str = "Numba"
+    compute_capability: tuple[int, int] = (7, 0)
+    head_dims: tuple[int, ...] = (64, 128)
+    causal: bool = True
+    grouped_queries: bool = False
+    returns_lse: bool = False
+    variants: MappingProxyType = field(default_factory=lambda: MappingProxyType({}))  # name -> one sentence
+
+    @property
+    def label(self) -> str:
+        """`05 online_softmax`: how tables and messages name the stage."""
+        return f"{self.number:02d} {self.name}"

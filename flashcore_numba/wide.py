@@ -1,0 +1,81 @@
+"""128-bit loads and stores for Numba kernels.
+
+Numba has no vector load of its own. Each intrinsic here becomes one LLVM vector access with an alignment of
+16 bytes, which ptxas turns into a single LDG.E.128, LDS.128 or their stores (PTX ISA, "ld", ".v4").
+
+All four take a one-dimensional contiguous array and the number of the first element, whose address must be a
+multiple of 16 bytes. `load8` and `store8` convert: a kernel holds float16 in memory and float32 in registers.
+The simulator runs the same names (`flashcore_numba.simulator`), counts one 16-byte access and checks the alignment.
+"""
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import intrinsic
+
+__all__ = ["load4", "load8", "store4", "store8"]
+
+_FLOAT, _HALF, _INT = ir.FloatType(), ir.HalfType(), ir.IntType(32)
+
+
+def _address(context, builder, array_type, array, index_type, index, vector):
+    """The address of element `index`, as a pointer to `vector`."""
+    data = context.make_array(array_type)(context, builder, value=array).data
+    index = context.cast(builder, index, index_type, types.intp)
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+
+
+def _load(array, index, element, count):
+    """The typed signature and code of a load of `count` neighbours, returned as float32."""
+
+    def generate(context, builder, signature, args):
+        vector = ir.VectorType(element, count)
+        place = _address(context, builder, array, args[0], index, args[1], vector)
+        value = builder.load(place, align=16)
+        lanes = [builder.extract_element(value, ir.Constant(_INT, lane)) for lane in range(count)]
+        if element is _HALF:
+            lanes = [builder.fpext(lane, _FLOAT) for lane in lanes]
+        return cgutils.pack_array(builder, lanes)
+
+    return types.UniTuple(types.float32, count)(array, index), generate
+
+
+def _store(array, index, values, element, count):
+    """The typed signature and code of a store of `count` float32 values."""
+
+    def generate(context, builder, signature, args):
+        vector = ir.VectorType(element, count)
+        value = ir.Constant(vector, ir.Undefined)
+        for lane in range(count):
+            item = context.cast(builder, args[2 + lane], values[lane], types.float32)
+            if element is _HALF:
+                item = builder.fptrunc(item, _HALF)
+            value = builder.insert_element(value, item, ir.Constant(_INT, lane))
+        place = _address(context, builder, array, args[0], index, args[1], vector)
+        builder.store(value, place, align=16)
+        return context.get_dummy_value()
+
+    return types.void(array, index, *values), generate
+
+
+@intrinsic
+def load4(typingctx, array, i):
+    """`array[i : i + 4]` of a float32 array, as four float32."""
+    return _load(array, i, _FLOAT, 4)
+
+
+@intrinsic
+def load8(typingctx, array, i):
+    """`array[i : i + 8]` of a float16 array, as eight float32."""
+    return _load(array, i, _HALF, 8)
+
+
+@intrinsic
+def store4(typingctx, array, i, a, b, c, d):
+    """`array[i : i + 4] = a, b, c, d` for a float32 array."""
+    return _store(array, i, (a, b, c, d), _FLOAT, 4)
+
+
+@intrinsic
+def store8(typingctx, array, i, a, b, c, d, e, f, g, h):
+    """`array[i : i + 8] = a, ..., h` for a float16 array; each value is rounded to nearest even."""
+    return _store(array, i, (a, b, c, d, e, f, g, h), _HALF, 8)
