@@ -2,7 +2,11 @@
 
 from numba import cuda
 
-__all__ = ["visible_keys"]
+from ..wide import load8, store8
+
+__all__ = ["load_row", "store_row", "visible_keys", "warp_max", "warp_sum"]
+
+ALL_LANES = 0xFFFFFFFF
 
 
 @cuda.jit(device=True)
@@ -13,3 +17,41 @@ def visible_keys(row, seq_q, seq_k, causal):
     rows see none.
     """
     return max(0, min(seq_k, row + 1 + seq_k - seq_q)) if causal else seq_k
+
+
+@cuda.jit(device=True)
+def load_row(row, rmem, factor):
+    """`rmem[:] = factor * row`: a float16 row of global memory into float32 registers, 16 bytes a load."""
+    for c in range(0, rmem.shape[0], 8):
+        part = load8(row, c)
+        for e in range(8):
+            rmem[c + e] = factor * part[e]
+
+
+@cuda.jit(device=True)
+def store_row(row, rmem, factor):
+    """`row[:] = factor * rmem`, rounded to float16, 16 bytes a store."""
+    for c in range(0, rmem.shape[0], 8):
+        x0, x1, x2, x3 = rmem[c] * factor, rmem[c + 1] * factor, rmem[c + 2] * factor, rmem[c + 3] * factor
+        x4, x5, x6, x7 = rmem[c + 4] * factor, rmem[c + 5] * factor, rmem[c + 6] * factor, rmem[c + 7] * factor
+        store8(row, c, x0, x1, x2, x3, x4, x5, x6, x7)
+
+
+@cuda.jit(device=True)
+def warp_sum(value):
+    """The sum of `value` over the 32 lanes, in every lane: a butterfly of five shuffles."""
+    offset = 16
+    while offset > 0:
+        value += cuda.shfl_xor_sync(ALL_LANES, value, offset)
+        offset //= 2
+    return value
+
+
+@cuda.jit(device=True)
+def warp_max(value):
+    """The maximum of `value` over the 32 lanes, in every lane."""
+    offset = 16
+    while offset > 0:
+        value = max(value, cuda.shfl_xor_sync(ALL_LANES, value, offset))
+        offset //= 2
+    return value
