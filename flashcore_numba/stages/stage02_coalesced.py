@@ -1,0 +1,90 @@
+"""Stage 02: neighbouring lanes touch neighbouring bytes, and every load brings 16 of them.
+
+The work is divided as in stage 01: thread i of a block owns query row i. Two things move. The scores are stored
+transposed, [keys, rows], so the 32 lanes of a warp write 32 neighbouring floats: 4 sectors a request instead of 32.
+And a row of Q, K or V is read eight float16 at a time, 16 bytes in one instruction, so the row of K that all lanes
+share takes D / 8 loads instead of D. The query row and the output row wait in registers meanwhile.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from ..wide import load8
+from .common import load_row, store_row, visible_keys
+from .stage import Stage
+
+ROWS = 32  # query rows a block: one warp
+
+
+@cuda.jit(device=True)
+def dot(q_rmem, k_row):
+    """q_rmem . k_row"""
+    total = float32(0)
+    for c in range(0, q_rmem.shape[0], 8):
+        part = load8(k_row, c)
+        for e in range(8):
+            total += q_rmem[c + e] * part[e]
+    return total
+
+
+@cuda.jit(device=True)
+def accumulate_pv(o_rmem, p, v_row):
+    """o_rmem += p * v_row"""
+    for c in range(0, o_rmem.shape[0], 8):
+        part = load8(v_row, c)
+        for e in range(8):
+            o_rmem[c + e] += p * part[e]
+
+
+@functools.cache
+def coalesced_kernel(D):
+    @cuda.jit
+    def kernel(q, k, v, out, scores, scale, causal):
+        # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_k, S_q] float32
+        row = cuda.blockIdx.x * ROWS + cuda.threadIdx.x
+        h, b = cuda.blockIdx.y, cuda.blockIdx.z
+        if row >= q.shape[2]:
+            return
+        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
+
+        q_rmem = cuda.local.array(D, float32)
+        load_row(q[b, h, row], q_rmem, scale)
+        row_max = float32(-math.inf)
+        for j in range(visible):
+            score = dot(q_rmem, k[b, h, j])
+            scores[b, h, j, row] = score
+            row_max = max(row_max, score)
+
+        o_rmem = cuda.local.array(D, float32)
+        for c in range(D):
+            o_rmem[c] = 0
+        row_sum = float32(0)
+        for j in range(visible):
+            p = math.exp(scores[b, h, j, row] - row_max)
+            row_sum += p
+            accumulate_pv(o_rmem, p, v[b, h, j])
+
+        # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
+        store_row(out[b, h, row], o_rmem, float32(1) / row_sum if visible > 0 else float32(0))
+
+    return kernel
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    scores = executor.empty((p.batch, p.heads, p.seq_k, p.seq_q), np.float32)
+    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
+    kernel = coalesced_kernel(p.head_dim)
+    executor.launch(kernel, grid, ROWS, p.q, p.k, p.v, out, scores, np.float32(p.scale), p.causal)
+
+
+STAGE = Stage(
+    number=2,
+    name="coalesced",
+    title="Neighbouring lanes, neighbouring bytes",
+    idea="Scores are stored so that neighbouring lanes write neighbouring bytes; loads are 128 bits wide.",
+    launch=launch,
+)

@@ -1,0 +1,90 @@
+"""Stage 03: a warp computes one query row, and its lanes add up by shuffles.
+
+Lane c of a warp owns the components c, c + 32, ... of the head dimension, so a row of Q, K or V is one contiguous
+request of the whole warp and the query row costs each lane D / 32 registers. The price is that a score is now
+spread over 32 lanes: a butterfly of five shuffles adds it up and leaves the sum in every lane, with no shared
+memory and no atomics. 32 times as many threads run as in stage 02, which hides the latency of the loads.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from .common import visible_keys, warp_max, warp_sum
+from .stage import Stage
+
+WARPS = 4  # query rows a block
+LANES = 32
+
+
+@functools.cache
+def warp_reduction_kernel(D):
+    PARTS = D // LANES  # components a lane owns
+
+    @cuda.jit
+    def kernel(q, k, v, out, scores, scale, causal):
+        # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
+        lane = cuda.threadIdx.x
+        row = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+        h, b = cuda.blockIdx.y, cuda.blockIdx.z
+        if row >= q.shape[2]:
+            return
+        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
+
+        q_rmem = cuda.local.array(PARTS, float32)
+        for part in range(PARTS):
+            q_rmem[part] = float32(q[b, h, row, lane + LANES * part]) * scale
+        for j in range(visible):
+            partial = float32(0)
+            for part in range(PARTS):
+                partial += q_rmem[part] * float32(k[b, h, j, lane + LANES * part])
+            score = warp_sum(partial)
+            if lane == 0:
+                scores[b, h, row, j] = score
+        cuda.syncwarp()  # lane 0 wrote the scores that every lane reads below
+
+        row_max = float32(-math.inf)
+        for j in range(lane, visible, LANES):
+            row_max = max(row_max, scores[b, h, row, j])
+        row_max = warp_max(row_max)
+
+        row_sum = float32(0)
+        for j in range(lane, visible, LANES):
+            p = math.exp(scores[b, h, row, j] - row_max)
+            scores[b, h, row, j] = p
+            row_sum += p
+        row_sum = warp_sum(row_sum)
+        cuda.syncwarp()  # each lane wrote its keys' P; below every lane reads all of them
+
+        # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
+        inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
+        o_rmem = cuda.local.array(PARTS, float32)
+        for part in range(PARTS):
+            o_rmem[part] = 0
+        for j in range(visible):
+            p = scores[b, h, row, j]
+            for part in range(PARTS):
+                o_rmem[part] += p * float32(v[b, h, j, lane + LANES * part])
+        for part in range(PARTS):
+            out[b, h, row, lane + LANES * part] = o_rmem[part] * inv_sum
+
+    return kernel
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    scores = executor.empty((p.batch, p.heads, p.seq_q, p.seq_k), np.float32)
+    grid = (-(-p.seq_q // WARPS), p.heads, p.batch)
+    kernel = warp_reduction_kernel(p.head_dim)
+    executor.launch(kernel, grid, (LANES, WARPS), p.q, p.k, p.v, out, scores, np.float32(p.scale), p.causal)
+
+
+STAGE = Stage(
+    number=3,
+    name="warp_reduction",
+    title="A warp a row",
+    idea="A warp computes one query row; shuffles add up what its 32 lanes hold.",
+    launch=launch,
+)
