@@ -11,8 +11,8 @@ __all__ = ["find", "select"]
 def find(selector: "int | str | Stage") -> Stage:
     """The stage with this number (5, "5", "05"), name ("online_softmax") or label ("05 online_softmax").
 
-    A `Stage` comes back as it is, so a stage outside the ladder can be used too. Raises ArgumentError, which lists
-    the ladder, when there is none.
+    A `Stage` comes back as it is, so a stage outside the ladder can be used too. Raises ArgumentError, which
+    lists the ladder, when there is none.
     """
     if isinstance(selector, Stage):
         return selector

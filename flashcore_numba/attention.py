@@ -1,0 +1,188 @@
+"""`attention()`: the one call that checks its arguments, chooses a stage and runs it where the arrays are."""
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import gpu
+from .arrays import Adopted, adopt, empty_like, overlap, same_kind
+from .problem import ArgumentError, Problem, UnsupportedError, check_layout, rows_aligned
+
+if TYPE_CHECKING:
+    from .stages import Stage
+
+__all__ = ["attention", "refuse"]
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    stage: "int | str | Stage | None" = None,
+    out: Any = None,
+    return_lse: bool = False,
+) -> Any:
+    """softmax(scale * Q K^T) V by one stage of the ladder.
+
+    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16, of one kind in one place: NumPy, CuPy, PyTorch,
+    Numba device arrays, or anything with `__cuda_array_interface__` or `__dlpack__`; nothing is copied, save
+    inputs whose rows do not start at a multiple of 16 bytes (one extra read and write of each). NumPy arrays
+    and CPU tensors run on the simulator, which also reports races and bad accesses. See `Problem` for
+    shapes, strides, `causal` and `scale`.
+
+    stage: a number, a name or a `Stage`; None is the highest one that serves the problem on this machine.
+    out: where to write, of the same kind and shape as q; it may be strided like q, but must not overlap an
+    input.
+    return_lse: also return the log-sum-exp of the scaled scores, float32 [B, H, S_q], natural logarithm.
+
+    Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
+    sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
+    for tensors, otherwise CuPy's) and the call does not wait for it.
+
+    Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
+    then nothing has been written.
+    """
+    if not isinstance(return_lse, bool | np.bool_):
+        raise ArgumentError(f"return_lse is {return_lse!r}: it must be True or False")
+    chosen = None if stage is None else _find(stage)
+    arrays = {"q": adopt(q, "q"), "k": adopt(k, "k"), "v": adopt(v, "v")}
+    target = None if out is None else adopt(out, "out")
+    same_kind(**arrays, out=target)
+    problem = Problem(**{name: array.view for name, array in arrays.items()}, causal=causal, scale=scale)
+    if chosen is None:
+        chosen = best_stage(problem, lse=return_lse)
+    else:
+        refuse(chosen, problem, lse=return_lse)
+    if target is not None:
+        _check_out(target.view, problem)
+
+    like = arrays["q"]
+    with _executor(like) as executor:
+        if target is None:
+            target = empty_like(like, tuple(problem.q.shape), np.float16)
+        lse = empty_like(like, tuple(problem.q.shape[:3]), np.float32) if return_lse else None
+        chosen.launch(
+            problem.with_aligned_rows(), target.view, executor, lse=None if lse is None else lse.view
+        )
+        executor.check()
+    return (target.source, lse.source) if return_lse else target.source
+
+
+def refuse(stage: "Stage", problem: Problem, lse: bool = False) -> None:
+    """Raise UnsupportedError, naming the stage, its limit and a stage that can, unless the stage serves the
+    problem.
+
+    `lse` says whether the log-sum-exp is wanted too.
+    """
+    limit = _limit(stage, problem, lse)
+    if limit is None:
+        return
+    able = [other.label for other in _ladder() if _limit(other, problem, lse) is None]
+    advice = f"stage {able[0]} can" if able else "no stage of the ladder can"
+    raise UnsupportedError(f"stage {stage.label} {limit}; {advice}")
+
+
+def best_stage(problem: Problem, lse: bool = False) -> "Stage":
+    """The highest stage of the ladder that serves the problem on this machine. Raises UnsupportedError."""
+    for stage in reversed(_ladder()):
+        if _limit(stage, problem, lse) is None:
+            return stage
+    limits = "; ".join(f"{stage.label} {_limit(stage, problem, lse)}" for stage in _ladder())
+    raise UnsupportedError(f"no stage of the ladder serves {problem.shape_label}: {limits}")
+
+
+# Stages and executors bring Numba, which takes a second to import: only a call needs them.
+def _ladder() -> "tuple[Stage, ...]":
+    from .stages import LADDER
+
+    return LADDER
+
+
+def _find(selector: Any) -> "Stage":
+    from .stages.find import find
+
+    return find(selector)
+
+
+def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
+    """What keeps a stage from serving a problem, to be read after its name; None when nothing does."""
+    if problem.head_dim not in stage.head_dims:
+        served = " and ".join(map(str, stage.head_dims))
+        return f"does not serve head dimension {problem.head_dim}, only {served}"
+    if problem.causal and not stage.causal:
+        return "does not serve causal=True"
+    if problem.group > 1 and not stage.grouped_queries:
+        return (
+            f"does not serve grouped queries ({problem.heads} query heads over {problem.kv_heads} K/V heads)"
+        )
+    if lse and not stage.returns_lse:
+        return "does not return the LSE (return_lse=True)"
+    if not problem.on_gpu:
+        return None if stage.language == "Numba" else f"is {stage.language} and needs arrays on a GPU"
+    capability = gpu.compute_capability(problem.q.device.id)
+    if capability is not None and capability < stage.compute_capability:
+        here, needed = (".".join(map(str, pair)) for pair in (capability, stage.compute_capability))
+        return f"needs compute capability {needed}, and this GPU has {here}"
+    return None
+
+
+def _check_out(out: Any, problem: Problem) -> None:
+    if out.dtype != np.float16:
+        raise ArgumentError(f"out has dtype {out.dtype}: only float16 is accepted")
+    if out.shape != problem.q.shape:
+        raise ArgumentError(
+            f"out has shape {tuple(out.shape)}: it must be the shape of q, {tuple(problem.q.shape)}"
+        )
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ArgumentError("out is read-only: a writeable array is needed")
+    check_layout("out", out)
+    if not rows_aligned(out):
+        raise ArgumentError(
+            f"out has strides {out.strides} bytes or an odd address: each row must start at a "
+            "multiple of 16 bytes"
+        )
+    if _overlaps_itself(out):
+        raise ArgumentError(
+            f"out has strides {out.strides} bytes: its rows share memory, and each needs its own"
+        )
+    for name in "qkv":
+        if overlap(out, getattr(problem, name)):
+            raise ArgumentError(f"out overlaps {name} in memory: it must be memory of its own")
+
+
+def _overlaps_itself(array: Any) -> bool:
+    """Whether the strides fail to nest, smallest to largest, as those of any slice of a buffer do."""
+    used = 0
+    for step, size in sorted(
+        (step, size) for size, step in zip(array.shape, array.strides, strict=True) if size > 1
+    ):
+        if step < used:
+            return True
+        used = step * size
+    return False
+
+
+@contextmanager
+def _executor(like: Adopted):
+    """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
+    from .executor import Gpu, Simulator
+
+    if isinstance(like.view, np.ndarray):
+        yield Simulator()
+        return
+    import cupy
+
+    device = like.view.device.id
+    with cupy.cuda.Device(device):
+        if like.kind != "PyTorch":
+            yield Gpu()
+            return
+        import torch
+
+        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream, device)
+        with stream:
+            yield Gpu(stream)
