@@ -4,7 +4,9 @@ from .stage import Stage
 from .stage01_scalar import STAGE as STAGE_01
 from .stage02_coalesced import STAGE as STAGE_02
 from .stage03_warp_reduction import STAGE as STAGE_03
+from .stage04_shared_tiles import STAGE as STAGE_04
+from .stage05_online_softmax import STAGE as STAGE_05
 
 __all__ = ["LADDER", "Stage"]
 
-LADDER: tuple[Stage, ...] = (STAGE_01, STAGE_02, STAGE_03)
+LADDER: tuple[Stage, ...] = (STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05)

@@ -1,12 +1,13 @@
 """Device functions that several stages share."""
 
-from numba import cuda
+from numba import cuda, float32
 
-from ..wide import load8, store8
+from ..wide import load8, store4, store8
 
-__all__ = ["load_row", "store_row", "visible_keys", "warp_max", "warp_sum"]
+__all__ = ["PAD", "load_row", "load_tile", "store_row", "visible_keys", "warp_max", "warp_sum"]
 
 ALL_LANES = 0xFFFFFFFF
+PAD = 4  # floats behind each row of a tile: rows stay 16-byte aligned and start in different banks
 
 
 @cuda.jit(device=True)
@@ -33,8 +34,33 @@ def store_row(row, rmem, factor):
     """`row[:] = factor * rmem`, rounded to float16, 16 bytes a store."""
     for c in range(0, rmem.shape[0], 8):
         x0, x1, x2, x3 = rmem[c] * factor, rmem[c + 1] * factor, rmem[c + 2] * factor, rmem[c + 3] * factor
-        x4, x5, x6, x7 = rmem[c + 4] * factor, rmem[c + 5] * factor, rmem[c + 6] * factor, rmem[c + 7] * factor
+        x4, x5, x6, x7 = (
+            rmem[c + 4] * factor,
+            rmem[c + 5] * factor,
+            rmem[c + 6] * factor,
+            rmem[c + 7] * factor,
+        )
         store8(row, c, x0, x1, x2, x3, x4, x5, x6, x7)
+
+
+@cuda.jit(device=True)
+def load_tile(source, first, tile, thread, threads):
+    """Rows `first`, `first + 1`, ... of `source` [S, D] float16 into the shared `tile` [rows, D + PAD] float32.
+
+    All `threads` threads of a block take part. Rows past the end become zeros: whatever shared memory held before
+    could be NaN, and 0 * NaN would poison a sum that a zero weight should leave alone.
+    """
+    chunks = (tile.shape[1] - PAD) // 8
+    zero = float32(0)
+    for i in range(thread, tile.shape[0] * chunks, threads):
+        row, c = i // chunks, i % chunks * 8
+        if first + row < source.shape[0]:
+            x0, x1, x2, x3, x4, x5, x6, x7 = load8(source[first + row], c)
+            store4(tile[row], c, x0, x1, x2, x3)
+            store4(tile[row], c + 4, x4, x5, x6, x7)
+        else:
+            store4(tile[row], c, zero, zero, zero, zero)
+            store4(tile[row], c + 4, zero, zero, zero, zero)
 
 
 @cuda.jit(device=True)

@@ -1,0 +1,110 @@
+"""Stage 04: K and V pass through shared memory in tiles that 16 query rows use together.
+
+A block of 16 warps owns 16 query rows, one a warp. It brings 32 rows of K, then of V, into shared memory at a time:
+each is read from global memory once for 16 query rows instead of once for each. With K in shared memory a lane can
+own a key, so the dot product stays in one lane and needs no shuffle; the shuffles are left for the softmax. Two
+barriers a tile keep the promise that a tile is whole while it is read. Its rows are padded by 4 floats: 32 lanes
+that read 16 bytes each from 32 unpadded rows of 256 bytes would all meet in the same 4 banks.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from ..wide import load4
+from .common import PAD, load_tile, visible_keys, warp_max, warp_sum
+from .stage import Stage
+
+ROWS = 16  # query rows a block, one a warp
+KEYS = 32  # keys a tile, one a lane
+THREADS = ROWS * KEYS
+
+
+@functools.cache
+def shared_tiles_kernel(D):
+    PARTS, STRIDE = D // KEYS, D + PAD  # output components a lane owns; floats from row to row of a tile
+
+    @cuda.jit
+    def kernel(q, k, v, out, scores, scale, causal):
+        # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
+        q_smem = cuda.shared.array((ROWS, STRIDE), float32)
+        kv_smem = cuda.shared.array((KEYS, STRIDE), float32)
+        p_smem = cuda.shared.array((ROWS, KEYS), float32)
+        lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+        thread = warp * KEYS + lane
+        first_row = cuda.blockIdx.x * ROWS
+        row = first_row + warp
+        h, b = cuda.blockIdx.y, cuda.blockIdx.z
+        seq_q, seq_k = q.shape[2], k.shape[2]
+        # A warp past the last row sees no key, but comes to every barrier.
+        visible = visible_keys(row, seq_q, seq_k, causal) if row < seq_q else 0
+
+        load_tile(q[b, h], first_row, q_smem, thread, THREADS)
+        row_max = float32(-math.inf)
+        for first_key in range(0, seq_k, KEYS):
+            load_tile(k[b, h], first_key, kv_smem, thread, THREADS)
+            cuda.syncthreads()  # Q and the K tile are whole before a lane reads a row that others wrote
+            score = float32(0)
+            for c in range(0, D, 4):
+                q0, q1, q2, q3 = load4(q_smem[warp], c)
+                k0, k1, k2, k3 = load4(kv_smem[lane], c)
+                score += q0 * k0
+                score += q1 * k1
+                score += q2 * k2
+                score += q3 * k3
+            score *= scale
+            if first_key + lane < visible:
+                scores[b, h, row, first_key + lane] = score
+                row_max = max(row_max, score)
+            cuda.syncthreads()  # every warp has read the tile before the next one overwrites it
+        row_max = warp_max(row_max)
+
+        row_sum = float32(0)
+        o_rmem = cuda.local.array(PARTS, float32)
+        for part in range(PARTS):
+            o_rmem[part] = 0
+        for first_key in range(0, seq_k, KEYS):
+            load_tile(v[b, h], first_key, kv_smem, thread, THREADS)
+            p = float32(0)
+            if first_key + lane < visible:
+                p = math.exp(scores[b, h, row, first_key + lane] - row_max)
+            row_sum += p
+            p_smem[warp, lane] = p
+            cuda.syncthreads()  # the V tile and P are whole before a lane reads what others wrote
+            for j in range(0, KEYS, 4):
+                p0, p1, p2, p3 = load4(p_smem[warp], j)
+                for part in range(PARTS):
+                    c = lane + KEYS * part
+                    o_rmem[part] += p0 * kv_smem[j, c]
+                    o_rmem[part] += p1 * kv_smem[j + 1, c]
+                    o_rmem[part] += p2 * kv_smem[j + 2, c]
+                    o_rmem[part] += p3 * kv_smem[j + 3, c]
+            cuda.syncthreads()  # every warp has read V and P before the next tile overwrites them
+        row_sum = warp_sum(row_sum)
+
+        # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
+        inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
+        if row < seq_q:
+            for part in range(PARTS):
+                out[b, h, row, lane + KEYS * part] = o_rmem[part] * inv_sum
+
+    return kernel
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    scores = executor.empty((p.batch, p.heads, p.seq_q, p.seq_k), np.float32)
+    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
+    kernel = shared_tiles_kernel(p.head_dim)
+    executor.launch(kernel, grid, (KEYS, ROWS), p.q, p.k, p.v, out, scores, np.float32(p.scale), p.causal)
+
+
+STAGE = Stage(
+    number=4,
+    name="shared_tiles",
+    title="Tiles in shared memory",
+    idea="A block brings K and V into shared memory a tile at a time, and 16 query rows share each tile.",
+    launch=launch,
+)
