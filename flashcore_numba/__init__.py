@@ -1,19 +1,12 @@
 """FlashCore: fused attention kernels, from a scalar loop to the tensor core, one idea a stage."""
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-__all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
+from .attention import attention
+from .problem import ArgumentError, Problem, UnsupportedError
 
-# Loaded on first use: Numba takes a second to import, and `flashcore --help` needs none of it.
-_HOMES = {
-    "ArgumentError": "problem",
-    "LADDER": "stages",
-    "Problem": "problem",
-    "UnsupportedError": "problem",
-    "attention": "attention",
-}
+__all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
 
 try:
     __version__ = version("flashcore")
@@ -22,8 +15,9 @@ except PackageNotFoundError:  # a source tree that is not installed
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+    """`LADDER` on first use: it brings Numba, which takes a second to import."""
+    if name == "LADDER":
+        from .stages import LADDER
+
+        return LADDER
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
