@@ -9,21 +9,6 @@ ARGS ?=
 JOBS ?= 4
 BIN := .venv/bin
 
-# Prints cuda13 or cuda12 for the newest toolkit that the NVIDIA driver runs, nothing without a GPU.
-define DRIVER_PROBE
-import ctypes
-try:
-    driver = ctypes.CDLL("libcuda.so.1")
-except OSError:
-    raise SystemExit
-version, count = ctypes.c_int(), ctypes.c_int()
-if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
-    raise SystemExit
-driver.cuDriverGetVersion(ctypes.byref(version))
-print("cuda13" if version.value >= 13000 else "cuda12" if version.value >= 12000 else "")
-endef
-export DRIVER_PROBE
-
 USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 ifdef PYTHON
 PYTHONS := $(PYTHON)
@@ -31,31 +16,33 @@ else
 PYTHONS := python3.13 python3.12 python3.11 python3
 endif
 FOUND := $(shell for p in $(BIN)/python $(PYTHONS); do "$$p" -c "$(USABLE)" 2>/dev/null && echo "$$p" && break; done)
-CUDA := $(if $(FOUND),$(shell "$(FOUND)" -c "$$DRIVER_PROBE"))
+# The CUDA packages that the NVIDIA driver can run; empty without a GPU.
+CUDA := $(if $(FOUND),$(shell "$(FOUND)" .ci/cuda_extra.py))
 comma := ,
 READY := .venv/.ready-base$(CUDA)
 READY_TEST := .venv/.ready-dev$(CUDA)
 READY_LAB := .venv/.ready-notebooks$(CUDA)
 
-# $(call install,extra): install the project with that extra and the CUDA extra; one line for each large download.
+# $(call install,extra): that extra and the CUDA extra into .venv, with a line for each large download.
 define install
 if ! [ -x $(BIN)/python ]; then \
-	$(if $(FOUND),,echo "flashcore: no usable Python in: $(PYTHONS)." >&2; \
-		echo "It needs Python 3.11 or newer with venv (on Debian and Ubuntu: apt install python3-venv)." >&2; \
-		echo "Name another one with: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1;) \
+	$(if $(FOUND),,echo "flashcore: none of these is Python 3.11 or newer with venv and pip: $(PYTHONS)" >&2; \
+		echo "Install one (on Debian and Ubuntu: apt install python3-venv)" >&2; \
+		echo "or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1;) \
 	echo "flashcore: making .venv with $$("$(FOUND)" --version)"; \
 	"$(FOUND)" -m venv .venv; \
 fi; \
 extras="$(CUDA)$(if $(and $(CUDA),$(1)),$(comma))$(1)"; \
-echo "flashcore: installing the project$${extras:+ with $$extras} into .venv ($(if $(CUDA),NVIDIA driver found,no NVIDIA driver: no CUDA packages))"; \
+echo "flashcore: installing into .venv$${extras:+, with $$extras} ($(if $(CUDA),,no )NVIDIA GPU found)"; \
 $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".$${extras:+[$$extras]}" \
+	2> >(sed -u '/^WARNING: Location/d' >&2) \
 	| sed -un -e 's/^ *\(Downloading .*[0-9] [MG]B)\).*/  \1/p' -e 's/^Installing collected packages.*/  Installing/p'; \
 touch $@
 endef
 
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
-	@echo "make test      style and every test that this machine can run"
+	@echo "make test      every test that this machine can run, style included"
 	@echo "make lab       open the course in JupyterLab; make lab-env only prepares it"
 	@echo "make clean     remove .venv and caches"
 
@@ -63,8 +50,6 @@ ladder: $(READY)
 	@$(BIN)/flashcore compare $(ARGS)
 
 test: $(READY_TEST)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
 ifneq ($(CUDA),)
 	@$(BIN)/python -m pytest -m gpu --durations 10 $(ARGS)
