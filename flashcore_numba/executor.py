@@ -1,12 +1,25 @@
-"""Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler."""
+"""Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
 
+An executor has `empty(shape, dtype)`, scratch memory for a stage, and `launch(kernel, grid, block, *args,
+shared_bytes=0)`. `Problem` arrays go in as they are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`.
+"""
+
+from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numba import cuda
+from numba.cuda.cudadrv import driver
+from numba.cuda.typing.typeof import Purpose, typeof
 
+from .compiler import CompiledKernel, Compiler
+from .problem import UnsupportedError
 from .simulator import simulate
 
-__all__ = ["Gpu", "Simulator"]
+__all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator"]
+
+DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
 class Simulator:
@@ -34,7 +47,75 @@ class Simulator:
 
 
 class Gpu:
-    """Queues each launched kernel on one CuPy stream (None: the current one), and never waits for it."""
+    """Queues each launched kernel on one CuPy stream (None: the current one), and never waits for it.
+
+    The arrays' device must be the current one. A launch does not synchronise, so it can be captured into a
+    CUDA graph once the kernel has been compiled by a first launch.
+    """
 
     def __init__(self, stream: Any = None) -> None:
         self.stream = stream
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Scratch memory of CuPy's pool, uninitialised; freeing it is ordered with the stream."""
+        import cupy
+
+        with nullcontext() if self.stream is None else self.stream:
+            return cupy.empty(shape, dtype)
+
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        """Queue `kernel`; raises UnsupportedError when a block may not have that much shared memory."""
+        import cupy
+
+        device = cupy.cuda.Device().id
+        stream = self.stream if self.stream is not None else cupy.cuda.get_current_stream()
+        places = [_place(a) if isinstance(a, cupy.ndarray) else (a, None) for a in args]
+        values = [value for value, _ in places]
+        if shared_bytes > DEFAULT_SHARED_LIMIT:
+            types = tuple(kind or typeof(value, Purpose.argument) for value, kind in places)
+            _allow_shared(kernel, types, shared_bytes, device)
+        kernel[grid, block, _numba_stream(stream.ptr, device), shared_bytes](*values)
+
+
+def _place(array: Any) -> tuple[Any, Any]:
+    return _numba_view(array.data.ptr, array.shape, array.strides, array.dtype.str, array.device.id)
+
+
+# A view describes memory without owning it, so one that outlives its memory harms nobody. Making one costs
+# more than a launch. Given a CuPy array itself, Numba would wait for CuPy's stream, which a CUDA graph forbids.
+@lru_cache(maxsize=1024)
+def _numba_view(pointer: int, shape: tuple, strides: tuple, typestr: str, device: int) -> tuple[Any, Any]:
+    """A Numba device array over this memory, and its Numba type; `device` tells equal addresses apart."""
+    interface = {
+        "version": 3,
+        "data": (pointer, False),
+        "shape": shape,
+        "strides": strides,
+        "typestr": typestr,
+    }
+    view = cuda.from_cuda_array_interface(interface, sync=False)
+    return view, typeof(view, Purpose.argument)
+
+
+@lru_cache(maxsize=64)
+def _numba_stream(pointer: int, device: int) -> Any:
+    return cuda.external_stream(pointer)
+
+
+@lru_cache(maxsize=256)
+def _allow_shared(kernel: Any, types: tuple, shared_bytes: int, device: int) -> None:
+    """Let the kernel have more than 48 KB of dynamic shared memory: an opt-in, for each kernel and device.
+
+    CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later; Numba has no call for it.
+    """
+    import cupy
+
+    limit = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
+    if shared_bytes > limit:
+        raise UnsupportedError(
+            f"{kernel.py_func.__name__} needs {shared_bytes} bytes of shared memory a block: "
+            f"this GPU has {limit}"
+        )
+    function = kernel.compile(types).library.get_cufunc()
+    attribute = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    driver.driver.cuKernelSetAttribute(attribute, shared_bytes, function.handle, device)

@@ -1,0 +1,168 @@
+"""Compiles Numba kernels without a GPU and reads what the assembler says of them."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.cudadrv import devices
+from numba.cuda.dispatcher import _Kernel
+from numba.cuda.np import numpy_support
+from numba.cuda.typing.typeof import Purpose, typeof
+
+__all__ = ["CompiledKernel", "Compiler"]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel compiled for one set of argument types. Sizes are bytes, None where no assembler was found.
+
+    registers: per thread. spill_bytes: stores plus loads that the spills of one thread cost, counted once
+    each in the code. stack_bytes: local memory a thread, which holds spills and local arrays. shared_bytes:
+    per block, static plus the dynamic ones of the launch.
+    """
+
+    name: str
+    ptx: str
+    registers: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None
+    log: str = ""
+
+
+class Compiler:
+    """An executor that runs nothing: `kernels` collects each launched kernel, compiled for its argument
+    types.
+
+    NumPy arrays stand in for the GPU's, and may be of any size: nothing reads them. Needs the NVVM and
+    nvJitLink libraries of an extra (cuda12, cuda13), but neither driver nor GPU. Where nvJitLink is missing,
+    a `ptxas` on PATH assembles the PTX; where that is missing too, only the PTX is there.
+    """
+
+    def __init__(self, compute_capability: tuple[int, int] = (9, 0)) -> None:
+        self.compute_capability = tuple(compute_capability)
+        self.kernels: list[CompiledKernel] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        compiled = _compile(kernel, tuple(_type(a) for a in args), self.compute_capability)
+        if compiled.shared_bytes is not None:
+            compiled = replace(compiled, shared_bytes=compiled.shared_bytes + shared_bytes)
+        if compiled not in self.kernels:
+            self.kernels.append(compiled)
+
+
+def _type(value: Any) -> types.Type:
+    """The Numba type under which `Gpu` passes this argument; Numba types a broadcast array as strided."""
+    if not isinstance(value, np.ndarray):
+        return typeof(value, Purpose.argument)
+    contiguous = value.flags.c_contiguous and 0 not in value.strides
+    return types.Array(numpy_support.from_dtype(value.dtype), value.ndim, "C" if contiguous else "A")
+
+
+@lru_cache(maxsize=512)
+def _compile(kernel: Any, argument_types: tuple, capability: tuple[int, int]) -> CompiledKernel:
+    target = (*capability, "a" if capability >= (9, 0) else "")  # what Numba compiles for on such a GPU
+    with _device(capability):
+        compiled = _Kernel(kernel.py_func, argument_types, **kernel.targetoptions)
+        ptx = compiled.library.get_asm_str(cc=target)
+        log = _assemble(compiled.library, kernel.targetoptions, target, ptx)
+    return CompiledKernel(kernel.py_func.__name__, ptx, **_resources(log), log=log)
+
+
+@contextmanager
+def _device(capability: tuple[int, int]) -> Iterator[None]:
+    """Let Numba believe, in this thread and for a while, that a GPU of this compute capability is current.
+
+    Numba's compiler asks the current context for nothing but that, even for a function that it only
+    translates.
+    """
+    runtime = devices._runtime
+    attached = runtime._get_attached_context()
+    runtime._set_attached_context(SimpleNamespace(device=SimpleNamespace(compute_capability=capability)))
+    try:
+        yield
+    finally:
+        runtime._set_attached_context(attached)
+
+
+def _assemble(library: Any, options: dict, target: tuple, ptx: str) -> str:
+    """The assembler's `-v` report for what Numba would load: link-time optimised code where it does that."""
+    arch = "sm_{}{}{}".format(*target)
+    if not _have_nvjitlink():
+        return _ptxas(ptx, arch)
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    optimised = bool(options.get("lto"))
+    code = (
+        ObjectCode.from_ltoir(library.get_ltoir(cc=target))
+        if optimised
+        else ObjectCode.from_ptx(ptx.encode())
+    )
+    linker = Linker(
+        code,
+        options=LinkerOptions(
+            arch=arch,
+            max_register_count=options.get("max_registers"),
+            link_time_optimization=optimised or None,
+            ptxas_options=["-v"],
+        ),
+    )
+    linker.link("cubin")
+    log = linker.get_info_log()
+    linker.close()
+    return log.strip("\0\n")
+
+
+@lru_cache(maxsize=1)
+def _have_nvjitlink() -> bool:
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        load_nvidia_dynamic_lib("nvJitLink")
+    except DynamicLibNotFoundError:
+        return False
+    return True
+
+
+def _ptxas(ptx: str, arch: str) -> str:
+    program = shutil.which("ptxas")
+    if program is None:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "kernel.ptx")
+        with open(source, "w") as file:
+            file.write(ptx)
+        command = [program, "-v", f"-arch={arch}", "-o", os.path.join(folder, "kernel.cubin"), source]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+def _resources(log: str) -> dict[str, int | None]:
+    used = re.search(r"Used (\d+) registers(.*)", log)
+    if used is None:
+        return {}
+    shared = re.search(r"(\d+) bytes smem", used[2])
+    stack, stores, loads = map(
+        int,
+        re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log
+        ).groups(),
+    )
+    return {
+        "registers": int(used[1]),
+        "spill_bytes": stores + loads,
+        "stack_bytes": stack,
+        "shared_bytes": int(shared[1]) if shared else 0,
+    }
