@@ -1,0 +1,263 @@
+"""The project from outside: wheel, pins, make targets, README."""
+
+import ast
+import ctypes
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+COMMANDS = sorted(set(re.findall(r"`flashcore ([a-z]+)", README)))
+
+
+def run(*command: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the tree to which one file of each kind has been added."""
+    tree = tmp_path_factory.mktemp("tree")
+    generated = shutil.ignore_patterns("__pycache__")
+    for package in ("flashcore_numba", "cuda_reference", "tests"):
+        shutil.copytree(ROOT / package, tree / package, ignore=generated)
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, tree)
+    for name in PROBES:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("probe\n")
+    built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tree / "dist", cwd=tree)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = (tree / "dist").glob("*.whl")
+    return path
+
+
+PROBES = (
+    "cuda_reference/stage99_probe.cu",
+    "cuda_reference/include/probe.cuh",
+    "flashcore_numba/recorded/probe.json",
+    "flashcore_numba/recorded/probe.png",
+)
+
+
+def test_wheel_holds_both_packages_and_their_data(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        info = f"flashcore-{PYPROJECT['project']['version']}.dist-info"
+        entry_points = archive.read(f"{info}/entry_points.txt").decode()
+    assert set(PROBES) <= names
+    sources = {
+        str(path.relative_to(ROOT))
+        for package in ("flashcore_numba", "cuda_reference")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert sources and sources <= names
+    assert {name.partition("/")[0] for name in names} == {"flashcore_numba", "cuda_reference", info}
+    assert f"{info}/licenses/LICENSE" in names
+    assert "flashcore = flashcore_numba.cli:main" in entry_points
+
+
+def test_wheel_imports_from_another_directory(wheel: Path, tmp_path: Path) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    program = """
+        import importlib, pkgutil, sys
+        site = sys.argv[1]
+        import cuda_reference, flashcore_numba
+        for package in (cuda_reference, flashcore_numba):
+            assert package.__file__.startswith(site), package.__file__
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                if not module.name.endswith("__main__"):
+                    importlib.import_module(module.name)
+        from numba import cuda
+        assert "numba_cuda" in cuda.__file__, cuda.__file__
+        print(len([name for name in sys.modules if name.startswith("flashcore_numba.")]), "modules")
+    """
+    body = "\n".join(line[8:] for line in program.splitlines())
+    ran = run(sys.executable, "-P", "-c", body, site, cwd=elsewhere, PYTHONPATH=str(site))
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout.split()[0]) > 5
+
+
+def pins() -> list[Requirement]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("group", ["dependencies", "dev", "notebooks"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_constraints_pin_what_the_project_asks_for(group: str, python: str) -> None:
+    project = PYPROJECT["project"]
+    asked = project["dependencies"] if group == "dependencies" else project["optional-dependencies"][group]
+    machine = default_environment() | {"python_version": python, "python_full_version": f"{python}.9"}
+    for requirement in map(Requirement, asked):
+        found = [
+            p for p in pins() if p.name == requirement.name and (not p.marker or p.marker.evaluate(machine))
+        ]
+        assert len(found) == 1, f"{requirement.name} has {len(found)} pins for Python {python}"
+        (version,) = found[0].specifier
+        assert version.operator == "==" and version.version in requirement.specifier, (
+            f"{requirement}: {found[0]}"
+        )
+
+
+@pytest.mark.parametrize(
+    "driver_version, devices, extra",
+    [
+        (13010, 1, "cuda13"),
+        (13000, 2, "cuda13"),
+        (12090, 1, "cuda12"),
+        (11080, 1, ""),
+        (13000, 0, ""),
+        (None, 1, ""),
+    ],
+)
+def test_make_picks_the_cuda_extra_from_the_driver(
+    driver_version, devices, extra, monkeypatch, capsys
+) -> None:
+    class Driver:
+        def __init__(self, name: str) -> None:
+            if driver_version is None:
+                raise OSError(f"{name}: cannot open shared object file")
+
+        def cuInit(self, flags: int) -> int:
+            return 0 if devices else 100  # CUDA_ERROR_NO_DEVICE
+
+        def cuDeviceGetCount(self, count) -> int:
+            count._obj.value = devices
+            return 0
+
+        def cuDriverGetVersion(self, version) -> int:
+            version._obj.value = driver_version
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", Driver)
+    runpy.run_path(str(ROOT / ".ci/cuda_extra.py"))
+    assert capsys.readouterr().out.strip() == extra
+
+
+@pytest.mark.parametrize("target", ["ladder", "test", "lab-env"])
+def test_make_without_a_usable_python_says_what_to_do(target: str, tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    before = sorted(tmp_path.iterdir())
+    made = run("make", target, "PYTHON=no-such-python", cwd=tmp_path, MAKEFLAGS="")
+    assert made.returncode != 0
+    assert "none of these is Python 3.11 or newer with venv and pip: no-such-python" in made.stderr
+    assert f"make {target} PYTHON=" in made.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_readme_names_real_make_targets() -> None:
+    named = set(re.findall(r"\bmake ([a-z][a-z-]+)", README))
+    assert {"ladder", "test", "lab", "lab-env"} <= named
+    assert named <= set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+
+
+def test_continuous_integration_runs_the_readme_command() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().rstrip().endswith("exec make test")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_readme_names_real_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from flashcore_numba.cli import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"flashcore {command}" in capsys.readouterr().out
+
+
+def test_readme_has_one_ladder_region() -> None:
+    assert len(COMMANDS) >= 6
+    assert README.count("<!-- ladder:begin -->") == README.count("<!-- ladder:end -->") == 1
+    assert README.index("<!-- ladder:begin -->") < README.index("<!-- ladder:end -->")
+
+
+def imports_of(block: str) -> set[str]:
+    return {node.module for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)}
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON_BLOCKS)))
+def test_readme_example_runs(number: int, tmp_path: Path) -> None:
+    block = PYTHON_BLOCKS[number]
+    (tmp_path / "example.py").write_text(block)
+    ran = run(sys.executable, "example.py", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    if "flashcore_numba.simulator" in imports_of(block):
+        lines = block.splitlines()
+        write, read = (
+            next(n for n, s in enumerate(lines, 1) if text in s) for text in ("tile[i] =", "= tile[")
+        )
+        last = ran.stdout.splitlines()[-1]
+        assert str(write) in last and str(read) in last, (
+            f"the race is between lines {write} and {read}: {last}"
+        )
+
+
+def test_readme_has_both_examples() -> None:
+    modules = set().union(*map(imports_of, PYTHON_BLOCKS))
+    assert {"flashcore_numba", "flashcore_numba.simulator"} <= modules
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of its own with this one's configuration and fixtures, and one GPU test."""
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "tests/test_sample.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.gpu\n"
+        "def test_on_gpu(): pass\n"
+        "def test_seed(rng): assert False, f'drew {rng.integers(1 << 62)}'\n"
+    )
+    return tmp_path
+
+
+def pytest_in(project: Path, *arguments: str, **env: str) -> str:
+    command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
+    return run(*command, cwd=project, PYTHONPATH=str(ROOT), **env).stdout
+
+
+def test_gpu_tests_are_left_out_unless_asked_for(project: Path) -> None:
+    assert re.search(r"1 failed, 1 deselected", pytest_in(project))
+
+
+def test_gpu_test_without_a_gpu_is_an_error(project: Path) -> None:
+    out = pytest_in(project, "-m", "gpu", CUDA_VISIBLE_DEVICES="")
+    assert re.search(r"1 deselected, 1 error", out), out
+    assert "selected with -m gpu, but" in out
+
+
+def test_failure_names_the_seed_that_repeats_it(project: Path) -> None:
+    first, other = pytest_in(project, FLASHCORE_SEED=""), pytest_in(project, FLASHCORE_SEED="")
+    seed, drawn = re.search(r"FLASHCORE_SEED=(\d+)", first), re.search(r"drew \d+", first)
+    assert seed and drawn, first
+    assert drawn[0] not in other, "two runs drew the same numbers"
+    assert drawn[0] in pytest_in(project, FLASHCORE_SEED=seed[1])
