@@ -8,18 +8,32 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 from numba.cuda import types
 from numba.cuda.cudadrv import devices
 from numba.cuda.dispatcher import _Kernel
 from numba.cuda.np import numpy_support
 from numba.cuda.typing.typeof import Purpose, typeof
 
-__all__ = ["CompiledKernel", "Compiler"]
+__all__ = ["CompiledKernel", "Compiler", "CompilerMissingError", "why_not"]
+
+
+class CompilerMissingError(RuntimeError):
+    """The libraries of the CUDA compiler are not installed: the message says what to install."""
+
+
+@cache
+def why_not() -> str | None:
+    """Why kernels cannot be compiled here, in one sentence that says what to do; None when they can."""
+    for library in ("cudart", "nvrtc", "nvvm"):
+        if not _found(library):
+            return f"the CUDA compiler needs lib{library}, which is missing: pip install 'numba-cuda[cu13]'"
+    return None
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,9 @@ class Compiler:
     """
 
     def __init__(self, compute_capability: tuple[int, int] = (9, 0)) -> None:
+        reason = why_not()
+        if reason:
+            raise CompilerMissingError(reason)
         self.compute_capability = tuple(compute_capability)
         self.kernels: list[CompiledKernel] = []
 
@@ -101,7 +118,7 @@ def _device(capability: tuple[int, int]) -> Iterator[None]:
 def _assemble(library: Any, options: dict, target: tuple, ptx: str) -> str:
     """The assembler's `-v` report for what Numba would load: link-time optimised code where it does that."""
     arch = "sm_{}{}{}".format(*target)
-    if not _have_nvjitlink():
+    if not _found("nvJitLink"):
         return _ptxas(ptx, arch)
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
@@ -126,12 +143,10 @@ def _assemble(library: Any, options: dict, target: tuple, ptx: str) -> str:
     return log.strip("\0\n")
 
 
-@lru_cache(maxsize=1)
-def _have_nvjitlink() -> bool:
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
+@cache
+def _found(library: str) -> bool:
     try:
-        load_nvidia_dynamic_lib("nvJitLink")
+        load_nvidia_dynamic_lib(library)
     except DynamicLibNotFoundError:
         return False
     return True

@@ -82,7 +82,7 @@ def _place(array: Any) -> tuple[Any, Any]:
 
 
 # A view describes memory without owning it, so one that outlives its memory harms nobody. Making one costs
-# more than a launch. Given a CuPy array itself, Numba would wait for CuPy's stream, which a CUDA graph forbids.
+# more than a launch. Given the CuPy array itself, Numba would wait for its stream: a CUDA graph forbids that.
 @lru_cache(maxsize=1024)
 def _numba_view(pointer: int, shape: tuple, strides: tuple, typestr: str, device: int) -> tuple[Any, Any]:
     """A Numba device array over this memory, and its Numba type; `device` tells equal addresses apart."""
