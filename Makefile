@@ -16,14 +16,16 @@ else
 PYTHONS := python3.13 python3.12 python3.11 python3
 endif
 FOUND := $(shell for p in $(BIN)/python $(PYTHONS); do "$$p" -c "$(USABLE)" 2>/dev/null && echo "$$p" && break; done)
-# The CUDA packages that the NVIDIA driver can run; empty without a GPU.
+# The CUDA packages that the NVIDIA driver can run; empty without a GPU, where tests and lessons still compile.
 CUDA := $(if $(FOUND),$(shell "$(FOUND)" .ci/cuda_extra.py))
 comma := ,
-READY := .venv/.ready-base$(CUDA)
-READY_TEST := .venv/.ready-dev$(CUDA)
-READY_LAB := .venv/.ready-notebooks$(CUDA)
+space := $() $()
+TOOLS := $(or $(CUDA),compiler)
+READY := .venv/.ready$(CUDA:%=-%)
+READY_TEST := .venv/.ready-$(TOOLS)-dev
+READY_LAB := .venv/.ready-$(TOOLS)-notebooks
 
-# $(call install,extra): that extra and the CUDA extra into .venv, with a line for each large download.
+# $(call install,extras): the project with these extras into .venv, with a line for each large download.
 define install
 if ! [ -x $(BIN)/python ]; then \
 	$(if $(FOUND),,echo "flashcore: none of these is Python 3.11 or newer with venv and pip: $(PYTHONS)" >&2; \
@@ -32,9 +34,8 @@ if ! [ -x $(BIN)/python ]; then \
 	echo "flashcore: making .venv with $$("$(FOUND)" --version)"; \
 	"$(FOUND)" -m venv .venv; \
 fi; \
-extras="$(CUDA)$(if $(and $(CUDA),$(1)),$(comma))$(1)"; \
-echo "flashcore: installing into .venv$${extras:+, with $$extras} ($(if $(CUDA),,no )NVIDIA GPU found)"; \
-$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".$${extras:+[$$extras]}" \
+echo "flashcore: installing into .venv: base $(1) ($(if $(CUDA),,no )NVIDIA GPU found)"; \
+$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e $(if $(1),".[$(subst $(space),$(comma),$(1))]",.) \
 	2> >(sed -u '/^WARNING: Location/d' >&2) \
 	| sed -un -e 's/^ *\(Downloading .*[0-9] [MG]B)\).*/  \1/p' -e 's/^Installing collected packages.*/  Installing/p'; \
 touch $@
@@ -65,12 +66,12 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
-	@$(call install,)
+	@$(call install,$(CUDA))
 
 $(READY_TEST): pyproject.toml constraints.txt
-	@$(call install,dev)
+	@$(call install,$(TOOLS) dev)
 
 $(READY_LAB): pyproject.toml constraints.txt
-	@$(call install,notebooks)
+	@$(call install,$(TOOLS) notebooks)
 
 .PHONY: help ladder test lab lab-env clean
