@@ -4,7 +4,7 @@ from numba import cuda, float32
 
 from ..wide import load8, store4, store8
 
-__all__ = ["PAD", "load_row", "load_tile", "store_row", "visible_keys", "warp_max", "warp_sum"]
+__all__ = ["ALL_LANES", "PAD", "load_row", "load_tile", "store_row", "visible_keys", "warp_max", "warp_sum"]
 
 ALL_LANES = 0xFFFFFFFF
 PAD = 4  # floats behind each row of a tile: rows stay 16-byte aligned and start in different banks

@@ -6,6 +6,7 @@ the rows of V. This is the three lines of textbook softmax attention, so everyth
 compared with it.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -17,45 +18,53 @@ from .stage import Stage
 ROWS = 32  # query rows a block: one warp
 
 
-@cuda.jit
-def scalar_kernel(q, k, v, out, scores, scale, causal):
-    # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
-    row = cuda.blockIdx.x * ROWS + cuda.threadIdx.x
-    h, b = cuda.blockIdx.y, cuda.blockIdx.z
-    seq_q, head_dim = q.shape[2], q.shape[3]
-    if row >= seq_q:
-        return
-    visible = visible_keys(row, seq_q, k.shape[2], causal)
+@functools.cache
+def scalar_kernel(D):
+    @cuda.jit
+    def kernel(q, k, v, out, scores, scale, causal):
+        # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
+        row = cuda.blockIdx.x * ROWS + cuda.threadIdx.x
+        h, b = cuda.blockIdx.y, cuda.blockIdx.z
+        if row >= q.shape[2]:
+            return
+        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
 
-    row_max = float32(-math.inf)
-    for j in range(visible):
-        score = float32(0)
-        for c in range(head_dim):
-            score += float32(q[b, h, row, c]) * float32(k[b, h, j, c])
-        score *= scale
-        scores[b, h, row, j] = score
-        row_max = max(row_max, score)
-
-    row_sum = float32(0)
-    for j in range(visible):
-        p = math.exp(scores[b, h, row, j] - row_max)
-        scores[b, h, row, j] = p
-        row_sum += p
-
-    # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
-    inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
-    for c in range(head_dim):
-        acc = float32(0)
+        row_max = float32(-math.inf)
         for j in range(visible):
-            acc += scores[b, h, row, j] * float32(v[b, h, j, c])
-        out[b, h, row, c] = acc * inv_sum
+            score = float32(0)
+            for c in range(D):
+                score += float32(q[b, h, row, c]) * float32(k[b, h, j, c])
+            score *= scale
+            scores[b, h, row, j] = score
+            row_max = max(row_max, score)
+
+        row_sum = float32(0)
+        for j in range(visible):
+            p = math.exp(scores[b, h, row, j] - row_max)
+            scores[b, h, row, j] = p
+            row_sum += p
+
+        o_rmem = cuda.local.array(D, float32)
+        for c in range(D):
+            o_rmem[c] = 0
+        for j in range(visible):
+            p = scores[b, h, row, j]
+            for c in range(D):
+                o_rmem[c] += p * float32(v[b, h, j, c])
+        # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
+        inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
+        for c in range(D):
+            out[b, h, row, c] = o_rmem[c] * inv_sum
+
+    return kernel
 
 
 def launch(problem, out, executor, lse=None, variant=None):
     p = problem
     scores = executor.empty((p.batch, p.heads, p.seq_q, p.seq_k), np.float32)
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
-    executor.launch(scalar_kernel, grid, ROWS, p.q, p.k, p.v, out, scores, np.float32(p.scale), p.causal)
+    kernel = scalar_kernel(p.head_dim)
+    executor.launch(kernel, grid, ROWS, p.q, p.k, p.v, out, scores, np.float32(p.scale), p.causal)
 
 
 STAGE = Stage(

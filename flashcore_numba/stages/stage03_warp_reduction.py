@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from .common import visible_keys, warp_max, warp_sum
+from .common import ALL_LANES, visible_keys, warp_max, warp_sum
 from .stage import Stage
 
 WARPS = 4  # query rows a block
@@ -36,37 +36,38 @@ def warp_reduction_kernel(D):
         q_rmem = cuda.local.array(PARTS, float32)
         for part in range(PARTS):
             q_rmem[part] = float32(q[b, h, row, lane + LANES * part]) * scale
-        for j in range(visible):
-            partial = float32(0)
-            for part in range(PARTS):
-                partial += q_rmem[part] * float32(k[b, h, j, lane + LANES * part])
-            score = warp_sum(partial)
-            if lane == 0:
-                scores[b, h, row, j] = score
-        cuda.syncwarp()  # lane 0 wrote the scores that every lane reads below
-
         row_max = float32(-math.inf)
-        for j in range(lane, visible, LANES):
-            row_max = max(row_max, scores[b, h, row, j])
+        for first_key in range(0, visible, LANES):
+            mine = float32(-math.inf)  # lane j keeps the score of key first_key + j
+            for j in range(LANES):
+                key = min(first_key + j, visible - 1)
+                partial = float32(0)
+                for part in range(PARTS):
+                    partial += q_rmem[part] * float32(k[b, h, key, lane + LANES * part])
+                score = warp_sum(partial)
+                mine = score if j == lane else mine
+            if first_key + lane < visible:
+                scores[b, h, row, first_key + lane] = mine
+                row_max = max(row_max, mine)
         row_max = warp_max(row_max)
 
         row_sum = float32(0)
-        for j in range(lane, visible, LANES):
-            p = math.exp(scores[b, h, row, j] - row_max)
-            scores[b, h, row, j] = p
-            row_sum += p
-        row_sum = warp_sum(row_sum)
-        cuda.syncwarp()  # each lane wrote its keys' P; below every lane reads all of them
-
-        # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
-        inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
         o_rmem = cuda.local.array(PARTS, float32)
         for part in range(PARTS):
             o_rmem[part] = 0
-        for j in range(visible):
-            p = scores[b, h, row, j]
-            for part in range(PARTS):
-                o_rmem[part] += p * float32(v[b, h, j, lane + LANES * part])
+        for first_key in range(0, visible, LANES):
+            p = float32(0)
+            if first_key + lane < visible:
+                p = math.exp(scores[b, h, row, first_key + lane] - row_max)
+            row_sum += p
+            for j in range(min(LANES, visible - first_key)):
+                p_j = cuda.shfl_sync(ALL_LANES, p, j)
+                for part in range(PARTS):
+                    o_rmem[part] += p_j * float32(v[b, h, first_key + j, lane + LANES * part])
+        row_sum = warp_sum(row_sum)
+
+        # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
+        inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
         for part in range(PARTS):
             out[b, h, row, lane + LANES * part] = o_rmem[part] * inv_sum
 

@@ -22,6 +22,27 @@ KEYS = 32  # keys a tile, one a lane
 THREADS = ROWS * KEYS
 
 
+@cuda.jit(device=True)
+def dot(q_row, k_row):
+    """The dot product of two padded rows of shared memory, 16 bytes a load."""
+    total = float32(0)
+    for c in range(0, q_row.shape[0] - PAD, 4):
+        q_part, k_part = load4(q_row, c), load4(k_row, c)
+        for e in range(4):
+            total += q_part[e] * k_part[e]
+    return total
+
+
+@cuda.jit(device=True)
+def accumulate_pv(o_rmem, p_row, v_smem, lane):
+    """o_rmem += P V over the keys of a tile; `o_rmem[part]` is component `lane + 32 * part`."""
+    for j in range(0, KEYS, 4):
+        p_part = load4(p_row, j)
+        for e in range(4):
+            for part in range(o_rmem.shape[0]):
+                o_rmem[part] += p_part[e] * v_smem[j + e, lane + KEYS * part]
+
+
 @functools.cache
 def shared_tiles_kernel(D):
     PARTS, STRIDE = D // KEYS, D + PAD  # output components a lane owns; floats from row to row of a tile
@@ -46,15 +67,7 @@ def shared_tiles_kernel(D):
         for first_key in range(0, seq_k, KEYS):
             load_tile(k[b, h], first_key, kv_smem, thread, THREADS)
             cuda.syncthreads()  # Q and the K tile are whole before a lane reads a row that others wrote
-            score = float32(0)
-            for c in range(0, D, 4):
-                q0, q1, q2, q3 = load4(q_smem[warp], c)
-                k0, k1, k2, k3 = load4(kv_smem[lane], c)
-                score += q0 * k0
-                score += q1 * k1
-                score += q2 * k2
-                score += q3 * k3
-            score *= scale
+            score = dot(q_smem[warp], kv_smem[lane]) * scale
             if first_key + lane < visible:
                 scores[b, h, row, first_key + lane] = score
                 row_max = max(row_max, score)
@@ -73,14 +86,7 @@ def shared_tiles_kernel(D):
             row_sum += p
             p_smem[warp, lane] = p
             cuda.syncthreads()  # the V tile and P are whole before a lane reads what others wrote
-            for j in range(0, KEYS, 4):
-                p0, p1, p2, p3 = load4(p_smem[warp], j)
-                for part in range(PARTS):
-                    c = lane + KEYS * part
-                    o_rmem[part] += p0 * kv_smem[j, c]
-                    o_rmem[part] += p1 * kv_smem[j + 1, c]
-                    o_rmem[part] += p2 * kv_smem[j + 2, c]
-                    o_rmem[part] += p3 * kv_smem[j + 3, c]
+            accumulate_pv(o_rmem, p_smem[warp], kv_smem, lane)
             cuda.syncthreads()  # every warp has read V and P before the next tile overwrites them
         row_sum = warp_sum(row_sum)
 

@@ -13,13 +13,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from ..wide import load4
 from .common import PAD, load_tile, visible_keys, warp_max, warp_sum
 from .stage import Stage
-
-ROWS = 16  # query rows a block, one a warp
-KEYS = 32  # keys a tile, one a lane
-THREADS = ROWS * KEYS
+from .stage04_shared_tiles import KEYS, ROWS, THREADS, accumulate_pv, dot
 
 
 @functools.cache
@@ -54,15 +50,8 @@ def online_softmax_kernel(D):
             load_tile(k[b, h_kv], first_key, k_smem, thread, THREADS)
             load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)
             cuda.syncthreads()  # Q and the tiles are whole before a lane reads a row that others wrote
-            score = float32(0)
-            for c in range(0, D, 4):
-                q0, q1, q2, q3 = load4(q_smem[warp], c)
-                k0, k1, k2, k3 = load4(k_smem[lane], c)
-                score += q0 * k0
-                score += q1 * k1
-                score += q2 * k2
-                score += q3 * k3
-            score = score * scale if first_key + lane < visible else float32(-math.inf)
+            score = dot(q_smem[warp], k_smem[lane]) * scale
+            score = score if first_key + lane < visible else float32(-math.inf)
 
             m_new = max(m, warp_max(score))
             # While no key has been seen m_new is -inf, and -inf - -inf would be NaN.
@@ -75,14 +64,7 @@ def online_softmax_kernel(D):
             cuda.syncwarp()  # the warp's row of P is whole before its lanes read all of it
             for part in range(PARTS):
                 o_rmem[part] *= rescale
-            for j in range(0, KEYS, 4):
-                p0, p1, p2, p3 = load4(p_smem[warp], j)
-                for part in range(PARTS):
-                    c = lane + KEYS * part
-                    o_rmem[part] += p0 * v_smem[j, c]
-                    o_rmem[part] += p1 * v_smem[j + 1, c]
-                    o_rmem[part] += p2 * v_smem[j + 2, c]
-                    o_rmem[part] += p3 * v_smem[j + 3, c]
+            accumulate_pv(o_rmem, p_smem[warp], v_smem, lane)
             cuda.syncthreads()  # every warp has read K, V and P before the next tile overwrites them
         l = warp_sum(l)
 
