@@ -1,0 +1,103 @@
+"""What a stage moves: its counters on the simulator, and whether the counted run was right."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.attention import refuse
+from flashcore_numba.executor import Simulator
+from flashcore_numba.problem import Problem
+
+from .entries import Run
+from .shapes import Shape
+from .truth import Truth
+
+__all__ = ["Counted", "count"]
+
+SECTOR = 32  # bytes
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One run of a stage on the simulator. `launches` are the results of `simulate`, one a kernel launch."""
+
+    run: Run
+    shape: Shape
+    causal: bool
+    min_bytes: int
+    launches: list[Any]
+    error: dict[str, Any]
+
+    @property
+    def problems(self) -> list[Any]:
+        return [problem for launch in self.launches for problem in launch.problems]
+
+    @property
+    def right(self) -> bool:
+        return self.error["right"] and not self.problems
+
+    def totals(self) -> dict[str, int]:
+        """The counters summed over the launches; of figures a thread or a block, the largest."""
+        sums: dict[str, int] = {}
+        for launch in self.launches:
+            for name, value in launch.totals().items():
+                if isinstance(value, dict):
+                    continue
+                if name.endswith(("_per_thread", "_per_block")):
+                    sums[name] = max(sums.get(name, 0), value)
+                else:
+                    sums[name] = sums.get(name, 0) + value
+        return sums
+
+    def moved(self) -> dict[str, float]:
+        """The few figures that tell the stages apart; bytes are those of the 32-byte sectors touched."""
+        totals = self.totals()
+
+        def of(*names: str) -> int:
+            return sum(totals.get(name, 0) for name in names)
+
+        sectors = of("global_load_sectors", "global_store_sectors", "global_atomic_sectors")
+        return {
+            "global_requests": of("global_load_requests", "global_store_requests", "global_atomic_requests"),
+            "global_bytes": sectors * SECTOR,
+            "times_needed": sectors * SECTOR / self.min_bytes,
+            "shared_wavefronts": of(
+                "shared_load_wavefronts", "shared_store_wavefronts", "shared_atomic_wavefronts"
+            ),
+            "bank_conflicts": of(
+                "shared_load_conflicts", "shared_store_conflicts", "shared_atomic_conflicts"
+            ),
+            "barriers": of("barriers"),
+            "shuffles": of("shuffle"),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "stage": self.run.label,
+            "variant": self.run.variant,
+            "shape": str(self.shape),
+            "causal": self.causal,
+            "right": self.right,
+            "error": self.error,
+            "problems": [str(problem) for problem in self.problems],
+            "moved": self.moved(),
+            "totals": self.totals(),
+            "lines": [asdict(line) for launch in self.launches for line in launch.lines()],
+        }
+
+
+def count(run: Run, shape: Shape, causal: bool = False, rng: np.random.Generator | None = None) -> Counted:
+    """Run on the simulator with fresh random inputs, counting everything and checking for races.
+
+    Raises UnsupportedError where the stage does not serve the shape.
+    """
+    rng = rng or np.random.default_rng()
+    q, k, v = shape.inputs(rng)
+    problem = Problem(q, k, v, causal=causal)
+    refuse(run.stage, problem)
+    executor = Simulator()
+    out = np.full(q.shape, np.nan, np.float16)
+    run.stage.launch(problem, out, executor, variant=run.variant)
+    error = Truth(q, k, v, causal, problem.scale, rng).judge([out])
+    return Counted(run, shape, causal, problem.min_bytes, executor.launches, error)

@@ -1,0 +1,130 @@
+"""The stages as timed entries: which runs there are, and how one is captured, replayed and called."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flashcore_numba.stages import Stage
+
+__all__ = ["Run", "StageEntry", "runs"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One stage, or one variant of it. `variant` is None where the stage has no variants."""
+
+    stage: Stage
+    variant: str | None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is what the stage runs when no variant is named."""
+        return self.variant in (None, self.stage.name)
+
+    @property
+    def label(self) -> str:
+        return self.stage.label if self.is_default else f"{self.stage.number:02d} {self.variant}"
+
+    @property
+    def unit(self) -> str:
+        """The unit that does the multiply-adds: CUDA cores in float32, or tensor cores."""
+        return "fp32" if self.stage.language == "Numba" else "tensor"
+
+
+def runs(stages) -> list[Run]:
+    """Every stage with each of its variants, in ladder order, the default variant last."""
+    found = []
+    for stage in stages:
+        of_stage = [Run(stage, variant) for variant in stage.variants or (None,)]
+        found += sorted(of_stage, key=lambda run: run.is_default)
+    return found
+
+
+class StageEntry:
+    """A run of the ladder on CuPy arrays, timed on one CuPy stream; satisfies `timing.Entry`."""
+
+    kind = "stage"
+    launches, launch_us = 1, 0.0
+
+    def __init__(self, run, problem, stream):
+        import cupy
+
+        from flashcore_numba.executor import Gpu
+
+        self.run, self.label, self.problem, self.stream = run, run.label, problem, stream
+        with stream:
+            self.replayed = cupy.full(problem.q.shape, cupy.nan, cupy.float16)
+            self.called = cupy.full(problem.q.shape, cupy.nan, cupy.float16) if run.is_default else None
+        self.executor = KeepScratch(Gpu(stream))
+        # attention() chooses no variant, so only the default variant has a caller's side.
+        self.call = self._call if run.is_default else None
+        self._launch()
+        if self.call:
+            with self.active():
+                self.call()
+        stream.synchronize()
+
+    @contextmanager
+    def active(self):
+        with self.stream:
+            yield
+
+    def _launch(self):
+        self.executor.start()
+        with self.stream:
+            self.run.stage.launch(self.problem, self.replayed, self.executor, variant=self.run.variant)
+
+    def _call(self):
+        from flashcore_numba.attention import attention
+
+        p = self.problem
+        attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=self.run.stage, out=self.called)
+
+    def capture(self, launches):
+        with self.stream:
+            self.stream.begin_capture()
+            try:
+                for _ in range(launches):
+                    self._launch()
+            finally:
+                self.graph = self.stream.end_capture()
+
+    def replay(self):
+        self.graph.launch(self.stream)
+
+    def poison(self):
+        """Fill the outputs with NaN, so that what the timed runs do not write is seen."""
+        with self.stream:
+            for out in self._outputs():
+                out.fill(float("nan"))
+
+    def outputs(self):
+        """What the timed runs wrote, as NumPy arrays [B, H, S_q, D]: by the replays, and by the calls."""
+        self.stream.synchronize()
+        return [out.get() for out in self._outputs()]
+
+    def _outputs(self):
+        return [out for out in (self.replayed, self.called) if out is not None]
+
+
+class KeepScratch:
+    """An executor that gives every launch the same scratch arrays.
+
+    A graph keeps addresses, not arrays: scratch memory that went back to the pool after the capture could be
+    given to somebody else while the graph still writes to it. It also keeps the filling of scratch out of the
+    timed graph.
+    """
+
+    def __init__(self, executor):
+        self.executor, self.arrays, self.used = executor, [], 0
+
+    def start(self):
+        self.used = 0
+
+    def empty(self, shape, dtype):
+        if self.used == len(self.arrays):
+            self.arrays.append(self.executor.empty(shape, dtype))
+        self.used += 1
+        return self.arrays[self.used - 1]
+
+    def launch(self, *args, **options):
+        self.executor.launch(*args, **options)

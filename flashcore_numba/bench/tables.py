@@ -1,0 +1,124 @@
+"""Results as tables for the terminal."""
+
+from typing import Any
+
+from rich.table import Table
+
+__all__ = ["counted_table", "latency_table", "provenance", "short_us", "times"]
+
+NARROW = 100  # columns of a terminal below which a table keeps only what it is for
+
+
+def short_us(value: float | None) -> str:
+    """Microseconds with three significant digits: 3.51, 35.1, 351, 3510."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}" if value < 0.0995 else f"{value:.0%}"
+
+
+def amount(value: float) -> str:
+    """A count or a number of bytes: 981, 12.3k, 4.56M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
+    return f"{value:.0f}"
+
+
+def compiled(resources: list[dict[str, Any]] | None) -> tuple[str, str]:
+    """(registers a thread, spilled bytes a thread): the largest of the kernels."""
+    if not resources:
+        return "-", "-"
+    return tuple(
+        str(max(kernel[name] for kernel in resources))
+        if all(kernel[name] is not None for kernel in resources)
+        else "-"
+        for name in ("registers", "spill_bytes")
+    )
+
+
+def provenance(artifact: dict[str, Any]) -> str:
+    """`NVIDIA H200, 2026-01-31, commit 0123456`: what every recorded number is labelled with."""
+    dirty = " with uncommitted changes" if artifact["dirty"] else ""
+    return f"{artifact['gpu']['name']}, {artifact['date'][:10]}, commit {artifact['commit'][:10]}{dirty}"
+
+
+def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -> Table:
+    """Both clocks of every entry of one shape, with speed-ups, share of the limit and error."""
+    causal = ", causal" if shape["causal"] else ""
+    table = Table(
+        title=f"{shape['shape']}{causal}: {provenance(artifact)}",
+        caption="Microseconds. GPU: a launch in a CUDA graph, warm L2. Caller: event to event, one call.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    narrow = width < NARROW
+    table.add_column("", no_wrap=True)
+    columns = ["GPU p50", "caller p50", "x 01", "x peer", "limit", "max error"]
+    if not narrow:
+        columns = ["GPU p50", "p90", "p99", "mean", "std", "caller", "p90", "p99", "x 01", "x peer", "limit"]
+        columns += ["max err", "regs", "spill"]
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in shape["entries"]:
+        gpu, caller, speed = entry["gpu_us"], entry["caller_us"] or {}, entry["speed_up"]
+        ends = [times(speed["stage_01"]), times(speed["best_peer"]), percent(entry["share_of_limit"])]
+        error = entry["error"]["max"]
+        wrong = "NaN" if error is None else f"{error:.1e}"
+        ends.append(wrong if entry["error"]["right"] else f"WRONG {wrong}")
+        if narrow:
+            row = [short_us(gpu["p50"]), short_us(caller.get("p50")), *ends]
+        else:
+            row = [short_us(gpu[field]) for field in ("p50", "p90", "p99", "mean", "std")]
+            row += [short_us(caller.get(field)) for field in ("p50", "p90", "p99")]
+            row += [*ends, *compiled(entry["resources"])]
+        table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
+    for label in shape["absent"]:
+        table.add_row(label, *["-"] * len(columns), style="dim")
+    return table
+
+
+def counted_table(rows: list[dict[str, Any]], shape: str, recorded: dict[str, float], width: int) -> Table:
+    """What each run moved on the simulator, beside its checks and, where there is one, its recorded GPU time.
+
+    rows: label, checks ("58/58" or ""), right, moved (see `Counted.moved`). recorded: label -> microseconds.
+    """
+    table = Table(title=f"Checked, and counted on the simulator at {shape}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    columns = [
+        "checks",
+        "global bytes",
+        "x needed",
+        "wavefronts",
+        "conflicts",
+        "barriers",
+        "shuffles",
+        "recorded us",
+    ]
+    if width < NARROW:
+        columns = ["checks", "global bytes", "x needed", "recorded us"]
+    if not recorded:
+        columns.remove("recorded us")
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        moved = row["moved"]
+        cells = {
+            "checks": row["checks"] if row["right"] else f"WRONG {row['checks']}",
+            "global bytes": amount(moved["global_bytes"]),
+            "x needed": f"{moved['times_needed']:.1f}",
+            "wavefronts": amount(moved["shared_wavefronts"]),
+            "conflicts": amount(moved["bank_conflicts"]),
+            "barriers": amount(moved["barriers"]),
+            "shuffles": amount(moved["shuffles"]),
+            "recorded us": short_us(recorded.get(row["label"])),
+        }
+        table.add_row(row["label"], *(cells[name] for name in columns), style=None if row["right"] else "red")
+    return table

@@ -1,0 +1,369 @@
+"""The command `flashcore`. Heavy modules are imported by the commands that need them."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flashcore_numba.problem import ArgumentError
+
+__all__ = ["build_parser", "main"]
+
+STAGE_HELP = "a number, a range such as 2-5, or a name; all stages when none is given"
+FEWEST_ROUNDS = 5
+COUNT_SHAPE = "1x1x128x64"
+PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0; 1 when what was run is wrong; 2 for a bad argument; 130 for Ctrl-C."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except ArgumentError as error:
+        print(f"flashcore {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="flashcore", description="A ladder of fused attention kernels: checked, counted, measured."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[Any], int], what: str, stages: str = "*") -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+        command.set_defaults(run=run)
+        if stages:
+            command.add_argument("stages", metavar="STAGE", nargs=stages, help=STAGE_HELP)
+        command.add_argument(
+            "--json",
+            nargs="?",
+            const="-",
+            type=_json_file,
+            metavar="FILE.json",
+            help="the result as JSON, on stdout or in a file",
+        )
+        return command
+
+    add("stages", _stages, "list the ladder: every stage, its idea and its limits", stages="")
+    add(
+        "check",
+        _check,
+        "check stages against float64, with properties and poisoned memory; on the GPU if there is one",
+    )
+    add("mutants", _mutants, "check wrong versions of the stages: each of them must be caught")
+    count = add("count", _count, "count what one stage moves, by source line, on the simulator", stages=None)
+    count.add_argument("stages", metavar="STAGE", help="a number or a name")
+    count.add_argument("--shape", default=COUNT_SHAPE, help=f"BxHxSxD, or mission; {COUNT_SHAPE} by default")
+    count.add_argument("--causal", action="store_true", help="with the causal mask")
+    count.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
+    compare = add(
+        "compare",
+        _compare,
+        "time stages and peers on a GPU; without one, check and count stages and show recorded times",
+    )
+    compare.add_argument(
+        "--shape", action="append", help="BxHxSxD, or mission (the default); may be repeated"
+    )
+    compare.add_argument("--causal", action="store_true", help="with the causal mask")
+    compare.add_argument("--rounds", type=_rounds, help="interleaved rounds, 20 by default")
+    compare.add_argument(
+        "--save", type=_folder, metavar="DIR", help="write the artifact and the picture into DIR"
+    )
+    resources = add(
+        "resources", _resources, "compile stages and list registers, spills and shared memory; needs no GPU"
+    )
+    resources.add_argument(
+        "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
+    )
+    resources.add_argument("--head-dim", type=int, default=64, help="64 by default")
+    readme = add("readme", _readme, "write the ladder's region of README.md from the recorded run", stages="")
+    readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
+    readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
+    return parser
+
+
+def _json_file(text: str) -> str:
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a file name that ends in .json (stages go before --json)"
+        )
+    return text
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) < FEWEST_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least {FEWEST_ROUNDS} is accepted")
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file; the name of a folder is accepted")
+    return path
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, dot, minor = text.partition(".")
+    if not (dot and major.isdecimal() and minor.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r}: major.minor is accepted, for example 9.0")
+    return int(major), int(minor)
+
+
+def _console(to_stderr: bool = False):
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False)
+
+
+def _give_json(args, data: Callable[[], Any]) -> bool:
+    """Write `data()` as JSON where asked to. True when that is stdout: then nothing else may go there."""
+    if not args.json:
+        return False
+    text = json.dumps(data(), indent=1, allow_nan=False)
+    if args.json == "-":
+        print(text)
+        return True
+    try:
+        Path(args.json).write_text(text + "\n")
+    except OSError as error:
+        raise ArgumentError(f"--json {args.json!r}: cannot be written ({error.strerror})") from None
+    return False
+
+
+def _selected(args) -> list:
+    from flashcore_numba.stages.find import select
+
+    return select(*args.stages)
+
+
+def _stages(args) -> int:
+    from rich.table import Table
+
+    from flashcore_numba.stages import LADDER
+
+    data = [
+        {
+            "number": stage.number,
+            "name": stage.name,
+            "title": stage.title,
+            "idea": stage.idea,
+            "language": stage.language,
+            "compute_capability": list(stage.compute_capability),
+            "head_dims": list(stage.head_dims),
+            "causal": stage.causal,
+            "grouped_queries": stage.grouped_queries,
+            "returns_lse": stage.returns_lse,
+            "variants": dict(stage.variants),
+        }
+        for stage in LADDER
+    ]
+    if _give_json(args, lambda: data):
+        return 0
+    table = Table(title="The ladder", title_justify="left")
+    for name in ("stage", "idea", "language", "D", "causal", "GQA", "LSE", "needs"):
+        table.add_column(name, no_wrap=name == "stage")
+    for stage in LADDER:
+        able = ["yes" if x else "-" for x in (stage.causal, stage.grouped_queries, stage.returns_lse)]
+        needs = f"sm_{stage.compute_capability[0]}{stage.compute_capability[1]}"
+        dims = ", ".join(map(str, stage.head_dims))
+        table.add_row(stage.label, stage.idea, stage.language, dims, *able, needs)
+        for name, sentence in stage.variants.items():
+            table.add_row(f"   {name}", sentence, "", "", "", "", "", "", style="dim")
+    _console().print(table)
+    return 0
+
+
+def _check(args) -> int:
+    from flashcore_numba.checks import check
+    from flashcore_numba.checks.report import render
+
+    with _progress() as progress:
+        reports = check(_selected(args), progress=_parts(progress, "checking"))
+    if not _give_json(args, lambda: [report.as_dict() for report in reports]):
+        render(reports, _console())
+    return 0 if all(report.passed for report in reports) else 1
+
+
+def _mutants(args) -> int:
+    from flashcore_numba.checks.library import MUTANTS
+    from flashcore_numba.checks.mutation import kill
+    from flashcore_numba.checks.report import render_kills
+
+    numbers = {stage.number for stage in _selected(args)}
+    with _progress() as progress:
+        kills = kill([m for m in MUTANTS if m.stage in numbers], progress=_parts(progress, "mutants"))
+    if not _give_json(args, lambda: [item.as_dict() for item in kills]):
+        render_kills(kills, _console())
+    return 1 if any(item.status == "survived" for item in kills) else 0
+
+
+def _count(args) -> int:
+    from flashcore_numba.bench.counts import count
+    from flashcore_numba.bench.entries import Run
+    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.stages.find import find
+
+    stage = find(args.stages)
+    if args.variant is not None and args.variant not in stage.variants:
+        accepted = ", ".join(stage.variants) or "none, this stage has no variants"
+        raise ArgumentError(f"--variant {args.variant!r} of stage {stage.label}: accepted are {accepted}")
+    variant = args.variant or (stage.name if stage.name in stage.variants else None)
+    shape = parse(args.shape)
+    with _progress() as progress:
+        progress.step(f"counting {stage.label} at {shape}")
+        counted = count(Run(stage, variant), shape, args.causal)
+    if not _give_json(args, counted.as_dict):
+        console = _console()
+        for launch in counted.launches:
+            console.print(str(launch), markup=False, soft_wrap=True)
+        figures = (f"{name.replace('_', ' ')} {value:,.4g}" for name, value in counted.moved().items())
+        console.print(f"In all: {', '.join(figures)}", soft_wrap=True)
+        if not counted.error["right"]:
+            console.print(f"WRONG output: {counted.error['reason']}")
+    return 0 if counted.right else 1
+
+
+def _compare(args) -> int:
+    from flashcore_numba import gpu
+    from flashcore_numba.bench.shapes import parse
+
+    stages = _selected(args)
+    shapes = [(parse(text), args.causal) for text in args.shape or ["mission"]]
+    why_not = gpu.why_not()
+    if why_not is None:
+        return _compare_on_gpu(args, stages, shapes)
+    for option in ("save", "rounds"):
+        if getattr(args, option):
+            raise ArgumentError(
+                f"--{option} {str(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
+            )
+    return _compare_without_gpu(args, stages, shapes, why_not)
+
+
+def _compare_on_gpu(args, stages, shapes) -> int:
+    from flashcore_numba.bench import artifact, picture
+    from flashcore_numba.bench.compare import ROUNDS, compare
+    from flashcore_numba.bench.tables import latency_table
+
+    with _progress() as progress:
+        record = compare(stages, shapes, args.rounds or ROUNDS, progress)
+    console = _console(to_stderr=args.json == "-")
+    for shape in record["shapes"]:
+        console.print(latency_table(record, shape, console.width))
+        for label, reason in shape["absent"].items():
+            console.print(f"{label} was not timed: {reason}", markup=False, soft_wrap=True)
+    if args.save:
+        file = args.save / artifact.file_name(record)
+        artifact.save(record, file)
+        picture.draw(record, record["shapes"][0], args.save / "ladder.png", file)
+        console.print(f"Saved {file} and {args.save / 'ladder.png'}", markup=False, soft_wrap=True)
+    _give_json(args, lambda: record)
+    return (
+        0 if all(entry["error"]["right"] for shape in record["shapes"] for entry in shape["entries"]) else 1
+    )
+
+
+def _compare_without_gpu(args, stages, shapes, why_not) -> int:
+    from flashcore_numba.bench import rehearse
+    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.bench.tables import counted_table, latency_table
+
+    with _progress() as progress:
+        result = rehearse.rehearse(stages, shapes, parse(COUNT_SHAPE), progress)
+    if not _give_json(args, lambda: {"backend": "simulator", "why_not_gpu": why_not, **result.as_dict()}):
+        console = _console()
+        console.print(f"No GPU ({why_not}).", markup=False, soft_wrap=True)
+        result.explain(console)
+        console.print(counted_table(result.rows, COUNT_SHAPE, result.recorded_us(), console.width))
+        for record, shape in result.recorded:
+            console.print()
+            console.print(latency_table(record, shape, console.width))
+        for sentence in result.not_recorded:
+            console.print(sentence, markup=False, soft_wrap=True)
+    return 0 if result.right else 1
+
+
+def _resources(args) -> int:
+    from rich.table import Table
+
+    from flashcore_numba import gpu
+    from flashcore_numba.bench.entries import runs
+    from flashcore_numba.bench.registers import registers
+    from flashcore_numba.compiler import why_not as compiler_missing
+    from flashcore_numba.problem import HEAD_DIMS
+
+    if args.head_dim not in HEAD_DIMS:
+        raise ArgumentError(f"--head-dim {args.head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
+    if (reason := compiler_missing()) is not None:
+        print(f"flashcore resources: {reason}", file=sys.stderr)
+        return 1
+    capability = args.cc or gpu.compute_capability() or (9, 0)
+    chosen = [run for run in runs(_selected(args)) if args.head_dim in run.stage.head_dims]
+    found = {}
+    with _progress() as progress:
+        for run in chosen:
+            progress.step(f"compiling {run.label}")
+            found[run.label] = registers(run, args.head_dim, capability)
+    if _give_json(
+        args, {"compute_capability": list(capability), "head_dim": args.head_dim, "kernels": found}
+    ):
+        return 0
+    target = f"sm_{capability[0]}{capability[1]}"
+    table = Table(title=f"Compiled for {target}, D = {args.head_dim}", title_justify="left")
+    for name in ("stage", "kernel"):
+        table.add_column(name, no_wrap=True)
+    for name in ("registers a thread", "spilled B", "stack B", "static shared B"):
+        table.add_column(name, justify="right")
+    for label, kernels in found.items():
+        for kernel in kernels or []:
+            table.add_row(label, *("?" if value is None else str(value) for value in kernel.values()))
+    _console().print(table)
+    return 0
+
+
+def _readme(args) -> int:
+    from flashcore_numba.bench import readme
+
+    if args.check:
+        found = readme.differences(args.file)
+        if not _give_json(args, lambda: {"up_to_date": not found, "differences": found}):
+            for sentence in found or [f"{args.file} agrees with the record"]:
+                print(sentence)
+        return 1 if found else 0
+    changed = readme.update(args.file)
+    if not _give_json(args, lambda: {"changed": [str(path) for path in changed]}):
+        print("\n".join(f"wrote {path}" for path in changed) or f"{args.file} agrees with the record already")
+    return 0
+
+
+def _progress():
+    from flashcore_numba.bench.progress import Progress
+
+    return Progress(_console(to_stderr=True))
+
+
+def _parts(progress, what: str) -> Callable[[int, int, str], None]:
+    """What `checks` calls after each of its parts."""
+    return lambda done, total, label: progress.count(what, done, total, label)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
