@@ -48,7 +48,7 @@ help:
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
-	@$(BIN)/flashcore compare $(ARGS)
+	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
 test: $(READY_TEST)
 	@$(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
@@ -57,7 +57,7 @@ ifneq ($(CUDA),)
 endif
 
 lab: $(READY_LAB)
-	@$(BIN)/jupyter lab $(ARGS)
+	@$(BIN)/python -m jupyterlab $(ARGS)
 
 lab-env: $(READY_LAB)
 

@@ -129,19 +129,18 @@ def test_constraints_pin_what_the_project_asks_for(group: str, python: str) -> N
 
 
 @pytest.mark.parametrize(
-    "driver_version, devices, extra",
+    "driver_version, devices, capability, extra",
     [
-        (13010, 1, "cuda13"),
-        (13000, 2, "cuda13"),
-        (12090, 1, "cuda12"),
-        (11080, 1, ""),
-        (13000, 0, ""),
-        (None, 1, ""),
+        (13010, 1, (9, 0), "cuda13"),
+        (13000, 2, (7, 5), "cuda13"),
+        (13000, 1, (7, 0), "cuda12"),
+        (12090, 1, (9, 0), "cuda12"),
+        (11080, 1, (8, 0), ""),
+        (13000, 0, (0, 0), ""),
+        (None, 1, (9, 0), ""),
     ],
 )
-def test_make_picks_the_cuda_extra_from_the_driver(
-    driver_version, devices, extra, monkeypatch, capsys
-) -> None:
+def test_make_picks_the_cuda_extra(driver_version, devices, capability, extra, monkeypatch, capsys) -> None:
     class Driver:
         def __init__(self, name: str) -> None:
             if driver_version is None:
@@ -156,6 +155,10 @@ def test_make_picks_the_cuda_extra_from_the_driver(
 
         def cuDriverGetVersion(self, version) -> int:
             version._obj.value = driver_version
+            return 0
+
+        def cuDeviceGetAttribute(self, value, attribute: int, device: int) -> int:
+            value._obj.value = dict(zip((75, 76), capability, strict=True))[attribute]
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", Driver)
