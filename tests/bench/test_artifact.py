@@ -1,0 +1,145 @@
+import copy
+import json
+
+import pytest
+
+from flashcore_numba.bench import artifact
+from flashcore_numba.bench.artifact import ArtifactError, derive, find_shape, load, save, validate
+
+
+def test_a_good_artifact_goes_to_disk_and_back(fake, tmp_path):
+    record = fake()
+    path = tmp_path / "new" / "gpu.json"
+    save(record, path)
+    assert load(path) == record
+    assert [p.name for p in path.parent.iterdir()] == ["gpu.json"]
+
+
+def test_derived_numbers(fake):
+    shape = fake()["shapes"][0]
+    entries = {entry["label"]: entry for entry in shape["entries"]}
+    # p50 of (t, 1.1 t, 1.2 t) is 1.1 t, so ratios are those of t.
+    assert entries["05 online_softmax"]["speed_up"]["stage_01"] == pytest.approx(16.0)
+    assert entries["05 online_softmax"]["speed_up"]["best_peer"] == pytest.approx(10 / 125)
+    assert entries["SDPA flash"]["speed_up"]["best_peer"] == pytest.approx(1.0)
+    assert entries["06 register_tiles"]["share_of_limit"] == pytest.approx(shape["limits_us"]["fp32"] / 55)
+    assert entries["SDPA flash"]["share_of_limit"] == pytest.approx(shape["limits_us"]["tensor"] / 11)
+
+
+def test_a_peer_with_a_wrong_answer_is_no_yardstick(fake):
+    shape = fake()["shapes"][0]
+    flash = next(entry for entry in shape["entries"] if entry["label"] == "SDPA flash")
+    flash["error"]["right"] = False
+    derive(shape)
+    assert shape["entries"][0]["speed_up"]["best_peer"] == pytest.approx(80 / 2000)
+
+
+def test_without_stage_01_and_peers_there_are_no_ratios(fake):
+    shape = fake()["shapes"][0]
+    shape["entries"] = [entry for entry in shape["entries"] if entry["stage"] == 5]
+    derive(shape)
+    assert shape["entries"][0]["speed_up"] == {"stage_01": None, "best_peer": None}
+
+
+def _set(*path):
+    *inside, last, value = path
+
+    def change(record):
+        place = record
+        for key in inside:
+            place = place[key]
+        place[last] = value
+
+    return change
+
+
+def _delete(*path):
+    *inside, last = path
+
+    def change(record):
+        place = record
+        for key in inside:
+            place = place[key]
+        del place[last]
+
+    return change
+
+
+FIRST = ("shapes", 0, "entries", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_set("schema", 2), "schema is 2; this version reads 1"),
+        (_delete("commit"), "x.commit is missing"),
+        (_set("date", "yesterday"), "date is 'yesterday'; expected UTC"),
+        (_set("dirty", "no"), "x.dirty is 'no'; expected bool or null"),
+        (_set("gpu", []), "x.gpu is []; expected dict"),
+        (_set("gpu", "sm_count", 1.5), "x.gpu.sm_count is 1.5; expected int"),
+        (_set("gpu", "max_sm_mhz", float("nan")), "x.gpu.max_sm_mhz is nan; expected a finite number"),
+        (_set("clocks", "sm_mhz", {"min": 1, "p50": 2}), "x.clocks.sm_mhz.max is missing"),
+        (_set("shapes", []), "x.shapes is empty; expected at least one"),
+        (_set("shapes", 0, "shape", "mission"), "shapes[0].shape is 'mission'; expected BxHxSxD"),
+        (_set(*FIRST, "kind", "rival"), "entries[0].kind is 'rival'; expected 'stage' or 'peer'"),
+        (_set(*FIRST, "label", "SDPA math"), "entries[5].label 'SDPA math' is there twice"),
+        (_set(*FIRST, "unit", "fp64"), "entries[0].unit is 'fp64'"),
+        (_set(*FIRST, "stage", None), "entries[0].stage is None; expected int"),
+        (_set(*FIRST, "gpu_us", None), "entries[0].gpu_us is None; expected dict"),
+        (_delete(*FIRST, "gpu_us", "p99"), "entries[0].gpu_us.p99 is missing"),
+        (_set(*FIRST, "gpu_us", "p90", -1.0), "entries[0].gpu_us.p90 is -1.0; expected a finite number of at least 0"),
+        (_set(*FIRST, "error", "max", None), "entries[0].error.max is None; expected int or float"),
+        (_set(*FIRST, "speed_up", "best_peer", 3.0), "best_peer is 3.0; its own times give"),
+        (_set(*FIRST, "share_of_limit", None), "share_of_limit is None; its own times give"),
+        (_set("shapes", 0, "entries", 1, "gpu_us", "p50", 1.0), "its own times give"),
+    ],
+)  # fmt: skip
+def test_each_fault_is_named(fake, change, says):
+    record = copy.deepcopy(fake())
+    validate(record, "x")
+    change(record)
+    with pytest.raises(ArtifactError) as caught:
+        validate(record, "x")
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("x")
+
+
+def test_a_wrong_result_may_have_no_error_figure(fake):
+    record = fake()
+    record["shapes"][0]["entries"][0]["error"] |= {"right": False, "max": None, "mean": None, "relative": None}
+    validate(record)
+
+
+def test_an_invalid_artifact_is_not_written(fake, tmp_path):
+    with pytest.raises(ArtifactError):
+        save(fake(schema=9), tmp_path / "gpu.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"none\.json: cannot be read"):
+        load(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text('{"schema": 1,')
+    with pytest.raises(ArtifactError, match=r"half\.json: is not JSON"):
+        load(tmp_path / "half.json")
+
+
+def test_recorded_runs_come_newest_first(fake, recorded):
+    for name, date in (("a", "2001-01-01T00:00:00Z"), ("b", "2003-01-01T00:00:00Z"), ("c", "2002-01-01T00:00:00Z")):
+        save(fake(date=date), recorded / f"{name}.json")
+    assert [path.name for path, _ in artifact.recorded()] == ["b.json", "c.json", "a.json"]
+
+
+def test_shapes_are_found_by_name_and_mask(fake):
+    record = fake()
+    assert find_shape(record, "1x8x512x64") is record["shapes"][0]
+    assert find_shape(record, "1x8x512x64", causal=True) is None
+    assert find_shape(record, "1x8x1024x64") is None
+
+
+def test_what_the_repository_records_is_valid():
+    """Fails on a damaged record; passes on a repository that has none yet."""
+    for path, record in artifact.recorded():
+        assert path.name == artifact.file_name(record)
+        assert all(e["error"]["right"] for shape in record["shapes"] for e in shape["entries"] if e["kind"] == "stage")
+        assert json.loads(path.read_text())["commit"] != "unknown", "a record must say which commit it measured"

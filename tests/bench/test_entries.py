@@ -1,0 +1,51 @@
+from types import MappingProxyType
+
+import numpy as np
+
+from flashcore_numba.bench.entries import KeepScratch, runs
+from flashcore_numba.stages import LADDER, Stage
+
+
+def _stage(number, name, variants=(), language="Numba"):
+    sentences = MappingProxyType({variant: variant for variant in variants})
+    return Stage(number, name, name, name, launch=lambda *a, **k: None, variants=sentences, language=language)
+
+
+def test_every_variant_is_a_run_and_the_default_comes_last():
+    found = runs([_stage(1, "plain"), _stage(6, "tiles", ("tiles", "outer", "local"))])
+    assert [(run.label, run.variant, run.is_default) for run in found] == [
+        ("01 plain", None, True),
+        ("06 outer", "outer", False),
+        ("06 local", "local", False),
+        ("06 tiles", "tiles", True),
+    ]
+
+
+def test_labels_of_the_ladder_are_unique_and_each_stage_has_one_default():
+    found = runs(LADDER)
+    assert len({run.label for run in found}) == len(found)
+    assert [run.stage.number for run in found if run.is_default] == [stage.number for stage in LADDER]
+
+
+def test_the_unit_follows_the_language():
+    assert [run.unit for run in runs([_stage(1, "a"), _stage(8, "b", language="CUDA C")])] == ["fp32", "tensor"]
+
+
+def test_scratch_is_the_same_in_every_launch_and_never_shared_within_one():
+    class Executor:
+        made = 0
+
+        def empty(self, shape, dtype):
+            self.made += 1
+            return np.empty(shape, dtype)
+
+    executor = Executor()
+    keep = KeepScratch(executor)
+    rounds = []
+    for _ in range(3):
+        keep.start()
+        rounds.append([keep.empty((4, 4), np.float32), keep.empty((4, 4), np.float32)])
+    assert executor.made == 2
+    assert rounds[0][0] is not rounds[0][1]
+    for later in rounds[1:]:
+        assert [a is b for a, b in zip(later, rounds[0], strict=True)] == [True, True]
