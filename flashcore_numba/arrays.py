@@ -29,8 +29,8 @@ class Adopted:
 
     @property
     def where(self) -> str:
-        """`NumPy on the host`, `PyTorch on the GPU 0`."""
-        return f"{self.kind} on the {placed_on(self.view)}"
+        """`NumPy on the host`, `PyTorch on GPU 0`."""
+        return f"{self.kind} on {placed_on(self.view)}"
 
 
 def adopt(array: Any, name: str) -> Adopted:
@@ -46,11 +46,13 @@ def adopt(array: Any, name: str) -> Adopted:
         return Adopted(array, array, "CuPy")
     if package == "torch":
         return Adopted(array, _view_of_torch(array, name), "PyTorch")
-    if hasattr(array, "__cuda_array_interface__"):
-        kind = "Numba" if package in ("numba", "numba_cuda") else package
-        return Adopted(array, _view_of_interface(array, name), kind)
+    if package in ("numba", "numba_cuda") and hasattr(array, "__cuda_array_interface__"):
+        return Adopted(array, _view_of_interface(array, name), "Numba")
+    # DLPack first: it orders our stream after the producer's, which the older interface may leave out.
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return Adopted(array, _view_of_dlpack(array, name), package)
+    if hasattr(array, "__cuda_array_interface__"):
+        return Adopted(array, _view_of_interface(array, name), package)
     raise ArgumentError(f"{name} is a {type(array).__qualname__}: accepted are {KINDS}")
 
 
@@ -76,7 +78,7 @@ def empty_like(like: Adopted, shape: tuple[int, ...], dtype: Any) -> Adopted:
         torch = sys.modules["torch"]
         source = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.source.device)
         return Adopted(source, _view_of_torch(source, "out"), like.kind)
-    if placed_on(like.view) == "host":
+    if isinstance(like.view, np.ndarray):
         return _for_package(like, np.empty(shape, dtype))
     import cupy
 
@@ -192,6 +194,7 @@ def _cupy_view(pointer: int, shape: tuple, strides: tuple, dtype: Any, device: i
     import cupy
 
     dtype = np.dtype(dtype)
-    size = sum((n - 1) * abs(step) for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    span = sum((n - 1) * abs(step) for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    size = 0 if 0 in shape else span
     memory = cupy.cuda.UnownedMemory(pointer, size, owner, device)
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)

@@ -159,7 +159,7 @@ def _overlaps_itself(array: Any) -> bool:
     for step, size in sorted(
         (step, size) for size, step in zip(array.shape, array.strides, strict=True) if size > 1
     ):
-        if step < used:
+        if step < max(used, 1):
             return True
         used = step * size
     return False

@@ -99,7 +99,7 @@ def _numba_view(pointer: int, shape: tuple, strides: tuple, typestr: str, device
 
 @lru_cache(maxsize=64)
 def _numba_stream(pointer: int, device: int) -> Any:
-    return cuda.external_stream(pointer)
+    return cuda.external_stream(pointer) if pointer else 0
 
 
 @lru_cache(maxsize=256)

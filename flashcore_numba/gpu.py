@@ -38,11 +38,13 @@ def device_count() -> int:
     return _integer("cuDeviceGetCount")
 
 
+@cache
 def compute_capability(device: int = 0) -> tuple[int, int] | None:
     """(9, 0) for an H200; None when there is no such device."""
     if not 0 <= device < device_count():
         return None
-    return _integer("cuDeviceGetAttribute", MAJOR, device), _integer("cuDeviceGetAttribute", MINOR, device)
+    handle = _integer("cuDeviceGet", device)
+    return _integer("cuDeviceGetAttribute", MAJOR, handle), _integer("cuDeviceGetAttribute", MINOR, handle)
 
 
 def name(device: int = 0) -> str | None:
@@ -50,7 +52,7 @@ def name(device: int = 0) -> str | None:
     if not 0 <= device < device_count():
         return None
     text = ctypes.create_string_buffer(256)
-    _driver().cuDeviceGetName(text, len(text), device)
+    _driver().cuDeviceGetName(text, len(text), _integer("cuDeviceGet", device))
     return text.value.decode()
 
 

@@ -158,8 +158,8 @@ def check_layout(name: str, array: Any) -> None:
 
 
 def placed_on(array: Any) -> str:
-    """`host` or `GPU 0`."""
-    return f"GPU {array.device.id}" if _is_cupy(array) else "host"
+    """`the host` or `GPU 0`."""
+    return f"GPU {array.device.id}" if _is_cupy(array) else "the host"
 
 
 def _is_cupy(array: Any) -> bool:
@@ -220,7 +220,7 @@ def _check_together(q: Any, k: Any, v: Any) -> None:
     for name, array in (("k", k), ("v", v)):
         here, there = placed_on(array), placed_on(q)
         if here != there:
-            raise ArgumentError(f"{name} is on the {here} but q is on the {there}: all must be in one place")
+            raise ArgumentError(f"{name} is on {here} but q is on {there}: all must be in one place")
         if array.shape[0] != q.shape[0]:
             raise ArgumentError(
                 f"{name} has batch {array.shape[0]}: q has batch {q.shape[0]}, and they must be equal"

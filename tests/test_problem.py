@@ -67,7 +67,7 @@ BAD = {
     "two gpus": (
         "v",
         {"q": FakeGpuArray(Q, 0), "k": FakeGpuArray(Q, 0), "v": FakeGpuArray(Q, 1)},
-        ["GPU 1", "q is on the GPU 0", "one place"],
+        ["GPU 1", "q is on GPU 0", "one place"],
     ),
     "causal": ("causal", {"causal": 1}, ["1", "True or False"]),
     "causal text": ("causal", {"causal": "yes"}, ["'yes'", "True or False"]),

@@ -1,0 +1,254 @@
+"""attention() on the simulator: right for every stage, and bad calls are refused before a byte is written."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+
+import flashcore_numba
+from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, oracle
+from flashcore_numba.attention import best_stage, refuse
+from flashcore_numba.stages.find import find, select
+
+GROUPED = [stage for stage in LADDER if stage.grouped_queries]
+WITH_LSE = [stage for stage in LADDER if stage.returns_lse]
+EACH_STAGE = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+
+
+def inputs(rng, batch=1, heads=2, kv_heads=None, seq_q=33, seq_k=None, head_dim=64):
+    seq_k, kv_heads = seq_k or seq_q, kv_heads or heads
+    q = rng.standard_normal((batch, heads, seq_q, head_dim)).astype(np.float16)
+    k, v = rng.standard_normal((2, batch, kv_heads, seq_k, head_dim)).astype(np.float16)
+    return q, k, v
+
+
+def assert_right(out, q, k, v, causal=False, scale=None):
+    reference, _ = oracle.attention(q, k, v, causal, scale)
+    bound = 2 * np.abs(oracle.standard_fp16_attention(q, k, v, causal, scale) - reference).max() + 1e-3
+    assert out.shape == q.shape
+    assert out.dtype == np.float16
+    assert np.abs(out - reference).max() <= bound
+
+
+@EACH_STAGE
+@pytest.mark.parametrize("seq_q, seq_k, causal", [(33, 33, False), (20, 45, True), (40, 17, True)])
+def test_every_stage_is_right(rng, stage, seq_q, seq_k, causal):
+    q, k, v = inputs(rng, seq_q=seq_q, seq_k=seq_k)
+    out = attention(q, k, v, causal=causal, stage=stage)
+    assert_right(out, q, k, v, causal)
+    if causal and seq_q > seq_k:
+        assert (out[:, :, : seq_q - seq_k] == 0).all()
+
+
+@EACH_STAGE
+def test_every_stage_takes_a_scale_and_writes_into_out(rng, stage):
+    q, k, v = inputs(rng, seq_q=9, head_dim=stage.head_dims[-1])
+    packed = np.full((1, 9, 2, q.shape[3] + 8), np.nan, np.float16)
+    out = packed.transpose(0, 2, 1, 3)[..., :-8]
+    assert attention(q, k, v, scale=-0.3, stage=stage, out=out) is out
+    assert_right(out, q, k, v, scale=-0.3)
+    assert np.isnan(packed[..., -8:]).all(), "wrote past the end of a row"
+
+
+@pytest.mark.parametrize("stage", GROUPED, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_queries(rng, stage, kv_heads):
+    q, k, v = inputs(rng, heads=4, kv_heads=kv_heads, seq_q=19, seq_k=24)
+    assert_right(attention(q, k, v, causal=True, stage=stage), q, k, v, causal=True)
+
+
+@pytest.mark.parametrize("stage", WITH_LSE, ids=lambda stage: stage.label)
+def test_lse(rng, stage):
+    q, k, v = inputs(rng, batch=2, seq_q=21, seq_k=13)
+    out, lse = attention(q, k, v, causal=True, stage=stage, return_lse=True)
+    reference, expected = oracle.attention(q, k, v, True)
+    assert lse.dtype == np.float32
+    assert lse.shape == q.shape[:3]
+    assert (lse[:, :, :8] == -np.inf).all()
+    np.testing.assert_allclose(lse[:, :, 8:], expected[:, :, 8:], atol=1e-4, rtol=1e-5)
+    np.testing.assert_allclose(out, reference, atol=2e-3)
+
+
+@EACH_STAGE
+def test_strided_and_misaligned_inputs(rng, stage):
+    q, k, v = inputs(rng, seq_q=12)
+    padded = np.full((1, 12, 2, 67), np.nan, np.float16)
+    padded[..., :64] = k.transpose(0, 2, 1, 3)
+    odd = padded.transpose(0, 2, 1, 3)[..., :64]  # rows 134 bytes apart
+    turned = np.ascontiguousarray(v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)  # [B, S, H, D] underneath
+    assert_right(attention(q, odd, turned, stage=stage), q, k, v)
+
+
+def test_default_stage_is_the_highest_that_serves():
+    q = np.zeros((1, 4, 8, 64), np.float16)
+    few = q[:, :2]
+    assert best_stage(Problem(q, q, q)) is LADDER[-1]
+    if GROUPED:
+        assert best_stage(Problem(q, few, few)) is GROUPED[-1]
+    if WITH_LSE:
+        assert best_stage(Problem(q, q, q), lse=True) is WITH_LSE[-1]
+
+
+SMALL = np.zeros((1, 4, 8, 64), np.float16)
+WIDE = np.zeros((1, 4, 8, 128), np.float16)
+PROBLEM = Problem(SMALL, SMALL, SMALL)
+LIMITS = {
+    "head dimension": (
+        {"head_dims": (64,)},
+        Problem(WIDE, WIDE, WIDE),
+        False,
+        ["head dimension 128", "only 64"],
+    ),
+    "causal": ({"causal": False}, Problem(SMALL, SMALL, SMALL, causal=True), False, ["causal=True"]),
+    "groups": (
+        {"grouped_queries": False},
+        Problem(SMALL, SMALL[:, :2], SMALL[:, :2]),
+        False,
+        ["grouped queries", "4 query heads over 2 K/V heads"],
+    ),
+    "lse": ({"returns_lse": False}, PROBLEM, True, ["LSE", "return_lse=True"]),
+    "language": ({"language": "CUDA C"}, PROBLEM, False, ["CUDA C", "GPU"]),
+}
+
+
+@pytest.fixture
+def ladder(monkeypatch):
+    """A ladder whose one stage serves everything, so that advice has something to name."""
+    able = dataclasses.replace(LADDER[0], number=9, name="able", grouped_queries=True, returns_lse=True)
+    monkeypatch.setattr("flashcore_numba.stages.LADDER", (able,))
+    return able
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limited_stage_refuses_by_name(ladder, limit):
+    changes, problem, lse, words = LIMITS[limit]
+    full = {"grouped_queries": True, "returns_lse": True}
+    limited = dataclasses.replace(ladder, number=3, name="limited", **{**full, **changes})
+    refuse(ladder, problem, lse)
+    with pytest.raises(UnsupportedError) as caught:
+        refuse(limited, problem, lse)
+    message = str(caught.value)
+    assert message.startswith("stage 03 limited ")
+    assert message.endswith("stage 09 able can")
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_nobody_can(monkeypatch):
+    limited = dataclasses.replace(LADDER[0], causal=False)
+    monkeypatch.setattr("flashcore_numba.stages.LADDER", (limited,))
+    problem = Problem(SMALL, SMALL, SMALL, causal=True)
+    with pytest.raises(UnsupportedError, match="no stage of the ladder can"):
+        refuse(limited, problem)
+    with pytest.raises(UnsupportedError, match=r"no stage of the ladder serves 1x4x8x64: .*causal=True"):
+        best_stage(problem)
+
+
+def test_an_old_gpu_is_refused(ladder, monkeypatch):
+    monkeypatch.setattr("flashcore_numba.gpu.compute_capability", lambda device: (7, 5))
+    on_gpu = types.SimpleNamespace(
+        head_dim=64,
+        causal=False,
+        group=1,
+        on_gpu=True,
+        q=types.SimpleNamespace(device=types.SimpleNamespace(id=0)),
+    )
+    newer = dataclasses.replace(ladder, number=14, name="newer", compute_capability=(9, 0))
+    with pytest.raises(UnsupportedError, match=r"stage 14 newer needs compute capability 9\.0, .*has 7\.5"):
+        refuse(newer, on_gpu)
+    refuse(ladder, on_gpu)
+
+
+def read_only(shape):
+    out = np.empty(shape, np.float16)
+    out.flags.writeable = False
+    return out
+
+
+SHAPE = (1, 2, 8, 64)
+BAD = {
+    "out list": ("out", {"out": [1]}, ["list", "NumPy, CuPy, PyTorch"]),
+    "out dtype": ("out", {"out": np.empty(SHAPE, np.float32)}, ["float32", "float16"]),
+    "out shape": ("out", {"out": np.empty((1, 2, 9, 64), np.float16)}, ["(1, 2, 9, 64)", "(1, 2, 8, 64)"]),
+    "out read-only": ("out", {"out": read_only(SHAPE)}, ["read-only", "writeable"]),
+    "out strided": (
+        "out",
+        {"out": np.empty((1, 2, 8, 128), np.float16)[..., ::2]},
+        ["strides", "contiguous"],
+    ),
+    "out reversed": ("out", {"out": np.empty(SHAPE, np.float16)[:, :, ::-1]}, ["negative", ">= 0"]),
+    "out odd rows": ("out", {"out": np.empty((1, 2, 8, 67), np.float16)[..., :64]}, ["multiple of 16"]),
+    "out broadcast": (
+        "out",
+        {"out": np.lib.stride_tricks.as_strided(np.empty((1, 1, 8, 64), np.float16), SHAPE, (0, 0, 128, 2))},
+        ["share memory"],
+    ),
+    "return_lse": ("return_lse", {"return_lse": 1}, ["1", "True or False"]),
+    "stage number": ("stage", {"stage": 99}, ["99", "01 scalar"]),
+    "stage name": ("stage", {"stage": "fast"}, ["'fast'", "01 scalar"]),
+    "stage kind": ("stage", {"stage": 1.0}, ["1.0", "01 scalar"]),
+    "stage bool": ("stage", {"stage": True}, ["True", "01 scalar"]),
+    "q list": ("q", {"q": [1]}, ["list", "NumPy, CuPy, PyTorch"]),
+    "scale": ("scale", {"scale": float("nan")}, ["nan", "finite"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_call_writes_nothing(rng, case):
+    argument, changes, words = BAD[case]
+    q, k, v = inputs(rng, seq_q=8)
+    out = np.full(SHAPE, 3, np.float16)
+    with pytest.raises(ArgumentError) as caught:
+        attention(**{"q": q, "k": k, "v": v, "out": out, **changes})
+    message = str(caught.value)
+    assert message.startswith(argument + " "), message
+    assert [word for word in words if word not in message] == [], message
+    assert (out == 3).all()
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_out_must_not_overlap_an_input(rng, name):
+    arrays = dict(zip("qkv", inputs(rng, seq_q=8), strict=True))
+    before = arrays[name].copy()
+    with pytest.raises(ArgumentError, match=f"out overlaps {name} in memory"):
+        attention(**arrays, out=arrays[name])
+    np.testing.assert_array_equal(arrays[name], before)
+
+
+def test_out_may_be_packed_beside_the_inputs(rng):
+    packed = rng.standard_normal((1, 8, 4, 2, 64)).astype(np.float16)
+    q, k, v, out = (packed[:, :, i].transpose(0, 2, 1, 3) for i in range(4))
+    attention(q, k, v, out=out)
+    assert_right(out, q, k, v)
+
+
+def test_inputs_are_left_alone(rng):
+    q, k, v = inputs(rng, seq_q=8)
+    copies = [x.copy() for x in (q, k, v)]
+    attention(q, k, v)
+    for x, copy in zip((q, k, v), copies, strict=True):
+        np.testing.assert_array_equal(x, copy)
+
+
+@EACH_STAGE
+def test_find(stage):
+    names = [stage, stage.number, str(stage.number), f"{stage.number:02d}", stage.name, stage.label]
+    assert all(find(selector) is stage for selector in names)
+
+
+def test_select():
+    first, last = LADDER[0], LADDER[-1]
+    assert select() == list(LADDER)
+    assert select(f"{first.number}-{last.number}") == list(LADDER)
+    assert select(LADDER[1].name, first.number, "02") == [first, LADDER[1]]
+    with pytest.raises(ArgumentError, match="runs backwards: write 1-2"):
+        select("2-1")
+    with pytest.raises(ArgumentError, match="'99' is not in the ladder: accepted are 01 scalar"):
+        select("1-99")
+
+
+def test_the_package_hands_on_its_names():
+    assert callable(flashcore_numba.attention)
+    assert flashcore_numba.LADDER is LADDER
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = flashcore_numba.nothing
