@@ -1,0 +1,157 @@
+"""How wrong an answer may be: derived from the arithmetic, not from what the kernels happen to reach.
+
+The relative bound of one query row is
+
+    |out - ref| <= 2 * (max over the row of |standard - ref| + floor)
+
+where `ref` is attention in float64, `standard` is textbook attention that stores S and P in float16, and
+`floor` is what a correct kernel may lose when it works in float32 and rounds once, to float16. The form is
+that of FlashAttention's own tests (Dao et al. 2022); the floor is the usual rounding analysis with u = 2^-24
+(Higham, Accuracy and Stability of Numerical Algorithms, sections 3.1 and 4.2):
+
+- A score is a scaled dot product of D terms. Its error is at most (D + 2) u A where A >= scale * sum |q_c
+  k_c|; Cauchy-Schwarz gives A = |scale| |q_i| max_j |k_j|. Subtracting the row maximum and changing to base 2
+  lose at most 6 u A more, the exponential itself 4 u. So each p_j is right to a relative (D + 8) u A + 4 u.
+- Numerator and denominator each sum S_k terms and are rescaled at most S_k times: 4 S_k u together. The
+  division costs 2 u.
+- Both enter the result multiplied by sum_j p_j |v_j| <= attention(q, k, |v|), the p_j by at most twice that.
+- Rounding the result to float16 loses 2^-11 |ref|, and never less than half the smallest subnormal, 2^-25.
+
+Hence floor = 2^-11 |ref| + 2^-25 + u * (2 (D + 8) A + 4 S_k + 10) * attention(q, k, |v|).
+
+The plan's absolute gates stand beside it: 1e-3 on its five shapes; on extreme inputs a mean error of 0.02 and
+at most 1 % of the elements off by more than 0.1. The factor 2 leaves a correct float32 kernel a margin of at
+least 2.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import oracle
+
+__all__ = ["EXTREME", "NO_GATE", "PLAN", "Gate", "Reference", "Verdict", "judge", "judge_lse", "reference"]
+
+U = 2.0**-24  # unit roundoff of float32
+HALF_ULP = 2.0**-11  # relative rounding error of float16
+HALF_SUBNORMAL = 2.0**-25
+
+
+@dataclass(frozen=True)
+class Gate:
+    """An absolute limit beside the relative bound; infinite means no limit."""
+
+    largest: float = math.inf
+    mean: float = math.inf
+    outlier: float = math.inf  # an element off by more than this is an outlier
+    outlier_share: float = math.inf
+
+
+NO_GATE = Gate()
+PLAN = Gate(largest=1e-3)
+EXTREME = Gate(mean=0.02, outlier=0.1, outlier_share=0.01)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The right answer of one input and how far from it an answer may be.
+
+    out, allowed: float64 [B, H, S_q, D]. lse, lse_allowed: float64 [B, H, S_q].
+    """
+
+    out: np.ndarray
+    allowed: np.ndarray
+    lse: np.ndarray
+    lse_allowed: np.ndarray
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One comparison. `margin` is the smallest allowed / error over all elements, below 1 when it fails."""
+
+    passed: bool
+    error: float  # |out - ref| at the element nearest to (or farthest beyond) its bound
+    bound: float  # what was allowed there
+    margin: float
+    where: tuple[int, ...]
+    reason: str = ""
+    wrong: np.ndarray | None = field(default=None, repr=False, compare=False)  # bool, shape of out
+
+
+def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Reference:
+    """The float64 answer and the bound; arguments as `flashcore_numba.oracle.attention`."""
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    out, lse = oracle.attention(q, k, v, causal, scale)
+    magnitude, _ = oracle.attention(q, k, np.abs(v), causal, scale)
+    standard = oracle.standard_fp16_attention(q, k, v, causal, scale).astype(np.float64)
+    head_dim, seq_k = q.shape[3], k.shape[2]
+
+    q_norm = np.linalg.norm(q.astype(np.float64), axis=3)  # [B, H, S_q]
+    k_norm = np.linalg.norm(k.astype(np.float64), axis=3).max(axis=2)  # [B, H_kv]
+    largest_score = abs(scale) * q_norm * np.repeat(k_norm, q.shape[1] // k.shape[1], axis=1)[..., None]
+    p_error = U * ((head_dim + 8) * largest_score + 4)
+
+    float32_work = (2 * p_error + U * (4 * seq_k + 2))[..., None] * magnitude
+    floor = HALF_ULP * np.abs(out) + HALF_SUBNORMAL + float32_work
+    row_error = np.abs(standard - out).max(axis=3, keepdims=True)
+    # LSE = max + log(sum): the error of the scores, of the sum, and of rounding the result to float32.
+    lse_floor = p_error + U * (2 * seq_k + 4) + U * np.abs(np.where(np.isfinite(lse), lse, 0))
+    return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
+
+
+def judge(out, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
+    """Compare `out` [B, H, S_q, D] with the reference. A NaN or an infinity never passes."""
+    out = np.asarray(out, np.float64)
+    verdict = _compare(out, ref.out, ref.allowed)
+    if not verdict.passed:
+        return verdict
+    error = np.abs(out - ref.out)
+    worst = np.unravel_index(error.argmax(), error.shape)
+    largest, mean, outliers = float(error[worst]), float(error.mean()), float((error > gate.outlier).mean())
+    for value, limit, what in (
+        (largest, gate.largest, "the largest error"),
+        (mean, gate.mean, "the mean error"),
+        (outliers, gate.outlier_share, f"the share of elements off by more than {gate.outlier}"),
+    ):
+        if value > limit:
+            reason = f"{what} is {value:.3g}, the absolute gate {limit:.3g}"
+            return Verdict(False, value, limit, limit / value, _index(worst), reason, error >= largest)
+        if value > 0 and limit / value < verdict.margin:
+            verdict = Verdict(True, value, limit, limit / value, _index(worst))
+    return verdict
+
+
+def judge_lse(lse, ref: Reference) -> Verdict:
+    """Compare LSE [B, H, S_q]; a row that sees no key must have exactly -inf."""
+    return _compare(np.asarray(lse, np.float64), ref.lse, ref.lse_allowed)
+
+
+def _compare(value: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> Verdict:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.where(value == expected, 0.0, np.abs(value - expected))
+        error = np.where(np.isnan(error), np.inf, error)
+        share = error / allowed  # allowed is positive everywhere
+    where = np.unravel_index(share.argmax(), share.shape)
+    wrong = ~(error <= allowed)
+    margin = math.inf if share[where] == 0 else float(1 / share[where])
+    return Verdict(
+        passed=not wrong.any(),
+        error=float(error[where]),
+        bound=float(allowed[where]),
+        margin=margin,
+        where=_index(where),
+        reason="" if not wrong.any() else _why(value, wrong),
+        wrong=wrong,
+    )
+
+
+def _why(value: np.ndarray, wrong: np.ndarray) -> str:
+    nans = int(np.isnan(value).sum())
+    if nans:
+        return f"{nans} of {value.size} elements are NaN"
+    return f"{int(wrong.sum())} of {value.size} elements are beyond the bound"
+
+
+def _index(where) -> tuple[int, ...]:
+    return tuple(int(i) for i in where)

@@ -1,0 +1,186 @@
+"""The inputs on which a stage is checked: the plan's shapes, ragged lengths and extreme values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..stages import Stage
+from .bounds import EXTREME, NO_GATE, PLAN, Gate
+from .trial import Inputs
+
+__all__ = ["PLAN_SHAPES", "SCALED_SHAPES", "SEEDS", "Case", "cases"]
+
+SEEDS = (0, 42, 12345)
+PLAN_SHAPES = {  # B, H, S, D
+    "small": (1, 2, 64, 64),
+    "medium": (1, 4, 128, 64),
+    "mission": (1, 8, 512, 64),
+    "large": (1, 8, 1024, 64),
+    "multi_batch": (4, 8, 256, 64),
+}
+# The simulator keeps what makes a shape telling: several heads, batches and tiles of up to 64 keys.
+SCALED_SHAPES = {
+    "small": (1, 2, 64, 64),
+    "medium": (1, 2, 128, 64),
+    "mission": (1, 1, 160, 64),
+    "large": (1, 1, 256, 64),
+    "multi_batch": (3, 2, 96, 64),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. `make(rng)` draws it; a case with a `seed` is the same in every run."""
+
+    name: str
+    make: Callable[[np.random.Generator], Inputs]
+    gate: Gate = NO_GATE
+    seed: int | None = None
+    layout: str = "inside"
+    scaled: str = ""  # what the simulator made smaller
+
+
+def normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads=None, **options) -> Inputs:
+    """Independent standard normal q, k and v, rounded to float16."""
+    kv_heads = heads if kv_heads is None else kv_heads
+    q = rng.standard_normal((batch, heads, seq_q, head_dim)).astype(np.float16)
+    k = rng.standard_normal((batch, kv_heads, seq_k, head_dim)).astype(np.float16)
+    v = rng.standard_normal((batch, kv_heads, seq_k, head_dim)).astype(np.float16)
+    return Inputs(q, k, v, **options)
+
+
+def cases(stage: Stage, full_size: bool) -> list[Case]:
+    """Every sample case that the stage serves, the cheap and telling ones first."""
+    dims = stage.head_dims
+    found = [*_ragged(stage, dims), *_extreme(dims[0])]
+    found += _plan(full_size)
+    return [case for case in found if stage.causal or "causal" not in case.name]
+
+
+def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
+    def case(name, *shape, layout="inside", **options):
+        return Case(name, lambda rng: normal(rng, *shape, **options), layout=layout)
+
+    d = dims[0]
+    found = [
+        case("ragged 33 rows, 70 keys, two heads, two batches", 2, 2, 33, 70, d),
+        case("causal ragged 33 rows, 70 keys", 1, 2, 33, 70, d, causal=True),
+        case("causal ragged 70 rows, 33 keys", 1, 1, 70, 33, d, causal=True),
+        case("one row, one key", 1, 1, 1, 1, d),
+        case("ragged 31", 1, 2, 31, 31, d, layout="contiguous"),
+        case("ragged 33", 1, 1, 33, 33, d, layout="contiguous"),
+        case("ragged 127", 1, 1, 127, 127, d),
+        case("causal ragged 127", 1, 1, 127, 127, d, causal=True, layout="contiguous"),
+        case("one row, 127 keys", 1, 2, 1, 127, d),
+        case("127 rows, one key", 1, 1, 127, 1, d),
+        case("transposed layout [B, S, H, D]", 2, 3, 40, 40, d, layout="transposed"),
+        case("a scale of 0.3", 1, 1, 40, 40, d, scale=0.3),
+    ]
+    for larger in dims[1:]:
+        found.append(case(f"ragged 33 rows, 45 keys, D={larger}", 1, 2, 33, 45, larger))
+        found.append(case(f"causal ragged 70, D={larger}", 1, 1, 70, 70, larger, causal=True))
+    if stage.grouped_queries:
+        found.append(case("grouped queries, 4 heads on 2", 2, 4, 33, 40, d, kv_heads=2))
+        found.append(case("causal grouped queries, 3 heads on 1", 1, 3, 40, 33, d, kv_heads=1, causal=True))
+    return found
+
+
+def _extreme(d: int) -> list[Case]:
+    rows, keys = 40, 70
+
+    def base(rng):
+        return normal(rng, 1, 1, rows, keys, d)
+
+    def direction(rng):
+        """One unit vector of D components."""
+        u = rng.standard_normal(d)
+        return u / np.linalg.norm(u)
+
+    def all_negative(rng, size):
+        x = base(rng)
+        return x.but(q=_half(size * np.abs(x.q) + size), k=_half(-size * np.abs(x.k) - size))
+
+    def huge(rng, factor):
+        x = base(rng)
+        return x.but(q=_half(factor * x.q.astype(np.float32)))
+
+    def along(rng, weight):
+        """Scores that follow `weight` [S_k] and little else, up to about 50."""
+        x, u = base(rng), direction(rng)
+        k = 0.1 * x.k + np.outer(weight, 20 * u)
+        return x.but(q=_half(0.1 * x.q + 20 * u), k=_half(k))
+
+    def one_dominates(rng):
+        weight = np.zeros(keys)
+        weight[rng.integers(keys)] = 2
+        return along(rng, weight)
+
+    def constant_rows(rng):
+        x = base(rng)
+        return x.but(q=np.full_like(x.q, 0.5), k=_half(np.zeros_like(x.k) + rng.standard_normal((keys, 1))))
+
+    def identical_keys(rng):
+        x = base(rng)
+        return x.but(k=np.broadcast_to(x.k[:, :, :1], x.k.shape).copy())
+
+    def full_range(rng):
+        x = base(rng)
+        limit = float(np.finfo(np.float16).max)
+        return x.but(
+            q=_half(rng.uniform(-limit, limit, x.q.shape)), k=_half(rng.uniform(-limit, limit, x.k.shape))
+        )
+
+    def large_values(rng):
+        x = base(rng)
+        return x.but(v=_half(rng.uniform(-65000, 65000, x.v.shape)))
+
+    return [
+        Case("extreme: every score below -150", lambda rng: all_negative(rng, 5), EXTREME),
+        Case("extreme: every score below -100000", lambda rng: all_negative(rng, 120), EXTREME),
+        Case(
+            "extreme: scores rise from key to key", lambda rng: along(rng, np.linspace(0, 1, keys)), EXTREME
+        ),
+        Case(
+            "extreme: scores fall from key to key", lambda rng: along(rng, np.linspace(1, 0, keys)), EXTREME
+        ),
+        Case("extreme: scores about 100", lambda rng: huge(rng, 30), EXTREME),
+        Case("extreme: scores about 1000", lambda rng: huge(rng, 300), EXTREME),
+        Case("extreme: one key dominates", one_dominates, EXTREME),
+        Case("extreme: constant rows", constant_rows, EXTREME),
+        Case("extreme: identical keys", identical_keys, EXTREME),
+        Case("extreme: q and k over the whole float16 range", full_range, EXTREME),
+        Case("extreme: values up to 65000", large_values),
+    ]
+
+
+def _plan(full_size: bool) -> list[Case]:
+    found = []
+    for name, planned in PLAN_SHAPES.items():
+        shape = planned if full_size else SCALED_SHAPES[name]
+        note = "" if shape == planned else f"{name} {_times(planned)} -> {_times(shape)}"
+        batch, heads, seq, head_dim = shape
+        for seed in SEEDS:
+
+            def make(rng, shape=(batch, heads, seq, seq, head_dim)):
+                return normal(rng, *shape)
+
+            found.append(
+                Case(
+                    f"{name} {_times(shape)}, seed {seed}",
+                    make,
+                    PLAN,
+                    seed=seed,
+                    layout="contiguous",
+                    scaled=note,
+                )
+            )
+    return found
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _half(x) -> np.ndarray:
+    return np.asarray(x).astype(np.float16)

@@ -1,0 +1,50 @@
+"""Run independent jobs in worker processes, with progress."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+__all__ = ["run"]
+
+
+def run(
+    function: Callable[..., Any],
+    jobs: Sequence[tuple],
+    workers: int | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+    label: Callable[[tuple], str] = str,
+) -> list[Any]:
+    """`[function(*job) for job in jobs]`, spread over processes.
+
+    workers: how many; None is one a core, 1 is this process. progress(done, total, label) follows each job.
+    """
+    workers = min(len(jobs), workers or _cores())
+    results: list[Any] = [None] * len(jobs)
+    done = 0
+    if workers <= 1:
+        for i, job in enumerate(jobs):
+            results[i] = function(*job)
+            done += 1
+            if progress:
+                progress(done, len(jobs), label(job))
+        return results
+    # Spawned, not forked: a fork of a process with threads (progress bars, CUDA) may hang.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
+        futures = {executor.submit(function, *job): i for i, job in enumerate(jobs)}
+        try:
+            for future in as_completed(futures):
+                i = futures[future]
+                results[i] = future.result()
+                done += 1
+                if progress:
+                    progress(done, len(jobs), label(jobs[i]))
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+    return results
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

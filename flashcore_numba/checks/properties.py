@@ -1,0 +1,212 @@
+"""What must hold for every input: each property runs a stage on related inputs and compares its answers.
+
+A property takes `run(inputs, **how) -> Answer` and a random generator; it returns the smallest margin
+(allowed / error) it saw and raises Failed("property", ...) when a relation does not hold.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..stages import Stage
+from .bounds import HALF_ULP, U, reference
+from .cases import normal
+from .trial import Answer, Failed, Inputs
+
+__all__ = ["PROPERTIES", "Property", "properties"]
+
+Run = Callable[..., Answer]
+
+
+@dataclass(frozen=True)
+class Property:
+    name: str
+    holds: Callable[[Run, np.random.Generator], float]
+    causal: bool = False  # needs the causal mask
+    simulator_only: bool = False
+
+
+def properties(stage: Stage, backend: str) -> list[Property]:
+    """The properties that the stage and the back end allow to test."""
+    return [
+        item
+        for item in PROPERTIES
+        if (stage.causal or not item.causal) and (backend == "simulator" or not item.simulator_only)
+    ]
+
+
+def _same(what: str, one: np.ndarray, other: np.ndarray, allowed: np.ndarray) -> float:
+    """The margin by which two answers agree."""
+    error = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    error = np.where(np.isnan(error), np.inf, error)
+    worst = np.unravel_index((error / allowed).argmax(), error.shape)
+    if not error[worst] <= allowed[worst]:
+        b, h, row, col = (int(i) for i in worst)
+        raise Failed(
+            "property",
+            f"{what}: at [b={b}, h={h}, row={row}, col={col}] {one[worst]} became {other[worst]}, "
+            f"off by {error[worst]:.3g} where {allowed[worst]:.3g} is allowed",
+        )
+    return math.inf if error[worst] == 0 else float(allowed[worst] / error[worst])
+
+
+def _allowed(inputs: Inputs) -> np.ndarray:
+    return reference(inputs.q, inputs.k, inputs.v, inputs.causal, inputs.scale).allowed
+
+
+def keys_permuted(run: Run, rng: np.random.Generator) -> float:
+    """Softmax sums over a set: the order of the keys does not matter."""
+    x = normal(rng, 1, 2, 40, 70, 64)
+    order = rng.permutation(70)
+    shuffled = x.but(k=x.k[:, :, order], v=x.v[:, :, order])
+    return _same("keys permuted together with their values", run(x).out, run(shuffled).out, _allowed(x))
+
+
+def constant_added(run: Run, rng: np.random.Generator) -> float:
+    """softmax(S + c) = softmax(S).
+
+    One component of q is 4, so adding 64 to that component of k adds 256 * scale to every score. Both k
+    components are exact in float16 (multiples of 1/16 below 128), and so are their products.
+    """
+    x = normal(rng, 1, 1, 40, 70, 64)
+    q, k = x.q.copy(), x.k.copy()
+    q[..., 5] = 4
+    k[..., 5] = rng.integers(-16, 17, k.shape[:3]) / 16
+    x = x.but(q=q, k=k)
+    plain, allowed = run(x).out, _allowed(x)
+    margin = math.inf
+    for step in (64, -64):
+        shifted = k.copy()
+        shifted[..., 5] += step
+        moved = x.but(k=shifted)
+        what = f"the constant {4 * step / math.sqrt(64):g} added to every score"
+        margin = min(margin, _same(what, plain, run(moved).out, np.maximum(allowed, _allowed(moved))))
+    return margin
+
+
+def in_hull(run: Run, rng: np.random.Generator) -> float:
+    """Every output row is a weighted mean of rows of V, so no column leaves the range of V's column."""
+    x = normal(rng, 2, 1, 40, 70, 64)
+    x = x.but(v=(x.v + np.float16(3)).astype(np.float16))
+    out = run(x).out.astype(np.float64)
+    v = x.v.astype(np.float64)
+    slack = (2 * HALF_ULP + 4 * 70 * U) * np.abs(v).max(axis=2, keepdims=True)
+    low, high = v.min(axis=2, keepdims=True) - slack, v.max(axis=2, keepdims=True) + slack
+    inside = (out >= low) & (out <= high)
+    if not inside.all():
+        b, h, row, col = (int(i) for i in np.unravel_index((~inside).argmax(), out.shape))
+        raise Failed(
+            "property",
+            f"[b={b}, h={h}, row={row}, col={col}] is {out[b, h, row, col]:.5g}, outside the range "
+            f"{v[b, 0, :, col].min():.5g} to {v[b, 0, :, col].max():.5g} of that column of V: "
+            "the weights are not positive with sum one (is the row divided by l, are O and l rescaled "
+            "alike?)",
+        )
+    return math.inf
+
+
+def _with_hopeless_keys(rng, causal: bool) -> tuple[Inputs, Callable[[int, int], Inputs]]:
+    """An input, and the same input with keys before and after it whose weight is exactly zero in float32."""
+    x = normal(rng, 1, 1, 40, 45, 64, causal=causal)
+    q = x.q.copy()
+    q[..., 0] = 1
+    x = x.but(q=q)
+
+    def padded(before: int, after: int) -> Inputs:
+        def around(middle, first_column, rest):
+            def rows(n):
+                block = np.full((1, 1, n, 64), rest, np.float16)
+                block[..., 0] = first_column
+                return block
+
+            return np.concatenate([rows(before), middle, rows(after)], axis=2)
+
+        return x.but(k=around(x.k, -60000, 0), v=around(x.v, 1000, 1000))
+
+    return x, padded
+
+
+def tile_start(run: Run, rng: np.random.Generator) -> float:
+    """Keys of weight zero, put before and after, move every tile border and change no answer."""
+    x, padded = _with_hopeless_keys(rng, causal=False)
+    plain, allowed = run(x).out, _allowed(x)
+    margin = math.inf
+    for before, after in ((5, 0), (0, 23), (32, 3)):
+        what = f"{before} keys of weight zero before and {after} after the others"
+        moved = padded(before, after)
+        margin = min(margin, _same(what, plain, run(moved).out, np.maximum(allowed, _allowed(moved))))
+    return margin
+
+
+def tile_start_causal(run: Run, rng: np.random.Generator) -> float:
+    """The causal mask is aligned at the last key, so keys of weight zero put before change nothing."""
+    x, padded = _with_hopeless_keys(rng, causal=True)
+    what, moved = "causal, 7 keys of weight zero before the others", padded(7, 0)
+    return _same(what, run(x).out, run(moved).out, np.maximum(_allowed(x), _allowed(moved)))
+
+
+def no_key(run: Run, rng: np.random.Generator) -> float:
+    """A row that sees no key is zero, and its LSE is -inf."""
+    x = normal(rng, 1, 2, 70, 33, 64, causal=True)
+    answer, blind = run(x), 70 - 33
+    rows = answer.out[:, :, :blind]
+    if not (rows == 0).all():
+        b, h, row, col = (int(i) for i in np.unravel_index((rows != 0).argmax(), rows.shape))
+        raise Failed(
+            "property",
+            f"rows 0 to {blind - 1} of {x.label} see no key and must be 0, but "
+            f"[b={b}, h={h}, row={row}, col={col}] is "
+            f"{rows[b, h, row, col]} (0 / 0, or exp(-inf - -inf)?)",
+        )
+    if answer.lse is not None and not np.isneginf(answer.lse[:, :, :blind]).all():
+        raise Failed(
+            "property", f"the LSE of a row that sees no key is {answer.lse[0, 0, 0]}, it must be -inf"
+        )
+    return math.inf
+
+
+def one_key(run: Run, rng: np.random.Generator) -> float:
+    """With a single key the weight is exactly one, so the output is that row of V, bit for bit."""
+    x = normal(rng, 1, 2, 33, 1, 64)
+    answer = run(x)
+    if not (answer.out == x.v).all():
+        b, h, row, col = (int(i) for i in np.argwhere(answer.out != x.v)[0])
+        raise Failed(
+            "property",
+            f"one key: [b={b}, h={h}, row={row}, col={col}] is {answer.out[b, h, row, col]}, must be exactly "
+            f"v = {x.v[b, h, 0, col]}",
+        )
+    return math.inf
+
+
+def scale_moves_into_q(run: Run, rng: np.random.Generator) -> float:
+    """Doubling q and halving the scale are both exact, so the answer stays."""
+    x = normal(rng, 1, 1, 33, 45, 64, scale=0.25)
+    doubled = x.but(q=(2 * x.q).astype(np.float16), scale=0.125)
+    return _same("q doubled and the scale halved", run(x).out, run(doubled).out, _allowed(x))
+
+
+def any_schedule(run: Run, rng: np.random.Generator) -> float:
+    """The order in which warps run is the hardware's choice: it must not show in the answer."""
+    x = normal(rng, 1, 2, 40, 70, 64, causal=True)
+    plain, allowed = run(x).out, _allowed(x)
+    margin = math.inf
+    for order in ("forward", "reverse", f"random:{rng.integers(1000)}"):
+        answer = run(x, order=order).out
+        margin = min(margin, _same(f"warps scheduled {order}", plain, answer, allowed))
+    return margin
+
+
+PROPERTIES = (
+    Property("a row that sees no key is zero", no_key, causal=True),
+    Property("one key returns its value exactly", one_key),
+    Property("every row lies in the hull of V", in_hull),
+    Property("keys permuted with their values change nothing", keys_permuted),
+    Property("a constant added to all scores changes nothing", constant_added),
+    Property("the answer does not depend on where tiles start", tile_start),
+    Property("causal: keys put before do not move the mask", tile_start_causal, causal=True),
+    Property("a factor moves between q and scale", scale_moves_into_q),
+    Property("every schedule of warps gives the same answer", any_schedule, causal=True, simulator_only=True),
+)

@@ -1,0 +1,289 @@
+"""Run every check of a stage and say what happened."""
+
+import math
+import secrets
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..stages import Stage
+from ..stages.find import find, select
+from . import pool
+from .bounds import judge, judge_lse, reference
+from .cases import Case, cases
+from .diagnose import explain
+from .properties import Property, properties
+from .trial import Failed, Trial
+
+__all__ = ["KINDS", "CaseResult", "CheckReport", "check", "check_stage", "default_backend"]
+
+KINDS = {
+    "value": "an element is farther from the float64 answer than its bound",
+    "property": "two answers that must agree do not, or one leaves what is possible",
+    "unwritten": "an element of the output was never written",
+    "guard": "memory beside an array, or an input, was written",
+    "race": "two threads touch one address without a barrier between",
+    "barrier": "threads of a block wait at different barriers, or not at all",
+    "memory": "an index out of bounds, a read of memory never written, a misaligned 128-bit access",
+    "warp": "a warp collective names lanes that do not take part",
+    "hang": "a loop that does not end",
+    "simulator": "another report of the simulator",
+    "error": "the launch raised an exception",
+    "time": "not run: the time limit was reached",
+}
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case or property on one stage. `margin` is the smallest allowed / error; None: nothing compared."""
+
+    name: str
+    passed: bool
+    seconds: float
+    kind: str = ""  # a key of KINDS when it failed
+    message: str = ""
+    error: float | None = None
+    bound: float | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All results of one stage (and variant) on one back end."""
+
+    stage: str
+    number: int
+    variant: str | None
+    backend: str
+    seed: int
+    results: tuple[CaseResult, ...]
+    scaled: tuple[str, ...] = ()  # shapes that the simulator runs smaller, "mission 1x8x512x64 -> 1x1x160x64"
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def failures(self) -> list[CaseResult]:
+        return [result for result in self.results if not result.passed]
+
+    @property
+    def margin(self) -> float:
+        """The worst margin of the cases that compared numbers."""
+        return min((r.margin for r in self.results if r.margin is not None), default=math.inf)
+
+    @property
+    def label(self) -> str:
+        return self.stage if self.variant is None else f"{self.stage} ({self.variant})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; an infinite margin becomes None."""
+        data = asdict(self)
+        for result in data["results"]:
+            if result["margin"] is not None and not math.isfinite(result["margin"]):
+                result["margin"] = None
+        margin = self.margin
+        return data | {"passed": self.passed, "margin": margin if math.isfinite(margin) else None}
+
+
+def default_backend() -> str:
+    """`gpu` where kernels can run on one, otherwise `simulator`."""
+    from .. import gpu
+
+    return "gpu" if gpu.available() else "simulator"
+
+
+def check(
+    stages: Sequence[Any] = (),
+    *,
+    variants: Sequence[str] | None = None,
+    backend: str | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[CheckReport]:
+    """Check stages of the ladder with all their variants; no stage means all.
+
+    stages: what `flashcore_numba.stages.find.select` takes. variants: only these. seed: of the random cases;
+    fresh when None, and part of the report. workers: processes (simulator only), one a core when None.
+    time_limit: seconds for everything; what it leaves out is reported as failed. progress(done, total, label)
+    is called after each part.
+
+    Raises ArgumentError for an unknown stage, variant or back end.
+    """
+    backend = default_backend() if backend is None else _known_backend(backend)
+    seed = secrets.randbits(31) if seed is None else seed
+    chosen = [(stage, variant) for stage in select(*stages) for variant in _variants(stage, variants)]
+    deadline = None if time_limit is None else time.time() + time_limit
+    jobs = []
+    for stage, variant in chosen:
+        names = [item.name for item in _items(stage, backend)]
+        parts = 1 if backend == "gpu" else 3
+        for part in range(parts):
+            jobs.append((stage.number, variant, backend, seed, tuple(names[part::parts]), deadline))
+    results = pool.run(_job, jobs, 1 if backend == "gpu" else workers, progress, _job_label)
+    reports = []
+    for stage, variant in chosen:
+        mine = [r for job, r in zip(jobs, results, strict=True) if job[:2] == (stage.number, variant)]
+        by_name = {result.name: result for part in mine for result in part}
+        ordered = tuple(by_name[item.name] for item in _items(stage, backend))
+        reports.append(_report(stage, variant, backend, seed, ordered))
+    return reports
+
+
+def check_stage(
+    stage: Stage,
+    variant: str | None = None,
+    *,
+    backend: str = "simulator",
+    seed: int | None = None,
+    names: Iterable[str] | None = None,
+    stop_at_first: bool = False,
+    deadline: float | None = None,
+) -> CheckReport:
+    """Check one stage, of the ladder or not, in this process.
+
+    names: only these cases and properties, in the order of the check. stop_at_first: end at the first
+    failure. deadline: `time.time()` after which cases are no longer run but fail with the kind "time".
+    """
+    seed = secrets.randbits(31) if seed is None else seed
+    trial = Trial(stage, variant, backend)
+    wanted = None if names is None else set(names)
+    results = []
+    for item in _items(stage, backend):
+        if wanted is not None and item.name not in wanted:
+            continue
+        if deadline is not None and time.time() > deadline:
+            results.append(CaseResult(item.name, False, 0.0, "time", "not run: the time limit was reached"))
+            continue
+        results.append(_run(trial, item, seed))
+        if stop_at_first and not results[-1].passed:
+            break
+    return _report(stage, variant, backend, seed, tuple(results))
+
+
+def _items(stage: Stage, backend: str) -> list[Case | Property]:
+    """All checks of a stage: ragged and extreme cases, properties, then the plan's shapes."""
+    sampled = cases(stage, full_size=backend == "gpu")
+    fresh = [case for case in sampled if case.seed is None]
+    fixed = [case for case in sampled if case.seed is not None]
+    return [*fresh, *properties(stage, backend), *fixed]
+
+
+def _run(trial: Trial, item: Case | Property, seed: int) -> CaseResult:
+    """Never raises: whatever a stage under test throws is a failure of that stage."""
+    start = time.perf_counter()
+    try:
+        outcome = _run_case(trial, item, seed) if isinstance(item, Case) else _run_property(trial, item, seed)
+    except Failed as failure:
+        outcome = {"passed": False, "kind": failure.kind, "message": failure.text}
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
+        outcome = {"passed": False, "kind": "error", "message": message}
+    return CaseResult(item.name, seconds=time.perf_counter() - start, **outcome)
+
+
+def _run_property(trial: Trial, item: Property, seed: int) -> dict:
+    margin = item.holds(trial, _generator(item.name, seed))
+    return {"passed": True, "margin": margin}
+
+
+def _run_case(trial: Trial, case: Case, seed: int) -> dict:
+    inputs = case.make(_generator(case.name, seed) if case.seed is None else np.random.default_rng(case.seed))
+    answer = trial(inputs, layout=case.layout)
+    ref = _reference(case, seed, inputs)
+    verdict = judge(answer.out, ref, case.gate)
+    if verdict.passed and answer.lse is not None:
+        lse = judge_lse(answer.lse, ref)
+        if not lse.passed:
+            b, h, row = lse.where
+            message = (
+                f"{inputs.label}: LSE[b={b}, h={h}, row={row}] = {answer.lse[lse.where]:.6g}, expected "
+                f"{ref.lse[lse.where]:.6g} (natural logarithm), allowed {lse.bound:.2g}"
+            )
+            return {
+                "passed": False,
+                "kind": "value",
+                "message": message,
+                "error": lse.error,
+                "bound": lse.bound,
+            }
+        verdict = min(verdict, lse, key=lambda v: v.margin)
+    if verdict.passed:
+        return {"passed": True, "error": verdict.error, "bound": verdict.bound, "margin": verdict.margin}
+    b, h, row, col = verdict.where
+    message = (
+        f"{inputs.label}: out[b={b}, h={h}, row={row}, col={col}] = {answer.out[verdict.where]:.6g}, "
+        f"expected {ref.out[verdict.where]:.6g}, off by {verdict.error:.3g}, allowed {verdict.bound:.3g}; "
+        f"{verdict.reason}. {explain(inputs, answer.out, ref, verdict)}"
+    )
+    margin = verdict.margin if math.isfinite(verdict.margin) else 0.0
+    return {
+        "passed": False,
+        "kind": "value",
+        "message": message,
+        "error": verdict.error if math.isfinite(verdict.error) else None,
+        "bound": verdict.bound,
+        "margin": margin,
+    }
+
+
+def _generator(name: str, seed: int) -> np.random.Generator:
+    """Every case has its own stream, so a part of the check draws what the whole check draws."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+@lru_cache(maxsize=1)
+def _reference_store(seed: int) -> dict:
+    """References of one seed: all stages and variants share them."""
+    return {}
+
+
+def _reference(case: Case, seed: int, inputs):
+    store = _reference_store(seed)
+    key = (case.name, inputs.label)
+    if key not in store:
+        store[key] = reference(inputs.q, inputs.k, inputs.v, inputs.causal, inputs.scale)
+    return store[key]
+
+
+def _report(stage: Stage, variant, backend, seed, results: tuple[CaseResult, ...]) -> CheckReport:
+    notes = dict.fromkeys(case.scaled for case in cases(stage, full_size=backend == "gpu") if case.scaled)
+    seconds = sum(result.seconds for result in results)
+    return CheckReport(stage.label, stage.number, variant, backend, seed, results, tuple(notes), seconds)
+
+
+def _job(
+    number: int, variant: str | None, backend: str, seed: int, names: tuple[str, ...], deadline: float | None
+):
+    """One part of a stage's check, in a worker process."""
+    report = check_stage(find(number), variant, backend=backend, seed=seed, names=names, deadline=deadline)
+    return report.results
+
+
+def _job_label(job: tuple) -> str:
+    stage = find(job[0]).label
+    return stage if job[1] is None else f"{stage} ({job[1]})"
+
+
+def _variants(stage: Stage, wanted: Sequence[str] | None) -> list[str | None]:
+    if not stage.variants:
+        return [None]
+    return [name for name in stage.variants if wanted is None or name in wanted]
+
+
+def _known_backend(name: str) -> str:
+    from ..problem import ArgumentError
+
+    if name not in ("gpu", "simulator"):
+        raise ArgumentError(f"backend is {name!r}: accepted are 'gpu' and 'simulator'")
+    return name

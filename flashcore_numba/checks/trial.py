@@ -1,0 +1,233 @@
+"""One run of a stage under hostile conditions: poisoned surroundings, poisoned outputs, a chosen schedule.
+
+Inputs are windows of larger arrays filled with NaN, so a read past an end shows in the answer. Outputs are
+windows of NaN in larger arrays of one bit pattern, so an element never written and a write beside the output
+both show.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..executor import Simulator
+from ..problem import Problem
+from ..stages import Stage
+
+__all__ = ["LAYOUTS", "Answer", "Failed", "Inputs", "Trial"]
+
+GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
+UNWRITTEN = {
+    np.dtype(np.float16): 0x7E5A,
+    np.dtype(np.float32): 0x7FC05A5A,
+}  # NaN that no arithmetic produces
+GUARD = {np.dtype(np.float16): 0xFE3C, np.dtype(np.float32): 0xFFC03C3C}
+BITS = {2: np.uint16, 4: np.uint32}
+MAX_TURNS = 100_000  # a loop that a mutant never leaves becomes a report
+
+
+class Failed(Exception):
+    """A run that is wrong whatever its numbers are. `kind` is a key of `runner.KINDS`."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind, self.text = kind, text
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Host arrays: q float16 [B, H, S_q, D], k and v float16 [B, H_kv, S_k, D]."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    causal: bool = False
+    scale: float | None = None
+
+    def but(self, **changes: Any) -> "Inputs":
+        return replace(self, **changes)
+
+    @property
+    def label(self) -> str:
+        batch, heads, seq_q, head_dim = self.q.shape
+        kv_heads, seq_k = self.k.shape[1:3]
+        heads_label = f"H={heads}" if heads == kv_heads else f"H={heads} H_kv={kv_heads}"
+        scale = "" if self.scale is None else f" scale={self.scale:.4g}"
+        mask = " causal" if self.causal else ""
+        return f"B={batch} {heads_label} S_q={seq_q} S_k={seq_k} D={head_dim}{mask}{scale}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out, on the host: out float16 [B, H, S_q, D], lse float32 [B, H, S_q] or None."""
+
+    out: np.ndarray
+    lse: np.ndarray | None
+
+
+def _inside(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+    """A window with guard rows, columns, heads and batches on every side where one fits."""
+    outer = [n + 1 for n in shape[:-2]] + [shape[-2] + 2 * GUARD_ROWS, shape[-1] + 2 * GUARD_COLUMNS]
+    if len(shape) == 3:  # LSE: its last dimension is rows
+        outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 2 * GUARD_COLUMNS]
+    inner = tuple(slice(0, n) for n in shape[:-2])
+    inner += (slice(GUARD_ROWS, GUARD_ROWS + shape[-2]),) if len(shape) == 4 else (slice(0, shape[-2]),)
+    inner += (slice(GUARD_COLUMNS, GUARD_COLUMNS + shape[-1]),)
+    return _filled(outer, dtype, fill), lambda parent: parent[inner]
+
+
+def _contiguous(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+    """A contiguous window in the middle of a flat array."""
+    size, guard = math.prod(shape), 256
+    flat = _filled((size + 2 * guard,), dtype, fill)
+    return flat, lambda parent: parent[guard : guard + size].reshape(shape)
+
+
+def _transposed(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+    """[B, S, H, D] in memory, seen as [B, H, S, D]: heads and rows have changed places."""
+    if len(shape) == 3:
+        return _contiguous(shape, dtype, fill)
+    batch, heads, rows, head_dim = shape
+    parent, window = _inside((batch, rows, heads, head_dim), dtype, fill)
+    return parent, lambda parent: window(parent).swapaxes(1, 2)
+
+
+LAYOUTS: dict[str, Callable] = {"contiguous": _contiguous, "inside": _inside, "transposed": _transposed}
+
+
+def _filled(shape, dtype, bits: int) -> np.ndarray:
+    """A parent array of one bit pattern whose first element lies at a multiple of 16 bytes."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape)
+    spare = np.empty(size * dtype.itemsize + 16, np.uint8)
+    start = -spare.ctypes.data % 16
+    parent = spare[start : start + size * dtype.itemsize].view(BITS[dtype.itemsize])
+    parent[:] = bits
+    return parent.view(dtype).reshape(shape)
+
+
+class _Window:
+    """One array of the problem inside its poisoned parent, on the host and where the kernel runs."""
+
+    def __init__(self, shape, dtype, layout: str, guard: int, to_device: Callable, to_host: Callable) -> None:
+        self.parent, self.window = LAYOUTS[layout](shape, dtype, guard)
+        self.to_device, self.to_host = to_device, to_host
+
+    def place(self, value: np.ndarray) -> Any:
+        self.window(self.parent)[...] = value
+        self.before = self.parent.copy()
+        self.device_parent = self.to_device(self.parent)
+        return self.window(self.device_parent)
+
+    def place_unwritten(self) -> Any:
+        inside = self.window(self.parent)
+        bits = np.full(inside.shape, UNWRITTEN[inside.dtype], BITS[inside.dtype.itemsize])
+        return self.place(bits.view(inside.dtype))
+
+    def after(self, name: str, written: bool) -> np.ndarray:
+        """The contents now. Raises Failed for a touched guard, a changed input, an unwritten output."""
+        parent = self.to_host(self.device_parent)
+        inside = self.window(parent).copy()
+        if written:
+            bits = inside.view(BITS[inside.dtype.itemsize])
+            missing = bits == UNWRITTEN[inside.dtype]
+            if missing.any():
+                at = _place(np.unravel_index(missing.argmax(), missing.shape))
+                raise Failed(
+                    "unwritten",
+                    f"{int(missing.sum())} of {missing.size} elements of {name} were never written, "
+                    f"first {at}. Has every query row a thread, also in the last tile, head and batch?",
+                )
+            self.window(self.before)[...] = inside
+        same = _bits(parent) == _bits(self.before)
+        if not same.all():
+            what = "memory beside it was written" if written else "an input (or memory beside it) was written"
+            raise Failed("guard", f"{name}: {what}, {int((~same).sum())} elements: an index runs past an end")
+        return inside
+
+
+def _bits(x: np.ndarray) -> np.ndarray:
+    return x.view(BITS[x.dtype.itemsize])
+
+
+def _place(index) -> str:
+    return (
+        "[" + ", ".join(f"{n}={int(i)}" for n, i in zip(("b", "h", "row", "col"), index, strict=False)) + "]"
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A stage (and variant) on a back end, `simulator` or `gpu`; calling it runs the stage once."""
+
+    stage: Stage
+    variant: str | None = None
+    backend: str = "simulator"
+
+    def __call__(self, inputs: Inputs, layout: str = "inside", order: str = "lockstep") -> Answer:
+        """Raises Failed for anything that is wrong whatever the numbers are."""
+        if self.backend == "gpu":
+            return self._on_gpu(inputs, layout)
+        executor = Simulator(order=order, max_turns=MAX_TURNS)
+        return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
+
+    def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
+        import cupy
+
+        from ..executor import Gpu
+
+        def to_device(parent: np.ndarray) -> Any:
+            return cupy.asarray(parent.view(BITS[parent.dtype.itemsize])).view(parent.dtype)
+
+        def to_host(parent: Any) -> np.ndarray:
+            return cupy.asnumpy(parent.view(BITS[parent.dtype.itemsize])).view(parent.dtype)
+
+        return self._run(inputs, layout, Gpu(), to_device, to_host)
+
+    def _run(
+        self, inputs: Inputs, layout: str, executor: Any, to_device: Callable, to_host: Callable
+    ) -> Answer:
+        def window(shape, dtype, guard):
+            return _Window(shape, np.dtype(dtype), layout, guard, to_device, to_host)
+
+        nan = GUARD[np.dtype(np.float16)]
+        windows = {
+            name: window(x.shape, x.dtype, nan)
+            for name, x in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v))
+        }
+        q, k, v = (windows[name].place(getattr(inputs, name)) for name in "qkv")
+        out_window = window(inputs.q.shape, np.float16, nan)
+        lse_window = window(inputs.q.shape[:3], np.float32, GUARD[np.dtype(np.float32)])
+        out = out_window.place_unwritten()
+        lse = lse_window.place_unwritten() if self.stage.returns_lse else None
+
+        problem = Problem(q, k, v, inputs.causal, inputs.scale)
+        self.stage.launch(problem, out, executor, lse=lse, variant=self.variant)
+        _raise_reported(executor)
+        for name in "qkv":
+            windows[name].after(name, written=False)
+        return Answer(out_window.after("out", True), None if lse is None else lse_window.after("lse", True))
+
+
+def _raise_reported(executor: Any) -> None:
+    """Turn the simulator's first report into a failure that quotes file and line."""
+    reports = [problem for launch in getattr(executor, "launches", ()) for problem in launch.problems]
+    if reports:
+        more = f" ({len(reports) - 1} more reports)" if len(reports) > 1 else ""
+        raise Failed(_family(reports[0].kind), f"{reports[0]}{more}")
+
+
+def _family(kind: str) -> str:
+    """The simulator's kinds of report, in the few families that checks and mutants speak of."""
+    for family, words in (
+        ("race", ("race",)),
+        ("barrier", ("barrier",)),
+        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written")),
+        ("warp", ("warp", "mask", "lane")),
+        ("hang", ("endless", "turns", "deadlock")),
+    ):
+        if any(word in kind for word in words):
+            return family
+    return "simulator"
