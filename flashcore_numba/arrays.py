@@ -56,7 +56,7 @@ def adopt(array: Any, name: str) -> Adopted:
     raise ArgumentError(f"{name} is a {type(array).__qualname__}: accepted are {KINDS}")
 
 
-def same_kind(**arguments: Adopted) -> None:
+def same_kind(**arguments: Adopted | None) -> None:
     """Raise unless all arguments are of one kind and lie in one place; None stands for an absent one."""
     (first_name, first), *others = ((name, a) for name, a in arguments.items() if a is not None)
     for name, other in others:

@@ -62,13 +62,10 @@ def attention(
 
     like = arrays["q"]
     with _executor(like) as executor:
-        if target is None:
-            target = empty_like(like, tuple(problem.q.shape), np.float16)
-        lse = empty_like(like, tuple(problem.q.shape[:3]), np.float32) if return_lse else None
-        chosen.launch(
-            problem.with_aligned_rows(), target.view, executor, lse=None if lse is None else lse.view
-        )
-    return (target.source, lse.source) if return_lse else target.source
+        result = target or empty_like(like, problem.q.shape, np.float16)
+        lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
+        chosen.launch(problem.with_aligned_rows(), result.view, executor, lse=lse and lse.view)
+    return result.source if lse is None else (result.source, lse.source)
 
 
 def refuse(stage: "Stage", problem: Problem, lse: bool = False) -> None:

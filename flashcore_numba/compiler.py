@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-from numba.cuda import types
 from numba.cuda.cudadrv import devices
 from numba.cuda.dispatcher import _Kernel
 from numba.cuda.np import numpy_support
+from numba.cuda.types import Array
 from numba.cuda.typing.typeof import Purpose, typeof
 
 __all__ = ["CompiledKernel", "Compiler", "CompilerMissingError", "why_not"]
@@ -81,12 +81,12 @@ class Compiler:
             self.kernels.append(compiled)
 
 
-def _type(value: Any) -> types.Type:
+def _type(value: Any) -> Any:
     """The Numba type under which `Gpu` passes this argument; Numba types a broadcast array as strided."""
     if not isinstance(value, np.ndarray):
         return typeof(value, Purpose.argument)
     contiguous = value.flags.c_contiguous and 0 not in value.strides
-    return types.Array(numpy_support.from_dtype(value.dtype), value.ndim, "C" if contiguous else "A")
+    return Array(numpy_support.from_dtype(value.dtype), value.ndim, "C" if contiguous else "A")
 
 
 @lru_cache(maxsize=512)
@@ -164,20 +164,15 @@ def _ptxas(ptx: str, arch: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
 
-def _resources(log: str) -> dict[str, int | None]:
+def _resources(log: str) -> dict[str, int]:
     used = re.search(r"Used (\d+) registers(.*)", log)
-    if used is None:
+    memory = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    if used is None or memory is None:
         return {}
     shared = re.search(r"(\d+) bytes smem", used[2])
-    stack, stores, loads = map(
-        int,
-        re.search(
-            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log
-        ).groups(),
-    )
     return {
         "registers": int(used[1]),
-        "spill_bytes": stores + loads,
-        "stack_bytes": stack,
+        "spill_bytes": int(memory[2]) + int(memory[3]),
+        "stack_bytes": int(memory[1]),
         "shared_bytes": int(shared[1]) if shared else 0,
     }

@@ -4,12 +4,14 @@ An executor has `empty(shape, dtype)`, scratch memory for a stage, and `launch(k
 shared_bytes=0)`. `Problem` arrays go in as they are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`.
 """
 
+import warnings
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numba import cuda
+from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.cudadrv import driver
 from numba.cuda.typing.typeof import Purpose, typeof
 
@@ -29,7 +31,8 @@ class Simulator:
     """
 
     def __init__(self, **options: Any) -> None:
-        self.options, self.launches = options, []
+        self.options = options
+        self.launches: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Scratch memory, poisoned where the type has a NaN, so that a read before a write shows."""
@@ -73,8 +76,13 @@ class Gpu:
         values = [value for value, _ in places]
         if shared_bytes > DEFAULT_SHARED_LIMIT:
             types = tuple(kind or typeof(value, Purpose.argument) for value, kind in places)
-            _allow_shared(kernel, types, shared_bytes, device)
-        kernel[grid, block, _numba_stream(stream.ptr, device), shared_bytes](*values)
+            room = _shared_room(kernel, types, device)
+            if shared_bytes > room:
+                raise UnsupportedError(
+                    f"{kernel.py_func.__name__} needs {shared_bytes} bytes of dynamic shared memory a block: "
+                    f"this GPU has room for {room}"
+                )
+        _configured(kernel, grid, block, stream.ptr, device, shared_bytes)(*values)
 
 
 def _place(array: Any) -> tuple[Any, Any]:
@@ -97,25 +105,25 @@ def _numba_view(pointer: int, shape: tuple, strides: tuple, typestr: str, device
     return view, typeof(view, Purpose.argument)
 
 
-@lru_cache(maxsize=64)
-def _numba_stream(pointer: int, device: int) -> Any:
-    return cuda.external_stream(pointer) if pointer else 0
+@lru_cache(maxsize=256)
+def _configured(kernel: Any, grid: Any, block: Any, stream: int, device: int, shared_bytes: int) -> Any:
+    """The kernel with its launch configuration, without Numba's advice that small grids leave a GPU idle."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        return kernel[grid, block, cuda.external_stream(stream) if stream else 0, shared_bytes]
 
 
 @lru_cache(maxsize=256)
-def _allow_shared(kernel: Any, types: tuple, shared_bytes: int, device: int) -> None:
-    """Let the kernel have more than 48 KB of dynamic shared memory: an opt-in, for each kernel and device.
+def _shared_room(kernel: Any, types: tuple, device: int) -> int:
+    """Bytes of dynamic shared memory that a block of this kernel may have, once opted in to more than 48 KB.
 
-    CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later; Numba has no call for it.
+    CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later: the opt-in is a call for
+    each kernel and device, which Numba does not make.
     """
     import cupy
 
-    limit = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
-    if shared_bytes > limit:
-        raise UnsupportedError(
-            f"{kernel.py_func.__name__} needs {shared_bytes} bytes of shared memory a block: "
-            f"this GPU has {limit}"
-        )
     function = kernel.compile(types).library.get_cufunc()
+    room = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - function.attrs.shared
     attribute = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    driver.driver.cuKernelSetAttribute(attribute, shared_bytes, function.handle, device)
+    driver.driver.cuKernelSetAttribute(attribute, room, function.handle, device)
+    return room

@@ -49,10 +49,11 @@ def compute_capability(device: int = 0) -> tuple[int, int] | None:
 
 def name(device: int = 0) -> str | None:
     """The driver's name of a device; None when there is no such device."""
-    if not 0 <= device < device_count():
+    driver = _driver()
+    if driver is None or not 0 <= device < device_count():
         return None
     text = ctypes.create_string_buffer(256)
-    _driver().cuDeviceGetName(text, len(text), _integer("cuDeviceGet", device))
+    driver.cuDeviceGetName(text, len(text), _integer("cuDeviceGet", device))
     return text.value.decode()
 
 
