@@ -111,7 +111,7 @@ STAGE_02 = (
     ),
     _mutant(
         2, "accumulator_not_zeroed", "The output registers are not set to zero.",
-        ("            o_rmem[c] = 0", "            continue"), expected=(*MEMORY, *VALUE),
+        ("            o_rmem[c] = 0", "            continue"), expected=(*MEMORY, *VALUE), on_gpu=False,
     ),
 )  # fmt: skip
 

@@ -111,6 +111,8 @@ def _write_sources(mutant: Mutant, folder: Path) -> str:
     source_folder = Path(stages_package.__file__).parent
     own = sorted(source_folder.glob(f"stage{mutant.stage:02d}_*.py"))
     shared = {source_folder / f"{edit.file}.py" for edit in mutant.edits if edit.file}
+    if missing := [path.name for path in shared if not path.exists()]:
+        raise MutationError(f"{mutant.label}: there is no {missing[0]} among the stages")
     texts = {path.stem: path.read_text() for path in {*own, *shared, source_folder / "common.py"}}
     main = [path.stem for path in own if re.search(r"^STAGE = ", texts[path.stem], re.MULTILINE)]
     if len(main) != 1:
@@ -119,7 +121,7 @@ def _write_sources(mutant: Mutant, folder: Path) -> str:
         )
     for edit in mutant.edits:
         file = edit.file or main[0]
-        count = texts.get(file, "").count(edit.old)
+        count = texts[file].count(edit.old)
         if count != 1:
             raise MutationError(
                 f"{mutant.label}: this text occurs {count} times in {file}.py, not once:\n{edit.old}"
@@ -157,8 +159,22 @@ def kill(
 
         mutants = MUTANTS
     backend = default_backend() if backend is None else backend
+    _check_edits(mutants)
     jobs = [(mutant, backend) for mutant in mutants]
     return pool.run(kill_one, jobs, 1 if backend == "gpu" else workers, progress, lambda job: job[0].label)
+
+
+def _check_edits(mutants: Sequence[Mutant]) -> None:
+    """Raise one MutationError that names every edit that no longer fits."""
+    misfits = []
+    for mutant in mutants:
+        with tempfile.TemporaryDirectory(prefix="flashcore-mutant-") as folder:
+            try:
+                _write_sources(mutant, Path(folder))
+            except MutationError as error:
+                misfits.append(str(error))
+    if misfits:
+        raise MutationError("\n".join(misfits))
 
 
 def kill_one(mutant: Mutant, backend: str = "simulator") -> Kill:

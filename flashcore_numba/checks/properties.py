@@ -135,16 +135,16 @@ def tile_start(run: Run, rng: np.random.Generator) -> float:
     margin = math.inf
     for before, after in ((5, 0), (0, 23), (32, 3)):
         what = f"{before} keys of weight zero before and {after} after the others"
-        moved = padded(before, after)
-        margin = min(margin, _same(what, plain, run(moved).out, np.maximum(allowed, _allowed(moved))))
+        # The bound is that of the other keys: a score of -7500 may be far off, its weight is 0.
+        margin = min(margin, _same(what, plain, run(padded(before, after)).out, allowed))
     return margin
 
 
 def tile_start_causal(run: Run, rng: np.random.Generator) -> float:
     """The causal mask is aligned at the last key, so keys of weight zero put before change nothing."""
     x, padded = _with_hopeless_keys(rng, causal=True)
-    what, moved = "causal, 7 keys of weight zero before the others", padded(7, 0)
-    return _same(what, run(x).out, run(moved).out, np.maximum(_allowed(x), _allowed(moved)))
+    what = "causal, 7 keys of weight zero before the others"
+    return _same(what, run(x).out, run(padded(7, 0)).out, _allowed(x))
 
 
 def no_key(run: Run, rng: np.random.Generator) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..problem import ArgumentError
 from ..stages import Stage
 from ..stages.find import find, select
 from . import pool
@@ -121,7 +122,9 @@ def check(
     """
     backend = default_backend() if backend is None else _known_backend(backend)
     seed = secrets.randbits(31) if seed is None else seed
-    chosen = [(stage, variant) for stage in select(*stages) for variant in _variants(stage, variants)]
+    selected = select(*stages)
+    _check_variants(selected, variants)
+    chosen = [(stage, variant) for stage in selected for variant in _variants(stage, variants)]
     deadline = None if time_limit is None else time.time() + time_limit
     jobs = []
     for stage, variant in chosen:
@@ -281,9 +284,16 @@ def _variants(stage: Stage, wanted: Sequence[str] | None) -> list[str | None]:
     return [name for name in stage.variants if wanted is None or name in wanted]
 
 
-def _known_backend(name: str) -> str:
-    from ..problem import ArgumentError
+def _check_variants(stages: Sequence[Stage], wanted: Sequence[str] | None) -> None:
+    known = [name for stage in stages for name in stage.variants]
+    for name in wanted or ():
+        if name not in known:
+            raise ArgumentError(
+                f"variant {name!r} is not one of the stages' variants: {', '.join(known) or 'none'}"
+            )
 
+
+def _known_backend(name: str) -> str:
     if name not in ("gpu", "simulator"):
         raise ArgumentError(f"backend is {name!r}: accepted are 'gpu' and 'simulator'")
     return name

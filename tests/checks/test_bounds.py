@@ -1,0 +1,109 @@
+"""The bound: just inside passes, just outside fails, and a NaN never passes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flashcore_numba import oracle
+from flashcore_numba.checks.bounds import EXTREME, PLAN, judge, judge_lse, reference
+
+
+@pytest.fixture
+def inputs(rng):
+    return [rng.standard_normal((2, 2, s, 64)).astype(np.float16) for s in (17, 40, 40)]
+
+
+def test_the_float64_answer_rounded_once_passes_with_a_margin_of_two(inputs):
+    ref = reference(*inputs)
+    verdict = judge(ref.out.astype(np.float16), ref)
+    assert verdict.passed
+    assert verdict.margin >= 2
+
+
+def test_a_float32_kernel_passes_with_a_margin_of_two(inputs):
+    """What the floor promises, on attention computed in float32 with the sums in another order."""
+    q, k, v = (x.astype(np.float32) for x in inputs)
+    scores = (q @ k.swapaxes(2, 3)) * np.float32(1 / 8)
+    p = np.exp(scores - scores.max(axis=3, keepdims=True))
+    out = (p[..., ::-1] @ v[:, :, ::-1] / p.sum(axis=3, keepdims=True)).astype(np.float16)
+    assert judge(out, reference(*inputs)).margin >= 2
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(0.99, True), (1.01, False)])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_bound_is_where_it_says(inputs, rng, factor, passes, sign):
+    ref = reference(*inputs)
+    out = ref.out.copy()
+    at = tuple(int(rng.integers(n)) for n in out.shape)
+    out[at] += sign * factor * ref.allowed[at]
+    verdict = judge(out, ref)
+    assert verdict.passed is passes
+    assert verdict.where == at
+    assert verdict.margin == pytest.approx(1 / factor, rel=1e-6)
+    assert verdict.wrong.sum() == (0 if passes else 1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("gate", [PLAN, EXTREME])
+def test_one_value_that_is_not_finite_fails(inputs, rng, value, gate):
+    ref = reference(*inputs)
+    out = ref.out.copy()
+    at = tuple(int(rng.integers(n)) for n in out.shape)
+    out[at] = value
+    verdict = judge(out, ref, gate)
+    assert not verdict.passed
+    assert verdict.where == at
+
+
+def test_the_plan_gate_is_stricter_than_a_loose_bound(inputs):
+    """Large values of V widen the relative bound; the absolute gate of 1e-3 stays."""
+    q, k, v = inputs
+    ref = reference(q, k, 100 * v.astype(np.float32))
+    out = ref.out + 1.5e-3
+    assert judge(out, ref).passed
+    verdict = judge(out, ref, PLAN)
+    assert not verdict.passed
+    assert "0.0015" in verdict.reason
+    assert "0.001" in verdict.reason
+
+
+def test_the_extreme_gate_counts_outliers_and_the_mean(inputs):
+    q, k, v = inputs
+    ref = reference(q * np.float16(300), k, 1000 * v.astype(np.float32))  # a bound of about a hundred
+    few, many, shifted = (ref.out.copy() for _ in range(3))
+    few.flat[:: few.size // 10] += 0.2
+    many.flat[::50] += 0.2
+    shifted += 0.03
+    assert judge(few, ref, EXTREME).passed
+    assert "share" in judge(many, ref, EXTREME).reason
+    assert "mean" in judge(shifted, ref, EXTREME).reason
+
+
+def test_lse_of_a_row_that_sees_no_key_is_minus_infinity_and_nothing_else(rng):
+    q, k, v = (rng.standard_normal((1, 1, s, 64)).astype(np.float16) for s in (6, 3, 3))
+    ref = reference(q, k, v, causal=True)
+    lse = ref.lse.astype(np.float32)
+    assert np.isneginf(lse[0, 0, :3]).all()
+    assert judge_lse(lse, ref).passed
+    for wrong in (0.0, -1e30, np.nan, np.inf):
+        lse[0, 0, 1] = wrong
+        assert not judge_lse(lse, ref).passed
+
+
+def test_lse_in_float32_passes_and_a_wrong_base_fails(inputs):
+    ref = reference(*inputs)
+    assert judge_lse(ref.lse.astype(np.float32), ref).margin >= 2
+    assert not judge_lse(ref.lse / math.log(2), ref).passed
+
+
+def test_float16_accumulation_is_beyond_the_bound(inputs):
+    """The precision gate: O summed in float16 is what the bound must not forgive."""
+    q, k, v = inputs
+    out, _ = oracle.attention(q, k, v)
+    scores = (q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3)) / 8
+    p = np.exp(scores - scores.max(axis=3, keepdims=True))
+    total = np.zeros(out.shape, np.float16)
+    for j in range(k.shape[2]):
+        total = (total + p[..., j, None] * v[:, :, None, j]).astype(np.float16)
+    assert not judge(total / p.sum(axis=3, keepdims=True), reference(q, k, v)).passed

@@ -1,0 +1,117 @@
+"""Each property accepts a right implementation and rejects one that is broken in the way it looks for."""
+
+import numpy as np
+import pytest
+
+from flashcore_numba.checks.properties import PROPERTIES, any_schedule, properties
+from flashcore_numba.checks.trial import Failed, Trial
+
+from .stand_in import honest, stand_in
+
+
+def position_matters(problem):
+    """Keys weigh more the later they come."""
+    weights = np.linspace(0.5, 1.5, problem.seq_k)[:, None]
+    return honest(problem)[0] * 0 + honest(_with(problem, v=problem.v * weights))[0]
+
+
+def no_maximum(problem):
+    """exp(score) in float16 without subtracting the maximum."""
+    scores = _scores(problem)
+    with np.errstate(over="ignore", invalid="ignore"):
+        p = np.exp(scores).astype(np.float16).astype(np.float64)
+        return (p / p.sum(axis=3, keepdims=True)) @ problem.v.astype(np.float64)
+
+
+def too_long(problem):
+    return 1.6 * honest(problem)[0]
+
+
+def tile_of_32_counts_from_zero(problem):
+    """The first key of every tile of 32 counts twice."""
+    weights = np.where(np.arange(problem.seq_k) % 32 == 0, 2.0, 1.0)
+    p = np.exp(_scores(problem) - _scores(problem).max(axis=3, keepdims=True)) * weights
+    return (p / p.sum(axis=3, keepdims=True)) @ problem.v.astype(np.float64)
+
+
+def top_left(problem):
+    mask = np.arange(problem.seq_k) <= np.arange(problem.seq_q)[:, None]
+    scores = np.where(mask, _scores(problem), -np.inf)
+    p = np.exp(scores - scores.max(axis=3, keepdims=True))
+    return (p / p.sum(axis=3, keepdims=True)) @ problem.v.astype(np.float64)
+
+
+def nan_for_blind_rows(problem):
+    out, lse = honest(problem)
+    return np.where(np.isneginf(lse)[..., None], np.nan, out), lse
+
+
+def lse_zero_for_blind_rows(problem):
+    out, lse = honest(problem)
+    return out, np.where(np.isneginf(lse), 0, lse)
+
+
+def nearly_one(problem):
+    return honest(problem)[0] * (1 - 2**-10)
+
+
+def scale_ignored(problem):
+    return honest(_with(problem, scale=0.125))[0]
+
+
+def _with(problem, **changes):
+    from types import SimpleNamespace
+
+    names = ("q", "k", "v", "causal", "scale")
+    return SimpleNamespace(**{name: getattr(problem, name) for name in names} | changes)
+
+
+def _scores(problem):
+    return problem.scale * (problem.q.astype(np.float64) @ problem.k.astype(np.float64).swapaxes(2, 3))
+
+
+BROKEN = {
+    "keys_permuted": position_matters,
+    "constant_added": no_maximum,
+    "in_hull": too_long,
+    "tile_start": tile_of_32_counts_from_zero,
+    "tile_start_causal": top_left,
+    "no_key": nan_for_blind_rows,
+    "one_key": nearly_one,
+    "scale_moves_into_q": scale_ignored,
+}
+
+
+@pytest.mark.parametrize("item", PROPERTIES, ids=lambda item: item.holds.__name__)
+def test_a_right_implementation_has_every_property(item, rng):
+    assert item.holds(Trial(stand_in()), rng) > 1
+
+
+@pytest.mark.parametrize("item", PROPERTIES, ids=lambda item: item.holds.__name__)
+def test_a_broken_one_does_not(item, rng):
+    if item.holds is any_schedule:
+        calls = []
+
+        def depends_on_the_run(problem):
+            calls.append(None)
+            return honest(problem)[0] + 0.01 * len(calls)
+
+        broken = stand_in(depends_on_the_run)
+    else:
+        broken = stand_in(BROKEN[item.holds.__name__])
+    with pytest.raises(Failed) as failure:
+        item.holds(Trial(broken), rng)
+    assert failure.value.kind == "property"
+    assert len(failure.value.text) > 40
+
+
+def test_lse_of_blind_rows_is_a_property_too(rng):
+    item = next(item for item in PROPERTIES if item.holds.__name__ == "no_key")
+    with pytest.raises(Failed, match="-inf"):
+        item.holds(Trial(stand_in(lse_zero_for_blind_rows)), rng)
+
+
+def test_causal_properties_are_asked_of_causal_stages_only():
+    assert len(properties(stand_in(), "simulator")) == len(PROPERTIES)
+    assert not any(item.causal for item in properties(stand_in(causal=False), "simulator"))
+    assert not any(item.simulator_only for item in properties(stand_in(), "gpu"))

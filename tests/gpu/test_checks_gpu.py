@@ -1,0 +1,39 @@
+"""The checks and the mutants on a GPU, at the sizes of the plan."""
+
+import pytest
+
+from flashcore_numba.checks import MUTANTS, check, check_stage, kill_one
+from flashcore_numba.checks.cases import PLAN_SHAPES, SEEDS
+from flashcore_numba.checks.mutation import NOT_VISIBLE
+from flashcore_numba.stages import LADDER
+
+pytestmark = pytest.mark.gpu
+
+RUNS = [(stage, variant) for stage in LADDER for variant in stage.variants or [None]]
+
+
+@pytest.mark.parametrize(("stage", "variant"), RUNS, ids=lambda x: getattr(x, "label", x))
+def test_a_stage_passes_with_margin_at_full_size(stage, variant):
+    report = check_stage(stage, variant, backend="gpu")
+    told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)
+    assert report.passed, f"seed {report.seed}\n{told}"
+    assert report.margin >= 1.5
+    assert not report.scaled
+    planned = [result for result in report.results if ", seed " in result.name]
+    assert len(planned) == len(PLAN_SHAPES) * len(SEEDS)
+
+
+def test_check_uses_the_gpu_where_there_is_one():
+    (report,) = check([LADDER[-1]], variants=list(LADDER[-1].variants)[-1:] or None)
+    assert report.backend == "gpu"
+    assert report.passed
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
+def test_a_mutant_dies_where_values_show_it(mutant):
+    fate = kill_one(mutant, backend="gpu")
+    if not mutant.on_gpu:
+        assert fate.status == NOT_VISIBLE
+        return
+    assert fate.status == "killed", f"{mutant.label} survives: {mutant.mistake}"
+    assert fate.as_expected, f"killed by {fate.kind} in {fate.case}: {fate.message}"
