@@ -79,6 +79,9 @@ def test_strided_and_misaligned_inputs(rng, stage):
     turned = np.ascontiguousarray(v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)  # [B, S, H, D] underneath
     assert_right(attention(q, odd, turned, stage=stage), q, k, v)
 
+    expanded = np.broadcast_to(k[:, :1], k.shape)  # one head's memory under every head, stride 0
+    assert_right(attention(q, expanded, v, stage=stage), q, expanded, v)
+
 
 def test_default_stage_is_the_highest_that_serves():
     q = np.zeros((1, 4, 8, 64), np.float16)

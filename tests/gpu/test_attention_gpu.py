@@ -61,7 +61,7 @@ EACH_KIND = pytest.mark.parametrize(
 
 
 def busy(array):
-    """Keep the current stream busy for longer than queuing a launch takes. CuPy compiles on the first call."""
+    """Keep the current stream busy for longer than a launch takes to queue; the first call compiles."""
     for _ in range(200):
         array *= 1.0001
 
