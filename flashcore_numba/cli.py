@@ -1,6 +1,7 @@
 """The command `flashcore`. Heavy modules are imported by the commands that need them."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -20,6 +21,9 @@ PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0; 1 when what was run is wrong; 2 for a bad argument; 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal or pipe that cannot show a character gets a "?"
+            stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
     try:
         return args.run(args)
@@ -98,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _json_file(text: str) -> str:
-    if not text.endswith(".json"):
+    if text != "-" and not text.endswith(".json"):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a file name that ends in .json (stages go before --json)"
         )
@@ -261,7 +265,7 @@ def _compare(args) -> int:
 def _compare_on_gpu(args, stages, shapes) -> int:
     from flashcore_numba.bench import artifact, picture
     from flashcore_numba.bench.compare import ROUNDS, compare
-    from flashcore_numba.bench.tables import latency_table
+    from flashcore_numba.bench.tables import clocks_seen, latency_table
 
     with _progress() as progress:
         record = compare(stages, shapes, args.rounds or ROUNDS, progress)
@@ -270,6 +274,7 @@ def _compare_on_gpu(args, stages, shapes) -> int:
         console.print(latency_table(record, shape, console.width))
         for label, reason in shape["absent"].items():
             console.print(f"{label} was not timed: {reason}", markup=False, soft_wrap=True)
+    console.print(clocks_seen(record), markup=False, soft_wrap=True)
     if args.save:
         file = args.save / artifact.file_name(record)
         artifact.save(record, file)
@@ -323,14 +328,14 @@ def _resources(args) -> int:
             progress.step(f"compiling {run.label}")
             found[run.label] = registers(run, args.head_dim, capability)
     if _give_json(
-        args, {"compute_capability": list(capability), "head_dim": args.head_dim, "kernels": found}
+        args, lambda: {"compute_capability": list(capability), "head_dim": args.head_dim, "kernels": found}
     ):
         return 0
     target = f"sm_{capability[0]}{capability[1]}"
     table = Table(title=f"Compiled for {target}, D = {args.head_dim}", title_justify="left")
     for name in ("stage", "kernel"):
         table.add_column(name, no_wrap=True)
-    for name in ("registers a thread", "spilled B", "stack B", "static shared B"):
+    for name in ("registers a thread", "spilled B", "stack B", "shared B a block"):
         table.add_column(name, justify="right")
     for label, kernels in found.items():
         for kernel in kernels or []:

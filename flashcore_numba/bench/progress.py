@@ -30,6 +30,6 @@ class Progress:
             self.console.print(text, markup=False, soft_wrap=True)
 
     def count(self, text: str, done: int, total: int, what: str) -> None:
-        """Say that `done` of `total` parts are done, the last being `what`; off a terminal ten times or so."""
+        """Say that `done` of `total` parts are done, the last being `what`; in a log about ten times."""
         if self._live or done == total or done % max(1, total // 10) == 0:
             self.step(f"{text} {done}/{total}: {what}")

@@ -116,8 +116,8 @@ def _markdown(record: dict[str, Any], shape: dict[str, Any]) -> str:
     return "\n".join(lines) + (
         f"\n\nMeasured on {provenance(record)} (driver {record['gpu']['driver'] or 'unknown'}, {versions}): "
         f"B x H x S x D = {shape['shape']} in fp16, medians of {record['rounds']} interleaved rounds, warm "
-        "L2. GPU time is one launch inside a CUDA graph, the caller's time event to event around one call from "
-        "Python. The limit is what the unit that multiplies (CUDA cores for the Numba stages), the "
+        "L2. GPU time is one launch inside a CUDA graph, the caller's time event to event around one call "
+        "from Python. The limit is what the unit that multiplies (CUDA cores for the Numba stages), the "
         f"exponentials and memory allow: {limit}."
     )
 

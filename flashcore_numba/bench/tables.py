@@ -4,9 +4,9 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["counted_table", "latency_table", "provenance", "short_us", "times"]
+__all__ = ["clocks_seen", "counted_table", "latency_table", "provenance", "short_us", "times"]
 
-NARROW = 100  # columns of a terminal below which a table keeps only what it is for
+NARROW, WIDE = 100, 135  # columns of a terminal below which a table keeps only what it is for
 
 
 def short_us(value: float | None) -> str:
@@ -50,6 +50,16 @@ def provenance(artifact: dict[str, Any]) -> str:
     return f"{artifact['gpu']['name']}, {artifact['date'][:10]}, commit {artifact['commit'][:10]}{dirty}"
 
 
+def clocks_seen(artifact: dict[str, Any]) -> str:
+    """One sentence on the state of the GPU during the rounds."""
+    names = {"sm_mhz": ("SM clock", "MHz"), "temperature_c": ("temperature", "C"), "power_w": ("power", "W")}
+    seen = {name: span for name, span in artifact["clocks"].items() if span}
+    parts = (f"{names[n][0]} {s['min']:.0f} to {s['max']:.0f} {names[n][1]}" for n, s in seen.items())
+    return (
+        f"During the rounds: {', '.join(parts)}." if seen else "Clocks, temperature and power were not read."
+    )
+
+
 def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -> Table:
     """Both clocks of every entry of one shape, with speed-ups, share of the limit and error."""
     causal = ", causal" if shape["causal"] else ""
@@ -59,12 +69,12 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
         title_justify="left",
         caption_justify="left",
     )
-    narrow = width < NARROW
+    narrow = width < WIDE
     table.add_column("", no_wrap=True)
-    columns = ["GPU p50", "caller p50", "x 01", "x peer", "limit", "max error"]
+    columns = ["GPU p50", "caller", "x 01", "x peer", "limit", "error"]
     if not narrow:
         columns = ["GPU p50", "p90", "p99", "mean", "std", "caller", "p90", "p99", "x 01", "x peer", "limit"]
-        columns += ["max err", "regs", "spill"]
+        columns += ["error", "regs", "spill"]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for entry in shape["entries"]:

@@ -38,7 +38,10 @@ def _entry(label, kind, us, stage=None, variant=None, default=True, caller=True)
     }
 
 
-def make_artifact(shape: Shape = Shape(1, 8, 512, 64), date: str = "2001-02-03T04:05:06Z", **changes):
+MISSION = Shape(1, 8, 512, 64)
+
+
+def make_artifact(shape: Shape = MISSION, date: str = "2001-02-03T04:05:06Z", **changes):
     device = Device((9, 0), 132, 1980.0, 4917.0)
     result = {
         "shape": str(shape),

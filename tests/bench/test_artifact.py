@@ -87,7 +87,7 @@ FIRST = ("shapes", 0, "entries", 0)
         (_set(*FIRST, "stage", None), "entries[0].stage is None; expected int"),
         (_set(*FIRST, "gpu_us", None), "entries[0].gpu_us is None; expected dict"),
         (_delete(*FIRST, "gpu_us", "p99"), "entries[0].gpu_us.p99 is missing"),
-        (_set(*FIRST, "gpu_us", "p90", -1.0), "entries[0].gpu_us.p90 is -1.0; expected a finite number of at least 0"),
+        (_set(*FIRST, "gpu_us", "p90", -1.0), "entries[0].gpu_us.p90 is -1.0; expected a finite"),
         (_set(*FIRST, "error", "max", None), "entries[0].error.max is None; expected int or float"),
         (_set(*FIRST, "speed_up", "best_peer", 3.0), "best_peer is 3.0; its own times give"),
         (_set(*FIRST, "share_of_limit", None), "share_of_limit is None; its own times give"),
@@ -106,7 +106,9 @@ def test_each_fault_is_named(fake, change, says):
 
 def test_a_wrong_result_may_have_no_error_figure(fake):
     record = fake()
-    record["shapes"][0]["entries"][0]["error"] |= {"right": False, "max": None, "mean": None, "relative": None}
+    record["shapes"][0]["entries"][0]["error"] |= dict.fromkeys(("max", "mean", "relative")) | {
+        "right": False
+    }
     validate(record)
 
 
@@ -125,8 +127,8 @@ def test_unreadable_files_are_named(tmp_path):
 
 
 def test_recorded_runs_come_newest_first(fake, recorded):
-    for name, date in (("a", "2001-01-01T00:00:00Z"), ("b", "2003-01-01T00:00:00Z"), ("c", "2002-01-01T00:00:00Z")):
-        save(fake(date=date), recorded / f"{name}.json")
+    for name, year in (("a", 2001), ("b", 2003), ("c", 2002)):
+        save(fake(date=f"{year}-01-01T00:00:00Z"), recorded / f"{name}.json")
     assert [path.name for path, _ in artifact.recorded()] == ["b.json", "c.json", "a.json"]
 
 
@@ -141,5 +143,6 @@ def test_what_the_repository_records_is_valid():
     """Fails on a damaged record; passes on a repository that has none yet."""
     for path, record in artifact.recorded():
         assert path.name == artifact.file_name(record)
-        assert all(e["error"]["right"] for shape in record["shapes"] for e in shape["entries"] if e["kind"] == "stage")
-        assert json.loads(path.read_text())["commit"] != "unknown", "a record must say which commit it measured"
+        entries = [entry for shape in record["shapes"] for entry in shape["entries"]]
+        assert all(entry["error"]["right"] for entry in entries if entry["kind"] == "stage")
+        assert json.loads(path.read_text())["commit"] != "unknown"

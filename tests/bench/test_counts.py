@@ -53,7 +53,9 @@ def test_shapes_are_parsed():
     assert not np.array_equal(k, v)
 
 
-@pytest.mark.parametrize("text", ["", "1x8x512", "1x8x512x64x1", "0x8x512x64", "1x8x-5x64", "axbxcxd", "1x8x512x65"])
+@pytest.mark.parametrize(
+    "text", ["", "1x8x512", "1x8x512x64x1", "0x8x512x64", "1x8x-5x64", "axbxcxd", "1x8x5x65"]
+)
 def test_bad_shapes_are_named(text):
     with pytest.raises(ArgumentError) as caught:
         parse(text)

@@ -28,7 +28,10 @@ def test_labels_of_the_ladder_are_unique_and_each_stage_has_one_default():
 
 
 def test_the_unit_follows_the_language():
-    assert [run.unit for run in runs([_stage(1, "a"), _stage(8, "b", language="CUDA C")])] == ["fp32", "tensor"]
+    assert [run.unit for run in runs([_stage(1, "a"), _stage(8, "b", language="CUDA C")])] == [
+        "fp32",
+        "tensor",
+    ]
 
 
 def test_scratch_is_the_same_in_every_launch_and_never_shared_within_one():

@@ -1,0 +1,133 @@
+"""Timing on a real GPU: what is replayed is what is checked, and the two clocks make sense."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from flashcore_numba import cli, oracle
+from flashcore_numba.bench import artifact, peers, picture
+from flashcore_numba.bench.compare import compare
+from flashcore_numba.bench.entries import StageEntry, runs
+from flashcore_numba.bench.progress import Progress
+from flashcore_numba.bench.sensors import Sensors
+from flashcore_numba.bench.shapes import Shape
+from flashcore_numba.bench.timing import calibrate
+from flashcore_numba.problem import Problem
+from flashcore_numba.stages import LADDER
+
+pytestmark = pytest.mark.gpu
+SHAPE = Shape(2, 4, 256, 64)
+
+
+@pytest.fixture
+def quiet():
+    return Progress(Console(file=io.StringIO()))
+
+
+@pytest.fixture
+def stream():
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def _problem(host, stream, causal=False):
+    import cupy
+
+    with stream:
+        problem = Problem(*(cupy.asarray(x) for x in host), causal=causal)
+    stream.synchronize()
+    return problem
+
+
+@pytest.mark.parametrize("run", runs(LADDER), ids=lambda run: run.label)
+def test_what_a_graph_replays_is_right(run, rng, stream):
+    from flashcore_numba.bench.clock import GpuClock
+
+    host = SHAPE.inputs(rng)
+    entry = StageEntry(run, _problem(host, stream), stream)
+    calibrate(entry, GpuClock(stream))
+    entry.poison()
+    assert all(np.isnan(out).all() for out in entry.outputs())
+    entry.replay()
+    if entry.call:
+        with entry.active():
+            entry.call()
+    expected, _ = oracle.attention(*host)
+    for out in entry.outputs():
+        assert np.abs(out - expected).max() < 1e-3
+
+
+def test_a_launch_costs_the_same_in_short_and_long_graphs(rng, stream):
+    from flashcore_numba.bench.clock import GpuClock
+
+    entry, clock = StageEntry(runs(LADDER)[-1], _problem(SHAPE.inputs(rng), stream), stream), GpuClock(stream)
+    seen = []
+    for launches in (100, 400):
+        entry.capture(launches)
+        entry.launches = launches
+        clock.replays(entry, 3)
+        seen.append(float(np.median(clock.replays(entry, 9))))
+    assert seen[0] == pytest.approx(seen[1], rel=0.15)
+    # The caller waits for Python and the launch as well as for the kernel.
+    assert np.median(clock.calls(entry, 20)) > seen[1]
+
+
+def test_every_peer_is_timed_right_or_says_why(rng, stream, quiet):
+    record = compare(LADDER[:1], [(SHAPE, False), (SHAPE, True)], 5, quiet)
+    artifact.validate(record)
+    for shape in record["shapes"]:
+        timed = {entry["label"] for entry in shape["entries"] if entry["kind"] == "peer"}
+        assert timed | set(shape["absent"]) == set(peers.LABELS)
+        assert all(entry["error"]["right"] for entry in shape["entries"])
+        assert all(entry["caller_us"]["n"] >= 5 for entry in shape["entries"])
+        assert all(reason for reason in shape["absent"].values())
+
+
+def test_pytorch_peers_are_there_where_pytorch_is(rng, stream):
+    pytest.importorskip("torch")
+    found, absent = peers.prepare(_problem(Shape(1, 8, 512, 64).inputs(rng), stream), stream)
+    labels = {entry.label for entry in found}
+    assert {"SDPA flash", "SDPA efficient", "SDPA math"} <= labels, absent
+
+
+def test_a_stage_that_leaves_rows_out_is_reported_wrong(quiet):
+    def first_batch_only(problem, out, executor, lse=None, variant=None):
+        part = Problem(problem.q[:1], problem.k[:1], problem.v[:1])
+        LADDER[0].launch(part, out[:1], executor)
+
+    record = compare([replace(LADDER[0], launch=first_batch_only)], [(SHAPE, False)], 5, quiet)
+    wrong = record["shapes"][0]["entries"][0]
+    assert wrong["label"] == LADDER[0].label
+    assert wrong["error"]["right"] is False
+    assert "NaN" in wrong["error"]["reason"]
+
+
+def test_the_command_saves_artifact_and_picture(tmp_path, capsys):
+    name = LADDER[-1].name
+    arguments = ["compare", name, "--shape", "1x4x128x64", "--rounds", "5", "--save", str(tmp_path), "--json"]
+    assert cli.main(arguments) == 0
+    record = json.loads(capsys.readouterr().out)
+    (file,) = tmp_path.glob("*.json")
+    assert artifact.load(file) == record
+    assert picture.artifact_of(tmp_path / "ladder.png") == artifact.sha256(file)
+    stages = [entry for entry in record["shapes"][0]["entries"] if entry["kind"] == "stage"]
+    assert {entry["stage"] for entry in stages} == {LADDER[-1].number}
+    assert all(kernel["registers"] for entry in stages for kernel in entry["resources"])
+    assert all(entry["gpu_us"]["n"] >= 5 for entry in stages)
+
+
+def test_sensors_read_this_gpu_or_say_why():
+    import cupy
+
+    sensors = Sensors(cupy.cuda.Device().pci_bus_id)
+    sensors.read()
+    clock = sensors.seen()["sm_mhz"]
+    if sensors.why_not:
+        assert clock is None
+    else:
+        assert 100 < clock["p50"] < 4000

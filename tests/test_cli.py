@@ -1,0 +1,311 @@
+"""Every command, through `main` or as a process of its own, with its exit status."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import flashcore_numba.gpu
+from flashcore_numba import cli
+from flashcore_numba.stages import LADDER
+
+COMMANDS = ("stages", "check", "mutants", "count", "compare", "resources", "readme")
+LAST = str(LADDER[-1].number)
+
+
+def process(*arguments, **environment):
+    """`python -m flashcore_numba` with the arguments, not on a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "flashcore_numba", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=os.environ | environment,
+    )
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(flashcore_numba.gpu, "why_not", lambda: "no NVIDIA driver in this test")
+    monkeypatch.setattr(flashcore_numba.gpu, "available", lambda: False)
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_help_is_quick_and_names_every_command():
+    start = time.perf_counter()
+    done = process("--help")
+    seconds = time.perf_counter() - start
+    assert done.returncode == 0
+    listed = re.findall(r"^    (\w+)", done.stdout, re.MULTILINE)
+    assert listed == list(COMMANDS)
+    assert seconds < 2, "help must not import Numba"
+    check = "import sys, flashcore_numba.cli; sys.exit('numba' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["check", "99"], "stage '99' is not in the ladder: accepted are 01 scalar"),
+        (["check", "3-2"], "stage range '3-2' runs backwards"),
+        (["mutants", "warp"], "stage 'warp' is not in the ladder"),
+        (["count", "none"], "stage 'none' is not in the ladder"),
+        (["count"], "required: STAGE"),
+        (["count", "1", "--shape", "1x8x512"], "shape '1x8x512': accepted are BxHxSxD"),
+        (["count", "1", "--shape", "1x1x64x80"], "the head dimension (the last number) must be 64 and 128"),
+        (["count", "1", "--variant", "x"], "--variant 'x' of stage 01 scalar: accepted are none"),
+        (["compare", "--shape", "tiny"], "shape 'tiny': accepted are BxHxSxD"),
+        (["compare", "--rounds", "2"], "'2': a whole number of at least 5 is accepted"),
+        (["compare", "--rounds", "ten"], "'ten': a whole number of at least 5 is accepted"),
+        (["compare", "--rounds", "9"], "--rounds '9': needs a measurement on a GPU; no NVIDIA driver"),
+        (["compare", "--save", "here"], "--save 'here': needs a measurement on a GPU; no NVIDIA driver"),
+        (["compare", "--save", __file__], "is a file; the name of a folder is accepted"),
+        (["compare", "--json", "05"], "'05' is not a file name that ends in .json"),
+        (["stages", "--json", "/no/such/folder/x.json"], "cannot be written (No such file or directory)"),
+        (["resources", "--cc", "9"], "'9': major.minor is accepted"),
+        (["resources", "--head-dim", "32"], "--head-dim 32: accepted are 64, 128"),
+        (["readme", "/no/such/README.md"], "/no/such/README.md: cannot be read"),
+        (["readme", __file__, "--check"], "needs the lines <!-- ladder:begin -->"),
+    ],
+)
+def test_bad_arguments_get_one_line_and_exit_2(arguments, says, capsys, no_gpu):
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert says in err
+    assert out == ""
+    assert err.count("\n") == 1, err
+
+
+def test_stages_lists_the_ladder(capsys, wide):
+    assert cli.main(["stages"]) == 0
+    out = capsys.readouterr().out
+    for stage in LADDER:
+        assert stage.label in out
+        for variant in stage.variants:
+            assert variant in out
+
+
+def test_stages_as_json(capsys):
+    assert cli.main(["stages", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in data] == [stage.name for stage in LADDER]
+    assert [item["grouped_queries"] for item in data] == [stage.grouped_queries for stage in LADDER]
+
+
+def test_json_into_a_file_leaves_stdout_to_the_table(capsys, tmp_path, wide):
+    file = tmp_path / "stages.json"
+    assert cli.main(["stages", "--json", str(file)]) == 0
+    assert len(json.loads(file.read_text())) == len(LADDER)
+    assert LADDER[0].label in capsys.readouterr().out
+
+
+def test_count_shows_lines_and_totals(capsys, wide):
+    assert cli.main(["count", LAST, "--shape", "1x1x64x64", "--causal"]) == 0
+    out, err = capsys.readouterr()
+    assert "global bytes" in out
+    assert re.search(r"^\s*\d+ .*load", out, re.MULTILINE), "one row a source line"
+    assert f"counting {LADDER[-1].label}" in err
+
+
+def test_count_as_json(capsys):
+    assert cli.main(["count", "1", "--shape", "1x1x33x64", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["right"] is True
+    assert data["problems"] == []
+    assert data["totals"]["global_load_requests"] > 0
+    assert data["moved"]["times_needed"] >= 1
+    assert {line["line"] for line in data["lines"]}
+
+
+def test_count_of_each_variant(capsys):
+    variants = [(stage.number, name) for stage in LADDER for name in stage.variants]
+    for number, name in variants:
+        assert cli.main(["count", str(number), "--variant", name, "--shape", "1x1x33x64", "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert data["variant"] == name
+
+
+def test_a_wrong_stage_fails_count(monkeypatch, capsys, wide):
+    def half(problem, out, executor, lse=None, variant=None):
+        LADDER[0].launch(problem, out, executor)
+        out *= np.float16(0.5)
+
+    import flashcore_numba.stages.find as find
+
+    monkeypatch.setattr(find, "find", lambda selector: replace(LADDER[0], launch=half))
+    assert cli.main(["count", "1", "--shape", "1x1x33x64"]) == 1
+    assert "WRONG output" in capsys.readouterr().out
+
+
+def test_check_of_one_stage(capsys, no_gpu):
+    assert cli.main(["check", LAST, "--json"]) == 0
+    out, err = capsys.readouterr()
+    reports = json.loads(out)
+    assert {report["number"] for report in reports} == {int(LAST)}
+    assert all(report["passed"] for report in reports)
+    assert "checking" in err
+
+
+def test_a_failed_check_is_shown_and_exits_1(monkeypatch, capsys, wide):
+    import flashcore_numba.checks as checks
+
+    def zeros(problem, out, executor, lse=None, variant=None):
+        out[...] = 0
+
+    report = checks.check_stage(replace(LADDER[0], launch=zeros), names=["ragged 31"])
+    monkeypatch.setattr(checks, "check", lambda *args, **options: [report])
+    assert cli.main(["check", "1"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+    assert cli.main(["check", "1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["passed"] is False
+
+
+def test_mutants_killed_and_survived(monkeypatch, capsys, no_gpu, wide):
+    from flashcore_numba.checks import library
+    from flashcore_numba.checks.mutation import Mutant
+
+    first = next(mutant for mutant in library.MUTANTS if mutant.stage == 1)
+    monkeypatch.setattr(library, "MUTANTS", (first,))
+    assert cli.main(["mutants", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["status"] == "killed"
+    monkeypatch.setattr(library, "MUTANTS", (Mutant(1, "harmless", "nothing was changed", ()),))
+    assert cli.main(["mutants", "1"]) == 1
+    assert "survived" in capsys.readouterr().out
+    assert cli.main(["mutants", "2"]) == 0, "no mutant of stage 2 is in this library"
+
+
+def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
+    """Checks and counts for real; times only from a record, labelled with GPU, date and commit."""
+    assert cli.main(["compare", LAST, "--shape", "1x1x64x64"]) == 0
+    out = capsys.readouterr().out
+    assert "No GPU (no NVIDIA driver in this test)." in out
+    assert "No times are recorded for 1x1x64x64." in out
+    row = next(line for line in out.splitlines() if LADDER[-1].label in line)
+    passed, of = re.search(r"(\d+)/(\d+)", row).groups()
+    assert passed == of
+    assert int(passed) > 20
+
+
+def test_compare_shows_the_record_and_labels_it(monkeypatch, capsys, no_gpu, wide, tmp_path, request):
+    monkeypatch.syspath_prepend(str(request.config.rootpath / "tests" / "bench"))
+    import conftest as bench_conftest
+
+    from flashcore_numba import checks
+    from flashcore_numba.bench import artifact, rehearse
+
+    record = bench_conftest.make_artifact()
+    artifact.save(record, tmp_path / "imaginary-gpu.json")
+    monkeypatch.setattr(artifact, "recorded_dir", lambda: tmp_path)
+    quick = [checks.check_stage(LADDER[0], names=["ragged 31"])]
+    monkeypatch.setattr(rehearse, "check", lambda *args, **options: quick)
+    assert cli.main(["compare", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "1x8x512x64: Imaginary GPU, 2001-02-03, commit 0123456789" in out
+    assert "SDPA flash" in out
+    assert "05 online_softmax" not in out, "only the chosen stage"
+    assert cli.main(["compare", "1", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["backend"] == "simulator"
+    assert data["recorded"][0]["gpu"]["name"] == "Imaginary GPU"
+    assert [item["stage"] for item in data["counted"]] == ["01 scalar"]
+
+
+def test_a_wrong_stage_fails_compare(monkeypatch, capsys, no_gpu, wide):
+    from flashcore_numba import checks
+    from flashcore_numba.bench import rehearse
+
+    def zeros(problem, out, executor, lse=None, variant=None):
+        out[...] = 0
+
+    wrong = [checks.check_stage(replace(LADDER[0], launch=zeros), names=["ragged 31"])]
+    monkeypatch.setattr(rehearse, "check", lambda *args, **options: wrong)
+    assert cli.main(["compare", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG" in out
+    assert "ragged 31" in out
+
+
+def test_resources_lists_every_kernel(capsys, wide):
+    assert cli.main(["resources", "1", LAST, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    kernels = [kernel for found in data["kernels"].values() for kernel in found]
+    assert {label.split()[0] for label in data["kernels"]} == {"01", f"{int(LAST):02d}"}
+    assert all(kernel["registers"] is None or 16 <= kernel["registers"] <= 255 for kernel in kernels)
+    assert cli.main(["resources", "1", "--cc", "8.0"]) == 0
+    assert "sm_80" in capsys.readouterr().out
+
+
+def test_readme_writes_then_agrees(tmp_path, capsys, monkeypatch):
+    from flashcore_numba.bench import artifact
+
+    monkeypatch.setattr(artifact, "recorded_dir", lambda: tmp_path / "recorded")
+    page = tmp_path / "README.md"
+    page.write_text("<!-- ladder:begin -->\n<!-- ladder:end -->\n")
+    assert cli.main(["readme", str(page), "--check"]) == 1
+    assert "differs" in capsys.readouterr().out
+    assert cli.main(["readme", str(page)]) == 0
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    assert cli.main(["readme", str(page), "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"up_to_date": True, "differences": []}
+
+
+def test_no_control_codes_off_a_terminal_and_narrow_ones_are_served():
+    for columns in ("40", "80", "200"):
+        done = process("stages", COLUMNS=columns)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout + done.stderr
+        assert max(map(len, done.stdout.splitlines())) <= int(columns)
+
+
+def test_an_ascii_stdout_is_served():
+    done = process("stages", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+def test_a_closed_pipe_ends_quietly():
+    command = f"{sys.executable} -m flashcore_numba stages --json | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "["
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_ctrl_c_ends_quietly_with_130():
+    running = subprocess.Popen(
+        [sys.executable, "-m", "flashcore_numba", "count", "1", "--shape", "1x8x512x64"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "counting" in running.stderr.readline()
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in err
