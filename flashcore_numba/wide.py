@@ -3,9 +3,11 @@
 Numba has no vector load of its own. Each intrinsic here becomes one LLVM vector access with an alignment of
 16 bytes, which ptxas turns into a single LDG.E.128, LDS.128 or their stores (PTX ISA, "ld", ".v4").
 
-All four take a one-dimensional contiguous array and the number of the first element, whose address must be a
-multiple of 16 bytes. `load8` and `store8` convert: a kernel holds float16 in memory and float32 in registers.
-The simulator runs the same names (`flashcore_numba.simulator`), counts one 16-byte access and checks the alignment.
+All four take an array that is contiguous in its last dimension and the index of the first element: an integer for
+one dimension, a tuple for more. Its address must be a multiple of 16 bytes. Unlike `array[index]` they do not wrap
+negative indices, which spares a compare and a select for every dimension. `load8` and `store8` convert: a kernel
+holds float16 in memory and float32 in registers. The simulator runs the same names (`flashcore_numba.simulator`),
+counts one 16-byte access and checks bounds and alignment.
 """
 
 from llvmlite import ir
@@ -18,10 +20,17 @@ _FLOAT, _HALF, _INT = ir.FloatType(), ir.HalfType(), ir.IntType(32)
 
 
 def _address(context, builder, array_type, array, index_type, index, vector):
-    """The address of element `index`, as a pointer to `vector`."""
-    data = context.make_array(array_type)(context, builder, value=array).data
-    index = context.cast(builder, index, index_type, types.intp)
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+    """The address of the element at `index`, as a pointer to `vector`."""
+    struct = context.make_array(array_type)(context, builder, value=array)
+    if isinstance(index_type, types.BaseTuple):
+        indices = zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+    else:
+        indices = [(index_type, index)]
+    strides = cgutils.unpack_tuple(builder, struct.strides)
+    place = builder.bitcast(struct.data, ir.IntType(8).as_pointer())
+    for (kind, value), stride in zip(indices, strides, strict=True):
+        place = builder.gep(place, [builder.mul(context.cast(builder, value, kind, types.intp), stride)])
+    return builder.bitcast(place, vector.as_pointer())
 
 
 def _load(array, index, element, count):
@@ -58,24 +67,24 @@ def _store(array, index, values, element, count):
 
 
 @intrinsic
-def load4(typingctx, array, i):
-    """`array[i : i + 4]` of a float32 array, as four float32."""
-    return _load(array, i, _FLOAT, 4)
+def load4(typingctx, array, index):
+    """Four neighbours of a float32 array from `index` on, as four float32."""
+    return _load(array, index, _FLOAT, 4)
 
 
 @intrinsic
-def load8(typingctx, array, i):
-    """`array[i : i + 8]` of a float16 array, as eight float32."""
-    return _load(array, i, _HALF, 8)
+def load8(typingctx, array, index):
+    """Eight neighbours of a float16 array from `index` on, as eight float32."""
+    return _load(array, index, _HALF, 8)
 
 
 @intrinsic
-def store4(typingctx, array, i, a, b, c, d):
-    """`array[i : i + 4] = a, b, c, d` for a float32 array."""
-    return _store(array, i, (a, b, c, d), _FLOAT, 4)
+def store4(typingctx, array, index, a, b, c, d):
+    """Write four neighbours of a float32 array from `index` on."""
+    return _store(array, index, (a, b, c, d), _FLOAT, 4)
 
 
 @intrinsic
-def store8(typingctx, array, i, a, b, c, d, e, f, g, h):
-    """`array[i : i + 8] = a, ..., h` for a float16 array; each value is rounded to nearest even."""
-    return _store(array, i, (a, b, c, d, e, f, g, h), _HALF, 8)
+def store8(typingctx, array, index, a, b, c, d, e, f, g, h):
+    """Write eight neighbours of a float16 array from `index` on, each rounded to nearest even."""
+    return _store(array, index, (a, b, c, d, e, f, g, h), _HALF, 8)

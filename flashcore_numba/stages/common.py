@@ -4,7 +4,17 @@ from numba import cuda, float32
 
 from ..wide import load8, store4, store8
 
-__all__ = ["ALL_LANES", "PAD", "load_row", "load_tile", "store_row", "visible_keys", "warp_max", "warp_sum"]
+__all__ = [
+    "ALL_LANES",
+    "PAD",
+    "fma4",
+    "load_row",
+    "load_tile",
+    "store_row",
+    "visible_keys",
+    "warp_max",
+    "warp_sum",
+]
 
 ALL_LANES = 0xFFFFFFFF
 PAD = 4  # floats behind each row of a tile: rows stay 16-byte aligned and start in different banks
@@ -55,12 +65,22 @@ def load_tile(source, first, tile, thread, threads):
     for i in range(thread, tile.shape[0] * chunks, threads):
         row, c = i // chunks, i % chunks * 8
         if first + row < source.shape[0]:
-            x0, x1, x2, x3, x4, x5, x6, x7 = load8(source[first + row], c)
-            store4(tile[row], c, x0, x1, x2, x3)
-            store4(tile[row], c + 4, x4, x5, x6, x7)
+            x0, x1, x2, x3, x4, x5, x6, x7 = load8(source, (first + row, c))
+            store4(tile, (row, c), x0, x1, x2, x3)
+            store4(tile, (row, c + 4), x4, x5, x6, x7)
         else:
-            store4(tile[row], c, zero, zero, zero, zero)
-            store4(tile[row], c + 4, zero, zero, zero, zero)
+            store4(tile, (row, c), zero, zero, zero, zero)
+            store4(tile, (row, c + 4), zero, zero, zero, zero)
+
+
+@cuda.jit(device=True)
+def fma4(total, a, b):
+    """`total + a . b` for four components each, as four fused multiply-adds."""
+    total += a[0] * b[0]
+    total += a[1] * b[1]
+    total += a[2] * b[2]
+    total += a[3] * b[3]
+    return total
 
 
 @cuda.jit(device=True)

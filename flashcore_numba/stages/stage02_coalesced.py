@@ -20,21 +20,21 @@ ROWS = 32  # query rows a block: one warp
 
 
 @cuda.jit(device=True)
-def dot(q_rmem, k_row):
-    """q_rmem . k_row"""
+def dot(q_rmem, k, b, h, j):
+    """The dot product of the query row with key j."""
     total = float32(0)
     for c in range(0, q_rmem.shape[0], 8):
-        part = load8(k_row, c)
+        part = load8(k, (b, h, j, c))
         for e in range(8):
             total += q_rmem[c + e] * part[e]
     return total
 
 
 @cuda.jit(device=True)
-def accumulate_pv(o_rmem, p, v_row):
-    """o_rmem += p * v_row"""
+def accumulate_pv(o_rmem, p, v, b, h, j):
+    """o_rmem += p * V[j]"""
     for c in range(0, o_rmem.shape[0], 8):
-        part = load8(v_row, c)
+        part = load8(v, (b, h, j, c))
         for e in range(8):
             o_rmem[c + e] += p * part[e]
 
@@ -54,7 +54,7 @@ def coalesced_kernel(D):
         load_row(q[b, h, row], q_rmem, scale)
         row_max = float32(-math.inf)
         for j in range(visible):
-            score = dot(q_rmem, k[b, h, j])
+            score = dot(q_rmem, k, b, h, j)
             scores[b, h, j, row] = score
             row_max = max(row_max, score)
 
@@ -65,7 +65,7 @@ def coalesced_kernel(D):
         for j in range(visible):
             p = math.exp(scores[b, h, j, row] - row_max)
             row_sum += p
-            accumulate_pv(o_rmem, p, v[b, h, j])
+            accumulate_pv(o_rmem, p, v, b, h, j)
 
         # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
         store_row(out[b, h, row], o_rmem, float32(1) / row_sum if visible > 0 else float32(0))

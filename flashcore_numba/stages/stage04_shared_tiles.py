@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, float32
 
 from ..wide import load4
-from .common import PAD, load_tile, visible_keys, warp_max, warp_sum
+from .common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
 from .stage import Stage
 
 ROWS = 16  # query rows a block, one a warp
@@ -23,24 +23,23 @@ THREADS = ROWS * KEYS
 
 
 @cuda.jit(device=True)
-def dot(q_row, k_row):
-    """The dot product of two padded rows of shared memory, 16 bytes a load."""
+def dot(q_smem, row, k_smem, key):
+    """Q[row] . K[key], 16 bytes a load."""
     total = float32(0)
-    for c in range(0, q_row.shape[0] - PAD, 4):
-        q_part, k_part = load4(q_row, c), load4(k_row, c)
-        for e in range(4):
-            total += q_part[e] * k_part[e]
+    for c in range(0, q_smem.shape[1] - PAD, 4):
+        total = fma4(total, load4(q_smem, (row, c)), load4(k_smem, (key, c)))
     return total
 
 
 @cuda.jit(device=True)
-def accumulate_pv(o_rmem, p_row, v_smem, lane):
-    """o_rmem += P V over the keys of a tile; `o_rmem[part]` is component `lane + 32 * part`."""
+def accumulate_pv(o_rmem, p_smem, row, v_smem, lane):
+    """o_rmem += P[row] V over the keys of a tile; `o_rmem[part]` is component `lane + 32 * part`."""
     for j in range(0, KEYS, 4):
-        p_part = load4(p_row, j)
-        for e in range(4):
-            for part in range(o_rmem.shape[0]):
-                o_rmem[part] += p_part[e] * v_smem[j + e, lane + KEYS * part]
+        p = load4(p_smem, (row, j))
+        for part in range(o_rmem.shape[0]):
+            c = lane + KEYS * part
+            v = v_smem[j, c], v_smem[j + 1, c], v_smem[j + 2, c], v_smem[j + 3, c]
+            o_rmem[part] = fma4(o_rmem[part], p, v)
 
 
 @functools.cache
@@ -67,7 +66,7 @@ def shared_tiles_kernel(D):
         for first_key in range(0, seq_k, KEYS):
             load_tile(k[b, h], first_key, kv_smem, thread, THREADS)
             cuda.syncthreads()  # Q and the K tile are whole before a lane reads a row that others wrote
-            score = dot(q_smem[warp], kv_smem[lane]) * scale
+            score = dot(q_smem, warp, kv_smem, lane) * scale
             if first_key + lane < visible:
                 scores[b, h, row, first_key + lane] = score
                 row_max = max(row_max, score)
@@ -86,7 +85,7 @@ def shared_tiles_kernel(D):
             row_sum += p
             p_smem[warp, lane] = p
             cuda.syncthreads()  # the V tile and P are whole before a lane reads what others wrote
-            accumulate_pv(o_rmem, p_smem[warp], kv_smem, lane)
+            accumulate_pv(o_rmem, p_smem, warp, kv_smem, lane)
             cuda.syncthreads()  # every warp has read V and P before the next tile overwrites them
         row_sum = warp_sum(row_sum)
 

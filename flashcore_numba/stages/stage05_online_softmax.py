@@ -50,7 +50,7 @@ def online_softmax_kernel(D):
             load_tile(k[b, h_kv], first_key, k_smem, thread, THREADS)
             load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)
             cuda.syncthreads()  # Q and the tiles are whole before a lane reads a row that others wrote
-            score = dot(q_smem[warp], k_smem[lane]) * scale
+            score = dot(q_smem, warp, k_smem, lane) * scale
             score = score if first_key + lane < visible else float32(-math.inf)
 
             m_new = max(m, warp_max(score))
@@ -64,7 +64,7 @@ def online_softmax_kernel(D):
             cuda.syncwarp()  # the warp's row of P is whole before its lanes read all of it
             for part in range(PARTS):
                 o_rmem[part] *= rescale
-            accumulate_pv(o_rmem, p_smem[warp], v_smem, lane)
+            accumulate_pv(o_rmem, p_smem, warp, v_smem, lane)
             cuda.syncthreads()  # every warp has read K, V and P before the next tile overwrites them
         l = warp_sum(l)
 

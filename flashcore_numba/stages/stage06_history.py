@@ -1,0 +1,126 @@
+"""The variants that led to stage 06: the same arithmetic with its loops and its state in other places.
+
+A block of 4 warps owns 32 query rows, 8 a warp, and runs the online softmax of stage 05 on tiles of 32 keys. With
+several rows a warp, two questions open. Which loop is outside, the rows or the K/V tiles? And where do m, l and O of
+8 rows wait while another row has its turn? `q_outer` finishes a row before it begins the next: the state fits in
+registers, but every tile is fetched once for each row. `kv_outer_local` fetches each tile once and keeps the state in
+a local array; a loop over the rows indexes it, registers have no index, so it lands in local memory. And
+`kv_outer_shared` keeps it in shared memory.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numba import cuda, float32
+
+from ..wide import load4
+from .common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
+from .stage04_shared_tiles import KEYS, dot
+
+__all__ = ["launch_history"]
+
+WARPS = 4
+THREADS = WARPS * KEYS
+ROWS_A_WARP = {64: 8, 128: 2}  # by head dimension: as many as 48 KB of shared memory hold
+
+
+@cuda.jit(device=True)
+def online_update(score, m, l, o, i, first, step, p_smem, warp, v_smem, lane):
+    """Add one tile to a row whose components a lane owns are `o[i, first + step * part]`; gives the new m and l."""
+    m_new = max(m, warp_max(score))
+    # While no key has been seen m_new is -inf, and -inf - -inf would be NaN.
+    m_ref = m_new if m_new > float32(-math.inf) else float32(0)
+    rescale, p = math.exp(m - m_ref), math.exp(score - m_ref)
+    p_smem[warp, lane] = p
+    cuda.syncwarp()  # the warp's row of P is whole before its lanes read all of it
+    for part in range((v_smem.shape[1] - PAD) // KEYS):
+        c = lane + KEYS * part
+        total = o[i, first + step * part] * rescale
+        for j in range(0, KEYS, 4):
+            v = v_smem[j, c], v_smem[j + 1, c], v_smem[j + 2, c], v_smem[j + 3, c]
+            total = fma4(total, load4(p_smem, (warp, j)), v)
+        o[i, first + step * part] = total
+    cuda.syncwarp()  # every lane has read P before the next row's P overwrites it
+    return m_new, l * rescale + warp_sum(p)
+
+
+@functools.cache
+def history_kernel(D, variant):
+    PARTS, STRIDE = D // KEYS, D + PAD
+    SHARED = variant == "kv_outer_shared"
+    # `q_outer` walks over all tiles once for each row; the others walk once and hold the state of all rows.
+    MINE = ROWS_A_WARP[D]
+    ROWS = WARPS * MINE
+    WALKS, HELD = (MINE, 1) if variant == "q_outer" else (1, MINE)
+    # A lane of the shared variant finds component `lane + 32 * part` of row r in o[r, lane + 32 * part].
+    SLOTS, WIDTH, STEP = (ROWS, D, KEYS) if SHARED else (HELD, PARTS, 1)
+
+    @cuda.jit
+    def kernel(q, k, v, out, lse, scale, causal):
+        # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
+        q_smem = cuda.shared.array((ROWS, STRIDE), float32)
+        k_smem = cuda.shared.array((KEYS, STRIDE), float32)
+        v_smem = cuda.shared.array((KEYS, STRIDE), float32)
+        p_smem = cuda.shared.array((WARPS, KEYS), float32)
+        m = cuda.shared.array(SLOTS, float32) if SHARED else cuda.local.array(SLOTS, float32)
+        l = cuda.shared.array(SLOTS, float32) if SHARED else cuda.local.array(SLOTS, float32)
+        o = (
+            cuda.shared.array((SLOTS, WIDTH), float32)
+            if SHARED
+            else cuda.local.array((SLOTS, WIDTH), float32)
+        )
+        lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+        thread = warp * KEYS + lane
+        first_row = cuda.blockIdx.x * ROWS
+        h, b = cuda.blockIdx.y, cuda.blockIdx.z
+        h_kv = h // (q.shape[1] // k.shape[1])
+        seq_q, seq_k = q.shape[2], k.shape[2]
+        first = lane if SHARED else 0
+        load_tile(q[b, h], first_row, q_smem, thread, THREADS)
+
+        for walk in range(WALKS):
+            my_row = warp * MINE + walk
+            for i in range(HELD):
+                slot = my_row + i if SHARED else i
+                if lane == 0 or not SHARED:
+                    m[slot], l[slot] = float32(-math.inf), float32(0)
+                for part in range(PARTS):
+                    o[slot, first + STEP * part] = 0
+
+            for first_key in range(0, seq_k, KEYS):
+                load_tile(k[b, h_kv], first_key, k_smem, thread, THREADS)
+                load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)
+                cuda.syncthreads()  # Q and the tiles are whole before a lane reads a row that others wrote
+                for i in range(HELD):
+                    row, slot = first_row + my_row + i, my_row + i if SHARED else i
+                    seen = visible_keys(row, seq_q, seq_k, causal) - first_key
+                    score = (
+                        dot(q_smem, my_row + i, k_smem, lane) * scale if lane < seen else float32(-math.inf)
+                    )
+                    m_new, l_new = online_update(
+                        score, m[slot], l[slot], o, slot, first, STEP, p_smem, warp, v_smem, lane
+                    )
+                    if lane == 0 or not SHARED:
+                        m[slot], l[slot] = m_new, l_new
+                cuda.syncthreads()  # every warp has read K and V before the next tile overwrites them
+
+            for i in range(HELD):
+                row, slot = first_row + my_row + i, my_row + i if SHARED else i
+                if row < seq_q:
+                    visible = visible_keys(row, seq_q, seq_k, causal)
+                    # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
+                    inv_l = float32(1) / l[slot] if visible > 0 else float32(0)
+                    for part in range(PARTS):
+                        out[b, h, row, lane + KEYS * part] = o[slot, first + STEP * part] * inv_l
+                    if lane == 0:
+                        lse[b, h, row] = m[slot] + math.log(l[slot]) if visible > 0 else float32(-math.inf)
+
+    return kernel
+
+
+def launch_history(p, out, executor, lse, variant):
+    """Launch `q_outer`, `kv_outer_local` or `kv_outer_shared` on the problem `p`; see `Stage.launch`."""
+    grid = (-(-p.seq_q // (WARPS * ROWS_A_WARP[p.head_dim])), p.heads, p.batch)
+    kernel = history_kernel(p.head_dim, variant)
+    executor.launch(kernel, grid, (KEYS, WARPS), p.q, p.k, p.v, out, lse, np.float32(p.scale), p.causal)
