@@ -91,7 +91,7 @@ STAGE_02 = (
     ),
     _mutant(
         2, "misaligned_load", "A 128-bit load of V starts at a component that is no multiple of eight.",
-        ("load8(v_row, c)", "load8(v_row, max(0, c - 4))"), expected=MEMORY, on_gpu=False,
+        ("load8(v, (b, h, j, c))", "load8(v, (b, h, j, max(0, c - 4)))"), expected=MEMORY, on_gpu=False,
     ),
     _mutant(
         2, "scale_forgotten", "The query row is loaded without the scale.",
@@ -99,7 +99,7 @@ STAGE_02 = (
     ),
     _mutant(
         2, "head_ignored", "Every head reads the values of head 0.",
-        ("v[b, h, j]", "v[b, 0, j]"),
+        ("load8(v, (b, h, j, c))", "load8(v, (b, 0, j, c))"),
     ),
     _mutant(
         2, "empty_row", "A row that sees no key divides 0 by 0.",
@@ -198,8 +198,8 @@ STAGE_04 = (
     ),
     _mutant(
         4, "tail_not_zeroed", "Tile rows behind the last key keep what shared memory held: 0 * NaN.",
-        ("            store4(tile[row], c, zero, zero, zero, zero)\n"
-         "            store4(tile[row], c + 4, zero, zero, zero, zero)\n",
+        ("            store4(tile, (row, c), zero, zero, zero, zero)\n"
+         "            store4(tile, (row, c + 4), zero, zero, zero, zero)\n",
          "            continue\n", "common"),
         expected=(*MEMORY, *VALUE), on_gpu=False,
     ),

@@ -224,9 +224,10 @@ def _run_case(trial: Trial, case: Case, seed: int) -> dict:
     if verdict.passed:
         return {"passed": True, "error": verdict.error, "bound": verdict.bound, "margin": verdict.margin}
     b, h, row, col = verdict.where
+    off = f"off by {verdict.error:.3g}" if math.isfinite(verdict.error) else "not finite"
     message = (
         f"{inputs.label}: out[b={b}, h={h}, row={row}, col={col}] = {answer.out[verdict.where]:.6g}, "
-        f"expected {ref.out[verdict.where]:.6g}, off by {verdict.error:.3g}, allowed {verdict.bound:.3g}; "
+        f"expected {ref.out[verdict.where]:.6g}, {off}, allowed {verdict.bound:.3g}; "
         f"{verdict.reason}. {explain(inputs, answer.out, ref, verdict)}"
     )
     margin = verdict.margin if math.isfinite(verdict.margin) else 0.0
