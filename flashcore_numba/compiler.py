@@ -55,8 +55,7 @@ class CompiledKernel:
 
 
 class Compiler:
-    """An executor that runs nothing: `kernels` collects each launched kernel, compiled for its argument
-    types.
+    """An executor that runs nothing: `kernels` collects each launched kernel, compiled for its arguments.
 
     NumPy arrays stand in for the GPU's, and may be of any size: nothing reads them. Needs the NVVM and
     nvJitLink libraries of an extra (cuda12, cuda13), but neither driver nor GPU. Where nvJitLink is missing,
@@ -82,11 +81,11 @@ class Compiler:
 
 
 def _type(value: Any) -> Any:
-    """The Numba type under which `Gpu` passes this argument; Numba types a broadcast array as strided."""
+    """The Numba type under which `Gpu` passes this argument."""
     if not isinstance(value, np.ndarray):
         return typeof(value, Purpose.argument)
-    contiguous = value.flags.c_contiguous and 0 not in value.strides
-    return Array(numpy_support.from_dtype(value.dtype), value.ndim, "C" if contiguous else "A")
+    layout = "C" if value.flags.c_contiguous else "A"
+    return Array(numpy_support.from_dtype(value.dtype), value.ndim, layout)
 
 
 @lru_cache(maxsize=512)
@@ -103,8 +102,7 @@ def _compile(kernel: Any, argument_types: tuple, capability: tuple[int, int]) ->
 def _device(capability: tuple[int, int]) -> Iterator[None]:
     """Let Numba believe, in this thread and for a while, that a GPU of this compute capability is current.
 
-    Numba's compiler asks the current context for nothing but that, even for a function that it only
-    translates.
+    Its compiler asks the current context for nothing else, even where it only translates.
     """
     runtime = devices._runtime
     attached = runtime._get_attached_context()
@@ -119,7 +117,7 @@ def _assemble(library: Any, options: dict, target: tuple, ptx: str) -> str:
     """The assembler's `-v` report for what Numba would load: link-time optimised code where it does that."""
     arch = "sm_{}{}{}".format(*target)
     if not _found("nvJitLink"):
-        return _ptxas(ptx, arch)
+        return _ptxas(ptx, arch, options.get("max_registers"))
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     optimised = bool(options.get("lto"))
@@ -152,7 +150,7 @@ def _found(library: str) -> bool:
     return True
 
 
-def _ptxas(ptx: str, arch: str) -> str:
+def _ptxas(ptx: str, arch: str, max_registers: int | None) -> str:
     program = shutil.which("ptxas")
     if program is None:
         return ""
@@ -161,6 +159,8 @@ def _ptxas(ptx: str, arch: str) -> str:
         with open(source, "w") as file:
             file.write(ptx)
         command = [program, "-v", f"-arch={arch}", "-o", os.path.join(folder, "kernel.cubin"), source]
+        if max_registers:
+            command.append(f"--maxrregcount={max_registers}")
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
 

@@ -86,13 +86,17 @@ class Gpu:
 
 
 def _place(array: Any) -> tuple[Any, Any]:
-    return _numba_view(array.data.ptr, array.shape, array.strides, array.dtype.str, array.device.id)
+    # No strides means contiguous: Numba would trip over a stray stride of an axis of length one.
+    strides = None if array.flags.c_contiguous else array.strides
+    return _numba_view(array.data.ptr, array.shape, strides, array.dtype.str, array.device.id)
 
 
 # A view describes memory without owning it, so one that outlives its memory harms nobody. Making one costs
 # more than a launch. Given the CuPy array itself, Numba would wait for its stream: a CUDA graph forbids that.
 @lru_cache(maxsize=1024)
-def _numba_view(pointer: int, shape: tuple, strides: tuple, typestr: str, device: int) -> tuple[Any, Any]:
+def _numba_view(
+    pointer: int, shape: tuple, strides: tuple | None, typestr: str, device: int
+) -> tuple[Any, Any]:
     """A Numba device array over this memory, and its Numba type; `device` tells equal addresses apart."""
     interface = {
         "version": 3,

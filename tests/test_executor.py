@@ -1,5 +1,7 @@
 """The simulator and the compiler as executors of the same launch function."""
 
+import subprocess
+
 import numpy as np
 import pytest
 from numba import cuda, float32
@@ -164,3 +166,33 @@ def test_no_device_stays_attached():
 
     Compiler().launch(double_kernel, 1, 32, *np.empty((2, 8), np.float32))
     assert devices._runtime._get_attached_context() is None
+
+
+def test_ptxas_on_the_path_gives_the_same_report(monkeypatch):
+    """The fallback runs the program it finds, on the PTX; a stand-in answers with a report of ptxas."""
+    found = compiler._found
+    report = """ptxas info    : Compiling entry function 'k' for 'sm_90a'
+    16 bytes stack frame, 24 bytes spill stores, 40 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 16 bytes stack, 2048 bytes smem"""
+    seen = []
+
+    def run(command, **options):
+        with open(command[-1]) as file:
+            seen.append((command[0], command[2], ".visible .entry" in file.read()))
+        return subprocess.CompletedProcess(command, 0, "", report)
+
+    monkeypatch.setattr(compiler, "_found", lambda library: library != "nvJitLink" and found(library))
+    monkeypatch.setattr(compiler.shutil, "which", lambda program: f"/bin/{program}")
+    monkeypatch.setattr(compiler.subprocess, "run", run)
+    compiler._compile.cache_clear()
+    executor = Compiler()
+    executor.launch(double_kernel, 1, 32, *np.empty((2, 8), np.float32), shared_bytes=100)
+    compiler._compile.cache_clear()
+    (kernel,) = executor.kernels
+    assert seen == [("/bin/ptxas", "-arch=sm_90a", True)]
+    assert (kernel.registers, kernel.spill_bytes, kernel.stack_bytes, kernel.shared_bytes) == (
+        64,
+        64,
+        16,
+        2148,
+    )
