@@ -1,0 +1,23 @@
+"""Runs Numba CUDA kernels without a GPU, counts what they do and reports what is wrong with them.
+
+The unchanged source of a kernel is rewritten in memory and executed with all lanes as NumPy vectors under
+masks.
+"""
+
+from .launch import Event, Launch, simulate
+from .memory import ScratchArray, scratch
+from .problems import KINDS, Problem, SimulationError, Unsupported
+from .report import Row
+
+__all__ = [
+    "KINDS",
+    "Event",
+    "Launch",
+    "Problem",
+    "Row",
+    "ScratchArray",
+    "SimulationError",
+    "Unsupported",
+    "scratch",
+    "simulate",
+]

@@ -1,0 +1,279 @@
+"""Loads and stores: addresses with checked bounds, recorded for counting and for the race check."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .memory import LocalArray, View
+
+__all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
+
+LOAD, STORE, ATOMIC = range(3)
+FLUSH_LANES = 2_000_000  # accesses kept before they are counted, a bound on memory
+ndarray = np.ndarray
+
+
+class Access(NamedTuple):
+    """One access by a group of lanes: `width` neighbours from `element` on, one value or one a lane."""
+
+    site: int
+    op: int
+    element: object
+    mask: object
+    lanes: object
+    warp_syncs: object
+    epoch: object
+    width: int
+    memory: object
+
+
+def _as_tuple(index) -> tuple:
+    return index if type(index) is tuple else (index,)
+
+
+def _wrong_rank(array, index: tuple) -> IndexError:
+    return IndexError(f"{array.name} has {len(array.shape)} dimensions and is indexed with {len(index)}")
+
+
+class Accesses:
+    """The memory part of `Lanes`."""
+
+    def address(self, view: View, index: tuple, site: int):
+        """The element's number in its memory: a Python integer, or one a lane. Every index is checked."""
+        offset, vector = view.offset, None
+        if len(index) != len(view.shape):
+            raise _wrong_rank(view, index)
+        for i, extent, stride in zip(index, view.shape, view.strides, strict=True):
+            if type(i) is ndarray:
+                scaled = self._checked(view, index, site, i, extent, stride)
+                vector = scaled if vector is None else vector + scaled
+            elif 0 <= i < extent:
+                offset = offset + int(i) * stride
+            else:
+                self._out_of_bounds(view, index, site, self.active())
+        if vector is None:
+            return offset
+        return vector + offset if type(offset) is ndarray or offset else vector
+
+    def _checked(self, view, index, site, i, extent, stride):
+        """i * stride, checked against the extent; a vector never changes, so its identity is a cache key."""
+        hit = self.index_cache.get((id(i), extent, stride))
+        if hit is not None and hit[0] is i and (hit[2] is None or hit[2] is self.mask):
+            return hit[1]
+        bad = (i < 0) | (i >= extent)
+        if self.mask is not None:
+            bad &= self.mask
+        if bad.any():
+            self._out_of_bounds(view, index, site, bad)
+        if len(self.index_cache) > 500:
+            self.index_cache.clear()
+        scaled = i if stride == 1 else i * stride
+        self.index_cache[id(i), extent, stride] = (i, scaled, self.mask)
+        return scaled
+
+    def _out_of_bounds(self, array, index, site, bad):
+        lane = int(np.flatnonzero(bad)[0])
+        where = ", ".join(str(int(i[lane] if type(i) is ndarray else i)) for i in index)
+        text = f"index [{where}] of {array.name}, shape {array.shape}, {self._whom(bad)}"
+        self.launch.problem("out of bounds", site, None, text, fatal=True)
+
+    def _whom(self, bad: np.ndarray) -> str:
+        """The first of these lanes, and how many there are."""
+        return f"{self.who(int(np.flatnonzero(bad)[0]))}; {int(bad.sum())} thread(s)"
+
+    def _record(self, memory, site, op, element, width=1):
+        launch = self.launch
+        access = Access(site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory)
+        memory.log.append(access)
+        if launch.recording:
+            launch.record_event(access)
+        allocation = memory.allocation
+        if launch.races:
+            allocation.recent.append(access)
+            allocation.recent_lanes += self.n
+        if op != LOAD:
+            allocation.written = allocation.ever_written = True
+        memory.logged_lanes += self.n
+        if memory.logged_lanes > FLUSH_LANES:
+            launch.flush(memory)
+
+    def view(self, array, index, site: int):
+        """`a[1:5]`, or `a[i]` of a two-dimensional array: a window on the same memory."""
+        if type(array) is LocalArray:
+            return array.part(index)
+        if type(array) is not View:
+            return array[index]
+        index = _as_tuple(index)
+        if len(index) > len(array.shape):
+            raise _wrong_rank(array, index)
+        offset, shape, strides = array.offset, [], []
+        for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+            i = index[axis] if axis < len(index) else slice(None)
+            if isinstance(i, slice):
+                if any(type(bound) is ndarray for bound in (i.start, i.stop, i.step)):
+                    raise TypeError("a slice with different bounds in different threads")
+                begin, end, step = i.indices(extent)
+                offset = offset + begin * stride
+                shape.append(len(range(begin, end, step)))
+                strides.append(stride * step)
+            else:
+                row = View(array.memory, 0, (extent,), (stride,))
+                offset = offset + self.address(row, (i,), site)
+        return View(array.memory, offset, shape, strides)
+
+    def load(self, array, index, site: int):
+        """`array[index]`."""
+        if type(array) is LocalArray:
+            return self._local_load(array, index, site)
+        if type(array) is not View:
+            return array[index]
+        index = _as_tuple(index)
+        if len(index) < len(array.shape):
+            return self.view(array, index, site)
+        element, memory = self.address(array, index, site), array.memory
+        if self.launch.counting:
+            self._record(memory, site, LOAD, element)
+        if memory.written is not None:
+            self._check_written(memory, element, site)
+        if type(element) is not ndarray:
+            value = memory.flat[element]
+            return int(value) if value.dtype.kind in "iu" else value
+        # Inactive lanes may hold any address: take clips it and their value is never used.
+        value = memory.flat.take(element, mode="clip")
+        if value.dtype.kind in "iu" and value.dtype != np.uint64:
+            value = value.astype(np.int64, copy=False)
+        return value
+
+    def _check_written(self, memory, element, site, width=1):
+        known = memory.written[:, 0]
+        if width == 1:
+            known = known.take(element, mode="clip")
+        else:
+            known = known.reshape(-1, width).all(1).take(element // width, mode="clip")
+        if known.all():
+            return
+        bad = ~np.broadcast_to(known, self.n) & self.active()
+        if bad.any():
+            lane = int(np.flatnonzero(bad)[0])
+            cell = int(element[lane] if type(element) is ndarray else element) % memory.block_size
+            text = f"{memory.name} element {cell} was never written, {self._whom(bad)}"
+            self.launch.problem("uninitialised read", site, None, text)
+
+    def store(self, array, index, value, site: int):
+        """`array[index] = value`; lanes that share an address: the last wins (reverse: the first)."""
+        if type(array) is LocalArray:
+            self._local_store(array, index, value, site)
+            return
+        if type(array) is not View:
+            raise TypeError("an assignment to an element of something that is not an array")
+        element, memory = self.address(array, _as_tuple(index), site), array.memory
+        if self.launch.counting:
+            self._record(memory, site, STORE, element)
+        where, what = self._lanes_to_store(element, value)
+        memory.flat[where] = what
+        if memory.written is not None:
+            memory.written[where] = True
+
+    def _lanes_to_store(self, element, value):
+        mask, reverse = self.mask, self.launch.reverse
+        if type(element) is not ndarray:
+            if type(value) is ndarray:
+                value = value[self.active()][0 if reverse else -1]
+            return element, value
+        if mask is not None:
+            element = element[mask]
+            if type(value) is ndarray:
+                value = value[mask]
+        if reverse and type(value) is ndarray:
+            element, value = element[::-1], value[::-1]
+        return element, value
+
+    # Wide accesses (flashcore_numba.wide)
+
+    def _wide_address(self, array, index, site, op, width, dtype):
+        index = _as_tuple(index)
+        if type(array) is not View or array.dtype != dtype or array.strides[-1:] != (1,):
+            found = f"shape {array.shape}, {array.dtype}"
+            raise TypeError(f"a wide access wants {dtype} and a contiguous last dimension, not {found}")
+        self.address(array, (*index[:-1], index[-1] + (width - 1)), site)
+        element, memory = self.address(array, index, site), array.memory
+        bad = np.broadcast_to(np.asarray(element) % width != 0, self.n) & self.active()
+        if bad.any():
+            lane = int(np.flatnonzero(bad)[0])
+            first = int(np.broadcast_to(element, self.n)[lane])
+            text = (
+                f"{memory.name}: a {width * memory.itemsize}-byte access must start at a multiple of "
+                f"{width} elements, not at {first}, {self._whom(bad)}"
+            )
+            self.launch.problem("misaligned", site, None, text, fatal=True)
+        if self.launch.counting:
+            self._record(memory, site, op, element, width)
+        return element, memory
+
+    def wide_load(self, width: int, dtype: str, site: int, array, index):
+        """`width` neighbours from `array[index]` on, as a tuple of float32."""
+        element, memory = self._wide_address(array, index, site, LOAD, width, dtype)
+        if memory.written is not None:
+            self._check_written(memory, element, site, width)
+        rows = memory.flat[: len(memory.flat) // width * width].reshape(-1, width)
+        values = rows.take(element // width, axis=0, mode="clip").astype(np.float32, copy=False)
+        return tuple(np.ascontiguousarray(values.T)) if values.ndim == 2 else tuple(values)
+
+    def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
+        """Store `width` values at `array[index]` and its neighbours."""
+        element, memory = self._wide_address(array, index, site, STORE, width, dtype)
+        for k, value in enumerate(values):
+            where, what = self._lanes_to_store(element + k, value)
+            memory.flat[where] = what
+            if memory.written is not None:
+                memory.written[where] = True
+
+    # Local arrays
+
+    def _local_index(self, array: LocalArray, index, site):
+        index = _as_tuple(index)
+        if len(index) != len(array.shape):
+            raise _wrong_rank(array, index)
+        vector = False
+        for i, extent in zip(index, array.shape, strict=True):
+            if type(i) is not ndarray and 0 <= i < extent:
+                continue
+            bad = ((i < 0) | (i >= extent)) & self.active()
+            if bad.any():
+                self._out_of_bounds(array, index, site, bad)
+            vector = True
+        if not vector:
+            return index
+        active = self.active()
+        return (*(np.where(active, i, 0) for i in index), np.arange(self.n))
+
+    def _local_load(self, array: LocalArray, index, site):
+        if len(_as_tuple(index)) < len(array.shape):
+            return array.part(index)
+        index = self._local_index(array, index, site)
+        if not array.complete:
+            self._check_local(array, index, site)
+        value = array.data[index]
+        if value.dtype.kind in "iu":
+            return value.astype(np.int64)
+        return value.copy() if value.base is not None else value
+
+    def _check_local(self, array: LocalArray, index, site):
+        array.complete = bool(array.written.all())
+        if array.complete:
+            return
+        bad = ~array.written[index] & self.active()
+        if bad.any():
+            text = f"an element of a local array was never written, {self._whom(bad)}"
+            self.launch.problem("uninitialised read", site, None, text)
+
+    def _local_store(self, array: LocalArray, index, value, site):
+        index = self._local_index(array, index, site)
+        if self.mask is None:
+            array.data[index] = value
+            if not array.complete:
+                array.written[index] = True
+            return
+        array.data[index] = np.where(self.mask, value, array.data[index])
+        if not array.complete:
+            array.written[index] |= self.mask

@@ -1,0 +1,55 @@
+"""Floating-point operations of a kernel: computed with Numba's types, and counted.
+
+Numba computes `float32 * int` in float64, where NumPy keeps float32: a scalar integer operand widens the
+result here too, so the count shows the fp64 instructions that the GPU would execute.
+"""
+
+import operator
+
+import numpy as np
+
+__all__ = ["Arithmetic"]
+
+
+def _widen(x):
+    return x if type(x) is int else x.astype(np.float64)
+
+
+def _counted(kind: str, compute):
+    """A method that computes, and counts one `kind` operation an active lane when the result is floating."""
+
+    def run(self, *operands):
+        *values, site = operands
+        value = compute(*values)
+        if type(value) is float:
+            value = np.float64(value)
+        dtype = getattr(value, "dtype", None)
+        if dtype is None or dtype.kind != "f":
+            return value
+        if dtype.itemsize < 8 and int in map(type, values):
+            value = compute(*map(_widen, values))
+        if self.launch.counting:
+            self.launch.counter.operation(kind, site, value.itemsize, self)
+        return value
+
+    return run
+
+
+class Arithmetic:
+    """The arithmetic part of `Lanes`; the last argument of each method is the site."""
+
+    add = _counted("add", operator.add)
+    subtract = _counted("add", operator.sub)
+    multiply = _counted("mul", operator.mul)
+    divide = _counted("div", lambda a, b: np.true_divide(a, b) if type(a) is type(b) is int else a / b)
+    # a * b + c and its relatives are one fused multiply-add on the GPU.
+    multiply_add = _counted("fma", lambda a, b, c: a * b + c)
+    multiply_subtract = _counted("fma", lambda a, b, c: a * b - c)
+    subtract_product = _counted("fma", lambda a, b, c: c - a * b)
+
+    def count(self, kind: str, site: int, value):
+        """Count one `kind` operation (exp, sqrt, ...) for a value already computed."""
+        dtype = getattr(value, "dtype", None)
+        if dtype is not None and dtype.kind == "f" and self.launch.counting:
+            self.launch.counter.operation(kind, site, value.itemsize, self)
+        return value

@@ -1,0 +1,183 @@
+"""Counting: what the recorded accesses and operations cost.
+
+A warp request is one row of 32 addresses. Global memory moves sectors of 32 bytes; shared memory serves one
+wavefront a cycle, in which each of its 32 banks delivers one 4-byte word to any number of lanes (CUDA C++
+Programming Guide, "Shared Memory"). 8- and 16-byte accesses count per half and quarter warp, with broadcast
+across them: what an H200 does under Nsight Compute.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from .memory import GLOBAL, SHARED, Memory
+
+__all__ = ["SECTOR", "Counter", "Traffic"]
+
+SECTOR, BANKS, WORD, WARP = 32, 32, 4, 32
+ROWS = 1024  # logged accesses counted at a time
+HASH = np.random.default_rng(1).integers(-(2**62), 2**62, WARP + 1) | 1
+
+
+@dataclass
+class Traffic:
+    """Totals of one access site.
+
+    `unique` counts each element once a request; `ideal_wavefronts` is what the same bytes would need
+    without bank conflicts; `worst` is the largest number of sectors or wavefronts of one request.
+    """
+
+    space: str = ""
+    array: str = ""
+    itemsize: int = 0
+    requests: int = 0
+    lanes: int = 0
+    unique: int = 0
+    sectors: int = 0
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
+    worst: int = 0
+
+    bytes_requested = property(lambda self: self.lanes * self.itemsize)
+    bytes_needed = property(lambda self: self.unique * self.itemsize)
+    bytes_moved = property(lambda self: self.sectors * SECTOR)
+    conflicts = property(lambda self: self.wavefronts - self.ideal_wavefronts)
+
+
+def _first_of_each(elements: np.ndarray, unit_of=None):
+    """Per row: marks one lane of each distinct unit (element, sector, word) touched; and the sorted units.
+
+    Lanes that take no part hold -1.
+    """
+    ordered = np.sort(elements, axis=1)
+    units = ordered if unit_of is None else unit_of(ordered)
+    present = ordered >= 0
+    new = present.copy()
+    new[:, 1:] &= (units[:, 1:] != units[:, :-1]) | ~present[:, :-1]
+    return new, units
+
+
+def _wavefronts(elements: np.ndarray, itemsize: int):
+    """Per request: its wavefronts (distinct words of the busiest bank), and the fewest possible.
+
+    Narrow neighbours share a word; an 8- or 16-byte element spans two or four banks.
+    """
+    unit = max(WORD, itemsize)
+    new, words = _first_of_each(elements, lambda e: e * itemsize // unit)
+    banks = BANKS * WORD // unit
+    row = np.broadcast_to(np.arange(len(elements))[:, None], elements.shape)
+    slots = (row * banks + words % banks)[new]
+    per_bank = np.bincount(slots, minlength=len(elements) * banks).reshape(-1, banks)
+    return per_bank.max(1), -(-new.sum(1) // banks)
+
+
+class Counter:
+    """All counts of one launch, by site."""
+
+    def __init__(self):
+        self.traffic: dict[tuple[int, int], Traffic] = defaultdict(Traffic)  # (site, op)
+        self.barriers: dict[int, int] = defaultdict(int)
+        self.collectives: dict[tuple[str, int], int] = defaultdict(int)  # (kind, site)
+        self.operations: dict[tuple[str, int, int], int] = defaultdict(int)  # (kind, bits, site)
+        self.local_bytes: dict[int, int] = {}
+        self.shared_bytes: dict = {}
+        self.footprint: dict[str, np.ndarray] = {}  # array name -> which sectors were ever touched
+        self._active_cache: dict = {}
+
+    def active(self, lanes, mask) -> tuple[int, int]:
+        """How many warps have an active lane, and how many lanes are active."""
+        if mask is None:
+            return lanes.n // WARP, lanes.n
+        hit = self._active_cache.get(id(mask))
+        if hit is None or hit[0] is not mask:
+            if len(self._active_cache) > 1000:
+                self._active_cache.clear()
+            warps = int(mask.reshape(-1, WARP).any(1).sum())
+            hit = self._active_cache[id(mask)] = (mask, (warps, int(mask.sum())))
+        return hit[1]
+
+    def operation(self, kind: str, site: int, itemsize: int, lanes):
+        self.operations[kind, itemsize * 8, site] += self.active(lanes, lanes.mask)[1]
+
+    def barrier(self, site: int, lanes):
+        if lanes.launch.counting:
+            self.barriers[site] += self.active(lanes, lanes.mask)[0]
+
+    def collective(self, kind: str, site: int, lanes):
+        if lanes.launch.counting:
+            self.collectives[kind, site] += self.active(lanes, lanes.mask)[0]
+
+    def count(self, memory: Memory, log: list):
+        """Count accesses to one memory, all those of one site together."""
+        by_site = defaultdict(list)
+        for access in log:
+            by_site[access.site, access.op, access.width].append(access)
+        for (site, op, width), accesses in by_site.items():
+            traffic = self.traffic[site, op]
+            traffic.space, traffic.array = memory.space, memory.name
+            traffic.itemsize = width * memory.itemsize
+            vectors = [access for access in accesses if isinstance(access.element, np.ndarray)]
+            single = [access for access in accesses if not isinstance(access.element, np.ndarray)]
+            self._count_broadcasts(memory, traffic, single)
+            for start in range(0, len(vectors), ROWS):
+                self._count_vectors(memory, traffic, vectors[start : start + ROWS], width)
+
+    def _count_broadcasts(self, memory, traffic, accesses):
+        """One address for all lanes: one sector, one wavefront."""
+        for access in accesses:
+            warps, lanes = self.active(access.lanes, access.mask)
+            traffic.requests += warps
+            traffic.lanes += lanes
+            traffic.unique += warps
+            traffic.worst = max(traffic.worst, 1)
+            if memory.space == GLOBAL:
+                traffic.sectors += warps
+            else:
+                traffic.wavefronts += warps
+                traffic.ideal_wavefronts += warps
+        if accesses and memory.space == GLOBAL:
+            self._touch(memory, np.array([int(access.element) for access in accesses]))
+
+    def _count_vectors(self, memory, traffic, accesses, width):
+        elements = np.concatenate([access.element for access in accesses]).reshape(-1, WARP)
+        if any(access.mask is not None for access in accesses):
+            masks = [np.ones(a.lanes.n, bool) if a.mask is None else a.mask for a in accesses]
+            on = np.concatenate(masks).reshape(-1, WARP)
+            elements = np.where(on, elements, -width)[on.any(1)]
+        if memory.space == GLOBAL:
+            self._touch(memory, elements[elements >= 0] if elements.min() < 0 else elements)
+        if width > 1:
+            elements = elements // width
+        itemsize, base = traffic.itemsize, memory.base
+        elements, times = self._distinct(elements, itemsize, base)
+
+        def total(per_request):
+            return int((times * per_request).sum())
+
+        traffic.requests += int(times.sum())
+        traffic.lanes += total((elements >= 0).sum(1))
+        traffic.unique += total(_first_of_each(elements)[0].sum(1))
+        if memory.space == GLOBAL:
+            sectors = _first_of_each(elements, lambda e: (e * itemsize + base) // SECTOR)[0].sum(1)
+            traffic.sectors += total(sectors)
+            traffic.worst = max(traffic.worst, int(sectors.max()))
+        elif memory.space == SHARED:
+            wavefronts, ideal = _wavefronts(elements, itemsize)
+            traffic.wavefronts += total(wavefronts)
+            traffic.ideal_wavefronts += total(ideal)
+            traffic.worst = max(traffic.worst, int(wavefronts.max()))
+
+    def _distinct(self, elements, itemsize, base):
+        """Requests of one shape and alignment cost the same: one of each kind, and how often it occurs."""
+        top = elements.max(1)
+        shape = np.where(elements < 0, 1, elements - top[:, None]) @ HASH[:WARP]
+        shape += (top * itemsize + base) % (BANKS * WORD) * HASH[WARP]
+        _, first, times = np.unique(shape, return_index=True, return_counts=True)
+        return elements[first], times
+
+    def _touch(self, memory, elements):
+        """Mark sectors as touched; an allocation starts on a sector boundary."""
+        sectors = -(-memory.flat.nbytes // SECTOR) + 1
+        touched = self.footprint.setdefault(memory.name, np.zeros(sectors, bool))
+        touched[elements * memory.itemsize // SECTOR] = True

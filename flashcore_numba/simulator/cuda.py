@@ -1,0 +1,327 @@
+"""What stands for `numba.cuda` inside a kernel. Every function gets the number of its call site first."""
+
+import math
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+
+from .access import ATOMIC
+from .memory import LocalArray, View
+from .vecmath import as_dtype, fused
+
+__all__ = ["BARRIERS", "SUPPORTED", "Arrival", "CudaModule"]
+
+WARP = 32
+BITS = np.arange(WARP)
+BARRIERS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"}
+SUPPORTED = BARRIERS | {
+    *("threadIdx", "blockIdx", "blockDim", "gridDim", "laneid", "warpsize", "grid", "gridsize"),
+    *("shared", "local", "const", "atomic", "syncwarp"),
+    *("threadfence", "threadfence_block", "threadfence_system"),
+    *("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"),
+    *("all_sync", "any_sync", "eq_sync", "ballot_sync", "activemask", "lanemask_lt"),
+    *("fma", "popc", "brev", "clz", "ffs", "cbrt", "selp"),
+    *("ldca", "ldcg", "ldcs", "ldlu", "ldcv", "stcg", "stcs", "stwb", "stwt"),
+}
+"""The names of `numba.cuda` that a kernel may use."""
+
+ATOMICS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "max": np.fmax,
+    "min": np.fmin,
+    "and_": np.bitwise_and,
+    "or_": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "exch": lambda old, value: value,
+    "inc": lambda old, limit: np.where(old >= limit, 0, old + 1),
+    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1),
+}
+
+
+class Arrival(NamedTuple):
+    """One warp at a barrier: where, and what it brings to a reduction over the block."""
+
+    site: int
+    name: str
+    here: np.ndarray
+    predicate: object
+
+
+def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):
+    """The result of a barrier with a reduction; one row a block."""
+    votes = predicates.astype(bool)
+    if name == "syncthreads_count":
+        return (votes & here).sum(1)
+    if name == "syncthreads_and":
+        return (votes | ~here).all(1).astype(np.int64)
+    return (votes & here).any(1).astype(np.int64)
+
+
+class CudaModule:
+    """The CUDA names a kernel uses, for one group of lanes."""
+
+    warpsize = WARP
+
+    def __init__(self, lanes):
+        self.lanes, self.launch = lanes, lanes.launch
+        self.threadIdx, self.blockIdx = lanes.threadIdx, lanes.blockIdx
+        self.laneid = lanes.tid % WARP
+        (bx, by, bz), (gx, gy, gz) = self.launch.block, self.launch.grid
+        self.blockDim = SimpleNamespace(x=bx, y=by, z=bz)
+        self.gridDim = SimpleNamespace(x=gx, y=gy, z=gz)
+        self.shared = SimpleNamespace(array=self._shared_array)
+        self.local = SimpleNamespace(array=self._local_array)
+        self.const = SimpleNamespace(array_like=lambda site, array: array)
+        atomics = {name: self._atomic(update) for name, update in ATOMICS.items()}
+        self.atomic = SimpleNamespace(
+            cas=self._atomic_cas, compare_and_swap=self._compare_and_swap, **atomics
+        )
+
+    def grid(self, site, ndim):
+        """Absolute thread position; threads vary fastest along x."""
+        position = tuple(
+            getattr(self.threadIdx, axis) + getattr(self.blockIdx, axis) * getattr(self.blockDim, axis)
+            for axis in "xyz"[:ndim]
+        )
+        return position[0] if ndim == 1 else position
+
+    def gridsize(self, site, ndim):
+        size = tuple(getattr(self.blockDim, axis) * getattr(self.gridDim, axis) for axis in "xyz"[:ndim])
+        return size[0] if ndim == 1 else size
+
+    # Memory
+
+    def _shared_array(self, site, shape, dtype, alignment=None):
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        memory, shape = self.lanes.group.shared_memory(site, shape, as_dtype(dtype))
+        several = len(self.lanes.group.blocks) > 1
+        return View(memory, self.lanes.block * memory.block_size if several else 0, shape)
+
+    def _local_array(self, site, shape, dtype, alignment=None):
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        dtype = as_dtype(dtype)
+        self.launch.counter.local_bytes[site] = math.prod(shape) * dtype.itemsize
+        return LocalArray(shape, dtype, self.lanes.n)
+
+    def _cached_load(self, site, array, index):
+        return self.lanes.load(array, index, site)
+
+    def _cached_store(self, site, array, index, value):
+        self.lanes.store(array, index, value, site)
+
+    ldca = ldcg = ldcs = ldlu = ldcv = _cached_load
+    stcg = stcs = stwb = stwt = _cached_store
+
+    def threadfence(self, site):
+        pass
+
+    threadfence_block = threadfence_system = threadfence
+
+    # Barriers
+
+    def _barrier(self, site, name="syncthreads", predicate=0):
+        lanes, group = self.lanes, self.lanes.group
+        here = lanes.active()
+        complete = self._check_arrival(site, here)
+        self.launch.counter.barrier(site, lanes)
+        if group.scheduled:
+            return Arrival(site, name, here, predicate)
+        if complete:
+            group.end_epoch()
+        else:
+            lanes.epoch = lanes.epoch + here
+        if name == "syncthreads":
+            return None
+        blocks = len(group.blocks)
+        votes = np.broadcast_to(predicate, lanes.n).reshape(blocks, -1)
+        return np.repeat(reduce_block(name, votes, here.reshape(blocks, -1)), lanes.n // blocks)
+
+    def _check_arrival(self, site, here) -> bool:
+        """Report blocks whose threads do not arrive together; True when all blocks of the group are here."""
+        lanes = self.lanes
+        returned = lanes.top.returned
+        alive = lanes.without(lanes.everyone, returned)
+        if lanes.mask is alive and returned is None:
+            return True
+        alive = np.ones(lanes.n, bool) if alive is None else alive
+        blocks = len(lanes.group.blocks)
+
+        def by_block(mask):
+            return mask.reshape(blocks, -1)
+
+        arriving = np.repeat(by_block(here).any(1), lanes.n // blocks)
+        missing = arriving & alive & ~here
+        if missing.any():
+            first, other = int(np.flatnonzero(here)[0]), int(np.flatnonzero(missing)[0])
+            cause = f": the branch at line {lanes.divided_at[-1]} divided them" if lanes.divided_at else ""
+            text = (
+                f"{int(here.sum())} thread(s), e.g. {lanes.who(first)}, wait here; "
+                f"{int(missing.sum())}, e.g. {lanes.who(other)}, do not come{cause}"
+            )
+            self.launch.problem("divergent barrier", site, None, text, fatal=True)
+        if returned is not None and (arriving & returned).any():
+            left = int((arriving & returned).sum())
+            text = f"{left} thread(s) of the block returned before this barrier"
+            self.launch.problem("barrier after exit", site, None, text)
+        return np.array_equal(here, alive)
+
+    def syncthreads(self, site):
+        return self._barrier(site)
+
+    def syncthreads_count(self, site, predicate):
+        return self._barrier(site, "syncthreads_count", predicate)
+
+    def syncthreads_and(self, site, predicate):
+        return self._barrier(site, "syncthreads_and", predicate)
+
+    def syncthreads_or(self, site, predicate):
+        return self._barrier(site, "syncthreads_or", predicate)
+
+    def syncwarp(self, site, mask=0xFFFFFFFF):
+        """Orders the accesses of a warp's lanes before and after it."""
+        lanes = self.lanes
+        self._check_members(site, mask)
+        self.launch.counter.collective("syncwarp", site, lanes)
+        lanes.warp_syncs = lanes.warp_syncs + lanes.active()
+
+    # Warp shuffles and votes
+
+    def _check_members(self, site, mask):
+        """The mask must name every executing lane, and every lane it names must execute or have exited."""
+        lanes = self.lanes
+        if lanes.mask is None and type(mask) is int and mask & 0xFFFFFFFF == 0xFFFFFFFF:
+            return
+        here = lanes.per_warp(lanes.active())
+        masks = lanes.per_warp(mask).astype(np.int64)
+        first = np.take_along_axis(masks, here.argmax(1)[:, None], 1)
+        named = (first >> BITS & 1).astype(bool)
+        alive = lanes.without(lanes.everyone, lanes.top.returned)
+        alive = lanes.per_warp(True if alive is None else alive)
+        wrong = (here & (~named | (masks != first))) | (named & alive & ~here)
+        wrong &= here.any(1)[:, None]
+        if wrong.any():
+            cause = f" (branch at line {lanes.divided_at[-1]})" if lanes.divided_at else ""
+            lane = int(np.flatnonzero(wrong.ravel())[0])
+            text = f"the mask does not name the lanes that execute the call{cause}, e.g. {lanes.who(lane)}"
+            self.launch.problem("warp mask", site, None, text)
+
+    def _shuffle(self, site, mask, value, source):
+        lanes = self.lanes
+        own = lanes.per_warp(self.laneid)
+        source = lanes.per_warp(source)
+        source = np.where((source >= 0) & (source < WARP), source, own)
+        self._check_members(site, mask)
+        self.launch.counter.collective("shuffle", site, lanes)
+        return np.take_along_axis(lanes.per_warp(value), source, 1).ravel()
+
+    def shfl_sync(self, site, mask, value, lane):
+        return self._shuffle(site, mask, value, np.asarray(lane) % WARP)
+
+    def shfl_xor_sync(self, site, mask, value, distance):
+        return self._shuffle(site, mask, value, self.laneid ^ distance)
+
+    def shfl_up_sync(self, site, mask, value, distance):
+        return self._shuffle(site, mask, value, self.laneid - distance)
+
+    def shfl_down_sync(self, site, mask, value, distance):
+        return self._shuffle(site, mask, value, self.laneid + distance)
+
+    def _vote(self, site, mask, predicate, reduce):
+        lanes = self.lanes
+        self._check_members(site, mask)
+        self.launch.counter.collective("vote", site, lanes)
+        return np.repeat(reduce(lanes.per_warp(predicate), lanes.per_warp(lanes.active())), WARP)
+
+    def all_sync(self, site, mask, predicate):
+        return self._vote(site, mask, predicate, lambda p, here: (p.astype(bool) | ~here).all(1))
+
+    def any_sync(self, site, mask, predicate):
+        return self._vote(site, mask, predicate, lambda p, here: (p.astype(bool) & here).any(1))
+
+    def eq_sync(self, site, mask, predicate):
+        def agree(p, here):
+            p = p.astype(bool)
+            return (p | ~here).all(1) | (~p | ~here).all(1)
+
+        return self._vote(site, mask, predicate, agree)
+
+    def ballot_sync(self, site, mask, predicate):
+        return self._vote(site, mask, predicate, lambda p, here: ((p.astype(bool) & here) << BITS).sum(1))
+
+    def activemask(self, site):
+        here = self.lanes.per_warp(self.lanes.active())
+        return np.repeat((here << BITS).sum(1), WARP)
+
+    def lanemask_lt(self, site):
+        return (1 << self.laneid) - 1
+
+    # Arithmetic
+
+    def fma(self, site, a, b, c):
+        return self.lanes.count("fma", site, fused(a, b, c))
+
+    def selp(self, site, condition, a, b):
+        return self.lanes.if_exp(condition, a, b)
+
+    def cbrt(self, site, x):
+        return np.cbrt(x)
+
+    def popc(self, site, x):
+        return np.bitwise_count(np.asarray(x) & 0xFFFFFFFF).astype(np.int64)
+
+    def brev(self, site, x):
+        bits = np.asarray(x)[..., None] >> BITS & 1
+        return (bits << BITS[::-1]).sum(-1)
+
+    def clz(self, site, x):
+        """Leading zeros of a 32-bit integer."""
+        set_bits = (np.asarray(x)[..., None] >> BITS & 1) * (BITS + 1)
+        return WARP - set_bits.max(-1)
+
+    def ffs(self, site, x):
+        """One more than the number of the lowest set bit; 0 for 0."""
+        set_bits = np.asarray(x)[..., None] >> BITS & 1
+        return np.where(set_bits.any(-1), set_bits.argmax(-1) + 1, 0)
+
+    # Atomics
+
+    def _atomic(self, update):
+        def run(site, array, index, value):
+            return self._update(site, array, index, lambda old, k: update(old, k(value)))
+
+        return run
+
+    def _atomic_cas(self, site, array, index, expected, value):
+        def swap(old, k):
+            return np.where(old == k(expected), k(value), old)
+
+        return self._update(site, array, index, swap)
+
+    def _compare_and_swap(self, site, array, expected, value):
+        return self._atomic_cas(site, array, 0, expected, value)
+
+    def _update(self, site, array, index, compute):
+        """Every active lane in turn: element = compute(element, pick); pick(x) is that lane's part of x."""
+        lanes = self.lanes
+        index = index if type(index) is tuple else (index,)
+        element, memory = lanes.address(array, index, site), array.memory
+        if self.launch.counting:
+            lanes._record(memory, site, ATOMIC, element)
+        if memory.written is not None:
+            lanes._check_written(memory, element, site)
+        where = np.broadcast_to(element, lanes.n)
+        order = np.flatnonzero(lanes.active())
+        if self.launch.reverse:
+            order = order[::-1]
+        old = np.zeros(lanes.n, memory.flat.dtype)
+        together = len(np.unique(where[order])) == len(order)
+        for part in [order] if together else order:
+
+            def pick(x, part=part):
+                return np.broadcast_to(x, lanes.n)[part]
+
+            old[part] = memory.flat[where[part]]
+            memory.flat[where[part]] = compute(old[part], pick)
+        return old.astype(np.int64) if old.dtype.kind in "iu" else old

@@ -1,0 +1,200 @@
+"""Expressions of a kernel, rewritten: `a[i]` becomes `_M.load(a, i, site)`, `a and b` a masked choice."""
+
+import ast
+import inspect
+
+import numpy as np
+
+from . import vecmath
+from .cuda import BARRIERS
+from .names import WIDE, Names, call, load_name
+
+__all__ = ["Expressions"]
+
+BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+
+
+def _is_simple(node) -> bool:
+    """May both operands be computed for all lanes? Not when that would touch memory or call anything."""
+    return not any(isinstance(n, ast.Subscript | ast.Call) for n in ast.walk(node))
+
+
+def _has_yield(node) -> bool:
+    return any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node))
+
+
+def _product(node) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+
+
+class Expressions(Names):
+    """The expression part of the rewriter."""
+
+    in_index = False  # index arithmetic is not floating-point work and is not counted
+
+    @property
+    def counts(self) -> bool:
+        return self.program.ops and not self.in_index
+
+    def deferred(self, node, rewritten) -> ast.Lambda:
+        """An operand that only some lanes may evaluate, as a function."""
+        if _has_yield(rewritten):
+            self.error(node, "a barrier inside a conditional expression")
+        no_arguments = ast.arguments([], [], None, [], [], None, [])
+        return ast.Lambda(no_arguments, rewritten)
+
+    def visit_Constant(self, node):
+        if type(node.value) is float:
+            return self.bind(np.float64(node.value))
+        if not isinstance(node.value, int | str | type(None)):
+            self.error(node, f"a {type(node.value).__name__} constant")
+        return node
+
+    def visit_Tuple(self, node):
+        if any(isinstance(element, ast.Starred) for element in node.elts):
+            self.error(node, "a starred element")
+        return ast.Tuple([self.visit(element) for element in node.elts], ast.Load())
+
+    # Calls
+
+    def visit_Call(self, node):
+        found = self.resolve(node.func)
+        if found is None:
+            what = "a method" if isinstance(node.func, ast.Attribute) else "a call of a local value"
+            self.error(node, what)
+        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(
+            k.arg is None for k in node.keywords
+        ):
+            self.error(node, "starred arguments")
+        text = ast.unparse(node)
+        args = [self.visit(arg) for arg in node.args]
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        if found.is_cuda:
+            return self._cuda_call(node, text, found.value, args, keywords)
+        if hasattr(found.value, "py_func"):
+            return self._device_call(found.value, args, keywords)
+        if id(found.value) in WIDE:
+            method, width, dtype = WIDE[id(found.value)]
+            return call(method, width, dtype, self.site(node, text), *args)
+        twin = vecmath.function(found.value)
+        if twin is None and inspect.isfunction(found.value):
+            self.error(node, "a call of a plain Python function (decorate it with @cuda.jit(device=True))")
+        if twin is None:
+            self.error(node, "this function")
+        new = ast.Call(self.bind(twin), args, keywords)
+        operation = vecmath.operation(found.value)
+        return call("count", operation, self.site(node, text), new) if self.counts and operation else new
+
+    def _cuda_call(self, node, text, path, args, keywords):
+        site = ast.Constant(self.site(node, text))
+        new = ast.Call(self.cuda_path(node, path), [site, *args], keywords)
+        if self.program.yields and path in BARRIERS:
+            self.is_generator = True
+            return ast.Yield(new)
+        return new
+
+    def _device_call(self, function, args, keywords):
+        rewritten = self.program.function(function.py_func)
+        new = ast.Call(self.bind(rewritten), [load_name("_M"), *args], keywords)
+        if rewritten.is_generator:
+            self.is_generator = True
+            return ast.YieldFrom(new)
+        return new
+
+    # Arithmetic
+
+    def visit_BinOp(self, node):
+        if isinstance(node.op, ast.MatMult):
+            self.error(node, "the operator @")
+        return self.arithmetic(node, node.op, node.left, node.right)
+
+    def arithmetic(self, node, op, left, right):
+        """An operation on two source expressions; the left one may be already rewritten."""
+        method = BINARY.get(type(op))
+        if not self.counts or method is None:
+            return ast.BinOp(self._operand(left), op, self._operand(right))
+        site = self.site(node)
+        if isinstance(op, ast.Add | ast.Sub):
+            # The compiler fuses a product and a sum into one instruction.
+            if _product(right):
+                method = "multiply_add" if isinstance(op, ast.Add) else "subtract_product"
+                accumulator = self._operand(left)
+                return call(method, self.visit(right.left), self.visit(right.right), accumulator, site)
+            if _product(left):
+                method = "multiply_add" if isinstance(op, ast.Add) else "multiply_subtract"
+                return call(method, self.visit(left.left), self.visit(left.right), self._operand(right), site)
+        return call(method, self._operand(left), self._operand(right), site)
+
+    def _operand(self, node):
+        return node.node if isinstance(node, Rewritten) else self.visit(node)
+
+    def visit_UnaryOp(self, node):
+        if isinstance(node.op, ast.Not):
+            return call("not_", self.visit(node.operand))
+        return ast.UnaryOp(node.op, self.visit(node.operand))
+
+    # Conditions
+
+    def visit_IfExp(self, node):
+        yes, no = self.visit(node.body), self.visit(node.orelse)
+        if not (_is_simple(yes) and _is_simple(no)):
+            yes, no = self.deferred(node, yes), self.deferred(node, no)
+        return call("if_exp", self.visit(node.test), yes, no)
+
+    def visit_BoolOp(self, node):
+        is_and = isinstance(node.op, ast.And)
+        new = self.visit(node.values[-1])
+        for value in reversed(node.values[:-1]):
+            second = new if _is_simple(new) else self.deferred(node, new)
+            new = call("logic", is_and, self.visit(value), second)
+        return new
+
+    def visit_Compare(self, node):
+        if any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            self.error(node, "the operator in")
+        if len(node.ops) == 1:
+            return ast.Compare(self.visit(node.left), node.ops, [self.visit(node.comparators[0])])
+        if not all(map(_is_simple, node.comparators[:-1])):
+            self.error(node, "a chained comparison whose middle reads memory or calls a function")
+        terms = [node.left, *node.comparators]
+        pairs = [
+            ast.copy_location(ast.Compare(left, [op], [right]), node)
+            for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
+        ]
+        return self.visit(ast.copy_location(ast.BoolOp(ast.And(), pairs), node))
+
+    # Subscripts
+
+    def index(self, node):
+        if isinstance(node, ast.Slice):
+            bounds = [
+                self.index(part) if part else ast.Constant(None)
+                for part in (node.lower, node.upper, node.step)
+            ]
+            return ast.Call(self.bind(slice), bounds, [])
+        if isinstance(node, ast.Tuple):
+            return ast.Tuple([self.index(element) for element in node.elts], ast.Load())
+        outside, self.in_index = self.in_index, True
+        new = self.visit(node)
+        self.in_index = outside
+        return new
+
+    def visit_Subscript(self, node):
+        if isinstance(node.value, ast.Attribute) and node.value.attr in ("shape", "strides"):
+            return ast.Subscript(self.visit(node.value), self.index(node.slice), ast.Load())
+        has_slice = any(isinstance(n, ast.Slice) for n in ast.walk(node.slice))
+        method = "view" if has_slice else "load"
+        return call(method, self.visit(node.value), self.index(node.slice), self.site(node))
+
+    def generic_visit(self, node):
+        """Everything that has no method of its own is refused."""
+        if isinstance(node, ast.expr | ast.stmt):
+            self.error(node, f"{type(node).__name__}")
+        return super().generic_visit(node)
+
+
+class Rewritten:
+    """Wraps an expression that is already rewritten, as an operand of `arithmetic`."""
+
+    def __init__(self, node):
+        self.node = node

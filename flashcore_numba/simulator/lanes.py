@@ -1,0 +1,310 @@
+"""Lanes: a group of threads that execute each statement together, and the masks that say who takes part.
+
+A mask is a vector of booleans, one a lane; None stands for everybody and `NOBODY` for an empty set, so that
+code without divergence costs nothing. A value that all lanes share stays a Python or NumPy scalar; a vector
+is never changed in place.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from .access import Accesses
+from .arithmetic import Arithmetic
+from .memory import LocalArray, View
+
+__all__ = ["NOBODY", "UNDEFINED", "Lanes"]
+
+ndarray = np.ndarray
+WARP = 32
+NOBODY = np.zeros(0, bool)
+
+
+class _Undefined:
+    """A local variable before its first assignment."""
+
+    def __repr__(self):
+        return "<a variable before its first assignment>"
+
+
+UNDEFINED = _Undefined()
+
+
+class Branch:
+    """An if statement under way: who came, who takes which side, and the line if they were divided."""
+
+    __slots__ = ("divided_at", "no", "saved", "yes")
+
+    def __init__(self, saved, yes, no, divided_at=None):
+        self.saved, self.yes, self.no, self.divided_at = saved, yes, no, divided_at
+
+
+class Loop:
+    """A loop under way: who entered, who still turns, and who left by break or continue."""
+
+    __slots__ = ("broken", "continued", "divided", "mask", "saved", "site", "turns")
+
+    def __init__(self, mask, site):
+        self.saved = self.mask = mask
+        self.site = site
+        self.broken = self.continued = None
+        self.divided = False
+        self.turns = 0
+
+
+class Frame:
+    """A function call under way: who entered, who returned, and what they returned."""
+
+    __slots__ = ("returned", "saved", "value")
+
+    def __init__(self, saved):
+        self.saved = saved
+        self.returned = self.value = None
+
+
+class Lanes(Accesses, Arithmetic):
+    """The machine that a rewritten kernel calls. `n` lanes of the blocks of `group` run in lockstep."""
+
+    def __init__(self, group, tid: np.ndarray, block: np.ndarray, cuda_class):
+        launch = group.launch
+        self.group, self.launch = group, launch
+        self.n = len(tid)
+        self.tid, self.block = tid, block  # number in the block; index into group.blocks
+        bx, by, bz = launch.block
+        real = tid < bx * by * bz
+        self.everyone = None if real.all() else real
+        self.mask = self.everyone
+        self.gone = None  # lanes that left by return, break or continue
+        self.top: Frame | None = None
+        self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
+        self.index_cache: dict = {}
+        self.ids = (block * launch.padded + tid).astype(np.int64)
+        self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
+        self.epoch = np.zeros(self.n, np.int64)  # barriers that only some of the blocks have passed
+        gx, gy, gz = launch.grid
+        alone = (block == block[0]).all()
+        number = group.blocks[int(block[0])] if alone else np.asarray(group.blocks)[block]
+        self.block_number = np.broadcast_to(number, self.n)
+        self.threadIdx = SimpleNamespace(
+            x=tid % bx if bx > 1 else 0,
+            y=tid // bx % by if by > 1 else 0,
+            z=tid // (bx * by) if bz > 1 else 0,
+        )
+        self.blockIdx = SimpleNamespace(
+            x=number % gx if gx > 1 else 0,
+            y=number // gx % gy if gy > 1 else 0,
+            z=number // (gx * gy) if gz > 1 else 0,
+        )
+        self.cuda = cuda_class(self)
+
+    # Masks
+
+    def some(self) -> bool:
+        """Is any lane active?"""
+        return self.mask is not NOBODY
+
+    def active(self) -> np.ndarray:
+        return np.ones(self.n, bool) if self.mask is None else self.mask
+
+    def without(self, mask, drop):
+        """The lanes of mask that are not in drop."""
+        if drop is None or mask is NOBODY:
+            return mask
+        left = ~drop if mask is None else mask & ~drop
+        return left if left.any() else NOBODY
+
+    def who(self, lane: int) -> str:
+        """How a report names a lane."""
+        return self.launch.thread_name(self.group.blocks[self.block[lane]], int(self.tid[lane]))
+
+    def select(self, old, new):
+        """The value of a variable after an assignment by the active lanes."""
+        if type(new) is float:
+            new = np.float64(new)
+        if self.mask is None or old is UNDEFINED or old is new or self.mask is NOBODY:
+            return new
+        if isinstance(new, tuple):
+            return tuple(map(self.select, old, new))
+        if isinstance(new, View | LocalArray) or new is None:
+            return new
+        if old is None:
+            return new
+        return np.where(self.mask, new, old)
+
+    def uniform(self, value):
+        """The value as a Python integer where all active lanes agree."""
+        if type(value) is not ndarray:
+            return value
+        mine = value if self.mask is None else value[self.mask]
+        return int(mine[0]) if (mine == mine[0]).all() else value
+
+    # if
+
+    def branch(self, condition, line: int) -> Branch:
+        saved = self.mask
+        if type(condition) is not ndarray:
+            return Branch(saved, saved, NOBODY) if condition else Branch(saved, NOBODY, saved)
+        condition = condition.astype(bool, copy=False)
+        yes, no = (condition, ~condition) if saved is None else (condition & saved, ~condition & saved)
+        if not no.any():
+            return Branch(saved, saved, NOBODY)
+        if not yes.any():
+            return Branch(saved, NOBODY, saved)
+        self.divided_at.append(line)
+        return Branch(saved, yes, no, line)
+
+    def enter(self, branch: Branch, side: bool) -> bool:
+        mask = branch.yes if side else branch.no
+        if mask is NOBODY:
+            return False
+        self.mask = mask
+        return True
+
+    def leave(self, branch: Branch):
+        if branch.divided_at is not None:
+            self.divided_at.pop()
+        self.mask = self.without(branch.saved, self.gone)
+
+    def if_exp(self, condition, yes, no):
+        """`yes if condition else no`; an operand with side effects comes as a function."""
+        if type(condition) is not ndarray:
+            chosen = yes if condition else no
+            return chosen() if callable(chosen) else chosen
+        branch, value = self.branch(condition, 0), UNDEFINED
+        for side, operand in ((True, yes), (False, no)):
+            if self.enter(branch, side):
+                value = self.select(value, operand() if callable(operand) else operand)
+        self.leave(branch)
+        return value
+
+    def logic(self, is_and: bool, a, b):
+        """`a and b`, `a or b` with short circuit; b comes as a function when it has side effects."""
+        if type(a) is not ndarray:
+            if bool(a) != is_and:
+                return a
+            return b() if callable(b) else b
+        if callable(b):
+            b = self.if_exp(a if is_and else ~a, b, not is_and)
+        return (a & b) if is_and else (a | b)
+
+    def not_(self, x):
+        return ~x.astype(bool, copy=False) if type(x) is ndarray else not x
+
+    # Leaving early
+
+    def _depart(self, already):
+        """Take the active lanes out; the new set of lanes that left the same way."""
+        lanes = self.active()
+        self.gone = lanes if self.gone is None else self.gone | lanes
+        self.mask = NOBODY
+        return lanes if already is None else already | lanes
+
+    def _come_back(self, lanes):
+        if lanes is not None:
+            left = self.gone & ~lanes
+            self.gone = left if left.any() else None
+
+    # Loops
+
+    def loop(self, site: int) -> Loop:
+        return Loop(self.mask, site)
+
+    def break_(self, loop: Loop):
+        loop.broken = self._depart(loop.broken)
+
+    def continue_(self, loop: Loop):
+        loop.continued = self._depart(loop.continued)
+
+    def again(self, loop: Loop) -> bool:
+        """Start a turn: those who continued come back. False when nobody is left."""
+        loop.turns += 1
+        if loop.turns > self.launch.max_turns:
+            self._endless(loop)
+        self._come_back(loop.continued)
+        loop.continued = None
+        self.mask = self.without(loop.mask, self.gone)
+        return self.mask is not NOBODY
+
+    def _endless(self, loop: Loop):
+        turns = f"more than max_turns = {self.launch.max_turns} turns"
+        self.launch.problem("endless loop", loop.site, None, turns, fatal=True)
+
+    def test(self, loop: Loop, condition) -> bool:
+        """The condition of a while loop: lanes for which it is false wait for the end of the loop."""
+        if type(condition) is not ndarray:
+            return bool(condition)
+        if condition.all():
+            return True
+        go = condition.astype(bool, copy=False) if self.mask is None else condition & self.mask
+        if not go.any():
+            loop.mask = self.mask = NOBODY
+            return False
+        if not loop.divided:
+            loop.divided = True
+            self.divided_at.append(self.launch.program.sites[loop.site].line)
+        loop.mask = self.mask = go
+        return True
+
+    def each(self, loop: Loop, leaves: bool, *args):
+        """The values of `range(*args)`; a vector once the lanes count differently."""
+        args = [self.uniform(arg) for arg in args]
+        if any(type(arg) is ndarray for arg in args):
+            start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+            return self._each_vector(loop, start, stop, step)
+        values = range(*map(int, args))
+        if len(values) > self.launch.max_turns:
+            self._endless(loop)
+        return self._each_scalar(loop, values) if leaves else values
+
+    def _each_scalar(self, loop: Loop, values: range):
+        for value in values:
+            if not self.again(loop):
+                return
+            yield value
+
+    def _each_vector(self, loop: Loop, value, stop, step):
+        while self.again(loop):
+            if type(step) is ndarray:
+                more = np.where(step > 0, value < stop, value > stop)
+            else:
+                more = value < stop if step > 0 else value > stop
+            if not self.test(loop, more):
+                return
+            yield value
+            value = value + step
+
+    def end_loop(self, loop: Loop):
+        self._come_back(loop.continued)
+        self._come_back(loop.broken)
+        if loop.divided:
+            self.divided_at.pop()
+        self.mask = self.without(loop.saved, self.gone)
+
+    # Calls
+
+    def frame(self) -> Frame:
+        frame = Frame(self.mask)
+        if self.top is None:
+            self.top = frame
+        return frame
+
+    def return_(self, frame: Frame, value):
+        frame.value = value if frame.value is None else self.select(frame.value, value)
+        frame.returned = self._depart(frame.returned)
+
+    def end_frame(self, frame: Frame):
+        if frame is not self.top:
+            self._come_back(frame.returned)
+            self.mask = self.without(frame.saved, self.gone)
+        return frame.value
+
+    def per_warp(self, x) -> np.ndarray:
+        """A value as one row a warp."""
+        return np.broadcast_to(x, self.n).reshape(-1, WARP)
+
+    @staticmethod
+    def unpack(value, count: int):
+        """The right-hand side of `a, b = value`."""
+        if not isinstance(value, tuple) or len(value) != count:
+            raise TypeError(f"only a tuple of {count} can be assigned to {count} names")
+        return value

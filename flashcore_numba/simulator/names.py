@@ -1,0 +1,165 @@
+"""What the names in a kernel's source stand for when its lanes run as vectors."""
+
+import ast
+import builtins
+import inspect
+import textwrap
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numba import cuda
+
+from .. import wide
+from . import vecmath
+from .cuda import SUPPORTED
+from .problems import Unsupported
+
+__all__ = ["WIDE", "Found", "Names", "call", "load_name", "python_function"]
+
+WIDE = {
+    id(wide.load2): ("wide_load", 2, "float16"),
+    id(wide.load4): ("wide_load", 4, "float32"),
+    id(wide.load8): ("wide_load", 8, "float16"),
+    id(wide.store4): ("wide_store", 4, "float32"),
+    id(wide.store8): ("wide_store", 8, "float16"),
+}
+"""Accesses to neighbours: the method of `Accesses`, how many, and the element type."""
+
+ATTRIBUTES = {"shape", "strides", "size", "ndim", "dtype", "real", "imag", "x", "y", "z"}
+"""What a kernel may ask of a value of its own."""
+
+_STUBS = {id(getattr(cuda, name)): name for name in SUPPORTED}
+for _module in ("atomic", "shared", "local", "const"):
+    for _name in vars(getattr(cuda, _module)):
+        if not _name.startswith("_"):
+            _STUBS[id(getattr(getattr(cuda, _module), _name))] = f"{_module}.{_name}"
+
+
+class Found(NamedTuple):
+    """What a global name is: a path below `numba.cuda`, or an object."""
+
+    is_cuda: bool
+    value: Any
+
+
+def python_function(kernel):
+    """The Python function of a kernel, a device function or itself."""
+    function = getattr(kernel, "py_func", None) or kernel
+    if not inspect.isfunction(function):
+        raise TypeError(f"kernel: {kernel!r} is not a function decorated with @cuda.jit")
+    return function
+
+
+def call(method: str, *args) -> ast.Call:
+    """`_M.method(*args)`: a call of the machine."""
+    nodes = [arg if isinstance(arg, ast.AST) else ast.Constant(arg) for arg in args]
+    return ast.Call(ast.Attribute(load_name("_M"), method, ast.Load()), nodes, [])
+
+
+def load_name(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+class Names(ast.NodeTransformer):
+    """The part of the rewriter that knows the function's scope."""
+
+    def __init__(self, function, program):
+        self.function, self.program = function, program
+        self.file = function.__code__.co_filename
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError) as error:
+            raise Unsupported(
+                f"{self.file}: the source of {function.__name__} cannot be read: {error}"
+            ) from error
+        self.tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        ast.increment_lineno(self.tree, first - 1)
+        if not isinstance(self.tree, ast.FunctionDef):
+            self.error(self.tree, "a kernel that is not a def statement")
+        code = function.__code__
+        self.locals = set(code.co_varnames) | set(code.co_cellvars)
+        self.scope = {**vars(builtins), **function.__globals__}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self.scope[name] = cell.cell_contents
+        self.environment: dict[str, Any] = {}
+        self.temporaries = 0
+        self.is_generator = False
+
+    def error(self, node, what: str) -> NoReturn:
+        text = ast.unparse(node).splitlines()[0]
+        raise Unsupported(f"{self.file}:{node.lineno}: the simulator does not know {what}: {text}")
+
+    def site(self, node, text: str | None = None) -> int:
+        return self.program.add_site(self.file, node.lineno, text or ast.unparse(node))
+
+    def temporary(self) -> str:
+        self.temporaries += 1
+        return f"_t{self.temporaries}"
+
+    def bind(self, value) -> ast.Name:
+        """A name in the rewritten function for an object of the original's scope."""
+        name = f"_g{len(self.environment)}"
+        self.environment[name] = value
+        return load_name(name)
+
+    def constant(self, node, value) -> ast.AST:
+        """A global object as the rewritten function uses it; floats are float64, as Numba types them."""
+        if type(value) is float:
+            return self.bind(np.float64(value))
+        if isinstance(value, int | str | tuple | type(None) | np.ndarray | np.number | np.bool_ | np.dtype):
+            return self.bind(value)
+        twin = vecmath.function(value)
+        if twin is None:
+            self.error(node, f"the {type(value).__name__} {ast.unparse(node)}")
+        return self.bind(twin)
+
+    def resolve(self, node) -> Found | None:
+        """What a name or an attribute stands for; None for values of the kernel itself."""
+        if isinstance(node, ast.Name):
+            if node.id in self.locals:
+                return None
+            if node.id not in self.scope:
+                self.error(node, "this name")
+            return self._found(self.scope[node.id])
+        if not isinstance(node, ast.Attribute):
+            return None
+        base = self.resolve(node.value)
+        if base is None:
+            return None
+        path = f"{base.value}.{node.attr}".strip(".")
+        if base.is_cuda and path.split(".")[0] in SUPPORTED:
+            return Found(True, path)
+        owner = cuda if base.is_cuda else base.value
+        if not hasattr(owner, node.attr):
+            self.error(node, "this name")
+        return self._found(getattr(owner, node.attr))
+
+    @staticmethod
+    def _found(value) -> Found:
+        if value is cuda:
+            return Found(True, "")
+        stub = _STUBS.get(id(value))
+        return Found(False, value) if stub is None else Found(True, stub)
+
+    def cuda_path(self, node, path: str) -> ast.AST:
+        """`_M.cuda.path`, for a path that the simulator has."""
+        if not path:
+            self.error(node, "the module cuda as a value")
+        out = ast.Attribute(load_name("_M"), "cuda", ast.Load())
+        for part in path.split("."):
+            out = ast.Attribute(out, part, ast.Load())
+        return out
+
+    def visit_Name(self, node):
+        found = self.resolve(node)
+        if found is None:
+            return node
+        return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)
+
+    def visit_Attribute(self, node):
+        found = self.resolve(node)
+        if found is not None:
+            return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)
+        if node.attr not in ATTRIBUTES:
+            self.error(node, f"the attribute .{node.attr}")
+        return ast.Attribute(self.visit(node.value), node.attr, ast.Load())
