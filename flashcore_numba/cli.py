@@ -223,6 +223,7 @@ def _count(args) -> int:
     from flashcore_numba.bench.counts import count
     from flashcore_numba.bench.entries import Run
     from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.bench.tables import moved_line
     from flashcore_numba.stages.find import find
 
     stage = find(args.stages)
@@ -238,8 +239,7 @@ def _count(args) -> int:
         console = _console()
         for launch in counted.launches:
             console.print(str(launch), markup=False, soft_wrap=True)
-        figures = (f"{name.replace('_', ' ')} {value:,.4g}" for name, value in counted.moved().items())
-        console.print(f"In all: {', '.join(figures)}", soft_wrap=True)
+        console.print(moved_line(counted.moved()), soft_wrap=True)
         if not counted.error["right"]:
             console.print(f"WRONG output: {counted.error['reason']}")
     return 0 if counted.right else 1
@@ -265,15 +265,13 @@ def _compare(args) -> int:
 def _compare_on_gpu(args, stages, shapes) -> int:
     from flashcore_numba.bench import artifact, picture
     from flashcore_numba.bench.compare import ROUNDS, compare
-    from flashcore_numba.bench.tables import clocks_seen, latency_table
+    from flashcore_numba.bench.tables import clocks_seen
 
     with _progress() as progress:
         record = compare(stages, shapes, args.rounds or ROUNDS, progress)
     console = _console(to_stderr=args.json == "-")
     for shape in record["shapes"]:
-        console.print(latency_table(record, shape, console.width))
-        for label, reason in shape["absent"].items():
-            console.print(f"{label} was not timed: {reason}", markup=False, soft_wrap=True)
+        _print_times(console, record, shape)
     console.print(clocks_seen(record), markup=False, soft_wrap=True)
     if args.save:
         file = args.save / artifact.file_name(record)
@@ -289,7 +287,7 @@ def _compare_on_gpu(args, stages, shapes) -> int:
 def _compare_without_gpu(args, stages, shapes, why_not) -> int:
     from flashcore_numba.bench import rehearse
     from flashcore_numba.bench.shapes import parse
-    from flashcore_numba.bench.tables import counted_table, latency_table
+    from flashcore_numba.bench.tables import counted_table
 
     with _progress() as progress:
         result = rehearse.rehearse(stages, shapes, parse(COUNT_SHAPE), progress)
@@ -299,11 +297,19 @@ def _compare_without_gpu(args, stages, shapes, why_not) -> int:
         result.explain(console)
         console.print(counted_table(result.rows, COUNT_SHAPE, result.recorded_us(), console.width))
         for record, shape in result.recorded:
-            console.print()
-            console.print(latency_table(record, shape, console.width))
+            _print_times(console, record, shape)
         for sentence in result.not_recorded:
             console.print(sentence, markup=False, soft_wrap=True)
     return 0 if result.right else 1
+
+
+def _print_times(console, record, shape) -> None:
+    from flashcore_numba.bench.tables import latency_table, not_timed
+
+    console.print()
+    console.print(latency_table(record, shape, console.width))
+    for sentence in not_timed(shape):
+        console.print(sentence, markup=False, soft_wrap=True)
 
 
 def _resources(args) -> int:

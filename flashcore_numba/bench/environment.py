@@ -15,6 +15,16 @@ PACKAGES = (
     *("flashcore", "numba", "numba-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton"),
     *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "flash-attn-4", "nvidia-cutlass-dsl"),
 )
+# cudaDeviceAttr of the CUDA runtime; cudaDeviceProp lost the two clocks in CUDA 13.
+ATTRIBUTES = {
+    "sm_khz": 13,
+    "sm_count": 16,
+    "memory_khz": 36,
+    "bus_bits": 37,
+    "l2_bytes": 38,
+    "major": 75,
+    "minor": 76,
+}
 
 
 def packages() -> dict[str, str]:
@@ -63,26 +73,25 @@ def gpu() -> dict[str, Any]:
     """The current GPU as the artifact records it. Needs CuPy and a GPU."""
     import cupy
 
-    from flashcore_numba.gpu import driver_version
+    from flashcore_numba import gpu as driver
 
     device = cupy.cuda.Device()
-    properties, attributes = cupy.cuda.runtime.getDeviceProperties(device.id), device.attributes
-    # Device memory moves data on both clock edges: two transfers a cycle over the whole bus.
-    bandwidth = (
-        2 * attributes.get("MemoryClockRate", 0) * 1e3 * attributes.get("GlobalMemoryBusWidth", 0) / 8 / 1e9
-    )
-    name = properties["name"]
+    of = {
+        name: cupy.cuda.runtime.deviceGetAttribute(number, device.id) for name, number in ATTRIBUTES.items()
+    }
+    # Device memory moves data on both edges of its clock, over the whole bus; clocks are in kHz.
+    bandwidth = 2 * of["memory_khz"] * 1e3 * of["bus_bits"] / 8 / 1e9
     runtime = cupy.cuda.runtime.runtimeGetVersion()
     return {
-        "name": name.decode() if isinstance(name, bytes) else name,
-        "compute_capability": [attributes["ComputeCapabilityMajor"], attributes["ComputeCapabilityMinor"]],
-        "sm_count": attributes["MultiProcessorCount"],
-        "max_sm_mhz": attributes["ClockRate"] / 1e3,
+        "name": driver.name(device.id),
+        "compute_capability": [of["major"], of["minor"]],
+        "sm_count": of["sm_count"],
+        "max_sm_mhz": of["sm_khz"] / 1e3,
         "bandwidth_gbs": round(bandwidth, 1) or None,
-        "l2_bytes": attributes.get("L2CacheSize"),
+        "l2_bytes": of["l2_bytes"],
         "memory_bytes": device.mem_info[1],
         "driver": _driver_release(),
-        "driver_cuda": ".".join(map(str, driver_version() or ())) or None,
+        "driver_cuda": ".".join(map(str, driver.driver_version() or ())) or None,
         "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
     }
 

@@ -4,7 +4,18 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["clocks_seen", "counted_table", "latency_table", "provenance", "short_us", "times"]
+__all__ = [
+    "clocks_seen",
+    "compiled",
+    "counted_table",
+    "latency_table",
+    "moved_line",
+    "not_timed",
+    "percent",
+    "provenance",
+    "short_us",
+    "times",
+]
 
 NARROW, WIDE = 100, 135  # columns of a terminal below which a table keeps only what it is for
 
@@ -90,9 +101,25 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
             row += [short_us(caller.get(field)) for field in ("p50", "p90", "p99")]
             row += [*ends, *compiled(entry["resources"])]
         table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
-    for label in shape["absent"]:
-        table.add_row(label, *["-"] * len(columns), style="dim")
     return table
+
+
+def not_timed(shape: dict[str, Any]) -> list[str]:
+    """One sentence a reason why something was not timed."""
+    by_reason: dict[str, list[str]] = {}
+    for label, reason in shape["absent"].items():
+        by_reason.setdefault(reason, []).append(label)
+    return [f"Not timed: {', '.join(labels)}: {reason}" for reason, labels in by_reason.items()]
+
+
+def moved_line(moved: dict[str, float]) -> str:
+    """`Counted.moved` as a sentence."""
+    of = {name: amount(value) for name, value in moved.items()}
+    return (
+        f"In all: {of['global_requests']} global requests that touch {of['global_bytes']} bytes, "
+        f"{moved['times_needed']:.1f} times what is needed; {of['shared_wavefronts']} shared wavefronts, "
+        f"{of['bank_conflicts']} of them bank conflicts; {of['barriers']} barriers, {of['shuffles']} shuffles."
+    )
 
 
 def counted_table(rows: list[dict[str, Any]], shape: str, recorded: dict[str, float], width: int) -> Table:

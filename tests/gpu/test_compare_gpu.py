@@ -1,5 +1,6 @@
 """Timing on a real GPU: what is replayed is what is checked, and the two clocks make sense."""
 
+import importlib.util
 import io
 import json
 from dataclasses import replace
@@ -89,10 +90,9 @@ def test_every_peer_is_timed_right_or_says_why(rng, stream, quiet):
 
 
 def test_pytorch_peers_are_there_where_pytorch_is(rng, stream):
-    pytest.importorskip("torch")
     found, absent = peers.prepare(_problem(Shape(1, 8, 512, 64).inputs(rng), stream), stream)
-    labels = {entry.label for entry in found}
-    assert {"SDPA flash", "SDPA efficient", "SDPA math"} <= labels, absent
+    expected = {"SDPA flash", "SDPA efficient", "SDPA math"} if importlib.util.find_spec("torch") else set()
+    assert expected <= {entry.label for entry in found}, absent
 
 
 def test_a_stage_that_leaves_rows_out_is_reported_wrong(quiet):
