@@ -1,20 +1,20 @@
-"""128-bit loads and stores for Numba kernels.
+"""Wide loads and stores for Numba kernels: 4 or 16 bytes in one instruction.
 
-Numba has no vector load of its own. Each intrinsic here becomes one LLVM vector access with an alignment of
-16 bytes, which ptxas turns into a single LDG.E.128, LDS.128 or their stores (PTX ISA, "ld", ".v4").
+Numba has no vector load of its own. Each intrinsic here becomes one LLVM vector access, aligned to its size, which
+ptxas turns into a single LDG, LDS or their stores, up to 128 bits wide (PTX ISA, "ld", ".v4").
 
-All four take an array that is contiguous in its last dimension and the index of the first element: an integer for
-one dimension, a tuple for more. Its address must be a multiple of 16 bytes. Unlike `array[index]` they do not wrap
-negative indices, which spares a compare and a select for every dimension. `load8` and `store8` convert: a kernel
-holds float16 in memory and float32 in registers. The simulator runs the same names (`flashcore_numba.simulator`),
-counts one 16-byte access and checks bounds and alignment.
+All take an array that is contiguous in its last dimension and the index of the first element: an integer for one
+dimension, a tuple for more. Its address must be a multiple of the size of the access. Unlike `array[index]` they do
+not wrap negative indices, which spares a compare and a select for every dimension. `load2`, `load8` and `store8`
+convert: a kernel holds float16 in memory and float32 in registers. The simulator runs the same names
+(`flashcore_numba.simulator`), counts one access of that size and checks bounds and alignment.
 """
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
 
-__all__ = ["load4", "load8", "store4", "store8"]
+__all__ = ["load2", "load4", "load8", "store4", "store8"]
 
 _FLOAT, _HALF, _INT = ir.FloatType(), ir.HalfType(), ir.IntType(32)
 
@@ -39,7 +39,7 @@ def _load(array, index, element, count):
     def generate(context, builder, signature, args):
         vector = ir.VectorType(element, count)
         place = _address(context, builder, array, args[0], index, args[1], vector)
-        value = builder.load(place, align=16)
+        value = builder.load(place, align=count * (2 if element is _HALF else 4))
         lanes = [builder.extract_element(value, ir.Constant(_INT, lane)) for lane in range(count)]
         if element is _HALF:
             lanes = [builder.fpext(lane, _FLOAT) for lane in lanes]
@@ -67,14 +67,20 @@ def _store(array, index, values, element, count):
 
 
 @intrinsic
+def load2(typingctx, array, index):
+    """Two neighbours of a float16 array from `index` on, as two float32: 4 bytes."""
+    return _load(array, index, _HALF, 2)
+
+
+@intrinsic
 def load4(typingctx, array, index):
-    """Four neighbours of a float32 array from `index` on, as four float32."""
+    """Four neighbours of a float32 array from `index` on, as four float32: 16 bytes."""
     return _load(array, index, _FLOAT, 4)
 
 
 @intrinsic
 def load8(typingctx, array, index):
-    """Eight neighbours of a float16 array from `index` on, as eight float32."""
+    """Eight neighbours of a float16 array from `index` on, as eight float32: 16 bytes."""
     return _load(array, index, _HALF, 8)
 
 

@@ -1,7 +1,7 @@
 """Stage 03: a warp computes one query row, and its lanes add up by shuffles.
 
-Lane c of a warp owns the components c, c + 32, ... of the head dimension, so a row of Q, K or V is one contiguous
-request of the whole warp and the query row costs each lane D / 32 registers. The price is that a score is now
+Lane i of a warp owns the components 2 i and 2 i + 1 of every 64, so a row of Q, K or V is one contiguous request of the
+whole warp and the query row costs each lane D / 32 registers. The price is that a score is now
 spread over 32 lanes: a butterfly of five shuffles adds it up and leaves the sum in every lane, with no shared
 memory and no atomics. 32 times as many threads run as in stage 02, which hides the latency of the loads.
 """
@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from ..wide import load2
 from .common import ALL_LANES, visible_keys, warp_max, warp_sum
 from .stage import Stage
 
@@ -21,7 +22,7 @@ LANES = 32
 
 @functools.cache
 def warp_reduction_kernel(D):
-    PARTS = D // LANES  # components a lane owns
+    PAIRS = D // 64  # pairs of components a lane owns
 
     @cuda.jit
     def kernel(q, k, v, out, scores, scale, causal):
@@ -33,17 +34,20 @@ def warp_reduction_kernel(D):
             return
         visible = visible_keys(row, q.shape[2], k.shape[2], causal)
 
-        q_rmem = cuda.local.array(PARTS, float32)
-        for part in range(PARTS):
-            q_rmem[part] = float32(q[b, h, row, lane + LANES * part]) * scale
+        q_rmem = cuda.local.array((PAIRS, 2), float32)
+        for i in range(PAIRS):
+            x, y = load2(q, (b, h, row, 64 * i + 2 * lane))
+            q_rmem[i, 0], q_rmem[i, 1] = x * scale, y * scale
         row_max = float32(-math.inf)
         for first_key in range(0, visible, LANES):
             mine = float32(-math.inf)  # lane j keeps the score of key first_key + j
             for j in range(LANES):
                 key = min(first_key + j, visible - 1)
                 partial = float32(0)
-                for part in range(PARTS):
-                    partial += q_rmem[part] * float32(k[b, h, key, lane + LANES * part])
+                for i in range(PAIRS):
+                    x, y = load2(k, (b, h, key, 64 * i + 2 * lane))
+                    partial += q_rmem[i, 0] * x
+                    partial += q_rmem[i, 1] * y
                 score = warp_sum(partial)
                 mine = score if j == lane else mine
             if first_key + lane < visible:
@@ -52,9 +56,9 @@ def warp_reduction_kernel(D):
         row_max = warp_max(row_max)
 
         row_sum = float32(0)
-        o_rmem = cuda.local.array(PARTS, float32)
-        for part in range(PARTS):
-            o_rmem[part] = 0
+        o_rmem = cuda.local.array((PAIRS, 2), float32)
+        for i in range(PAIRS):
+            o_rmem[i, 0], o_rmem[i, 1] = float32(0), float32(0)
         for first_key in range(0, visible, LANES):
             p = float32(0)
             if first_key + lane < visible:
@@ -62,14 +66,17 @@ def warp_reduction_kernel(D):
             row_sum += p
             for j in range(min(LANES, visible - first_key)):
                 p_j = cuda.shfl_sync(ALL_LANES, p, j)
-                for part in range(PARTS):
-                    o_rmem[part] += p_j * float32(v[b, h, first_key + j, lane + LANES * part])
+                for i in range(PAIRS):
+                    x, y = load2(v, (b, h, first_key + j, 64 * i + 2 * lane))
+                    o_rmem[i, 0] += p_j * x
+                    o_rmem[i, 1] += p_j * y
         row_sum = warp_sum(row_sum)
 
         # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
         inv_sum = float32(1) / row_sum if visible > 0 else float32(0)
-        for part in range(PARTS):
-            out[b, h, row, lane + LANES * part] = o_rmem[part] * inv_sum
+        for i in range(PAIRS):
+            out[b, h, row, 64 * i + 2 * lane] = o_rmem[i, 0] * inv_sum
+            out[b, h, row, 64 * i + 2 * lane + 1] = o_rmem[i, 1] * inv_sum
 
     return kernel
 
