@@ -48,7 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[Any], int], what: str, stages: str = "*") -> argparse.ArgumentParser:
+    def add(
+        name: str, run: Callable[[Any], int], what: str, stages: str | None = "*"
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
         command.set_defaults(run=run)
         if stages:
@@ -63,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
         return command
 
-    add("stages", _stages, "list the ladder: every stage, its idea and its limits", stages="")
+    add("stages", _stages, "list the ladder: every stage, its idea and its limits", stages=None)
     add(
         "check",
         _check,
@@ -95,7 +97,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
     )
     resources.add_argument("--head-dim", type=int, default=64, help="64 by default")
-    readme = add("readme", _readme, "write the ladder's region of README.md from the recorded run", stages="")
+    readme = add(
+        "readme", _readme, "write the ladder's region of README.md from the recorded run", stages=None
+    )
     readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
     readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
     return parser

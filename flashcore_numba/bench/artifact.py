@@ -23,7 +23,7 @@ import re
 import tempfile
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from flashcore_numba.problem import ArgumentError
 
@@ -201,7 +201,7 @@ def _validate_derived(shape: "_Place") -> None:
                 )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

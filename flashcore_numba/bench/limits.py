@@ -59,7 +59,7 @@ def limits_us(problem: Any, device: Device) -> dict[str, float | None]:
     >>> {unit: round(us, 2) for unit, us in limits_us(mission, h200).items()}
     {'fp32': 8.02, 'tensor': 0.5, 'exp': 0.5, 'memory': 0.43}
     """
-    rate = RATES.get(tuple(device.compute_capability))
+    rate = RATES.get(device.compute_capability)
     per_us = device.sm_count * device.max_sm_mhz  # SM clocks a microsecond
     pairs = problem.flops / (4 * problem.head_dim)
     return {

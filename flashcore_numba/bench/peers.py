@@ -34,7 +34,7 @@ def prepare(
     for label in LABELS:
         on_peer(label)
         try:
-            found.append(PeerEntry(label, *_function(label, problem, tensors), stream))
+            found.append(PeerEntry(label, stream, *_function(label, problem, tensors)))
         except Exception as error:  # whatever another library raises: the peer is left out with its reason
             absent[label] = _reason(error)
     return found, absent
@@ -46,7 +46,7 @@ class PeerEntry:
     kind = "peer"
     launches, launch_us = 1, 0.0
 
-    def __init__(self, label, function, backend, to_house, stream):
+    def __init__(self, label, stream, function, backend, to_house):
         import torch
 
         self.label, self.function, self.backend, self.to_house = label, function, backend, to_house

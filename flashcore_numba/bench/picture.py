@@ -84,8 +84,8 @@ def artifact_of(path: Path) -> str | None:
 
     try:
         with Image.open(path) as image:
-            return image.text.get(SOURCE)
-    except (OSError, UnidentifiedImageError, AttributeError):
+            return getattr(image, "text", {}).get(SOURCE)
+    except (OSError, UnidentifiedImageError):
         return None
 
 

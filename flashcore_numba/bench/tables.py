@@ -45,14 +45,12 @@ def amount(value: float) -> str:
 
 def compiled(resources: list[dict[str, Any]] | None) -> tuple[str, str]:
     """(registers a thread, spilled bytes a thread): the largest of the kernels."""
-    if not resources:
-        return "-", "-"
-    return tuple(
-        str(max(kernel[name] for kernel in resources))
-        if all(kernel[name] is not None for kernel in resources)
-        else "-"
-        for name in ("registers", "spill_bytes")
-    )
+
+    def largest(name: str) -> str:
+        values = [kernel[name] for kernel in resources or [] if kernel[name] is not None]
+        return str(max(values)) if values else "-"
+
+    return largest("registers"), largest("spill_bytes")
 
 
 def provenance(artifact: dict[str, Any]) -> str:
@@ -118,7 +116,7 @@ def moved_line(moved: dict[str, float]) -> str:
     return (
         f"In all: {of['global_requests']} global requests that touch {of['global_bytes']} bytes, "
         f"{moved['times_needed']:.1f} times what is needed; {of['shared_wavefronts']} shared wavefronts, "
-        f"{of['bank_conflicts']} of them bank conflicts; {of['barriers']} barriers, {of['shuffles']} shuffles."
+        f"{of['bank_conflicts']} of them conflicts; {of['barriers']} barriers, {of['shuffles']} shuffles."
     )
 
 
@@ -127,7 +125,13 @@ def counted_table(rows: list[dict[str, Any]], shape: str, recorded: dict[str, fl
 
     rows: label, checks ("58/58" or ""), right, moved (see `Counted.moved`). recorded: label -> microseconds.
     """
-    table = Table(title=f"Checked, and counted on the simulator at {shape}", title_justify="left")
+    table = Table(
+        title=f"Checked, and counted on the simulator at {shape}",
+        caption="Global bytes: 32-byte sectors touched; needed: q, k, v read once, the output written once. "
+        "Wavefronts, conflicts: of shared memory. `flashcore check` says which shapes were made smaller.",
+        title_justify="left",
+        caption_justify="left",
+    )
     table.add_column("", no_wrap=True)
     columns = [
         "checks",

@@ -25,7 +25,7 @@ class Truth:
         k: np.ndarray,
         v: np.ndarray,
         causal: bool,
-        scale: float,
+        scale: float | None,
         rng: np.random.Generator,
     ):
         batch, heads = q.shape[:2]
