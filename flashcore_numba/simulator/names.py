@@ -17,11 +17,8 @@ from .problems import Unsupported
 __all__ = ["WIDE", "Found", "Names", "call", "load_name", "python_function"]
 
 WIDE = {
-    id(wide.load2): ("wide_load", 2, "float16"),
-    id(wide.load4): ("wide_load", 4, "float32"),
-    id(wide.load8): ("wide_load", 8, "float16"),
-    id(wide.store4): ("wide_store", 4, "float32"),
-    id(wide.store8): ("wide_store", 8, "float16"),
+    id(getattr(wide, name)): (f"wide_{name[:-1]}", int(name[-1]), "float32" if name[-1] == "4" else "float16")
+    for name in wide.__all__
 }
 """Accesses to neighbours: the method of `Accesses`, how many, and the element type."""
 

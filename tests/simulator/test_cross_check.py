@@ -1,0 +1,92 @@
+"""The simulator against an independent one, against itself under every schedule, and against NumPy."""
+
+import numpy as np
+import pytest
+
+from flashcore_numba.simulator import simulate
+
+from .cases import attention, cases
+from .greenlet_oracle import Oracle
+
+CASES = cases()
+INDEPENDENT = [
+    name for name, case in CASES.items() if not (case.wide or case.shared_bytes or "128x64" in name)
+]
+SCHEDULES = ({"max_lanes": 1}, {"order": "forward"}, {"order": "reverse"}, {"order": "random:3"})
+
+
+def run(case, **options):
+    args = case.copy_args()
+    return simulate(
+        case.kernel, case.grid, case.block, *args, shared_bytes=case.shared_bytes, **options
+    ), args
+
+
+def expected(name, args):
+    """What the case computes, by NumPy."""
+    if name.startswith("copy_stride"):
+        return args[0][:: args[2]][: len(args[1])]
+    if name.startswith("copy_misaligned"):
+        return args[0][1:]
+    if name.startswith(("copy", "shared_broadcast")):
+        return args[0][np.arange(256) // 32] if name == "shared_broadcast" else args[0]
+    if name == "broadcast_add":
+        return args[0] + args[1]
+    if name.startswith("double"):
+        return args[0] + args[0]
+    if name.startswith("transpose"):
+        return args[0].T
+    if name.startswith("gather128"):
+        return args[0][args[1][:, None] + np.arange(4)].ravel()
+    if name.startswith("gather"):
+        return args[0][args[1]]
+    if name.startswith("matmul"):
+        return args[0].astype(np.float64) @ args[1]
+    if name.startswith("row_sum"):
+        return args[0].sum(1, dtype=np.float64)
+    if name == "histogram":
+        return np.bincount(args[0], minlength=16)
+    return attention(*args[:3], args[-1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name):
+    case = CASES[name]
+    result, args = run(case)
+    assert result.problems == []
+    got, want = args[case.result], expected(name, case.args)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_same_as_the_greenlet_oracle(name):
+    case = CASES[name]
+    result, args = run(case)
+    oracle_args = case.copy_args()
+    oracle = Oracle(case.kernel, case.grid, case.block, oracle_args)
+    totals = result.totals()
+    assert oracle.fault is None
+    assert oracle.races == set()
+    for (space, op), count in oracle.counts.items():
+        cost = "sectors" if space == "global" else "wavefronts"
+        if op == "atomic":
+            cost = "requests"  # the cost of an atomic is no matter of addresses alone
+        for what in ("requests", "lanes", cost):
+            assert totals[f"{space}_{op}_{what}"] == count[what], (space, op, what)
+    counted = {f"{space}_{op}_requests" for space, op in oracle.counts}
+    assert {key for key, value in totals.items() if key.endswith("_requests") and value} == counted
+    assert totals["barriers"] == oracle.barriers
+    assert totals["shuffle"] == oracle.shuffles
+    np.testing.assert_allclose(args[case.result], oracle_args[case.result], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_totals_under_every_schedule_and_grouping(name):
+    case = CASES[name]
+    reference, args = run(case)
+    for options in SCHEDULES if "128x64" not in name else SCHEDULES[2:3]:
+        result, again = run(case, **options)
+        assert result.totals() == reference.totals(), options
+        assert result.problems == []
+        np.testing.assert_allclose(again[case.result], args[case.result], rtol=1e-5, atol=1e-5)
