@@ -24,8 +24,8 @@ SCALED_SHAPES = {
     "small": (1, 2, 64, 64),
     "medium": (1, 2, 128, 64),
     "mission": (1, 1, 160, 64),
-    "large": (1, 1, 256, 64),
-    "multi_batch": (3, 2, 96, 64),
+    "large": (1, 1, 192, 64),
+    "multi_batch": (2, 2, 96, 64),
 }
 
 
@@ -53,8 +53,8 @@ def normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads=None, **options) 
 def cases(stage: Stage, full_size: bool) -> list[Case]:
     """Every sample case that the stage serves, the cheap and telling ones first."""
     dims = stage.head_dims
-    found = [*_ragged(stage, dims), *_extreme(dims[0])]
-    found += _plan(full_size)
+    ragged, extreme = _ragged(stage, dims), _extreme(dims[0])
+    found = [*ragged[:4], *extreme, *ragged[4:], *_plan(full_size)]
     return [case for case in found if stage.causal or "causal" not in case.name]
 
 

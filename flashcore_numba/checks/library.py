@@ -144,8 +144,14 @@ STAGE_03 = (
         ("row_sum = warp_sum(row_sum)", "row_sum = row_sum"),
     ),
     _mutant(
-        3, "components_mixed", "Q is read component by component, K in pairs: the lanes multiply strangers.",
-        ("float32(k[b, h, key, lane + LANES * part])", "float32(k[b, h, key, PARTS * lane + part])"),
+        3, "pair_mixed", "Both components of a pair of Q meet the first component of K.",
+        ("partial += q_rmem[i, 1] * y", "partial += q_rmem[i, 1] * x"),
+    ),
+    _mutant(
+        3, "lanes_overlap", "Lane i loads the pair that starts at component i, not at 2 i.",
+        ("load2(v, (b, h, first_key + j, 64 * i + 2 * lane))",
+         "load2(v, (b, h, first_key + j, 64 * i + lane))"),
+        expected=MEMORY, on_gpu=False,
     ),
     _mutant(
         3, "weight_of_the_wrong_lane", "The weight is taken from lane j + 1.",
@@ -293,6 +299,55 @@ STAGE_05 = (
         5, "no_syncwarp_after_p", "A lane reads weights of P that its neighbours may not have written yet.",
         _without("cuda.syncwarp()  # the warp's row of P"),
         expected=RACE, on_gpu=False,
+    ),
+)  # fmt: skip
+
+HISTORY = "stage06_history"  # the variants that led to register tiles have a file of their own
+
+STAGE_06 = (
+    _mutant(
+        6, "q_outer_mask_one_too_many", "`<=` for `<`: a row sees the key behind its last one.",
+        ("if lane < seen", "if lane <= seen", HISTORY), variant="q_outer",
+    ),
+    _mutant(
+        6, "q_outer_m_from_zero", "The running max starts at 0: where all scores are very negative, 0 / 0.",
+        ("m[slot], l[slot] = float32(-math.inf),", "m[slot], l[slot] = float32(0),", HISTORY),
+        variant="q_outer",
+    ),
+    _mutant(
+        6, "q_outer_no_trailing_barrier", "The next tile overwrites the one that slower warps still read.",
+        (*_without("cuda.syncthreads()  # every warp has read K"), HISTORY),
+        expected=RACE, variant="q_outer", on_gpu=False,
+    ),
+    _mutant(
+        6, "kv_outer_local_l_not_rescaled", "When the running max grows, O is rescaled and l is not.",
+        ("l * rescale + warp_sum(p)", "l + warp_sum(p)", HISTORY), variant="kv_outer_local",
+    ),
+    _mutant(
+        6, "kv_outer_local_one_state_for_all", "All rows of a warp share the state of the first.",
+        ("my_row + i if SHARED else i\n                    seen",
+         "my_row + i if SHARED else 0\n                    seen", HISTORY),
+        expected=(*VALUE, *MEMORY), variant="kv_outer_local",
+    ),
+    _mutant(
+        6, "kv_outer_local_wrong_kv_head", "Query head h reads K/V head h % H_kv instead of h // group.",
+        ("h_kv = h // (q.shape[1] // k.shape[1])", "h_kv = h % k.shape[1]", HISTORY),
+        variant="kv_outer_local",
+    ),
+    _mutant(
+        6, "kv_outer_shared_warps_share_state", "Every warp keeps its rows in the slots of warp 0.",
+        ("my_row + i if SHARED else i\n                    seen", "i\n                    seen", HISTORY),
+        expected=RACE, variant="kv_outer_shared", on_gpu=False,
+    ),
+    _mutant(
+        6, "kv_outer_shared_no_syncwarp_after_p", "A lane reads P while its neighbours may still write.",
+        (*_without("cuda.syncwarp()  # the warp's row of P"), HISTORY),
+        expected=RACE, variant="kv_outer_shared", on_gpu=False,
+    ),
+    _mutant(
+        6, "kv_outer_shared_no_syncwarp_before_p", "The next row's P overwrites one still being read.",
+        (*_without("cuda.syncwarp()  # every lane has read P"), HISTORY),
+        expected=RACE, variant="kv_outer_shared", on_gpu=False,
     ),
 )  # fmt: skip
 
