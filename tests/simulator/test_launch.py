@@ -1,0 +1,117 @@
+"""Launches that no GPU accepts, and what surrounds a launch."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+from flashcore_numba.simulator import SimulationError, scratch, simulate
+
+from . import kernels as K
+
+
+@cuda.jit
+def fill(dst, value):
+    i = cuda.grid(1)
+    if i < dst.size:
+        dst[i] = value
+
+
+@cuda.jit
+def big_static(dst):
+    s = cuda.shared.array(13_000, float32)
+    s[0] = dst[0]
+
+
+@cuda.jit
+def static_and_dynamic(dst):
+    s = cuda.shared.array(4096, float32)
+    s[0] = dst[0]
+
+
+def vector(n=64):
+    return np.zeros(n, np.float32)
+
+
+BAD_LAUNCHES = {
+    "grid: 0 is not one to three positive integers": lambda: simulate(fill, 0, 32, vector(), 1),
+    "grid: (1, 2.5) is not": lambda: simulate(fill, (1, 2.5), 32, vector(), 1),
+    "block: (1, 1, 1, 1) is not": lambda: simulate(fill, 1, (1, 1, 1, 1), vector(), 1),
+    "block: (64, 32, 1) has 2048 threads": lambda: simulate(fill, 1, (64, 32), vector(), 1),
+    "shared_bytes: 300000 is not": lambda: simulate(fill, 1, 32, vector(), 1, shared_bytes=300_000),
+    "order: 'sideways' is not": lambda: simulate(fill, 1, 32, vector(), 1, order="sideways"),
+    "order: 'random' is not": lambda: simulate(fill, 1, 32, vector(), 1, order="random"),
+    "fill(dst, value) takes 2 arguments, got 1": lambda: simulate(fill, 1, 32, vector()),
+    "argument dst: list is neither": lambda: simulate(fill, 1, 32, [0.0], 1),
+    "argument value: str is neither": lambda: simulate(fill, 1, 32, vector(), "1"),
+    "argument dst: an array of object": lambda: simulate(fill, 1, 32, np.array([None]), 1),
+    "argument dst: strides (-4,) are negative": lambda: simulate(fill, 1, 32, vector()[::-1], 1),
+    "is not a function decorated with @cuda.jit": lambda: simulate(3, 1, 32),
+    "s: 52000 bytes of static shared memory": lambda: simulate(big_static, 1, 32, vector()),
+    "s: 16384 static and 220000 dynamic": lambda: simulate(
+        static_and_dynamic, 1, 32, vector(), shared_bytes=220_000
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD_LAUNCHES)
+def test_bad_launch_is_refused(message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        BAD_LAUNCHES[message]()
+    assert message in str(caught.value)
+
+
+def test_arguments_keep_their_values(rng):
+    for value in (3, 2.5, np.float32(1.5), True, np.int64(7), np.float16(0.5)):
+        dst = np.full(40, np.nan)
+        simulate(fill, 2, 32, dst, value).check()
+        np.testing.assert_array_equal(dst, np.full(40, float(value)))
+
+
+def test_read_only_output_is_refused():
+    dst = vector()
+    dst.flags.writeable = False
+    with pytest.raises(Exception, match="read-only"):
+        simulate(fill, 1, 32, dst, 1)
+    assert (dst == 0).all()
+
+
+def test_same_call_same_result(rng):
+    x, dst = rng.standard_normal(4097, dtype=np.float32), vector(4096)
+    first, second = (simulate(K.copy_misaligned, 16, 256, x, dst, order="random:3") for _ in range(2))
+    assert first.totals() == second.totals()
+    assert str(first) == str(second)
+
+
+def test_everything_in_one_error():
+    @cuda.jit
+    def two_problems(src, dst):
+        s = cuda.shared.array(32, float32)
+        i = cuda.threadIdx.x
+        s[i] = src[i]
+        dst[i] = s[31 - i]
+        dst[i] = src[i + 1]
+
+    with pytest.raises(SimulationError) as caught:
+        simulate(two_problems, 1, 32, vector(32), vector(32)).check()
+    assert sorted(p.kind for p in caught.value.problems) == ["out of bounds", "race"]
+    assert "two_problems: 2 problem(s)" in str(caught.value)
+    assert "index [32] of src, shape (32,), block 0 thread 31 (warp 0 lane 31); 1 thread(s)" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32, np.uint8])
+def test_scratch_is_poisoned_and_behaves_like_an_array(dtype):
+    array = scratch((4, 6), dtype)
+    assert array.shape == (4, 6)
+    assert array.dtype == dtype
+    assert (
+        np.isnan(array).all() if np.dtype(dtype).kind == "f" else (array == np.array(-1).astype(dtype)).all()
+    )
+    assert not array.written().any()
+    array[1] = 2
+    array[:, 3:].fill(1)
+    np.testing.assert_array_equal(array.written(), array == array.astype(np.float64).clip(1, 2))
+    total = array[1] + array[1]
+    assert total.written() is None
+    assert array.view(np.uint8).reshape(-1).shape == (24 * array.itemsize,)
