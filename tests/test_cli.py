@@ -185,18 +185,26 @@ def test_a_failed_check_is_shown_and_exits_1(monkeypatch, capsys, wide):
     assert json.loads(capsys.readouterr().out)[0]["passed"] is False
 
 
-def test_mutants_killed_and_survived(monkeypatch, capsys, no_gpu, wide):
+def test_a_mutant_is_killed(monkeypatch, capsys, no_gpu):
     from flashcore_numba.checks import library
-    from flashcore_numba.checks.mutation import Mutant
 
     first = next(mutant for mutant in library.MUTANTS if mutant.stage == 1)
     monkeypatch.setattr(library, "MUTANTS", (first,))
     assert cli.main(["mutants", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["status"] == "killed"
-    monkeypatch.setattr(library, "MUTANTS", (Mutant(1, "harmless", "nothing was changed", ()),))
-    assert cli.main(["mutants", "1"]) == 1
-    assert "survived" in capsys.readouterr().out
-    assert cli.main(["mutants", "2"]) == 0, "no mutant of stage 2 is in this library"
+    (kill,) = json.loads(capsys.readouterr().out)
+    assert (kill["name"], kill["status"]) == (first.name, "killed")
+
+
+def test_a_surviving_mutant_exits_1(monkeypatch, capsys, no_gpu, wide):
+    from flashcore_numba.checks import library, mutation
+
+    def survived(mutants, progress):
+        return [mutation.Kill(m.stage, m.name, m.mistake, "simulator", "survived") for m in mutants]
+
+    monkeypatch.setattr(mutation, "kill", survived)
+    assert cli.main(["mutants", "2-3"]) == 1
+    out = capsys.readouterr().out
+    assert f"0 of {sum(mutant.stage in (2, 3) for mutant in library.MUTANTS)} mutants killed" in out
 
 
 def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
