@@ -6,7 +6,8 @@ from .stage02_coalesced import STAGE as STAGE_02
 from .stage03_warp_reduction import STAGE as STAGE_03
 from .stage04_shared_tiles import STAGE as STAGE_04
 from .stage05_online_softmax import STAGE as STAGE_05
+from .stage06_register_tiles import STAGE as STAGE_06
 
 __all__ = ["LADDER", "Stage"]
 
-LADDER: tuple[Stage, ...] = (STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05)
+LADDER: tuple[Stage, ...] = (STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05, STAGE_06)

@@ -57,20 +57,24 @@ def store_row(row, rmem, factor):
 def load_tile(source, first, tile, thread, threads):
     """Rows `first`, `first + 1`, ... of `source` [S, D] float16 into the shared `tile` [rows, D + PAD] float32.
 
-    All `threads` threads of a block take part. Rows past the end become zeros: whatever shared memory held before
-    could be NaN, and 0 * NaN would poison a sum that a zero weight should leave alone.
+    All `threads` threads of a block take part. Rows past the end become zeros: whatever shared memory held
+    before could be NaN, and 0 * NaN would poison a sum that a zero weight should leave alone.
     """
     chunks = (tile.shape[1] - PAD) // 8
+    total = tile.shape[0] * chunks
+    whole = first + tile.shape[0] <= source.shape[0]
     zero = float32(0)
-    for i in range(thread, tile.shape[0] * chunks, threads):
-        row, c = i // chunks, i % chunks * 8
-        if first + row < source.shape[0]:
-            x0, x1, x2, x3, x4, x5, x6, x7 = load8(source, (first + row, c))
-            store4(tile, (row, c), x0, x1, x2, x3)
-            store4(tile, (row, c + 4), x4, x5, x6, x7)
-        else:
-            store4(tile, (row, c), zero, zero, zero, zero)
-            store4(tile, (row, c + 4), zero, zero, zero, zero)
+    for turn in range(-(-total // threads)):
+        n = turn * threads + thread
+        row, c = n // chunks, n % chunks * 8
+        if total % threads == 0 or n < total:
+            if whole or first + row < source.shape[0]:
+                x0, x1, x2, x3, x4, x5, x6, x7 = load8(source, (first + row, c))
+                store4(tile, (row, c), x0, x1, x2, x3)
+                store4(tile, (row, c + 4), x4, x5, x6, x7)
+            else:
+                store4(tile, (row, c), zero, zero, zero, zero)
+                store4(tile, (row, c + 4), zero, zero, zero, zero)
 
 
 @cuda.jit(device=True)

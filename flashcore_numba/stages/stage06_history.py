@@ -1,11 +1,8 @@
 """The variants that led to stage 06: the same arithmetic with its loops and its state in other places.
 
-A block of 4 warps owns 32 query rows, 8 a warp, and runs the online softmax of stage 05 on tiles of 32 keys. With
-several rows a warp, two questions open. Which loop is outside, the rows or the K/V tiles? And where do m, l and O of
-8 rows wait while another row has its turn? `q_outer` finishes a row before it begins the next: the state fits in
-registers, but every tile is fetched once for each row. `kv_outer_local` fetches each tile once and keeps the state in
-a local array; a loop over the rows indexes it, registers have no index, so it lands in local memory. And
-`kv_outer_shared` keeps it in shared memory.
+A block of 4 warps owns 32 query rows, 8 a warp, and runs the online softmax of stage 05 on tiles of 32 keys. Two
+questions open. Which loop is outside, the rows or the K/V tiles? And where do m, l and O of 8 rows wait while another
+row has its turn? Registers have no index, so a local array that a loop indexes lands in local memory.
 """
 
 import functools
@@ -18,10 +15,17 @@ from ..wide import load4
 from .common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
 from .stage04_shared_tiles import KEYS, dot
 
-__all__ = ["launch_history"]
+__all__ = ["HISTORY", "launch_history"]
+
+HISTORY = {
+    "q_outer": "rows outside, K/V tiles inside: a row's state in registers, every tile fetched once a row",
+    "kv_outer_local": "K/V tiles outside, rows inside: the state of 8 rows in a local array, so in local memory",
+    "kv_outer_shared": "K/V tiles outside, rows inside: the state of all rows in shared memory",
+}
 
 WARPS = 4
 THREADS = WARPS * KEYS
+NOTHING = float32(-math.inf)
 ROWS_A_WARP = {64: 8, 128: 2}  # by head dimension: as many as 48 KB of shared memory hold
 
 
@@ -30,7 +34,7 @@ def online_update(score, m, l, o, i, first, step, p_smem, warp, v_smem, lane):
     """Add one tile to a row whose components a lane owns are `o[i, first + step * part]`; gives the new m and l."""
     m_new = max(m, warp_max(score))
     # While no key has been seen m_new is -inf, and -inf - -inf would be NaN.
-    m_ref = m_new if m_new > float32(-math.inf) else float32(0)
+    m_ref = m_new if m_new > NOTHING else float32(0)
     rescale, p = math.exp(m - m_ref), math.exp(score - m_ref)
     p_smem[warp, lane] = p
     cuda.syncwarp()  # the warp's row of P is whole before its lanes read all of it
@@ -49,12 +53,11 @@ def online_update(score, m, l, o, i, first, step, p_smem, warp, v_smem, lane):
 def history_kernel(D, variant):
     PARTS, STRIDE = D // KEYS, D + PAD
     SHARED = variant == "kv_outer_shared"
+    MINE, ROWS = ROWS_A_WARP[D], WARPS * ROWS_A_WARP[D]
     # `q_outer` walks over all tiles once for each row; the others walk once and hold the state of all rows.
-    MINE = ROWS_A_WARP[D]
-    ROWS = WARPS * MINE
     WALKS, HELD = (MINE, 1) if variant == "q_outer" else (1, MINE)
-    # A lane of the shared variant finds component `lane + 32 * part` of row r in o[r, lane + 32 * part].
-    SLOTS, WIDTH, STEP = (ROWS, D, KEYS) if SHARED else (HELD, PARTS, 1)
+    SLOTS, STEP = (ROWS, KEYS) if SHARED else (HELD, 1)
+    WIDTHS = (SLOTS, D) if SHARED else (SLOTS, PARTS)
 
     @cuda.jit
     def kernel(q, k, v, out, lse, scale, causal):
@@ -65,18 +68,12 @@ def history_kernel(D, variant):
         p_smem = cuda.shared.array((WARPS, KEYS), float32)
         m = cuda.shared.array(SLOTS, float32) if SHARED else cuda.local.array(SLOTS, float32)
         l = cuda.shared.array(SLOTS, float32) if SHARED else cuda.local.array(SLOTS, float32)
-        o = (
-            cuda.shared.array((SLOTS, WIDTH), float32)
-            if SHARED
-            else cuda.local.array((SLOTS, WIDTH), float32)
-        )
-        lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
-        thread = warp * KEYS + lane
-        first_row = cuda.blockIdx.x * ROWS
+        o = cuda.shared.array(WIDTHS, float32) if SHARED else cuda.local.array(WIDTHS, float32)
+        lane, warp, first_row = cuda.threadIdx.x, cuda.threadIdx.y, cuda.blockIdx.x * ROWS
+        thread, first = warp * KEYS + lane, lane if SHARED else 0
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         h_kv = h // (q.shape[1] // k.shape[1])
         seq_q, seq_k = q.shape[2], k.shape[2]
-        first = lane if SHARED else 0
         load_tile(q[b, h], first_row, q_smem, thread, THREADS)
 
         for walk in range(WALKS):
@@ -84,7 +81,7 @@ def history_kernel(D, variant):
             for i in range(HELD):
                 slot = my_row + i if SHARED else i
                 if lane == 0 or not SHARED:
-                    m[slot], l[slot] = float32(-math.inf), float32(0)
+                    m[slot], l[slot] = NOTHING, float32(0)
                 for part in range(PARTS):
                     o[slot, first + STEP * part] = 0
 
@@ -95,9 +92,7 @@ def history_kernel(D, variant):
                 for i in range(HELD):
                     row, slot = first_row + my_row + i, my_row + i if SHARED else i
                     seen = visible_keys(row, seq_q, seq_k, causal) - first_key
-                    score = (
-                        dot(q_smem, my_row + i, k_smem, lane) * scale if lane < seen else float32(-math.inf)
-                    )
+                    score = dot(q_smem, my_row + i, k_smem, lane) * scale if lane < seen else NOTHING
                     m_new, l_new = online_update(
                         score, m[slot], l[slot], o, slot, first, STEP, p_smem, warp, v_smem, lane
                     )
@@ -108,13 +103,12 @@ def history_kernel(D, variant):
             for i in range(HELD):
                 row, slot = first_row + my_row + i, my_row + i if SHARED else i
                 if row < seq_q:
-                    visible = visible_keys(row, seq_q, seq_k, causal)
                     # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
-                    inv_l = float32(1) / l[slot] if visible > 0 else float32(0)
+                    inv_l = float32(1) / l[slot] if l[slot] > 0 else float32(0)
                     for part in range(PARTS):
                         out[b, h, row, lane + KEYS * part] = o[slot, first + STEP * part] * inv_l
                     if lane == 0:
-                        lse[b, h, row] = m[slot] + math.log(l[slot]) if visible > 0 else float32(-math.inf)
+                        lse[b, h, row] = m[slot] + math.log(l[slot]) if l[slot] > 0 else NOTHING
 
     return kernel
 
