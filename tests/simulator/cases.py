@@ -8,7 +8,7 @@ import numpy as np
 
 from . import kernels as K
 
-__all__ = ["Case", "attention", "cases"]
+__all__ = ["Case", "attention", "cases", "expected"]
 
 
 @dataclass
@@ -114,3 +114,30 @@ def cases(seed: int = 0) -> dict[str, Case]:
     unpadded, args = K.make_attention_tiled(64, pad=0), out["attention_tiled_128x64"].copy_args()
     out["attention_unpadded_128x64"] = Case(unpadded, 4, (32, 32), args, 3)
     return out
+
+
+def expected(name, args):
+    """What the case computes, by NumPy."""
+    if name.startswith("copy_stride"):
+        return args[0][:: args[2]][: len(args[1])]
+    if name.startswith("copy_misaligned"):
+        return args[0][1:]
+    if name.startswith(("copy", "shared_broadcast")):
+        return args[0][np.arange(256) // 32] if name == "shared_broadcast" else args[0]
+    if name == "broadcast_add":
+        return args[0] + args[1]
+    if name.startswith("double"):
+        return args[0] + args[0]
+    if name.startswith("transpose"):
+        return args[0].T
+    if name.startswith("gather128"):
+        return args[0][args[1][:, None] + np.arange(4)].ravel()
+    if name.startswith("gather"):
+        return args[0][args[1]]
+    if name.startswith("matmul"):
+        return args[0].astype(np.float64) @ args[1]
+    if name.startswith("row_sum"):
+        return args[0].sum(1, dtype=np.float64)
+    if name == "histogram":
+        return np.bincount(args[0], minlength=16)
+    return attention(*args[:3], args[-1])

@@ -5,7 +5,7 @@ import pytest
 
 from flashcore_numba.simulator import simulate
 
-from .cases import attention, cases
+from .cases import cases, expected
 from .greenlet_oracle import Oracle
 
 CASES = cases()
@@ -20,33 +20,6 @@ def run(case, **options):
     return simulate(
         case.kernel, case.grid, case.block, *args, shared_bytes=case.shared_bytes, **options
     ), args
-
-
-def expected(name, args):
-    """What the case computes, by NumPy."""
-    if name.startswith("copy_stride"):
-        return args[0][:: args[2]][: len(args[1])]
-    if name.startswith("copy_misaligned"):
-        return args[0][1:]
-    if name.startswith(("copy", "shared_broadcast")):
-        return args[0][np.arange(256) // 32] if name == "shared_broadcast" else args[0]
-    if name == "broadcast_add":
-        return args[0] + args[1]
-    if name.startswith("double"):
-        return args[0] + args[0]
-    if name.startswith("transpose"):
-        return args[0].T
-    if name.startswith("gather128"):
-        return args[0][args[1][:, None] + np.arange(4)].ravel()
-    if name.startswith("gather"):
-        return args[0][args[1]]
-    if name.startswith("matmul"):
-        return args[0].astype(np.float64) @ args[1]
-    if name.startswith("row_sum"):
-        return args[0].sum(1, dtype=np.float64)
-    if name == "histogram":
-        return np.bincount(args[0], minlength=16)
-    return attention(*args[:3], args[-1])
 
 
 @pytest.mark.parametrize("name", CASES)
