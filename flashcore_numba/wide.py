@@ -1,13 +1,14 @@
 """Wide loads and stores for Numba kernels: 4 or 16 bytes in one instruction.
 
-Numba has no vector load of its own. Each intrinsic here becomes one LLVM vector access, aligned to its size, which
-ptxas turns into a single LDG, LDS or their stores, up to 128 bits wide (PTX ISA, "ld", ".v4").
+Numba has no vector load of its own. Each intrinsic here becomes one LLVM vector access, aligned to its size,
+which ptxas turns into a single LDG, LDS or their stores, up to 128 bits wide (PTX ISA, "ld", ".v4").
 
-All take an array that is contiguous in its last dimension and the index of the first element: an integer for one
-dimension, a tuple for more. Its address must be a multiple of the size of the access. Unlike `array[index]` they do
-not wrap negative indices, which spares a compare and a select for every dimension. `load2`, `load8` and `store8`
-convert: a kernel holds float16 in memory and float32 in registers. The simulator runs the same names
-(`flashcore_numba.simulator`), counts one access of that size and checks bounds and alignment.
+All take an array that is contiguous in its last dimension and the index of the first element: an integer for
+one dimension, a tuple for more. Its address must be a multiple of the size of the access. Unlike
+`array[index]` they do not wrap negative indices, which spares a compare and a select for every dimension.
+`load2`, `load8` and `store8` convert: a kernel holds float16 in memory and float32 in registers. The
+simulator runs the same names (`flashcore_numba.simulator`), counts one access of that size and checks bounds
+and alignment.
 """
 
 from llvmlite import ir

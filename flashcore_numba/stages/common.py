@@ -24,8 +24,8 @@ PAD = 4  # floats behind each row of a tile: rows stay 16-byte aligned and start
 def visible_keys(row, seq_q, seq_k, causal):
     """How many keys query row `row` sees: the first `visible_keys` of them.
 
-    The causal mask is aligned bottom-right: the last query row sees every key. With more rows than keys the first
-    rows see none.
+    The causal mask is aligned bottom-right: the last query row sees every key. With more rows than keys the
+    first rows see none.
     """
     return max(0, min(seq_k, row + 1 + seq_k - seq_q)) if causal else seq_k
 
@@ -55,7 +55,8 @@ def store_row(row, rmem, factor):
 
 @cuda.jit(device=True)
 def load_tile(source, first, tile, thread, threads):
-    """Rows `first`, `first + 1`, ... of `source` [S, D] float16 into the shared `tile` [rows, D + PAD] float32.
+    """Rows `first`, `first + 1`, ... of `source` [S, D] float16 into the shared `tile` [rows, D + PAD]
+    float32.
 
     All `threads` threads of a block take part. Rows past the end become zeros: whatever shared memory held
     before could be NaN, and 0 * NaN would poison a sum that a zero weight should leave alone.

@@ -1,9 +1,9 @@
 """Stage 01: one thread computes one query row, and the scores go out to memory and come back.
 
-Thread i of a 32-thread block owns query row i of one head. It walks over the keys three times: to write the scores
-S[i, :] = scale * Q[i] . K[j] and find their maximum, to turn them into exp(S - max) and their sum, and to gather
-the rows of V. This is the three lines of textbook softmax attention, so everything a later stage does can be
-compared with it.
+Thread i of a 32-thread block owns query row i of one head. It walks over the keys three times: to write the
+scores S[i, :] = scale * Q[i] . K[j] and find their maximum, to turn them into exp(S - max) and their sum, and
+to gather the rows of V. This is the three lines of textbook softmax attention, so everything a later stage
+does can be compared with it.
 """
 
 import functools
@@ -21,7 +21,7 @@ ROWS = 32  # query rows a block: one warp
 @functools.cache
 def scalar_kernel(D):
     @cuda.jit
-    def kernel(q, k, v, out, scores, scale, causal):
+    def scalar(q, k, v, out, scores, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
         row = cuda.blockIdx.x * ROWS + cuda.threadIdx.x
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
@@ -56,7 +56,7 @@ def scalar_kernel(D):
         for c in range(D):
             out[b, h, row, c] = o_rmem[c] * inv_sum
 
-    return kernel
+    return scalar
 
 
 def launch(problem, out, executor, lse=None, variant=None):

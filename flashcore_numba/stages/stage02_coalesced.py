@@ -1,9 +1,10 @@
 """Stage 02: neighbouring lanes touch neighbouring bytes, and every load brings 16 of them.
 
-The work is divided as in stage 01: thread i of a block owns query row i. Two things move. The scores are stored
-transposed, [keys, rows], so the 32 lanes of a warp write 32 neighbouring floats: 4 sectors a request instead of 32.
-And a row of Q, K or V is read eight float16 at a time, 16 bytes in one instruction, so the row of K that all lanes
-share takes D / 8 loads instead of D. The query row and the output row wait in registers meanwhile.
+The work is divided as in stage 01: thread i of a block owns query row i. Two things move. The scores are
+stored transposed, [keys, rows], so the 32 lanes of a warp write 32 neighbouring floats: 4 sectors a request
+instead of 32. And a row of Q, K or V is read eight float16 at a time, 16 bytes in one instruction, so the row
+of K that all lanes share takes D / 8 loads instead of D. The query row and the output row wait in registers
+meanwhile.
 """
 
 import functools
@@ -42,7 +43,7 @@ def accumulate_pv(o_rmem, p, v, b, h, j):
 @functools.cache
 def coalesced_kernel(D):
     @cuda.jit
-    def kernel(q, k, v, out, scores, scale, causal):
+    def coalesced(q, k, v, out, scores, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_k, S_q] float32
         row = cuda.blockIdx.x * ROWS + cuda.threadIdx.x
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
@@ -70,7 +71,7 @@ def coalesced_kernel(D):
         # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
         store_row(out[b, h, row], o_rmem, float32(1) / row_sum if visible > 0 else float32(0))
 
-    return kernel
+    return coalesced
 
 
 def launch(problem, out, executor, lse=None, variant=None):

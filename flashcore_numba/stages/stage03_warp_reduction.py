@@ -1,7 +1,7 @@
 """Stage 03: a warp computes one query row, and its lanes add up by shuffles.
 
-Lane i of a warp owns the components 2 i and 2 i + 1 of every 64, so a row of Q, K or V is one contiguous request of the
-whole warp and the query row costs each lane D / 32 registers. The price is that a score is now
+Lane i of a warp owns the components 2 i and 2 i + 1 of every 64, so a row of Q, K or V is one contiguous
+request of the whole warp and the query row costs each lane D / 32 registers. The price is that a score is now
 spread over 32 lanes: a butterfly of five shuffles adds it up and leaves the sum in every lane, with no shared
 memory and no atomics. 32 times as many threads run as in stage 02, which hides the latency of the loads.
 """
@@ -25,7 +25,7 @@ def warp_reduction_kernel(D):
     PAIRS = D // 64  # pairs of components a lane owns
 
     @cuda.jit
-    def kernel(q, k, v, out, scores, scale, causal):
+    def warp_reduction(q, k, v, out, scores, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
         lane = cuda.threadIdx.x
         row = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
@@ -78,7 +78,7 @@ def warp_reduction_kernel(D):
             out[b, h, row, 64 * i + 2 * lane] = o_rmem[i, 0] * inv_sum
             out[b, h, row, 64 * i + 2 * lane + 1] = o_rmem[i, 1] * inv_sum
 
-    return kernel
+    return warp_reduction
 
 
 def launch(problem, out, executor, lse=None, variant=None):

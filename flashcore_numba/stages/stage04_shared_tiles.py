@@ -1,10 +1,11 @@
 """Stage 04: K and V pass through shared memory in tiles that 16 query rows use together.
 
-A block of 16 warps owns 16 query rows, one a warp. It brings 32 rows of K, then of V, into shared memory at a time:
-each is read from global memory once for 16 query rows instead of once for each. With K in shared memory a lane can
-own a key, so the dot product stays in one lane and needs no shuffle; the shuffles are left for the softmax. Two
-barriers a tile keep the promise that a tile is whole while it is read. Its rows are padded by 4 floats: 32 lanes
-that read 16 bytes each from 32 unpadded rows of 256 bytes would all meet in the same 4 banks.
+A block of 16 warps owns 16 query rows, one a warp. It brings 32 rows of K, then of V, into shared memory at a
+time: each is read from global memory once for 16 query rows instead of once for each. With K in shared memory
+a lane can own a key, so the dot product stays in one lane and needs no shuffle; the shuffles are left for the
+softmax. Two barriers a tile keep the promise that a tile is whole while it is read. Its rows are padded by 4
+floats: 32 lanes that read 16 bytes each from 32 unpadded rows of 256 bytes would all meet in the same 4
+banks.
 """
 
 import functools
@@ -47,7 +48,7 @@ def shared_tiles_kernel(D):
     PARTS, STRIDE = D // KEYS, D + PAD  # output components a lane owns; floats from row to row of a tile
 
     @cuda.jit
-    def kernel(q, k, v, out, scores, scale, causal):
+    def shared_tiles(q, k, v, out, scores, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
         q_smem = cuda.shared.array((ROWS, STRIDE), float32)
         kv_smem = cuda.shared.array((KEYS, STRIDE), float32)
@@ -95,7 +96,7 @@ def shared_tiles_kernel(D):
             for part in range(PARTS):
                 out[b, h, row, lane + KEYS * part] = o_rmem[part] * inv_sum
 
-    return kernel
+    return shared_tiles
 
 
 def launch(problem, out, executor, lse=None, variant=None):

@@ -1,10 +1,10 @@
 """Stage 05: the scores are never stored; a running maximum and a running sum make one pass enough.
 
-The block is that of stage 04: 16 warps, 16 query rows, tiles of 32 keys. For each row it carries m, the largest score
-so far, l, the sum of exp(score - m) so far, and O, the same sum weighted by the rows of V. When a tile brings a larger
-maximum, both sums are rescaled by exp(m - new m); so K and V are read together, once, and the [S_q, S_k] matrix of
-scores never exists. m starts at minus infinity: exp(-inf - m) is exactly 0, whatever the first scores are.
-(Milakov and Gimelshein 2018, algorithm 3; FlashAttention, algorithm 1.)
+The block is that of stage 04: 16 warps, 16 query rows, tiles of 32 keys. For each row it carries m, the
+largest score so far, l, the sum of exp(score - m) so far, and O, the same sum weighted by the rows of V. When
+a tile brings a larger maximum, both sums are rescaled by exp(m - new m); so K and V are read together, once,
+and the [S_q, S_k] matrix of scores never exists. m starts at minus infinity: exp(-inf - m) is exactly 0,
+whatever the first scores are. (Milakov and Gimelshein 2018, algorithm 3; FlashAttention, algorithm 1.)
 """
 
 import functools
@@ -23,7 +23,7 @@ def online_softmax_kernel(D):
     PARTS, STRIDE = D // KEYS, D + PAD  # output components a lane owns; floats from row to row of a tile
 
     @cuda.jit
-    def kernel(q, k, v, out, lse, scale, causal):
+    def online_softmax(q, k, v, out, lse, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
         q_smem = cuda.shared.array((ROWS, STRIDE), float32)
         k_smem = cuda.shared.array((KEYS, STRIDE), float32)
@@ -76,7 +76,7 @@ def online_softmax_kernel(D):
             if lane == 0:
                 lse[b, h, row] = m + math.log(l) if visible > 0 else float32(-math.inf)
 
-    return kernel
+    return online_softmax
 
 
 def launch(problem, out, executor, lse=None, variant=None):

@@ -1,9 +1,10 @@
 """The arithmetic of stage 06: a thread's tiles of S and O, multiplied from shared memory into registers.
 
-A thread owns 2 rows and every 16th key of S, then the same 2 rows and 4 neighbours of every 64 components of O.
-Which lane owns what decides the cost of a 16-byte load. Lanes 2 c and 2 c + 1 share column c, and even and odd lanes
-have different rows: so lanes that differ in bit 0 read the same K or V, and lanes that differ in bit 1 the same Q or
-P. The H200 then serves half a warp in one wavefront; without such pairs it needs one for each quarter.
+A thread owns 2 rows and every 16th key of S, then the same 2 rows and 4 neighbours of every 64 components of
+O. Which lane owns what decides the cost of a 16-byte load. Lanes 2 c and 2 c + 1 share column c, and even and
+odd lanes have different rows: so lanes that differ in bit 0 read the same K or V, and lanes that differ in
+bit 1 the same Q or P. The H200 then serves half a warp in one wavefront; without such pairs it needs one for
+each quarter.
 """
 
 from numba import cuda

@@ -1,25 +1,25 @@
 """The variants that led to stage 06: the same arithmetic with its loops and its state in other places.
 
-A block of 4 warps owns 32 query rows, 8 a warp, and runs the online softmax of stage 05 on tiles of 32 keys. Two
-questions open. Which loop is outside, the rows or the K/V tiles? And where do m, l and O of 8 rows wait while another
-row has its turn? Registers have no index, so a local array that a loop indexes lands in local memory.
+A block of 4 warps owns 32 query rows, 8 a warp, and runs the online softmax of stage 05 on tiles of 32 keys.
+Two questions open. Which loop is outside, the rows or the K/V tiles? And where do m, l and O of 8 rows wait
+while another row has its turn? Registers have no index, so a local array that a loop indexes lands in local
+memory.
 """
 
 import functools
 import math
 
-import numpy as np
 from numba import cuda, float32
 
 from ..wide import load4
 from .common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
 from .stage04_shared_tiles import KEYS, dot
 
-__all__ = ["HISTORY", "launch_history"]
+__all__ = ["HISTORY", "history_kernel"]
 
 HISTORY = {
     "q_outer": "rows outside, K/V tiles inside: a row's state in registers, every tile fetched once a row",
-    "kv_outer_local": "K/V tiles outside, rows inside: the state of 8 rows in a local array, so in local memory",
+    "kv_outer_local": "K/V tiles outside, rows inside: the state of 8 rows in a local array",
     "kv_outer_shared": "K/V tiles outside, rows inside: the state of all rows in shared memory",
 }
 
@@ -31,7 +31,9 @@ ROWS_A_WARP = {64: 8, 128: 2}  # by head dimension: as many as 48 KB of shared m
 
 @cuda.jit(device=True)
 def online_update(score, m, l, o, i, first, step, p_smem, warp, v_smem, lane):
-    """Add one tile to a row whose components a lane owns are `o[i, first + step * part]`; gives the new m and l."""
+    """Add one tile to a row whose components a lane owns are `o[i, first + step * part]`; gives the new m and
+    l.
+    """
     m_new = max(m, warp_max(score))
     # While no key has been seen m_new is -inf, and -inf - -inf would be NaN.
     m_ref = m_new if m_new > NOTHING else float32(0)
@@ -51,6 +53,7 @@ def online_update(score, m, l, o, i, first, step, p_smem, warp, v_smem, lane):
 
 @functools.cache
 def history_kernel(D, variant):
+    """The kernel, the query rows of a block, and its threads."""
     PARTS, STRIDE = D // KEYS, D + PAD
     SHARED = variant == "kv_outer_shared"
     MINE, ROWS = ROWS_A_WARP[D], WARPS * ROWS_A_WARP[D]
@@ -60,7 +63,7 @@ def history_kernel(D, variant):
     WIDTHS = (SLOTS, D) if SHARED else (SLOTS, PARTS)
 
     @cuda.jit
-    def kernel(q, k, v, out, lse, scale, causal):
+    def history(q, k, v, out, lse, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
         q_smem = cuda.shared.array((ROWS, STRIDE), float32)
         k_smem = cuda.shared.array((KEYS, STRIDE), float32)
@@ -110,11 +113,4 @@ def history_kernel(D, variant):
                     if lane == 0:
                         lse[b, h, row] = m[slot] + math.log(l[slot]) if l[slot] > 0 else NOTHING
 
-    return kernel
-
-
-def launch_history(p, out, executor, lse, variant):
-    """Launch `q_outer`, `kv_outer_local` or `kv_outer_shared` on the problem `p`; see `Stage.launch`."""
-    grid = (-(-p.seq_q // (WARPS * ROWS_A_WARP[p.head_dim])), p.heads, p.batch)
-    kernel = history_kernel(p.head_dim, variant)
-    executor.launch(kernel, grid, (KEYS, WARPS), p.q, p.k, p.v, out, lse, np.float32(p.scale), p.causal)
+    return history, ROWS, (KEYS, WARPS)

@@ -1,10 +1,10 @@
 """Stage 06: a thread keeps a small tile of the scores and of the output in registers.
 
-In stage 05 every multiplication reads its operands from shared memory, and that is its limit. Here a thread owns 2
-rows x 4 keys of S, then 2 rows x 4 components of O (`stage06_fragments`): what it loads once it multiplies two or
-four times. A block has 32 query rows and K/V tiles of 64 keys, at D = 128 half as many. P takes the place of the K
-tile. K/V tiles that no row of the block sees are skipped, which halves the work of a long causal problem.
-`stage06_history` holds the variants that led here.
+In stage 05 every multiplication reads its operands from shared memory, and that is its limit. Here a thread
+owns 2 rows x 4 keys of S, then 2 rows x 4 components of O (`stage06_fragments`): what it loads once it
+multiplies two or four times. A block has 32 query rows and K/V tiles of 64 keys, at D = 128 half as many. P
+takes the place of the K tile. K/V tiles that no row of the block sees are skipped, which halves the work of a
+long causal problem. `stage06_history` holds the variants that led here.
 """
 
 import functools
@@ -16,7 +16,7 @@ from numba import cuda, float32
 from .common import PAD, load_tile, visible_keys
 from .stage import Stage
 from .stage06_fragments import COLS, TM, accumulate_pv, multiply_qk, row_max, row_sum
-from .stage06_history import HISTORY, launch_history
+from .stage06_history import HISTORY, history_kernel
 
 # By head dimension: warps a block and keys a K/V tile, as many as 48 KB of shared memory hold.
 SHAPE = {64: (8, 64), 128: (4, 32)}
@@ -24,13 +24,14 @@ SHAPE = {64: (8, 64), 128: (4, 32)}
 
 @functools.cache
 def register_tiles_kernel(D):
+    """The kernel, the query rows of a block, and its threads."""
     WARPS, KEYS = SHAPE[D]
     ROWS, THREADS, STRIDE = 2 * TM * WARPS, 32 * WARPS, D + PAD
     TN, MINE = KEYS // COLS, D // COLS  # keys, then components, that a thread owns
     NOTHING = float32(-math.inf)
 
     @cuda.jit
-    def kernel(q, k, v, out, lse, scale, causal):
+    def register_tiles(q, k, v, out, lse, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
         q_smem = cuda.shared.array((ROWS, STRIDE), float32)
         k_smem = cuda.shared.array((KEYS, STRIDE), float32)
@@ -89,18 +90,16 @@ def register_tiles_kernel(D):
                 if col == 0:
                     lse[b, h, row] = m[r] + math.log(total) if total > 0 else NOTHING
 
-    return kernel
+    return register_tiles, ROWS, THREADS
 
 
 def launch(problem, out, executor, lse=None, variant=None):
     p = problem
     lse = executor.empty((p.batch, p.heads, p.seq_q), np.float32) if lse is None else lse
-    if variant in HISTORY:
-        return launch_history(p, out, executor, lse, variant)
-    warps, _ = SHAPE[p.head_dim]
-    grid = (-(-p.seq_q // (2 * TM * warps)), p.heads, p.batch)
-    kernel = register_tiles_kernel(p.head_dim)
-    executor.launch(kernel, grid, 32 * warps, p.q, p.k, p.v, out, lse, np.float32(p.scale), p.causal)
+    D = p.head_dim
+    kernel, rows, block = history_kernel(D, variant) if variant in HISTORY else register_tiles_kernel(D)
+    grid = (-(-p.seq_q // rows), p.heads, p.batch)
+    executor.launch(kernel, grid, block, p.q, p.k, p.v, out, lse, np.float32(p.scale), p.causal)
 
 
 STAGE = Stage(
