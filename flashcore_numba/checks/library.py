@@ -204,9 +204,8 @@ STAGE_04 = (
     ),
     _mutant(
         4, "tail_not_zeroed", "Tile rows behind the last key keep what shared memory held: 0 * NaN.",
-        ("            store4(tile, (row, c), zero, zero, zero, zero)\n"
-         "            store4(tile, (row, c + 4), zero, zero, zero, zero)\n",
-         "            continue\n", "common"),
+        ("store4(tile, (row, c), zero, zero, zero, zero)", "pass", "common"),
+        ("store4(tile, (row, c + 4), zero, zero, zero, zero)", "pass", "common"),
         expected=(*MEMORY, *VALUE), on_gpu=False,
     ),
     _mutant(
@@ -306,12 +305,56 @@ HISTORY = "stage06_history"  # the variants that led to register tiles have a fi
 
 STAGE_06 = (
     _mutant(
+        6, "m_from_zero", "The running max starts at 0: where all scores are very negative, 0 / 0.",
+        ("m[r], l[r] = NOTHING, float32(0)", "m[r], l[r] = float32(0), float32(0)"),
+    ),
+    _mutant(
+        6, "o_not_rescaled", "When the running max grows, l is rescaled and O is not.",
+        ("o_rmem[r, i] *= rescale", "o_rmem[r, i] *= float32(1)"),
+    ),
+    _mutant(
+        6, "l_not_rescaled", "When the running max grows, O is rescaled and l is not.",
+        ("l[r] *= rescale", "l[r] *= float32(1)"),
+    ),
+    _mutant(
+        6, "sum_of_own_thread", "Each thread divides by the sum of its own keys.",
+        ("row_sum(l[r])", "l[r]"),
+    ),
+    _mutant(
+        6, "tiles_of_the_first_row", "Tiles that the first row does not see are skipped for all rows.",
+        ("visible_keys(last_row, seq_q", "visible_keys(first_row, seq_q"),
+    ),
+    _mutant(
+        6, "mask_of_whole_tiles", "Tiles are skipped, but inside a tile the causal mask is forgotten.",
+        ("if col + COLS * j < seen", "if first_key + col + COLS * j < seq_k"),
+    ),
+    _mutant(
+        6, "columns_mixed", "Components are stored side by side: at D = 64 that happens to be right.",
+        ("COLS * (i // 4 * 4) + 4 * col + i % 4", "MINE * col + i"),
+    ),
+    _mutant(
+        6, "wrong_kv_head", "Query head h reads K/V head h % H_kv instead of h // group.",
+        ("h_kv = h // (q.shape[1] // k.shape[1])", "h_kv = h % k.shape[1]"),
+    ),
+    _mutant(
+        6, "no_barrier_before_p", "P overwrites the K tile that slower warps still read.",
+        _without("cuda.syncthreads()  # every warp has read the K tile"), expected=RACE, on_gpu=False,
+    ),
+    _mutant(
+        6, "no_trailing_barrier", "The next tiles overwrite what slower warps still read.",
+        _without("cuda.syncthreads()  # every warp has read V"), expected=RACE, on_gpu=False,
+    ),
+    _mutant(
+        6, "no_syncwarp_after_p", "A lane reads P while its neighbours may still write.",
+        _without("cuda.syncwarp()  # the warp's rows of P"), expected=RACE, on_gpu=False,
+    ),
+    _mutant(
         6, "q_outer_mask_one_too_many", "`<=` for `<`: a row sees the key behind its last one.",
         ("if lane < seen", "if lane <= seen", HISTORY), variant="q_outer",
     ),
     _mutant(
         6, "q_outer_m_from_zero", "The running max starts at 0: where all scores are very negative, 0 / 0.",
-        ("m[slot], l[slot] = float32(-math.inf),", "m[slot], l[slot] = float32(0),", HISTORY),
+        ("m[slot], l[slot] = NOTHING, float32(0)", "m[slot], l[slot] = float32(0), float32(0)", HISTORY),
         variant="q_outer",
     ),
     _mutant(
@@ -351,4 +394,4 @@ STAGE_06 = (
     ),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*STAGE_01, *STAGE_02, *STAGE_03, *STAGE_04, *STAGE_05)
+MUTANTS: tuple[Mutant, ...] = (*STAGE_01, *STAGE_02, *STAGE_03, *STAGE_04, *STAGE_05, *STAGE_06)

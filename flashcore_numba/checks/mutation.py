@@ -183,8 +183,7 @@ def kill_one(mutant: Mutant, backend: str = "simulator") -> Kill:
     if backend == "gpu" and not mutant.on_gpu:
         return replace(fate, status=NOT_VISIBLE, message="run it on the simulator, which reports it")
     with loaded(mutant) as stage:
-        variant = mutant.variant or next(iter(stage.variants), None)
-        report = check_stage(stage, variant, backend=backend, seed=SEED, stop_at_first=True)
+        report = check_stage(stage, mutant.variant, backend=backend, seed=SEED, stop_at_first=True)
     fate = replace(fate, seconds=report.seconds)
     if report.passed:
         return fate

@@ -16,7 +16,7 @@ from ..executor import Simulator
 from ..problem import Problem
 from ..stages import Stage
 
-__all__ = ["LAYOUTS", "Answer", "Failed", "Inputs", "Trial"]
+__all__ = ["LAYOUTS", "Answer", "Failed", "Inputs", "Trial", "family"]
 
 GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
 UNWRITTEN = {
@@ -216,10 +216,10 @@ def _raise_reported(executor: Any) -> None:
     reports = [problem for launch in getattr(executor, "launches", ()) for problem in launch.problems]
     if reports:
         more = f" ({len(reports) - 1} more reports)" if len(reports) > 1 else ""
-        raise Failed(_family(reports[0].kind), f"{reports[0]}{more}")
+        raise Failed(family(reports[0].kind), f"{reports[0]}{more}")
 
 
-def _family(kind: str) -> str:
+def family(kind: str) -> str:
     """The simulator's kinds of report, in the few families that checks and mutants speak of."""
     for family, words in (
         ("race", ("race",)),

@@ -5,7 +5,9 @@ import pytest
 from numba import cuda
 
 from flashcore_numba.checks.cases import normal
-from flashcore_numba.checks.trial import LAYOUTS, Failed, Trial
+from flashcore_numba.checks.runner import KINDS
+from flashcore_numba.checks.trial import LAYOUTS, Failed, Trial, family
+from flashcore_numba.simulator import KINDS as REPORTED
 from flashcore_numba.stages import LADDER, Stage
 
 from .stand_in import honest, stand_in
@@ -103,6 +105,12 @@ def test_a_report_of_the_simulator_fails_with_its_line(rng):
     with pytest.raises(Failed, match=r"test_trial\.py:\d+") as failure:
         Trial(stage_of(launch))(normal(rng, 1, 1, 1, 12, 64))
     assert failure.value.kind == "race"
+
+
+@pytest.mark.parametrize("kind", REPORTED)
+def test_every_kind_of_report_has_a_family(kind):
+    assert family(kind) in KINDS
+    assert family(kind) != "simulator" or kind == "division by zero"
 
 
 def test_a_stage_of_the_ladder_runs_under_every_schedule(rng):
