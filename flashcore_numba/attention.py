@@ -162,6 +162,16 @@ def _overlaps_itself(array: Any) -> bool:
     return False
 
 
+class _Handle:
+    """A CUDA stream by its address, in the protocol that `cupy.cuda.Stream.from_external` reads."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
 @contextmanager
 def _executor(like: Adopted):
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
@@ -181,6 +191,6 @@ def _executor(like: Adopted):
             return
         import torch
 
-        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream, device)
+        stream = cupy.cuda.Stream.from_external(_Handle(torch.cuda.current_stream(device).cuda_stream))
         with stream:
             yield Gpu(stream)
