@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():  # they would finish their part first
+            worker.terminate()
         return 130
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -308,10 +311,11 @@ def _compare_without_gpu(args, stages, shapes, why_not) -> int:
 
 
 def _print_times(console, record, shape) -> None:
-    from flashcore_numba.bench.tables import latency_table, not_timed
+    from flashcore_numba.bench.tables import latency_table, limits_line, not_timed
 
     console.print()
     console.print(latency_table(record, shape, console.width))
+    console.print(f"Limits: {limits_line(shape)}.", markup=False, soft_wrap=True)
     for sentence in not_timed(shape):
         console.print(sentence, markup=False, soft_wrap=True)
 

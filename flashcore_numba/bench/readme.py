@@ -7,7 +7,7 @@ from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import LADDER
 
 from . import artifact, picture
-from .tables import compiled, percent, provenance, short_us, times
+from .tables import compiled, limits_line, percent, provenance, short_us, times
 
 __all__ = ["BEGIN", "END", "PICTURE", "ReadmeError", "differences", "region", "update"]
 
@@ -91,25 +91,15 @@ def _markdown(record: dict[str, Any], shape: dict[str, Any]) -> str:
     ideas = {stage.number: stage for stage in LADDER}
     lines = [
         "| stage | the idea | GPU time, µs | caller, µs | times faster than 01 | of the limit | max error "
-        "| registers, spilled B |",
+        "| registers, spilled B, local B |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for entry in (e for e in shape["entries"] if e["kind"] == "stage"):
         stage = ideas.get(entry["stage"])
         idea = (stage.idea if entry["default"] else stage.variants.get(entry["variant"], "")) if stage else ""
-        lines.append(_row(entry["label"], idea, entry, compiled(entry["resources"])))
+        lines.append(_row(entry["label"], idea, entry, ", ".join(compiled(entry["resources"]))))
     for entry in (e for e in shape["entries"] if e["kind"] == "peer"):
-        lines.append(_row(f"*{entry['label']}*", "peer, on the same arrays", entry, ("-", "-")))
-    limit = "; ".join(
-        f"{name} {short_us(shape['limits_us'][unit])} µs"
-        for unit, name in (
-            ("fp32", "CUDA cores"),
-            ("tensor", "tensor cores"),
-            ("exp", "exponentials"),
-            ("memory", "memory"),
-        )
-        if shape["limits_us"][unit]
-    )
+        lines.append(_row(f"*{entry['label']}*", "peer, on the same arrays", entry, "-"))
     versions = ", ".join(
         f"{name} {record['packages'][name]}" for name in ("torch", "numba-cuda") if name in record["packages"]
     )
@@ -118,11 +108,11 @@ def _markdown(record: dict[str, Any], shape: dict[str, Any]) -> str:
         f"B x H x S x D = {shape['shape']} in fp16, medians of {record['rounds']} interleaved rounds, warm "
         "L2. GPU time is one launch inside a CUDA graph, the caller's time event to event around one call "
         "from Python. The limit is what the unit that multiplies (CUDA cores for the Numba stages), the "
-        f"exponentials and memory allow: {limit}."
+        f"exponentials and memory allow: {limits_line(shape)}."
     )
 
 
-def _row(label: str, idea: str, entry: dict[str, Any], of_compiler: tuple[str, str]) -> str:
+def _row(label: str, idea: str, entry: dict[str, Any], of_compiler: str) -> str:
     caller = (entry["caller_us"] or {}).get("p50")
     cells = [
         label,
@@ -132,7 +122,7 @@ def _row(label: str, idea: str, entry: dict[str, Any], of_compiler: tuple[str, s
         times(entry["speed_up"]["stage_01"]).replace("x", ""),
         percent(entry["share_of_limit"]),
         f"{entry['error']['max']:.1e}" if entry["error"]["right"] else "wrong",
-        "-" if of_compiler == ("-", "-") else ", ".join(of_compiler),
+        of_compiler,
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -9,6 +9,7 @@ __all__ = [
     "compiled",
     "counted_table",
     "latency_table",
+    "limits_line",
     "moved_line",
     "not_timed",
     "percent",
@@ -17,7 +18,7 @@ __all__ = [
     "times",
 ]
 
-NARROW, WIDE = 100, 135  # columns of a terminal below which a table keeps only what it is for
+NARROW, WIDE = 100, 145  # columns of a terminal below which a table keeps only what it is for
 
 
 def short_us(value: float | None) -> str:
@@ -43,14 +44,11 @@ def amount(value: float) -> str:
     return f"{value:.0f}"
 
 
-def compiled(resources: list[dict[str, Any]] | None) -> tuple[str, str]:
-    """(registers a thread, spilled bytes a thread): the largest of the kernels."""
-
-    def largest(name: str) -> str:
-        values = [kernel[name] for kernel in resources or [] if kernel[name] is not None]
-        return str(max(values)) if values else "-"
-
-    return largest("registers"), largest("spill_bytes")
+def compiled(resources: list[dict[str, Any]] | None) -> list[str]:
+    """Registers, spilled bytes and local memory in bytes, all a thread: the largest of the kernels."""
+    names = ("registers", "spill_bytes", "stack_bytes")
+    found = [[kernel[name] for kernel in resources or [] if kernel[name] is not None] for name in names]
+    return [str(max(values)) if values else "-" for values in found]
 
 
 def provenance(artifact: dict[str, Any]) -> str:
@@ -72,18 +70,19 @@ def clocks_seen(artifact: dict[str, Any]) -> str:
 def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -> Table:
     """Both clocks of every entry of one shape, with speed-ups, share of the limit and error."""
     causal = ", causal" if shape["causal"] else ""
+    narrow = width < WIDE
     table = Table(
         title=f"{shape['shape']}{causal}: {provenance(artifact)}",
-        caption="Microseconds. GPU: a launch in a CUDA graph, warm L2. Caller: event to event, one call.",
+        caption="Microseconds. GPU: a launch in a CUDA graph, warm L2. Caller: event to event, one call."
+        + ("" if narrow else " Spill, local: bytes a thread."),
         title_justify="left",
         caption_justify="left",
     )
-    narrow = width < WIDE
     table.add_column("", no_wrap=True)
     columns = ["GPU p50", "caller", "x 01", "x peer", "limit", "error"]
     if not narrow:
         columns = ["GPU p50", "p90", "p99", "mean", "std", "caller", "p90", "p99", "x 01", "x peer", "limit"]
-        columns += ["error", "regs", "spill"]
+        columns += ["error", "regs", "spill", "local"]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for entry in shape["entries"]:
@@ -100,6 +99,13 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
             row += [*ends, *compiled(entry["resources"])]
         table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
     return table
+
+
+def limits_line(shape: dict[str, Any]) -> str:
+    """What each unit of the GPU alone would need: `CUDA cores 8.02 us, tensor cores 0.50 us, ...`."""
+    names = {"fp32": "CUDA cores", "tensor": "tensor cores", "exp": "exponentials", "memory": "memory"}
+    known = {unit: us for unit, us in shape["limits_us"].items() if us is not None}
+    return ", ".join(f"{names[unit]} {short_us(us)} us" for unit, us in known.items())
 
 
 def not_timed(shape: dict[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ def test_the_region_is_written_from_the_record(page, recorded, fake):
     assert text.endswith(f"{END}\n\nThe rest.\n")
     row = next(line for line in text.splitlines() if line.startswith("| 05 online_softmax |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[2:] == ["138", "156", "16.0", "5.8%", "2.0e-04", "40, 8"]
+    assert cells[2:] == ["138", "156", "16.0", "5.8%", "2.0e-04", "40, 8, 0"]
     assert "| *SDPA flash* |" in text
     assert "Imaginary GPU, 2001-02-03, commit 0123456789" in text
     assert differences(page) == []
