@@ -4,9 +4,10 @@ The unchanged source of a kernel is rewritten in memory and executed with all la
 masks.
 """
 
-from .launch import Event, Launch, simulate
+from .launch import Launch, simulate
 from .memory import ScratchArray, scratch
 from .problems import KINDS, Problem, SimulationError, Unsupported
+from .record import Event
 from .report import Row
 
 __all__ = [

@@ -81,12 +81,12 @@ class Accesses:
         """The first of these lanes, and how many there are."""
         return f"{self.who(int(np.flatnonzero(bad)[0]))}; {int(bad.sum())} thread(s)"
 
-    def _record(self, memory, site, op, element, width=1):
+    def record(self, memory, site, op, element, width=1):
         launch = self.launch
         access = Access(site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory)
         memory.log.append(access)
         if launch.recording:
-            launch.record_event(access)
+            launch.record(access)
         allocation = memory.allocation
         if launch.races:
             allocation.recent.append(access)
@@ -132,9 +132,9 @@ class Accesses:
             return self.view(array, index, site)
         element, memory = self.address(array, index, site), array.memory
         if self.launch.counting:
-            self._record(memory, site, LOAD, element)
+            self.record(memory, site, LOAD, element)
         if memory.written is not None:
-            self._check_written(memory, element, site)
+            self.check_written(memory, element, site)
         if type(element) is not ndarray:
             value = memory.flat[element]
             return int(value) if value.dtype.kind in "iu" else value
@@ -144,14 +144,13 @@ class Accesses:
             value = value.astype(np.int64, copy=False)
         return value
 
-    def _check_written(self, memory, element, site, width=1):
-        known = memory.written[:, 0]
-        if width == 1:
-            known = known.take(element, mode="clip")
-        else:
-            known = known.reshape(-1, width).all(1).take(element // width, mode="clip")
-        if known.all():
+    def check_written(self, memory, element, site, width=1):
+        whole = len(memory.flat) // width * width
+        rows = memory.written[:whole].reshape(whole // width, -1)
+        rows = rows.take(element // width, axis=0, mode="clip")
+        if rows.all():
             return
+        known = rows.all(-1)
         bad = ~np.broadcast_to(known, self.n) & self.active()
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
@@ -168,7 +167,7 @@ class Accesses:
             raise TypeError("an assignment to an element of something that is not an array")
         element, memory = self.address(array, _as_tuple(index), site), array.memory
         if self.launch.counting:
-            self._record(memory, site, STORE, element)
+            self.record(memory, site, STORE, element)
         where, what = self._lanes_to_store(element, value)
         memory.flat[where] = what
         if memory.written is not None:
@@ -207,14 +206,14 @@ class Accesses:
             )
             self.launch.problem("misaligned", site, None, text, fatal=True)
         if self.launch.counting:
-            self._record(memory, site, op, element, width)
+            self.record(memory, site, op, element, width)
         return element, memory
 
     def wide_load(self, width: int, dtype: str, site: int, array, index):
         """`width` neighbours from `array[index]` on, as a tuple of float32."""
         element, memory = self._wide_address(array, index, site, LOAD, width, dtype)
         if memory.written is not None:
-            self._check_written(memory, element, site, width)
+            self.check_written(memory, element, site, width)
         rows = memory.flat[: len(memory.flat) // width * width].reshape(-1, width)
         values = rows.take(element // width, axis=0, mode="clip").astype(np.float32, copy=False)
         return tuple(np.ascontiguousarray(values.T)) if values.ndim == 2 else tuple(values)

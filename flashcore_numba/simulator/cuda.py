@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .access import ATOMIC
+from .atomics import Atomics
 from .memory import LocalArray, View
 from .vecmath import as_dtype, fused
 
@@ -25,19 +25,6 @@ SUPPORTED = BARRIERS | {
     *("ldca", "ldcg", "ldcs", "ldlu", "ldcv", "stcg", "stcs", "stwb", "stwt"),
 }
 """The names of `numba.cuda` that a kernel may use."""
-
-ATOMICS = {
-    "add": np.add,
-    "sub": np.subtract,
-    "max": np.fmax,
-    "min": np.fmin,
-    "and_": np.bitwise_and,
-    "or_": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "exch": lambda old, value: value,
-    "inc": lambda old, limit: np.where(old >= limit, 0, old + 1),
-    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1),
-}
 
 
 class Arrival(NamedTuple):
@@ -74,10 +61,7 @@ class CudaModule:
         self.shared = SimpleNamespace(array=self._shared_array)
         self.local = SimpleNamespace(array=self._local_array)
         self.const = SimpleNamespace(array_like=lambda site, array: array)
-        atomics = {name: self._atomic(update) for name, update in ATOMICS.items()}
-        self.atomic = SimpleNamespace(
-            cas=self._atomic_cas, compare_and_swap=self._compare_and_swap, **atomics
-        )
+        self.atomic = Atomics(lanes)
 
     def grid(self, site, ndim):
         """Absolute thread position; threads vary fastest along x."""
@@ -284,44 +268,3 @@ class CudaModule:
         """One more than the number of the lowest set bit; 0 for 0."""
         set_bits = np.asarray(x)[..., None] >> BITS & 1
         return np.where(set_bits.any(-1), set_bits.argmax(-1) + 1, 0)
-
-    # Atomics
-
-    def _atomic(self, update):
-        def run(site, array, index, value):
-            return self._update(site, array, index, lambda old, k: update(old, k(value)))
-
-        return run
-
-    def _atomic_cas(self, site, array, index, expected, value):
-        def swap(old, k):
-            return np.where(old == k(expected), k(value), old)
-
-        return self._update(site, array, index, swap)
-
-    def _compare_and_swap(self, site, array, expected, value):
-        return self._atomic_cas(site, array, 0, expected, value)
-
-    def _update(self, site, array, index, compute):
-        """Every active lane in turn: element = compute(element, pick); pick(x) is that lane's part of x."""
-        lanes = self.lanes
-        index = index if type(index) is tuple else (index,)
-        element, memory = lanes.address(array, index, site), array.memory
-        if self.launch.counting:
-            lanes._record(memory, site, ATOMIC, element)
-        if memory.written is not None:
-            lanes._check_written(memory, element, site)
-        where = np.broadcast_to(element, lanes.n)
-        order = np.flatnonzero(lanes.active())
-        if self.launch.reverse:
-            order = order[::-1]
-        old = np.zeros(lanes.n, memory.flat.dtype)
-        together = len(np.unique(where[order])) == len(order)
-        for part in [order] if together else order:
-
-            def pick(x, part=part):
-                return np.broadcast_to(x, lanes.n)[part]
-
-            old[part] = memory.flat[where[part]]
-            memory.flat[where[part]] = compute(old[part], pick)
-        return old.astype(np.int64) if old.dtype.kind in "iu" else old

@@ -1,134 +1,28 @@
 """One simulated launch: the kernel over its grid, in lockstep or in an adversarial order of warps."""
 
-import inspect
 import math
 import numbers
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from . import races, report
 from .access import FLUSH_LANES, Access
+from .arguments import bind, three
 from .count import Counter
-from .cuda import Arrival, CudaModule, reduce_block
-from .lanes import Lanes
-from .memory import GLOBAL, SHARED, Allocation, Memory, ScratchArray, View
+from .group import MAX_SHARED, Group
+from .memory import GLOBAL, Memory
 from .problems import Fault, Problem, SimulationError, Site, Unsupported
+from .record import Event, event
 from .rewrite import program, python_function
+from .schedule import lockstep, take_turns
 
-__all__ = ["Event", "Launch", "simulate"]
+__all__ = ["Launch", "simulate"]
 
 WARP = 32
 MAX_THREADS = 1024  # a block
-MAX_STATIC_SHARED = 48 * 1024
-MAX_SHARED = 227 * 1024  # a block, static and dynamic, on compute capability 9.0
-ALIGN = 256  # device allocations start at a multiple
-
-
-@dataclass(frozen=True)
-class Event:
-    """One recorded access: all vectors have one entry a lane.
-
-    `element` numbers the first element of `array` (flat, in shared memory within the block) that a lane
-    touches, and `width` how many neighbours. `active` marks the lanes that take part; `warp` is their
-    warp's number in the block.
-    """
-
-    site: Site
-    op: str
-    space: str
-    array: str
-    itemsize: int
-    width: int
-    element: np.ndarray
-    active: np.ndarray
-    block: np.ndarray
-    thread: np.ndarray
-
-    @property
-    def warp(self) -> np.ndarray:
-        return self.thread // WARP
-
-
-def _three(name: str, value) -> tuple[int, int, int]:
-    """A grid or block as three extents."""
-    extents = tuple(value) if isinstance(value, tuple | list) else (value,)
-    whole = all(isinstance(n, numbers.Integral) and not isinstance(n, bool) and n > 0 for n in extents)
-    if not 1 <= len(extents) <= 3 or not whole:
-        raise ValueError(f"{name}: {value!r} is not one to three positive integers")
-    return (*map(int, extents), 1, 1)[:3]
-
-
-class Group:
-    """Blocks that run together in lockstep, a single one when warps take turns, and their shared memory."""
-
-    def __init__(self, launch: "Launch", blocks: list[int]):
-        self.launch, self.blocks = launch, blocks
-        self.scheduled = launch.scheduled
-        self.memories: dict = {}
-        self.allocations: list[Allocation] = []
-        self.pool: tuple | None = None  # dynamic shared memory: allocation, bytes, which were written
-
-    def shared_memory(self, site: int, shape: tuple[int, ...], dtype: np.dtype):
-        """The memory and the shape of a shared array; shape 0 is the dynamic pool as elements of `dtype`."""
-        dynamic = math.prod(shape) == 0
-        key = ("dynamic", dtype) if dynamic else site
-        if dynamic:
-            shape = (self.launch.shared_bytes // dtype.itemsize,)
-        if key not in self.memories:
-            name = self.launch.program.name_of(site)
-            make = self._dynamic_memory if dynamic else self._static_memory
-            self.memories[key] = make(name, math.prod(shape) * dtype.itemsize, dtype)
-        return self.memories[key], shape
-
-    def _allocate(self, name: str, nbytes: int):
-        padded = -(-nbytes // 128) * 128
-        total = padded * len(self.blocks)
-        allocation = Allocation(name, SHARED, total, padded)
-        self.allocations.append(allocation)
-        return allocation, np.full(total, 0xFF, np.uint8)  # 0xFF is NaN in every float type
-
-    def _static_memory(self, name, nbytes, dtype):
-        counter = self.launch.counter
-        counter.shared_bytes[name, len(self.memories)] = nbytes
-        static = sum(size for key, size in counter.shared_bytes.items() if key != "dynamic")
-        if static > MAX_STATIC_SHARED:
-            raise ValueError(
-                f"{name}: {static} bytes of static shared memory; a block has at most {MAX_STATIC_SHARED}: "
-                f"take dynamic shared memory (shape 0 and shared_bytes=...)"
-            )
-        if static + self.launch.shared_bytes > MAX_SHARED:
-            raise ValueError(
-                f"{name}: {static} static and {self.launch.shared_bytes} dynamic bytes of shared memory; "
-                f"a block has at most {MAX_SHARED}"
-            )
-        allocation, raw = self._allocate(name, nbytes)
-        flat = raw.view(dtype)
-        return Memory(allocation, flat, written=np.zeros((len(flat), 1), bool))
-
-    def _dynamic_memory(self, name, nbytes, dtype):
-        if self.pool is None:
-            allocation, raw = self._allocate(name, self.launch.shared_bytes)
-            self.pool = (allocation, raw, np.zeros(len(raw), bool))
-            self.launch.counter.shared_bytes["dynamic"] = self.launch.shared_bytes
-        allocation, raw, written = self.pool
-        return Memory(allocation, raw.view(dtype), written=written.reshape(-1, dtype.itemsize))
-
-    def end_epoch(self):
-        """All threads of all blocks of the group are at a barrier."""
-        for allocation in [*self.allocations, *self.launch.allocations]:
-            races.end_epoch(self.launch, allocation)
-        for memory in self.memories.values():
-            if memory.written is not None and memory.written.all():
-                memory.written = None
-
-    def finish(self):
-        self.end_epoch()
-        for memory in self.memories.values():
-            self.launch.flush(memory)
 
 
 class Launch:
@@ -136,7 +30,7 @@ class Launch:
 
     def __init__(self, kernel, grid, block, args, *, shared_bytes, order, count_blocks, races, ops, record,
                  max_lanes, max_turns):  # fmt: skip
-        self.grid, self.block = _three("grid", grid), _three("block", block)
+        self.grid, self.block = three("grid", grid), three("block", block)
         threads = math.prod(self.block)
         if threads > MAX_THREADS:
             raise ValueError(f"block: {self.block} has {threads} threads; a block has at most {MAX_THREADS}")
@@ -151,14 +45,13 @@ class Launch:
         self.problems: list[Problem] = []
         self.events: list[Event] = []
         self.counter, self.counting = Counter(), True
-        self.allocations: list[Allocation] = []
-        self.memories: list[Memory] = []
         self.padded = -(-threads // WARP) * WARP
 
         self.kernel = python_function(kernel)
         self.program = program(self.kernel, self.scheduled, bool(ops))
         entry = self.program.function(self.kernel)
-        values = self._arguments(args)
+        values, self.memories = bind(self.kernel, args)
+        self.allocations = [memory.allocation for memory in self.memories]
         blocks, counted = range(math.prod(self.grid)), self._counted(count_blocks)
         self.blocks_run, self.blocks_counted = len(blocks), len(counted)
         together = 1 if self.scheduled else max(1, max_lanes // self.padded)
@@ -192,67 +85,13 @@ class Launch:
             return set(range(min(blocks, int(count_blocks))))
         return set(map(int, count_blocks))
 
-    def _arguments(self, args) -> list:
-        parameters = inspect.signature(self.kernel).parameters
-        if len(args) != len(parameters):
-            names = ", ".join(parameters)
-            raise TypeError(
-                f"{self.kernel.__name__}({names}) takes {len(parameters)} arguments, got {len(args)}"
-            )
-        return [self._argument(value, name) for value, name in zip(args, parameters, strict=True)]
-
-    def _argument(self, value, name: str):
-        if isinstance(value, np.ndarray):
-            return self._array(value, name)
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
-        if isinstance(value, numbers.Integral):
-            return int(value)
-        if type(value) is float:
-            return np.float64(value)
-        if isinstance(value, np.number) or value is None:
-            return value
-        if isinstance(value, tuple):
-            return tuple(self._argument(item, name) for item in value)
-        raise TypeError(f"argument {name}: {type(value).__name__} is neither a NumPy array nor a number")
-
-    def _array(self, array: np.ndarray, name: str) -> View:
-        itemsize = array.itemsize
-        if array.dtype.kind not in "fiubc" or not array.dtype.isnative:
-            raise TypeError(f"argument {name}: an array of {array.dtype}; kernels take numbers")
-        if any(step < 0 or step % itemsize for step in array.strides):
-            raise ValueError(
-                f"argument {name}: strides {array.strides} are negative or no multiple of the item size"
-            )
-        steps = [step // itemsize for step in array.strides]
-        extent = (
-            1 + sum((n - 1) * step for n, step in zip(array.shape, steps, strict=True)) if array.size else 0
-        )
-        flat = np.lib.stride_tricks.as_strided(array.view(np.ndarray), (extent,), (itemsize,))
-        written = array.written() if isinstance(array, ScratchArray) else None
-        if written is not None and written.all():
-            written = None
-        if written is not None:
-            written = np.lib.stride_tricks.as_strided(written, (extent, 1), (1, 1))
-        base = sum(-(-max(1, memory.flat.nbytes) // ALIGN) * ALIGN for memory in self.memories)
-        allocation = Allocation(name, GLOBAL, flat.nbytes, max(itemsize, flat.nbytes))
-        self.allocations.append(allocation)
-        self.memories.append(Memory(allocation, flat, base, written))
-        return View(self.memories[-1], 0, array.shape, steps)
-
     # Running
 
     def _run(self, entry, blocks: list[int], values: list):
         self.group = group = Group(self, blocks)
-        tid = np.tile(np.arange(self.padded), len(blocks))
-        block = np.repeat(np.arange(len(blocks)), self.padded)
+        run = take_turns if self.scheduled else lockstep
         try:
-            if self.scheduled:
-                starts = range(0, len(tid), WARP)
-                warps = [Lanes(group, tid[i : i + WARP], block[i : i + WARP], CudaModule) for i in starts]
-                self._schedule(group, entry, warps, values)
-            else:
-                entry(Lanes(group, tid, block, CudaModule), *values)
+            run(self, group, entry, values)
         except (Fault, Unsupported):
             raise
         except Exception as error:
@@ -279,51 +118,6 @@ class Launch:
         what = f"{type(error).__name__}: {error}"
         raise Unsupported(f"{file}:{line}: the simulator cannot run this line ({what}): {text}") from error
 
-    def _schedule(self, group: Group, entry, warps: list[Lanes], values: list):
-        """Each warp runs alone to its next barrier; the order of the warps is the adversary's choice."""
-        running: dict = {}
-        replies: dict = {}
-        ready = list(range(len(warps)))
-        while ready:
-            ready.sort(reverse=self.reverse)
-            if self.random:
-                self.random.shuffle(ready)
-            waiting: dict[int, Arrival] = {}
-            for w in ready:
-                try:
-                    if w in running:
-                        waiting[w] = running[w].send(replies[w])
-                        continue
-                    result = entry(warps[w], *values)
-                    if entry.is_generator:
-                        running[w] = result
-                        waiting[w] = next(result)
-                except StopIteration:
-                    pass
-            if waiting:
-                replies = self._release(warps, waiting)
-            ready = list(waiting)
-            group.end_epoch()
-
-    def _release(self, warps, waiting: dict[int, Arrival]) -> dict:
-        """All warps that still run wait: check that it is at one barrier, and compute what it returns."""
-        places = sorted({arrival.site for arrival in waiting.values()})
-        if len(places) > 1:
-            one, two = ([w for w in sorted(waiting) if waiting[w].site == place] for place in places[:2])
-            text = f"warps {one} wait at one, warps {two} at the other"
-            self.problem("divergent barrier", places[0], places[1], text, fatal=True)
-        if len(waiting) < len(warps):
-            left = [w for w in range(len(warps)) if w not in waiting]
-            self.problem("barrier after exit", places[0], None, f"warps {left} have already left the kernel")
-        name = next(iter(waiting.values())).name
-        if name == "syncthreads":
-            return dict.fromkeys(waiting)
-        order = sorted(waiting)
-        votes = np.concatenate([np.broadcast_to(waiting[w].predicate, WARP) for w in order])
-        here = np.concatenate([waiting[w].here for w in order])
-        result = reduce_block(name, votes[None], here[None])
-        return dict.fromkeys(waiting, np.repeat(result, WARP))
-
     # Called while running
 
     def flush(self, memory: Memory, final: bool = False):
@@ -336,26 +130,8 @@ class Launch:
         if allocation.recent_lanes > FLUSH_LANES:
             races.end_epoch(self, allocation)
 
-    def record_event(self, access: Access):
-        lanes, memory = access.lanes, access.memory
-        element = np.broadcast_to(access.element, lanes.n)
-        if memory.space == SHARED:
-            element = element % memory.block_size
-        active = np.ones(lanes.n, bool) if access.mask is None else access.mask
-        self.events.append(
-            Event(
-                self.program.sites[access.site],
-                report.OPS[access.op],
-                memory.space,
-                memory.name,
-                memory.itemsize,
-                access.width,
-                element,
-                active,
-                lanes.block_number,
-                lanes.tid,
-            )
-        )
+    def record(self, access: Access):
+        self.events.append(event(access, self.program.sites))
 
     def thread_name(self, block: int, thread: int) -> str:
         return f"block {block} thread {thread} (warp {thread // WARP} lane {thread % WARP})"

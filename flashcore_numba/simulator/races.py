@@ -48,49 +48,33 @@ class Batch:
 
 
 class Touched:
-    """For each cell: the last party that wrote it and the last that read it, with thread and site."""
+    """For each cell the last block that wrote it and the last that read it, with the sites."""
 
     def __init__(self, size: int):
-        self.writer, self.writer_id, self.writer_site = np.full((3, size), NOBODY, np.int64)
-        self.reader, self.reader_id, self.reader_site = np.full((3, size), NOBODY, np.int64)
+        self.writer, self.writer_site, self.reader, self.reader_site = np.full((4, size), NOBODY, np.int64)
 
-    def add(self, batch: Batch, party: np.ndarray, cells: np.ndarray | None = None):
-        """Add accesses; yields (this index in the batch, other thread, other site, cell) of the conflicts
-        found.
-
-        Atomics come with one party in common, so that they conflict with plain accesses only.
-        """
-        cells = batch.cells if cells is None else cells
+    def add(self, batch: Batch, party: np.ndarray):
+        """Add accesses; yields (index in the batch, the other site) of the conflicts found."""
+        cells = batch.cells
         writes, reads = np.flatnonzero(batch.op != LOAD), np.flatnonzero(batch.op == LOAD)
-        written, party_w = cells[writes], party[writes]
-        earlier = self.writer[written]
-        clash = (earlier != NOBODY) & (earlier != party_w)
-        yield from self._conflicts(batch, writes[clash], cells, self.writer_id, self.writer_site)
-        self.writer[written] = party_w
-        self.writer_id[written], self.writer_site[written] = batch.ids[writes], batch.site[writes]
-        clash = self.writer[written] != party_w
-        yield from self._conflicts(batch, writes[clash], cells, self.writer_id, self.writer_site)
-        reader = self.reader[written]
-        clash = (reader != NOBODY) & (reader != party_w)
-        yield from self._conflicts(batch, writes[clash], cells, self.reader_id, self.reader_site)
 
-        read, party_r = cells[reads], party[reads]
-        writer = self.writer[read]
-        clash = (writer != NOBODY) & (writer != party_r)
-        yield from self._conflicts(batch, reads[clash], cells, self.writer_id, self.writer_site)
-        earlier = self.reader[read]
-        self.reader[read] = party_r
-        self.reader_id[read], self.reader_site[read] = batch.ids[reads], batch.site[reads]
-        others = (self.reader[read] != party_r) | ((earlier != NOBODY) & (earlier != party_r))
-        self.reader[read[others]] = SEVERAL
+        def conflicts(which, others, sites):
+            known = others[cells[which]]
+            which = which[(known != NOBODY) & (known != party[which])]
+            pairs = np.stack([batch.site[which], sites[cells[which]]])
+            _, first = np.unique(pairs, axis=1, return_index=True)
+            return [(k, int(sites[cells[k]])) for k in which[first].tolist()]
 
-    def _conflicts(self, batch, which, cells, ids, sites):
-        if len(which) == 0:
-            return
-        pairs = np.stack([batch.site[which], sites[cells[which]]])
-        _, first = np.unique(pairs, axis=1, return_index=True)
-        for k in which[first]:
-            yield int(k), int(ids[cells[k]]), int(sites[cells[k]]), int(batch.cells[k])
+        yield from conflicts(writes, self.writer, self.writer_site)
+        self.writer[cells[writes]], self.writer_site[cells[writes]] = party[writes], batch.site[writes]
+        yield from conflicts(writes, self.writer, self.writer_site)
+        yield from conflicts(writes, self.reader, self.reader_site)
+        yield from conflicts(reads, self.writer, self.writer_site)
+        earlier = self.reader[cells[reads]]
+        self.reader[cells[reads]], self.reader_site[cells[reads]] = party[reads], batch.site[reads]
+        several = self.reader[cells[reads]] != party[reads]
+        several |= (earlier != NOBODY) & (earlier != party[reads])
+        self.reader[cells[reads[several]]] = SEVERAL
 
 
 def _party(batch: Batch, ids: np.ndarray) -> np.ndarray:
@@ -201,9 +185,9 @@ def check_blocks(launch, allocation: Allocation, accesses, final: bool):
             if len(batch.cells) == 0:
                 return
         allocation.blocks = Touched(allocation.nbytes // allocation.itemsize + 1)
-    for k, _, other_site, cell in allocation.blocks.add(batch, _party(batch, batch.block)):
+    for k, other_site in allocation.blocks.add(batch, _party(batch, batch.block)):
         site, op = int(batch.site[k]), int(batch.op[k])
         if op == LOAD:
             site, other_site = other_site, site
-        text = f"element {cell} of {allocation.name} belongs to several blocks"
+        text = f"element {batch.cells[k]} of {allocation.name} belongs to several blocks"
         launch.problem("race between blocks", site, other_site, text)

@@ -10,8 +10,8 @@ import functools
 import linecache
 from collections.abc import Callable
 
+from .control import UNDEFINED
 from .expressions import Expressions, Rewritten
-from .lanes import UNDEFINED
 from .names import call, load_name, python_function
 from .problems import Site, Unsupported
 
@@ -106,6 +106,9 @@ class Rewriter(Expressions):
         if arguments.vararg or arguments.kwarg or arguments.posonlyargs or arguments.kwonlyargs:
             self.error(tree, "parameters other than plain ones")
         names = [argument.arg for argument in arguments.args]
+        code = self.function.__code__
+        if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
+            self.error(tree, "this source: the file has changed since it was imported")
         body = self.block(tree.body)
         undefined = self.bind(UNDEFINED)
         variables = [_let(name, undefined) for name in sorted(self.locals - set(names))]

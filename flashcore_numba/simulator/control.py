@@ -1,0 +1,49 @@
+"""The state of control flow under way: if, loop and call, and the empty mask."""
+
+import numpy as np
+
+__all__ = ["NOBODY", "UNDEFINED", "Branch", "Frame", "Loop"]
+
+NOBODY = np.zeros(0, bool)
+
+
+class _Undefined:
+    """A local variable before its first assignment."""
+
+    def __repr__(self):
+        return "<a variable before its first assignment>"
+
+
+UNDEFINED = _Undefined()
+
+
+class Branch:
+    """An if statement under way: who came, who takes which side, and the line if they were divided."""
+
+    __slots__ = ("divided_at", "no", "saved", "yes")
+
+    def __init__(self, saved, yes, no, divided_at=None):
+        self.saved, self.yes, self.no, self.divided_at = saved, yes, no, divided_at
+
+
+class Loop:
+    """A loop under way: who entered, who still turns, and who left by break or continue."""
+
+    __slots__ = ("broken", "continued", "divided", "mask", "saved", "site", "turns")
+
+    def __init__(self, mask, site):
+        self.saved = self.mask = mask
+        self.site = site
+        self.broken = self.continued = None
+        self.divided = False
+        self.turns = 0
+
+
+class Frame:
+    """A function call under way: who entered, who returned, and what they returned."""
+
+    __slots__ = ("returned", "saved", "value")
+
+    def __init__(self, saved):
+        self.saved = saved
+        self.returned = self.value = None

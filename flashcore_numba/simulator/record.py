@@ -1,0 +1,59 @@
+"""Accesses kept for pictures: which lanes touched which elements."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .access import Access
+from .memory import SHARED
+from .problems import Site
+from .report import OPS
+
+__all__ = ["Event", "event"]
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Event:
+    """One recorded access: all vectors have one entry a lane.
+
+    `element` numbers the first element of `array` (flat, in shared memory within the block) that a lane
+    touches, and `width` how many neighbours. `active` marks the lanes that take part; `warp` is their
+    warp's number in the block.
+    """
+
+    site: Site
+    op: str
+    space: str
+    array: str
+    itemsize: int
+    width: int
+    element: np.ndarray
+    active: np.ndarray
+    block: np.ndarray
+    thread: np.ndarray
+
+    @property
+    def warp(self) -> np.ndarray:
+        return self.thread // WARP
+
+
+def event(access: Access, sites: list[Site]) -> Event:
+    """The event of an access, in elements of its own array or block."""
+    lanes, memory = access.lanes, access.memory
+    element = np.broadcast_to(access.element, lanes.n)
+    if memory.space == SHARED:
+        element = element % memory.block_size
+    return Event(
+        site=sites[access.site],
+        op=OPS[access.op],
+        space=memory.space,
+        array=memory.name,
+        itemsize=memory.itemsize,
+        width=access.width,
+        element=element,
+        active=np.ones(lanes.n, bool) if access.mask is None else access.mask,
+        block=lanes.block_number,
+        thread=lanes.tid,
+    )
