@@ -1,9 +1,10 @@
 """Loads and stores: addresses with checked bounds, recorded for counting and for the race check."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .masks import LaneSet
 from .memory import LocalArray, View
 
 __all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
@@ -18,13 +19,13 @@ class Access(NamedTuple):
 
     site: int
     op: int
-    element: object
-    mask: object
-    lanes: object
-    warp_syncs: object
-    epoch: object
+    element: Any
+    mask: np.ndarray | None
+    lanes: Any
+    warp_syncs: np.ndarray
+    epoch: np.ndarray
     width: int
-    memory: object
+    memory: Any
 
 
 def _as_tuple(index) -> tuple:
@@ -35,7 +36,7 @@ def _wrong_rank(array, index: tuple) -> IndexError:
     return IndexError(f"{array.name} has {len(array.shape)} dimensions and is indexed with {len(index)}")
 
 
-class Accesses:
+class Accesses(LaneSet):
     """The memory part of `Lanes`."""
 
     def address(self, view: View, index: tuple, site: int):

@@ -15,7 +15,7 @@ ALIGN = 256  # device allocations start at a multiple
 def three(name: str, value) -> tuple[int, int, int]:
     """A grid or block as three extents."""
     extents = tuple(value) if isinstance(value, tuple | list) else (value,)
-    whole = all(isinstance(n, numbers.Integral) and not isinstance(n, bool) and n > 0 for n in extents)
+    whole = all(isinstance(n, numbers.Integral) and not isinstance(n, bool) and int(n) > 0 for n in extents)
     if not 1 <= len(extents) <= 3 or not whole:
         raise ValueError(f"{name}: {value!r} is not one to three positive integers")
     x, y, z = (*map(int, extents), 1, 1)[:3]

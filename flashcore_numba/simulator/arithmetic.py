@@ -8,6 +8,8 @@ import operator
 
 import numpy as np
 
+from .masks import LaneSet
+
 __all__ = ["Arithmetic"]
 
 
@@ -35,7 +37,7 @@ def _counted(kind: str, compute):
     return run
 
 
-class Arithmetic:
+class Arithmetic(LaneSet):
     """The arithmetic part of `Lanes`; the last argument of each method is the site."""
 
     add = _counted("add", operator.add)

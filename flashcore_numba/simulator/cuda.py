@@ -2,7 +2,7 @@
 
 import math
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
     site: int
     name: str
     here: np.ndarray
-    predicate: object
+    predicate: Any
 
 
 def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):

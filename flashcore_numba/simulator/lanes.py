@@ -1,79 +1,31 @@
-"""Lanes: a group of threads that execute each statement together, and the masks that say who takes part.
+"""Lanes: threads that execute each statement together, under masks: assignments, branches, loops, calls.
 
-A mask is a vector of booleans, one a lane; None stands for everybody and `NOBODY` for an empty set, so that
-code without divergence costs nothing. A value that all lanes share stays a Python or NumPy scalar; a vector
-is never changed in place.
+A value that all lanes share stays a Python or NumPy scalar; a vector is never changed in place.
 """
 
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from .access import Accesses
 from .arithmetic import Arithmetic
 from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
+from .cuda import CudaModule
 from .memory import LocalArray, View
 
 __all__ = ["Lanes"]
 
 ndarray = np.ndarray
-WARP = 32
 
 
 class Lanes(Accesses, Arithmetic):
-    """The machine that a rewritten kernel calls. `n` lanes of the blocks of `group` run in lockstep."""
+    """The machine that a rewritten kernel calls. All its lanes run in lockstep."""
 
-    def __init__(self, group, tid: np.ndarray, block: np.ndarray, cuda_class):
-        launch = group.launch
-        self.group, self.launch = group, launch
-        self.n = len(tid)
-        self.tid, self.block = tid, block  # number in the block; index into group.blocks
-        bx, by, bz = launch.block
-        real = tid < bx * by * bz
-        self.everyone = None if real.all() else real
-        self.mask = self.everyone
-        self.gone = None  # lanes that left by return, break or continue
-        self.top: Frame | None = None
-        self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
-        self.index_cache: dict = {}
-        self.ids = (block * launch.padded + tid).astype(np.int64)
-        self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
-        self.epoch = np.zeros(self.n, np.int64)  # barriers that only some of the blocks have passed
-        gx, gy, gz = launch.grid
-        alone = (block == block[0]).all()
-        number = group.blocks[int(block[0])] if alone else np.asarray(group.blocks)[block]
-        self.block_number = np.broadcast_to(number, self.n)
-        self.threadIdx = SimpleNamespace(
-            x=tid % bx if bx > 1 else 0,
-            y=tid // bx % by if by > 1 else 0,
-            z=tid // (bx * by) if bz > 1 else 0,
-        )
-        self.blockIdx = SimpleNamespace(
-            x=number % gx if gx > 1 else 0,
-            y=number // gx % gy if gy > 1 else 0,
-            z=number // (gx * gy) if gz > 1 else 0,
-        )
-        self.cuda = cuda_class(self)
+    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray):
+        super().__init__(group, tid, block)
+        self.cuda = CudaModule(self)
 
-    # Masks
-
-    def some(self) -> bool:
-        """Is any lane active?"""
-        return self.mask is not NOBODY
-
-    def active(self) -> np.ndarray:
-        return np.ones(self.n, bool) if self.mask is None else self.mask
-
-    def without(self, mask, drop):
-        """The lanes of mask that are not in drop."""
-        if drop is None or mask is NOBODY:
-            return mask
-        left = ~drop if mask is None else mask & ~drop
-        return left if left.any() else NOBODY
-
-    def who(self, lane: int) -> str:
-        """How a report names a lane."""
-        return self.launch.thread_name(self.group.blocks[self.block[lane]], int(self.tid[lane]))
+    # Values
 
     def select(self, old, new):
         """The value of a variable after an assignment by the active lanes."""
@@ -205,11 +157,11 @@ class Lanes(Accesses, Arithmetic):
 
     def each(self, loop: Loop, leaves: bool, *args):
         """The values of `range(*args)`; a vector once the lanes count differently."""
-        args = [self.uniform(arg) for arg in args]
-        if any(type(arg) is ndarray for arg in args):
-            start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+        bounds = [self.uniform(arg) for arg in args]
+        if any(type(bound) is ndarray for bound in bounds):
+            start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
             return self._each_vector(loop, start, stop, step)
-        values = range(*map(int, args))
+        values = range(*map(int, bounds))
         if len(values) > self.launch.max_turns:
             self._endless(loop)
         return self._each_scalar(loop, values) if leaves else values
@@ -255,10 +207,6 @@ class Lanes(Accesses, Arithmetic):
             self._come_back(frame.returned)
             self.mask = self.without(frame.saved, self.gone)
         return frame.value
-
-    def per_warp(self, x) -> np.ndarray:
-        """A value as one row a warp."""
-        return np.broadcast_to(x, self.n).reshape(-1, WARP)
 
     @staticmethod
     def unpack(value, count: int):

@@ -1,6 +1,7 @@
 """Memories of a simulated GPU: allocations, the arrays a kernel sees, scratch that knows what was written."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Allocation:
         self.written = False  # since the last barrier
         self.ever_written = False
         self.itemsize = 0  # the smallest element of its memories: the cell of the race check
-        self.blocks = None  # races.Touched: who touched what, over the whole launch
+        self.blocks: Any = None  # races.Touched: who touched what, over the whole launch
 
 
 class Memory:
@@ -114,7 +115,7 @@ class ScratchArray(np.ndarray):
     def written(self) -> np.ndarray | None:
         """Which elements were written, in the shape of the array; None for no view of a scratch array."""
         root = self._root
-        if root is None or self.itemsize != root.itemsize or self.size == 0:
+        if root is None or root._written_flat is None or self.itemsize != root.itemsize or self.size == 0:
             return None
         start, rest = divmod(self.ctypes.data - root.ctypes.data, self.itemsize)
         if rest or not 0 <= start < root.size or any(step % self.itemsize for step in self.strides):

@@ -49,7 +49,7 @@ def python_function(kernel):
 
 def call(method: str, *args) -> ast.Call:
     """`_M.method(*args)`: a call of the machine."""
-    nodes = [arg if isinstance(arg, ast.AST) else ast.Constant(arg) for arg in args]
+    nodes = [arg if isinstance(arg, ast.expr) else ast.Constant(arg) for arg in args]
     return ast.Call(ast.Attribute(load_name("_M"), method, ast.Load()), nodes, [])
 
 
@@ -99,7 +99,7 @@ class Names(ast.NodeTransformer):
         self.environment[name] = value
         return load_name(name)
 
-    def constant(self, node, value) -> ast.AST:
+    def constant(self, node, value) -> ast.expr:
         """A global object as the rewritten function uses it; floats are float64, as Numba types them."""
         if type(value) is float:
             return self.bind(np.float64(value))
@@ -138,7 +138,7 @@ class Names(ast.NodeTransformer):
         stub = _STUBS.get(id(value))
         return Found(False, value) if stub is None else Found(True, stub)
 
-    def cuda_path(self, node, path: str) -> ast.AST:
+    def cuda_path(self, node, path: str) -> ast.expr:
         """`_M.cuda.path`, for a path that the simulator has."""
         if not path:
             self.error(node, "the module cuda as a value")

@@ -144,7 +144,7 @@ def _examples(batch: Batch, party: np.ndarray, slots: np.ndarray):
     for slot in dict.fromkeys(slots[first_of_site].tolist()):
         where = np.flatnonzero(slots == slot)
         where = where[np.argsort(party[where], kind="stable")]
-        ends = {}
+        ends: dict = {}
         for k in where.tolist():
             key = int(batch.site[k]), int(batch.op[k])
             ends[key] = (ends.get(key, (k,))[0], k)

@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 from .count import Counter
 from .memory import GLOBAL, SHARED
+from .problems import Site
 
 __all__ = ["Row", "rows", "table", "totals"]
 
@@ -46,14 +47,18 @@ class Row:
         return self.wavefronts / max(1, self.wavefronts - self.conflicts)
 
 
+def _row(site: Site, op: str, **counts) -> Row:
+    return Row(site.file, site.line, site.text, op, **counts)
+
+
 def rows(counter: Counter, sites: list) -> list[Row]:
     """All rows, in the order of the source lines."""
     out = []
     for (site, op), t in counter.traffic.items():
         out.append(
-            Row(
-                *sites[site],
-                op=OPS[op],
+            _row(
+                sites[site],
+                OPS[op],
                 space=t.space,
                 array=t.array,
                 requests=t.requests,
@@ -68,11 +73,11 @@ def rows(counter: Counter, sites: list) -> list[Row]:
             )
         )
     for site, warps in counter.barriers.items():
-        out.append(Row(*sites[site], op="barrier", requests=warps))
+        out.append(_row(sites[site], "barrier", requests=warps))
     for (kind, site), warps in counter.collectives.items():
-        out.append(Row(*sites[site], op=kind, requests=warps))
+        out.append(_row(sites[site], kind, requests=warps))
     for (kind, bits, site), lanes in counter.operations.items():
-        out.append(Row(*sites[site], op=f"{kind}{bits}", lanes=lanes))
+        out.append(_row(sites[site], f"{kind}{bits}", lanes=lanes))
     return sorted(out, key=lambda row: (row.file, row.line, row.op, row.text))
 
 
@@ -119,7 +124,7 @@ def table(heading: str, data: list[Row], summary: dict) -> str:
         elif row.space == SHARED:
             text += f"{'':>24}{row.wavefronts:>10}{row.degree:>6.1f}{row.worst:>6}"
         out.append(text)
-    shown = tuple(f"{space}_{op}" for space in (GLOBAL, SHARED) for op in OPS)
-    rest = [f"{name}={value}" for name, value in summary.items() if value and not name.startswith(shown)]
+    by_line = tuple(f"{space}_{op}" for space in (GLOBAL, SHARED) for op in OPS)
+    rest = [f"{name}={value}" for name, value in summary.items() if value and not name.startswith(by_line)]
     out.append("  ".join(rest))
     return "\n".join(out)

@@ -118,8 +118,8 @@ class Rewriter(Expressions):
         parameters = ast.arguments([], [ast.arg("_M"), *map(ast.arg, names)], None, [], [], None, defaults)
         place = {"lineno": tree.lineno, "end_lineno": tree.lineno, "col_offset": 0, "end_col_offset": 0}
         new = ast.FunctionDef(tree.name, parameters, start + body + end, [], **place)
-        if "type_params" in ast.FunctionDef._fields:
-            new.type_params = []
+        if "type_params" in ast.FunctionDef._fields:  # Python 3.12
+            setattr(new, "type_params", [])  # noqa: B010
         module = ast.fix_missing_locations(ast.Module([new], []))
         exec(compile(module, self.file, "exec"), self.environment)
         rewritten = self.environment[tree.name]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .cuda import Arrival, CudaModule, reduce_block
+from .cuda import Arrival, reduce_block
 from .group import Group
 from .lanes import Lanes
 
@@ -19,14 +19,14 @@ def _numbers(group: Group, padded: int):
 
 def lockstep(launch, group: Group, entry, values: list):
     """All lanes of all blocks of the group together."""
-    entry(Lanes(group, *_numbers(group, launch.padded), CudaModule), *values)
+    entry(Lanes(group, *_numbers(group, launch.padded)), *values)
 
 
 def take_turns(launch, group: Group, entry, values: list):
     """Each warp runs alone to its next barrier; the order of the warps is the adversary's choice."""
     tid, block = _numbers(group, launch.padded)
     starts = range(0, len(tid), WARP)
-    warps = [Lanes(group, tid[i : i + WARP], block[i : i + WARP], CudaModule) for i in starts]
+    warps = [Lanes(group, tid[i : i + WARP], block[i : i + WARP]) for i in starts]
     running: dict = {}
     replies: dict = {}
     ready = list(range(len(warps)))

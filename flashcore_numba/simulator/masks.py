@@ -1,0 +1,73 @@
+"""A set of lanes: who they are, and the mask that says who takes part.
+
+A mask is a vector of booleans, one a lane; None stands for everybody and `NOBODY` for an empty set, so that
+code without divergence costs nothing.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .control import NOBODY, Frame
+
+__all__ = ["LaneSet"]
+
+WARP = 32
+
+
+class LaneSet:
+    """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part."""
+
+    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray):
+        launch = group.launch
+        self.group, self.launch = group, launch
+        self.n = len(tid)
+        self.tid, self.block = tid, block  # number in the block; index into group.blocks
+        bx, by, bz = launch.block
+        real = tid < bx * by * bz
+        self.everyone = None if real.all() else real
+        self.mask: Any = self.everyone
+        self.gone: Any = None  # lanes that left by return, break or continue
+        self.top: Frame | None = None
+        self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
+        self.index_cache: dict = {}
+        self.ids = (block * launch.padded + tid).astype(np.int64)
+        self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
+        self.epoch = np.zeros(self.n, np.int64)  # barriers that only some of the blocks have passed
+        gx, gy, gz = launch.grid
+        alone = (block == block[0]).all()
+        number = group.blocks[int(block[0])] if alone else np.asarray(group.blocks)[block]
+        self.block_number = np.broadcast_to(number, self.n)
+        self.threadIdx = SimpleNamespace(
+            x=tid % bx if bx > 1 else 0,
+            y=tid // bx % by if by > 1 else 0,
+            z=tid // (bx * by) if bz > 1 else 0,
+        )
+        self.blockIdx = SimpleNamespace(
+            x=number % gx if gx > 1 else 0,
+            y=number // gx % gy if gy > 1 else 0,
+            z=number // (gx * gy) if gz > 1 else 0,
+        )
+
+    def some(self) -> bool:
+        """Is any lane active?"""
+        return self.mask is not NOBODY
+
+    def active(self) -> np.ndarray:
+        return np.ones(self.n, bool) if self.mask is None else self.mask
+
+    def without(self, mask, drop):
+        """The lanes of mask that are not in drop."""
+        if drop is None or mask is NOBODY:
+            return mask
+        left = ~drop if mask is None else mask & ~drop
+        return left if left.any() else NOBODY
+
+    def who(self, lane: int) -> str:
+        """How a report names a lane."""
+        return self.launch.thread_name(self.group.blocks[self.block[lane]], int(self.tid[lane]))
+
+    def per_warp(self, x) -> np.ndarray:
+        """A value as one row a warp."""
+        return np.broadcast_to(x, self.n).reshape(-1, WARP)
