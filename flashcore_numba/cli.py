@@ -272,23 +272,30 @@ def _compare(args) -> int:
 def _compare_on_gpu(args, stages, shapes) -> int:
     from flashcore_numba.bench import artifact, picture
     from flashcore_numba.bench.compare import ROUNDS, compare
-    from flashcore_numba.bench.tables import clocks_seen
+    from flashcore_numba.bench.counts import count_all
+    from flashcore_numba.bench.entries import runs
+    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.bench.tables import clocks_seen, counted_table
 
     with _progress() as progress:
         record = compare(stages, shapes, args.rounds or ROUNDS, progress)
+        if args.save:
+            file = args.save / artifact.file_name(record)
+            artifact.save(record, file)
+            picture.draw(record, record["shapes"][0], args.save / "ladder.png", file)
+        counted = count_all(runs(stages), parse(COUNT_SHAPE), progress)
     console = _console(to_stderr=args.json == "-")
     for shape in record["shapes"]:
         _print_times(console, record, shape)
     console.print(clocks_seen(record), markup=False, soft_wrap=True)
+    console.print()
+    rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
+    console.print(counted_table(rows, COUNT_SHAPE, console.width))
     if args.save:
-        file = args.save / artifact.file_name(record)
-        artifact.save(record, file)
-        picture.draw(record, record["shapes"][0], args.save / "ladder.png", file)
         console.print(f"Saved {file} and {args.save / 'ladder.png'}", markup=False, soft_wrap=True)
     _give_json(args, lambda: record)
-    return (
-        0 if all(entry["error"]["right"] for shape in record["shapes"] for entry in shape["entries"]) else 1
-    )
+    timed = [entry["error"]["right"] for shape in record["shapes"] for entry in shape["entries"]]
+    return 0 if all(timed) and all(item.right for item in counted) else 1
 
 
 def _compare_without_gpu(args, stages, shapes, why_not) -> int:
@@ -302,7 +309,9 @@ def _compare_without_gpu(args, stages, shapes, why_not) -> int:
         console = _console()
         console.print(f"No GPU ({why_not}).", markup=False, soft_wrap=True)
         result.explain(console)
-        console.print(counted_table(result.rows, COUNT_SHAPE, result.recorded_us(), console.width))
+        console.print(
+            counted_table(result.rows, COUNT_SHAPE, console.width, next(iter(result.recorded), None))
+        )
         for record, shape in result.recorded:
             _print_times(console, record, shape)
         for sentence in result.not_recorded:

@@ -10,10 +10,11 @@ from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
 
 from .entries import Run
+from .progress import Progress
 from .shapes import Shape
 from .truth import Truth
 
-__all__ = ["Counted", "count"]
+__all__ = ["Counted", "count", "count_all"]
 
 SECTOR = 32  # bytes
 
@@ -101,3 +102,12 @@ def count(run: Run, shape: Shape, causal: bool = False, rng: np.random.Generator
     run.stage.launch(problem, out, executor, variant=run.variant)
     error = Truth(q, k, v, causal, problem.scale, rng).judge([out])
     return Counted(run, shape, causal, problem.min_bytes, executor.launches, error)
+
+
+def count_all(chosen: list[Run], shape: Shape, progress: Progress) -> list[Counted]:
+    """Count each run, saying which."""
+    found = []
+    for k, run in enumerate(chosen):
+        progress.count(f"counting on the simulator at {shape}", k + 1, len(chosen), run.label)
+        found.append(count(run, shape))
+    return found

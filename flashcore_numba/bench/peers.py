@@ -51,6 +51,7 @@ class PeerEntry:
 
         self.label, self.function, self.backend, self.to_house = label, function, backend, to_house
         self.stream = torch.cuda.ExternalStream(stream.ptr)
+        torch.cuda.synchronize()  # what the function prepared on PyTorch's own stream is there
         with self.active():
             for _ in range(3):  # compiles, chooses an algorithm, fills the allocator
                 self.call()

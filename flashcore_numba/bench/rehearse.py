@@ -10,7 +10,7 @@ from flashcore_numba.checks import CheckReport, check
 from flashcore_numba.stages import Stage
 
 from . import artifact
-from .counts import Counted, count
+from .counts import Counted, count_all
 from .entries import runs
 from .progress import Progress
 from .shapes import Shape
@@ -49,11 +49,6 @@ class Rehearsal:
             found.append(row | {"right": report.passed and counted.right})
         return found
 
-    def recorded_us(self) -> dict[str, float]:
-        """GPU time of every label, of the first recorded shape."""
-        entries = self.recorded[0][1]["entries"] if self.recorded else []
-        return {entry["label"]: entry["gpu_us"]["p50"] for entry in entries}
-
     def explain(self, console: Console) -> None:
         """Print what failed, if anything did."""
         for report in self.reports:
@@ -88,10 +83,7 @@ def rehearse(
         backend="simulator",
         progress=lambda done, total, label: progress.count("checking on the simulator", done, total, label),
     )
-    counted = []
-    for k, run in enumerate(stages_of_runs):
-        progress.count(f"counting at {count_shape}", k + 1, len(stages_of_runs), run.label)
-        counted.append(count(run, count_shape))
+    counted = count_all(stages_of_runs, count_shape, progress)
     missing = [
         f"No times are recorded for {shape}{', causal' if causal else ''}. On a GPU they are measured by "
         f"`flashcore compare --shape {shape}{' --causal' if causal else ''}`."

@@ -126,46 +126,53 @@ def moved_line(moved: dict[str, float]) -> str:
     )
 
 
-def counted_table(rows: list[dict[str, Any]], shape: str, recorded: dict[str, float], width: int) -> Table:
-    """What each run moved on the simulator, beside its checks and, where there is one, its recorded GPU time.
+def counted_table(
+    rows: list[dict[str, Any]],
+    shape: str,
+    width: int,
+    recorded: tuple[dict[str, Any], dict[str, Any]] | None = None,
+) -> Table:
+    """What each run moved on the simulator, beside its checks and its recorded GPU time, if any.
 
-    rows: label, checks ("58/58" or ""), right, moved (see `Counted.moved`). recorded: label -> microseconds.
+    rows: label, right, moved (see `Counted.moved`) and, where checks ran, checks ("58/58").
+    recorded: an artifact and one of its shapes.
     """
+    caption = (
+        "Global bytes: 32-byte sectors touched; needed: q, k, v read once, the output written once. "
+        "Wavefronts, conflicts: of shared memory."
+    )
+    gpu_us = {}
+    columns = ["checks", "global bytes", "x needed"]
+    if width >= NARROW:
+        columns += ["wavefronts", "conflicts", "barriers", "shuffles"]
+    if not all("checks" in row for row in rows):
+        columns.remove("checks")
+    if recorded:
+        record, timed = recorded
+        gpu_us = {entry["label"]: entry["gpu_us"]["p50"] for entry in timed["entries"]}
+        columns.append("recorded us")
+        caption += f" Recorded: GPU time at {timed['shape']}, {provenance(record)}."
     table = Table(
-        title=f"Checked, and counted on the simulator at {shape}",
-        caption="Global bytes: 32-byte sectors touched; needed: q, k, v read once, the output written once. "
-        "Wavefronts, conflicts: of shared memory. `flashcore check` says which shapes were made smaller.",
+        title=f"Counted on the simulator at {shape}",
+        caption=caption,
         title_justify="left",
         caption_justify="left",
     )
     table.add_column("", no_wrap=True)
-    columns = [
-        "checks",
-        "global bytes",
-        "x needed",
-        "wavefronts",
-        "conflicts",
-        "barriers",
-        "shuffles",
-        "recorded us",
-    ]
-    if width < NARROW:
-        columns = ["checks", "global bytes", "x needed", "recorded us"]
-    if not recorded:
-        columns.remove("recorded us")
     for name in columns:
         table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         moved = row["moved"]
         cells = {
-            "checks": row["checks"] if row["right"] else f"WRONG {row['checks']}",
+            "checks": row.get("checks", ""),
             "global bytes": amount(moved["global_bytes"]),
             "x needed": f"{moved['times_needed']:.1f}",
             "wavefronts": amount(moved["shared_wavefronts"]),
             "conflicts": amount(moved["bank_conflicts"]),
             "barriers": amount(moved["barriers"]),
             "shuffles": amount(moved["shuffles"]),
-            "recorded us": short_us(recorded.get(row["label"])),
+            "recorded us": short_us(gpu_us.get(row["label"])),
         }
-        table.add_row(row["label"], *(cells[name] for name in columns), style=None if row["right"] else "red")
+        label = row["label"] if row["right"] else f"{row['label']} WRONG"
+        table.add_row(label, *(cells[name] for name in columns), style=None if row["right"] else "red")
     return table
