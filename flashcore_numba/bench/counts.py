@@ -105,9 +105,10 @@ def count(run: Run, shape: Shape, causal: bool = False, rng: np.random.Generator
 
 
 def count_all(chosen: list[Run], shape: Shape, progress: Progress) -> list[Counted]:
-    """Count each run, saying which."""
+    """Count each run that the simulator runs, saying which."""
     found = []
-    for k, run in enumerate(chosen):
-        progress.count(f"counting on the simulator at {shape}", k + 1, len(chosen), run.label)
+    numba = [run for run in chosen if run.stage.language == "Numba"]
+    for k, run in enumerate(numba):
+        progress.count(f"counting on the simulator at {shape}", k + 1, len(numba), run.label)
         found.append(count(run, shape))
     return found

@@ -1,8 +1,13 @@
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from rich.console import Console
 
-from flashcore_numba.bench.counts import count
+from flashcore_numba.bench.counts import count, count_all
 from flashcore_numba.bench.entries import runs
+from flashcore_numba.bench.progress import Progress
 from flashcore_numba.bench.shapes import Shape, parse
 from flashcore_numba.problem import ArgumentError, UnsupportedError
 from flashcore_numba.stages import LADDER
@@ -27,8 +32,6 @@ def test_a_kernel_that_leaves_rows_out_is_not_right(rng):
         part = type(problem)(problem.q[:, :1], problem.k[:, :1], problem.v[:, :1])
         stage.launch(part, out[:, :1], executor)
 
-    from dataclasses import replace
-
     counted = count(replace(run, stage=replace(stage, launch=first_head_only)), Shape(1, 2, 33, 64), rng=rng)
     assert not counted.right
     assert counted.error["max"] is None
@@ -36,11 +39,18 @@ def test_a_kernel_that_leaves_rows_out_is_not_right(rng):
 
 
 def test_a_shape_that_a_stage_does_not_serve_is_refused():
-    from dataclasses import replace
-
     run = runs(LADDER[:1])[0]
     with pytest.raises(UnsupportedError, match="head dimension 128"):
         count(replace(run, stage=replace(run.stage, head_dims=(64,))), Shape(1, 1, 32, 128))
+
+
+def test_only_what_the_simulator_runs_is_counted():
+    stage = LADDER[0]
+    chosen = runs([stage, replace(stage, number=99, language="CUDA C")])
+    output = io.StringIO()
+    counted = count_all(chosen, Shape(1, 1, 9, 64), Progress(Console(file=output)))
+    assert [item.run.label for item in counted] == [stage.label]
+    assert output.getvalue() == f"counting on the simulator at 1x1x9x64 1/1: {stage.label}\n"
 
 
 def test_shapes_are_parsed():
