@@ -2,8 +2,9 @@
 
 A warp request is one row of 32 addresses. Global memory moves sectors of 32 bytes; shared memory serves one
 wavefront a cycle, in which each of its 32 banks delivers one 4-byte word to any number of lanes (CUDA C++
-Programming Guide, "Shared Memory"). 8- and 16-byte accesses count per half and quarter warp, with broadcast
-across them: what an H200 does under Nsight Compute.
+Programming Guide, "Shared Memory"). A request of 8 or 16 bytes a lane goes in passes of a half or a quarter warp;
+when every pair of lanes that differ in bit 0, or every pair that differ in bit 1, reads one address, each pass
+serves twice as many lanes. That is what an H200 does under Nsight Compute (`tests/simulator/bank_patterns.json`).
 """
 
 from collections import defaultdict
@@ -59,17 +60,38 @@ def _first_of_each(elements: np.ndarray, unit_of=None):
 
 
 def _wavefronts(elements: np.ndarray, itemsize: int):
-    """Per request: its wavefronts (distinct words of the busiest bank), and the fewest possible.
+    """Per request: its wavefronts, and its passes, which is how few they could be.
 
-    Narrow neighbours share a word; an 8- or 16-byte element spans two or four banks.
+    A pass takes as many wavefronts as its busiest bank has distinct words. Narrow neighbours share a word; an 8-
+    or 16-byte element spans two or four banks. A pass without an active lane costs nothing.
     """
+    unit = max(WORD, itemsize)
+    if unit == WORD:
+        return _busiest_bank(elements, itemsize), np.ones(len(elements), int)
+    paired = _pairs_agree(elements, 1) | _pairs_agree(elements, 2)
+    wavefronts, passes = np.empty((2, len(elements)), int)
+    for doubled in (False, True):
+        rows = np.flatnonzero(paired == doubled)
+        width = WARP * WORD // unit * (2 if doubled else 1)
+        each = _busiest_bank(elements[rows].reshape(-1, width), itemsize).reshape(-1, WARP // width)
+        wavefronts[rows], passes[rows] = each.sum(1), (each > 0).sum(1)
+    return wavefronts, passes
+
+
+def _pairs_agree(elements: np.ndarray, bit: int):
+    """Per request: does each lane touch the element of the lane that differs in `bit`, or one of them none?"""
+    partner = elements[:, np.arange(WARP) ^ bit]
+    return ((elements == partner) | (elements < 0) | (partner < 0)).all(1)
+
+
+def _busiest_bank(elements: np.ndarray, itemsize: int):
+    """Per row: the number of distinct words in the bank that has most of them."""
     unit = max(WORD, itemsize)
     new, words = _first_of_each(elements, lambda e: e * itemsize // unit)
     banks = BANKS * WORD // unit
     row = np.broadcast_to(np.arange(len(elements))[:, None], elements.shape)
     slots = (row * banks + words % banks)[new]
-    per_bank = np.bincount(slots, minlength=len(elements) * banks).reshape(-1, banks)
-    return per_bank.max(1), -(-new.sum(1) // banks)
+    return np.bincount(slots, minlength=len(elements) * banks).reshape(-1, banks).max(1)
 
 
 class Counter:
@@ -124,18 +146,19 @@ class Counter:
                 self._count_vectors(memory, traffic, vectors[start : start + ROWS], width)
 
     def _count_broadcasts(self, memory, traffic, accesses):
-        """One address for all lanes: one sector, one wavefront."""
+        """One address for all lanes: one sector; one wavefront, or two for 16 bytes, which are never one pass."""
+        wavefronts = max(1, traffic.itemsize // (2 * WORD))
         for access in accesses:
             warps, lanes = self.active(access.lanes, access.mask)
             traffic.requests += warps
             traffic.lanes += lanes
             traffic.unique += warps
-            traffic.worst = max(traffic.worst, 1)
+            traffic.worst = max(traffic.worst, 1 if memory.space == GLOBAL else wavefronts)
             if memory.space == GLOBAL:
                 traffic.sectors += warps
             else:
-                traffic.wavefronts += warps
-                traffic.ideal_wavefronts += warps
+                traffic.wavefronts += warps * wavefronts
+                traffic.ideal_wavefronts += warps * wavefronts
         if accesses and memory.space == GLOBAL:
             self._touch(memory, np.array([int(access.element) for access in accesses]))
 
