@@ -2,9 +2,9 @@
 
 A warp request is one row of 32 addresses. Global memory moves sectors of 32 bytes; shared memory serves one
 wavefront a cycle, in which each of its 32 banks delivers one 4-byte word to any number of lanes (CUDA C++
-Programming Guide, "Shared Memory"). A request of 8 or 16 bytes a lane goes in passes of a half or a quarter warp;
-when every pair of lanes that differ in bit 0, or every pair that differ in bit 1, reads one address, each pass
-serves twice as many lanes. That is what an H200 does under Nsight Compute (`tests/simulator/bank_patterns.json`).
+Programming Guide, "Shared Memory"). A request of 8 or 16 bytes a lane goes in passes of a half or a quarter
+warp; when all lanes that differ in bit 0, or all that differ in bit 1, read one address in pairs, each pass
+serves twice as many lanes. An H200 does so under Nsight Compute (`tests/simulator/bank_patterns.json`).
 """
 
 from collections import defaultdict
@@ -62,8 +62,8 @@ def _first_of_each(elements: np.ndarray, unit_of=None):
 def _wavefronts(elements: np.ndarray, itemsize: int):
     """Per request: its wavefronts, and its passes, which is how few they could be.
 
-    A pass takes as many wavefronts as its busiest bank has distinct words. Narrow neighbours share a word; an 8-
-    or 16-byte element spans two or four banks. A pass without an active lane costs nothing.
+    A pass takes as many wavefronts as its busiest bank has distinct words. Narrow neighbours share a word; an
+    8- or 16-byte element spans two or four banks. A pass without an active lane costs nothing.
     """
     unit = max(WORD, itemsize)
     if unit == WORD:
@@ -79,7 +79,7 @@ def _wavefronts(elements: np.ndarray, itemsize: int):
 
 
 def _pairs_agree(elements: np.ndarray, bit: int):
-    """Per request: does each lane touch the element of the lane that differs in `bit`, or one of them none?"""
+    """Per request: do any two active lanes that differ in `bit` touch the same element?"""
     partner = elements[:, np.arange(WARP) ^ bit]
     return ((elements == partner) | (elements < 0) | (partner < 0)).all(1)
 
@@ -146,7 +146,7 @@ class Counter:
                 self._count_vectors(memory, traffic, vectors[start : start + ROWS], width)
 
     def _count_broadcasts(self, memory, traffic, accesses):
-        """One address for all lanes: one sector; one wavefront, or two for 16 bytes, which are never one pass."""
+        """One address for all lanes: one sector; one wavefront, two for 16 bytes, which take two passes."""
         wavefronts = max(1, traffic.itemsize // (2 * WORD))
         for access in accesses:
             warps, lanes = self.active(access.lanes, access.mask)

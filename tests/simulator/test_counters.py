@@ -96,7 +96,7 @@ def read_shared_wide(index, dst):
 
 
 def shared_load(kernel, index, dtype):
-    """Wavefronts and bank conflicts of one warp that reads s[index]; a lane with a negative index reads nothing."""
+    """Wavefronts and conflicts of one warp that reads s[index]; a negative index reads nothing."""
     index, dst = np.asarray(index), np.full(32, -1, dtype)
     result = simulate(kernel, 1, 32, index, dst)
     assert result.problems == []
@@ -143,7 +143,10 @@ def test_two_byte_bank_conflicts(index, wavefronts, conflicts):
     [
         (LANE, 2, 0),  # 256 bytes: one wavefront a half warp
         (0 * LANE, 1, 0),
-        (LANE % 16, 1, 0),  # both halves read the same 128 bytes
+        (LANE // 2, 1, 0),  # lanes that differ in bit 0 agree: one pass for the warp
+        (LANE % 2, 1, 0),  # lanes that differ in bit 1 agree
+        (LANE % 4, 2, 0),  # lanes that differ in bit 2 do not count
+        (LANE % 16, 2, 0),  # both halves read the same 128 bytes, one after the other
         (16 * LANE, 32, 30),  # one pair of banks
         (2 * LANE, 4, 2),
     ],
@@ -156,13 +159,34 @@ def test_eight_byte_accesses(index, wavefronts, conflicts):
     ("index", "wavefronts", "conflicts"),
     [
         (LANE, 4, 0),  # 512 bytes: one wavefront a quarter warp
-        (0 * LANE, 1, 0),
+        (0 * LANE, 2, 0),  # even one address for all is two passes
+        (LANE // 2, 2, 0),  # lanes that differ in bit 0 agree: one wavefront a half warp
+        (LANE % 16, 4, 0),
+        (LANE // 8, 2, 0),
         (8 * LANE, 32, 28),  # one group of four banks
         (9 * LANE, 4, 0),  # rows of 36 floats: padding for 16-byte accesses
     ],
 )
 def test_sixteen_byte_accesses(index, wavefronts, conflicts):
     assert shared_load(read_shared_wide, index, np.float32) == (wavefronts, conflicts)
+
+
+MEASURED = json.loads(Path(__file__).with_name("bank_patterns.json").read_text())
+
+
+@pytest.mark.parametrize("itemsize", [4, 8, 16])
+def test_bank_patterns_measured_on_a_gpu(itemsize):
+    """One load of one warp, for every pattern of addresses that was measured under Nsight Compute."""
+    kernel, dtype = {
+        4: (read_shared, np.float32),
+        8: (read_shared, np.float64),
+        16: (read_shared_wide, np.float32),
+    }[itemsize]
+    patterns = [pattern for pattern in MEASURED["patterns"] if pattern["itemsize"] == itemsize]
+    assert len(patterns) > 100
+    for pattern in patterns:
+        counted = shared_load(kernel, np.array(pattern["index"]), dtype)
+        assert counted == (pattern["wavefronts"], pattern["conflicts"]), pattern
 
 
 @cuda.jit
