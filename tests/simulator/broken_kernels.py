@@ -102,6 +102,38 @@ def blocks_add_atomically(src, dst):
 
 
 @cuda.jit
+def atomic_beside_plain_read(src, dst):
+    i = cuda.threadIdx.x
+    cuda.atomic.add(dst, i // 2, src[i])  # first
+    dst[i // 2 + 32] = dst[i // 2 ^ 1]  # second
+
+
+@cuda.jit
+def each_block_reads_its_atomic(src, dst):
+    i = cuda.threadIdx.x
+    cuda.atomic.add(dst, cuda.blockIdx.x, src[i])
+    cuda.syncthreads()
+    if i == 0:
+        dst[cuda.blockIdx.x + 8] = dst[cuda.blockIdx.x]
+
+
+@cuda.jit
+def blocks_read_an_atomic(src, dst):
+    i = cuda.threadIdx.x
+    cuda.atomic.add(dst, cuda.blockIdx.x, src[i])  # first
+    cuda.syncthreads()
+    if i == 0:
+        dst[cuda.blockIdx.x + 8] = dst[cuda.blockIdx.x ^ 1]  # second
+
+
+@cuda.jit
+def own_atomic_then_read(src, dst):
+    i = cuda.threadIdx.x
+    cuda.atomic.add(dst, i, src[i])
+    dst[i] = dst[i] + 1
+
+
+@cuda.jit
 def pool_seen_twice(src, dst):
     floats = cuda.shared.array(0, float32)
     words = cuda.shared.array(0, cuda.uint16)

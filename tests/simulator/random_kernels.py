@@ -4,7 +4,7 @@ import random
 
 __all__ = ["source"]
 
-HEAD = """from numba import cuda
+HEAD = """from numba import cuda, int64
 
 
 @cuda.jit(device=True)
@@ -31,6 +31,13 @@ def kernel(x, y):
     a = x[i]
     b = i * 3
     c = 1
+    s = cuda.shared.array(48, int64)
+    t = cuda.threadIdx.x
+    for r in range(2 * cuda.blockIdx.x + 1):
+        s[(t + r) % 48] = a
+        cuda.syncthreads()
+        b = (b + s[(5 * t + r) % 48]) % 1000
+        cuda.syncthreads()
 """
 TAIL = """    y[i, 0] += a
     y[i, 1] += b

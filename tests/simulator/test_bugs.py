@@ -20,6 +20,8 @@ BROKEN = {
     "all_write_one": "race",
     "race_through_global": "race",
     "pool_seen_twice": "race",
+    "atomic_beside_plain_read": "race",
+    "blocks_read_an_atomic": "race between blocks",
     "blocks_of_different_length_broken": "race",
     "blocks_share_an_element": "race between blocks",
     "divergent_barrier": "divergent barrier",
@@ -37,6 +39,7 @@ BROKEN = {
 }
 CORRECT = [
     *("with_barrier", "with_syncwarp", "one_writes_one", "global_with_barrier", "blocks_add_atomically"),
+    *("each_block_reads_its_atomic", "own_atomic_then_read"),
     *("blocks_of_different_length", "whole_block_exits", "guarded_index", "shuffle_with_its_lanes"),
 ]
 

@@ -44,8 +44,12 @@ def test_random_kernel(seed, tmp_path):
     assert oracle.fault is None
     np.testing.assert_array_equal(y, expected)
     totals = result.totals()
+    assert totals["barriers"] == oracle.barriers
     for (space, op), count in oracle.counts.items():
         assert totals[f"{space}_{op}_lanes"] == count["lanes"]
+        if space == "shared":
+            assert totals[f"shared_{op}_requests"] == count["requests"]
+            assert totals[f"shared_{op}_wavefronts"] == count["wavefronts"]
     for options in ({"max_lanes": 1}, {"order": "reverse"}, {"order": f"random:{seed}"}):
         again, y = run(**options)
         np.testing.assert_array_equal(y, expected)
