@@ -36,7 +36,6 @@ if ! [ -x $(BIN)/python ]; then \
 fi; \
 echo "flashcore: installing into .venv: base$(addprefix $(space),$(1)) ($(if $(CUDA),,no )NVIDIA GPU found)"; \
 $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e $(if $(1),".[$(subst $(space),$(comma),$(1))]",.) \
-	2> >(sed -u '/^WARNING: Location/d' >&2) \
 	| sed -un -e 's/^ *\(Downloading .*[0-9] [MG]B)\).*/  \1/p' -e 's/^Installing collected packages.*/  Installing/p'; \
 touch $@
 endef
