@@ -17,7 +17,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from .compiler import CompiledKernel, Compiler
 from .problem import UnsupportedError
-from .simulator import simulate
+from .simulator import scratch, simulate
 
 __all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator"]
 
@@ -35,9 +35,8 @@ class Simulator:
         self.launches: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Scratch memory, poisoned where the type has a NaN, so that a read before a write shows."""
-        dtype = np.dtype(dtype)
-        return np.full(shape, np.nan, dtype) if dtype.kind == "f" else np.empty(shape, dtype)
+        """Scratch memory that knows what was written: a read before a write is reported."""
+        return scratch(shape, dtype)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         result = simulate(kernel, grid, block, *args, shared_bytes=shared_bytes, **self.options)

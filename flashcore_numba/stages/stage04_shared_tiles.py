@@ -50,9 +50,9 @@ def shared_tiles_kernel(D):
     @cuda.jit
     def shared_tiles(q, k, v, out, scores, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H, S_k, D] float16   scores: [B, H, S_q, S_k] float32
-        q_smem = cuda.shared.array((ROWS, STRIDE), float32)
-        kv_smem = cuda.shared.array((KEYS, STRIDE), float32)
-        p_smem = cuda.shared.array((ROWS, KEYS), float32)
+        q_smem = cuda.shared.array((ROWS, STRIDE), float32, alignment=16)
+        kv_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
+        p_smem = cuda.shared.array((ROWS, KEYS), float32, alignment=16)
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         thread = warp * KEYS + lane
         first_row = cuda.blockIdx.x * ROWS

@@ -25,10 +25,10 @@ def online_softmax_kernel(D):
     @cuda.jit
     def online_softmax(q, k, v, out, lse, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
-        q_smem = cuda.shared.array((ROWS, STRIDE), float32)
-        k_smem = cuda.shared.array((KEYS, STRIDE), float32)
-        v_smem = cuda.shared.array((KEYS, STRIDE), float32)
-        p_smem = cuda.shared.array((ROWS, KEYS), float32)
+        q_smem = cuda.shared.array((ROWS, STRIDE), float32, alignment=16)
+        k_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
+        v_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
+        p_smem = cuda.shared.array((ROWS, KEYS), float32, alignment=16)
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         thread = warp * KEYS + lane
         first_row = cuda.blockIdx.x * ROWS

@@ -65,10 +65,10 @@ def history_kernel(D, variant):
     @cuda.jit
     def history(q, k, v, out, lse, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
-        q_smem = cuda.shared.array((ROWS, STRIDE), float32)
-        k_smem = cuda.shared.array((KEYS, STRIDE), float32)
-        v_smem = cuda.shared.array((KEYS, STRIDE), float32)
-        p_smem = cuda.shared.array((WARPS, KEYS), float32)
+        q_smem = cuda.shared.array((ROWS, STRIDE), float32, alignment=16)
+        k_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
+        v_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
+        p_smem = cuda.shared.array((WARPS, KEYS), float32, alignment=16)
         m = cuda.shared.array(SLOTS, float32) if SHARED else cuda.local.array(SLOTS, float32)
         l = cuda.shared.array(SLOTS, float32) if SHARED else cuda.local.array(SLOTS, float32)
         o = cuda.shared.array(WIDTHS, float32) if SHARED else cuda.local.array(WIDTHS, float32)

@@ -33,9 +33,9 @@ def register_tiles_kernel(D):
     @cuda.jit
     def register_tiles(q, k, v, out, lse, scale, causal):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
-        q_smem = cuda.shared.array((ROWS, STRIDE), float32)
-        k_smem = cuda.shared.array((KEYS, STRIDE), float32)
-        v_smem = cuda.shared.array((KEYS, STRIDE), float32)
+        q_smem = cuda.shared.array((ROWS, STRIDE), float32, alignment=16)
+        k_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
+        v_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
         s_rmem, o_rmem = cuda.local.array((TM, TN), float32), cuda.local.array((TM, MINE), float32)
         m, l = cuda.local.array(TM, float32), cuda.local.array(TM, float32)
         thread, col = cuda.threadIdx.x, cuda.threadIdx.x % 32 // 2
