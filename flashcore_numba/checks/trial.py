@@ -226,6 +226,7 @@ def family(kind: str) -> str:
         ("barrier", ("barrier",)),
         ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written")),
         ("warp", ("warp", "mask", "lane")),
+        ("value", ("not a number",)),
         ("hang", ("endless", "turns", "deadlock")),
     ):
         if any(word in kind for word in words):

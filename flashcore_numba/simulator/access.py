@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .masks import LaneSet
-from .memory import LocalArray, View
+from .memory import GLOBAL, LocalArray, View
 
 __all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
 
@@ -173,6 +173,20 @@ class Accesses(LaneSet):
         memory.flat[where] = what
         if memory.written is not None:
             memory.written[where] = True
+        self._check_nan(memory, value, site)
+
+    def _check_nan(self, memory, value, site):
+        """Report a NaN that arithmetic made, not one that was read, when it reaches global memory."""
+        launch = self.launch
+        if not launch.nans or memory.space != GLOBAL or memory.flat.dtype.kind != "f":
+            return
+        bad = np.broadcast_to(np.isnan(value), self.n) & self.active()
+        if not bad.any():
+            return
+        own = self.nan_sites[bad].max()
+        origin = int(own) if own >= 0 else next(iter(launch.nans))  # made by another lane, then passed on
+        text = f"a NaN, made of {launch.nans[origin]}, is stored in {memory.name}, {self._whom(bad)}"
+        launch.problem("not a number", origin, site, text)
 
     def _lanes_to_store(self, element, value):
         mask, reverse = self.mask, self.launch.reverse
@@ -206,6 +220,12 @@ class Accesses(LaneSet):
                 f"{width} elements, not at {first}, {self._whom(bad)}"
             )
             self.launch.problem("misaligned", site, None, text, fatal=True)
+        if width * memory.itemsize > memory.alignment:
+            text = (
+                f"{memory.name} may start at any multiple of {memory.alignment} bytes: a "
+                f"{width * memory.itemsize}-byte access needs cuda.shared.array(..., alignment=16)"
+            )
+            self.launch.problem("misaligned", site, None, text)
         if self.launch.counting:
             self.record(memory, site, op, element, width)
         return element, memory
@@ -227,6 +247,7 @@ class Accesses(LaneSet):
             memory.flat[where] = what
             if memory.written is not None:
                 memory.written[where] = True
+            self._check_nan(memory, value, site)
 
     # Local arrays
 

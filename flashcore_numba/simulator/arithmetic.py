@@ -32,6 +32,9 @@ def _counted(kind: str, compute):
             value = compute(*map(_widen, values))
         if self.launch.counting:
             self.launch.counter.operation(kind, site, value.itemsize, self)
+        lowest = value.min()
+        if lowest != lowest:
+            self._note_nan(site, value, values)
         return value
 
     return run
@@ -48,6 +51,18 @@ class Arithmetic(LaneSet):
     multiply_add = _counted("fma", lambda a, b, c: a * b + c)
     multiply_subtract = _counted("fma", lambda a, b, c: a * b - c)
     subtract_product = _counted("fma", lambda a, b, c: c - a * b)
+
+    def _note_nan(self, site: int, value, operands):
+        """Remember where a lane first made a NaN out of numbers; a store to global memory reports it."""
+        made = np.isnan(value)
+        for operand in operands:
+            made = made & ~np.isnan(operand)
+        made = np.broadcast_to(made, self.n) & self.active() & (self.nan_sites < 0)
+        if made.any():
+            lane = int(np.flatnonzero(made)[0])
+            shown = (str(np.broadcast_to(operand, self.n)[lane]) for operand in operands)
+            self.launch.nans.setdefault(site, " and ".join(shown))
+            self.nan_sites = np.where(made, site, self.nan_sites)
 
     def count(self, kind: str, site: int, value):
         """Count one `kind` operation (exp, sqrt, ...) for a value already computed."""

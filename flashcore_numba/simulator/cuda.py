@@ -79,7 +79,10 @@ class CudaModule:
 
     def _shared_array(self, site, shape, dtype, alignment=None):
         shape = shape if isinstance(shape, tuple) else (shape,)
+        static = math.prod(shape) > 0
         memory, shape = self.lanes.group.shared_memory(site, shape, as_dtype(dtype))
+        if static:  # the dynamic pool starts at a multiple of 16 bytes, Numba's static arrays where they may
+            memory.alignment = alignment or memory.itemsize
         several = len(self.lanes.group.blocks) > 1
         return View(memory, self.lanes.block * memory.block_size if several else 0, shape)
 

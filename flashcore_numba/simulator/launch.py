@@ -44,6 +44,7 @@ class Launch:
         self.races, self.recording, self.max_turns = bool(races), bool(record), max_turns
         self.problems: list[Problem] = []
         self.events: list[Event] = []
+        self.nans: dict[int, str] = {}  # site that made a NaN out of numbers -> the first such numbers
         self.counter, self.counting = Counter(), True
         self.padded = -(-threads // WARP) * WARP
 

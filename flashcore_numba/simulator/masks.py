@@ -34,6 +34,7 @@ class LaneSet:
         self.index_cache: dict = {}
         self.ids = (block * launch.padded + tid).astype(np.int64)
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
+        self.nan_sites = np.full(self.n, -1)  # where each lane first made a NaN
         self.epoch = np.zeros(self.n, np.int64)  # barriers that only some of the blocks have passed
         gx, gy, gz = launch.grid
         alone = (block == block[0]).all()

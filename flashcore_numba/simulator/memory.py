@@ -31,9 +31,9 @@ class Allocation:
 class Memory:
     """An allocation seen as a flat array of one element type.
 
-    `log` holds the accesses not yet counted. `written` says of each element whether it was ever written:
-    one row an element, one column a byte where several types share the bytes; None where nobody asks (any
-    longer).
+    It starts at a multiple of `alignment` bytes. `log` holds the accesses not yet counted. `written` says of
+    each element whether it was ever written: one row an element, one column a byte where several types share
+    the bytes; None where nobody asks (any longer).
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Memory:
         self.name, self.space = allocation.name, allocation.space
         self.itemsize = flat.itemsize
         self.written = written
+        self.alignment = 16
         self.log: list = []
         self.logged_lanes = 0
         allocation.itemsize = min(allocation.itemsize or flat.itemsize, flat.itemsize)

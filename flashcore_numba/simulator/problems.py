@@ -13,10 +13,11 @@ KINDS = {
     "barrier after exit": "threads of a block returned before a barrier that the others reach",
     "out of bounds": "an index is negative or not below the array's extent",
     "uninitialised read": "an element of shared, local or scratch memory is read before it is written",
-    "misaligned": "a wide access does not start at a multiple of its size",
+    "misaligned": "a wide access does not start at a multiple of its size, or its array may not",
     "warp mask": "the lanes that a warp instruction names are not the lanes that execute it",
     "endless loop": "a loop turned more often than `max_turns`",
     "division by zero": "an integer division by zero",
+    "not a number": "arithmetic on numbers made a NaN (0 / 0, inf - inf, 0 * inf) that reached global memory",
 }
 """Every kind of problem that a report can name, and what it means."""
 

@@ -3,6 +3,8 @@
 `# first` and `# second` mark the lines that the report must name (`line` and `other_line`).
 """
 
+import math
+
 from numba import cuda, float32
 
 from flashcore_numba.wide import load4
@@ -261,6 +263,66 @@ def misaligned(src, dst):
     i = cuda.threadIdx.x
     a, _, _, _ = load4(src, 2 * (i % 8))  # first
     dst[i] = a
+
+
+@cuda.jit
+def unaligned_tile(src, dst):
+    tile = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    tile[i] = src[i]
+    cuda.syncthreads()
+    a, _, _, _ = load4(tile, i // 4 * 4)  # first
+    dst[i] = a
+
+
+@cuda.jit
+def aligned_tile(src, dst):
+    tile = cuda.shared.array(64, float32, alignment=16)
+    i = cuda.threadIdx.x
+    tile[i] = src[i]
+    cuda.syncthreads()
+    a, _, _, _ = load4(tile, i // 4 * 4)
+    dst[i] = a
+
+
+@cuda.jit
+def running_max_from_tiny(src, dst):
+    i = cuda.threadIdx.x
+    m = float32(1e-30)
+    for k in range(4):
+        m = max(m, src[(i + k) % 64] - float32(200))
+    total = float32(0)
+    for k in range(4):
+        total += math.exp(src[(i + k) % 64] - float32(200) - m)
+    mean = total * m / total  # first
+    dst[i] = mean  # second
+
+
+@cuda.jit
+def running_max_from_minus_infinity(src, dst):
+    i = cuda.threadIdx.x
+    m = float32(-math.inf)
+    for k in range(4):
+        m = max(m, src[(i + k) % 64] - float32(200))
+    total = float32(0)
+    for k in range(4):
+        total += math.exp(src[(i + k) % 64] - float32(200) - m)
+    dst[i] = total * m / total
+
+
+@cuda.jit
+def not_a_number_discarded(src, dst):
+    i = cuda.threadIdx.x
+    nothing = float32(-math.inf) * abs(src[i])
+    difference = nothing - nothing
+    dst[i] = difference if src[i] > 1e30 else src[i]
+
+
+@cuda.jit
+def not_a_number_read(src, dst):
+    i = cuda.threadIdx.x
+    src[i] = math.nan
+    dst[i] = src[i] * 2
 
 
 @cuda.jit

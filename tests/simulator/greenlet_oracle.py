@@ -221,7 +221,7 @@ class Oracle:
             )
             return position[0] if ndim == 1 else position
 
-        def shared_array(shape, dtype):
+        def shared_array(shape, dtype, alignment=None):
             key = _place(sys._getframe(1))
             if key not in self.shared_arrays:
                 shape = shape if isinstance(shape, tuple) else (shape,)

@@ -137,7 +137,7 @@ def shared_gather64(src, index, dst):
 
 @cuda.jit
 def shared_gather128(src, index, dst):
-    s = cuda.shared.array(4096, float32)
+    s = cuda.shared.array(4096, float32, alignment=16)
     i = cuda.threadIdx.x
     for k in range(0, 4096, 128):
         a, b, c, d = load4(src, k + 4 * i)

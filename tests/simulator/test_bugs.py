@@ -33,6 +33,8 @@ BROKEN = {
     "unwritten_shared": "uninitialised read",
     "unwritten_local": "uninitialised read",
     "misaligned": "misaligned",
+    "unaligned_tile": "misaligned",
+    "running_max_from_tiny": "not a number",
     "shuffle_in_branch": "warp mask",
     "endless": "endless loop",
     "divides_by_zero": "division by zero",
@@ -40,6 +42,7 @@ BROKEN = {
 CORRECT = [
     *("with_barrier", "with_syncwarp", "one_writes_one", "global_with_barrier", "blocks_add_atomically"),
     *("each_block_reads_its_atomic", "own_atomic_then_read"),
+    *("aligned_tile", "running_max_from_minus_infinity", "not_a_number_discarded", "not_a_number_read"),
     *("blocks_of_different_length", "whole_block_exits", "guarded_index", "shuffle_with_its_lanes"),
 ]
 

@@ -85,7 +85,7 @@ def read_shared(index, dst):
 
 @cuda.jit
 def read_shared_wide(index, dst):
-    s = cuda.shared.array(4096, float32)
+    s = cuda.shared.array(4096, float32, alignment=16)
     for k in range(cuda.threadIdx.x, 4096, 32):
         s[k] = k
     cuda.syncthreads()
