@@ -107,10 +107,10 @@ def history_kernel(D, variant):
                 row, slot = first_row + my_row + i, my_row + i if SHARED else i
                 if row < seq_q:
                     # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
-                    inv_l = float32(1) / l[slot] if l[slot] > 0 else float32(0)
+                    inv_l = float32(1) / l[slot] if l[slot] != 0 else float32(0)
                     for part in range(PARTS):
                         out[b, h, row, lane + KEYS * part] = o[slot, first + STEP * part] * inv_l
                     if lane == 0:
-                        lse[b, h, row] = m[slot] + math.log(l[slot]) if l[slot] > 0 else NOTHING
+                        lse[b, h, row] = m[slot] + math.log(l[slot]) if l[slot] != 0 else NOTHING
 
     return history, ROWS, (KEYS, WARPS)

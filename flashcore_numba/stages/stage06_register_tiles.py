@@ -84,11 +84,11 @@ def register_tiles_kernel(D):
             row, total = first_row + my_row + r, row_sum(l[r])
             if row < seq_q:
                 # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
-                inv_l = float32(1) / total if total > 0 else float32(0)
+                inv_l = float32(1) / total if total != 0 else float32(0)
                 for i in range(MINE):
                     out[b, h, row, COLS * (i // 4 * 4) + 4 * col + i % 4] = o_rmem[r, i] * inv_l
                 if col == 0:
-                    lse[b, h, row] = m[r] + math.log(total) if total > 0 else NOTHING
+                    lse[b, h, row] = m[r] + math.log(total) if total != 0 else NOTHING
 
     return register_tiles, ROWS, THREADS
 
