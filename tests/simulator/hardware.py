@@ -219,7 +219,9 @@ def describe() -> dict[str, str]:
     """GPU, driver, date and versions of a measurement."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     gpu, driver = (part.strip() for part in run(query, 20)[0].splitlines()[0].split(","))
-    commit, status = run(["git", "rev-parse", "HEAD"], 10)
+    commit, status = os.environ.get("FLASHCORE_COMMIT"), 0
+    if not commit:
+        commit, status = run(["git", "rev-parse", "HEAD"], 10)
     return {
         "gpu": gpu,
         "driver": driver,

@@ -6,23 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from .hardware import COUNTERS, OPCODES, counters, read_csv, simulated
+from .hardware import COUNTERS, OPCODES, counters, read_csv, simulated, stage_names
 
-RECORDING = Path(__file__).with_name("nsight_h200.json")
-MEASURED = json.loads(RECORDING.read_text()) if RECORDING.exists() else {"cases": {}}
+MEASURED = json.loads(Path(__file__).with_name("nsight_h200.json").read_text())
 MAX_ERROR = 1e-2  # the measured kernels computed the right thing
 
-MERGED = "the compiler merges equal or neighbouring loads, so fewer instructions do the same work"
+MERGED = "the compiler merges equal loads, so fewer instructions do the same work"
 SPLIT = "a complex element is loaded and stored as two parts"
 UNROLLED = "the compiler turns four neighbouring shared loads of the unrolled loop into one 16-byte load"
+ATOMIC = "a float atomic on shared memory is a loop of load and compare-and-swap that repeats on contention"
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("double_twice", "global_load_requests"): MERGED,
     ("double_twice", "global_load_sectors"): MERGED,
     ("matmul_tiled", "shared_load_requests"): UNROLLED,
     ("matmul_tiled", "shared_load_wavefronts"): UNROLLED,
-    ("double_complex128", "global_store_sectors"): SPLIT,
-    ("double_complex64", "global_store_sectors"): SPLIT,
+    ("histogram", "shared_load_requests"): ATOMIC,
+    ("histogram", "shared_store_requests"): ATOMIC,
+    ("histogram", "shared_load_wavefronts"): ATOMIC,
+    **{
+        (case, f"global_{op}_{figure}"): SPLIT
+        for case in ("double_complex64", "double_complex128")
+        for op in ("load", "store")
+        for figure in ("requests", "sectors")
+    },
+    **{
+        (f"stage 06 register_tiles {variant}", f"shared_load_{figure}"): MERGED
+        for variant in ("q_outer", "kv_outer_local", "kv_outer_shared")
+        for figure in ("requests", "wavefronts")
+    },
 }
 """(case, counter) -> why the hardware's figure differs from the simulator's."""
 
@@ -43,11 +55,10 @@ PAIRS = [
 counts = cache(simulated)
 
 
-@pytest.mark.xfail(not RECORDING.exists(), reason="nothing recorded: run hardware.py on a GPU", strict=True)
 def test_there_is_a_recording():
     assert {"gpu", "driver", "date", "ncu"} <= set(MEASURED)
     assert len(MEASURED["cases"]) >= 50
-    assert any(name.startswith("stage ") for name in MEASURED["cases"])
+    assert set(stage_names()) <= set(MEASURED["cases"])
 
 
 @pytest.mark.parametrize("name", MEASURED["cases"])
@@ -66,7 +77,7 @@ def test_counter_agrees(name, counter):
 
 @pytest.mark.parametrize(("name", "counter"), EXCEPTIONS)
 def test_exception_is_about_a_recorded_counter(name, counter):
-    assert not MEASURED["cases"] or (name, counter) in PAIRS
+    assert (name, counter) in PAIRS
 
 
 def test_counters_are_read_from_a_row_of_ncu():
