@@ -133,6 +133,7 @@ def _assemble(library: Any, options: dict, target: tuple, ptx: str) -> str:
             max_register_count=options.get("max_registers"),
             link_time_optimization=optimised or None,
             ptxas_options=["-v"],
+            no_cache=True,  # a hit in the driver's cache comes without the report
         ),
     )
     linker.link("cubin")
