@@ -144,20 +144,16 @@ def _absolute_imports(text: str, copied: dict[str, str]) -> str:
 
 
 def kill(
-    mutants: Sequence[Mutant] | None = None,
+    mutants: Sequence[Mutant],
     *,
     backend: str | None = None,
     workers: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[Kill]:
-    """Put each mutant through the check of its stage until something fails; None means the whole library.
+    """Put each mutant through the check of its stage until something fails.
 
     Raises MutationError when the library no longer fits the source of the stages.
     """
-    if mutants is None:
-        from .library import MUTANTS
-
-        mutants = MUTANTS
     backend = default_backend() if backend is None else backend
     _check_edits(mutants)
     jobs = [(mutant, backend) for mutant in mutants]
