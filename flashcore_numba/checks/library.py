@@ -149,8 +149,7 @@ STAGE_03 = (
     ),
     _mutant(
         3, "lanes_overlap", "Lane i loads the pair that starts at component i, not at 2 i.",
-        ("load2(v, (b, h, first_key + j, 64 * i + 2 * lane))",
-         "load2(v, (b, h, first_key + j, 64 * i + lane))"),
+        ("load2(v_head, (first_key + j, 64 * i + 2 * lane))", "load2(v_head, (first_key + j, 64 * i + lane))"),
         expected=MEMORY, on_gpu=False,
     ),
     _mutant(
@@ -158,8 +157,8 @@ STAGE_03 = (
         ("cuda.shfl_sync(ALL_LANES, p, j)", "cuda.shfl_sync(ALL_LANES, p, j + 1)"),
     ),
     _mutant(
-        3, "tail_unmasked", "Lanes behind the last key keep the weight of an earlier score, not 0.",
-        ("            p = float32(0)\n", "            p = math.exp(mine - row_max)\n"),
+        3, "tail_unmasked", "Lanes behind the last key add a weight of 1 to the sum, not 0.",
+        ("            p = float32(0)\n", "            p = float32(1)\n"),
     ),
     _mutant(
         3, "shuffle_in_branch", "The shuffle names all lanes, but only those with a key come to it.",

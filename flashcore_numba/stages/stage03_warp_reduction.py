@@ -34,6 +34,8 @@ def warp_reduction_kernel(D):
             return
         visible = visible_keys(row, q.shape[2], k.shape[2], causal)
 
+        k_head, v_head = k[b, h], v[b, h]
+
         q_rmem = cuda.local.array((PAIRS, 2), float32)
         for i in range(PAIRS):
             x, y = load2(q, (b, h, row, 64 * i + 2 * lane))
@@ -41,11 +43,10 @@ def warp_reduction_kernel(D):
         row_max = float32(-math.inf)
         for first_key in range(0, visible, LANES):
             mine = float32(-math.inf)  # lane j keeps the score of key first_key + j
-            for j in range(LANES):
-                key = min(first_key + j, visible - 1)
+            for j in range(min(LANES, visible - first_key)):
                 partial = float32(0)
                 for i in range(PAIRS):
-                    x, y = load2(k, (b, h, key, 64 * i + 2 * lane))
+                    x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))
                     partial += q_rmem[i, 0] * x
                     partial += q_rmem[i, 1] * y
                 score = warp_sum(partial)
@@ -67,7 +68,7 @@ def warp_reduction_kernel(D):
             for j in range(min(LANES, visible - first_key)):
                 p_j = cuda.shfl_sync(ALL_LANES, p, j)
                 for i in range(PAIRS):
-                    x, y = load2(v, (b, h, first_key + j, 64 * i + 2 * lane))
+                    x, y = load2(v_head, (first_key + j, 64 * i + 2 * lane))
                     o_rmem[i, 0] += p_j * x
                     o_rmem[i, 1] += p_j * y
         row_sum = warp_sum(row_sum)
