@@ -91,7 +91,7 @@ STAGE_02 = (
     ),
     _mutant(
         2, "misaligned_load", "A 128-bit load of V starts at a component that is no multiple of eight.",
-        ("load8(v, (b, h, j, c))", "load8(v, (b, h, j, max(0, c - 4)))"), expected=MEMORY, on_gpu=False,
+        ("load8(v_head, (j, c))", "load8(v_head, (j, max(0, c - 4)))"), expected=MEMORY, on_gpu=False,
     ),
     _mutant(
         2, "scale_forgotten", "The query row is loaded without the scale.",
@@ -99,7 +99,7 @@ STAGE_02 = (
     ),
     _mutant(
         2, "head_ignored", "Every head reads the values of head 0.",
-        ("load8(v, (b, h, j, c))", "load8(v, (b, 0, j, c))"),
+        ("k_head, v_head = k[b, h], v[b, h]", "k_head, v_head = k[b, h], v[b, 0]"),
     ),
     _mutant(
         2, "empty_row", "A row that sees no key divides 0 by 0.",
@@ -149,7 +149,8 @@ STAGE_03 = (
     ),
     _mutant(
         3, "lanes_overlap", "Lane i loads the pair that starts at component i, not at 2 i.",
-        ("load2(v_head, (first_key + j, 64 * i + 2 * lane))", "load2(v_head, (first_key + j, 64 * i + lane))"),
+        ("load2(v_head, (first_key + j, 64 * i + 2 * lane))",
+         "load2(v_head, (first_key + j, 64 * i + lane))"),
         expected=MEMORY, on_gpu=False,
     ),
     _mutant(

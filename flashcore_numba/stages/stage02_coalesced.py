@@ -21,21 +21,21 @@ ROWS = 32  # query rows a block: one warp
 
 
 @cuda.jit(device=True)
-def dot(q_rmem, k, b, h, j):
+def dot(q_rmem, k_head, j):
     """The dot product of the query row with key j."""
     total = float32(0)
     for c in range(0, q_rmem.shape[0], 8):
-        part = load8(k, (b, h, j, c))
+        part = load8(k_head, (j, c))
         for e in range(8):
             total += q_rmem[c + e] * part[e]
     return total
 
 
 @cuda.jit(device=True)
-def accumulate_pv(o_rmem, p, v, b, h, j):
+def accumulate_pv(o_rmem, p, v_head, j):
     """o_rmem += p * V[j]"""
     for c in range(0, o_rmem.shape[0], 8):
-        part = load8(v, (b, h, j, c))
+        part = load8(v_head, (j, c))
         for e in range(8):
             o_rmem[c + e] += p * part[e]
 
@@ -51,11 +51,13 @@ def coalesced_kernel(D):
             return
         visible = visible_keys(row, q.shape[2], k.shape[2], causal)
 
+        k_head, v_head = k[b, h], v[b, h]
+
         q_rmem = cuda.local.array(D, float32)
         load_row(q[b, h, row], q_rmem, scale)
         row_max = float32(-math.inf)
         for j in range(visible):
-            score = dot(q_rmem, k, b, h, j)
+            score = dot(q_rmem, k_head, j)
             scores[b, h, j, row] = score
             row_max = max(row_max, score)
 
@@ -66,7 +68,7 @@ def coalesced_kernel(D):
         for j in range(visible):
             p = math.exp(scores[b, h, j, row] - row_max)
             row_sum += p
-            accumulate_pv(o_rmem, p, v, b, h, j)
+            accumulate_pv(o_rmem, p, v_head, j)
 
         # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
         store_row(out[b, h, row], o_rmem, float32(1) / row_sum if visible > 0 else float32(0))
