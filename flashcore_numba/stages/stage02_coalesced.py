@@ -50,7 +50,6 @@ def coalesced_kernel(D):
         if row >= q.shape[2]:
             return
         visible = visible_keys(row, q.shape[2], k.shape[2], causal)
-
         k_head, v_head = k[b, h], v[b, h]
 
         q_rmem = cuda.local.array(D, float32)
