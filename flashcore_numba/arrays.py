@@ -53,7 +53,7 @@ def adopt(array: Any, name: str) -> Adopted:
         return Adopted(array, _view_of_dlpack(array, name), package)
     if hasattr(array, "__cuda_array_interface__"):
         return Adopted(array, _view_of_interface(array, name), package)
-    raise ArgumentError(f"{name} is a {type(array).__qualname__}: accepted are {KINDS}")
+    raise ArgumentError(f"{name} is of type {type(array).__qualname__}: accepted are {KINDS}")
 
 
 def same_kind(**arguments: Adopted | None) -> None:

@@ -43,8 +43,12 @@ def attention(
     sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
     for tensors, otherwise CuPy's) and the call does not wait for it.
 
+    A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
+    and so may rows whose mask hides it, because 0 * NaN is NaN.
+
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
-    then nothing has been written.
+    then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
+    simulator saw a race, a bad access or a NaN made of finite inputs.
     """
     if not isinstance(return_lse, bool | np.bool_):
         raise ArgumentError(f"return_lse is {return_lse!r}: it must be True or False")
@@ -61,7 +65,7 @@ def attention(
         _check_out(target.view, problem)
 
     like = arrays["q"]
-    with _executor(like) as executor:
+    with _executor(like, problem) as executor:
         result = target or empty_like(like, problem.q.shape, np.float16)
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
         chosen.launch(problem.with_aligned_rows(), result.view, executor, lse=lse and lse.view)
@@ -172,15 +176,22 @@ class _Handle:
         return 0, self.address
 
 
+def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
+    """Raise SimulationError, unless all that was found are NaNs that follow from what the caller passed."""
+    kinds = {found.kind for launch in simulator.launches for found in launch.problems}
+    if kinds != {"not a number"} or all(np.isfinite(x).all() for x in (problem.q, problem.k, problem.v)):
+        simulator.check()
+
+
 @contextmanager
-def _executor(like: Adopted):
+def _executor(like: Adopted, problem: Problem):
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
     from .executor import Gpu, Simulator
 
     if isinstance(like.view, np.ndarray):
         simulator = Simulator()
         yield simulator
-        simulator.check()
+        _raise_what_was_found(simulator, problem)
         return
     import cupy
 

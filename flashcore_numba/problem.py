@@ -149,8 +149,8 @@ def check_layout(name: str, array: Any) -> None:
             f"{name} has strides {array.strides} bytes: the last dimension (D) must be contiguous "
             f"(stride {itemsize}); copy it first, for example with ascontiguousarray or .contiguous()"
         )
-    for axis, size, stride in zip(AXES, array.shape, array.strides, strict=False):
-        if size > 1 and stride < 0:
+    for axis, stride in zip(AXES, array.strides, strict=False):
+        if stride < 0:
             raise ArgumentError(
                 f"{name} has strides {array.strides} bytes: the {axis} stride is negative; strides must be "
                 ">= 0, so copy the reversed view first"
@@ -242,7 +242,11 @@ def _checked_scale(scale: Any, head_dim: int) -> float:
         return 1 / math.sqrt(head_dim)
     if isinstance(scale, bool | np.bool_) or not isinstance(scale, numbers.Real):
         raise ArgumentError(f"scale is {scale!r}: it must be a finite number, or None for 1 / sqrt(D)")
+    try:
+        value = float(scale)
+    except OverflowError:  # an int or a fraction beyond every float
+        value = math.inf
     # Kernels take the scale as float32: 1e39 would reach them as infinity.
-    if not abs(float(scale)) <= float(np.finfo(np.float32).max):
+    if not abs(value) <= float(np.finfo(np.float32).max):
         raise ArgumentError(f"scale is {scale!r}: it must be finite as a float32, or None for 1 / sqrt(D)")
-    return float(scale)
+    return value

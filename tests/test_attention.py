@@ -9,6 +9,7 @@ import pytest
 import flashcore_numba
 from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, oracle
 from flashcore_numba.attention import best_stage, refuse
+from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.find import find, select
 
 GROUPED = [stage for stage in LADDER if stage.grouped_queries]
@@ -223,6 +224,24 @@ def test_out_may_be_packed_beside_the_inputs(rng):
     q, k, v, out = (packed[:, :, i].transpose(0, 2, 1, 3) for i in range(4))
     attention(q, k, v, out=out)
     assert_right(out, q, k, v)
+
+
+@EACH_STAGE
+@pytest.mark.parametrize("name, value", [("q", np.nan), ("k", np.nan), ("k", np.inf), ("v", -np.inf)])
+def test_nan_and_infinity_go_where_arithmetic_takes_them(rng, stage, name, value):
+    arrays = dict(zip("qkv", inputs(rng), strict=True))
+    arrays[name][0, 1, 5, 3] = value
+    out = attention(**arrays, stage=stage)
+    with np.errstate(invalid="ignore"):
+        reference, _ = oracle.attention(**arrays, causal=False, scale=None)
+    assert not np.isfinite(reference).all()
+    np.testing.assert_allclose(out, reference, atol=0.01)
+
+
+def test_finite_inputs_that_overflow_to_nan_are_reported(rng):
+    q, k, v = inputs(rng)
+    with pytest.raises(SimulationError, match=r"not a number: stage05_online_softmax\.py:\d+"):
+        attention(q * np.float16(4), k, v, scale=3e38, stage="online_softmax")
 
 
 def test_inputs_are_left_alone(rng):
