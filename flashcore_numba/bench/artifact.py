@@ -99,8 +99,10 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def file_name(artifact: dict[str, Any]) -> str:
-    """`nvidia-h200.json`: one record a GPU."""
-    return re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-") + ".json"
+    """`nvidia-h200.json`, or `nvidia-h200-causal.json` where every shape is causal."""
+    gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
+    causal = all(shape["causal"] for shape in artifact["shapes"])
+    return f"{gpu}{'-causal' if causal else ''}.json"
 
 
 def recorded_dir() -> Path:

@@ -29,7 +29,11 @@ def short_us(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
+    """A factor with three significant digits, fewer below 0.1: 0.005x, 0.93x, 5.84x, 66.2x, 209x."""
+    if value is None:
+        return "-"
+    digits = 3 if value < 0.0995 else 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f}x"
 
 
 def percent(value: float | None) -> str:

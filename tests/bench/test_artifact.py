@@ -139,6 +139,14 @@ def test_shapes_are_found_by_name_and_mask(fake):
     assert find_shape(record, "1x8x1024x64") is None
 
 
+def test_a_causal_run_has_a_file_of_its_own(fake):
+    record = fake()
+    assert artifact.file_name(record) == "imaginary-gpu.json"
+    for shape in record["shapes"]:
+        shape["causal"] = True
+    assert artifact.file_name(record) == "imaginary-gpu-causal.json"
+
+
 def test_what_the_repository_records_is_valid():
     """Fails on a damaged record; passes on a repository that has none yet."""
     for path, record in artifact.recorded():
