@@ -1,6 +1,7 @@
 """The command `flashcore`. Heavy modules are imported by the commands that need them."""
 
 import argparse
+import errno
 import io
 import json
 import multiprocessing
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flashcore_numba import __version__
 from flashcore_numba.problem import ArgumentError
 
 __all__ = ["build_parser", "main"]
@@ -17,17 +19,26 @@ __all__ = ["build_parser", "main"]
 STAGE_HELP = "a number, a range such as 2-5, or a name; all stages when none is given"
 FEWEST_ROUNDS = 5
 COUNT_SHAPE = "1x1x128x64"
+SHAPE_HELP = "BxHxSxD, or small, medium, mission, large, multi_batch"
+COUNT_LEGEND = (
+    "sec/req: 32-byte sectors a warp's request touches; used: share of their bytes that it needs; waves: "
+    "shared-memory wavefronts; deg: waves over the fewest possible, 1.0 without bank conflicts; worst: the "
+    "most wavefronts of one request."
+)
 PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0; 1 when what was run is wrong; 2 for a bad argument; 130 for Ctrl-C."""
+    """Run one command. Returns 0; 1 when what was run is wrong or cannot run; 2 for a bad argument; 130 for
+    Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or pipe that cannot show a character gets a "?"
             stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
     try:
-        return args.run(args)
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
     except ArgumentError as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 2
@@ -35,9 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         for worker in multiprocessing.active_children():  # they would finish their part first
             worker.terminate()
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except MemoryError as error:
+        print(f"flashcore {args.command}: out of memory; choose a smaller shape ({error})", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes once more at exit
+        if error.errno == errno.EPIPE:  # the reader of a pipe has seen enough
+            return 0
+        print(f"flashcore {args.command}: the output cannot be written ({error.strerror})", file=sys.stderr)
+        return 1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="flashcore", description="A ladder of fused attention kernels: checked, counted, measured."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -77,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("mutants", _mutants, "check wrong versions of the stages: each of them must be caught")
     count = add("count", _count, "count what one stage moves, by source line, on the simulator", stages=None)
     count.add_argument("stages", metavar="STAGE", help="a number or a name")
-    count.add_argument("--shape", default=COUNT_SHAPE, help=f"BxHxSxD, or mission; {COUNT_SHAPE} by default")
+    count.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
     count.add_argument("--causal", action="store_true", help="with the causal mask")
     count.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
     compare = add(
@@ -86,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         "time stages and peers on a GPU; without one, check and count stages and show recorded times",
     )
     compare.add_argument(
-        "--shape", action="append", help="BxHxSxD, or mission (the default); may be repeated"
+        "--shape", action="append", help=f"{SHAPE_HELP}; mission by default; may be repeated"
     )
     compare.add_argument("--causal", action="store_true", help="with the causal mask")
     compare.add_argument("--rounds", type=_rounds, help="interleaved rounds, 20 by default")
@@ -168,6 +188,7 @@ def _selected(args) -> list:
 def _stages(args) -> int:
     from rich.table import Table
 
+    from flashcore_numba.bench.tables import NARROW
     from flashcore_numba.stages import LADDER
 
     data = [
@@ -188,17 +209,22 @@ def _stages(args) -> int:
     ]
     if _give_json(args, lambda: data):
         return 0
+    console = _console()
     table = Table(title="The ladder", title_justify="left")
-    for name in ("stage", "idea", "language", "D", "causal", "GQA", "LSE", "needs"):
-        table.add_column(name, no_wrap=name == "stage")
+    columns = ["stage", "idea", "language", "D", "causal", "GQA", "LSE", "needs"]
+    if console.width < NARROW:
+        del columns[2:]
+    for name in columns:
+        table.add_column(name, no_wrap=name != "idea")
     for stage in LADDER:
         able = ["yes" if x else "-" for x in (stage.causal, stage.grouped_queries, stage.returns_lse)]
         needs = f"sm_{stage.compute_capability[0]}{stage.compute_capability[1]}"
         dims = ", ".join(map(str, stage.head_dims))
-        table.add_row(stage.label, stage.idea, stage.language, dims, *able, needs)
+        cells = (stage.label, stage.idea, stage.language, dims, *able, needs)
+        table.add_row(*cells[: len(columns)])
         for name, sentence in stage.variants.items():
-            table.add_row(f"   {name}", sentence, "", "", "", "", "", "", style="dim")
-    _console().print(table)
+            table.add_row(f"   {name}", sentence, style="dim")
+    console.print(table)
     return 0
 
 
@@ -240,12 +266,14 @@ def _count(args) -> int:
     variant = args.variant or (stage.name if stage.name in stage.variants else None)
     shape = parse(args.shape)
     with _progress() as progress:
-        progress.step(f"counting {stage.label} at {shape}")
-        counted = count(Run(stage, variant), shape, args.causal)
+        run = Run(stage, variant)
+        progress.step(f"counting {run.label} at {shape}{', causal' if args.causal else ''}")
+        counted = count(run, shape, args.causal)
     if not _give_json(args, counted.as_dict):
         console = _console()
         for launch in counted.launches:
             console.print(str(launch), markup=False, soft_wrap=True)
+        console.print(COUNT_LEGEND, markup=False, soft_wrap=True)
         console.print(moved_line(counted.moved()), soft_wrap=True)
         if not counted.error["right"]:
             console.print(f"WRONG output: {counted.error['reason']}")

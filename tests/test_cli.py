@@ -74,7 +74,7 @@ def test_each_command_has_help(command, capsys):
         (["count", "none"], "stage 'none' is not in the ladder"),
         (["count"], "required: STAGE"),
         (["count", "1", "--shape", "1x8x512"], "shape '1x8x512': accepted are BxHxSxD"),
-        (["count", "1", "--shape", "1x1x64x80"], "the head dimension (the last number) must be 64 and 128"),
+        (["count", "1", "--shape", "1x1x64x80"], "the head dimension (the last number) must be 64 or 128"),
         (["count", "1", "--variant", "x"], "--variant 'x' of stage 01 scalar: accepted are none"),
         (["compare", "--shape", "tiny"], "shape 'tiny': accepted are BxHxSxD"),
         (["compare", "--rounds", "2"], "'2': a whole number of at least 5 is accepted"),
@@ -291,6 +291,37 @@ def test_no_control_codes_off_a_terminal_and_narrow_ones_are_served():
         assert max(map(len, done.stdout.splitlines())) <= int(columns)
 
 
+def test_a_narrow_terminal_keeps_the_ideas_readable():
+    text = process("stages", COLUMNS="60").stdout
+    assert "…" not in text
+    assert "scalar" in text
+    assert "LSE" not in text
+
+
+def test_version():
+    done = process("--version")
+    assert re.fullmatch(r"flashcore \d\S*\n", done.stdout)
+
+
+def test_a_full_disk_gets_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "flashcore_numba", "stages", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "flashcore stages: the output cannot be written (No space left on device)\n"
+
+
+def test_a_shape_beyond_memory_gets_one_line(capsys):
+    assert cli.main(["count", "5", "--shape", "1x1x999999999999x64"]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1].startswith("flashcore count: out of memory; choose a smaller shape")
+    assert len(err) == 2, "what it was doing, and why it stopped"
+
+
 def test_an_ascii_stdout_is_served():
     done = process("stages", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     assert done.returncode == 0, done.stderr
@@ -306,8 +337,13 @@ def test_a_closed_pipe_ends_quietly():
 
 
 def test_ctrl_c_ends_quietly_with_130():
+    # A shell's background job, as this test may be part of, hands down a SIGINT that is ignored.
+    interruptible = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from flashcore_numba.cli import main; sys.exit(main())"
+    )
     running = subprocess.Popen(
-        [sys.executable, "-m", "flashcore_numba", "count", "1", "--shape", "1x8x512x64"],
+        [sys.executable, "-c", interruptible, "count", "1", "--shape", "1x8x512x64"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

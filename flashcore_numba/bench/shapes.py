@@ -37,6 +37,6 @@ def parse(text: str) -> Shape:
         raise ArgumentError(f"shape {text!r}: accepted are BxHxSxD, for example 1x8x512x64, and {names}")
     shape = Shape(*map(int, found.groups()))
     if shape.head_dim not in HEAD_DIMS:
-        dims = " and ".join(map(str, HEAD_DIMS))
+        dims = " or ".join(map(str, HEAD_DIMS))
         raise ArgumentError(f"shape {text!r}: the head dimension (the last number) must be {dims}")
     return shape
