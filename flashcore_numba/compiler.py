@@ -32,7 +32,7 @@ def why_not() -> str | None:
     """Why kernels cannot be compiled here, in one sentence that says what to do; None when they can."""
     for library in ("cudart", "nvrtc", "nvvm"):
         if not _found(library):
-            return f"the CUDA compiler needs lib{library}, which is missing: pip install 'numba-cuda[cu13]'"
+            return f"the CUDA compiler's lib{library} is missing: pip install 'flashcore[compiler]'"
     return None
 
 
