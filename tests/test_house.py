@@ -161,6 +161,11 @@ def test_no_trace_of_one_machine(what: str, pattern: str) -> None:
     assert not hits, f"{what} is named:\n" + "\n".join(hits)
 
 
+def test_types() -> None:
+    mypy = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert mypy.returncode == 0, mypy.stdout + mypy.stderr
+
+
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
 def test_style(command: list[str]) -> None:
     ruff = subprocess.run(
