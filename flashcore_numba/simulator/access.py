@@ -1,11 +1,13 @@
 """Loads and stores: addresses with checked bounds, recorded for counting and for the race check."""
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .masks import LaneSet
-from .memory import GLOBAL, LocalArray, View
+from .memory import GLOBAL, FromEnd, LocalArray, View
+from .vecmath import Cast
 
 __all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
 
@@ -26,10 +28,19 @@ class Access(NamedTuple):
     epoch: np.ndarray
     width: int
     memory: Any
+    value: Any = None  # what a narrow store wrote
+    fenced: bool = False  # a load by blocks that have executed threadfence
 
 
 def _as_tuple(index) -> tuple:
     return index if type(index) is tuple else (index,)
+
+
+def _fitting(value, dtype: np.dtype):
+    """An integer as `dtype` keeps it: NumPy refuses those that do not fit, a GPU drops the high bits."""
+    if type(value) is int and dtype.kind in "iu":
+        value = Cast(dtype)(value)
+    return value
 
 
 def _wrong_rank(array, index: tuple) -> IndexError:
@@ -50,6 +61,8 @@ class Accesses(LaneSet):
                 vector = scaled if vector is None else vector + scaled
             elif 0 <= i < extent:
                 offset = offset + int(i) * stride
+            elif type(i) is FromEnd and -extent <= i:
+                offset = offset + (extent + i) * stride
             else:
                 self._out_of_bounds(view, index, site, self.active())
         if vector is None:
@@ -82,9 +95,12 @@ class Accesses(LaneSet):
         """The first of these lanes, and how many there are."""
         return f"{self.who(int(np.flatnonzero(bad)[0]))}; {int(bad.sum())} thread(s)"
 
-    def record(self, memory, site, op, element, width=1):
-        launch = self.launch
-        access = Access(site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory)
+    def record(self, memory, site, op, element, width=1, value=None):
+        launch, fences = self.launch, self.group.fenced
+        fenced = op == LOAD and bool(fences.any()) and bool(fences[self.block[self.active()]].all())
+        access = Access(
+            site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory, value, fenced
+        )
         memory.log.append(access)
         if launch.recording:
             launch.record(access)
@@ -127,7 +143,7 @@ class Accesses(LaneSet):
         if type(array) is LocalArray:
             return self._local_load(array, index, site)
         if type(array) is not View:
-            return array[index]
+            return self._constant_load(array, index, site) if type(array) is ndarray else array[index]
         index = _as_tuple(index)
         if len(index) < len(array.shape):
             return self.view(array, index, site)
@@ -143,6 +159,20 @@ class Accesses(LaneSet):
         value = memory.flat.take(element, mode="clip")
         if value.dtype.kind in "iu" and value.dtype != np.uint64:
             value = value.astype(np.int64, copy=False)
+        return value
+
+    def _constant_load(self, array: ndarray, index, site: int):
+        """An element of a global NumPy array, which the kernel holds as constants."""
+        index = _as_tuple(index)
+        if len(index) != array.ndim:
+            return array[index]
+        constants = SimpleNamespace(
+            name="constant array", offset=0, shape=array.shape, strides=(0,) * array.ndim
+        )
+        self.address(constants, index, site)
+        value = array[tuple(np.clip(i, -n, n - 1) for i, n in zip(index, array.shape, strict=True))]
+        if value.dtype.kind in "iu" and value.dtype != np.uint64:
+            return value.astype(np.int64) if type(value) is ndarray else int(value)
         return value
 
     def check_written(self, memory, element, site, width=1):
@@ -166,14 +196,26 @@ class Accesses(LaneSet):
             return
         if type(array) is not View:
             raise TypeError("an assignment to an element of something that is not an array")
-        element, memory = self.address(array, _as_tuple(index), site), array.memory
+        index = _as_tuple(index)
+        if any(type(i) is slice for i in index) or len(index) < len(array.shape):
+            self._fill(self.view(array, index, site), value, site)
+            return
+        value = _fitting(value, array.dtype)
+        element, memory = self.address(array, index, site), array.memory
         if self.launch.counting:
-            self.record(memory, site, STORE, element)
+            self.record(memory, site, STORE, element, value=value)
         where, what = self._lanes_to_store(element, value)
         memory.flat[where] = what
         if memory.written is not None:
             memory.written[where] = True
         self._check_nan(memory, value, site)
+
+    def _fill(self, array: View, value, site: int):
+        """`array[:] = value`: element after element."""
+        if type(value) in (View, LocalArray, tuple):
+            raise TypeError("an assignment of an array to a part of an array")
+        for index in np.ndindex(array.shape):
+            self.store(array, index, value, site)
 
     def _check_nan(self, memory, value, site):
         """Report a NaN that arithmetic made, not one that was read, when it reaches global memory."""
@@ -257,6 +299,8 @@ class Accesses(LaneSet):
             raise _wrong_rank(array, index)
         vector = False
         for i, extent in zip(index, array.shape, strict=True):
+            if type(i) is FromEnd and -extent <= i:
+                continue
             if type(i) is not ndarray and 0 <= i < extent:
                 continue
             bad = ((i < 0) | (i >= extent)) & self.active()
@@ -289,7 +333,11 @@ class Accesses(LaneSet):
             self.launch.problem("uninitialised read", site, None, text)
 
     def _local_store(self, array: LocalArray, index, value, site):
-        index = self._local_index(array, index, site)
+        if type(value) in (View, LocalArray, tuple):
+            raise TypeError("an assignment of an array to a part of an array")
+        value = _fitting(value, array.dtype)
+        if not any(type(i) is slice for i in _as_tuple(index)):
+            index = self._local_index(array, index, site)
         if self.mask is None:
             array.data[index] = value
             if not array.complete:

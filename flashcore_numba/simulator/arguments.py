@@ -9,6 +9,7 @@ from .memory import GLOBAL, Allocation, Memory, ScratchArray, View
 
 __all__ = ["bind", "three"]
 
+Family = list[tuple[str, np.ndarray]]
 ALIGN = 256  # device allocations start at a multiple
 
 
@@ -28,13 +29,35 @@ def bind(kernel, args: tuple) -> tuple[list, list[Memory]]:
     if len(args) != len(parameters):
         names = ", ".join(parameters)
         raise TypeError(f"{kernel.__name__}({names}) takes {len(parameters)} arguments, got {len(args)}")
-    memories: list[Memory] = []
-    return [_argument(value, name, memories) for value, name in zip(args, parameters, strict=True)], memories
+    families: list[Family] = []
+    for value, name in zip(args, parameters, strict=True):
+        _collect(value, name, families)
+    memories = _memories(families)
+    views = {
+        id(array): memory for family, memory in zip(families, memories, strict=True) for _, array in family
+    }
+    return [_argument(value, name, views) for value, name in zip(args, parameters, strict=True)], memories
 
 
-def _argument(value, name: str, memories: list[Memory]):
+def _collect(value, name: str, families: list[Family]):
+    """Check the arrays of an argument and put them into families: arrays that share elements."""
+    if isinstance(value, tuple):
+        for item in value:
+            _collect(item, name, families)
+    elif isinstance(value, np.ndarray):
+        if value.dtype.kind not in "fiubc" or not value.dtype.isnative:
+            raise TypeError(f"argument {name}: an array of {value.dtype}; kernels take numbers")
+        if any(step < 0 or step % value.itemsize for step in value.strides):
+            what = "negative or no multiple of the item size"
+            raise ValueError(f"argument {name}: strides {value.strides} are {what}")
+        related = [family for family in families if any(_share(value, other) for _, other in family)]
+        families[:] = [family for family in families if all(family is not other for other in related)]
+        families.append([*(member for family in related for member in family), (name, value)])
+
+
+def _argument(value, name: str, memories: dict[int, Memory]):
     if isinstance(value, np.ndarray):
-        return _array(value, name, memories)
+        return _array(value, memories[id(value)])
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, numbers.Integral):
@@ -48,22 +71,41 @@ def _argument(value, name: str, memories: list[Memory]):
     raise TypeError(f"argument {name}: {type(value).__name__} is neither a NumPy array nor a number")
 
 
-def _array(array: np.ndarray, name: str, memories: list[Memory]) -> View:
-    itemsize = array.itemsize
-    if array.dtype.kind not in "fiubc" or not array.dtype.isnative:
-        raise TypeError(f"argument {name}: an array of {array.dtype}; kernels take numbers")
-    if any(step < 0 or step % itemsize for step in array.strides):
-        what = "negative or no multiple of the item size"
-        raise ValueError(f"argument {name}: strides {array.strides} are {what}")
-    steps = [step // itemsize for step in array.strides]
-    last = sum((n - 1) * step for n, step in zip(array.shape, steps, strict=True))
-    extent = last + 1 if array.size else 0
-    flat = np.lib.stride_tricks.as_strided(array.view(np.ndarray), (extent,), (itemsize,))
-    written = array.written() if isinstance(array, ScratchArray) else None
-    if written is not None:
-        known = written.all()
-        written = None if known else np.lib.stride_tricks.as_strided(written, (extent, 1), (1, 1))
-    base = sum(-(-max(1, memory.flat.nbytes) // ALIGN) * ALIGN for memory in memories)
-    allocation = Allocation(name, GLOBAL, flat.nbytes, max(itemsize, flat.nbytes))
-    memories.append(Memory(allocation, flat, base, written))
-    return View(memories[-1], 0, array.shape, steps)
+def _bounds(array: np.ndarray) -> tuple[int, int]:
+    """The addresses of the first and behind the last byte."""
+    last = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
+    start = array.ctypes.data
+    return start, start + (last + array.itemsize if array.size else 0)
+
+
+def _share(a: np.ndarray, b: np.ndarray) -> bool:
+    try:
+        return a.dtype == b.dtype and np.shares_memory(a, b, max_work=100_000)
+    except np.exceptions.TooHardError:
+        return False
+
+
+def _array(array: np.ndarray, memory: Memory) -> View:
+    """The array as the kernel sees it."""
+    offset = (array.ctypes.data - memory.flat.ctypes.data) // array.itemsize if array.size else 0
+    return View(memory, offset, array.shape, [step // array.itemsize for step in array.strides])
+
+
+def _memories(families: list[Family]) -> list[Memory]:
+    """One memory a family, from its first element to its last."""
+    memories: list[Memory] = []
+    base = 0
+    for family in families:
+        name = "/".join(dict.fromkeys(name for name, _ in family))
+        start, first = min(((_bounds(array)[0], array) for _, array in family), key=lambda pair: pair[0])
+        end = max(_bounds(array)[1] for _, array in family)
+        extent, itemsize = (end - start) // first.itemsize, first.itemsize
+        flat = np.lib.stride_tricks.as_strided(first.view(np.ndarray), (extent,), (itemsize,))
+        written = first.written() if isinstance(first, ScratchArray) else None
+        if written is not None:
+            known = len(family) == 1 and written.all()
+            written = None if known else np.lib.stride_tricks.as_strided(written, (extent, 1), (1, 1))
+        allocation = Allocation(name, GLOBAL, flat.nbytes, max(itemsize, flat.nbytes))
+        memories.append(Memory(allocation, flat, base, written))
+        base += -(-max(1, flat.nbytes) // ALIGN) * ALIGN
+    return memories

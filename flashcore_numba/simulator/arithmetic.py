@@ -17,17 +17,27 @@ def _widen(x):
     return x if type(x) is int else x.astype(np.float64)
 
 
+def _number(x):
+    """A truth value as the integer that arithmetic takes it for."""
+    if type(x) is bool or getattr(x, "dtype", None) == bool:
+        return x.astype(np.int64) if isinstance(x, np.ndarray) else int(x)
+    return x
+
+
 def _counted(kind: str, compute):
     """A method that computes, and counts one `kind` operation an active lane when the result is floating."""
 
     def run(self, *operands):
         *values, site = operands
-        value = compute(*values)
+        try:
+            value = compute(*values)
+        except TypeError:  # NumPy knows no minus for booleans
+            value = compute(*map(_number, values))
         if type(value) is float:
             value = np.float64(value)
         dtype = getattr(value, "dtype", None)
         if dtype is None or dtype.kind != "f":
-            return value
+            return value if dtype != bool else compute(*map(_number, values))
         if dtype.itemsize < 8 and int in map(type, values):
             value = compute(*map(_widen, values))
         if self.launch.counting:
@@ -43,6 +53,7 @@ def _counted(kind: str, compute):
 class Arithmetic(LaneSet):
     """The arithmetic part of `Lanes`; the last argument of each method is the site."""
 
+    number = staticmethod(_number)
     add = _counted("add", operator.add)
     subtract = _counted("add", operator.sub)
     multiply = _counted("mul", operator.mul)
@@ -51,6 +62,22 @@ class Arithmetic(LaneSet):
     multiply_add = _counted("fma", lambda a, b, c: a * b + c)
     multiply_subtract = _counted("fma", lambda a, b, c: a * b - c)
     subtract_product = _counted("fma", lambda a, b, c: c - a * b)
+
+    def floor_divide(self, a, b, site: int):
+        return a // self._divisor(b, site)
+
+    def modulo(self, a, b, site: int):
+        return a % self._divisor(b, site)
+
+    def _divisor(self, b, site: int):
+        """Report an integer zero; what a GPU makes of it is undefined, here it is 0."""
+        if type(b) is np.ndarray and b.dtype.kind in "iu" and not b.all():
+            bad = (b == 0) & self.active()
+            if bad.any():
+                lane = int(np.flatnonzero(bad)[0])
+                text = f"{self.who(lane)}; {int(bad.sum())} thread(s)"
+                self.launch.problem("division by zero", site, None, text)
+        return b
 
     def _note_nan(self, site: int, value, operands):
         """Remember where a lane first made a NaN out of numbers; a store to global memory reports it."""

@@ -102,9 +102,13 @@ class CudaModule:
     stcg = stcs = stwb = stwt = _cached_store
 
     def threadfence(self, site):
-        pass
+        lanes = self.lanes
+        lanes.group.fenced[lanes.block[lanes.active()]] = True
 
-    threadfence_block = threadfence_system = threadfence
+    threadfence_system = threadfence
+
+    def threadfence_block(self, site):
+        pass
 
     # Barriers
 

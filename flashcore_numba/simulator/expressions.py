@@ -7,16 +7,28 @@ import numpy as np
 
 from . import vecmath
 from .cuda import BARRIERS
+from .memory import FromEnd
 from .names import WIDE, Names, call, load_name
 
 __all__ = ["Expressions"]
 
 BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
 
+DIVISIONS = {ast.FloorDiv: "floor_divide", ast.Mod: "modulo"}
+
 
 def _is_simple(node) -> bool:
     """May both operands be computed for all lanes? Not when that would touch memory or call anything."""
     return not any(isinstance(n, ast.Subscript | ast.Call) for n in ast.walk(node))
+
+
+def _is_int(node) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _is_condition(node) -> bool:
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return is_not or isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def _has_yield(node) -> bool:
@@ -44,8 +56,8 @@ class Expressions(Names):
         return ast.Lambda(no_arguments, rewritten)
 
     def visit_Constant(self, node):
-        if type(node.value) is float:
-            return self.bind(np.float64(node.value))
+        if type(node.value) in (float, complex):
+            return self.bind(np.array(node.value)[()])
         if not isinstance(node.value, int | str | type(None)):
             self.error(node, f"a {type(node.value).__name__} constant")
         return node
@@ -111,6 +123,8 @@ class Expressions(Names):
     def arithmetic(self, node, op, left, right):
         """An operation on two source expressions; the left one may be already rewritten."""
         method = BINARY.get(type(op))
+        if type(op) in DIVISIONS and not _is_int(right):
+            return call(DIVISIONS[type(op)], self._operand(left), self._operand(right), self.site(node))
         if not self.counts or method is None:
             return ast.BinOp(self._operand(left), op, self._operand(right))
         site = self.site(node)
@@ -126,12 +140,14 @@ class Expressions(Names):
         return call(method, self._operand(left), self._operand(right), site)
 
     def _operand(self, node):
-        return node.node if isinstance(node, Rewritten) else self.visit(node)
+        if isinstance(node, Rewritten):
+            return node.node
+        return call("number", self.visit(node)) if _is_condition(node) else self.visit(node)
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, ast.Not):
             return call("not_", self.visit(node.operand))
-        return ast.UnaryOp(node.op, self.visit(node.operand))
+        return ast.UnaryOp(node.op, self._operand(node.operand))
 
     # Conditions
 
@@ -154,14 +170,21 @@ class Expressions(Names):
             self.error(node, "the operator in")
         if len(node.ops) == 1:
             return ast.Compare(self.visit(node.left), node.ops, [self.visit(node.comparators[0])])
-        if not all(map(_is_simple, node.comparators[:-1])):
-            self.error(node, "a chained comparison whose middle reads memory or calls a function")
-        terms = [node.left, *node.comparators]
-        pairs = [
-            ast.copy_location(ast.Compare(left, [op], [right]), node)
-            for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
-        ]
-        return self.visit(ast.copy_location(ast.BoolOp(ast.And(), pairs), node))
+        left, new, pairs = self.visit(node.left), None, []
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.visit(comparator)
+            if comparator is not node.comparators[-1] and not _is_simple(right):  # evaluate it once
+                name = self.temporary()
+                pairs.append(ast.Compare(left, [op], [ast.NamedExpr(ast.Name(name, ast.Store()), right)]))
+                left = load_name(name)
+                continue
+            pairs.append(ast.Compare(left, [op], [right]))
+            left = right
+        new = pairs.pop()
+        while pairs:
+            second = new if _is_simple(new) else self.deferred(node, new)
+            new = call("logic", True, pairs.pop(), second)
+        return new
 
     # Subscripts
 
@@ -174,6 +197,8 @@ class Expressions(Names):
             return ast.Call(self.bind(slice), bounds, [])
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self.index(element) for element in node.elts], ast.Load())
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _is_int(node.operand):
+            return self.bind(FromEnd(-node.operand.value))
         outside, self.in_index = self.in_index, True
         new = self.visit(node)
         self.in_index = outside

@@ -12,6 +12,7 @@ from .arithmetic import Arithmetic
 from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
 from .memory import LocalArray, View
+from .vecmath import INT64_MIN, UINT64_MAX, wrap_int64
 
 __all__ = ["Lanes"]
 
@@ -31,6 +32,8 @@ class Lanes(Accesses, Arithmetic):
         """The value of a variable after an assignment by the active lanes."""
         if type(new) is float:
             new = np.float64(new)
+        elif type(new) is int and not INT64_MIN <= new <= UINT64_MAX:
+            new = wrap_int64(new)
         if self.mask is None or old is UNDEFINED or old is new or self.mask is NOBODY:
             return new
         if isinstance(new, tuple):
@@ -93,9 +96,12 @@ class Lanes(Accesses, Arithmetic):
             if bool(a) != is_and:
                 return a
             return b() if callable(b) else b
+        truth = a.astype(bool, copy=False)
         if callable(b):
-            b = self.if_exp(a if is_and else ~a, b, not is_and)
-        return (a & b) if is_and else (a | b)
+            b = self.if_exp(truth if is_and else ~truth, b, a if a is not truth else not is_and)
+        if a is truth and getattr(b, "dtype", bool) == bool and type(b) is not int:
+            return (a & b) if is_and else (a | b)
+        return np.where(truth, b, a) if is_and else np.where(truth, a, b)
 
     def not_(self, x):
         return ~x.astype(bool, copy=False) if type(x) is ndarray else not x
@@ -145,7 +151,8 @@ class Lanes(Accesses, Arithmetic):
             return bool(condition)
         if condition.all():
             return True
-        go = condition.astype(bool, copy=False) if self.mask is None else condition & self.mask
+        condition = condition.astype(bool, copy=False)
+        go = condition if self.mask is None else condition & self.mask
         if not go.any():
             loop.mask = self.mask = NOBODY
             return False
@@ -166,7 +173,13 @@ class Lanes(Accesses, Arithmetic):
             self._endless(loop)
         return self._each_scalar(loop, values) if leaves else values
 
-    def _each_scalar(self, loop: Loop, values: range):
+    def items(self, loop: Loop, leaves: bool, values):
+        """The elements of a tuple."""
+        if not isinstance(values, tuple):
+            raise TypeError("a for loop goes over range(...) or over a tuple")
+        return self._each_scalar(loop, values) if leaves else values
+
+    def _each_scalar(self, loop: Loop, values: range | tuple):
         for value in values:
             if not self.again(loop):
                 return

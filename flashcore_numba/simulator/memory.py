@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["GLOBAL", "SHARED", "Allocation", "LocalArray", "Memory", "ScratchArray", "View", "scratch"]
+__all__ = [
+    *("GLOBAL", "SHARED", "Allocation", "FromEnd", "LocalArray", "Memory", "ScratchArray", "View", "scratch"),
+]
 
 GLOBAL, SHARED = "global", "shared"
 
@@ -73,6 +75,10 @@ class View:
 
     def __len__(self):
         return self.shape[0]
+
+
+class FromEnd(int):
+    """A negative index written as a literal: it counts from the end, as Numba compiles it."""
 
 
 class LocalArray:

@@ -3,7 +3,6 @@
 import ast
 import builtins
 import inspect
-import textwrap
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -69,8 +68,13 @@ class Names(ast.NodeTransformer):
             raise Unsupported(
                 f"{self.file}: the source of {function.__name__} cannot be read: {error}"
             ) from error
-        self.tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
-        ast.increment_lineno(self.tree, first - 1)
+        source = "".join(lines)
+        if source[0].isspace():  # nested; its comments and strings may start further left
+            self.tree = ast.parse("if True:\n" + source).body[0].body[0]
+            ast.increment_lineno(self.tree, first - 2)
+        else:
+            self.tree = ast.parse(source).body[0]
+            ast.increment_lineno(self.tree, first - 1)
         if not isinstance(self.tree, ast.FunctionDef):
             self.error(self.tree, "a kernel that is not a def statement")
         code = function.__code__
@@ -101,8 +105,8 @@ class Names(ast.NodeTransformer):
 
     def constant(self, node, value) -> ast.expr:
         """A global object as the rewritten function uses it; floats are float64, as Numba types them."""
-        if type(value) is float:
-            return self.bind(np.float64(value))
+        if type(value) in (float, complex):
+            return self.bind(np.array(value)[()])
         if isinstance(value, int | str | tuple | type(None) | np.ndarray | np.number | np.bool_ | np.dtype):
             return self.bind(value)
         twin = vecmath.function(value)

@@ -8,7 +8,7 @@ from .memory import SHARED, Allocation
 __all__ = ["check_blocks", "end_epoch"]
 
 WARP = 32
-NOBODY, SEVERAL = -1, -2
+NOBODY, SEVERAL, TOGETHER = -1, -2, -3
 
 
 class Batch:
@@ -18,7 +18,7 @@ class Batch:
     """
 
     def __init__(self, allocation: Allocation, accesses):
-        unit = allocation.itemsize
+        self.unit = unit = allocation.itemsize
         columns = []
         for access in accesses:
             lanes, mask = access.lanes, access.mask
@@ -40,10 +40,23 @@ class Batch:
         self.site = np.repeat([access.site for access in accesses], counts)
         self.op = np.repeat([access.op for access in accesses], counts)
 
+    def add_values(self, accesses):
+        """The column `value`: what each entry stored; NaN, equal to nothing, where that is not known."""
+        columns = []
+        for access in accesses:
+            n, value = access.lanes.n, np.nan if access.value is None else access.value
+            if np.iscomplexobj(value):
+                value = np.nan
+            value = np.broadcast_to(np.asarray(value, np.float64), n)
+            value = value if access.mask is None else value[access.mask]
+            span = access.width * access.memory.itemsize // self.unit
+            columns.append(np.repeat(value, span) if span > 1 else value)
+        self.value = np.concatenate(columns)
+
     def only(self, keep: np.ndarray) -> "Batch":
         part = object.__new__(Batch)
         for name, values in vars(self).items():
-            setattr(part, name, values[keep])
+            setattr(part, name, values[keep] if name != "unit" else values)
         return part
 
 
@@ -54,6 +67,8 @@ class Touched:
 
     def __init__(self, size: int):
         self.block, self.site = np.full((2, 3, size), NOBODY, np.int64)
+        self.value = np.full(size, np.nan)
+        self.mixed = np.zeros(size, bool)  # cells that got different values
 
     def add(self, batch: Batch):
         """Add accesses; yields (index in the batch, the other site) of the conflicts found."""
@@ -63,6 +78,8 @@ class Touched:
             for mine, theirs in {pair, pair[::-1]}:
                 known = self.block[theirs][batch.cells]
                 clash = (batch.op == mine) & (known != NOBODY) & (known != batch.block)
+                if mine == theirs:
+                    clash &= self.mixed[batch.cells]
                 which = np.flatnonzero(clash)
                 other_site = self.site[theirs][batch.cells[which]]
                 pairs = np.stack([batch.site[which], other_site])
@@ -73,6 +90,11 @@ class Touched:
         block, cells = self.block[op], batch.cells
         earlier = block[cells]
         block[cells], self.site[op][cells] = batch.block, batch.site
+        if op == STORE:
+            differs = (earlier != NOBODY) & (self.value[cells] != batch.value)
+            self.value[cells] = batch.value
+            differs |= self.value[cells] != batch.value
+            self.mixed[cells[differs]] = True
         several = (block[cells] != batch.block) | ((earlier != NOBODY) & (earlier != batch.block))
         block[cells[several]] = SEVERAL
 
@@ -120,7 +142,10 @@ def end_epoch(launch, allocation: Allocation):
     if not written or not accesses:
         return
     batch = Batch(allocation, accesses)
-    batch = batch.only(_contested(batch.cells, batch.op, _party(batch, batch.ids)))
+    contested = _contested(batch.cells, batch.op, _party(batch, batch.ids))
+    if contested.any():
+        batch.add_values(accesses)
+    batch = batch.only(contested)
     if len(batch.cells) == 0:
         return
     # syncwarp orders the lanes of one warp, but not one warp and another.
@@ -131,8 +156,25 @@ def end_epoch(launch, allocation: Allocation):
 
 def _check(launch, allocation, batch, ids, slots):
     suspects = _contested(slots, batch.op, _party(batch, ids))
+    if not suspects.any():
+        return
+    party = np.where(_alike(batch, ids, slots), TOGETHER, ids)
+    suspects = _contested(slots, batch.op, _party(batch, party))
     if suspects.any():
-        _report(launch, allocation, batch.only(suspects), ids[suspects], slots[suspects])
+        _report(launch, allocation, batch.only(suspects), party[suspects], slots[suspects])
+
+
+def _alike(batch: Batch, ids: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """Marks stores by several parties that all write one value to the slot: their order changes nothing."""
+    store = batch.op == STORE
+    size = int(slots.max()) + 1
+    value, owner = np.full(size, np.nan), np.full(size, NOBODY)
+    where = slots[store]
+    value[where], owner[where] = batch.value[store], ids[store]
+    mixed, shared = np.zeros((2, size), bool)
+    mixed[where[value[where] != batch.value[store]]] = True
+    shared[where[owner[where] != ids[store]]] = True
+    return store & (shared & ~mixed)[slots]
 
 
 def _examples(batch: Batch, party: np.ndarray, slots: np.ndarray):
@@ -161,9 +203,10 @@ def _report(launch, allocation, batch, party, slots):
     for cell, entries in _examples(batch, party, slots):
         for mine, thread, site, op in entries:
             for theirs, other_thread, other_site, other_op in entries:
-                if op == LOAD or mine == theirs or op == other_op == ATOMIC or (site, other_site) in seen:
+                if op == LOAD or mine == theirs or thread == other_thread or op == other_op == ATOMIC:
                     continue
-                if other_op != LOAD and (other_site, site) in seen:
+                mirrored = other_op != LOAD and (other_op, other_site) < (op, site)
+                if mirrored or (site, other_site) in seen:
                     continue
                 seen.add((site, other_site))
                 what = "read" if other_op == LOAD else "write"
@@ -177,11 +220,14 @@ def _report(launch, allocation, batch, party, slots):
 def check_blocks(launch, allocation: Allocation, accesses, final: bool):
     """Blocks have no order among themselves: what one writes no other may touch during the launch.
 
-    That some are ordered, by `cuda.threadfence` and an atomic, is not seen here.
+    That some are ordered, by `cuda.threadfence` and an atomic, is not followed: what a block reads after it
+    has executed a fence is not checked.
     """
-    if np.prod(launch.grid) == 1:
+    accesses = [access for access in accesses if not access.fenced]
+    if np.prod(launch.grid) == 1 or not accesses:
         return
     batch = Batch(allocation, accesses)
+    batch.add_values(accesses)
     if allocation.blocks is None:
         if final:
             batch = batch.only(_contested(batch.cells, batch.op, _party(batch, batch.block)))

@@ -218,12 +218,13 @@ class Rewriter(Expressions):
     def visit_For(self, node):
         is_call = isinstance(node.iter, ast.Call)
         found = self.resolve(node.iter.func) if is_call else None
-        if node.orelse or not isinstance(node.target, ast.Name) or found is None or found.value is not range:
-            self.error(node, "this for loop (only `for name in range(...)`)")
+        is_range = found is not None and found.value is range
+        if node.orelse or not isinstance(node.target, ast.Name) or (is_call and not is_range):
+            self.error(node, "this for loop (only `for name in range(...)` and in a tuple)")
         name = self.temporary()
         start = _let(name, call("loop", self.site(node, ast.unparse(node).splitlines()[0])))
         outside, self.in_index = self.in_index, True
-        bounds = [self.visit(bound) for bound in node.iter.args]
+        values = [self.visit(bound) for bound in node.iter.args] if is_range else [self.visit(node.iter)]
         self.in_index = outside
         body = self._loop_body(name, node.body)
         target = node.target.id
@@ -232,8 +233,8 @@ class Rewriter(Expressions):
             value = call("select", load_name(node.target.id), load_name(target))
             body.insert(0, _let(node.target.id, value))
         leaves = any(map(_leaves, node.body))
-        values = call("each", load_name(name), leaves, *bounds)
-        loop = ast.For(ast.Name(target, ast.Store()), values, body, [])
+        turns = call("each" if is_range else "items", load_name(name), leaves, *values)
+        loop = ast.For(ast.Name(target, ast.Store()), turns, body, [])
         return [start, loop, ast.Expr(call("end_loop", load_name(name)))]
 
     def visit_While(self, node):

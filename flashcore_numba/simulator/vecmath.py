@@ -8,7 +8,14 @@ from collections.abc import Callable
 import numpy as np
 from numba.cuda import libdevice
 
-__all__ = ["Cast", "as_dtype", "function", "operation"]
+__all__ = ["INT64_MIN", "UINT64_MAX", "Cast", "as_dtype", "function", "operation", "wrap_int64"]
+
+INT64_MIN, UINT64_MAX = -(2**63), 2**64 - 1
+
+
+def wrap_int64(value: int) -> int:
+    """A Python integer as 64 bits keep it."""
+    return (value - INT64_MIN) % 2**64 + INT64_MIN
 
 
 class Cast:
@@ -107,6 +114,14 @@ _pow, _div = ("pow", np.power), ("div", np.true_divide)
 _erf = ("erf", _elementwise(math.erf))
 
 _FUNCTIONS: dict = {
+    **{function: ("exp", getattr(np, function.__name__)) for function in (math.sinh, math.cosh)},
+    **{getattr(math, f"a{name}"): (None, getattr(np, f"arc{name}")) for name in ("sin", "cos", "tan")},
+    **{getattr(math, f"a{name}h"): (None, getattr(np, f"arc{name}h")) for name in ("sin", "cos", "tan")},
+    **{function: (None, _elementwise(function)) for function in (math.erfc, math.gamma, math.lgamma)},
+    math.degrees: (None, np.degrees),
+    math.radians: (None, np.radians),
+    builtins.divmod: (None, lambda a, b: (a // b, a % b)),
+    builtins.complex: (None, lambda real, imaginary=0: real + np.complex128(1j) * imaginary),
     math.exp: _exp,
     math.exp2: _exp2,
     math.expm1: ("exp", np.expm1),
@@ -141,9 +156,13 @@ _FUNCTIONS: dict = {
     builtins.len: (None, len),
     builtins.pow: _pow,
     builtins.round: (None, lambda x: _to_int(np.rint(x))),
-    np.exp: _exp,
-    np.log: _log,
-    np.sqrt: _sqrt,
+    **{function: (function.__name__, function) for function in (np.exp, np.log, np.sqrt, np.sin, np.cos)},
+    **{function: (function.__name__, function) for function in (np.tan, np.tanh)},
+    **dict.fromkeys((np.exp2,), _exp2),
+    **dict.fromkeys((np.log2,), _log2),
+    **dict.fromkeys((np.power,), _pow),
+    **{f: (None, f) for f in (np.fabs, np.floor, np.ceil, np.isnan, np.isinf, np.isfinite, np.sign)},
+    **{f: (None, f) for f in (np.maximum, np.minimum, np.fmax, np.fmin, np.arctan, np.arctan2, np.hypot)},
     np.abs: (None, abs),
 }
 
