@@ -311,14 +311,14 @@ def _compare_on_gpu(args, stages, shapes) -> int:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)
             picture.draw(record, record["shapes"][0], args.save / "ladder.png", file)
-        counted = count_all(runs(stages), parse(COUNT_SHAPE), progress)
+        counted = count_all(runs(stages), parse(COUNT_SHAPE), progress, args.causal)
     console = _console(to_stderr=args.json == "-")
     for shape in record["shapes"]:
         _print_times(console, record, shape)
     console.print(clocks_seen(record), markup=False, soft_wrap=True)
     console.print()
     rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
-    console.print(counted_table(rows, COUNT_SHAPE, console.width))
+    console.print(counted_table(rows, _counted_at(args), console.width))
     if args.save:
         console.print(f"Saved {file} and {args.save / 'ladder.png'}", markup=False, soft_wrap=True)
     _give_json(args, lambda: record)
@@ -338,13 +338,17 @@ def _compare_without_gpu(args, stages, shapes, why_not) -> int:
         console.print(f"No GPU ({why_not}).", markup=False, soft_wrap=True)
         result.explain(console)
         console.print(
-            counted_table(result.rows, COUNT_SHAPE, console.width, next(iter(result.recorded), None))
+            counted_table(result.rows, _counted_at(args), console.width, next(iter(result.recorded), None))
         )
         for record, shape in result.recorded:
             _print_times(console, record, shape)
         for sentence in result.not_recorded:
             console.print(sentence, markup=False, soft_wrap=True)
     return 0 if result.right else 1
+
+
+def _counted_at(args) -> str:
+    return f"{COUNT_SHAPE}{', causal' if args.causal else ''}"
 
 
 def _print_times(console, record, shape) -> None:
@@ -363,6 +367,8 @@ def _resources(args) -> int:
     from flashcore_numba import gpu
     from flashcore_numba.bench.entries import runs
     from flashcore_numba.bench.registers import registers
+    from flashcore_numba.bench.tables import SMALL
+    from flashcore_numba.compiler import supported_capabilities
     from flashcore_numba.compiler import why_not as compiler_missing
     from flashcore_numba.problem import HEAD_DIMS
 
@@ -371,6 +377,11 @@ def _resources(args) -> int:
     if (reason := compiler_missing()) is not None:
         print(f"flashcore resources: {reason}", file=sys.stderr)
         return 1
+    if args.cc and args.cc not in (served := supported_capabilities()):
+        raise ArgumentError(
+            f"--cc {'.'.join(map(str, args.cc))}: this CUDA compiler accepts "
+            + ", ".join(f"{major}.{minor}" for major, minor in served)
+        )
     capability = args.cc or gpu.compute_capability() or (9, 0)
     chosen = [run for run in runs(_selected(args)) if args.head_dim in run.stage.head_dims]
     found = {}
@@ -383,15 +394,24 @@ def _resources(args) -> int:
     ):
         return 0
     target = f"sm_{capability[0]}{capability[1]}"
-    table = Table(title=f"Compiled for {target}, D = {args.head_dim}", title_justify="left")
-    for name in ("stage", "kernel"):
-        table.add_column(name, no_wrap=True)
-    for name in ("registers a thread", "spilled B", "stack B", "shared B a block"):
-        table.add_column(name, justify="right")
+    console = _console()
+    table = Table(
+        title=f"Compiled for {target}, D = {args.head_dim}",
+        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory a block.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    columns = {"kernel": "kernel", "registers": "regs", "spill_bytes": "spill", "stack_bytes": "local"}
+    columns["shared_bytes"] = "shared"
+    if console.width < SMALL:
+        del columns["kernel"]
+    table.add_column("stage", no_wrap=True)
+    for field, name in columns.items():
+        table.add_column(name, no_wrap=True, justify="left" if field == "kernel" else "right")
     for label, kernels in found.items():
         for kernel in kernels or []:
-            table.add_row(label, *("?" if value is None else str(value) for value in kernel.values()))
-    _console().print(table)
+            table.add_row(label, *("?" if kernel[field] is None else str(kernel[field]) for field in columns))
+    console.print(table)
     return 0
 
 

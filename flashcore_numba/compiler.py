@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-from numba.cuda.cudadrv import devices
+from numba.cuda.cudadrv import devices, nvrtc
 from numba.cuda.dispatcher import _Kernel
 from numba.cuda.np import numpy_support
 from numba.cuda.types import Array
 from numba.cuda.typing.typeof import Purpose, typeof
 
-__all__ = ["CompiledKernel", "Compiler", "CompilerMissingError", "why_not"]
+__all__ = ["CompiledKernel", "Compiler", "CompilerMissingError", "supported_capabilities", "why_not"]
 
 
 class CompilerMissingError(RuntimeError):
@@ -34,6 +34,11 @@ def why_not() -> str | None:
         if not _found(library):
             return f"the CUDA compiler's lib{library} is missing: pip install 'flashcore[compiler]'"
     return None
+
+
+def supported_capabilities() -> list[tuple[int, int]]:
+    """The compute capabilities that the installed CUDA compiler writes code for."""
+    return sorted(nvrtc.get_supported_ccs())
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ def test_each_command_has_help(command, capsys):
         (["compare", "--json", "05"], "'05' is not a file name that ends in .json"),
         (["stages", "--json", "/no/such/folder/x.json"], "cannot be written (No such file or directory)"),
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
+        (["resources", "--cc", "1.0"], "--cc 1.0: this CUDA compiler accepts 7.5, 8.0"),
         (["resources", "--head-dim", "32"], "--head-dim 32: accepted are 64, 128"),
         (["readme", "/no/such/README.md"], "/no/such/README.md: cannot be read"),
         (["readme", __file__, "--check"], "needs the lines <!-- ladder:begin -->"),

@@ -104,11 +104,11 @@ def count(run: Run, shape: Shape, causal: bool = False, rng: np.random.Generator
     return Counted(run, shape, causal, problem.min_bytes, executor.launches, error)
 
 
-def count_all(chosen: list[Run], shape: Shape, progress: Progress) -> list[Counted]:
+def count_all(chosen: list[Run], shape: Shape, progress: Progress, causal: bool = False) -> list[Counted]:
     """Count each run that the simulator runs, saying which."""
     found = []
     numba = [run for run in chosen if run.stage.language == "Numba"]
     for k, run in enumerate(numba):
         progress.count(f"counting on the simulator at {shape}", k + 1, len(numba), run.label)
-        found.append(count(run, shape))
+        found.append(count(run, shape, causal))
     return found

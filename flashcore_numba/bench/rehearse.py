@@ -75,7 +75,10 @@ class Rehearsal:
 def rehearse(
     stages: Sequence[Stage], shapes: Sequence[tuple[Shape, bool]], count_shape: Shape, progress: Progress
 ) -> Rehearsal:
-    """Check `stages`, count each run at `count_shape`, and find the records of each (shape, causal)."""
+    """Check `stages`, count each run at `count_shape`, and find the records of each (shape, causal).
+
+    The mask is on while counting where it is on for every shape.
+    """
     stages_of_runs = runs(stages)
     records = [_find(shape, causal, {run.label for run in stages_of_runs}) for shape, causal in shapes]
     reports = check(
@@ -83,7 +86,7 @@ def rehearse(
         backend="simulator",
         progress=lambda done, total, label: progress.count("checking on the simulator", done, total, label),
     )
-    counted = count_all(stages_of_runs, count_shape, progress)
+    counted = count_all(stages_of_runs, count_shape, progress, causal=all(causal for _, causal in shapes))
     missing = [
         f"No times are recorded for {shape}{', causal' if causal else ''}. On a GPU they are measured by "
         f"`flashcore compare --shape {shape}{' --causal' if causal else ''}`."

@@ -18,22 +18,22 @@ __all__ = [
     "times",
 ]
 
-NARROW, WIDE = 100, 145  # columns of a terminal below which a table keeps only what it is for
+SMALL, NARROW, WIDE = 76, 100, 145  # columns of a terminal below which a table leaves columns out
 
 
 def short_us(value: float | None) -> str:
-    """Microseconds with three significant digits: 3.51, 35.1, 351, 3510."""
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    """Microseconds with three significant digits, fewer below 0.1: 0.004, 3.51, 35.1, 351, 3510."""
+    return "-" if value is None else _three_digits(value)
 
 
 def times(value: float | None) -> str:
-    """A factor with three significant digits, fewer below 0.1: 0.005x, 0.93x, 5.84x, 66.2x, 209x."""
-    if value is None:
-        return "-"
+    """A factor, written like microseconds: 0.005x, 0.93x, 5.84x, 66.2x, 209x."""
+    return "-" if value is None else f"{_three_digits(value)}x"
+
+
+def _three_digits(value: float) -> str:
     digits = 3 if value < 0.0995 else 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:.{digits}f}x"
+    return f"{value:.{digits}f}"
 
 
 def percent(value: float | None) -> str:
@@ -84,6 +84,8 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
     )
     table.add_column("", no_wrap=True)
     columns = ["GPU p50", "caller", "x 01", "x peer", "limit", "error"]
+    if width < SMALL:
+        columns = ["GPU p50", "x 01", "error"]
     if not narrow:
         columns = ["GPU p50", "p90", "p99", "mean", "std", "caller", "p90", "p99", "x 01", "x peer", "limit"]
         columns += ["error", "regs", "spill", "local"]
@@ -95,7 +97,9 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
         error = entry["error"]["max"]
         wrong = "NaN" if error is None else f"{error:.1e}"
         ends.append(wrong if entry["error"]["right"] else f"WRONG {wrong}")
-        if narrow:
+        if width < SMALL:
+            row = [short_us(gpu["p50"]), ends[0], ends[-1]]
+        elif narrow:
             row = [short_us(gpu["p50"]), short_us(caller.get("p50")), *ends]
         else:
             row = [short_us(gpu[field]) for field in ("p50", "p90", "p99", "mean", "std")]
@@ -146,7 +150,7 @@ def counted_table(
         "Wavefronts, conflicts: of shared memory."
     )
     gpu_us = {}
-    columns = ["checks", "global bytes", "x needed"]
+    columns = ["checks", "x needed"] if width < SMALL else ["checks", "global bytes", "x needed"]
     if width >= NARROW:
         columns += ["wavefronts", "conflicts", "barriers", "shuffles"]
     if not all("checks" in row for row in rows):
@@ -155,7 +159,8 @@ def counted_table(
         record, timed = recorded
         gpu_us = {entry["label"]: entry["gpu_us"]["p50"] for entry in timed["entries"]}
         columns.append("recorded us")
-        caption += f" Recorded: GPU time at {timed['shape']}, {provenance(record)}."
+        at = f"{timed['shape']}{', causal' if timed['causal'] else ''}"
+        caption += f" Recorded: GPU time at {at}, {provenance(record)}."
     table = Table(
         title=f"Counted on the simulator at {shape}",
         caption=caption,

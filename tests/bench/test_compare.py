@@ -101,8 +101,9 @@ def test_from_launches_to_files(tmp_path, capsys):
     arguments = ["compare", "1", "3", "--shape", "1x2x9x64", "--causal", "--rounds", "5"]
     assert cli.main([*arguments, "--save", str(tmp_path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert artifact.load(tmp_path / "stand-in-gpu.json") == record
-    assert picture.artifact_of(tmp_path / "ladder.png") == artifact.sha256(tmp_path / "stand-in-gpu.json")
+    file = tmp_path / "stand-in-gpu-causal.json"
+    assert artifact.load(file) == record
+    assert picture.artifact_of(tmp_path / "ladder.png") == artifact.sha256(file)
     (shape,) = record["shapes"]
     assert (shape["shape"], shape["causal"]) == ("1x2x9x64", True)
     assert [entry["label"] for entry in shape["entries"]] == ["01 scalar", "03 warp_reduction"]

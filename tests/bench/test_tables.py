@@ -8,10 +8,27 @@ from flashcore_numba.bench import tables
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3.514, "3.51"), (9.996, "10.0"), (35.14, "35.1"), (351.4, "351"), (3514, "3514"), (None, "-")],
+    [
+        (0.00415, "0.004"),
+        (0.5, "0.50"),
+        (3.514, "3.51"),
+        (9.996, "10.0"),
+        (35.14, "35.1"),
+        (351.4, "351"),
+        (3514, "3514"),
+        (None, "-"),
+    ],
 )
 def test_microseconds_keep_three_digits(value, text):
     assert tables.short_us(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0048, "0.005x"), (0.934, "0.93x"), (5.84, "5.84x"), (66.2, "66.2x"), (208.9, "209x"), (None, "-")],
+)
+def test_factors(value, text):
+    assert tables.times(value) == text
 
 
 @pytest.mark.parametrize(
@@ -28,7 +45,7 @@ def test_the_largest_kernel_counts_and_the_unknown_is_a_dash():
     assert tables.compiled([dict.fromkeys(kernel)]) == ["-", "-", "-"]
 
 
-@pytest.mark.parametrize("width", [76, tables.WIDE, 200])
+@pytest.mark.parametrize("width", [56, 76, tables.WIDE, 200])
 def test_no_cell_of_the_latency_table_is_cut(fake, width):
     record = fake()
     console = Console(width=width, record=True, file=io.StringIO())
