@@ -66,7 +66,8 @@ def why_not() -> str | None:
     if device_count() == 0:
         return "an NVIDIA driver is installed but it shows no device (nvidia-smi, CUDA_VISIBLE_DEVICES)"
     if importlib.util.find_spec("cupy") is None:
-        extra = "cuda13" if version >= (13, 0) else "cuda12"
+        served = (compute_capability() or (9, 0)) >= (7, 5)  # CUDA 13 compiles for Turing and later only
+        extra = "cuda13" if version >= (13, 0) and served else "cuda12"
         driver = ".".join(map(str, version))
         return f"CuPy is not installed: pip install 'flashcore[{extra}]' (the driver runs CUDA {driver})"
     return _redirector_missing()

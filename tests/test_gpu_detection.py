@@ -48,8 +48,17 @@ def test_driver_without_device(machine):
     assert "CUDA_VISIBLE_DEVICES" in reason
 
 
-@pytest.mark.parametrize("version, extra", [((12, 4), "cuda12"), ((13, 0), "cuda13"), ((13, 2), "cuda13")])
-def test_cupy_missing_names_the_extra(machine, version, extra):
+@pytest.mark.parametrize(
+    "version, capability, extra",
+    [
+        ((12, 4), (9, 0), "cuda12"),
+        ((13, 0), (7, 5), "cuda13"),
+        ((13, 2), (9, 0), "cuda13"),
+        ((13, 0), (7, 0), "cuda12"),
+    ],
+)
+def test_cupy_missing_names_the_extra(machine, monkeypatch, version, capability, extra):
+    monkeypatch.setattr(gpu, "compute_capability", lambda: capability)
     reason = machine(version=version, devices=1)
     assert "CuPy" in reason
     assert f"flashcore[{extra}]" in reason
