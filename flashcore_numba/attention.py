@@ -26,7 +26,7 @@ def attention(
     out: Any = None,
     return_lse: bool = False,
 ) -> Any:
-    """softmax(scale * Q K^T) V by one stage of the ladder.
+    """softmax(scale * Q K^T) V (Vaswani et al. 2017, section 3.2.1) by one stage of the ladder.
 
     q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16, of one kind in one place: NumPy, CuPy, PyTorch,
     Numba device arrays, or anything with `__cuda_array_interface__` or `__dlpack__`; nothing is copied, save

@@ -63,8 +63,10 @@ class Compiler:
     """An executor that runs nothing: `kernels` collects each launched kernel, compiled for its arguments.
 
     NumPy arrays stand in for the GPU's, and may be of any size: nothing reads them. Needs the NVVM and
-    nvJitLink libraries of an extra (cuda12, cuda13), but neither driver nor GPU. Where nvJitLink is missing,
-    a `ptxas` on PATH assembles the PTX; where that is missing too, only the PTX is there.
+    nvJitLink libraries of an extra (compiler, cuda12, cuda13), but neither driver nor GPU. Where nvJitLink is
+    missing, a `ptxas` on PATH assembles the PTX; where that is missing too, only the PTX is there.
+
+    Raises CompilerMissingError.
     """
 
     def __init__(self, compute_capability: tuple[int, int] = (9, 0)) -> None:

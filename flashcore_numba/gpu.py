@@ -35,6 +35,7 @@ def driver_version() -> tuple[int, int] | None:
 
 
 def device_count() -> int:
+    """How many GPUs the driver shows; 0 without a driver."""
     return _integer("cuDeviceGetCount")
 
 
