@@ -50,7 +50,7 @@ def _wrong_rank(array, index: tuple) -> IndexError:
 class Accesses(LaneSet):
     """The memory part of `Lanes`."""
 
-    def address(self, view: View, index: tuple, site: int):
+    def address(self, view: Any, index: tuple, site: int):
         """The element's number in its memory: a Python integer, or one a lane. Every index is checked."""
         offset, vector = view.offset, None
         if len(index) != len(view.shape):

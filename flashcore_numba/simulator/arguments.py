@@ -80,7 +80,7 @@ def _bounds(array: np.ndarray) -> tuple[int, int]:
 
 def _share(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return a.dtype == b.dtype and np.shares_memory(a, b, max_work=100_000)
+        return a.dtype == b.dtype and np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False
 

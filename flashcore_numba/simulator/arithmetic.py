@@ -9,6 +9,7 @@ import operator
 import numpy as np
 
 from .masks import LaneSet
+from .vecmath import BOOL
 
 __all__ = ["Arithmetic"]
 
@@ -19,7 +20,7 @@ def _widen(x):
 
 def _number(x):
     """A truth value as the integer that arithmetic takes it for."""
-    if type(x) is bool or getattr(x, "dtype", None) == bool:
+    if type(x) is bool or getattr(x, "dtype", None) == BOOL:
         return x.astype(np.int64) if isinstance(x, np.ndarray) else int(x)
     return x
 
@@ -37,7 +38,7 @@ def _counted(kind: str, compute):
             value = np.float64(value)
         dtype = getattr(value, "dtype", None)
         if dtype is None or dtype.kind != "f":
-            return value if dtype != bool else compute(*map(_number, values))
+            return value if dtype != BOOL else compute(*map(_number, values))
         if dtype.itemsize < 8 and int in map(type, values):
             value = compute(*map(_widen, values))
         if self.launch.counting:

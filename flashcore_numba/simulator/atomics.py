@@ -26,6 +26,7 @@ class Atomics:
     sub = _method(np.subtract)
     max = _method(np.fmax)
     min = _method(np.fmin)
+    nanmax, nanmin = max, min
     and_ = _method(np.bitwise_and)
     or_ = _method(np.bitwise_or)
     xor = _method(np.bitwise_xor)

@@ -12,7 +12,7 @@ from .arithmetic import Arithmetic
 from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
 from .memory import LocalArray, View
-from .vecmath import INT64_MIN, UINT64_MAX, wrap_int64
+from .vecmath import BOOL, INT64_MIN, UINT64_MAX, wrap_int64
 
 __all__ = ["Lanes"]
 
@@ -99,7 +99,7 @@ class Lanes(Accesses, Arithmetic):
         truth = a.astype(bool, copy=False)
         if callable(b):
             b = self.if_exp(truth if is_and else ~truth, b, a if a is not truth else not is_and)
-        if a is truth and getattr(b, "dtype", bool) == bool and type(b) is not int:
+        if a is truth and (type(b) is bool or getattr(b, "dtype", None) == BOOL):
             return (a & b) if is_and else (a | b)
         return np.where(truth, b, a) if is_and else np.where(truth, a, b)
 

@@ -1,7 +1,6 @@
 """One simulated launch: the kernel over its grid, in lockstep or in an adversarial order of warps."""
 
 import math
-import numbers
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +21,8 @@ from .schedule import lockstep, take_turns
 __all__ = ["Launch", "simulate"]
 
 WARP = 32
-MAX_THREADS = 1024  # a block
+MAX_THREADS, MAX_BLOCK_Z = 1024, 64  # a block
+MAX_GRID_YZ, MAX_BLOCKS = 65_535, 10_000_000
 
 
 class Launch:
@@ -34,6 +34,22 @@ class Launch:
         threads = math.prod(self.block)
         if threads > MAX_THREADS:
             raise ValueError(f"block: {self.block} has {threads} threads; a block has at most {MAX_THREADS}")
+        if self.block[2] > MAX_BLOCK_Z:
+            raise ValueError(
+                f"block: {self.block} has z = {self.block[2]}; a block has at most {MAX_BLOCK_Z}"
+            )
+        if max(self.grid[1:]) > MAX_GRID_YZ or math.prod(self.grid) > MAX_BLOCKS:
+            raise ValueError(
+                f"grid: {self.grid} is too large; y and z have at most {MAX_GRID_YZ}, and the simulator runs "
+                f"at most {MAX_BLOCKS} blocks"
+            )
+        for name, value in {
+            "shared_bytes": shared_bytes,
+            "max_lanes": max_lanes,
+            "max_turns": max_turns,
+        }.items():
+            if not isinstance(value, int | np.integer) or value < (name != "shared_bytes"):
+                raise ValueError(f"{name}: {value!r} is not a whole number above zero")
         if not 0 <= shared_bytes <= MAX_SHARED:
             raise ValueError(
                 f"shared_bytes: {shared_bytes} is not within 0 to {MAX_SHARED}, what a block can have"
@@ -82,9 +98,14 @@ class Launch:
         blocks = math.prod(self.grid)
         if count_blocks is None:
             return set(range(blocks))
-        if isinstance(count_blocks, numbers.Integral):
+        if isinstance(count_blocks, int | np.integer) and count_blocks >= 0:
             return set(range(min(blocks, int(count_blocks))))
-        return set(map(int, count_blocks))
+        chosen: set = set(count_blocks) if isinstance(count_blocks, Iterable) else {None}
+        if not all(isinstance(block, int | np.integer) and 0 <= block < blocks for block in chosen):
+            raise ValueError(
+                f"count_blocks: {count_blocks!r} is no number of blocks and names none of 0 to {blocks - 1}"
+            )
+        return chosen
 
     # Running
 

@@ -69,12 +69,16 @@ class Names(ast.NodeTransformer):
                 f"{self.file}: the source of {function.__name__} cannot be read: {error}"
             ) from error
         source = "".join(lines)
-        if source[0].isspace():  # nested; its comments and strings may start further left
-            self.tree = ast.parse("if True:\n" + source).body[0].body[0]
-            ast.increment_lineno(self.tree, first - 2)
-        else:
-            self.tree = ast.parse(source).body[0]
-            ast.increment_lineno(self.tree, first - 1)
+        nested = source[0].isspace()  # its comments and strings may start further left
+        try:
+            self.tree = ast.parse("if True:\n" + source if nested else source).body[0]
+        except SyntaxError as error:
+            raise Unsupported(
+                f"{self.file}:{first}: the simulator knows kernels that are def statements"
+            ) from error
+        if nested:
+            self.tree = self.tree.body[0]
+        ast.increment_lineno(self.tree, first - 1 - nested)
         if not isinstance(self.tree, ast.FunctionDef):
             self.error(self.tree, "a kernel that is not a def statement")
         code = function.__code__

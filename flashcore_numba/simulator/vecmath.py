@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from numba.cuda import libdevice
 
-__all__ = ["INT64_MIN", "UINT64_MAX", "Cast", "as_dtype", "function", "operation", "wrap_int64"]
+__all__ = ["BOOL", "INT64_MIN", "UINT64_MAX", "Cast", "as_dtype", "function", "operation", "wrap_int64"]
 
+BOOL = np.dtype(bool)
 INT64_MIN, UINT64_MAX = -(2**63), 2**64 - 1
 
 
