@@ -133,6 +133,8 @@ def _json_file(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a file name that ends in .json (stages go before --json)"
         )
+    if text != "-":
+        _refuse_unwritable(Path(text).parent, text)  # now, not after the minutes that the result takes
     return text
 
 
@@ -146,7 +148,16 @@ def _folder(text: str) -> Path:
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a file; the name of a folder is accepted")
-    return path
+    path = path.absolute()
+    _refuse_unwritable(next(folder for folder in (path, *path.parents) if folder.exists()), text)
+    return Path(text)
+
+
+def _refuse_unwritable(folder: Path, text: str) -> None:
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {folder} is read-only")
 
 
 def _capability(text: str) -> tuple[int, int]:

@@ -83,7 +83,7 @@ def test_each_command_has_help(command, capsys):
         (["compare", "--save", "here"], "--save 'here': needs a measurement on a GPU; no NVIDIA driver"),
         (["compare", "--save", __file__], "is a file; the name of a folder is accepted"),
         (["compare", "--json", "05"], "'05' is not a file name that ends in .json"),
-        (["stages", "--json", "/no/such/folder/x.json"], "cannot be written (No such file or directory)"),
+        (["stages", "--json", "/no/such/folder/x.json"], "cannot be written: there is no folder"),
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
         (["resources", "--cc", "1.0"], "--cc 1.0: this CUDA compiler accepts 7.5, 8.0"),
         (["resources", "--head-dim", "32"], "--head-dim 32: accepted are 64, 128"),
@@ -101,6 +101,15 @@ def test_bad_arguments_get_one_line_and_exit_2(arguments, says, capsys, no_gpu):
     assert says in err
     assert out == ""
     assert err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("option", ["--json", "--save"])
+def test_a_read_only_folder_is_refused_before_the_work(option, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["compare", option, str(tmp_path / "x.json")])
+    assert stop.value.code == 2
+    assert f"cannot be written: {tmp_path} is read-only" in capsys.readouterr().err
 
 
 def test_stages_lists_the_ladder(capsys, wide):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from .artifact import sha256
-from .tables import provenance, short_us
+from .tables import provenance, short_us, times
 
 __all__ = ["alt_text", "artifact_of", "draw"]
 
@@ -33,7 +33,9 @@ def draw(artifact: dict[str, Any], shape: dict[str, Any], path: Path, source: Pa
         axes.barh(places, values, height=0.72, color=[_colour(entry) for entry in entries])
         for place, entry, value in zip(places, entries, values, strict=True):
             speed = entry["speed_up"]["stage_01"]
-            faster = f"  ({speed:.1f}x)" if speed and entry["kind"] == "stage" and entry["stage"] != 1 else ""
+            faster = (
+                f"  ({times(speed)})" if speed and entry["kind"] == "stage" and entry["stage"] != 1 else ""
+            )
             axes.text(value * 1.06, place, f"{short_us(value)} µs{faster}", va="center", color="#222222")
         axes.set_yticks(places, [entry["label"] for entry in entries])
         axes.invert_yaxis()
@@ -58,7 +60,7 @@ def draw(artifact: dict[str, Any], shape: dict[str, Any], path: Path, source: Pa
         causal = ", causal" if shape["causal"] else ""
         axes.set_xlabel(
             f"GPU time of one launch, median, µs (logarithmic), at {shape['shape']} fp16{causal}\n"
-            "blue: stages, light blue: variants, orange: other libraries; in brackets: faster than 01\n"
+            "blue: stages, light blue: variants, orange: other libraries; in brackets: times faster than 01\n"
             f"{provenance(artifact)}"
         )
         path.parent.mkdir(parents=True, exist_ok=True)
