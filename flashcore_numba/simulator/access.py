@@ -228,7 +228,7 @@ class Accesses(LaneSet):
         own = self.nan_sites[bad].max()
         origin = int(own) if own >= 0 else next(iter(launch.nans))  # made by another lane, then passed on
         text = f"a NaN, made of {launch.nans[origin]}, is stored in {memory.name}, {self._whom(bad)}"
-        launch.problem("not a number", origin, site, text)
+        launch.problem("warp mask" if origin in launch.absent else "not a number", origin, site, text)
 
     def _lanes_to_store(self, element, value):
         mask, reverse = self.mask, self.launch.reverse

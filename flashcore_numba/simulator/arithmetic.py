@@ -55,6 +55,7 @@ class Arithmetic(LaneSet):
     """The arithmetic part of `Lanes`; the last argument of each method is the site."""
 
     number = staticmethod(_number)
+    negative = staticmethod(lambda x: -_number(x))
     add = _counted("add", operator.add)
     subtract = _counted("add", operator.sub)
     multiply = _counted("mul", operator.mul)

@@ -205,7 +205,20 @@ class CudaModule:
         source = np.where((source >= 0) & (source < WARP), source, own)
         self._check_members(site, mask)
         self.launch.counter.collective("shuffle", site, lanes)
-        return np.take_along_axis(lanes.per_warp(value), source, 1).ravel()
+        shuffled = np.take_along_axis(lanes.per_warp(value), source, 1).ravel()
+        return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
+
+    def _without_absent(self, site, shuffled, source):
+        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored."""
+        lanes = self.lanes
+        here = lanes.active()
+        absent = here & ~np.take_along_axis(lanes.per_warp(here), source, 1).ravel()
+        if shuffled.dtype.kind != "f" or not absent.any():
+            return shuffled
+        self.launch.absent.add(site)
+        self.launch.nans.setdefault(site, "the value of a lane that does not execute the shuffle")
+        lanes.nan_sites = np.where(absent & (lanes.nan_sites < 0), site, lanes.nan_sites)
+        return np.where(absent, shuffled.dtype.type(np.nan), shuffled)
 
     def shfl_sync(self, site, mask, value, lane):
         return self._shuffle(site, mask, value, np.asarray(lane) % WARP)

@@ -147,6 +147,8 @@ class Expressions(Names):
     def visit_UnaryOp(self, node):
         if isinstance(node.op, ast.Not):
             return call("not_", self.visit(node.operand))
+        if isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant):
+            return call("negative", self.visit(node.operand))
         return ast.UnaryOp(node.op, self._operand(node.operand))
 
     # Conditions

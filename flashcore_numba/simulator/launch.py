@@ -61,6 +61,7 @@ class Launch:
         self.problems: list[Problem] = []
         self.events: list[Event] = []
         self.nans: dict[int, str] = {}  # site that made a NaN out of numbers -> the first such numbers
+        self.absent: set[int] = set()  # shuffles that read lanes which do not execute them
         self.counter, self.counting = Counter(), True
         self.padded = -(-threads // WARP) * WARP
 

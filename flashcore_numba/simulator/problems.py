@@ -14,7 +14,7 @@ KINDS = {
     "out of bounds": "an index is negative or not below the array's extent",
     "uninitialised read": "an element of shared, local or scratch memory is read before it is written",
     "misaligned": "a wide access does not start at a multiple of its size, or its array may not",
-    "warp mask": "the lanes that a warp instruction names are not the lanes that execute it",
+    "warp mask": "a warp instruction names other lanes than those that execute it, or reads an absent one",
     "endless loop": "a loop turned more often than `max_turns`",
     "division by zero": "an integer division by zero",
     "not a number": "arithmetic on numbers made a NaN (0 / 0, inf - inf, 0 * inf) that reached global memory",

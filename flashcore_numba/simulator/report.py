@@ -107,7 +107,8 @@ def totals(counter: Counter) -> dict:
 
 def table(heading: str, data: list[Row], summary: dict) -> str:
     """A table of the memory accesses by source line, and the rest of the totals below it."""
-    columns = f"{'line':>5} {'access':<28}{'op':<7}{'requests':>10}{'lanes':>11}"
+    width = min(48, max([12, *(len(row.text) for row in data if row.space)])) + 1
+    columns = f"{'line':>5} {'access':<{width}}{'op':<7}{'requests':>10}{'lanes':>11}"
     columns += f"{'sectors':>10}{'sec/req':>8}{'used':>6}{'waves':>10}{'deg':>6}{'worst':>6}"
     out = [heading, columns]
     several = len({row.file for row in data}) > 1
@@ -118,7 +119,7 @@ def table(heading: str, data: list[Row], summary: dict) -> str:
         if several and row.file != shown:
             shown = row.file
             out.append(PurePath(row.file).name)
-        text = f"{row.line:>5} {row.text[:27]:<28}{row.op:<7}{row.requests:>10}{row.lanes:>11}"
+        text = f"{row.line:>5} {row.text[: width - 1]:<{width}}{row.op:<7}{row.requests:>10}{row.lanes:>11}"
         if row.space == GLOBAL:
             text += f"{row.sectors:>10}{row.sectors / max(1, row.requests):>8.2f}{row.efficiency:>6.0%}"
         elif row.space == SHARED:

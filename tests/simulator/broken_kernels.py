@@ -339,7 +339,7 @@ def shuffle_with_its_lanes(src, dst):
     i = cuda.threadIdx.x
     value = src[i]
     if i % 32 < 16:
-        value += cuda.shfl_down_sync(0xFFFF, value, 1)
+        value += cuda.shfl_xor_sync(0xFFFF, value, 1)
     dst[i] = value
 
 

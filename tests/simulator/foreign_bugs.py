@@ -177,6 +177,22 @@ def case_full_mask_in_tail(rng):
 
 
 @cuda.jit
+def exited_lanes(x, out):
+    i = cuda.grid(1)
+    if i >= x.size:
+        return
+    v = x[i]
+    for offset in (16, 8, 4, 2, 1):
+        v += cuda.shfl_down_sync(0xFFFFFFFF, v, offset)  # first
+    if cuda.laneid == 0:
+        out[i // 32] = v  # second
+
+
+def case_exited_lanes(rng):
+    return exited_lanes, 2, 64, (rng.random(100), np.zeros(4)), "warp mask"
+
+
+@cuda.jit
 def half_mask(x, out):
     v = x[cuda.grid(1)]
     v += cuda.shfl_xor_sync(0xFFFF, v, 8)  # first

@@ -909,6 +909,44 @@ def case_last_block(rng):
     return last_block, 4, 64, (x, np.zeros(4, np.float32), np.zeros(1, np.int32), out), out, [x.sum()]
 
 
+@cuda.jit
+def ragged_warps(x, out):
+    """What comes from lanes that have left is thrown away."""
+    i = cuda.grid(1)
+    if i >= x.size:
+        return
+    v = x[i]
+    d = 16
+    while d > 0:
+        other = cuda.shfl_down_sync(0xFFFFFFFF, v, d)
+        if i % 32 + d < 32 and i + d < x.size:
+            v += other
+        d >>= 1
+    if i % 32 == 0:
+        out[i // 32] = v
+
+
+def case_ragged_warps(rng):
+    x, out = rng.random(100), np.zeros(4)
+    return ragged_warps, 2, 64, (x, out), out, [x[k : k + 32].sum() for k in range(0, 100, 32)]
+
+
+@cuda.jit
+def discrete_fourier(x, out):
+    k = cuda.grid(1)
+    acc = 0j
+    for j in range(x.size):
+        angle = -2.0 * math.pi * k * j / x.size
+        acc += x[j] * complex(math.cos(angle), math.sin(angle))
+    inside = abs(acc) >= 0
+    out[k] = abs(acc) + -inside + inside
+
+
+def case_discrete_fourier(rng):
+    x, out = rng.random((2, 32))
+    return discrete_fourier, 1, 32, (x, out), out, abs(np.fft.fft(x))
+
+
 def make_reduction(combine, dtype):
     @cuda.jit(device=True)
     def both(a, b):
