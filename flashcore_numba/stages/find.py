@@ -1,5 +1,6 @@
 """Choosing stages of the ladder by number, name or range."""
 
+import numbers
 import re
 
 from ..problem import ArgumentError
@@ -17,7 +18,7 @@ def find(selector: "int | str | Stage") -> Stage:
     if isinstance(selector, Stage):
         return selector
     ladder = _ladder()
-    if isinstance(selector, int) and not isinstance(selector, bool):
+    if isinstance(selector, numbers.Integral) and not isinstance(selector, bool):
         wanted = [stage for stage in ladder if stage.number == selector]
     elif isinstance(selector, str):
         text = selector.strip()

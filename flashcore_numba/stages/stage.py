@@ -1,8 +1,7 @@
 """What a stage is: data about one kernel of the ladder, and one function that launches it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 __all__ = ["Stage"]
 
@@ -29,7 +28,7 @@ class Stage:
     causal: bool = True
     grouped_queries: bool = False
     returns_lse: bool = False
-    variants: MappingProxyType = field(default_factory=lambda: MappingProxyType({}))  # name -> one sentence
+    variants: Mapping[str, str] = field(default_factory=dict)  # name -> one sentence
 
     @property
     def label(self) -> str:

@@ -47,9 +47,6 @@ COUNTERS = {
 }
 """The simulator's counters (fp64: fma64 + add64 + mul64) and the hardware metrics that measure them."""
 
-OPCODES = "sass__inst_executed_per_opcode"
-FROM_OPCODES = {"barriers": "BAR", "shuffle": "SHFL"}
-
 
 # On the GPU, under ncu
 
@@ -169,21 +166,16 @@ def number(cell: str | None) -> int | None:
 def counters(row: dict[str, str]) -> dict[str, int]:
     """The measured counters of one kernel, by the simulator's names."""
     out = {name: number(row.get(metric)) for name, metric in COUNTERS.items()}
-    opcodes = re.findall(r"([A-Z][A-Z0-9_.]*)\s*:\s*([\d,]+)", row.get(OPCODES) or "")
-    if opcodes:
-        for name, opcode in FROM_OPCODES.items():
-            out[name] = sum(number(count) for code, count in opcodes if code.split(".")[0] == opcode)
     return {name: count for name, count in out.items() if count is not None}
 
 
 def profile(ncu: str, kind: str, names: list[str], scratch: Path, deadline: float) -> dict[str, dict]:
     """Launch these cases under ncu: name -> kernels, error and counters."""
-    metrics = [*COUNTERS.values(), OPCODES]
+    metrics = [*COUNTERS.values()]
     log, record = scratch / f"{kind}.csv", scratch / f"{kind}.json"
     for _ in range(2):
         command = [ncu, "--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw"]
-        command += ["--print-metric-instances", "values", "--log-file", str(log)]
-        command += ["--metrics", ",".join(metrics)]
+        command += ["--log-file", str(log), "--metrics", ",".join(metrics)]
         command += [sys.executable, "-m", "tests.simulator.hardware", "--child", kind, str(record), *names]
         begun = time.monotonic()
         said, status = run(command, deadline - time.monotonic())
@@ -270,7 +262,7 @@ def simulated(name: str) -> dict[str, int]:
     for launch in launches:
         totals = launch.check().totals()
         totals["fp64"] = sum(totals.get(f"{kind}64", 0) for kind in ("fma", "add", "mul"))
-        for counter in (*COUNTERS, *FROM_OPCODES):
+        for counter in COUNTERS:
             sums[counter] = sums.get(counter, 0) + totals.get(counter, 0)
     return sums
 
@@ -279,7 +271,7 @@ def compare(path: Path) -> None:
     """Print, by counter, how many cases agree and which do not."""
     measured = json.loads(path.read_text())["cases"]
     everything = {name: simulated(name) for name in measured}
-    for counter in (*COUNTERS, *FROM_OPCODES):
+    for counter in COUNTERS:
         pairs = {
             name: (everything[name][counter], entry["counters"][counter])
             for name, entry in measured.items()
