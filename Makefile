@@ -43,7 +43,7 @@ endef
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
 	@echo "make test      every test that this machine can run, style included"
-	@echo "make lab       open the course in JupyterLab; make lab-env only prepares it"
+	@echo "make lab       open JupyterLab; make lab-env only prepares it"
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
