@@ -88,12 +88,8 @@ class Accesses(LaneSet):
     def _out_of_bounds(self, array, index, site, bad):
         lane = int(np.flatnonzero(bad)[0])
         where = ", ".join(str(int(i[lane] if type(i) is ndarray else i)) for i in index)
-        text = f"index [{where}] of {array.name}, shape {array.shape}, {self._whom(bad)}"
+        text = f"index [{where}] of {array.name}, shape {array.shape}, {self.whom(bad)}"
         self.launch.problem("out of bounds", site, None, text, fatal=True)
-
-    def _whom(self, bad: np.ndarray) -> str:
-        """The first of these lanes, and how many there are."""
-        return f"{self.who(int(np.flatnonzero(bad)[0]))}; {int(bad.sum())} thread(s)"
 
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
@@ -186,7 +182,7 @@ class Accesses(LaneSet):
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
             cell = int(element[lane] if type(element) is ndarray else element) % memory.block_size
-            text = f"{memory.name} element {cell} was never written, {self._whom(bad)}"
+            text = f"{memory.name} element {cell} was never written, {self.whom(bad)}"
             self.launch.problem("uninitialised read", site, None, text)
 
     def store(self, array, index, value, site: int):
@@ -204,6 +200,9 @@ class Accesses(LaneSet):
         element, memory = self.address(array, index, site), array.memory
         if self.launch.counting:
             self.record(memory, site, STORE, element, value=value)
+        self._write(memory, element, value, site)
+
+    def _write(self, memory, element, value, site):
         where, what = self._lanes_to_store(element, value)
         memory.flat[where] = what
         if memory.written is not None:
@@ -227,7 +226,7 @@ class Accesses(LaneSet):
             return
         own = self.nan_sites[bad].max()
         origin = int(own) if own >= 0 else next(iter(launch.nans))  # made by another lane, then passed on
-        text = f"a NaN, made of {launch.nans[origin]}, is stored in {memory.name}, {self._whom(bad)}"
+        text = f"a NaN, made of {launch.nans[origin]}, is stored in {memory.name}, {self.whom(bad)}"
         launch.problem("warp mask" if origin in launch.absent else "not a number", origin, site, text)
 
     def _lanes_to_store(self, element, value):
@@ -259,7 +258,7 @@ class Accesses(LaneSet):
             first = int(np.broadcast_to(element, self.n)[lane])
             text = (
                 f"{memory.name}: a {width * memory.itemsize}-byte access must start at a multiple of "
-                f"{width} elements, not at {first}, {self._whom(bad)}"
+                f"{width} elements, not at {first}, {self.whom(bad)}"
             )
             self.launch.problem("misaligned", site, None, text, fatal=True)
         if width * memory.itemsize > memory.alignment:
@@ -285,11 +284,7 @@ class Accesses(LaneSet):
         """Store `width` values at `array[index]` and its neighbours."""
         element, memory = self._wide_address(array, index, site, STORE, width, dtype)
         for k, value in enumerate(values):
-            where, what = self._lanes_to_store(element + k, value)
-            memory.flat[where] = what
-            if memory.written is not None:
-                memory.written[where] = True
-            self._check_nan(memory, value, site)
+            self._write(memory, element + k, value, site)
 
     # Local arrays
 
@@ -329,7 +324,7 @@ class Accesses(LaneSet):
             return
         bad = ~array.written[index] & self.active()
         if bad.any():
-            text = f"an element of a local array was never written, {self._whom(bad)}"
+            text = f"an element of a local array was never written, {self.whom(bad)}"
             self.launch.problem("uninitialised read", site, None, text)
 
     def _local_store(self, array: LocalArray, index, value, site):

@@ -76,9 +76,7 @@ class Arithmetic(LaneSet):
         if type(b) is np.ndarray and b.dtype.kind in "iu" and not b.all():
             bad = (b == 0) & self.active()
             if bad.any():
-                lane = int(np.flatnonzero(bad)[0])
-                text = f"{self.who(lane)}; {int(bad.sum())} thread(s)"
-                self.launch.problem("division by zero", site, None, text)
+                self.launch.problem("division by zero", site, None, self.whom(bad))
         return b
 
     def _note_nan(self, site: int, value, operands):

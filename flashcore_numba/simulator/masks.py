@@ -69,6 +69,10 @@ class LaneSet:
         """How a report names a lane."""
         return self.launch.thread_name(self.group.blocks[self.block[lane]], int(self.tid[lane]))
 
+    def whom(self, lanes: np.ndarray) -> str:
+        """The first of these lanes, and how many there are."""
+        return f"{self.who(int(np.flatnonzero(lanes)[0]))}; {int(lanes.sum())} thread(s)"
+
     def per_warp(self, x) -> np.ndarray:
         """A value as one row a warp."""
         return np.broadcast_to(x, self.n).reshape(-1, WARP)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from .count import Counter
+from .count import SECTOR, Counter
 from .memory import GLOBAL, SHARED
 from .problems import Site
 
@@ -98,7 +98,9 @@ def totals(counter: Counter) -> dict:
         out[kind] = sum(count for (name, _), count in counter.collectives.items() if name == kind)
     out["local_bytes_per_thread"] = sum(counter.local_bytes.values())
     out["shared_bytes_per_block"] = sum(counter.shared_bytes.values())
-    out["footprint_bytes"] = {name: int(seen.sum()) * 32 for name, seen in sorted(counter.footprint.items())}
+    out["footprint_bytes"] = {
+        name: int(seen.sum()) * SECTOR for name, seen in sorted(counter.footprint.items())
+    }
     for kind, bits, site in sorted(counter.operations):
         name = f"{kind}{bits}"
         out[name] = out.get(name, 0) + counter.operations[kind, bits, site]
