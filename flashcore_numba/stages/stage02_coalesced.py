@@ -54,6 +54,7 @@ def coalesced_kernel(D):
 
         q_rmem = cuda.local.array(D, float32)
         load_row(q[b, h, row], q_rmem, scale)
+        # <exercise>
         row_max = float32(-math.inf)
         for j in range(visible):
             score = dot(q_rmem, k_head, j)
@@ -68,6 +69,7 @@ def coalesced_kernel(D):
             p = math.exp(scores[b, h, j, row] - row_max)
             row_sum += p
             accumulate_pv(o_rmem, p, v_head, j)
+        # </exercise>
 
         # A row that sees no key has an empty sum: its output is zero, not 0 / 0.
         store_row(out[b, h, row], o_rmem, float32(1) / row_sum if visible > 0 else float32(0))

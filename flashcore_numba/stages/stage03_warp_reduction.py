@@ -39,6 +39,7 @@ def warp_reduction_kernel(D):
         for i in range(PAIRS):
             x, y = load2(q, (b, h, row, 64 * i + 2 * lane))
             q_rmem[i, 0], q_rmem[i, 1] = x * scale, y * scale
+        # <exercise>
         row_max = float32(-math.inf)
         for first_key in range(0, visible, LANES):
             mine = float32(-math.inf)  # lane j keeps the score of key first_key + j
@@ -48,12 +49,14 @@ def warp_reduction_kernel(D):
                     x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))
                     partial += q_rmem[i, 0] * x
                     partial += q_rmem[i, 1] * y
-                score = warp_sum(partial)
-                mine = score if j == lane else mine
+                for offset in (16, 8, 4, 2, 1):  # the butterfly that `warp_sum` is
+                    partial += cuda.shfl_xor_sync(ALL_LANES, partial, offset)
+                mine = partial if j == lane else mine
             if first_key + lane < visible:
                 scores[b, h, row, first_key + lane] = mine
                 row_max = max(row_max, mine)
         row_max = warp_max(row_max)
+        # </exercise>
 
         row_sum = float32(0)
         o_rmem = cuda.local.array((PAIRS, 2), float32)

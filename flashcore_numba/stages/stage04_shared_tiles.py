@@ -63,6 +63,7 @@ def shared_tiles_kernel(D):
         visible = visible_keys(row, seq_q, seq_k, causal) if row < seq_q else 0
 
         load_tile(q[b, h], first_row, q_smem, thread, THREADS)
+        # <exercise>
         row_max = float32(-math.inf)
         for first_key in range(0, seq_k, KEYS):
             load_tile(k[b, h], first_key, kv_smem, thread, THREADS)
@@ -73,6 +74,7 @@ def shared_tiles_kernel(D):
                 row_max = max(row_max, score)
             cuda.syncthreads()  # every warp has read the tile before the next one overwrites it
         row_max = warp_max(row_max)
+        # </exercise>
 
         row_sum = float32(0)
         o_rmem = cuda.local.array(PARTS, float32)

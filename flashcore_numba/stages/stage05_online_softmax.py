@@ -53,6 +53,7 @@ def online_softmax_kernel(D):
             score = dot(q_smem, warp, k_smem, lane) * scale
             score = score if first_key + lane < visible else float32(-math.inf)
 
+            # <exercise>
             m_new = max(m, warp_max(score))
             # While no key has been seen m_new is -inf, and -inf - -inf would be NaN.
             m_ref = m_new if m_new > float32(-math.inf) else float32(0)
@@ -64,6 +65,7 @@ def online_softmax_kernel(D):
             cuda.syncwarp()  # the warp's row of P is whole before its lanes read all of it
             for part in range(PARTS):
                 o_rmem[part] *= rescale
+            # </exercise>
             accumulate_pv(o_rmem, p_smem, warp, v_smem, lane)
             cuda.syncthreads()  # every warp has read K, V and P before the next tile overwrites them
         l = warp_sum(l)

@@ -22,6 +22,7 @@ STEP = 8  # two 16-byte loads a turn: the second is under way while the first mu
 @cuda.jit(device=True)
 def multiply_qk(s_rmem, q_smem, row, k_smem, col, D):
     """s_rmem[r, j] = Q[row + r] . K[col + 16 j]"""
+    # <exercise>
     for r in range(TM):
         for j in range(s_rmem.shape[1]):
             s_rmem[r, j] = 0
@@ -31,6 +32,7 @@ def multiply_qk(s_rmem, q_smem, row, k_smem, col, D):
             for j in range(s_rmem.shape[1]):
                 k = load4(k_smem, (col + COLS * j, c))
                 s_rmem[0, j], s_rmem[1, j] = fma4(s_rmem[0, j], q0, k), fma4(s_rmem[1, j], q1, k)
+    # </exercise>
 
 
 @cuda.jit(device=True)

@@ -1,0 +1,1 @@
+"""The lessons as data, one module each."""
