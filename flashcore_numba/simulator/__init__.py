@@ -6,6 +6,7 @@ masks.
 
 from .launch import Launch, simulate
 from .memory import ScratchArray, scratch
+from .probe import Probed, probe
 from .problems import KINDS, Problem, SimulationError, Unsupported
 from .record import Event
 from .report import Row
@@ -14,11 +15,13 @@ __all__ = [
     "KINDS",
     "Event",
     "Launch",
+    "Probed",
     "Problem",
     "Row",
     "ScratchArray",
     "SimulationError",
     "Unsupported",
+    "probe",
     "scratch",
     "simulate",
 ]

@@ -9,6 +9,7 @@ from . import vecmath
 from .cuda import BARRIERS
 from .memory import FromEnd
 from .names import WIDE, Names, call, load_name
+from .probe import probe
 
 __all__ = ["Expressions"]
 
@@ -78,6 +79,8 @@ class Expressions(Names):
             k.arg is None for k in node.keywords
         ):
             self.error(node, "starred arguments")
+        if found.value is probe:
+            return self._probe_call(node)
         text = ast.unparse(node)
         args = [self.visit(arg) for arg in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
@@ -96,6 +99,14 @@ class Expressions(Names):
         new = ast.Call(self.bind(twin), args, keywords)
         operation = vecmath.operation(found.value)
         return call("count", operation, self.site(node, text), new) if self.counts and operation else new
+
+    def _probe_call(self, node):
+        if not (node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)):
+            self.error(node, "a probe whose first argument is no label in quotes")
+        outside, self.in_index = self.in_index, True  # what a probe computes is not the kernel's work
+        values = [self.deferred(node, self.visit(value)) for value in node.args[1:]]
+        self.in_index = outside
+        return call("probe", node.args[0].value, *values)
 
     def _cuda_call(self, node, text, path, args, keywords):
         site = ast.Constant(self.site(node, text))

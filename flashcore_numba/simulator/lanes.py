@@ -12,6 +12,7 @@ from .arithmetic import Arithmetic
 from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
 from .memory import LocalArray, View
+from .probe import take
 from .vecmath import BOOL, INT64_MIN, UINT64_MAX, wrap_int64
 
 __all__ = ["Lanes"]
@@ -220,6 +221,9 @@ class Lanes(Accesses, Arithmetic):
             self._come_back(frame.returned)
             self.mask = self.without(frame.saved, self.gone)
         return frame.value
+
+    def probe(self, label: str, *values):
+        take(self, label, values)
 
     @staticmethod
     def unpack(value, count: int):

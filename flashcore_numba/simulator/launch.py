@@ -13,6 +13,7 @@ from .arguments import bind, three
 from .count import Counter
 from .group import MAX_SHARED, Group
 from .memory import GLOBAL, Memory
+from .probe import Probed
 from .problems import Fault, Problem, SimulationError, Site, Unsupported
 from .record import Event, event
 from .rewrite import program, python_function
@@ -26,7 +27,8 @@ MAX_GRID_YZ, MAX_BLOCKS = 65_535, 10_000_000
 
 
 class Launch:
-    """The result of `simulate`: counters, problems and, with `record=True`, the accesses themselves."""
+    """The result of `simulate`: counters, problems, `probes` (see `probe`) and, with `record=True`, the
+    accesses themselves in `events`."""
 
     def __init__(self, kernel, grid, block, args, *, shared_bytes, order, count_blocks, races, ops, record,
                  max_lanes, max_turns):  # fmt: skip
@@ -60,6 +62,8 @@ class Launch:
         self.races, self.recording, self.max_turns = bool(races), bool(record), max_turns
         self.problems: list[Problem] = []
         self.events: list[Event] = []
+        self.probes: list[Probed] = []
+        self.quiet = False  # while a probe reads: nothing is reported
         self.nans: dict[int, str] = {}  # site that made a NaN out of numbers -> the first such numbers
         self.absent: set[int] = set()  # shuffles that read lanes which do not execute them
         self.counter, self.counting = Counter(), True
@@ -167,7 +171,8 @@ class Launch:
     def problem(self, kind: str, site: int, other: int | None, text: str, fatal: bool = False):
         """Report a problem; a fatal one ends the launch."""
         sites = self.program.sites
-        self.add(Problem(kind, sites[site], None if other is None else sites[other], text))
+        if not self.quiet:
+            self.add(Problem(kind, sites[site], None if other is None else sites[other], text))
         if fatal:
             raise Fault(kind)
 

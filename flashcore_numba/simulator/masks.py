@@ -32,6 +32,7 @@ class LaneSet:
         self.top: Frame | None = None
         self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
         self.index_cache: dict = {}
+        self.visits: dict[str, int] = {}  # label of a probe -> how often these lanes came to it
         self.ids = (block * launch.padded + tid).astype(np.int64)
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
         self.nan_sites = np.full(self.n, -1)  # where each lane first made a NaN
