@@ -14,7 +14,7 @@ import numpy as np
 
 from .memory import GLOBAL, SHARED, Memory
 
-__all__ = ["SECTOR", "Counter", "Traffic"]
+__all__ = ["SECTOR", "Counter", "Traffic", "sectors_of", "turns_of"]
 
 SECTOR, BANKS, WORD, WARP = 32, 32, 4, 32
 ROWS = 1024  # logged accesses counted at a time
@@ -44,6 +44,36 @@ class Traffic:
     bytes_needed = property(lambda self: self.unique * self.itemsize)
     bytes_moved = property(lambda self: self.sectors * SECTOR)
     conflicts = property(lambda self: self.wavefronts - self.ideal_wavefronts)
+
+
+def sectors_of(elements: np.ndarray, itemsize: int) -> np.ndarray:
+    """The sector that each lane's element lies in, [32]; -1 for a lane that takes no part (element -1).
+
+    `elements` [32] counts in units of `itemsize` bytes from the start of an allocation.
+    """
+    return np.where(elements < 0, -1, elements * itemsize // SECTOR)
+
+
+def turns_of(elements: np.ndarray, itemsize: int) -> np.ndarray:
+    """In which wavefront each lane of one shared-memory request is served, [32] from 0 on; -1 for no part.
+
+    `elements` [32] counts in units of `itemsize` bytes, -1 for a lane that takes no part. How many
+    wavefronts, and which lanes share a pass, is the rule of the counters; within a pass the words of a bank
+    are numbered by their address, as the hardware does not tell its order.
+    """
+    unit, width = max(WORD, itemsize), WARP
+    if unit > WORD:
+        paired = _pairs_agree(elements[None], 1) | _pairs_agree(elements[None], 2)
+        width = WARP * WORD // unit * (2 if paired[0] else 1)
+    turns, before = np.full(WARP, -1), 0
+    for start in range(0, WARP, width):
+        words = elements[start : start + width] * itemsize // unit
+        here = elements[start : start + width] >= 0
+        for bank in range(BANKS * WORD // unit):
+            mine = here & (words % (BANKS * WORD // unit) == bank)
+            turns[start : start + width][mine] = before + np.unique(words[mine], return_inverse=True)[1]
+        before = max(before, int(turns.max()) + 1)
+    return turns
 
 
 def _first_of_each(elements: np.ndarray, unit_of=None):
@@ -123,12 +153,10 @@ class Counter:
         self.operations[kind, itemsize * 8, site] += self.active(lanes, lanes.mask)[1]
 
     def barrier(self, site: int, lanes):
-        if lanes.launch.counting:
-            self.barriers[site] += self.active(lanes, lanes.mask)[0]
+        self.barriers[site] += self.active(lanes, lanes.mask)[0]
 
     def collective(self, kind: str, site: int, lanes):
-        if lanes.launch.counting:
-            self.collectives[kind, site] += self.active(lanes, lanes.mask)[0]
+        self.collectives[kind, site] += self.active(lanes, lanes.mask)[0]
 
     def count(self, memory: Memory, log: list):
         """Count accesses to one memory, all those of one site together."""

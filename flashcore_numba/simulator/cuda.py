@@ -116,7 +116,7 @@ class CudaModule:
         lanes, group = self.lanes, self.lanes.group
         here = lanes.active()
         complete = self._check_arrival(site, here)
-        self.launch.counter.barrier(site, lanes)
+        self.launch.meet("barrier", site, lanes)
         if group.scheduled:
             return Arrival(site, name, here, predicate)
         if complete:
@@ -174,7 +174,7 @@ class CudaModule:
         """Orders the accesses of a warp's lanes before and after it."""
         lanes = self.lanes
         self._check_members(site, mask)
-        self.launch.counter.collective("syncwarp", site, lanes)
+        self.launch.meet("syncwarp", site, lanes)
         lanes.warp_syncs = lanes.warp_syncs + lanes.active()
 
     # Warp shuffles and votes
@@ -204,7 +204,7 @@ class CudaModule:
         source = lanes.per_warp(source)
         source = np.where((source >= 0) & (source < WARP), source, own)
         self._check_members(site, mask)
-        self.launch.counter.collective("shuffle", site, lanes)
+        self.launch.meet("shuffle", site, lanes)
         shuffled = np.take_along_axis(lanes.per_warp(value), source, 1).ravel()
         return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
 
@@ -235,7 +235,7 @@ class CudaModule:
     def _vote(self, site, mask, predicate, reduce):
         lanes = self.lanes
         self._check_members(site, mask)
-        self.launch.counter.collective("vote", site, lanes)
+        self.launch.meet("vote", site, lanes)
         return np.repeat(reduce(lanes.per_warp(predicate), lanes.per_warp(lanes.active())), WARP)
 
     def all_sync(self, site, mask, predicate):

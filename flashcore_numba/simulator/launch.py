@@ -15,7 +15,7 @@ from .group import MAX_SHARED, Group
 from .memory import GLOBAL, Memory
 from .probe import Probed
 from .problems import Fault, Problem, SimulationError, Site, Unsupported
-from .record import Event, event
+from .record import Event, event, meeting
 from .rewrite import program, python_function
 from .schedule import lockstep, take_turns
 
@@ -160,6 +160,17 @@ class Launch:
     def record(self, access: Access):
         self.events.append(event(access, self.program.sites))
 
+    def meet(self, op: str, site: int, lanes):
+        """Count and record a barrier, syncwarp, shuffle or vote of the active lanes."""
+        if not self.counting:
+            return
+        if op == "barrier":
+            self.counter.barrier(site, lanes)
+        else:
+            self.counter.collective(op, site, lanes)
+        if self.recording:
+            self.events.append(meeting(op, site, lanes, self.program.sites))
+
     def thread_name(self, block: int, thread: int) -> str:
         return f"block {block} thread {thread} (warp {thread // WARP} lane {thread % WARP})"
 
@@ -235,8 +246,8 @@ def simulate(
     turns: "lockstep" (all blocks and lanes together: fast), or warp by warp from barrier to barrier,
     "forward", "reverse" or "random:7" (a seed). `count_blocks` restricts counting and race checking to the
     first n blocks, or to the blocks given by number; all blocks run. `races` switches the race check, `ops`
-    the count of arithmetic, `record` keeps every access in `events`. `max_lanes` is how many lanes run
-    together; `max_turns` bounds every loop.
+    the count of arithmetic, `record` keeps every access, barrier and shuffle in `events`. `max_lanes` is how
+    many lanes run together; `max_turns` bounds every loop.
 
     Raises ValueError or TypeError for a launch that no GPU accepts, and Unsupported, with file and line,
     for Python that the simulator does not know. What is wrong with the kernel itself is in `problems`;

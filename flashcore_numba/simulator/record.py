@@ -1,4 +1,4 @@
-"""Accesses kept for pictures: which lanes touched which elements."""
+"""What a launch did, kept for pictures: which lanes touched which elements, and met at which barriers."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,19 @@ from .memory import SHARED
 from .problems import Site
 from .report import OPS
 
-__all__ = ["Event", "event"]
+__all__ = ["Event", "event", "meeting"]
 
 WARP = 32
 
 
 @dataclass(frozen=True)
 class Event:
-    """One recorded access: all vectors have one entry a lane.
+    """One recorded warp instruction, of all lanes that ran together: all vectors have one entry a lane.
 
-    `element` numbers the first element of `array` (flat, in shared memory within the block) that a lane
-    touches, and `width` how many neighbours. `active` marks the lanes that take part; `warp` is their
-    warp's number in the block.
+    `op` is load, store or atomic; `element` then numbers the first element of `array` (flat, in shared memory
+    within the block) that a lane touches, and `width` how many neighbours. Or `op` is barrier, syncwarp,
+    shuffle or vote, which touch no memory: `space` and `array` are empty, `itemsize`, `width` and `element`
+    zero. `active` marks the lanes that take part; `warp` is their warp's number in the block.
     """
 
     site: Site
@@ -54,6 +55,22 @@ def event(access: Access, sites: list[Site]) -> Event:
         width=access.width,
         element=element,
         active=np.ones(lanes.n, bool) if access.mask is None else access.mask,
+        block=lanes.block_number,
+        thread=lanes.tid,
+    )
+
+
+def meeting(op: str, site: int, lanes, sites: list[Site]) -> Event:
+    """The event of a barrier, syncwarp, shuffle or vote."""
+    return Event(
+        site=sites[site],
+        op=op,
+        space="",
+        array="",
+        itemsize=0,
+        width=0,
+        element=np.zeros(lanes.n, np.int64),
+        active=lanes.active(),
         block=lanes.block_number,
         thread=lanes.tid,
     )

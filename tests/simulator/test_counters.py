@@ -8,6 +8,7 @@ import pytest
 from numba import cuda, float32
 
 from flashcore_numba.simulator import simulate
+from flashcore_numba.simulator.count import _wavefronts, turns_of
 from flashcore_numba.wide import load4, load8, store4, store8
 
 FULL = 0xFFFFFFFF
@@ -334,3 +335,46 @@ def test_recorded_events_are_the_accesses(rng):
     np.testing.assert_array_equal(event.warp, np.zeros(32))
     assert sum(int(e.active.sum()) for e in result.events if e.op == "load") == 40
     assert simulate(read_global, 1, 20, src, LANE, np.zeros(32, np.float32)).events == []
+
+
+@cuda.jit
+def meet(src, dst):
+    i = cuda.threadIdx.x
+    tile = cuda.shared.array(64, float32)
+    tile[i] = src[i]
+    cuda.syncthreads()
+    if i < 32:
+        value = tile[63 - i]
+        cuda.syncwarp()
+        dst[i] = cuda.shfl_xor_sync(FULL, value, 1)
+
+
+def test_barriers_and_shuffles_are_recorded_in_order(rng):
+    src = rng.standard_normal(64, dtype=np.float32)
+    result = simulate(meet, 1, 64, src, np.zeros(32, np.float32), record=True).check()
+    ops = [event.op for event in result.events]
+    assert ops == ["load", "store", "barrier", "load", "syncwarp", "shuffle", "store"]
+    barrier, shuffle = result.events[2], result.events[5]
+    assert barrier.active.sum() == 64 and barrier.site.text == "cuda.syncthreads()"
+    np.testing.assert_array_equal(np.unique(shuffle.warp[shuffle.active]), [0])
+    plain = simulate(meet, 1, 64, src, np.zeros(32, np.float32))
+    assert plain.totals() == result.totals()
+    assert result.totals()["barriers"] == 2 and result.totals()["shuffle"] == 1
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+def test_turns_are_the_counted_wavefronts(rng, itemsize):
+    for _ in range(200):
+        step = rng.integers(0, 70)
+        elements = (np.arange(32) * step // rng.integers(1, 5) + rng.integers(0, 9)) % 1024
+        if rng.random() < 0.5:
+            elements = rng.integers(0, rng.choice([4, 40, 400]), 32)
+        if rng.random() < 0.5:
+            elements = np.where(rng.random(32) < 0.3, -1, elements)
+        turns = turns_of(elements, itemsize)
+        assert turns.max() + 1 == _wavefronts(elements[None], itemsize)[0][0]
+        np.testing.assert_array_equal(turns < 0, elements < 0)
+        unit = max(4, itemsize)
+        for turn in range(turns.max() + 1):  # a wavefront takes at most one word from a bank
+            words = np.unique(elements[turns == turn] * itemsize // unit)
+            assert len(words) > 0 and len(np.unique(words % (128 // unit))) == len(words)
