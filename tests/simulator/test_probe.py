@@ -35,7 +35,7 @@ def running_sum_probed(src, dst):
     dst[i] = total
     if i >= 40:
         probe("end", total, later, total / 0)  # noqa: F821
-    later = total
+    later = total  # noqa: F841
 
 
 @cuda.jit
