@@ -1,0 +1,172 @@
+"""Lesson 04: tiles in shared memory."""
+
+from typing import Any
+
+from ...simulator.count import BANKS, WARP, WORD
+from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
+
+__all__ = ["LESSON"]
+
+WIDE = 16  # bytes of a wide load
+WARPS_COUNTED = 8 * 16  # at 1x1x128x64: 8 blocks of 16 warps
+
+
+def _total(key: str):
+    def value(launches: list[Any]) -> float:
+        return sum(launch.totals()[key] for launch in launches)
+
+    return value
+
+
+def _without_padding(evidence: Any) -> float:
+    lanes_a_pass = BANKS * WORD // WIDE
+    return WARP // lanes_a_pass * lanes_a_pass  # all lanes of a pass want the same banks: one after another
+
+
+EXERCISE = Exercise(
+    stage=4,
+    file="stage04_shared_tiles",
+    task="""\
+The first pass of stage 04: the scores of one query row a warp, one key of the tile a lane.
+Q's tile is on its way into q_smem; no barrier has been passed since. Walk over all seq_k keys,
+KEYS at a time. For each tile:
+  - all THREADS threads of the block bring it from k[b, h] into kv_smem;
+  - lane `lane` computes the scaled score of key first_key + lane, both operands from shared memory;
+  - where the row sees that key, the score goes to scores[b, h, row, key] and counts for the maximum.
+Leave row_max: the largest visible score of the row, float32, in all 32 lanes; -inf where no key is seen.
+After the region the V pass overwrites kv_smem at once. Give each barrier a comment: what may go on now.""",
+    given={
+        "k": "[B, H, S_k, D] float16 in global memory; k[b, h] are the keys of this head",
+        "scores": "[B, H, S_q, S_k] float32 in global memory, not yet written",
+        "q_smem": "[ROWS, D + PAD] float32, shared: the block's 16 query rows; this warp's is q_smem[warp]",
+        "kv_smem": "[KEYS, D + PAD] float32, shared: room for one tile",
+        "load_tile": "load_tile(source, first, tile, thread, threads): all threads together; zeros behind "
+        "the end",
+        "dot": "dot(q_smem, row, k_smem, key): the dot product of two rows of shared tiles, 16 bytes a load",
+        "warp_max": "warp_max(value): the largest value of the 32 lanes, in every lane; all 32 must call it",
+        "lane, warp, thread": "the lane, the warp of the block, and their number in the block",
+        "row": "the query row of this warp; past the last row it is seq_q or more",
+        "visible": "how many keys the row sees: the first `visible`; 0 for a warp past the last row",
+        "seq_k, b, h, scale": "the number of keys, batch, head, and the factor of the scores",
+        "KEYS, THREADS": "32 keys a tile, 512 threads a block",
+        "cuda, math, float32": "barriers, -math.inf, and the type of a number",
+    },
+    wanted=(Wanted("row_max", "the largest visible score of the row, the same in all lanes"),),
+    hints=(
+        "A tile is written by all 16 warps and read by all 16. Ask twice for every tile: who may still be "
+        "writing when I read, and who may still be reading when the next tile is written?",
+        "One turn of the loop over first_key in range(0, seq_k, KEYS): load_tile, barrier, dot, mask, "
+        "store, barrier. Both barriers stand in the loop and outside every condition: all 512 threads must "
+        "come to each.",
+        "Mask with `first_key + lane < visible`. A masked lane still comes to the barrier, and it must "
+        "change neither scores nor its maximum. A lane has seen every 32nd key only: the maximum of the row "
+        "needs one step more, after the loop.",
+        "row_max starts at float32(-math.inf). In the loop: load_tile(k[b, h], first_key, kv_smem, thread, "
+        "THREADS); cuda.syncthreads(); score = dot(q_smem, warp, kv_smem, lane) * scale; under the mask the "
+        "store and row_max = max(row_max, score); cuda.syncthreads(). After it: row_max = warp_max(row_max).",
+    ),
+    gates=(
+        Gate(
+            what="32-byte sectors loaded from global memory",
+            value=_total("global_load_sectors"),
+            before=133_632,
+            right=10_752,
+            bar=12_000,
+            advice="Each block needs each row of K once for this pass: look at how often a tile is loaded, "
+            "and whether an operand of the dot product still comes from global memory.",
+        ),
+        Gate(
+            what="shared-memory wavefronts of loads lost to bank conflicts",
+            value=_total("shared_load_conflicts"),
+            before=0,
+            right=0,
+            bar=0,
+            advice="Rows are padded for loads of 16 bytes: look at how many bytes a lane reads at a time, "
+            "and which banks the 32 lanes meet in.",
+        ),
+        Gate(
+            what="barriers, counted once a warp",
+            value=_total("barriers"),
+            before=0,
+            right=2_048,
+            bar=2_200,
+            advice="Two hazards a tile, so two barriers a tile: look for one that closes neither.",
+        ),
+    ),
+)
+
+LESSON = Lesson(
+    number=4,
+    file="04_shared_tiles",
+    title="Tiles in shared memory",
+    idea="A block brings K and V into shared memory a tile at a time, and 16 query rows share each tile.",
+    exercise=EXERCISE,
+    questions=(
+        Question(
+            key="sectors",
+            text="One head, 128 query rows, 128 keys, D = 64, float16. A block owns 16 query rows and reads "
+            "every key and value once. How many 32-byte sectors do all blocks together load from Q, K and V?",
+            unit="sectors",
+            truth=lambda evidence: evidence.line(4, "load8(source, (first + row, c))", "load", "sectors"),
+            source="counted",
+            why="A row is 128 bytes, 4 sectors. Q is read once: 512. K and V are read by 128 / 16 = 8 "
+            "blocks: 8 x 512 each.",
+        ),
+        Question(
+            key="unpadded",
+            text="A tile row has 64 floats and no padding. 32 lanes each load 16 bytes, lane i from row i, "
+            "all from the same column. How many wavefronts does this one request take?",
+            unit="wavefronts",
+            truth=_without_padding,
+            source="computed",
+            why="256 bytes from row to row are two turns around the 32 banks, so every lane wants the same "
+            "4 banks: nothing can be served together, and 32 lanes need 32 wavefronts. With 4 floats of "
+            "padding it is 4.",
+        ),
+        Question(
+            key="barriers",
+            text="128 keys in tiles of 32, first K, then V in a second pass over the tiles. How many "
+            "barriers does one warp come to in all?",
+            unit="barriers",
+            truth=lambda evidence: evidence.count(4, "barriers") / WARPS_COUNTED,
+            source="counted",
+            why="4 tiles in each of 2 passes, and 2 barriers a tile: one before it is read, one before it is "
+            "overwritten.",
+        ),
+        Question(
+            key="microseconds",
+            text="Stage 03 takes 227 µs of GPU time at 1x8x512x64 on the H200. How long does stage 04 take?",
+            unit="µs",
+            truth=lambda evidence: evidence.us("04 shared_tiles"),
+            source="measured",
+            why="Sixteen times less traffic for K and V does not make a kernel sixteen times faster: the "
+            "loads now come from shared memory, and that has a rate of its own.",
+        ),
+    ),
+    explanation=Explanation(
+        text="What limits stage 04 at the mission shape, 1x8x512x64 on the H200?",
+        right="shared",
+        feedback={
+            "memory": "No: device memory would need less than half a microsecond for this problem, and the "
+            "sectors moved fell to a twelfth while the time fell to little more than a third.",
+            "scores": "No: the score matrix is written and read once, 4 sectors a request, and the next "
+            "stage, which does without it, is only a little faster.",
+            "barriers": "Not mainly: one warp comes to 64 barriers at the mission shape, and two blocks an "
+            "SM cover for each other; the next stage has half as many and gains little.",
+            "shared": "Yes: the multiply-adds wait for operands. A wavefront a clock is all that an SM "
+            "delivers, and the counted wavefronts alone fill more than half of the measured time.",
+            "arithmetic": "No: the multiply-adds alone would take 8 µs, a tenth of the measured time.",
+        },
+    ),
+    figures={
+        "banks": "One request of a warp to shared memory: which of the 32 banks each lane meets, and in "
+        "which wavefront it is served.",
+        "timeline": "The warps of one block from barrier to barrier: no warp reads a tile that another "
+        "still writes.",
+        "tiles": "The walk of one block over K, then over V, and what lies in shared memory at each step.",
+        "sectors": "The global request that fills a tile, lane by lane and sector by sector.",
+        "roofline": "Where the stages so far stand between memory and arithmetic.",
+    },
+    before=("03 warp_reduction",),
+    after=("05 online_softmax",),
+)
