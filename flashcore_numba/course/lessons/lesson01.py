@@ -1,0 +1,118 @@
+"""Lesson 01: one thread computes one query row; what a warp's request is, and the sectors it touches."""
+
+from ..spec import Exercise, Explanation, Lesson, Question, Wanted
+
+__all__ = ["LESSON"]
+
+EXERCISE = Exercise(
+    stage=1,
+    file="stage01_scalar",
+    task="""\
+Two loops over the first `visible` keys, for this thread's query row.
+1. scores[b, h, row, j] = scale * (q[b, h, row] . k[b, h, j]), summed in float32 component by component;
+   meanwhile keep the largest score in row_max.
+2. Replace each stored score by p = exp(score - row_max), and sum the p in row_sum.
+The lines below the region read scores and row_sum. A row without keys must leave row_sum = 0.""",
+    given={
+        "row": "this thread's query row",
+        "b": "its batch",
+        "h": "its head",
+        "visible": "how many keys the row sees: keys 0 to visible - 1; can be 0",
+        "D": "the head dimension, 64 or 128: a constant of the compiled kernel",
+        "q": "query rows, [B, H, S_q, D], float16",
+        "k": "keys, [B, H, S_k, D], float16",
+        "scores": "scratch memory, [B, H, S_q, S_k], float32, nothing in it yet",
+        "scale": "the factor of the scores, float32",
+        "float32": "numba.float32: converts a value, float32(0) makes a float32 zero",
+        "math": "Python's math: math.exp and math.inf work in a kernel",
+    },
+    wanted=(
+        Wanted("row_max", "the largest score of the row"),
+        Wanted("scores[b, h, row, 0]", "the weight of key 0, exp(score - row_max), as stored"),
+        Wanted("row_sum", "the sum of the weights of the row"),
+    ),
+    hints=(
+        "It is lesson 00 without the third loop, and without np.dot: the dot product is a loop over D "
+        "components. No other thread works on this row, so nobody needs to wait for anybody.",
+        "row_max starts at float32(-math.inf), below every score; a start at 0 is wrong for a row whose "
+        "scores are all negative. The first loop must be finished before the second begins: exp needs the "
+        "maximum of all keys.",
+        "float32(q[b, h, row, c]) * float32(k[b, h, j, c]) multiplies in float32; without the conversion the "
+        "product is rounded to float16. Multiply by scale once a key, after the sum over c.",
+        "First loop: score = float32(0); add D products; score *= scale; store it; row_max = max(row_max, "
+        "score). Second loop: p = math.exp(scores[b, h, row, j] - row_max); store p in the same place; add "
+        "it to row_sum, which started at float32(0).",
+    ),
+)
+
+QUESTIONS = (
+    Question(
+        key="k_sectors",
+        text="A warp loads k[b, h, j, c]: j and c are the same in all 32 lanes. How many 32-byte sectors "
+        "does this request touch?",
+        unit="sectors",
+        truth=lambda evidence: evidence.line(1, "k[b, h, j, c]", "load", "sectors/request"),
+        source="counted",
+        why="All lanes want the same 2 bytes: one address, one sector, which serves every lane.",
+    ),
+    Question(
+        key="q_sectors",
+        text="The same warp loads q[b, h, row, c]: each lane has a row of its own, rows are 128 bytes apart. "
+        "How many sectors?",
+        unit="sectors",
+        truth=lambda evidence: evidence.line(1, "q[b, h, row, c]", "load", "sectors/request"),
+        source="counted",
+        why="128 bytes are four sectors, so no two lanes meet in one: a sector a lane, 2 of its 32 bytes "
+        "used.",
+    ),
+    Question(
+        key="megabytes",
+        text="At 1x1x128x64 the inputs and the output are 65,536 bytes. How many million bytes do the "
+        "sectors of all requests of the kernel make?",
+        unit="MB",
+        truth=lambda evidence: evidence.count(1, "global_bytes") / 1e6,
+        source="counted",
+        why="Nearly all of it is Q: 32 sectors, 1024 bytes, for every component, and again for every key.",
+    ),
+    Question(
+        key="microseconds",
+        text="Lesson 00 computed the shortest time that the H200's CUDA cores allow at 1x8x512x64. How long "
+        "does this kernel take?",
+        unit="us",
+        truth=lambda evidence: evidence.us("01 scalar"),
+        source="measured",
+        why="One warp an SM, and every key makes it wait for requests of 32 sectors, one after another.",
+    ),
+)
+
+LESSON = Lesson(
+    number=1,
+    file="01_scalar",
+    title="One thread, one query row",
+    idea="Give every query row a thread and write the three loops down. It is right, and it is the slowest "
+    "kernel of the ladder, because 32 threads move together and each looks at another place.",
+    exercise=EXERCISE,
+    questions=QUESTIONS,
+    explanation=Explanation(
+        text="What limits this kernel at 1x8x512x64?",
+        right="latency",
+        feedback={
+            "latency": "Yes: four warps on the whole GPU (1x2x64x64) need as long a key as one on nearly "
+            "every SM, so nothing they share is busy. Each warp is alone on its SM and waits.",
+            "arithmetic": "No: the multiply-adds alone would need less than a hundredth of the measured "
+            "time. The units that multiply stand idle while the warp waits for its loads.",
+            "memory bandwidth": "No: if the L2 cache or device memory were full, 4 blocks would need less "
+            "time a key than 128 blocks. They need the same. The sectors are far too many, but they make "
+            "each request long; they do not fill the memory.",
+            "exponentials": "No: there is one exponential a key and row beside 2 D multiply-adds and 3 D "
+            "loads. Leave it out and the time hardly changes.",
+        },
+    ),
+    figures={
+        "sectors": "Which sectors the 32 lanes of one request touch, and how much of each they use.",
+        "tiles": "Which rows of Q, K and V one warp walks over, and how often it fetches them.",
+        "roofline": "The same FLOPs and far more bytes: how far left of its problem the kernel lies.",
+    },
+    before=(),
+    after=("02 coalesced",),
+)
