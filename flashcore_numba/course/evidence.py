@@ -1,0 +1,245 @@
+"""What questions and lessons may quote: counts of the simulator, recorded or live times, closed forms.
+
+Nothing in a lesson is a typed number. A count is made by running the stage here and now; a time comes from
+the recorded run that the repository keeps, or from this session's own GPU.
+"""
+
+import functools
+import linecache
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flashcore_numba.bench import artifact
+from flashcore_numba.bench.counts import Counted
+from flashcore_numba.bench.counts import count as run_counting
+from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.shapes import Shape, parse
+from flashcore_numba.problem import ArgumentError
+from flashcore_numba.simulator.memory import GLOBAL, SHARED
+from flashcore_numba.simulator.report import Row
+from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
+
+__all__ = ["COUNTED", "FIELDS", "MISSION", "Evidence"]
+
+MISSION = "1x8x512x64"
+COUNTED = "1x1x128x64"
+
+GLOBAL_FIELDS = ("sectors", "sectors/request", "bytes", "used")
+SHARED_FIELDS = ("wavefronts", "wavefronts/request", "conflicts", "degree", "worst")
+FIELDS = ("requests", "lanes", *GLOBAL_FIELDS, *SHARED_FIELDS)
+
+
+class Evidence:
+    """Counted, measured and computed values by name.
+
+    live: this session's own GPU times in microseconds by label ("05 online_softmax"), at the mission shape
+    without a mask; they take the place of the recorded ones there. Shapes are BxHxSxD texts or names
+    ("mission"). Stages are what `flashcore_numba.stages.find` takes. Every method raises ArgumentError that
+    names what is unknown and lists what there is.
+    """
+
+    def __init__(self, live: Mapping[str, float] | None = None) -> None:
+        self.live = dict(live or {})
+
+    # Counted
+
+    def counted(
+        self, stage: int | str, shape: str = COUNTED, variant: str | None = None, causal: bool = False
+    ) -> Counted:
+        """The stage's run on the simulator, made once in a process."""
+        found = find(stage)
+        if variant is not None and variant not in found.variants:
+            accepted = ", ".join(found.variants) or "none, this stage has no variants"
+            raise ArgumentError(f"variant {variant!r} of stage {found.label}: accepted are {accepted}")
+        chosen = variant or (found.name if found.name in found.variants else None)
+        return _counted(found.number, chosen, parse(shape), bool(causal))
+
+    def count(
+        self,
+        stage: int | str,
+        key: str,
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """A total over the stage's launches: a key of `Counted.moved` or of `Launch.totals`."""
+        counted = self.counted(stage, shape, variant, causal)
+        known = counted.totals() | counted.moved()
+        if key not in known:
+            raise ArgumentError(f"count {key!r} of stage {stage}: accepted are {', '.join(sorted(known))}")
+        return known[key]
+
+    def line(
+        self,
+        stage: int | str,
+        text: str,
+        op: str,
+        field: str,
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """The counter `field` of one access, named by its own text or by its source line's.
+
+        text: part of the access ("scores[b, h, j, row]") or of its source line ("scores[b, h, j, row] =
+        score"), enough to name one. op: load, store, atomic, barrier, shuffle, ... as `Row.op`. field: one of
+        FIELDS; sectors, bytes and `used` (the share of the bytes moved that a lane needs) of global memory,
+        wavefronts, conflicts, degree and worst of shared memory.
+        """
+        if field not in FIELDS:
+            raise ArgumentError(f"field {field!r}: accepted are {', '.join(FIELDS)}")
+        counted = self.counted(stage, shape, variant, causal)
+        rows = [row for launch in counted.launches for row in launch.lines() if row.op == op]
+        return _value(_one_access(rows, text, f"{op} {text!r} of stage {stage}"), field)
+
+    # Measured
+
+    def us(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
+        """The GPU time of a launch, median in microseconds: this session's, or the recorded one."""
+        name = _label(label)
+        if name in self.live and (str(parse(shape)), causal) == (MISSION, False):
+            return self.live[name]
+        return self.entry(label, shape, causal)["gpu_us"]["p50"]
+
+    def ratio(self, label: int | str, other: int | str, shape: str = MISSION, causal: bool = False) -> float:
+        """How many times as long `label` takes as `other`."""
+        return self.us(label, shape, causal) / self.us(other, shape, causal)
+
+    def caller_us(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
+        """The recorded time of one call from Python, event to event, median in microseconds."""
+        times = self.entry(label, shape, causal)["caller_us"]
+        if times is None:
+            raise ArgumentError(f"{_label(label)} has no recorded caller's time: it is no default variant")
+        return times["p50"]
+
+    def share(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
+        """The limit over the time, 1.0 at best."""
+        entry = self.entry(label, shape, causal)
+        limits = self.recorded(shape, causal)[1]["limits_us"]
+        known = (limits[unit] for unit in (entry["unit"], "exp", "memory"))
+        return max(us for us in known if us is not None) / self.us(label, shape, causal)
+
+    def limit(self, unit: str, shape: str = MISSION, causal: bool = False) -> float:
+        """The time in microseconds that one unit of the recorded GPU needs: fp32, tensor, exp or memory."""
+        limits = self.recorded(shape, causal)[1]["limits_us"]
+        if limits.get(unit) is None:
+            raise ArgumentError(f"limit {unit!r}: accepted are {', '.join(limits)}")
+        return limits[unit]
+
+    def registers(self, label: int | str) -> int:
+        """Registers a thread, of the kernel with the most."""
+        return self._compiled(label, "registers")
+
+    def local(self, label: int | str) -> int:
+        """Bytes of local memory a thread that the compiler laid out."""
+        return self._compiled(label, "stack_bytes")
+
+    def spilled(self, label: int | str) -> int:
+        """Bytes a thread that the compiler spilled."""
+        return self._compiled(label, "spill_bytes")
+
+    def _compiled(self, label: int | str, name: str) -> int:
+        kernels = self.entry(label)["resources"] or []
+        values = [kernel[name] for kernel in kernels if kernel[name] is not None]
+        if not values:
+            raise ArgumentError(f"{_label(label)}: the recorded run has no {name} of it")
+        return max(values)
+
+    def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
+        """One entry of the recorded run; `label` as the README's ladder has it, or a stage's number."""
+        name = _label(label)
+        entries = {entry["label"]: entry for entry in self.recorded(shape, causal)[1]["entries"]}
+        if name not in entries:
+            raise ArgumentError(f"label {name!r} is not in the recorded run: it has {', '.join(entries)}")
+        return entries[name]
+
+    def recorded(self, shape: str = MISSION, causal: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(the newest artifact that has this shape, its results there)."""
+        wanted = str(parse(shape))
+        for record in _records():
+            if (found := artifact.find_shape(record, wanted, causal)) is not None:
+                return record, found
+        known = sorted({s["shape"] + " causal" * s["causal"] for r in _records() for s in r["shapes"]})
+        raise ArgumentError(
+            f"shape {wanted}{' causal' * causal} is not recorded: there are {', '.join(known)}"
+        )
+
+    # Computed
+
+    def pairs(self, shape: str = COUNTED, causal: bool = False) -> int:
+        """(query row, key) pairs that the mask lets through, over all heads."""
+        s = parse(shape)
+        visible = s.seq * (s.seq + 1) // 2 if causal else s.seq * s.seq
+        return visible * s.batch * s.heads
+
+    def flops(self, shape: str = COUNTED, causal: bool = False) -> int:
+        """Floating-point operations of both products: 4 D a pair."""
+        return 4 * parse(shape).head_dim * self.pairs(shape, causal)
+
+    def min_bytes(self, shape: str = COUNTED) -> int:
+        """Bytes that must move: q, k and v read once, the output written once, all float16."""
+        s = parse(shape)
+        return 4 * 2 * s.batch * s.heads * s.seq * s.head_dim
+
+
+@functools.cache
+def _counted(number: int, variant: str | None, shape: Shape, causal: bool) -> Counted:
+    return run_counting(Run(find(number), variant), shape, causal)
+
+
+@functools.cache
+def _records() -> tuple[dict[str, Any], ...]:
+    return tuple(record for _, record in artifact.recorded())
+
+
+def _label(label: int | str) -> str:
+    stages = {stage.number: stage.label for stage in LADDER}
+    if isinstance(label, str):
+        return label
+    if label not in stages:
+        raise ArgumentError(
+            f"stage {label!r} is not in the ladder: accepted are {', '.join(stages.values())}"
+        )
+    return stages[label]
+
+
+def _one_access(rows: Sequence[Row], text: str, what: str) -> list[Row]:
+    """The rows of the one access that `text` names: one a launch."""
+
+    def at(row: Row) -> tuple[str, int, str]:
+        return row.file, row.line, row.text
+
+    found = [row for row in rows if text in row.text or text in linecache.getline(row.file, row.line)]
+    if len({at(row) for row in found}) > 1:
+        found = [row for row in found if row.text == text] or found
+    places = sorted({at(row) for row in (found or rows)})
+    if not found or len(places) > 1:
+        listed = "; ".join(f"line {line}: {access}" for _, line, access in places) or "none"
+        how = "could be any of these, write more of the line:" if found else "is counted nowhere: there are"
+        raise ArgumentError(f"{what} {how} {listed}")
+    return found
+
+
+def _value(rows: Sequence[Row], field: str) -> float:
+    space = rows[0].space
+    fields = {GLOBAL: GLOBAL_FIELDS, SHARED: SHARED_FIELDS}.get(space, ())
+    if field not in ("requests", "lanes", *fields):
+        raise ArgumentError(
+            f"field {field!r}: {rows[0].text} is {space or 'no'} memory, which has requests, lanes"
+            + "".join(f", {name}" for name in fields)
+        )
+
+    def total(name: str) -> int:
+        return sum(getattr(row, name) for row in rows)
+
+    if field == "worst":
+        return max(row.worst for row in rows)
+    if field == "degree":
+        return total("wavefronts") / max(1, total("wavefronts") - total("conflicts"))
+    if field == "used":
+        return total("bytes_needed") / max(1, total("bytes_moved"))
+    if field == "bytes":
+        return total("bytes_moved")
+    name, _, each = field.partition("/")
+    return total(name) / total("requests") if each else total(name)
