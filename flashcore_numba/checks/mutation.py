@@ -5,7 +5,7 @@ import re
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,9 +17,13 @@ from ..stages import Stage
 from . import pool
 from .runner import check_stage, default_backend
 
-__all__ = ["Edit", "Kill", "Mutant", "MutationError", "kill", "kill_one", "loaded"]
+__all__ = [
+    *("Edit", "Kill", "Mutant", "MutationError"),
+    *("absolute_imports", "imported", "kill", "kill_one", "loaded", "sources"),
+]
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
+STAGES = Path(stages_package.__file__).parent
 NOT_VISIBLE = "not visible on this back end"
 
 
@@ -84,55 +88,72 @@ class Kill:
 def loaded(mutant: Mutant) -> Iterator[Stage]:
     """The mutant's `Stage`, from edited copies of its source files that exist while the context is open.
 
-    Raises MutationError when an edit does not match exactly once.
+    Raises MutationError when an edit does not match exactly once or the edited file does not import.
     """
-    package = f"flashcore_mutant_{uuid.uuid4().hex}"
-    with tempfile.TemporaryDirectory(prefix="flashcore-mutant-") as folder:
-        main = _write_sources(mutant, Path(folder))
+    texts, main = _edited(mutant)
+    with imported(texts, main) as stage:
+        yield stage
+
+
+def sources(number: int) -> tuple[dict[str, str], str]:
+    """The source files of a stage and what the stages share: module -> text, and the module with STAGE.
+
+    Raises MutationError where that is not one module.
+    """
+    own = sorted(STAGES.glob(f"stage{number:02d}_*.py"))
+    texts = {path.stem: path.read_text() for path in [*own, STAGES / "common.py"]}
+    main = [path.stem for path in own if re.search(r"^STAGE = ", texts[path.stem], re.MULTILINE)]
+    if len(main) != 1:
+        raise MutationError(f"STAGE is defined in {main or 'no file'} of stage {number}")
+    return texts, main[0]
+
+
+@contextmanager
+def imported(texts: Mapping[str, str], main: str) -> Iterator[Stage]:
+    """The `STAGE` of module `main`, from files with these texts that exist while the context is open.
+
+    Modules in `texts` import each other; what else they import relatively comes from the package. Raises
+    MutationError, from the exception itself, when `main` does not import.
+    """
+    package = f"flashcore_copy_{uuid.uuid4().hex}"
+    with tempfile.TemporaryDirectory(prefix="flashcore-copy-") as folder:
+        for name, text in texts.items():
+            (Path(folder) / f"{name}.py").write_text(absolute_imports(text, texts))
         module = ModuleType(package)
         module.__path__ = [folder]
         sys.modules[package] = module
         try:
-            yield _imported(f"{package}.{main}", mutant)
+            yield _stage_of(package, main)
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == package]:
                 del sys.modules[name]
 
 
-def _imported(module: str, mutant: Mutant) -> Stage:
+def _stage_of(package: str, main: str) -> Stage:
     try:
-        return importlib.import_module(module).STAGE
+        return importlib.import_module(f"{package}.{main}").STAGE
     except Exception as error:
-        raise MutationError(f"{mutant.label}: the edited file does not import: {error}") from error
+        raise MutationError(f"{main}: the edited file does not import: {error}") from error
 
 
-def _write_sources(mutant: Mutant, folder: Path) -> str:
-    """Copy the stage's files and what they share into `folder`, edited; returns the module with STAGE."""
-    source_folder = Path(stages_package.__file__).parent
-    own = sorted(source_folder.glob(f"stage{mutant.stage:02d}_*.py"))
-    shared = {source_folder / f"{edit.file}.py" for edit in mutant.edits if edit.file}
-    if missing := [path.name for path in shared if not path.exists()]:
-        raise MutationError(f"{mutant.label}: there is no {missing[0]} among the stages")
-    texts = {path.stem: path.read_text() for path in {*own, *shared, source_folder / "common.py"}}
-    main = [path.stem for path in own if re.search(r"^STAGE = ", texts[path.stem], re.MULTILINE)]
-    if len(main) != 1:
-        raise MutationError(
-            f"{mutant.label}: STAGE is defined in {main or 'no file'} of stage {mutant.stage}"
-        )
+def _edited(mutant: Mutant) -> tuple[dict[str, str], str]:
+    texts, main = sources(mutant.stage)
     for edit in mutant.edits:
-        file = edit.file or main[0]
+        file = edit.file or main
+        if file not in texts:
+            if not (STAGES / f"{file}.py").exists():
+                raise MutationError(f"{mutant.label}: there is no {file}.py among the stages")
+            texts[file] = (STAGES / f"{file}.py").read_text()
         count = texts[file].count(edit.old)
         if count != 1:
             raise MutationError(
                 f"{mutant.label}: this text occurs {count} times in {file}.py, not once:\n{edit.old}"
             )
         texts[file] = texts[file].replace(edit.old, edit.new)
-    for name, text in texts.items():
-        (folder / f"{name}.py").write_text(_absolute_imports(text, texts))
-    return main[0]
+    return texts, main
 
 
-def _absolute_imports(text: str, copied: dict[str, str]) -> str:
+def absolute_imports(text: str, copied: Container[str] = ()) -> str:
     """Imports of the package become absolute, except those of files that were copied beside this one."""
     text = re.sub(r"^from \.\.(\w+)", r"from flashcore_numba.\1", text, flags=re.MULTILINE)
 
@@ -164,11 +185,10 @@ def _check_edits(mutants: Sequence[Mutant]) -> None:
     """Raise one MutationError that names every edit that no longer fits."""
     misfits = []
     for mutant in mutants:
-        with tempfile.TemporaryDirectory(prefix="flashcore-mutant-") as folder:
-            try:
-                _write_sources(mutant, Path(folder))
-            except MutationError as error:
-                misfits.append(str(error))
+        try:
+            _edited(mutant)
+        except MutationError as error:
+            misfits.append(str(error))
     if misfits:
         raise MutationError("\n".join(misfits))
 
