@@ -27,14 +27,17 @@ EXERCISE = Exercise(
     stage=4,
     file="stage04_shared_tiles",
     task="""\
-The first pass of stage 04: the scores of one query row a warp, one key of the tile a lane.
-Q's tile is on its way into q_smem; no barrier has been passed since. Walk over all seq_k keys,
-KEYS at a time. For each tile:
-  - all THREADS threads of the block bring it from k[b, h] into kv_smem;
-  - lane `lane` computes the scaled score of key first_key + lane, both operands from shared memory;
-  - where the row sees that key, the score goes to scores[b, h, row, key] and counts for the maximum.
-Leave row_max: the largest visible score of the row, float32, in all 32 lanes; -inf where no key is seen.
-After the region the V pass overwrites kv_smem at once. Give each barrier a comment: what may go on now.""",
+The first pass of stage 04: the scores of one query row a warp, one key of the tile a lane. Q's tile is on its
+way into q_smem; no barrier has been passed since.
+
+Walk over all seq_k keys, KEYS at a time. For each tile: all THREADS threads of the block bring it from
+k[b, h] into kv_smem; lane `lane` computes the scaled score of key first_key + lane, both operands from
+shared memory; where the row sees that key, the score goes to scores[b, h, row, key] and counts for the
+maximum.
+
+Leave row_max: the largest visible score of the row, float32, the same in all 32 lanes; -inf where the row
+sees no key. After the region the V pass overwrites kv_smem at once. Give each barrier a comment: what may
+go on now.""",
     given={
         "k": "[B, H, S_k, D] float16 in global memory; k[b, h] are the keys of this head",
         "scores": "[B, H, S_q, S_k] float32 in global memory, not yet written",

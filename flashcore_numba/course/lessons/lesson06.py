@@ -23,9 +23,10 @@ EXERCISE = Exercise(
     stage=6,
     file="stage06_fragments",
     task="""\
-The scores of one thread: s_rmem[r, j] = Q[row + r] . K[col + COLS * j], not scaled, for its TM = 2 query rows
-and its s_rmem.shape[1] keys, every COLS-th of the tile. Q and K lie in shared memory, float32, D components a
-row. s_rmem holds the scores of the tile before: nothing of it may remain.
+The scores of one thread: s_rmem[r, j] = Q[row + r] . K[col + COLS * j], not scaled, for its TM = 2 query
+rows and its s_rmem.shape[1] keys, every COLS-th of the tile. Q and K lie in shared memory, float32, D
+components a row. s_rmem still holds the scores of the tile before: nothing of it may remain.
+
 Load 4 components, 16 bytes, at a time, and each of them once: all that can be multiplied with them is
 multiplied before the next 4 are loaded.""",
     given={
