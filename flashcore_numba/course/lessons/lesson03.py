@@ -126,8 +126,8 @@ LESSON = Lesson(
         Question(
             key="shuffles",
             text="One head, 128 query rows and keys. A score takes one butterfly over 32 lanes; in the "
-            "second pass each weight is sent to all lanes by one shuffle; row_max and row_sum take one butterfly a "
-            "row each. How many shuffles do all warps execute together?",
+            "second pass each weight is sent to all lanes by one shuffle; row_max and row_sum take one "
+            "butterfly a row each. How many shuffles do all warps execute together?",
             unit="shuffles",
             truth=lambda evidence: evidence.count(3, "shuffle"),
             source="counted",
