@@ -14,7 +14,7 @@ import numpy as np
 
 from .memory import GLOBAL, SHARED, Memory
 
-__all__ = ["SECTOR", "Counter", "Traffic", "sectors_of", "turns_of"]
+__all__ = ["SECTOR", "Counter", "Traffic", "count_wavefronts", "sectors_of", "turns_of"]
 
 SECTOR, BANKS, WORD, WARP = 32, 32, 4, 32
 ROWS = 1024  # logged accesses counted at a time
@@ -89,7 +89,7 @@ def _first_of_each(elements: np.ndarray, unit_of=None):
     return new, units
 
 
-def _wavefronts(elements: np.ndarray, itemsize: int):
+def count_wavefronts(elements: np.ndarray, itemsize: int):
     """Per request: its wavefronts, and its passes, which is how few they could be.
 
     A pass takes as many wavefronts as its busiest bank has distinct words. Narrow neighbours share a word; an
@@ -214,7 +214,7 @@ class Counter:
             traffic.sectors += total(sectors)
             traffic.worst = max(traffic.worst, int(sectors.max()))
         elif memory.space == SHARED:
-            wavefronts, ideal = _wavefronts(elements, itemsize)
+            wavefronts, ideal = count_wavefronts(elements, itemsize)
             traffic.wavefronts += total(wavefronts)
             traffic.ideal_wavefronts += total(ideal)
             traffic.worst = max(traffic.worst, int(wavefronts.max()))

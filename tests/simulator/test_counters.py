@@ -8,7 +8,7 @@ import pytest
 from numba import cuda, float32
 
 from flashcore_numba.simulator import simulate
-from flashcore_numba.simulator.count import _wavefronts, turns_of
+from flashcore_numba.simulator.count import count_wavefronts, turns_of
 from flashcore_numba.wide import load4, load8, store4, store8
 
 FULL = 0xFFFFFFFF
@@ -372,7 +372,7 @@ def test_turns_are_the_counted_wavefronts(rng, itemsize):
         if rng.random() < 0.5:
             elements = np.where(rng.random(32) < 0.3, -1, elements)
         turns = turns_of(elements, itemsize)
-        assert turns.max() + 1 == _wavefronts(elements[None], itemsize)[0][0]
+        assert turns.max() + 1 == count_wavefronts(elements[None], itemsize)[0][0]
         np.testing.assert_array_equal(turns < 0, elements < 0)
         unit = max(4, itemsize)
         for turn in range(turns.max() + 1):  # a wavefront takes at most one word from a bank

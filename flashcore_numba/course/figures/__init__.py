@@ -1,0 +1,29 @@
+"""The figures of the lessons, each drawn from what a kernel did on the simulator or on a GPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages import Stage
+
+from . import banks, sectors
+from .figure import Figure, Frame
+
+__all__ = ["FIGURES", "Figure", "Frame", "draw"]
+
+FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
+    "sectors": sectors.draw,
+    "banks": banks.draw,
+}
+"""Name -> function of the lesson, the stage and the words that say whose kernel it is."""
+
+
+def draw(lesson: Any, name: str, stage: Stage, whose: str) -> Figure:
+    """The figure `name` of the kernel that `stage` launches.
+
+    lesson: its `number` sets what comes first. whose: "your kernel" or "stage 05", part of the title. Raises
+    ArgumentError for an unknown name, and what the simulator raises for a kernel that it cannot run.
+    """
+    if name not in FIGURES:
+        raise ArgumentError(f"name: there is no figure {name!r}; accepted are {', '.join(FIGURES)}")
+    return FIGURES[name](lesson, stage, whose)

@@ -1,0 +1,158 @@
+"""The figures of the lessons: their numbers are the counters', and another kernel gives another picture."""
+
+import functools
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.course import figures
+from flashcore_numba.course.figures.recording import record
+from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
+
+WITH_TILES = (4, 5, 6)
+
+
+@functools.lru_cache(maxsize=64)
+def draw(name, stage, whose="your kernel"):
+    return figures.draw(SimpleNamespace(number=stage.number, figures={}), name, stage, whose)
+
+
+def mutant(number, *edits):
+    return loaded(Mutant(number, "drawn", "", tuple(edits)))
+
+
+def number(pattern, text):
+    found = re.search(pattern, text)
+    assert found, f"{pattern!r} is not in {text!r}"
+    return int(found[1].replace(",", ""))
+
+
+def test_unknown_figure_is_refused():
+    with pytest.raises(ArgumentError, match=r"name: there is no figure 'sector'; accepted are sectors,"):
+        draw("sector", find(1))
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+def test_every_figure_of_every_stage_is_small_and_says_whose(name, stage):
+    figure = draw(name, stage)
+    assert figure.title.endswith(": your kernel")
+    assert len(figure.html()) <= 700_000
+    assert max(len(frame.png) for frame in figure.frames) <= 60_000
+    for frame in figure.frames:
+        assert frame.png.startswith(b"\x89PNG") and len(frame.alt) > 30 and frame.caption
+    assert len({frame.png for frame in figure.frames}) == len(figure.frames)
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+def test_lines_of_a_recording_add_up_to_the_counters(stage):
+    recording = record(stage)
+    rows = [row for launch in recording.launches for row in launch.lines() if row.space]
+    assert rows
+    for space in ("global", "shared"):
+        lines = recording.lines(space)
+        for row in (row for row in rows if row.space == space):
+            place = (row.file, row.line, row.text), row.op
+            mine = [line for line in lines if (line.site, line.op) == place]
+            assert sum(line.requests for line in mine) == row.requests
+            if space == "global":
+                assert sum(int(line.sectors().sum()) for line in mine) == row.sectors
+                assert sum(int(line.used().sum()) for line in mine) == row.bytes_needed
+            else:
+                took, ideal = (sum(int(line.wavefronts()[k].sum()) for line in mine) for k in (0, 1))
+                assert (took, took - ideal) == (row.wavefronts, row.conflicts)
+
+
+def named(lines):
+    """By what a frame says of a line in words."""
+    return {(line.site.line, line.site.text, line.array, line.op): line for line in lines}
+
+
+def line_of(frame, lines):
+    found = re.match(r"[\w. ]*line (\d+):  (.*?)\. One ", frame.alt)
+    array, verb = (
+        re.search(r"requests? to (\w+):", frame.alt)[1],
+        re.search(r" (reads|writes) ", frame.caption),
+    )
+    return lines[int(found[1]), found[2], array, {"reads": "load", "writes": "store"}[verb[1]]]
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+def test_sectors_in_words_are_those_counted(stage):
+    lines = named(record(stage).lines("global"))
+    frames = draw("sectors", stage).frames
+    assert 1 < len(frames) == min(8, len(lines))
+    for frame in frames:
+        line = line_of(frame, lines)
+        worst = int(line.sectors().max())
+        assert number(r"in ([\d,]+) sectors? of 32", frame.alt) == worst
+        assert number(r"so ([\d,]+) bytes move", frame.alt) == 32 * worst
+        assert number(r": ([\d,]+) sectors, ", frame.caption) == line.sectors().sum()
+        assert f"{line.requests:,} request" in frame.caption
+
+
+def test_first_frame_shows_what_the_lesson_is_about():
+    one, two = (draw("sectors", find(n)).frames[0].alt for n in (1, 2))
+    assert number(r"in (\d+) sectors", one) == 32 and "12% of them are used" in one
+    assert number(r"in (\d+) sectors", two) == 4 and "100% of them are used" in two
+
+
+def test_a_wrong_kernel_gives_another_picture():
+    old = draw("sectors", find(2))
+    edits = [
+        Edit("scores[b, h, j, row] = score", "scores[b, h, row, j] = score"),
+        Edit("math.exp(scores[b, h, j, row]", "math.exp(scores[b, h, row, j]"),
+    ]
+    with mutant(2, *edits) as stage:
+        new = draw("sectors", stage)
+    assert number(r"in (\d+) sectors", new.frames[0].alt) == 32
+    assert new.frames[0].png != old.frames[0].png
+
+
+@pytest.mark.parametrize("number_", WITH_TILES)
+def test_banks_in_words_are_those_counted(number_):
+    stage = find(number_)
+    lines = named(record(stage).lines("shared"))
+    for frame in draw("banks", stage).frames:
+        line = line_of(frame, lines)
+        took, ideal = line.wavefronts()
+        assert number(r"([\d,]+) wavefronts?, \d+ without", frame.alt) in took
+        assert number(r": ([\d,]+) wavefronts, ", frame.caption) == took.sum()
+        assert number(r"([\d,]+) of them conflicts", frame.caption) == (took - ideal).sum()
+
+
+def test_unpadded_tiles_show_their_conflicts():
+    with mutant(4, Edit("STRIDE = D // KEYS, D + PAD", "STRIDE = D // KEYS, D"),
+                Edit("q_smem.shape[1] - PAD", "q_smem.shape[1]"),
+                Edit("(tile.shape[1] - PAD) // 8", "tile.shape[1] // 8", "common")) as stage:  # fmt: skip
+        frame = draw("banks", stage).frames[0]
+    padded = draw("banks", find(4)).frames[0]
+    assert number(r"(\d+) wavefronts, 4 without", frame.alt) == 32
+    assert number(r"(\d+) wavefronts, 4 without", padded.alt) == 4
+    assert number(r"([\d,]+) of them conflicts", padded.caption) == 0
+
+
+def test_banks_of_a_kernel_without_shared_memory_say_so():
+    (frame,) = draw("banks", find(1)).frames
+    assert frame.alt == "Block 0 made no access to shared memory."
+
+
+def test_what_the_simulator_reports_stands_below_the_picture():
+    with mutant(1, Edit("scores[b, h, row, j] = score", "scores[b, h, row, j + 64] = score")) as stage:
+        figure = draw("sectors", stage)
+    assert "The simulator reports a problem at line" in figure.frames[0].caption
+    assert "out of bounds" in figure.frames[0].caption
+
+
+def test_drawing_leaves_the_readers_matplotlib_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    draw("sectors", find(3))
+    assert dict(matplotlib.rcParams) == before
+    assert np.geterr()["divide"] == "warn"
