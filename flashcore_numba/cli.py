@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
     readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
+    add("course", _course, "show the lessons and what is done of them", stages=None)
+    lessons = add(
+        "lessons",
+        _lessons,
+        "write the numbers in lessons/*.md and make the notebooks; for those who write lessons",
+        stages=None,
+    )
+    lessons.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
+    lessons.add_argument(
+        "--execute",
+        nargs="*",
+        type=_number,
+        metavar="N",
+        help="also run the notebooks, of these lessons or all, and store their outputs",
+    )
     return parser
 
 
@@ -141,6 +156,12 @@ def _json_file(text: str) -> str:
 def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < FEWEST_ROUNDS:
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least {FEWEST_ROUNDS} is accepted")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: a lesson's number is accepted, for example 5")
     return int(text)
 
 
@@ -438,6 +459,43 @@ def _readme(args) -> int:
     changed = readme.update(args.file)
     if not _give_json(args, lambda: {"changed": [str(path) for path in changed]}):
         print("\n".join(f"wrote {path}" for path in changed) or f"{args.file} agrees with the record already")
+    return 0
+
+
+def _course(args) -> int:
+    from flashcore_numba.course.session import overview
+
+    shown = overview()
+    if not _give_json(args, shown.as_dict):
+        print(shown)
+    return 0
+
+
+def _lessons(args) -> int:
+    from flashcore_numba.course import notebooks
+
+    if args.check and args.execute is not None:
+        raise ArgumentError("--check: changes nothing, so it cannot be given together with --execute")
+    folder = notebooks.root()
+    if args.check:
+        found = notebooks.notebook_differences(folder)
+        if not _give_json(args, lambda: {"up_to_date": not found, "differences": found}):
+            print("\n".join(found or ["lessons and notebooks agree with their sources"]))
+        return 1 if found else 0
+    with _progress() as progress:
+        progress.step("writing numbers and notebooks")
+        changed = [str(path.relative_to(folder)) for path in notebooks.update(folder)]
+        seconds: Mapping[str, float] = {}
+        if args.execute is not None:
+            seconds = notebooks.execute_files(
+                folder,
+                args.execute,
+                lambda name, done, total: progress.count("executing", done, total, name),
+            )
+    if not _give_json(args, lambda: {"changed": changed, "seconds": seconds}):
+        lines = [f"wrote {name}" for name in changed]
+        lines += [f"executed {name} in {each:.0f} s" for name, each in seconds.items()]
+        print("\n".join(lines) or "lessons and notebooks agree with their sources already")
     return 0
 
 

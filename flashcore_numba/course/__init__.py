@@ -1,1 +1,18 @@
 """The lesson machine: exercises cut from the stages, checkers, predictions, figures and progress."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .session import Session
+
+__all__ = ["lesson"]
+
+
+def lesson(number: "int | str") -> "Session":
+    """Begin or go on with a lesson, 5 for example: see `session.Session` for what it can do.
+
+    Raises ArgumentError for a lesson that does not exist.
+    """
+    from .session import begin  # here, because the process that judges an answer needs none of it
+
+    return begin(number)
