@@ -20,9 +20,9 @@ from .bounds import judge, judge_lse, reference
 from .cases import Case, cases
 from .diagnose import explain
 from .properties import Property, properties
-from .trial import Failed, Trial
+from .trial import Failed, Inputs, Trial
 
-__all__ = ["KINDS", "CaseResult", "CheckReport", "check", "check_stage", "default_backend"]
+__all__ = ["KINDS", "CaseResult", "CheckReport", "check", "check_stage", "default_backend", "inputs", "names"]
 
 KINDS = {
     "value": "an element is farther from the float64 answer than its bound",
@@ -173,6 +173,17 @@ def check_stage(
     return _report(stage, variant, backend, seed, tuple(results))
 
 
+def names(stage: Stage, backend: str = "simulator") -> list[str]:
+    """All cases and properties of a stage, in the order of the check."""
+    return [item.name for item in _items(stage, backend)]
+
+
+def inputs(stage: Stage, name: str, seed: int, backend: str = "simulator") -> Inputs | None:
+    """What the case `name` runs on; None for a property, which makes several inputs."""
+    case = next(item for item in _items(stage, backend) if item.name == name)
+    return case.make(_drawn(case, seed)) if isinstance(case, Case) else None
+
+
 def _items(stage: Stage, backend: str) -> list[Case | Property]:
     """All checks of a stage: ragged and extreme cases, properties, then the plan's shapes."""
     sampled = cases(stage, full_size=backend == "gpu")
@@ -201,7 +212,7 @@ def _run_property(trial: Trial, item: Property, seed: int) -> dict:
 
 
 def _run_case(trial: Trial, case: Case, seed: int) -> dict:
-    inputs = case.make(_generator(case.name, seed) if case.seed is None else np.random.default_rng(case.seed))
+    inputs = case.make(_drawn(case, seed))
     answer = trial(inputs, layout=case.layout)
     ref = _reference(case, seed, inputs)
     verdict = judge(answer.out, ref, case.gate)
@@ -244,6 +255,10 @@ def _run_case(trial: Trial, case: Case, seed: int) -> dict:
 def _generator(name: str, seed: int) -> np.random.Generator:
     """Every case has its own stream, so a part of the check draws what the whole check draws."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def _drawn(case: Case, seed: int) -> np.random.Generator:
+    return _generator(case.name, seed) if case.seed is None else np.random.default_rng(case.seed)
 
 
 @lru_cache(maxsize=1)

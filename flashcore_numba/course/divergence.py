@@ -1,0 +1,397 @@
+"""Where a wrong answer leaves the right path: its values at the region's end beside those of the solution."""
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..checks.mutation import imported, sources
+from ..checks.trial import Inputs
+from ..executor import Simulator
+from ..problem import Problem
+from ..simulator import Probed
+from ..stages import Stage
+from . import exercise
+from .exercise import Answer
+from .spec import Exercise, Lesson, Wanted
+
+__all__ = ["Divergence", "find"]
+
+LABEL = "region"
+PROBE = "_flashcore_probe"
+NOISE = 1e-4  # of the largest value: far above the rounding of float32, far below a mistake
+PLACES = ("b", "h", "row", "first_key", "warp", "lane", "col")  # names that say where a lane is
+MAX_TURNS = 10_000
+Values = list["Visit"]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first difference. `where` and `look` are sentences; `line` is the line of the answer's module that
+    last sets the value, None where none does."""
+
+    expression: str
+    where: str
+    look: str
+    line: int | None
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One arrival at the region's end: every value is [..., lanes] or None; `places` name -> one a lane."""
+
+    number: int
+    active: np.ndarray
+    values: tuple[np.ndarray | None, ...]
+    places: dict[str, np.ndarray]
+
+
+def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
+    """Run the answer and the solution on the same input and compare what `Exercise.wanted` names, in order.
+
+    None where the exercise names nothing that the answer has, or where nothing differs.
+    """
+    if answer.first is None or answer.last is None:
+        return None
+    known = _names(answer.text)
+    solution = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise.file).text)
+    wanted = [w for w in lesson.exercise.wanted if _names(w.expression) <= known]
+    if not wanted:
+        return None
+    places = [name for name in PLACES if _is_outside(name, lesson.exercise)] if lesson.number else ["row"]
+    theirs = _values(lesson, answer, wanted, places, inputs)
+    ours = _values(lesson, solution, wanted, places, inputs)
+    if not theirs:
+        return Divergence("", "No thread of your kernel comes to the end of the region.", "", None)
+    for pair in zip(theirs, ours, strict=False):
+        for index in range(len(wanted)):
+            found = _compare(*(visit.values[index] for visit in pair), pair[1].active)
+            if found is not None:
+                return _told(lesson, answer, wanted, index, theirs, ours, pair, found)
+    return None
+
+
+def _names(text: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} | {
+        node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arg)
+    }
+
+
+def _is_outside(name: str, task: Exercise) -> bool:
+    """Is this name set in the exercise's function before the region?"""
+    text, found = exercise.source_text(task.file), exercise.region(task.file)
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, ast.FunctionDef) or not (
+            function.lineno < found.first_line <= (function.end_lineno or 0)
+        ):
+            continue
+        for node in ast.walk(function):
+            is_set = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+            if (is_set and node.lineno < found.first_line) or (
+                isinstance(node, ast.arg) and node.arg == name
+            ):
+                return True
+    return False
+
+
+# Reading the values
+
+
+def _values(
+    lesson: Lesson, answer: Answer, wanted: Sequence[Wanted], places: list[str], inputs: Inputs
+) -> Values:
+    expressions = [w.expression for w in wanted]
+    if lesson.exercise.stage == 0:
+        return _of_python(lesson, answer, expressions, places, inputs)
+    call = f'{PROBE}("{LABEL}", {", ".join([*expressions, *places])})'
+    text = _at_the_end(lesson, answer, [call])
+    text += f"\n\nfrom flashcore_numba.simulator import probe as {PROBE}\n"
+    texts, main = sources(lesson.exercise.stage)
+    texts[lesson.exercise.file] = text
+    with imported(texts, main) as stage:
+        executor = Simulator(max_turns=MAX_TURNS, races=False, ops=False)
+        _launch(stage, lesson.exercise.variant, inputs, executor)
+    count = len(expressions)
+    return [
+        Visit(
+            probed.visit,
+            probed.active,
+            probed.values[:count],
+            {n: v for n, v in zip(places, probed.values[count:], strict=True) if v is not None}
+            | {"block": probed.block, "thread": probed.thread},
+        )
+        for launch in executor.launches
+        for probed in launch.probes
+        if isinstance(probed, Probed) and probed.label == LABEL
+    ]
+
+
+def _of_python(
+    lesson: Lesson, answer: Answer, expressions: list[str], places: list[str], inputs: Inputs
+) -> Values:
+    """Lesson 00 runs in Python: its values are kept by a line of Python."""
+    names = ", ".join([*expressions, *places])
+    text = _at_the_end(lesson, answer, [f"{PROBE}.append([{PROBE}_copy(value) for value in ({names},)])"])
+    text += f"\n\nfrom copy import copy as {PROBE}_copy\n\nSTAGE.launch.kept = {PROBE} = []\n"
+    texts, main = sources(lesson.exercise.stage)
+    texts[lesson.exercise.file] = text
+    with imported(texts, main) as stage:
+        _launch(stage, None, inputs, None)
+        kept = stage.launch.kept  # type: ignore[attr-defined]
+    visits = []
+    for number, row in enumerate(kept):
+        values = tuple(_flat(value) for value in row[: len(expressions)])
+        lanes = np.ones(1, bool)
+        visits.append(Visit(number, lanes, values, {"row": np.array([row[len(expressions)]])}))
+    return visits
+
+
+def _flat(value: Any) -> np.ndarray | None:
+    """A number or a vector of Python as [elements, 1]: one lane."""
+    try:
+        return np.asarray(value, np.float64).reshape(-1, 1)
+    except (TypeError, ValueError):
+        return None
+
+
+def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
+    """The module's text with lines added where the region ends."""
+    assert answer.last is not None
+    every = answer.text.splitlines()
+    indent = " " * exercise.region(lesson.exercise.file).indent
+    every[answer.last : answer.last] = [indent + line for line in lines]
+    return "\n".join(every)
+
+
+def _launch(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
+    out = np.zeros(x.q.shape, np.float16)
+    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
+    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
+
+
+# Comparing
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Which lanes differ; `got` and `expected` [..., lanes], None where there is no value."""
+
+    lanes: np.ndarray
+    got: np.ndarray | None
+    expected: np.ndarray
+
+
+def _compare(got, expected, active) -> _Found | None:
+    if expected is None:
+        return None
+    if got is None or got.shape != expected.shape:
+        return _Found(active.copy(), got, expected)
+    with np.errstate(all="ignore"):
+        numbers = expected[..., active]
+        finite = np.abs(numbers[np.isfinite(numbers)])
+        allowed = NOISE * max(float(finite.max(initial=0)), 1e-6)
+        same = (got == expected) | (np.isnan(got) & np.isnan(expected)) | (np.abs(got - expected) <= allowed)
+    bad = ~same
+    while bad.ndim > 1:
+        bad = bad.any(axis=0)
+    bad &= active
+    return _Found(bad, got, expected) if bad.any() else None
+
+
+# Telling
+
+
+def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> Divergence:
+    what = wanted[index]
+    lane = int(np.flatnonzero(found.lanes)[0])
+    visit = pair[1]
+    several = max(v.number for v in ours) > 0
+    place = _place(lesson, visit, lane, several)
+    number, component = _pick(found, lane)
+    shown = "has no value" if found.got is None else f"is {_number(found.got, component, lane)}"
+    if found.got is not None and found.got.shape != found.expected.shape:
+        shown = f"has {found.got.shape[0]} elements, not {found.expected.shape[0]}"
+        text = f"`{what.expression}` ({what.meaning}) {shown}"
+    else:
+        at = f" at element {component[0]}" if component else ""
+        text = f"`{what.expression}` ({what.meaning}){at} {shown}, expected {number}"
+    where = f"Where the region ends, {place}: {text}."
+    agree = [w.expression for w in wanted[:index]]
+    if agree:
+        where += f" {_listed(agree)} {'is' if len(agree) == 1 else 'are'} right there."
+    if visit.number > 0 and several and lesson.number:
+        where += f" Up to the tile before, all of {_listed([w.expression for w in wanted])} was right."
+    look = _relation(wanted, index, pair, found, _before(ours, visit))
+    line = _last_set(answer, what.expression)
+    if line is None and "[" not in what.expression:
+        look = f"Your answer never changes `{_base(what.expression)}`. {look}".strip()
+    return Divergence(what.expression, where, look, line)
+
+
+def _pick(found: _Found, lane: int) -> tuple[str, tuple[int, ...]]:
+    """The expected number at the first component that differs, and that component."""
+    expected = found.expected[..., lane]
+    if expected.ndim == 0:
+        return _shown(float(expected)), ()
+    if found.got is None or found.got.shape != found.expected.shape:
+        return "", ()
+    with np.errstate(all="ignore"):
+        error = np.nan_to_num(np.abs(found.got[..., lane] - expected), nan=np.inf)
+    component = tuple(int(i) for i in np.unravel_index(error.argmax(), error.shape))
+    if expected.size == 1:
+        return _shown(float(expected[component])), ()
+    return _shown(float(expected[component])), component
+
+
+def _number(values: np.ndarray, component: tuple[int, ...], lane: int) -> str:
+    value = values[..., lane]
+    return _shown(float(value[component] if component else value.reshape(-1)[0]))
+
+
+def _shown(value: float) -> str:
+    return f"{value:.5g}"
+
+
+def _listed(names: list[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" and {quoted[-1]}"
+
+
+def _place(lesson: Lesson, visit: Visit, lane: int, several: bool) -> str:
+    at = {name: int(np.broadcast_to(v, len(visit.active))[lane]) for name, v in visit.places.items()}
+    if lesson.exercise.stage == 0:
+        return f"for query row {at['row']}"
+    parts = []
+    if several:
+        keys = f" (keys from {at['first_key']})" if "first_key" in at else ""
+        parts.append(f"in K/V tile {visit.number}{keys}")
+    if at.get("b") or at.get("h"):
+        parts.append(f"batch {at.get('b', 0)}, head {at.get('h', 0)}")
+    if "row" in at:
+        parts.append(f"query row {at['row']}")
+    if "lane" in at:
+        parts.append(f"lane {at['lane']}")
+    elif "col" in at:
+        parts.append(f"thread {at['thread']} (column {at['col']})")
+    return ", ".join(parts)
+
+
+def _before(ours: Values, visit: Visit) -> Visit | None:
+    """The visit of the same lanes one turn earlier."""
+    earlier = [
+        v
+        for v in ours
+        if v.number == visit.number - 1 and np.array_equal(v.places.get("block"), visit.places.get("block"))
+    ]
+    return earlier[-1] if earlier else None
+
+
+def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
+    """What the wrong value has to do with the right one, in a sentence, or nothing."""
+    if found.got is None or found.got.shape != found.expected.shape:
+        return ""
+    active = pair[1].active
+    got, expected = found.got[..., active].ravel(), found.expected[..., active].ravel()
+    lanes = found.got[..., found.lanes]
+    if np.isnan(lanes).any():
+        return "It is NaN: 0 / 0, inf - inf, 0 * inf, or memory that was never written."
+    if np.isposinf(lanes).any():
+        return "It is infinite: an exponential whose exponent is far above 0, or a division by 0."
+    if before is not None and _alike(found.got[..., active], before.values[index], active):
+        return "It still has the value that it had before this tile."
+    if not got.any():
+        return "It is 0 in every lane."
+    spread = _spread(found, active)
+    if spread:
+        return spread
+    sentence = _factor(got, expected)
+    if sentence:
+        return sentence
+    for other, what in enumerate(wanted):
+        if other != index and _alike(found.got[..., active], pair[1].values[other], active):
+            return f"It holds what `{what.expression}` should be."
+    if before is not None and index < len(before.values):
+        for other, what in enumerate(wanted):
+            if _alike(found.got[..., active], before.values[other], active):
+                return f"It holds what `{what.expression}` was one tile earlier."
+    count, total = int(found.lanes.sum()), int(active.sum())
+    if count < total:
+        return f"{count} of {total} threads that come there have a wrong value."
+    return ""
+
+
+def _alike(got: np.ndarray, other: np.ndarray | None, active: np.ndarray) -> bool:
+    if other is None or other[..., active].shape != got.shape:
+        return False
+    return np.allclose(got, other[..., active], rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def _spread(found: _Found, active: np.ndarray) -> str:
+    """Do the lanes of a warp agree where they should differ, or differ where they should agree?"""
+    got, expected = found.got, found.expected
+    if got is None or got.ndim != 1 or len(got) % 32:
+        return ""
+    whole = active.reshape(-1, 32).all(1)
+    mine, right = got.reshape(-1, 32)[whole], expected.reshape(-1, 32)[whole]
+    if not len(mine):
+        return ""
+    with np.errstate(all="ignore"):
+        mine_same = bool((np.isclose(mine, mine[:, :1], rtol=1e-5) | (mine == mine[:, :1])).all())
+        right_same = bool((np.isclose(right, right[:, :1], rtol=1e-5) | (right == right[:, :1])).all())
+    if right_same and not mine_same:
+        return "All 32 lanes of a warp should hold the same value; yours hold different ones."
+    if mine_same and not right_same:
+        return "Each lane should hold a value of its own; yours hold one value in the whole warp."
+    return ""
+
+
+def _factor(got: np.ndarray, expected: np.ndarray) -> str:
+    finite = np.isfinite(got) & np.isfinite(expected)
+    got, expected = got[finite], expected[finite]
+    large = np.abs(expected) > 1e-3 * np.abs(expected).max(initial=0)
+    if large.sum() < 2:
+        return ""
+    ratio = got[large] / expected[large]
+    factor = float(np.median(ratio))
+    if factor != 0 and np.allclose(ratio, factor, rtol=1e-3) and abs(factor - 1) > 1e-3:
+        if math.isclose(factor, -1, rel_tol=1e-3):
+            return "It has the wrong sign."
+        names = {
+            8.0: "sqrt(D)",
+            1 / 8: "1 / sqrt(D)",
+            1 / 64: "the scale twice",
+            math.log2(math.e): "log2(e)",
+        }
+        known = next(
+            (f", {name}" for value, name in names.items() if math.isclose(factor, value, rel_tol=1e-3)), ""
+        )
+        return f"It is {factor:.4g} times what it should be in every lane{known}."
+    difference = got - expected
+    if np.allclose(difference, difference[0], rtol=1e-3, atol=1e-6):
+        return f"It is off by the same {difference[0]:.4g} in every lane."
+    return ""
+
+
+def _base(expression: str) -> str:
+    match = re.match(r"\w+", expression)
+    return match[0] if match else expression
+
+
+def _last_set(answer: Answer, expression: str) -> int | None:
+    """The last line of the region that gives the value of an expression something new."""
+    name, found = _base(expression), None
+    for node in ast.walk(ast.parse(answer.text)):
+        line = getattr(node, "lineno", None)
+        if line is None or not answer.inside(line) or answer.first is None:
+            continue
+        target = node
+        if isinstance(node, ast.Subscript | ast.Name) and isinstance(node.ctx, ast.Store):
+            while isinstance(target, ast.Subscript):
+                target = target.value
+            if isinstance(target, ast.Name) and target.id == name:
+                found = max(found or 0, line)
+    return found

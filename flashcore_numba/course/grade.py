@@ -1,0 +1,358 @@
+"""The check of one answer, in the process that runs it: cases, properties, counters, and where it errs."""
+
+import re
+import secrets
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from ..bench.shapes import parse
+from ..checks import runner
+from ..checks.bounds import judge, reference
+from ..checks.cases import normal
+from ..checks.mutation import MutationError, imported, sources
+from ..checks.trial import Failed, Inputs, Trial
+from ..executor import Simulator
+from ..problem import Problem
+from ..stages import Stage
+from ..stages.find import find
+from . import divergence
+from .exercise import Answer
+from .screen import screen
+from .spec import Gate, Lesson
+from .verdict import CheckResult, GateResult, Item
+
+__all__ = ["check", "loaded", "stage_of"]
+
+FIRST = "small 1x2x64x64, seed 0"  # whole tiles, no mask: a mistake shows in its simplest form
+# Inputs of the whole check that find nothing here which their neighbours do not find too.
+LEFT_OUT = r"seed (0|12345)$|^(mission|large) |^ragged 31$|^one row, 127"
+MAX_TURNS = 10_000
+Step = Callable[[int, int, str], None]
+
+ADVICE = {
+    "race": "Two threads touch one element and no barrier orders them: who may still write when the "
+    "other reads, and who may still read when the next write comes?",
+    "barrier": "All threads of a block have to come to the same barrier: it may not stand where only "
+    "some of them go.",
+    "memory": "Compare the index with the array's shape, at the last rows and keys above all, and ask "
+    "who wrote the element before it is read.",
+    "warp": "All 32 lanes have to take part in a shuffle: it may not stand where only some of them go.",
+    "hang": "Look at what ends the loop, and whether each turn brings it nearer.",
+    "unwritten": "Follow one of these elements back: what should have been written, by which thread?",
+    "guard": "An index runs past the end of a row, or an input is written to.",
+}
+
+
+@contextmanager
+def loaded(lesson: Lesson, answer: Answer) -> Iterator[Stage]:
+    """The lesson's stage with the answer in it, while the context is open. Raises MutationError."""
+    texts, main = sources(lesson.exercise.stage)
+    texts[lesson.exercise.file] = answer.text
+    with imported(texts, main) as stage:
+        yield stage
+
+
+def stage_of(lesson: Lesson) -> Stage:
+    """The stage whose region the lesson's exercise is."""
+    if lesson.exercise.stage == 0:
+        from ..stages.stage00_three_loops import STAGE
+
+        return STAGE
+    return find(lesson.exercise.stage)
+
+
+def check(
+    lesson: Lesson, answer: Answer, seed: int | None = None, step: Step = lambda *_: None
+) -> CheckResult:
+    """Judge an answer in this process, which it may harm: `judge.run` does it in another one.
+
+    seed: of the random inputs, fresh when None. step(done, total, label) is called before each part. Raises
+    ArgumentError for a whole file of something else.
+    """
+    start = time.perf_counter()
+    finding = screen(lesson, answer)
+    if finding is not None:
+        look = lesson.exercise.task.strip() if finding.status == "empty" else finding.look
+        result = CheckResult(lesson.number, finding.status, finding.what, look=look)
+        if finding.line is not None and finding.status != "empty":
+            result = _at(result, answer, finding.line)
+        return replace(result, seconds=time.perf_counter() - start)
+    seed = secrets.randbits(31) if seed is None else seed
+    try:
+        with loaded(lesson, answer) as stage:
+            result = _Grading(lesson, answer, stage, seed, step).result()
+    except MutationError as error:
+        result = _not_loaded(lesson, answer, error.__cause__ or error)
+    return replace(result, seed=seed, seconds=time.perf_counter() - start)
+
+
+def _at(result: CheckResult, answer: Answer, line: int) -> CheckResult:
+    """The result with a line of the answer named, when it is one of the answer's."""
+    where = f"In {answer.place(line)}: `{answer.source(line)}`."
+    number = answer.number(line) if answer.inside(line) or not answer.is_cell else None
+    return replace(result, where=where, line=number, line_text=answer.source(line))
+
+
+def _not_loaded(lesson: Lesson, answer: Answer, error: BaseException) -> CheckResult:
+    line = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if PurePath(frame.filename).stem == lesson.exercise.file:
+            line = frame.lineno
+    if isinstance(error, SyntaxError):
+        line = error.lineno
+    what = f"The file cannot be imported: {type(error).__name__}: {error}"
+    result = CheckResult(lesson.number, "failed", what, kind="error")
+    return result if line is None else _at(result, answer, line)
+
+
+class _Grading:
+    """One answer under check."""
+
+    def __init__(self, lesson: Lesson, answer: Answer, stage: Stage, seed: int, step: Step) -> None:
+        self.lesson, self.answer, self.stage, self.seed, self.step = lesson, answer, stage, seed, step
+        self.variant = lesson.exercise.variant
+        self.trial = Trial(stage, self.variant)
+        names = [name for name in runner.names(stage) if not re.search(LEFT_OUT, name)]
+        self.names = [FIRST, *names]
+        self.items: list[Item] = []
+        self.gates: list[GateResult] = []
+        self.total = len(self.names) + len(lesson.exercise.gates) + 1
+
+    def result(self) -> CheckResult:
+        failure = self._run_cases() or self._run_gates() or self._compile()
+        margins = [item.margin for item in self.items if item.margin is not None and np.isfinite(item.margin)]
+        done = {"items": tuple(self.items), "gates": tuple(self.gates), "margin": min(margins, default=None)}
+        if failure is not None:
+            return replace(failure, **done)
+        inputs = f"Right on all {len(self.items)} checks"
+        gates = f", and {len(self.gates)} of {len(self.gates)} gates are met" if self.gates else ""
+        what = f"{inputs}{gates}."
+        return CheckResult(self.lesson.number, "passed", what, notes=self._notes(), **done)
+
+    def _step(self, label: str) -> None:
+        self.step(len(self.items) + len(self.gates), self.total, label)
+
+    def _failed(self, what: str, where: str = "", look: str = "", **more: Any) -> CheckResult:
+        return CheckResult(self.lesson.number, "failed", what, where, look, **more)
+
+    # Cases and properties
+
+    def _run_cases(self) -> CheckResult | None:
+        for name in self.names:
+            self._step(name)
+            report = runner.check_stage(self.stage, self.variant, seed=self.seed, names=[name])
+            for found in report.results:
+                margin = found.margin if found.margin is not None and np.isfinite(found.margin) else None
+                text = self._own_lines(found.message)
+                self.items.append(Item(found.name, found.passed, found.kind, text, found.seconds, margin))
+                if not found.passed:
+                    return self._explained(found)
+        return None
+
+    def _explained(self, found: runner.CaseResult) -> CheckResult:
+        """The three parts of the message on one failure."""
+        if found.kind == "error":
+            return self._raised(found)
+        if found.kind in ("value", "property", "unwritten") and not self._reported(found.message):
+            return self._wrong_value(found)
+        place = self._line(found.message)
+        what = f"On {self._case(found.name)}: {self._own_lines(found.message)}"
+        result = self._failed(what, look=ADVICE.get(found.kind, ""), kind=found.kind)
+        return result if place is None else _at(result, self.answer, place)
+
+    def _case(self, name: str) -> str:
+        return f'the input "{re.sub(r", seed 0$", "", name)}"'
+
+    def _reported(self, message: str) -> bool:
+        """Is this a report of the simulator, which names a line?"""
+        return re.match(r"[a-z -]+: \w+\.py:\d+ `", message) is not None
+
+    def _line(self, message: str) -> int | None:
+        """The first line of the exercise's file that a message names, one of the region before others."""
+        file = re.escape(self.lesson.exercise.file)
+        lines = [int(n) for n in re.findall(rf"\b{file}\.py:(\d+)", message)]
+        if lines:
+            lines += [int(n) for n in re.findall(r"\bline (\d+)", message)]
+        inside = [line for line in lines if self.answer.inside(line)]
+        return next(iter(inside + lines), None)
+
+    def _own_lines(self, message: str) -> str:
+        """The message with lines counted as the author of the answer counts, and no folder."""
+        message = re.sub(r"(?<![\w/])[\w/.-]*/(\w+\.py)", r"\1", message)
+        file = self.lesson.exercise.file
+        about_it = f"{file}.py:" in message
+
+        def named(match: re.Match) -> str:
+            return self.answer.place(int(match[1]))
+
+        def bare(match: re.Match) -> str:
+            line = int(match[1])
+            return self.answer.place(line) if self.answer.inside(line) else match[0]
+
+        if about_it:
+            message = re.sub(r"(?<!of )\bline (\d+)\b(?! of )", bare, message)
+        return re.sub(rf"\b{re.escape(file)}\.py:(\d+)", named, message)
+
+    def _raised(self, found: runner.CaseResult) -> CheckResult:
+        message = self._own_lines(found.message)
+        place = self._line(found.message)
+        what, look = f"It cannot run: {message}", ""
+        if "before its first assignment" in message:
+            what = "A variable is used before it has a value."
+            look = "Every way through the code has to set it first, also for the lanes that skip an `if`."
+        elif "does not know" in message:
+            unknown = re.search(r"does not know (.*)$", message, re.DOTALL)
+            what = f"A kernel cannot have {unknown[1]}" if unknown else what
+            what = f"{what}."
+        elif "MemoryError" in message:
+            what, look = (
+                "It needs more memory than a check may use.",
+                "Look at the size of the arrays it makes.",
+            )
+        elif "RecursionError" in message:
+            what, look = "A function calls itself without end.", "A kernel has loops for that."
+        result = self._failed(what, look=look, kind="error")
+        return result if place is None else _at(result, self.answer, place)
+
+    def _wrong_value(self, found: runner.CaseResult) -> CheckResult:
+        message, _, cause = found.message.partition(". Likely: ")
+        if not cause:
+            message, _, cause = found.message.partition(". Wrong ")
+            cause = f"Wrong {cause}" if cause else ""
+        else:
+            cause = f"Likely: {cause}"
+        what = f"On {self._case(found.name)}: {message.rstrip('.')}."
+        right, wrong = self._which_are_right()
+        if right and wrong:
+            what += f" Right: {'; '.join(right)}. Wrong: {'; '.join(wrong)}."
+        where = self._first_difference(found, next(iter(wrong.values()), None))
+        look = " ".join(
+            part for part in (where.look if where else "", cause and f"{cause.rstrip('.')}.") if part
+        )
+        if where is None:
+            return self._failed(what, look=look, kind=found.kind)
+        text = where.where
+        if where.line is not None:
+            text += f" It is set last in {self.answer.place(where.line)}: `{self.answer.source(where.line)}`."
+            return self._failed(what, text, look, kind=found.kind, line=self.answer.number(where.line),
+                                line_text=self.answer.source(where.line))  # fmt: skip
+        return self._failed(what, text, look, kind=found.kind)
+
+    def _which_are_right(self) -> tuple[dict[str, Inputs], dict[str, Inputs]]:
+        """Simple inputs that the answer gets right, and those that it gets wrong."""
+        rng = np.random.default_rng(self.seed)
+        inputs = {
+            "whole tiles, no mask": normal(rng, 1, 1, 64, 64, 64),
+            "70 keys, so the last tile is not full": normal(rng, 1, 1, 64, 70, 64),
+            "33 rows, so the last block is not full": normal(rng, 1, 1, 33, 64, 64),
+            "the causal mask": normal(rng, 1, 1, 64, 64, 64, causal=True),
+            "several heads and batches": normal(rng, 2, 2, 32, 64, 64),
+            "D = 128": normal(rng, 1, 1, 32, 32, 128),
+        }
+        right, wrong = {}, {}
+        for name, x in inputs.items():
+            try:
+                passed = judge(self.trial(x).out, reference(x.q, x.k, x.v, x.causal, x.scale)).passed
+            except (Failed, Exception):
+                passed = False
+            (right if passed else wrong)[name] = x
+        return right, wrong
+
+    def _first_difference(
+        self, found: runner.CaseResult, simple: Inputs | None
+    ) -> divergence.Divergence | None:
+        inputs = simple or runner.inputs(self.stage, found.name, self.seed)
+        if inputs is None:
+            inputs = normal(np.random.default_rng(self.seed), 1, 1, 70, 33, 64, causal=True)
+        try:
+            return divergence.find(self.lesson, self.answer, inputs)
+        except Exception:  # it explains a failure that is certain; without it the message is shorter
+            return None
+
+    # Counters
+
+    def _run_gates(self) -> CheckResult | None:
+        launches: dict[str, list] = {}
+        for gate in self.lesson.exercise.gates:
+            self._step(f"counting {gate.what}")
+            if gate.shape not in launches:
+                launches[gate.shape] = self._launches(gate)
+            value = float(gate.value(launches[gate.shape]))
+            passed = value <= gate.bar
+            text = "" if passed else self._gate_text(gate, value)
+            self.gates.append(
+                GateResult(gate.what, value, gate.before, gate.right, gate.bar, passed, gate.shape, text)
+            )
+        missed = [gate for gate in self.gates if not gate.passed]
+        if not missed:
+            return None
+        advice = next(g.advice for g in self.lesson.exercise.gates if g.what == missed[0].what)
+        return self._failed(missed[0].message, look=advice, kind="gate")
+
+    def _launches(self, gate: Gate) -> list:
+        problem, out, lse = _problem(parse(gate.shape).inputs(np.random.default_rng(self.seed)), self.stage)
+        executor = Simulator(max_turns=MAX_TURNS)
+        self.stage.launch(problem, out, executor, lse=lse, variant=self.variant)
+        return executor.launches
+
+    @staticmethod
+    def _gate_text(gate: Gate, value: float) -> str:
+        return (
+            f"The answers are right, but a counter is too high: {gate.what} at {gate.shape} is {value:,.6g}; "
+            f"the stage before had {gate.before:,.6g}, the solution has {gate.right:,.6g}, the bar is "
+            f"{gate.bar:,.6g}."
+        )
+
+    # The compiler
+
+    def _compile(self) -> CheckResult | None:
+        """Compile where CUDA's compiler is installed: the simulator takes some Python that Numba does not."""
+        from ..compiler import Compiler, why_not
+
+        if self.lesson.exercise.stage == 0 or why_not() is not None:
+            return None
+        self._step("compiling for compute capability 9.0")
+        problem, out, lse = _problem(parse("1x1x64x64").inputs(np.random.default_rng(0)), self.stage)
+        try:
+            self.stage.launch(problem, out, Compiler((9, 0)), lse=lse, variant=self.variant)
+        except Exception as error:
+            return self._not_compiled(error)
+        return None
+
+    def _not_compiled(self, error: Exception) -> CheckResult:
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        lines = [
+            int(n) for n in re.findall(rf'{re.escape(self.lesson.exercise.file)}\.py", line (\d+)', text)
+        ]
+        lines += [int(n) for n in re.findall(rf"{re.escape(self.lesson.exercise.file)}\.py \((\d+)\)", text)]
+        inside = [line for line in lines if self.answer.inside(line)]
+        reason = next((part.strip() for part in text.splitlines()[1:] if part.strip()), text.splitlines()[0])
+        what = f"The simulator runs it, but Numba's compiler does not take it: {reason}"
+        look = "Every variable of a kernel has one type, and only what Numba knows compiles."
+        result = self._failed(what, look=look, kind="error")
+        return _at(result, self.answer, inside[-1]) if inside else result
+
+    def _notes(self) -> tuple[str, ...]:
+        from ..compiler import why_not
+
+        reason = why_not()
+        if self.lesson.exercise.stage == 0:
+            return ()
+        return (
+            ("Compiled for compute capability 9.0.",)
+            if reason is None
+            else (f"Not compiled here: {reason}.",)
+        )
+
+
+def _problem(qkv: tuple, stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
+    q, k, v = qkv
+    out = np.full(q.shape, np.nan, np.float16)
+    return Problem(q, k, v), out, np.full(q.shape[:3], np.nan, np.float32) if stage.returns_lse else None

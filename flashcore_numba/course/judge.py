@@ -1,0 +1,167 @@
+"""Runs an answer in a process of its own, which may be endless, greedy or hostile, and says how it ended."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..problem import ArgumentError
+
+__all__ = ["DEFAULT_TIME_LIMIT", "run", "supervise"]
+
+DEFAULT_TIME_LIMIT = 60.0  # seconds
+KEPT_OUTPUT = 4_000  # characters of what an answer printed
+LARGEST_RESULT = 32 * 1024 * 1024  # bytes
+CHUNK = 65_536
+PACKAGES = Path(__file__).parents[2]
+Progress = Callable[[int, int, str], None]
+
+
+def run(
+    job: Mapping[str, Any], time_limit: float = DEFAULT_TIME_LIMIT, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Do a job on an answer in a child process.
+
+    job: {"job": "check", "watch" or "measure", "lesson": 5} and either "answer", the region's lines, or
+    "file": {"name", "text"}, or neither for the stage itself; "watch" takes "figure", a name of the lesson's
+    figures. time_limit: seconds. progress(done, total, label) is called from this process.
+
+    Returns a dict with "status", a key of `verdict.STATUSES` or "done"; "result", what the job made (of
+    "check" a `CheckResult.as_dict()`, of "watch" a figure's, None when it did not end); "printed", the first
+    characters of what the answer printed; "last", the label of the last step begun; "why", a sentence when
+    there is no result. Raises ArgumentError for a job that is none, or whose file cannot be judged.
+    """
+    if not isinstance(time_limit, int | float) or not 0 < time_limit < 86_400:
+        raise ArgumentError(f"time_limit: {time_limit!r} is no number of seconds between 0 and 86400")
+    command = [sys.executable, "-P", "-m", "flashcore_numba.course.child"]
+    reply = supervise(command, {**job, "time_limit": time_limit}, time_limit, progress)
+    if "argument_error" in reply:
+        raise ArgumentError(reply["argument_error"])
+    return reply
+
+
+def supervise(
+    command: Sequence[str], job: Mapping[str, Any], time_limit: float, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Run `command` with the job as JSON on its standard input and a pipe for JSON lines, whose number is its
+    last argument. Whatever it does, it and its children are gone when this returns."""
+    reader, writer = os.pipe()
+    start = time.monotonic()
+    path = os.pathsep.join(filter(None, (str(PACKAGES), os.environ.get("PYTHONPATH"))))
+    try:
+        with tempfile.TemporaryFile() as stdin:  # a pipe would fill up when nobody reads it
+            stdin.write(json.dumps(job).encode())
+            stdin.seek(0)
+            process = subprocess.Popen(
+                [*command, str(writer)],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(writer,),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    child = _Child(process, reader, progress)
+    try:
+        ended = child.listen(start + time_limit)
+    finally:
+        child.end()
+    return child.reply(ended, time_limit)
+
+
+class _Child:
+    """A running child: what it says on its pipe, and what it prints."""
+
+    def __init__(self, process: subprocess.Popen, reader: int, progress: Progress | None) -> None:
+        self.process, self.reader, self.progress = process, reader, progress
+        self.pending, self.result, self.last = b"", None, ""
+        self.printed: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+        self.too_large = False
+
+    def listen(self, deadline: float) -> bool:
+        """Read until the child has a result or is gone; False at the deadline."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.reader, selectors.EVENT_READ, "result")
+            for name in self.printed:
+                selector.register(getattr(self.process, name), selectors.EVENT_READ, name)
+            while selector.get_map():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                for key, _ in selector.select(min(left, 1.0)):
+                    data = os.read(key.fd, CHUNK)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                        if key.data == "result":
+                            return True
+                    elif key.data == "result":
+                        if self._take(data):
+                            return True
+                    else:
+                        self.printed[key.data] = (self.printed[key.data] + data)[:KEPT_OUTPUT]
+        return True
+
+    def _take(self, data: bytes) -> bool:
+        """Read whole lines; True when there is a result, or never will be."""
+        self.pending += data
+        *lines, self.pending = self.pending.split(b"\n")
+        self.too_large = len(self.pending) > LARGEST_RESULT
+        for line in lines:
+            message = json.loads(line)
+            if "result" in message or "argument_error" in message:
+                self.result = message
+                return True
+            done, total, self.last = message["step"]
+            if self.progress is not None:
+                self.progress(done, total, self.last)
+        return self.too_large
+
+    def end(self) -> None:
+        """Nothing of the child's process group is left after this."""
+        if self.process.poll() is None and self.result is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to leave: let it say how
+                self.process.wait(0.2)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.reader)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def reply(self, ended: bool, time_limit: float) -> dict[str, Any]:
+        printed = b"".join(self.printed.values()).decode(errors="replace").strip()
+        common = {"printed": printed[:KEPT_OUTPUT], "last": self.last, "result": None}
+        if self.result is not None:
+            return common | self.result
+        if not ended:
+            why = f"It had not ended after {time_limit:g} s"
+            return common | {
+                "status": "timeout",
+                "why": f"{why}, in: {self.last}." if self.last else f"{why}.",
+            }
+        return common | {"status": "crashed", "why": self._how_it_ended()}
+
+    def _how_it_ended(self) -> str:
+        code = self.process.returncode
+        at = f" in: {self.last}" if self.last else ""
+        if self.too_large:
+            return f"It sent more than {LARGEST_RESULT} bytes{at}."
+        if code == -signal.SIGXCPU or code == -signal.SIGKILL:
+            return f"The process was killed{at}: it used more memory or processor time than it may."
+        if code < 0:
+            return f"The process was ended by signal {-code} ({signal.Signals(-code).name}){at}."
+        return f"The process left with exit status {code} before the check was over{at}."

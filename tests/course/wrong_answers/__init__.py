@@ -1,0 +1,33 @@
+"""Wrong answers that learners write, one module a lesson: `lessonNN.WRONG`, at least five."""
+
+from dataclasses import dataclass
+
+from flashcore_numba.course import exercise
+
+__all__ = ["Wrong", "text_of"]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong answer, made from the solution.
+
+    edits: (old, new) pairs; each `old` occurs once in the region's own text. says: regular expressions that
+    the message must match. line: the stripped text of the answer's line that the message must point at; ""
+    where no line can be named.
+    """
+
+    name: str
+    mistake: str
+    edits: tuple[tuple[str, str], ...]
+    says: tuple[str, ...]
+    line: str = ""
+
+
+def text_of(wrong: Wrong, file: str) -> str:
+    """The answer of a wrong one, as a learner hands it in."""
+    text = exercise.region(file).text
+    for old, new in wrong.edits:
+        count = text.count(old)
+        assert count == 1, f"{wrong.name}: {old!r} occurs {count} times in the region of {file}"
+        text = text.replace(old, new)
+    return text
