@@ -1,11 +1,13 @@
 # `make ladder` is the main job, `make test` runs every test. Each makes .venv first when there is none.
-# PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to flashcore, pytest or JupyterLab.
+# PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to flashcore, pytest or JupyterLab; N=5 names a
+# lesson.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
+N ?=
 JOBS ?= 4
 BIN := .venv/bin
 
@@ -21,6 +23,8 @@ CUDA := $(if $(FOUND),$(shell "$(FOUND)" .ci/cuda_extra.py))
 comma := ,
 space := $() $()
 TOOLS := $(or $(CUDA),compiler)
+# The tests in a browser run where there is one; BROWSER_TESTS=yes makes its absence an error.
+BROWSER_TESTS ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 READY := .venv/.ready$(CUDA:%=-%)
 READY_TEST := .venv/.ready-$(TOOLS)-dev
 READY_LAB := .venv/.ready-$(TOOLS)-notebooks
@@ -43,7 +47,8 @@ endef
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
 	@echo "make test      every test that this machine can run, style included"
-	@echo "make lab       open JupyterLab; make lab-env only prepares it"
+	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
+	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
@@ -51,12 +56,21 @@ ladder: $(READY)
 
 test: $(READY_TEST)
 	@$(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
+ifneq ($(BROWSER_TESTS),)
+	@$(BIN)/python -m pytest -m browser --durations 10 $(ARGS)
+else
+	@echo "flashcore: no Chromium, so the tests in a browser did not run (on Debian: apt install chromium)"
+endif
 ifneq ($(CUDA),)
 	@$(BIN)/python -m pytest -m gpu --durations 10 $(ARGS)
 endif
 
 lab: $(READY_LAB)
-	@$(BIN)/python -m jupyterlab $(ARGS)
+	@$(BIN)/python -m flashcore_numba lab $(N) -- $(ARGS)
+
+lessons: $(READY_LAB)
+	@$(BIN)/python -m flashcore_numba lessons $(ARGS)
+	@$(BIN)/python -m flashcore_numba lessons --check
 
 lab-env: $(READY_LAB)
 
@@ -73,4 +87,4 @@ $(READY_TEST): pyproject.toml constraints.txt
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)
 
-.PHONY: help ladder test lab lab-env clean
+.PHONY: help ladder test lab lab-env lessons clean

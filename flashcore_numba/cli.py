@@ -126,6 +126,21 @@ def build_parser() -> argparse.ArgumentParser:
     readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
     readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
     add("course", _course, "show the lessons and what is done of them", stages=None)
+    what = "open JupyterLab at a lesson, in your own copy under workspace/"
+    lab = commands.add_parser(
+        "lab",
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        usage="flashcore lab [-h] [--again] [N] [-- ARGUMENT ...]",
+    )
+    lab.add_argument(
+        "rest",
+        nargs="*",
+        metavar="N",
+        help="the lesson, the first that you have not passed by default; behind -- what JupyterLab takes",
+    )
+    lab.add_argument("--again", action="store_true", help="begin anew; your former copy is kept beside it")
+    lab.set_defaults(run=_lab)
     lessons = add(
         "lessons",
         _lessons,
@@ -469,6 +484,28 @@ def _course(args) -> int:
     if not _give_json(args, shown.as_dict):
         print(shown)
     return 0
+
+
+def _lab(args) -> int:
+    from importlib.util import find_spec
+
+    from flashcore_numba.course import lab, lessons, notebooks
+    from flashcore_numba.course.session import overview
+
+    folder = notebooks.root()
+    if missing := [name for name in ("jupyterlab", "nbformat") if find_spec(name) is None]:
+        print(
+            f"flashcore lab: {missing[0]} is not installed: run make lab-env, "
+            "or pip install -e '.[notebooks]' in the clone",
+            file=sys.stderr,
+        )
+        return 1
+    given = args.rest[:1] if args.rest and args.rest[0].isdecimal() else []
+    number = given[0] if given else overview().data["next"]
+    chosen = lessons.find(max(lessons.LESSONS) if number is None else number)
+    notebook, sentence = lab.working_copy(folder, chosen.number, args.again)
+    print(f"flashcore lab: {sentence}", flush=True)
+    return lab.start(lab.command(folder, notebook, args.rest[len(given) :]))
 
 
 def _lessons(args) -> int:

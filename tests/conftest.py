@@ -1,7 +1,8 @@
-"""Fixtures for every test: fresh random numbers, and no silent skip of a GPU test."""
+"""Fixtures for every test: fresh random numbers, and no silent skip of what needs a GPU or a browser."""
 
 import os
 import secrets
+import shutil
 
 import numpy as np
 import pytest
@@ -9,12 +10,33 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test marked `gpu` that was asked for on a machine without a GPU is an error, never a skip."""
+    """A test that was asked for on a machine without the GPU or the browser it needs is an error, no skip."""
     if item.get_closest_marker("gpu"):
         from flashcore_numba import gpu
 
         if not gpu.available():
             pytest.fail(f"selected with -m gpu, but {gpu.why_not()}", pytrace=False)
+    if item.get_closest_marker("browser") and chromium() is None:
+        pytest.fail("selected with -m browser, but there is no Chromium: apt install chromium", pytrace=False)
+
+
+def chromium() -> str | None:
+    """Where the system's Chromium is."""
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    return next((path for path in found if path), None)
+
+
+@pytest.fixture
+def browser():
+    """Headless Chromium, driven by playwright."""
+    from playwright.sync_api import sync_playwright
+
+    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync")
+    options = [f"--{name}" for name in ("no-sandbox", "disable-gpu", "disable-quic", *quiet)]
+    with sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium(), args=options)
+        yield running
+        running.close()
 
 
 @pytest.fixture
