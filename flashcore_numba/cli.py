@@ -89,10 +89,28 @@ def build_parser() -> argparse.ArgumentParser:
         return command
 
     add("stages", _stages, "list the ladder: every stage, its idea and its limits", stages=None)
-    add(
+    check = add(
         "check",
         _check,
-        "check stages against float64, with properties and poisoned memory; on the GPU if there is one",
+        "check stages against float64, with properties and poisoned memory, on the GPU if there is one; with "
+        "--lesson, judge the file of an exercise",
+    )
+    check.add_argument("--lesson", metavar="N", help="the lesson whose exercise the file answers")
+    check.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="S",
+        help="with --lesson: seconds before it is stopped, 60 by default",
+    )
+    starter = add(
+        "starter",
+        _starter,
+        "write the file of a lesson's exercise with the region empty, for flashcore check --lesson",
+        stages=None,
+    )
+    starter.add_argument("lesson", metavar="LESSON", help="the number of a lesson")
+    starter.add_argument(
+        "file", nargs="?", metavar="FILE.py", help="lessonNN.py by default; never overwritten"
     )
     add("mutants", _mutants, "check wrong versions of the stages: each of them must be caught")
     count = add("count", _count, "count what one stage moves, by source line, on the simulator", stages=None)
@@ -149,11 +167,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     lessons.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
     lessons.add_argument(
-        "--execute",
-        nargs="*",
-        type=_number,
-        metavar="N",
-        help="also run the notebooks, of these lessons or all, and store their outputs",
+        "numbers", nargs="*", type=_number, metavar="N", help="these lessons; all by default"
+    )
+    lessons.add_argument(
+        "--execute", action="store_true", help="also run the notebooks and store their outputs"
     )
     return parser
 
@@ -178,6 +195,16 @@ def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: a lesson's number is accepted, for example 5")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r}: seconds above 0 and up to 3600 are accepted")
+    return seconds
 
 
 def _folder(text: str) -> Path:
@@ -276,6 +303,13 @@ def _stages(args) -> int:
 
 
 def _check(args) -> int:
+    if args.lesson is not None:
+        return _check_answer(args)
+    if args.time_limit is not None:
+        raise ArgumentError("--time-limit is for the file of an exercise: add --lesson N")
+    if files := [name for name in args.stages if name.endswith(".py")]:
+        raise ArgumentError(f"{files[0]!r} is a file: name the lesson whose exercise it answers, --lesson N")
+
     from flashcore_numba.checks import check
     from flashcore_numba.checks.report import render
 
@@ -284,6 +318,56 @@ def _check(args) -> int:
     if not _give_json(args, lambda: [report.as_dict() for report in reports]):
         render(reports, _console())
     return 0 if all(report.passed for report in reports) else 1
+
+
+def _check_answer(args) -> int:
+    from flashcore_numba.course import judge
+    from flashcore_numba.course.lessons import find
+    from flashcore_numba.course.verdict import CheckResult, no_result
+
+    lesson = find(args.lesson)
+    if len(args.stages) != 1:
+        raise ArgumentError(f"--lesson {args.lesson}: one file is accepted, not {len(args.stages)}")
+    path = Path(args.stages[0])
+    job = {"job": "check", "lesson": lesson.number, "file": {"name": path.name, "text": _source(path)}}
+    limit = args.time_limit or judge.DEFAULT_TIME_LIMIT
+    with _progress() as progress:
+        reply = judge.run(job, limit, _parts(progress, f"checking {path.name}"))
+    result = CheckResult.from_dict(reply["result"]) if reply["result"] else no_result(lesson.number, reply)
+    if not _give_json(args, result.as_dict):
+        result.render(_console())
+    return 0 if result.passed else 1
+
+
+def _source(path: Path) -> str:
+    """The text of a Python file that somebody names."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{str(path)!r}: no text in UTF-8; a Python file is accepted") from None
+
+
+def _starter(args) -> int:
+    from flashcore_numba.course.exercise import starter
+    from flashcore_numba.course.lessons import find
+
+    lesson = find(args.lesson)
+    path = Path(args.file or f"lesson{lesson.number:02d}.py")
+    text = starter(lesson)
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ArgumentError(f"{str(path)!r} exists already and stays as it is: choose another name") from None
+    except OSError as error:
+        raise ArgumentError(f"{str(path)!r}: cannot be written ({error.strerror})") from None
+    if not _give_json(args, lambda: {"lesson": lesson.number, "file": str(path)}):
+        print(f"Wrote {path}. Fill in its region, then: flashcore check {path} --lesson {lesson.number}")
+    return 0
 
 
 def _mutants(args) -> int:
@@ -511,8 +595,8 @@ def _lab(args) -> int:
 def _lessons(args) -> int:
     from flashcore_numba.course import notebooks
 
-    if args.check and args.execute is not None:
-        raise ArgumentError("--check: changes nothing, so it cannot be given together with --execute")
+    if args.check and (args.execute or args.numbers):
+        raise ArgumentError("--check: looks at all lessons and changes none, so nothing else goes with it")
     folder = notebooks.root()
     if args.check:
         found = notebooks.notebook_differences(folder)
@@ -521,12 +605,12 @@ def _lessons(args) -> int:
         return 1 if found else 0
     with _progress() as progress:
         progress.step("writing numbers and notebooks")
-        changed = [str(path.relative_to(folder)) for path in notebooks.update(folder)]
+        changed = [str(path.relative_to(folder)) for path in notebooks.update(folder, args.numbers)]
         seconds: Mapping[str, float] = {}
-        if args.execute is not None:
+        if args.execute:
             seconds = notebooks.execute_files(
                 folder,
-                args.execute,
+                args.numbers,
                 lambda name, done, total: progress.count("executing", done, total, name),
             )
     if not _give_json(args, lambda: {"changed": changed, "seconds": seconds}):

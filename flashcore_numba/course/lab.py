@@ -59,4 +59,4 @@ def command(root: Path, notebook: Path, arguments: Sequence[str] = ()) -> list[s
 
 def start(command: Sequence[str]) -> NoReturn:
     """Become that command, so that Ctrl-C reaches JupyterLab alone."""
-    os.execv(command[0], command)
+    os.execv(command[0], list(command))

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +77,24 @@ def notebook_of(text: str, file: str, before: Any = None) -> Any:
     return book
 
 
-def update(folder: Path, evidence: Evidence | None = None) -> list[Path]:
-    """Weave every Markdown file of `lessons/`, then make the notebooks. Returns the files that changed."""
+def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | None = None) -> list[Path]:
+    """Weave the Markdown files of `lessons/`, then make the notebooks: of the lessons with these numbers, of
+    all files when there are none. Returns the files that changed.
+
+    Raises ArgumentError, before anything is written, for a number or a comment that is wrong.
+    """
     import nbformat
 
     evidence, changed = evidence or Evidence(), []
-    for path in sorted((folder / "lessons").glob("*.md")):
-        text = path.read_text()
-        new = weave.woven(text, _name(folder, path), evidence)
-        if new != text:
+    chosen = _chosen(folder, numbers)
+    every = chosen if numbers else sorted((folder / "lessons").glob("*.md"))
+    texts = {path: path.read_text() for path in every}
+    woven = {path: weave.woven(text, _name(folder, path), evidence) for path, text in texts.items()}
+    for path, new in woven.items():
+        if new != texts[path]:
             path.write_text(new)
             changed.append(path)
-    for path in lesson_files(folder):
+    for path in chosen:
         target = notebook_file(path)
         before = nbformat.read(target, 4) if target.exists() else None
         book = notebook_of(path.read_text(), _name(folder, path), before)
@@ -156,26 +162,31 @@ def execute(book: Any, folder: Path, on_cell: Callable[[int, int], None] | None 
 
 
 def execute_files(
-    folder: Path, numbers: Iterable[int], on_cell: Callable[[str, int, int], None] | None = None
+    folder: Path, numbers: Collection[int], on_cell: Callable[[str, int, int], None] | None = None
 ) -> Mapping[str, float]:
     """Execute the notebooks of these lessons, all when there are none, and store them. Seconds by name.
 
-    Raises nbclient's CellExecutionError, and stores nothing, for a cell that raises.
+    Raises ArgumentError, and stores nothing of that notebook, for a cell that raises.
     """
     import nbformat
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-    chosen = set(numbers)
-    files = {int(path.name[:2]): notebook_file(path) for path in lesson_files(folder)}
-    if unknown := chosen - set(files):
-        raise ArgumentError(f"lesson {min(unknown)}: accepted are {', '.join(map(str, files))}")
     seconds = {}
-    for number, path in files.items():
-        if chosen and number not in chosen:
-            continue
+    for path in map(notebook_file, _chosen(folder, numbers)):
         book = nbformat.read(path, 4)
-        seconds[path.name] = execute(book, path.parent, _named(on_cell, path.name))
+        try:
+            seconds[path.name] = execute(book, path.parent, _named(on_cell, path.name))
+        except (CellExecutionError, CellTimeoutError) as error:
+            raise ArgumentError(f"{_name(folder, path)}: a cell did not run: {error}") from None
         nbformat.write(book, path)
     return seconds
+
+
+def _chosen(folder: Path, numbers: Collection[int]) -> list[Path]:
+    files = {int(path.name[:2]): path for path in lesson_files(folder)}
+    if unknown := set(numbers) - set(files):
+        raise ArgumentError(f"lesson {min(unknown)}: accepted are {', '.join(map(str, files))}")
+    return [path for number, path in files.items() if number in numbers or not numbers]
 
 
 def _named(on_cell: Callable[[str, int, int], None] | None, name: str) -> Callable[[int, int], None] | None:

@@ -10,7 +10,8 @@ In prose `<!--us 05 online_softmax-->73.0<!---->`. Kinds, all by `Evidence`:
     calc EXPRESSION [| FORMAT]                   us("01 scalar") / us("02 coalesced") | .1f
     code FILE "FIRST" "LAST"                     from one text to another of a stage's file, as a fence
 
-All but the last two take `@SHAPE` and `causal` behind them.
+All but the last two take `@SHAPE` and `causal` behind them. A code cell that begins with `%%write N` gets the
+starter of lesson N's exercise.
 """
 
 import inspect
@@ -25,13 +26,14 @@ from flashcore_numba import stages
 from flashcore_numba.bench.tables import short_us
 from flashcore_numba.problem import ArgumentError
 
+from . import exercise, lessons
 from .evidence import Evidence
 
 __all__ = ["WeaveError", "differences", "woven"]
 
 OPENED = re.compile(r"<!--([a-z]+)(?: (.*?))?-->", re.DOTALL)
 CLOSED = "<!---->"
-BEGIN, END = "# <exercise>", "# </exercise>"
+WRITE = re.compile(r"^(```\{code-cell\}[^\n]*\n%%write (\d+)\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 
 
 class WeaveError(ArgumentError):
@@ -51,7 +53,8 @@ def woven(text: str, file: str, evidence: Evidence | None = None) -> str:
             raise WeaveError(f"{file}:{line}: {comment}: {error}") from None
         parts += [text[position:start], value]
         position = stop
-    return "".join(parts) + text[position:]
+    whole = "".join(parts) + text[position:]
+    return WRITE.sub(lambda cell: cell[1] + exercise.starter_cell(lessons.find(cell[2])), whole)
 
 
 def differences(text: str, file: str, evidence: Evidence | None = None) -> list[str]:
@@ -179,15 +182,11 @@ def _excerpt(argument: str, lesson: int | None) -> str:
     ends = [n for n in range(starts[0], len(lines)) if last in lines[n]]
     if not ends:
         raise ArgumentError(f"{last!r} is in no line of {path.name} from {first!r} on")
-    region = _region(lines)
-    kept = [n for n in range(starts[0], ends[0] + 1) if lines[n].strip() not in (BEGIN, END)]
+    marks = [n for n, line in enumerate(lines) if line.strip() in (exercise.BEGIN, exercise.END)]
+    kept = [n for n in range(starts[0], ends[0] + 1) if n not in marks]
+    hidden = range(*marks) if len(marks) == 2 else ()
     stage = re.match(r"stage(\d\d)_", name)
-    if lesson is not None and stage and int(stage[1]) >= lesson and set(kept) & set(region):
+    if lesson is not None and stage and int(stage[1]) >= lesson and set(kept) & set(hidden):
         raise ArgumentError(f"the excerpt shows lines of the exercise of {path.name}")
     body = textwrap.dedent("\n".join(lines[n] for n in kept))
     return f"\n```python\n{body}\n```\n"
-
-
-def _region(lines: list[str]) -> range:
-    marks = [n for n, line in enumerate(lines) if line.strip() in (BEGIN, END)]
-    return range(marks[0], marks[1]) if len(marks) == 2 else range(0)
