@@ -342,6 +342,8 @@ def _check_answer(args) -> int:
 def _source(path: Path) -> str:
     """The text of a Python file that somebody names."""
     try:
+        if path.exists() and not path.is_file():
+            raise ArgumentError(f"{str(path)!r}: no file; a Python file is accepted")
         data = path.read_bytes()
     except OSError as error:
         raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None

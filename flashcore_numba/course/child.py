@@ -58,9 +58,9 @@ def _do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     from .lessons import find
 
     kinds: dict[str, Callable] = {"check": _check, "watch": _watch, "measure": _measure}
-    if job.get("job") not in kinds:
+    if job.get("job") not in kinds or "lesson" not in job:
         raise ArgumentError(f"job: {job.get('job')!r} is none of {', '.join(kinds)}")
-    lesson = find(job.get("lesson"))
+    lesson = find(job["lesson"])
     answer = None
     if job.get("answer") is not None:
         answer = exercise.answer_in_cell(lesson, job["answer"])

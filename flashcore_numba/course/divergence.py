@@ -69,7 +69,7 @@ def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
         return Divergence("", "No thread of your kernel comes to the end of the region.", "", None)
     for pair in zip(theirs, ours, strict=False):
         for index in range(len(wanted)):
-            found = _compare(*(visit.values[index] for visit in pair), pair[1].active)
+            found = _compare(pair[0].values[index], pair[1].values[index], pair[1].active)
             if found is not None:
                 return _told(lesson, answer, wanted, index, theirs, ours, pair, found)
     return None
@@ -90,10 +90,10 @@ def _is_outside(name: str, task: Exercise) -> bool:
         ):
             continue
         for node in ast.walk(function):
+            if isinstance(node, ast.arg) and node.arg == name:
+                return True
             is_set = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
-            if (is_set and node.lineno < found.first_line) or (
-                isinstance(node, ast.arg) and node.arg == name
-            ):
+            if is_set and getattr(node, "lineno", 0) < found.first_line:
                 return True
     return False
 
@@ -145,8 +145,8 @@ def _of_python(
     visits = []
     for number, row in enumerate(kept):
         values = tuple(_flat(value) for value in row[: len(expressions)])
-        lanes = np.ones(1, bool)
-        visits.append(Visit(number, lanes, values, {"row": np.array([row[len(expressions)]])}))
+        at = {"row": np.array([row[len(expressions)]]), "block": np.zeros(1), "thread": np.full(1, number)}
+        visits.append(Visit(number, np.ones(1, bool), values, at))
     return visits
 
 
@@ -282,12 +282,12 @@ def _place(lesson: Lesson, visit: Visit, lane: int, several: bool) -> str:
 
 def _before(ours: Values, visit: Visit) -> Visit | None:
     """The visit of the same lanes one turn earlier."""
-    earlier = [
-        v
-        for v in ours
-        if v.number == visit.number - 1 and np.array_equal(v.places.get("block"), visit.places.get("block"))
-    ]
+    earlier = [v for v in ours if v.number == visit.number - 1 and _same_lanes(v, visit)]
     return earlier[-1] if earlier else None
+
+
+def _same_lanes(one: Visit, other: Visit) -> bool:
+    return all(np.array_equal(one.places[name], other.places[name]) for name in ("block", "thread"))
 
 
 def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:

@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePath
@@ -32,7 +32,9 @@ __all__ = ["check", "loaded", "stage_of"]
 
 FIRST = "small 1x2x64x64, seed 0"  # whole tiles, no mask: a mistake shows in its simplest form
 # Inputs of the whole check that find nothing here which their neighbours do not find too.
-LEFT_OUT = r"seed (0|12345)$|^(mission|large) |^ragged 31$|^one row, 127"
+LEFT_OUT = (
+    r"seed (0|12345)$|^(mission|large|multi_batch) |^small .*42$|^ragged (31|33)$|^one row, 127|about 100$"
+)
 MAX_TURNS = 10_000
 Step = Callable[[int, int, str], None]
 
@@ -128,7 +130,8 @@ class _Grading:
     def result(self) -> CheckResult:
         failure = self._run_cases() or self._run_gates() or self._compile()
         margins = [item.margin for item in self.items if item.margin is not None and np.isfinite(item.margin)]
-        done = {"items": tuple(self.items), "gates": tuple(self.gates), "margin": min(margins, default=None)}
+        done: dict[str, Any] = {"items": tuple(self.items), "gates": tuple(self.gates)}
+        done["margin"] = min(margins, default=None)
         if failure is not None:
             return replace(failure, **done)
         inputs = f"Right on all {len(self.items)} checks"
@@ -160,9 +163,10 @@ class _Grading:
         """The three parts of the message on one failure."""
         if found.kind == "error":
             return self._raised(found)
-        if found.kind in ("value", "property", "unwritten") and not self._reported(found.message):
-            return self._wrong_value(found)
         place = self._line(found.message)
+        own = place is not None and self.answer.inside(place)
+        if found.kind in ("value", "property", "unwritten") and not (self._reported(found.message) and own):
+            return self._wrong_value(found)
         what = f"On {self._case(found.name)}: {self._own_lines(found.message)}"
         result = self._failed(what, look=ADVICE.get(found.kind, ""), kind=found.kind)
         return result if place is None else _at(result, self.answer, place)
@@ -222,9 +226,10 @@ class _Grading:
         return result if place is None else _at(result, self.answer, place)
 
     def _wrong_value(self, found: runner.CaseResult) -> CheckResult:
-        message, _, cause = found.message.partition(". Likely: ")
+        text = self._own_lines(found.message)
+        message, _, cause = text.partition(". Likely: ")
         if not cause:
-            message, _, cause = found.message.partition(". Wrong ")
+            message, _, cause = text.partition(". Wrong ")
             cause = f"Wrong {cause}" if cause else ""
         else:
             cause = f"Likely: {cause}"
@@ -254,9 +259,10 @@ class _Grading:
             "33 rows, so the last block is not full": normal(rng, 1, 1, 33, 64, 64),
             "the causal mask": normal(rng, 1, 1, 64, 64, 64, causal=True),
             "several heads and batches": normal(rng, 2, 2, 32, 64, 64),
-            "D = 128": normal(rng, 1, 1, 32, 32, 128),
+            "D = 128": normal(rng, 1, 1, 32, 64, 128),
         }
-        right, wrong = {}, {}
+        right: dict[str, Inputs] = {}
+        wrong: dict[str, Inputs] = {}
         for name, x in inputs.items():
             try:
                 passed = judge(self.trial(x).out, reference(x.q, x.k, x.v, x.causal, x.scale)).passed
@@ -352,7 +358,7 @@ class _Grading:
         )
 
 
-def _problem(qkv: tuple, stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
+def _problem(qkv: Sequence[np.ndarray], stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
     q, k, v = qkv
     out = np.full(q.shape, np.nan, np.float16)
     return Problem(q, k, v), out, np.full(q.shape[:3], np.nan, np.float32) if stage.returns_lse else None

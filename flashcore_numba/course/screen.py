@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..problem import ArgumentError
 from . import exercise
@@ -95,6 +96,8 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
         return _syntax(answer, error)
     except (RecursionError, MemoryError):
         return Finding("refused", "The answer nests too deeply for Python's own parser.")
+    if not answer.is_cell and (finding := _whole_file(lesson, answer, tree)) is not None:
+        return finding
     function = _enclosing(tree, answer, lesson)
     if answer.is_cell or answer.first is not None:
         statements = list(_statements(tree, answer))
@@ -102,11 +105,8 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
         statements = list(function.body) if function else tree.body
     if _is_empty(statements, answer):
         return Finding("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
-    scope = statements if answer.is_cell else [tree]
-    for check in (_forbidden, _not_on_a_gpu):
-        if (finding := check(lesson, scope if check is _forbidden else statements)) is not None:
-            return finding
-    if not answer.is_cell and (finding := _whole_file(lesson, answer, tree)) is not None:
+    scope: list[Any] = list(statements) if answer.is_cell else [tree]
+    if (finding := _forbidden(scope) or _not_on_a_gpu(lesson, statements)) is not None:
         return finding
     if function is None or answer.first is None:
         return None
@@ -180,7 +180,7 @@ def _solution_function(lesson: Lesson) -> ast.FunctionDef:
     return max(around, key=lambda f: f.lineno)
 
 
-def _forbidden(lesson: Lesson, scope: list) -> Finding | None:
+def _forbidden(scope: list) -> Finding | None:
     """Imports, names and attributes that no exercise needs and that reach out of it."""
     for node in (n for statement in scope for n in ast.walk(statement)):
         line = getattr(node, "lineno", None)
@@ -305,6 +305,7 @@ def _stored(nodes: list) -> set[str]:
 
 def _names(lesson: Lesson, answer: Answer, tree: ast.Module, function: ast.FunctionDef, statements: list):
     """Names that nothing defines, names read too early, names that later lines need."""
+    first = answer.first or 0
     mine = {id(n) for statement in statements for n in ast.walk(statement)}
     outside = [n for n in ast.walk(tree) if id(n) not in mine]
     given = {
@@ -330,7 +331,7 @@ def _names(lesson: Lesson, answer: Answer, tree: ast.Module, function: ast.Funct
     before = {
         name
         for node in ast.walk(function)
-        if id(node) not in mine and getattr(node, "lineno", answer.first) < answer.first
+        if id(node) not in mine and getattr(node, "lineno", first) < first
         for name in _stored_by(node)
     }
     early = _read_early(answer, statements, answered - before - (defined - _stored([function])))
@@ -377,17 +378,16 @@ def _read_early(answer: Answer, statements: list, names: set[str]) -> Finding | 
         for n in ast.walk(outer)
     }
     for node in (n for statement in statements for n in ast.walk(statement)):
-        is_read = (
-            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in conditional
-        )
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             name, line = node.target.id, node.lineno
             if name in names and first[name] == line:
-                return Finding("refused", f"`{name}` is changed before it has a value.", line,
-                               f"Give `{name}` its first value on an earlier line.")  # fmt: skip
-        if is_read and node.id in names and node.lineno < first[node.id]:
-            return Finding("refused", f"`{node.id}` is read before it has a value.", node.lineno,
-                           f"It gets its first value only in {answer.place(first[node.id])}.")  # fmt: skip
+                look = f"Give `{name}` its first value on an earlier line."
+                return Finding("refused", f"`{name}` is changed before it has a value.", line, look)
+        if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Store) or id(node) in conditional:
+            continue
+        if node.id in names and node.lineno < first[node.id]:
+            look = f"It gets its first value only in {answer.place(first[node.id])}."
+            return Finding("refused", f"`{node.id}` is read before it has a value.", node.lineno, look)
     return None
 
 
@@ -403,9 +403,9 @@ def _needed(lesson: Lesson) -> dict[str, tuple[int, str]]:
     ]
     names = {name for node in inside for name in _stored_by(node)}
     needed: dict[str, tuple[int, str]] = {}
-    later = [n for n in ast.walk(function) if getattr(n, "lineno", 0) > found.last_line]
+    later = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.lineno > found.last_line]
     for node in sorted(later, key=lambda n: n.lineno):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
+        if isinstance(node.ctx, ast.Load) and node.id in names:
             needed.setdefault(node.id, (node.lineno, text.splitlines()[node.lineno - 1].strip()))
     resets = _reset_after(function, found.last_line)
     return {name: where for name, where in needed.items() if resets.get(name, where[0] + 1) >= where[0]}

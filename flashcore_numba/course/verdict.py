@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["STATUSES", "CheckResult", "GateResult", "Item"]
+__all__ = ["STATUSES", "CheckResult", "GateResult", "Item", "no_result"]
 
 STATUSES = {
     "passed": "right on every input, and every gate is met",
@@ -160,6 +160,16 @@ class CheckResult:
         border = "solid" if self.passed else "double"
         style = f"border-left:6px {border} currentColor;padding:.2em 0 .2em .8em"
         return f"<div style='{style}'>{''.join(parts)}</div>"
+
+
+def no_result(lesson: int, reply: Mapping[str, Any]) -> CheckResult:
+    """The verdict on an answer whose process had none: `reply` is that of `judge.run`."""
+    if reply["status"] == "timeout":
+        look = "Look for a loop that does not end, or that takes far more turns than there are keys."
+    else:
+        look = "Nothing in an exercise may end, kill or starve its process."
+    notes = (f"It printed: {reply['printed']}",) if reply.get("printed") else ()
+    return CheckResult(lesson, reply["status"], reply["why"], look=look, notes=notes)
 
 
 def _gate_line(gate: GateResult) -> str:
