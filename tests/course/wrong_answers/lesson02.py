@@ -1,0 +1,97 @@
+"""Wrong answers to lesson 02."""
+
+from . import Wrong
+
+STORE = "scores[b, h, j, row] = score"
+WEIGHT = "math.exp(scores[b, h, j, row] - row_max)"
+ARRAY = "o_rmem = cuda.local.array(D, float32)"
+CLEARED = "        for c in range(D):\n            o_rmem[c] = 0\n"
+FIRST = "row_max = float32(-math.inf)\n        for j in range(visible):"
+SECOND = "row_sum = float32(0)\n        for j in range(visible):"
+
+WRONG = (
+    Wrong(
+        "row_major",
+        "The row stays the first index in both passes: the matrix has another shape.",
+        ((STORE, "scores[b, h, row, j] = score"), (WEIGHT, "math.exp(scores[b, h, row, j] - row_max)")),
+        ("out of bounds", "scores", "Compare the index with the array's shape"),
+        "scores[b, h, row, j] = score",
+    ),
+    Wrong(
+        "load_not_transposed",
+        "Only the store was turned round: a thread reads the scores of others.",
+        ((WEIGHT, "math.exp(scores[b, h, row, j] - row_max)"),),
+        ("race", "line 12 of your answer"),
+        STORE,
+    ),
+    Wrong(
+        "maximum_from_zero",
+        "The maximum starts at 0: a row of negative scores loses all its weights.",
+        (("float32(-math.inf)", "float32(0)"),),
+        ("every score below -150", "`row_max` .* is 0, expected -"),
+        "row_max = max(row_max, score)",
+    ),
+    Wrong(
+        "accumulator_not_cleared",
+        "A local array is taken for one of zeros.",
+        ((CLEARED, ""),),
+        ("uninitialised read", "local array", r"o_rmem\[c \+ e\]"),
+        "o_rmem[c + e] += p * part[e]",
+    ),
+    Wrong(
+        "no_maximum",
+        "The weights are exp(score), which leaves the range of float32.",
+        ((WEIGHT, "math.exp(scores[b, h, j, row])"),),
+        ("every score below -150", "`row_sum`", "`row_max` are right there"),
+        "row_sum += p",
+    ),
+    Wrong(
+        "scaled_twice",
+        "The query row was scaled when it was loaded, and the score is scaled again.",
+        (("dot(q_rmem, k_head, j)", "dot(q_rmem, k_head, j) * scale"),),
+        ("score of key 0", r"0\.125 times what it should be", r"1 / sqrt\(D\)"),
+        STORE,
+    ),
+    Wrong(
+        "sum_forgotten",
+        "The weights are never added up.",
+        (("            row_sum += p\n", ""),),
+        ("`row_sum` .* is 0, expected", "`row_max` are right there"),
+        "row_sum = float32(0)",
+    ),
+    Wrong(
+        "mask_ignored",
+        "Both loops walk over all keys.",
+        (
+            (FIRST, FIRST.replace("visible", "k.shape[2]")),
+            (SECOND, SECOND.replace("visible", "k.shape[2]")),
+        ),
+        ("causal", "mask is missing", "Wrong: the causal mask"),
+        "row_max = max(row_max, score)",
+    ),
+    Wrong(
+        "one_pass",
+        "The weights are made while the maximum still grows.",
+        (
+            (
+                FIRST,
+                f"{ARRAY}\n{CLEARED}        row_sum = float32(0)\n        {FIRST}",
+            ),
+            (f"\n        {ARRAY}\n{CLEARED}        {SECOND}\n", ""),
+        ),
+        ("`row_sum`", "`row_max` are right there"),
+        "row_sum += p",
+    ),
+    Wrong(
+        "narrow_loads",
+        "A dot product of its own, a component a load.",
+        (
+            (
+                "            score = dot(q_rmem, k_head, j)\n",
+                "            score = float32(0)\n            for c in range(D):\n"
+                "                score += q_rmem[c] * float32(k_head[j, c])\n",
+            ),
+        ),
+        ("counter is too high", "load requests to `k` and `v`", "36,864"),
+    ),
+)

@@ -1,0 +1,126 @@
+"""Wrong answers to lesson 03."""
+
+from . import Wrong
+
+STEPS = "(16, 8, 4, 2, 1)"
+LOOP = "                for offset in (16, 8, 4, 2, 1):  # the butterfly that `warp_sum` is\n"
+SHUFFLE = "partial += cuda.shfl_xor_sync(ALL_LANES, partial, offset)"
+BUTTERFLY = f"{LOOP}                    {SHUFFLE}\n"
+KEEP = "                mine = partial if j == lane else mine\n"
+STORE = "scores[b, h, row, first_key + lane] = mine"
+ONE = "scores[b, h, row, first_key + j] = partial"
+VISIBLE = "first_key + lane < visible"
+
+WRONG = (
+    Wrong(
+        "four_steps",
+        "The butterfly leaves out its last step: half of the lanes are missing from each sum.",
+        ((STEPS, "(16, 8, 4, 2)"),),
+        ("score of key 0: the sum over all 32 lanes",),
+        STORE,
+    ),
+    Wrong(
+        "shuffle_down",
+        "A tree that ends in lane 0, whose sum the other lanes never get.",
+        (("shfl_xor_sync", "shfl_down_sync"),),
+        (r"`scores\[b, h, row, visible - 1\]`", r"`scores\[b, h, row, 0\]` is right there"),
+        STORE,
+    ),
+    Wrong(
+        "maximum_of_a_lane",
+        "Each lane keeps the maximum of the keys that it stored.",
+        (("row_max = warp_max(row_max)\n", "\n"),),
+        ("`row_max`", "All 32 lanes of a warp should hold the same value"),
+        "row_max = max(row_max, mine)",
+    ),
+    Wrong(
+        "store_unguarded",
+        "The lanes behind the last key store too.",
+        ((VISIBLE, "lane < LANES"),),
+        ("out of bounds", "ragged"),
+        STORE,
+    ),
+    Wrong(
+        "shuffle_under_condition",
+        "Only lanes with a visible key take part in the shuffle.",
+        (
+            (
+                f"                    {SHUFFLE}",
+                f"                    if {VISIBLE}:\n                        {SHUFFLE}",
+            ),
+        ),
+        ("warp mask", "All 32 lanes have to take part in a shuffle"),
+        SHUFFLE,
+    ),
+    Wrong(
+        "neighbouring_components",
+        "Lane i starts at component i instead of 2 i.",
+        (("64 * i + 2 * lane", "64 * i + lane"),),
+        ("misaligned", "multiple of 2 elements"),
+        "x, y = load2(k_head, (first_key + j, 64 * i + lane))",
+    ),
+    Wrong(
+        "tail_of_keys",
+        "Always 32 keys, also where fewer are left.",
+        (("range(min(LANES, visible - first_key))", "range(LANES)"),),
+        ("out of bounds", "of k, shape", "ragged"),
+        "x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))",
+    ),
+    Wrong(
+        "maximum_from_zero",
+        "The maximum starts at 0: a row of negative scores loses all its weights.",
+        (("row_max = float32(-math.inf)", "row_max = float32(0)"),),
+        ("every score below -150", "`row_max` .* is 0, expected -"),
+        "row_max = warp_max(row_max)",
+    ),
+    Wrong(
+        "lane_0_stores",
+        "Lane 0 stores every score, and the other lanes read it without waiting.",
+        (
+            (
+                KEEP,
+                f"{KEEP}                if lane == 0:\n                    {ONE}\n",
+            ),
+            (f"                {STORE}\n", ""),
+        ),
+        ("race", "no barrier between"),
+        ONE,
+    ),
+    Wrong(
+        "store_a_key",
+        "Lane j stores the score of key j at once: right, and a request a key.",
+        (
+            (
+                KEEP,
+                f"{KEEP}                if j == lane:\n                    {ONE}\n",
+            ),
+            (f"                {STORE}\n", ""),
+        ),
+        ("counter is too high", "store requests to `scores`", "16,384"),
+    ),
+    Wrong(
+        "reduced_in_the_inner_loop",
+        "The butterfly runs once for each pair of components: with D = 128 the first is added 32 times.",
+        (
+            (
+                BUTTERFLY,
+                f"                    for offset in {STEPS}:\n                        {SHUFFLE}\n",
+            ),
+        ),
+        ("Wrong: D = 128", "score of key 0"),
+        STORE,
+    ),
+    Wrong(
+        "lane_of_the_whole_row",
+        "A lane keeps the score of key number `lane` of all keys, not of these 32.",
+        (("if j == lane", "if first_key + j == lane"),),
+        ("score of the last visible key", "-inf"),
+        STORE,
+    ),
+    Wrong(
+        "maximum_each_key",
+        "The maximum of the lanes is taken for every key, though all of them hold the same score by then.",
+        ((KEEP, f"{KEEP}                row_max = max(row_max, warp_max(partial))\n"),),
+        ("counter is too high", "shuffles", "181,504", "a reduction that could wait"),
+    ),
+)
