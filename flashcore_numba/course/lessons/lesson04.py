@@ -54,7 +54,10 @@ go on now.""",
         "KEYS, THREADS": "32 keys a tile, 512 threads a block",
         "cuda, math, float32": "barriers, -math.inf, and the type of a number",
     },
-    wanted=(Wanted("row_max", "the largest visible score of the row, the same in all lanes"),),
+    wanted=(
+        Wanted("scores[b, h, row, lane]", "the score stored for the row and key `lane`"),
+        Wanted("row_max", "the largest visible score of the row, the same in all lanes"),
+    ),
     hints=(
         "A tile is written by all 16 warps and read by all 16. Ask twice for every tile: who may still be "
         "writing when I read, and who may still be reading when the next tile is written?",

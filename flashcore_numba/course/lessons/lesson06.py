@@ -45,6 +45,7 @@ multiplied before the next 4 are loaded.""",
         Wanted("s_rmem[1, 0]", "the score of its second row and first key"),
         Wanted("s_rmem[0, 1]", "the score of its first row and second key, COLS keys further"),
         Wanted("s_rmem[1, 1]", "the score of its second row and second key"),
+        Wanted("s_rmem[1, 3]", "the score of its second row and fourth key"),
     ),
     hints=(
         "An outer product: two values of Q and four of K make eight products. So the loop over D is "
