@@ -106,7 +106,7 @@ def _extreme(d: int) -> list[Case]:
         return x.but(q=_half(factor * x.q.astype(np.float32)))
 
     def along(rng, weight):
-        """Scores that follow `weight` [S_k] and little else, up to about 50."""
+        """Scores that follow `weight` [S_k] and little else, about 50 where it is 1."""
         x, u = base(rng), direction(rng)
         k = 0.1 * x.k + np.outer(weight, 20 * u)
         return x.but(q=_half(0.1 * x.q + 20 * u), k=_half(k))
@@ -143,6 +143,11 @@ def _extreme(d: int) -> list[Case]:
         ),
         Case(
             "extreme: scores fall from key to key", lambda rng: along(rng, np.linspace(1, 0, keys)), EXTREME
+        ),
+        Case(
+            "extreme causal: scores rise towards keys that are not seen",
+            lambda rng: along(rng, np.linspace(0, 8, keys)).but(causal=True),
+            EXTREME,
         ),
         Case("extreme: scores about 100", lambda rng: huge(rng, 30), EXTREME),
         Case("extreme: scores about 1000", lambda rng: huge(rng, 300), EXTREME),
