@@ -49,9 +49,15 @@ def kill(lesson: Lesson, given: Given, q: Any, k: Any, v: Any, causal: bool = Fa
         found = _wrong(wrong_stage, variant, inputs, truth)
     if not found:
         return Outcome(
-            False, (f"It is right on {inputs.label}, within the error bound. {given.story}", *given.hints[:1])
+            False,
+            (
+                f"It is right on {inputs.label}, within the error bound. Its author: {given.story}",
+                *given.hints[:1],
+            ),
         )
-    return Outcome(True, (found, f"Stage {stage.label} is right on the same input. {given.story}"))
+    return Outcome(
+        True, (found, f"Stage {stage.label} is right on the same input. Its author: {given.story}")
+    )
 
 
 def _array(name: str, value: Any) -> np.ndarray:

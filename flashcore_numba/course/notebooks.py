@@ -177,7 +177,8 @@ def execute_files(
         try:
             seconds[path.name] = execute(book, path.parent, _named(on_cell, path.name))
         except (CellExecutionError, CellTimeoutError) as error:
-            raise ArgumentError(f"{_name(folder, path)}: a cell did not run: {error}") from None
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+            raise ArgumentError(f"{_name(folder, path)}: a cell did not run: {text}") from None
         nbformat.write(book, path)
     return seconds
 

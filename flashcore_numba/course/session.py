@@ -17,6 +17,7 @@ from .exercise import region, source_text, starter_cell
 from .figures import Figure
 from .progress import Progress, today
 from .spec import Lesson, Question
+from .timing import own_label
 from .verdict import CheckResult
 
 __all__ = ["Session", "begin", "overview"]
@@ -96,6 +97,8 @@ class Session:
         if not isinstance(code, str):
             raise ArgumentError(f"code: {type(code).__name__} is not text; the region's lines are accepted")
         self._change(answer=code)
+        if not self._written():
+            return Card(f"Lesson {self.lesson.number}: nothing is written yet", (), {"lines": 0})
         lines = len(code.strip().splitlines())
         return Card(
             f"Lesson {self.lesson.number}: your answer is kept ({lines} lines)",
@@ -171,6 +174,8 @@ class Session:
         for own in [{"answer": self._answer()}] * self._written() + [{}]:
             reply = judge.run(self._job("watch", figure=name, **own))
             if reply["status"] == "done":
+                if own and reply.get("whose") == "stage" and "why" in reply:
+                    print(f"Your kernel is not drawn, the stage is. {reply['why']}")
                 return Figure.from_dict(reply["result"])
             replies.append(reply)
         why = replies[-1].get("why") or replies[-1]["status"]
@@ -192,13 +197,8 @@ class Session:
         )
 
     def _labels(self) -> list[str]:
-        own = [self._own_label()] if self.lesson.number else []
-        return list(dict.fromkeys([*self.lesson.before, *own, *self.lesson.after]))
-
-    def _own_label(self) -> str:
-        from flashcore_numba.stages.find import find
-
-        return find(self.lesson.exercise.stage).label
+        own = own_label(self.lesson)
+        return list(dict.fromkeys([*self.lesson.before, *([own] if own else []), *self.lesson.after]))
 
     def _recorded(self) -> tuple[list[Any], dict[str, Any]]:
         if not (labels := self._labels()):

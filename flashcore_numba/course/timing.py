@@ -1,0 +1,71 @@
+"""The step of a lesson on a GPU: the reader's kernel, the stage and those before it, timed in turns."""
+
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.bench import environment
+from flashcore_numba.bench.entries import Run, StageEntry, runs
+from flashcore_numba.bench.limits import Device, limits_us, share_of_limit
+from flashcore_numba.bench.shapes import parse
+from flashcore_numba.bench.timing import calibrate, measure
+from flashcore_numba.bench.truth import Truth
+from flashcore_numba.problem import Problem
+from flashcore_numba.stages import LADDER, Stage
+
+from .evidence import MISSION
+from .spec import Lesson
+
+__all__ = ["YOURS", "own_label", "time_answer"]
+
+YOURS = "your kernel"
+ROUNDS = 10
+
+
+def own_label(lesson: Lesson) -> str | None:
+    """The label of the lesson's own stage; None for lesson 00, whose stage is not on the ladder."""
+    return next((stage.label for stage in LADDER if stage.number == lesson.exercise.stage), None)
+
+
+def time_answer(lesson: Lesson, stage: Stage | None) -> dict[str, Any]:
+    """Time `stage`, the reader's own (None: it is left out), beside the lesson's stage and those in `before`.
+
+    Fresh random inputs at the mission shape, GPU time of a launch in a CUDA graph, interleaved. Returns
+    `where`, the GPU and the date, and `rows`: label, us (the median), share of the limit, the largest error
+    of the timed output, right. Needs CuPy and a GPU.
+    """
+    import cupy
+
+    from flashcore_numba.bench.clock import GpuClock
+
+    rng = np.random.default_rng()
+    q, k, v = parse(MISSION).inputs(rng)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        problem = Problem(*map(cupy.asarray, (q, k, v)))
+    known = {run.label: run for run in runs(LADDER)}
+    labels = [*lesson.before, own_label(lesson) or "", *(lesson.after if own_label(lesson) is None else ())]
+    entries = [StageEntry(known[label], problem, stream) for label in dict.fromkeys(labels) if label in known]
+    if stage is not None:
+        entries.append(StageEntry(Run(stage, lesson.exercise.variant), problem, stream))
+        entries[-1].label = YOURS
+    clock = GpuClock(stream)
+    for entry in entries:
+        calibrate(entry, clock)
+        entry.poison()
+        entry.call, entry.called = None, None  # only the GPU's time is asked for
+    samples = measure(entries, ROUNDS, clock)
+    truth = Truth(q, k, v, False, problem.scale, rng)
+    gpu = environment.gpu()
+    device = Device(
+        tuple(gpu["compute_capability"]), gpu["sm_count"], gpu["max_sm_mhz"], gpu["bandwidth_gbs"]
+    )
+    limits = limits_us(problem, device)
+    rows = []
+    for entry, times in zip(entries, samples, strict=True):
+        us, error = float(np.median(times.gpu_us)), truth.judge(entry.outputs())
+        share = share_of_limit(limits, entry.run.unit, us)
+        rows.append(
+            {"label": entry.label, "us": us, "share": share, "error": error["max"], "right": error["right"]}
+        )
+    return {"rows": rows, "where": f"{gpu['name']}, {environment.today()[:10]}"}
