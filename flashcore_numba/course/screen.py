@@ -269,17 +269,17 @@ def _whole_file(lesson: Lesson, answer: Answer, tree: ast.Module) -> Finding | N
         return found
 
     theirs, ours = named(tree), named(own)
+    if missing := [name for name in ours if name not in theirs]:
+        raise ArgumentError(
+            f"{answer.file}: no file of lesson {lesson.number}, it does not define {', '.join(missing)}; "
+            f"`flashcore starter {lesson.number}` writes one to start from"
+        )
     for name in ("launch", "STAGE"):
         if name in ours and name in theirs and ast.dump(ours[name]) != ast.dump(theirs[name]):
             look = "Only the region between the markers, and helpers of your own, may change."
             return Finding(
                 "refused", f"`{name}` is not that of lesson {lesson.number}.", theirs[name].lineno, look
             )
-    if missing := [name for name in ours if name not in theirs]:
-        raise ArgumentError(
-            f"{answer.file}: no file of lesson {lesson.number}, it does not define {', '.join(missing)}; "
-            f"`flashcore starter {lesson.number}` writes one to start from"
-        )
     return None
 
 

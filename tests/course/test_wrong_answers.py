@@ -1,0 +1,69 @@
+"""Every exercise: the starter is empty, the solution passes with margin, a wrong answer gets help."""
+
+import importlib
+import re
+
+import pytest
+
+from flashcore_numba.course import exercise, grade, judge
+from flashcore_numba.course.lessons import LESSONS
+
+from .wrong_answers import text_of
+
+SMALLEST_MARGIN = 1.3
+FEWEST = 5
+WRONG = {n: importlib.import_module(f"{__package__}.wrong_answers.lesson{n:02d}").WRONG for n in LESSONS}
+CASES = [
+    pytest.param(n, wrong, id=f"{n:02d}-{wrong.name}") for n, wrongs in WRONG.items() for wrong in wrongs
+]
+
+
+@pytest.mark.parametrize("number, wrong", CASES)
+def test_a_wrong_answer_is_told_what_is_wrong_and_where(number, wrong):
+    lesson = LESSONS[number]
+    answer = exercise.answer_in_cell(lesson, text_of(wrong, lesson.exercise.file))
+    result = grade.check(lesson, answer)
+    assert not result.passed and result.status in ("failed", "refused"), result
+    for pattern in wrong.says:
+        assert re.search(pattern, result.message, re.DOTALL), f"{pattern!r} is not in:\n{result.message}"
+    if wrong.line:
+        assert result.line_text == wrong.line, result.message
+        assert answer.lines[result.line - 1].strip() == wrong.line
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_enough_wrong_answers(number):
+    assert len({wrong.name for wrong in WRONG[number]}) >= FEWEST
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_solution_passes_with_margin(number):
+    reply = judge.run({"job": "check", "lesson": number})
+    result = reply["result"]
+    assert reply["status"] == "passed", result or reply
+    assert result["margin"] >= SMALLEST_MARGIN
+    for gate in result["gates"]:
+        assert gate["value"] == gate["right"], (
+            f"{gate['what']}: the lesson does not say what the solution has"
+        )
+        assert gate["right"] <= gate["bar"]
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_starter_is_empty(number):
+    lesson = LESSONS[number]
+    for given in (
+        {"answer": exercise.starter_cell(lesson)},
+        {"file": {"name": "mine.py", "text": exercise.starter(lesson)}},
+    ):
+        reply = judge.run({"job": "check", "lesson": number, **given})
+        assert reply["status"] == "empty"
+        assert lesson.exercise.task.strip() in reply["result"]["message"]
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_a_region_has_5_to_25_lines(number):
+    lines = [
+        line for line in exercise.region(LESSONS[number].exercise.file).text.splitlines() if line.strip()
+    ]
+    assert 5 <= len(lines) <= 25
