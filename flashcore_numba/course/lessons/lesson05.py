@@ -160,11 +160,11 @@ GIVEN = (
                 "from numba import cuda, float32\nfrom numba.cuda.types import float16\n",
             ),
             Edit("m_new = max(m, warp_max(score))", "m_new = float32(0)"),
-            Edit("p = math.exp(score - m_ref)", "p = float32(float16(math.exp(score - m_ref)))"),
+            Edit("p_smem[warp, lane] = p", "p_smem[warp, lane] = float32(float16(p))"),
         ),
         hints=(
             "The largest float16 is 65504. What is its logarithm?",
-            "One score above 11.09 is enough: its weight is infinite, and inf / inf is NaN.",
+            "One score above 11.09 is enough: its weight in P is infinite, and so is its row of the output.",
             "Make one key four times the query row: the score is then half the sum of the row's squares, "
             "about 32 for normal numbers.",
         ),
