@@ -27,7 +27,8 @@ DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel
 class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
-    Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record.
+    Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
+    calls.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -87,7 +87,7 @@ class Expressions(Names):
         if found.is_cuda:
             return self._cuda_call(node, text, found.value, args, keywords)
         if hasattr(found.value, "py_func"):
-            return self._device_call(found.value, args, keywords)
+            return self._device_call(found.value, args, keywords, self.place(node, text))
         if id(found.value) in WIDE:
             method, width, dtype = WIDE[id(found.value)]
             return call(method, width, dtype, self.site(node, text), *args)
@@ -116,8 +116,8 @@ class Expressions(Names):
             return ast.Yield(new)
         return new
 
-    def _device_call(self, function, args, keywords):
-        rewritten = self.program.function(function.py_func)
+    def _device_call(self, function, args, keywords, caller):
+        rewritten = self.program.function(function.py_func, caller)
         new = ast.Call(self.bind(rewritten), [load_name("_M"), *args], keywords)
         if rewritten.is_generator:
             self.is_generator = True

@@ -31,7 +31,7 @@ class Launch:
     accesses themselves in `events`."""
 
     def __init__(self, kernel, grid, block, args, *, shared_bytes, order, count_blocks, races, ops, record,
-                 max_lanes, max_turns):  # fmt: skip
+                 max_lanes, max_turns, calls):  # fmt: skip
         self.grid, self.block = three("grid", grid), three("block", block)
         threads = math.prod(self.block)
         if threads > MAX_THREADS:
@@ -70,7 +70,7 @@ class Launch:
         self.padded = -(-threads // WARP) * WARP
 
         self.kernel = python_function(kernel)
-        self.program = program(self.kernel, self.scheduled, bool(ops))
+        self.program = program(self.kernel, self.scheduled, bool(ops), bool(calls))
         entry = self.program.function(self.kernel)
         values, self.memories = bind(self.kernel, args)
         self.allocations = [memory.allocation for memory in self.memories]
@@ -238,6 +238,7 @@ def simulate(
     record: bool = False,
     max_lanes: int = 4096,
     max_turns: int = 1_000_000,
+    calls: bool = False,
 ) -> Launch:
     """Run a `@cuda.jit` kernel on NumPy arrays without a GPU, count what it does and report what is wrong
     with it.
@@ -247,7 +248,8 @@ def simulate(
     "forward", "reverse" or "random:7" (a seed). `count_blocks` restricts counting and race checking to the
     first n blocks, or to the blocks given by number; all blocks run. `races` switches the race check, `ops`
     the count of arithmetic, `record` keeps every access, barrier and shuffle in `events`. `max_lanes` is how
-    many lanes run together; `max_turns` bounds every loop.
+    many lanes run together; `max_turns` bounds every loop. `calls` keeps the calls of a device function
+    apart: sites in it then have a `caller`, and its rows in `lines()` are by call.
 
     Raises ValueError or TypeError for a launch that no GPU accepts, and Unsupported, with file and line,
     for Python that the simulator does not know. What is wrong with the kernel itself is in `problems`;
@@ -266,4 +268,5 @@ def simulate(
         record=record,
         max_lanes=max_lanes,
         max_turns=max_turns,
+        calls=calls,
     )

@@ -11,7 +11,7 @@ from numba import cuda
 from .. import wide
 from . import vecmath
 from .cuda import SUPPORTED
-from .problems import Unsupported
+from .problems import Site, Unsupported
 
 __all__ = ["WIDE", "Found", "Names", "call", "load_name", "python_function"]
 
@@ -96,6 +96,11 @@ class Names(ast.NodeTransformer):
 
     def site(self, node, text: str | None = None) -> int:
         return self.program.add_site(self.file, node.lineno, text or ast.unparse(node))
+
+    def place(self, node, text: str) -> Site:
+        """The site of a call, which is not counted."""
+        callers = self.program.callers
+        return Site(self.file, node.lineno, text, callers[-1][1] if callers else None)
 
     def temporary(self) -> str:
         self.temporaries += 1

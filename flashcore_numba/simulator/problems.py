@@ -23,11 +23,13 @@ KINDS = {
 
 
 class Site(NamedTuple):
-    """One place in a kernel's source."""
+    """One place in a kernel's source. `caller` is the call of the device function that it is in, where the
+    launch kept calls apart."""
 
     file: str
     line: int
     text: str
+    caller: "Site | None" = None
 
 
 @dataclass
@@ -60,7 +62,11 @@ class Problem:
     def __str__(self) -> str:
         where = f"{PurePath(self.file).name}:{self.line} `{self.site.text}`"
         if self.other:
-            where += f" and line {self.other.line} `{self.other.text}`"
+            same = self.other.file == self.file
+            place = (
+                f"line {self.other.line}" if same else f"{PurePath(self.other.file).name}:{self.other.line}"
+            )
+            where += f" and {place} `{self.other.text}`"
         times = f" (x{self.count})" if self.count > 1 else ""
         return f"{self.kind}: {where}: {self.text}{times}"
 

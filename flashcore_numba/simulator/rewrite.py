@@ -21,17 +21,19 @@ __all__ = ["Program", "program", "python_function"]
 class Program:
     """All functions reachable from one kernel, rewritten once; and the sites: every access and call in them.
 
-    `yields` makes barriers yield, for warps that take turns; `ops` counts arithmetic.
+    `yields` makes barriers yield, for warps that take turns; `ops` counts arithmetic; `calls` rewrites a
+    device function once for each of its calls, so that its sites know their caller.
     """
 
-    def __init__(self, yields: bool, ops: bool):
-        self.yields, self.ops = yields, ops
+    def __init__(self, yields: bool, ops: bool, calls: bool = False):
+        self.yields, self.ops, self.calls = yields, ops, calls
         self.sites: list[Site] = []
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
-        self.functions: dict[Callable, Callable | None] = {}
+        self.functions: dict[tuple[Callable, Site | None], Callable] = {}
+        self.callers: list[tuple[Callable, Site | None]] = []  # functions being rewritten, and who calls them
 
     def add_site(self, file: str, line: int, text: str) -> int:
-        self.sites.append(Site(file, line, text))
+        self.sites.append(Site(file, line, text, self.callers[-1][1] if self.callers else None))
         return len(self.sites) - 1
 
     def name_of(self, site: int) -> str:
@@ -41,16 +43,18 @@ class Program:
     def source_line(file: str, line: int) -> str:
         return linecache.getline(file, line).strip()
 
-    def function(self, function: Callable) -> Callable:
-        if function not in self.functions:
-            self.functions[function] = None
+    def function(self, function: Callable, caller: Site | None = None) -> Callable:
+        """The rewritten function, as `caller` calls it."""
+        key = function, caller if self.calls else None
+        under_way = any(function is other for other, _ in self.callers)
+        if key not in self.functions and not under_way:
+            self.callers.append(key)
             try:
-                self.functions[function] = Rewriter(function, self).compile()
-            except Unsupported:
-                del self.functions[function]
-                raise
-        rewritten = self.functions[function]
-        if rewritten is None:
+                self.functions[key] = Rewriter(function, self).compile()
+            finally:
+                self.callers.pop()
+        rewritten = self.functions.get(key)
+        if rewritten is None or under_way:
             code = function.__code__
             place = f"{code.co_filename}:{code.co_firstlineno}"
             raise Unsupported(f"{place}: the simulator does not know recursion: {function.__name__}")
@@ -58,9 +62,9 @@ class Program:
 
 
 @functools.lru_cache(maxsize=512)
-def program(function: Callable, yields: bool, ops: bool) -> Program:
+def program(function: Callable, yields: bool, ops: bool, calls: bool = False) -> Program:
     """The program of a kernel's Python function."""
-    return Program(yields, ops)
+    return Program(yields, ops, calls)
 
 
 def _let(name: str, value) -> ast.Assign:

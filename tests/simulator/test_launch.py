@@ -121,3 +121,36 @@ def test_scratch_is_poisoned_and_behaves_like_an_array(dtype):
     total = array[1] + array[1]
     assert total.written() is None
     assert array.view(np.uint8).reshape(-1).shape == (24 * array.itemsize,)
+
+
+@cuda.jit(device=True)
+def put(shared, i, value):
+    shared[i] = value
+
+
+@cuda.jit(device=True)
+def put_twice(shared, i, value):
+    put(shared, i, value)
+    put(shared, i, 2 * value)
+
+
+@cuda.jit
+def two_calls(dst):
+    shared = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    put(shared, i, 1)
+    put_twice(shared, 63 - i, 2)
+    cuda.syncthreads()
+    dst[i] = shared[i]
+
+
+def test_calls_of_a_device_function_can_be_kept_apart():
+    plain = simulate(two_calls, 1, 64, vector(), ops=False)
+    apart = simulate(two_calls, 1, 64, vector(), ops=False, calls=True)
+    assert plain.totals() == apart.totals()
+    first = two_calls.py_func.__code__.co_firstlineno
+    races = [problem for problem in apart.problems if problem.kind == "race"]
+    chains = {(p.site.caller.line - first, p.other.caller.caller.line - first) for p in races}
+    assert chains == {(4, 5)}
+    assert all(problem.site.caller is None for problem in plain.problems)
+    assert [p.site.line for p in plain.problems] == [races[0].site.line]
