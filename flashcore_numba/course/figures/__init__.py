@@ -6,7 +6,7 @@ from typing import Any
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import Stage
 
-from . import banks, sectors
+from . import banks, sectors, tiles, timeline
 from .figure import Figure, Frame
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
@@ -14,6 +14,8 @@ __all__ = ["FIGURES", "Figure", "Frame", "draw"]
 FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "sectors": sectors.draw,
     "banks": banks.draw,
+    "tiles": tiles.draw,
+    "timeline": timeline.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

@@ -1,6 +1,5 @@
 """One block of a kernel on the simulator, kept for pictures: its requests, line by line and in order."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
@@ -11,7 +10,7 @@ import numpy as np
 from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
 from flashcore_numba.simulator import Event
-from flashcore_numba.simulator.count import SECTOR, count_wavefronts, sectors_of
+from flashcore_numba.simulator.count import count_wavefronts, sectors_of
 from flashcore_numba.simulator.problems import Site
 from flashcore_numba.stages import Stage
 
@@ -156,17 +155,3 @@ def _record(stage: Stage, keys: int, causal: bool) -> Recording:
 
 def _normal(rng: np.random.Generator, rows: int) -> np.ndarray:
     return rng.standard_normal((1, 1, rows, HEAD_DIM), dtype=np.float32).astype(np.float16)
-
-
-def by_warp(events: list[Event], warp: int) -> Iterator[tuple[Event, np.ndarray]]:
-    """The events that a warp of the block takes part in, with the elements of its 32 lanes."""
-    for event in events:
-        warps, elements = requests(event)
-        here = np.flatnonzero(warps == warp)
-        if len(here):
-            yield event, elements[here[0]]
-
-
-def moved(sectors: np.ndarray) -> int:
-    """Bytes of so many sectors."""
-    return int(sectors.sum()) * SECTOR
