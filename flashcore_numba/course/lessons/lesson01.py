@@ -1,8 +1,19 @@
 """Lesson 01: one thread computes one query row; what a warp's request is, and the sectors it touches."""
 
-from ..spec import Exercise, Explanation, Lesson, Question, Wanted
+from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
+
+
+def float64_operations(launches):
+    """Additions, multiplications and the like that the threads do in float64."""
+    return sum(
+        count
+        for launch in launches
+        for name, count in launch.totals().items()
+        if name in ("add64", "sub64", "mul64", "fma64", "div64", "exp64")
+    )
+
 
 EXERCISE = Exercise(
     stage=1,
@@ -42,6 +53,17 @@ The lines below the region read scores and row_sum. A row without keys must leav
         "First loop: score = float32(0); add D products; score *= scale; store it; row_max = max(row_max, "
         "score). Second loop: p = math.exp(scores[b, h, row, j] - row_max); store p in the same place; add "
         "it to row_sum, which started at float32(0).",
+    ),
+    gates=(
+        Gate(
+            what="float64 operations",
+            value=float64_operations,
+            before=2 * 128 * 128 * 64,  # the multiply-adds of lesson 00, all in float64
+            right=0,
+            bar=100,
+            advice="0.0, -math.inf and any other plain Python float are float64 in a kernel, and so is every "
+            "sum they start: write float32(0), float32(-math.inf).",
+        ),
     ),
 )
 

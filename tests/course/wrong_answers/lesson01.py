@@ -1,6 +1,7 @@
 from . import Wrong
 
 FIRST = "row_max = float32(-math.inf)\n        for j in range(visible):\n            score = float32(0)\n"
+SECOND = "row_sum = float32(0)\n        for j in range(visible):"
 
 WRONG = (
     Wrong(
@@ -9,7 +10,8 @@ WRONG = (
         (
             (
                 FIRST,
-                "row_max = float32(-math.inf)\n        score = float32(0)\n        for j in range(visible):\n",
+                "row_max = float32(-math.inf)\n        score = float32(0)\n        "
+                "for j in range(visible):\n",
             ),
         ),
         ("largest score",),
@@ -58,7 +60,8 @@ WRONG = (
         "Scores and weights in one loop, with the maximum of the keys so far.",
         (
             (
-                "            row_max = max(row_max, score)\n\n        row_sum = float32(0)\n        for j in range(visible):\n",
+                "            row_max = max(row_max, score)\n\n        row_sum = float32(0)\n"
+                "        for j in range(visible):\n",
                 "            row_max = max(row_max, score)\n",
             ),
             ("row_max = float32(-math.inf)", "row_max = float32(-math.inf)\n        row_sum = float32(0)"),
@@ -70,14 +73,25 @@ WRONG = (
         "no_maximum",
         "exp of the scores as they are.",
         (("math.exp(scores[b, h, row, j] - row_max)", "math.exp(scores[b, h, row, j])"),),
-        ("weight",),
-        "scores[b, h, row, j] = p",
+        ("sum of the weights",),
+        "row_sum += p",
     ),
     Wrong(
         "mask_ignored",
-        "The loops run over all keys.",
+        "The sum of the weights runs over all keys.",
+        (
+            (FIRST, FIRST.replace("range(visible)", "range(k.shape[2])")),
+            (SECOND, SECOND.replace("range(visible)", "range(k.shape[2])")),
+        ),
+        ("Wrong: the causal mask",),
+        "row_max = max(row_max, score)",
+    ),
+    Wrong(
+        "maximum_of_unseen_keys",
+        "The maximum is taken over all keys, the sum over those that the row sees.",
         ((FIRST, FIRST.replace("range(visible)", "range(k.shape[2])")),),
-        ("causal|mask|visible|key",),
+        ("largest score",),
+        "row_max = max(row_max, score)",
     ),
     Wrong(
         "head_zero",
@@ -89,29 +103,33 @@ WRONG = (
         "scores_turned",
         "The scores are stored [keys, rows] in memory made for [rows, keys].",
         (("scores[b, h, row, j] = score", "scores[b, h, j, row] = score"),),
-        ("scores",),
+        ("race", "scores"),
+        "scores[b, h, j, row] = score",
     ),
     Wrong(
-        "sum_of_half_precision",
-        "The products are made in float16.",
+        "products_in_float16",
+        "The products are made in float16, where they overflow.",
         (("float32(q[b, h, row, c]) * float32(k[b, h, j, c])", "q[b, h, row, c] * k[b, h, j, c]"),),
-        ("largest score|float16|precis",),
+        ("not a number", "-inf"),
+        "p = math.exp(scores[b, h, row, j] - row_max)",
     ),
     Wrong(
-        "sum_of_double_precision",
-        "0.0 is a float64 to Numba, and so is everything added to it.",
+        "maximum_in_float64",
+        "A plain 0.0 makes the score and its maximum float64; what is stored of it is rounded to float32.",
         (("score = float32(0)", "score = 0.0"),),
+        ("sum of the weights",),
+        "row_sum += p",
+    ),
+    Wrong(
+        "sum_in_float64",
+        "0.0 is a float64 to Numba, and so is everything added to it.",
+        (("row_sum = float32(0)", "row_sum = 0.0"),),
         ("float64",),
     ),
     Wrong(
         "last_key_forgotten",
         "The sum of the weights stops one key early.",
-        (
-            (
-                "row_sum = float32(0)\n        for j in range(visible):",
-                "row_sum = float32(0)\n        for j in range(visible - 1):",
-            ),
-        ),
+        ((SECOND, SECOND.replace("range(visible)", "range(visible - 1)")),),
         ("sum of the weights",),
         "row_sum += p",
     ),
