@@ -19,7 +19,7 @@ from . import exercise
 from .exercise import Answer
 from .spec import Exercise, Lesson, Wanted
 
-__all__ = ["Divergence", "find"]
+__all__ = ["Divergence", "find", "last_set"]
 
 LABEL = "region"
 PROBE = "_flashcore_probe"
@@ -224,9 +224,9 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
     if agree:
         where += f" {_listed(agree)} {'is' if len(agree) == 1 else 'are'} right there."
     if visit.number > 0 and several and lesson.number:
-        where += f" Up to the tile before, all of {_listed([w.expression for w in wanted])} was right."
+        where += f" Up to the tile before, all of {_listed([w.expression for w in wanted])} were right."
     look = _relation(wanted, index, pair, found, _before(ours, visit))
-    line = _last_set(answer, what.expression)
+    line = last_set(answer, what.expression)
     if line is None and "[" not in what.expression:
         look = f"Your answer never changes `{_base(what.expression)}`. {look}".strip()
     return Divergence(what.expression, where, look, line)
@@ -319,8 +319,25 @@ def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
             if _alike(found.got[..., active], before.values[other], active):
                 return f"It holds what `{what.expression}` was one tile earlier."
     count, total = int(found.lanes.sum()), int(active.sum())
-    if count < total:
-        return f"{count} of {total} threads that come there have a wrong value."
+    some = f"{count} of {total} threads that come there have a wrong value." if count < total else ""
+    return " ".join(filter(None, (_anothers(wanted, pair[1], found), some)))
+
+
+def _anothers(wanted, visit: Visit, found: _Found) -> str:
+    """Does the first wrong thread hold what another thread of its block should hold?"""
+    lane = int(np.flatnonzero(found.lanes)[0])
+    blocks, threads = visit.places["block"], visit.places["thread"]
+    mates = np.flatnonzero((blocks == blocks[lane]) & visit.active)
+    value = found.got[lane] if found.got is not None and found.got.ndim == 1 else math.nan
+    if not math.isfinite(value) or abs(value) < 1e-3:
+        return ""
+    for what, values in zip(wanted, visit.values, strict=True):
+        if values is None or values.ndim != 1:
+            continue
+        same = mates[np.isclose(values[mates], value, rtol=1e-5)]
+        if len(same) == 1 and same[0] != lane:
+            mine, theirs = threads[lane], threads[same[0]]
+            return f"Thread {mine} holds what `{what.expression}` of thread {theirs} should be."
     return ""
 
 
@@ -381,7 +398,7 @@ def _base(expression: str) -> str:
     return match[0] if match else expression
 
 
-def _last_set(answer: Answer, expression: str) -> int | None:
+def last_set(answer: Answer, expression: str) -> int | None:
     """The last line of the region that gives the value of an expression something new."""
     name, found = _base(expression), None
     for node in ast.walk(ast.parse(answer.text)):

@@ -20,10 +20,11 @@ from ..checks.mutation import MutationError, imported, sources
 from ..checks.trial import Failed, Inputs, Trial
 from ..executor import Simulator
 from ..problem import Problem
+from ..simulator.problems import Site
 from ..stages import Stage
 from ..stages.find import find
 from . import divergence
-from .exercise import Answer
+from .exercise import Answer, answer_in_cell, region
 from .screen import screen
 from .spec import Gate, Lesson
 from .verdict import CheckResult, GateResult, Item
@@ -43,8 +44,10 @@ ADVICE = {
     "other reads, and who may still read when the next write comes?",
     "barrier": "All threads of a block have to come to the same barrier: it may not stand where only "
     "some of them go.",
-    "memory": "Compare the index with the array's shape, at the last rows and keys above all, and ask "
-    "who wrote the element before it is read.",
+    "out of bounds": "Compare the index with the array's shape, at the last rows and keys above all.",
+    "uninitialised read": "Follow the element back: which line should have written it, for which lanes?",
+    "misaligned": "A wide access takes neighbours that start at a multiple of their number.",
+    "not a number": "0 / 0, inf - inf and 0 * inf are not numbers: which of these can be 0 or infinite here?",
     "warp": "All 32 lanes have to take part in a shuffle: it may not stand where only some of them go.",
     "hang": "Look at what ends the loop, and whether each turn brings it nearer.",
     "unwritten": "Follow one of these elements back: what should have been written, by which thread?",
@@ -163,13 +166,79 @@ class _Grading:
         """The three parts of the message on one failure."""
         if found.kind == "error":
             return self._raised(found)
-        place = self._line(found.message)
-        own = place is not None and self.answer.inside(place)
-        if found.kind in ("value", "property", "unwritten") and not (self._reported(found.message) and own):
+        if found.kind in ("value", "property", "unwritten") and not self._reported(found.message):
             return self._wrong_value(found)
-        what = f"On {self._case(found.name)}: {self._own_lines(found.message)}"
-        result = self._failed(what, look=ADVICE.get(found.kind, ""), kind=found.kind)
+        what, report = (
+            f"On {self._case(found.name)}: {self._own_lines(found.message)}",
+            found.message.partition(":")[0],
+        )
+        result = self._failed(what, look=ADVICE.get(report, ADVICE.get(found.kind, "")), kind=found.kind)
+        lines = self._reported_lines(found)
+        if not lines and found.kind == "value":
+            return self._wrong_value(found)
+        difference = self._first_difference(found, None) if found.kind == "value" or not lines else None
+        if lines:
+            result = self._at_lines(result, lines, found.message)
+            extra = " ".join(filter(None, (difference.where, difference.look))) if difference else ""
+            return replace(result, look=" ".join(filter(None, (extra, result.look, self._never_set(found)))))
+        result = replace(result, look=" ".join(filter(None, (result.look, self._never_set(found)))))
+        if difference is not None and difference.line is not None:
+            return self._pointed(replace(result, look=f"{difference.look} {result.look}".strip()), difference)
+        place = self._line(found.message)
         return result if place is None else _at(result, self.answer, place)
+
+    def _reported_lines(self, found: runner.CaseResult) -> list[int]:
+        """The answer's lines where the report's accesses are, or whose calls lead there."""
+        own = self._line(found.message)
+        if own is not None and not self.answer.inside(own):
+            own = None
+        inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
+        executor = Simulator(max_turns=MAX_TURNS, ops=found.kind == "value", calls=True)
+        try:
+            _launch(self.stage, self.variant, inputs or self._any_input(), executor)
+        except Exception:  # what it did the first time is known already
+            return [] if own is None else [own]
+        kind = found.message.partition(":")[0]
+        for problem in (p for launch in executor.launches for p in launch.problems if p.kind == kind):
+            lines = {self._own_line(problem.site), self._own_line(problem.other)} - {None}
+            if lines:
+                return sorted(line for line in lines if line is not None)
+        return [] if own is None else [own]
+
+    def _own_line(self, site: Site | None) -> int | None:
+        """The line of the answer that a site is in, or is called from."""
+        while site is not None:
+            if PurePath(site.file).stem == self.lesson.exercise.file and self.answer.inside(site.line):
+                return site.line
+            site = site.caller
+        return None
+
+    def _at_lines(self, result: CheckResult, lines: list[int], message: str) -> CheckResult:
+        """The result with one or two lines named; the last is the one that it points at."""
+        result = _at(result, self.answer, lines[-1])
+        if len(lines) == 2:
+            one, two = (f"{self.answer.place(n)}, `{self.answer.source(n)}`" for n in lines)
+            return replace(result, where=f"Between {one}, and {two}.")
+        if lines[0] not in [int(n) for n in re.findall(r"(?:\.py:|\bline )(\d+)", message)]:
+            return replace(result, where=result.where.replace("In ", "Reached from ", 1))
+        return result
+
+    def _never_set(self, found: runner.CaseResult) -> str:
+        """A word on an array that is read before anything is in it."""
+        match = re.search(r"`: (\w+) element \d+ was never written", found.message)
+        if match is None:
+            return ""
+        name = match[1]
+        if divergence.last_set(self.answer, name) is not None:
+            return ""
+        solution = answer_in_cell(self.lesson, region(self.lesson.exercise.file).text)
+        if divergence.last_set(solution, name) is None:
+            return ""
+        return f"Your answer never stores to `{name}`."
+
+    def _any_input(self) -> Inputs:
+        """What a property's failure is explained with: every kind of ragged end, and rows without keys."""
+        return normal(np.random.default_rng(self.seed), 1, 1, 70, 33, 64, causal=True)
 
     def _case(self, name: str) -> str:
         return f'the input "{re.sub(r", seed 0$", "", name)}"'
@@ -238,17 +307,22 @@ class _Grading:
         if right and wrong:
             what += f" Right: {'; '.join(right)}. Wrong: {'; '.join(wrong)}."
         where = self._first_difference(found, next(iter(wrong.values()), None))
-        look = " ".join(
-            part for part in (where.look if where else "", cause and f"{cause.rstrip('.')}.") if part
-        )
+        if cause.startswith("Wrong in every row"):
+            cause = ""
+        elif cause and not cause.endswith((".", "?")):
+            cause += "."
+        look = " ".join(filter(None, (where.look if where else "", cause)))
         if where is None:
             return self._failed(what, look=look, kind=found.kind)
-        text = where.where
-        if where.line is not None:
-            text += f" It is set last in {self.answer.place(where.line)}: `{self.answer.source(where.line)}`."
-            return self._failed(what, text, look, kind=found.kind, line=self.answer.number(where.line),
-                                line_text=self.answer.source(where.line))  # fmt: skip
-        return self._failed(what, text, look, kind=found.kind)
+        return self._pointed(self._failed(what, look=look, kind=found.kind), where)
+
+    def _pointed(self, result: CheckResult, found: divergence.Divergence) -> CheckResult:
+        """The result with the place where the answer's values leave the solution's."""
+        if found.line is None:
+            return replace(result, where=found.where)
+        source = self.answer.source(found.line)
+        where = f"{found.where} It is set last in {self.answer.place(found.line)}: `{source}`."
+        return replace(result, where=where, line=self.answer.number(found.line), line_text=source)
 
     def _which_are_right(self) -> tuple[dict[str, Inputs], dict[str, Inputs]]:
         """Simple inputs that the answer gets right, and those that it gets wrong."""
@@ -274,9 +348,7 @@ class _Grading:
     def _first_difference(
         self, found: runner.CaseResult, simple: Inputs | None
     ) -> divergence.Divergence | None:
-        inputs = simple or runner.inputs(self.stage, found.name, self.seed)
-        if inputs is None:
-            inputs = normal(np.random.default_rng(self.seed), 1, 1, 70, 33, 64, causal=True)
+        inputs = simple or runner.inputs(self.stage, found.name, self.seed) or self._any_input()
         try:
             return divergence.find(self.lesson, self.answer, inputs)
         except Exception:  # it explains a failure that is certain; without it the message is shorter
@@ -310,10 +382,10 @@ class _Grading:
 
     @staticmethod
     def _gate_text(gate: Gate, value: float) -> str:
+        is_, before, right, bar = map(_amount, (value, gate.before, gate.right, gate.bar))
         return (
-            f"The answers are right, but a counter is too high: {gate.what} at {gate.shape} is {value:,.6g}; "
-            f"the stage before had {gate.before:,.6g}, the solution has {gate.right:,.6g}, the bar is "
-            f"{gate.bar:,.6g}."
+            f"The answers are right, but a counter is too high: {gate.what} at {gate.shape} is {is_}; "
+            f"the stage before had {before}, the solution has {right}, the bar is {bar}."
         )
 
     # The compiler
@@ -356,6 +428,16 @@ class _Grading:
             if reason is None
             else (f"Not compiled here: {reason}.",)
         )
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
+
+
+def _launch(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
+    out = np.zeros(x.q.shape, np.float16)
+    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
+    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
 
 
 def _problem(qkv: Sequence[np.ndarray], stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
