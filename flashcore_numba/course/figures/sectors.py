@@ -15,7 +15,7 @@ __all__ = ["draw"]
 
 LINES = 8  # frames at most
 # What each lesson is about: array and access of the frame that comes first.
-FIRST = {1: ("scores", "store"), 2: ("scores", "store"), 3: ("k", "load"), 4: ("k", "load")}
+FIRST = {1: ("q", "load"), 2: ("scores", "store"), 3: ("k", "load"), 4: ("k", "load")}
 
 
 @lettered
