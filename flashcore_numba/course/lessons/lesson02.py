@@ -108,19 +108,19 @@ LESSON = Lesson(
     exercise=EXERCISE,
     questions=(
         Question(
-            key="sectors",
-            text="With the transposed matrix, 32 lanes store 32 neighbouring float32 scores. How many "
-            "32-byte sectors does this one request touch?",
-            unit="sectors",
-            truth=lambda evidence: evidence.line(2, "scores[b, h, j, row]", "store", "sectors/request"),
+            key="requests",
+            text="One head, 128 query rows and keys, D = 64. How many requests to global memory do the warps "
+            "of stage 02 make in all? (Stage 01: about 100,000.)",
+            unit="requests",
+            truth=lambda evidence: evidence.count(2, "global_requests"),
             source="counted",
-            why="32 lanes times 4 bytes are 128 neighbouring bytes, and those are 4 sectors. Row-major it "
-            "was 32: one a lane, 4 of its 32 bytes used.",
+            why="4 warps and 128 keys: 8 wide loads of K, 8 of V, a store and a load of a score. With 8 "
+            "loads of Q and 8 stores of the output a warp that is 9280.",
         ),
         Question(
             key="kilobytes",
-            text="One head, 128 query rows and keys, D = 64. How many thousand bytes do the sectors of all "
-            "requests of stage 02 add up to? (Stage 01: about 38,000.)",
+            text="And how many thousand bytes do the sectors of all these requests add up to? (Stage 01: "
+            "about 38,000.)",
             unit="kB",
             truth=lambda evidence: evidence.count(2, "global_bytes") / 1000,
             source="counted",
