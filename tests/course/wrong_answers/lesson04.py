@@ -55,7 +55,7 @@ WRONG = (
         "stored_without_first_key", "Each tile's scores go to the first 32 places.",
         (("scores[b, h, row, first_key + lane] = score", "scores[b, h, row, lane] = score"),),
         ("uninitialised read", "scores element 32 was never written"),
-        "p = math.exp(scores[b, h, row, first_key + lane] - row_max)",
+        "scores[b, h, row, lane] = score",
     ),
     Wrong(
         "scale_forgotten", "The scores are not scaled.",
@@ -67,7 +67,7 @@ WRONG = (
         "lane_and_warp_swapped", "The lane takes a query row and the warp a key.",
         (("dot(q_smem, warp, kv_smem, lane)", "dot(q_smem, lane, kv_smem, warp)"),),
         ("out of bounds", "q_smem", r"shape \(16, 68\)"),
-        DOT.strip(),
+        "score = dot(q_smem, lane, kv_smem, warp) * scale",
     ),
     Wrong(
         "maximum_of_one_lane", "Each lane keeps the maximum of its own keys.",
