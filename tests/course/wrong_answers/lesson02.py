@@ -21,8 +21,8 @@ WRONG = (
         "load_not_transposed",
         "Only the store was turned round: a thread reads the scores of others.",
         ((WEIGHT, "math.exp(scores[b, h, row, j] - row_max)"),),
-        ("race", "line 12 of your answer"),
-        STORE,
+        ("race", "line 4 of your answer"),
+        "p = math.exp(scores[b, h, row, j] - row_max)",
     ),
     Wrong(
         "maximum_from_zero",
@@ -36,7 +36,7 @@ WRONG = (
         "A local array is taken for one of zeros.",
         ((CLEARED, ""),),
         ("uninitialised read", "local array", r"o_rmem\[c \+ e\]"),
-        "o_rmem[c + e] += p * part[e]",
+        "accumulate_pv(o_rmem, p, v_head, j)",
     ),
     Wrong(
         "no_maximum",
