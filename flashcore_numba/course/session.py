@@ -279,7 +279,7 @@ class Session:
             raise ArgumentError(f"choice: {choice!r}; accepted are {accepted}")
         self._change(explanations=[*self._record()["explanations"], choice])
         right = choice == explanation.right
-        feedback = f"{choice}: {'yes' if right else 'no'}. {explanation.feedback[choice]}"
+        feedback = f"{choice}: {explanation.feedback[choice]}"
         return Card(title, (feedback,), {"choice": choice, "right": right}, right)
 
     # Kill
