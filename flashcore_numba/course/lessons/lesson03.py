@@ -171,8 +171,8 @@ LESSON = Lesson(
         text="At 1x8x1024x64 and 4x8x256x64 stage 03 is slower than stage 02. What holds it back there?",
         right="instructions",
         feedback={
-            "latency": "Only in part. Two fifths of the issue slots still stay empty while warps wait. But "
-            "with every wait hidden it would gain a half, and stage 02, whose pairs cost a sixth of the "
+            "latency": "Not alone: two fifths of the issue slots do stay empty while warps wait. But with "
+            "every wait hidden it would gain a half, and stage 02, whose pairs cost a sixth of the "
             "instructions, passes that with a few warps an SM.",
             "bandwidth": "Not of device memory: K and V of a head stay in the caches, and loading them is "
             "the same 4 sectors a request throughout. At 4x8x256x64 the profiler saw less than one megabyte "
