@@ -154,7 +154,7 @@ LESSON = Lesson(
         right="shared",
         feedback={
             "memory": "No: device memory would need less than half a microsecond for this problem, and the "
-            "sectors moved fell to a twelfth while the time fell to little more than a third.",
+            "sectors loaded fell to a twelfth while the time fell to little more than a third.",
             "scores": "No: the score matrix is written and read once, 4 sectors a request, and the next "
             "stage, which does without it, is only a little faster.",
             "barriers": "Not mainly: one warp comes to 64 barriers at the mission shape, and two blocks an "

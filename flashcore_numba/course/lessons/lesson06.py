@@ -106,7 +106,7 @@ LESSON = Lesson(
             truth=_slowest,
             source="measured",
             why="With the rows outside, every warp of the block waits while each tile is fetched again for "
-            "the next row: eight times the loads from global memory and eight times the barriers.",
+            "the next row: eight times the loads of K and V and eight times the barriers.",
             choices=tuple(HISTORY),
         ),
         Question(
