@@ -9,9 +9,12 @@ import pytest
 
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
 from flashcore_numba.course import figures
+from flashcore_numba.course.evidence import MISSION, Evidence
+from flashcore_numba.course.figures import roofline, softmax
 from flashcore_numba.course.figures.recording import record
 from flashcore_numba.course.figures.tiles import KEYS
 from flashcore_numba.problem import ArgumentError
+from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
@@ -99,7 +102,8 @@ def test_sectors_in_words_are_those_counted(stage):
 
 def test_first_frame_shows_what_the_lesson_is_about():
     one, two = (draw("sectors", find(n)).frames[0].alt for n in (1, 2))
-    assert number(r"in (\d+) sectors", one) == 32 and "12% of them are used" in one
+    assert number(r"in (\d+) sectors", one) == 32 and "6% of them are used" in one
+    assert "to q:" in one and "to scores:" in two
     assert number(r"in (\d+) sectors", two) == 4 and "100% of them are used" in two
 
 
@@ -214,3 +218,84 @@ def test_timeline_loses_a_phase_with_a_barrier():
         for figure in (wrong, draw("timeline", find(5)))
     ]
     assert barriers == [2, 4]
+
+
+def test_softmax_rows_are_those_of_the_running_kernel():
+    rows = softmax.rows_of(find(5))
+    assert [len(row.tiles) for row in rows] == [4, 4, 4]
+    for row in rows:
+        np.testing.assert_allclose(row.weights, row.right, atol=1e-5)
+        seen = np.array([tile.scores for tile in row.tiles])
+        np.testing.assert_array_equal([tile.m[1] for tile in row.tiles], np.maximum.accumulate(seen.max(1)))
+        for tile, before in zip(row.tiles[1:], row.tiles, strict=False):
+            assert tile.m[0] == before.m[1] and tile.l[0] == before.l[1]
+            np.testing.assert_allclose(tile.rescale, np.exp(tile.m[0] - tile.m[1]), rtol=1e-5)
+    assert rows[0].tiles[-1].m[1] > rows[0].tiles[0].m[1] + 3, "the running max must really move"
+    assert np.isneginf(rows[2].tiles[2].scores).any() and np.isneginf(rows[2].tiles[3].scores).all()
+
+
+def test_softmax_in_words_is_what_was_read():
+    rows, frames = softmax.rows_of(find(5)), draw("softmax", find(5)).frames
+    for at, frame in enumerate(frames[:-1]):
+        for row in rows:
+            tile = row.tiles[at]
+            assert (
+                f"O times {tile.rescale:.3g}, l from {tile.l[0]:.3g} to {tile.l[1]:.3g}" in frame.alt
+                or at == 0
+            )
+            assert f"to {tile.m[1]:.3g}, O" in frame.alt
+    assert frames[-1].alt.count("as in exact softmax") == 3
+    assert ", ".join(f"{weight:.1%}" for weight in rows[1].weights) in frames[-1].alt
+
+
+def test_softmax_shows_a_rescaling_that_is_missing():
+    with mutant(5, Edit("o_rmem[part] *= rescale", "o_rmem[part] *= float32(1)")) as stage:
+        wrong, frames = softmax.rows_of(stage), draw("softmax", stage).frames
+    assert all(tile.rescale == 1 for tile in wrong[0].tiles)
+    assert "exact: " in frames[-1].alt
+
+
+def test_softmax_of_a_kernel_without_running_max_says_so():
+    (frame,) = draw("softmax", find(4)).frames
+    assert "no loop that carries m and l" in frame.alt
+
+
+@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+def test_traffic_of_the_roofline_is_what_a_whole_count_gives(stage):
+    counted = Evidence().count(stage.number, "global_bytes", "1x1x192x64")
+    assert roofline.bytes_moved(stage, heads=1, seq=192) == counted
+
+
+def test_roofline_in_words_is_computed_from_counts_and_the_recorded_run():
+    evidence, (frame,) = Evidence(), draw("roofline", find(5)).frames
+    flops = evidence.flops(MISSION)
+    for stage in LADDER[:5]:
+        name = "your kernel" if stage.number == 5 else f"stage {stage.number:02d}"
+        per_byte, speed = flops / roofline.bytes_moved(stage), flops / evidence.us(stage.number) / 1e3
+        assert f"{name}: {per_byte:.3g} FLOPs a byte, {speed:,.0f} GFLOP/s" in frame.alt
+    assert "stage 06" not in frame.alt
+    assert f"SDPA cuDNN {flops / evidence.us('SDPA cuDNN') / 1e3:,.0f}" in frame.alt
+    assert "The time is the recorded one of 05 online_softmax" in frame.caption
+
+
+def test_roofline_is_of_the_kernel_handed_in():
+    line = "load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)"
+    with mutant(5, Edit(line, f"{line}; {line}")) as stage:
+        more = roofline.bytes_moved(stage) / roofline.bytes_moved(find(5))
+    rows = 16  # a block; Q and O move once a block, K and V once a tile, lse is small
+    assert more == pytest.approx((3 * 512 + 2 * rows) / (2 * 512 + 2 * rows), rel=0.01)
+    past_the_end = Edit("scores[b, h, j, row] = score", "scores[b, h, row, j] = score")
+    with mutant(2, past_the_end) as stage, pytest.raises(SimulationError, match="out of bounds"):
+        draw("roofline", stage)
+
+
+def test_roofline_takes_a_live_time():
+    live = Evidence(live={"02 coalesced": 100.0})
+    figure = roofline.draw(SimpleNamespace(number=2), find(2), "your kernel", live)
+    speed = live.flops(MISSION) / 100.0 / 1e3
+    assert f"{speed:,.0f} GFLOP/s" in figure.frames[0].caption
+
+
+def test_lesson_00_shows_the_problem_and_stage_01():
+    (frame,) = figures.draw(SimpleNamespace(number=0, figures={}), "roofline", find(1), "stage 00").frames
+    assert "stage 01: 0.1" in frame.alt and "stage 02" not in frame.alt and "256 FLOPs a byte" in frame.alt

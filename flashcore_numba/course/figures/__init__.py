@@ -6,7 +6,7 @@ from typing import Any
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import Stage
 
-from . import banks, sectors, tiles, timeline
+from . import banks, roofline, sectors, softmax, tiles, timeline
 from .figure import Figure, Frame
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
@@ -16,6 +16,8 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "banks": banks.draw,
     "tiles": tiles.draw,
     "timeline": timeline.draw,
+    "softmax": softmax.draw,
+    "roofline": roofline.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 
@@ -24,7 +26,8 @@ def draw(lesson: Any, name: str, stage: Stage, whose: str) -> Figure:
     """The figure `name` of the kernel that `stage` launches.
 
     lesson: its `number` sets what comes first. whose: "your kernel" or "stage 05", part of the title. Raises
-    ArgumentError for an unknown name, and what the simulator raises for a kernel that it cannot run.
+    ArgumentError for an unknown name, and what the simulator raises for a kernel that it cannot run (of a
+    roofline also for one with problems: its traffic says nothing).
     """
     if name not in FIGURES:
         raise ArgumentError(f"name: there is no figure {name!r}; accepted are {', '.join(FIGURES)}")
