@@ -19,8 +19,9 @@ __all__ = ["DEFAULT_TIME_LIMIT", "run", "supervise"]
 
 DEFAULT_TIME_LIMIT = 60.0  # seconds
 KEPT_OUTPUT = 4_000  # characters of what an answer printed
-LARGEST_RESULT = 32 * 1024 * 1024  # bytes
+LARGEST_RESULT = 8 << 20  # bytes
 CHUNK = 65_536
+POLL = 0.25  # seconds
 PACKAGES = Path(__file__).parents[2]
 Progress = Callable[[int, int, str], None]
 
@@ -87,9 +88,9 @@ class _Child:
 
     def __init__(self, process: subprocess.Popen, reader: int, progress: Progress | None) -> None:
         self.process, self.reader, self.progress = process, reader, progress
-        self.pending, self.result, self.last = b"", None, ""
+        self.pending, self.result, self.last = bytearray(), None, ""
         self.printed: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-        self.too_large = False
+        self.nonsense = False  # it sent what is no line of JSON, or far too much
 
     def listen(self, deadline: float) -> bool:
         """Read until the child has a result or is gone; False at the deadline."""
@@ -101,7 +102,10 @@ class _Child:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                for key, _ in selector.select(min(left, 1.0)):
+                events = selector.select(min(left, POLL))
+                if not events and self.process.poll() is not None:
+                    return True  # gone, though a process that it left behind still holds the pipe
+                for key, _ in events:
                     data = os.read(key.fd, CHUNK)
                     if not data:
                         selector.unregister(key.fileobj)
@@ -117,17 +121,23 @@ class _Child:
     def _take(self, data: bytes) -> bool:
         """Read whole lines; True when there is a result, or never will be."""
         self.pending += data
+        self.nonsense = len(self.pending) > LARGEST_RESULT
+        if b"\n" not in data:
+            return self.nonsense
         *lines, self.pending = self.pending.split(b"\n")
-        self.too_large = len(self.pending) > LARGEST_RESULT
         for line in lines:
-            message = json.loads(line)
-            if "result" in message or "argument_error" in message:
-                self.result = message
+            try:
+                message = json.loads(line)
+                if "result" in message or "argument_error" in message:
+                    self.result = message
+                    return True
+                done, total, self.last = message["step"]
+            except (ValueError, TypeError, KeyError):
+                self.nonsense = True
                 return True
-            done, total, self.last = message["step"]
             if self.progress is not None:
                 self.progress(done, total, self.last)
-        return self.too_large
+        return self.nonsense
 
     def end(self) -> None:
         """Nothing of the child's process group is left after this."""
@@ -158,8 +168,8 @@ class _Child:
     def _how_it_ended(self) -> str:
         code = self.process.returncode
         at = f" in: {self.last}" if self.last else ""
-        if self.too_large:
-            return f"It sent more than {LARGEST_RESULT} bytes{at}."
+        if self.nonsense:
+            return f"It sent something that is no result{at}."
         if code == -signal.SIGXCPU or code == -signal.SIGKILL:
             return f"The process was killed{at}: it used more memory or processor time than it may."
         if code < 0:
