@@ -208,7 +208,7 @@ def _forbidden(scope: list) -> Finding | None:
 
 
 def _is_reserved(name: str) -> bool:
-    return name.startswith("__") or (hasattr(builtins, name) and name not in BUILTINS)
+    return (name.startswith("__") and name != "__all__") or (hasattr(builtins, name) and name not in BUILTINS)
 
 
 def _foreign_import(node: ast.Import | ast.ImportFrom) -> str | None:

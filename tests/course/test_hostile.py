@@ -149,7 +149,10 @@ def test_whatever_the_process_does_it_ends_and_leaves_nothing(name):
     assert (reply["status"], reply["result"]) == (status, None)
     assert why in reply["why"]
     if name == "grandchild":
-        assert not alive(int(reply["printed"]))
+        deadline = time.monotonic() + SLACK
+        while alive(int(reply["printed"])):  # it is killed; the kernel may need a moment
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def alive(pid):

@@ -1,0 +1,108 @@
+"""`flashcore check FILE --lesson N` and `flashcore starter N`, as an autograder calls them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from flashcore_numba.course import exercise
+from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.course.verdict import CheckResult, GateResult, Item
+
+
+def flashcore(*arguments, cwd):
+    command = [sys.executable, "-m", "flashcore_numba", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+
+
+def test_from_the_starter_to_a_pass(tmp_path):
+    made = flashcore("starter", 4, "mine.py", cwd=tmp_path)
+    assert made.returncode == 0 and "flashcore check mine.py --lesson 4" in made.stdout
+    empty = flashcore("check", "mine.py", "--lesson", 4, cwd=tmp_path)
+    assert empty.returncode == 1 and "still empty" in empty.stdout
+    again = flashcore("starter", 4, "mine.py", cwd=tmp_path)
+    assert again.returncode == 2 and "exists already" in again.stderr
+    path = tmp_path / "mine.py"
+    task = exercise.starter_cell(LESSONS[4])
+    indent = " " * exercise.region("stage04_shared_tiles").indent
+    solution = exercise.region("stage04_shared_tiles").text
+    text = path.read_text()
+    for line in task.splitlines():
+        text = text.replace(f"{indent}{line}\n", "", 1)
+    head, end, rest = text.partition(f"{indent}# </exercise>")
+    path.write_text(head + solution + end + rest)
+    right = flashcore("check", "mine.py", "--lesson", 4, "--json", cwd=tmp_path)
+    assert right.returncode == 0, right.stdout
+    data = json.loads(right.stdout)
+    assert (
+        data["passed"] and data["status"] == "passed" and len(data["gates"]) == len(LESSONS[4].exercise.gates)
+    )
+    wrong = head + solution.replace("first_key + lane] = score", "lane] = score") + end + rest
+    path.write_text(wrong)
+    failed = flashcore("check", "mine.py", "--lesson", 4, "--json", "out.json", cwd=tmp_path)
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert failed.returncode == 1 and not data["passed"]
+    assert (
+        wrong.splitlines()[data["line"] - 1].strip() == data["line_text"] == "scores[b, h, row, lane] = score"
+    )
+    assert f"mine.py:{data['line']}" in failed.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("check", "none.py", "--lesson", "4"), "'none.py': cannot be read"),
+        (("check", ".", "--lesson", "4"), "'.': no file"),
+        (("check", "binary.py", "--lesson", "4"), "no text in UTF-8"),
+        (("check", "other.py", "--lesson", "4"), "other.py: no file of lesson 4"),
+        (("check", "other.py", "--lesson", "40"), "lesson '40': accepted are"),
+        (("check", "other.py"), "name the lesson"),
+        (("check", "other.py", "--lesson", "4", "--time-limit", "0"), "seconds above 0"),
+        (("check", "5", "--time-limit", "3"), "add --lesson"),
+        (("check", "a.py", "b.py", "--lesson", "4"), "one file is accepted"),
+        (("starter", "4", "no/folder.py"), "cannot be written"),
+        (("starter", "x"), "lesson 'x'"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_sentence_and_status_2(tmp_path, arguments, says):
+    (tmp_path / "binary.py").write_bytes(bytes(range(256)))
+    (tmp_path / "other.py").write_text(exercise.starter(LESSONS[5]))
+    result = flashcore(*arguments, cwd=tmp_path)
+    assert result.returncode == 2 and not result.stdout
+    assert says in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_stop_at_the_time_limit_is_status_1(tmp_path):
+    text = exercise.starter(LESSONS[0]).replace("...\n", "while True:\n            pass\n")
+    (tmp_path / "endless.py").write_text(text)
+    result = flashcore("check", "endless.py", "--lesson", 0, "--time-limit", 3, "--json", cwd=tmp_path)
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["status"] == "timeout"
+
+
+def test_a_module_of_the_same_name_in_the_folder_is_not_taken(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('not this one')\n")
+    text = exercise.source_text("stage00_three_loops")
+    (tmp_path / "mine.py").write_text(text)
+    code = (
+        "from flashcore_numba.course import judge; print(judge.run({'job': 'check', 'lesson': 0})['status'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert result.stdout.strip() == "passed", result.stderr
+
+
+def test_a_verdict_survives_json_and_escapes_html():
+    gate = GateResult("sectors <b>", 9.0, 32, 4, 8, False, "1x1x128x64", "too many")
+    item = Item("small <i>", True, margin=2.5)
+    result = CheckResult(
+        5, "failed", "`a < b` is wrong", "In line 3", "Look", 3, "a < b", "gate", (item,), (gate,)
+    )
+    again = CheckResult.from_dict(json.loads(json.dumps(result.as_dict())))
+    assert again == result and not again.passed
+    assert again.message == "`a < b` is wrong\nIn line 3\nLook"
+    page = result._repr_html_()
+    assert "<code>a &lt; b</code>" in page and "sectors &lt;b&gt;" in page and "<i>" not in page
+    assert "missed" in page and "not yet" in page and "MISSED" in str(result)

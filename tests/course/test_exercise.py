@@ -1,0 +1,72 @@
+"""The starter, the answer put back, and the lines that a message names."""
+
+import ast
+import textwrap
+
+import pytest
+
+from flashcore_numba.course import exercise
+from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.problem import ArgumentError
+
+NUMBERS = list(LESSONS)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_starter_differs_from_the_stage_in_the_region_alone(number):
+    lesson = LESSONS[number]
+    stage, starter = exercise.source_text(lesson.exercise.file), exercise.starter(lesson)
+    ast.parse(starter)
+    assert "from ." not in starter
+    solution = [line.strip() for line in exercise.region(lesson.exercise.file).text.splitlines()]
+    before, _, after = starter.partition(exercise.BEGIN)
+    inside = after.partition(exercise.END)[0].splitlines()
+    assert not [line for line in inside if line.strip() and line.strip() in solution]
+    kept = [
+        line for line in before.splitlines() + after.partition(exercise.END)[2].splitlines() if line.strip()
+    ]
+    for line in kept:
+        assert line in stage or "flashcore_numba" in line
+    assert lesson.exercise.task.strip().splitlines()[0] in after
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_solution_put_back_is_the_stage(number):
+    file = LESSONS[number].exercise.file
+    for text in (exercise.region(file).text, textwrap.dedent(exercise.region(file).text)):
+        answer = exercise.answer_in_cell(LESSONS[number], text)
+        assert answer.text == exercise.source_text(file)
+        assert "\n".join(answer.lines) + "\n" == exercise.region(file).text
+
+
+def test_pasting_may_be_sloppy():
+    lesson = LESSONS[5]
+    text = exercise.region(lesson.exercise.file).text
+    marked = f"            {exercise.BEGIN}\n{text}            {exercise.END}\n"
+    for sloppy in (marked, text.replace("\n", "\r\n"), "\ufeff" + text, textwrap.indent(text, "    ")):
+        assert exercise.answer_in_cell(lesson, sloppy).text == exercise.source_text(lesson.exercise.file)
+
+
+def test_a_line_is_named_as_its_author_counts():
+    lesson = LESSONS[5]
+    found = exercise.region(lesson.exercise.file)
+    cell = exercise.answer_in_cell(lesson, "a = 1\nb = 2\n")
+    assert cell.place(found.first_line + 1) == "line 2 of your answer"
+    assert cell.source(found.first_line + 1) == "b = 2"
+    assert cell.place(3) == f"{lesson.exercise.file}.py:3"
+    whole = exercise.answer_in_file(lesson, exercise.starter(lesson), "mine.py")
+    assert whole.place(whole.first) == f"mine.py:{whole.first}"
+    assert whole.inside(whole.first) and not whole.inside(whole.first - 1)
+
+
+@pytest.mark.parametrize(
+    "text, named", [(b"x = 1", "bytes"), (None, "NoneType"), ("if x:\n\ty = 1", "line 2 .* tab")]
+)
+def test_what_is_no_answer_is_refused(text, named):
+    with pytest.raises(ArgumentError, match=f"the answer: .*{named}"):
+        exercise.answer_in_cell(LESSONS[5], text)
+
+
+def test_a_file_without_a_region_is_an_error():
+    with pytest.raises(ArgumentError, match=r"common\.py has not exactly one region"):
+        exercise.region("common")
