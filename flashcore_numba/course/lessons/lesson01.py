@@ -49,7 +49,8 @@ The lines below the region read scores and row_sum. A row without keys must leav
         "scores are all negative. The first loop must be finished before the second begins: exp needs the "
         "maximum of all keys.",
         "float32(q[b, h, row, c]) * float32(k[b, h, j, c]) multiplies in float32; without the conversion the "
-        "product is rounded to float16. Multiply by scale once a key, after the sum over c.",
+        "product is rounded to float16. A plain 0.0 is a float64, and a maximum kept in float64 is not the "
+        "score that float32 memory gives back. Multiply by scale once a key, after the sum over c.",
         "First loop: score = float32(0); add D products; score *= scale; store it; row_max = max(row_max, "
         "score). Second loop: p = math.exp(scores[b, h, row, j] - row_max); store p in the same place; add "
         "it to row_sum, which started at float32(0).",
