@@ -29,10 +29,12 @@ from flashcore_numba.problem import ArgumentError
 from . import exercise, lessons
 from .evidence import Evidence
 
-__all__ = ["WeaveError", "differences", "woven"]
+__all__ = ["WeaveError", "differences", "plain", "woven"]
 
 OPENED = re.compile(r"<!--([a-z]+)(?: (.*?))?-->", re.DOTALL)
 CLOSED = "<!---->"
+# Markdown takes a line that begins with a comment for HTML, which ends the paragraph before it.
+BROKEN = re.compile(r"(?<=[^\n>|])\n[ ]*(?=<!--(?!code )[a-z])")
 WRITE = re.compile(r"^(```\{code-cell\}[^\n]*\n%%write (\d+)\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -44,17 +46,26 @@ def woven(text: str, file: str, evidence: Evidence | None = None) -> str:
     """`text` with every generated part written anew. `file` names it in errors; its number, as in
     `05_online_softmax.md`, says which solutions an excerpt must not show."""
     evidence = evidence or Evidence()
+    text = BROKEN.sub(" ", text)
     parts, position = [], 0
-    for comment, kind, argument, start, stop in _comments(text, file):
+    for comment, kind, argument, at, start, stop in _comments(text, file):
         try:
+            if kind != "code" and re.search(r"(?:\A|\n)\s*(?:[-*+] |\d+\. )?\Z", text[:at]):
+                raise ArgumentError("a paragraph cannot begin with it: write a word before it")
             value = _generated(kind, argument, evidence, _number(file))
         except ArgumentError as error:
-            line = text.count("\n", 0, start) + 1
+            line = text.count("\n", 0, at) + 1
             raise WeaveError(f"{file}:{line}: {comment}: {error}") from None
         parts += [text[position:start], value]
         position = stop
     whole = "".join(parts) + text[position:]
     return WRITE.sub(lambda cell: cell[1] + exercise.starter_cell(lessons.find(cell[2])), whole)
+
+
+def plain(text: str) -> str:
+    """`text` without the comments around what is generated, as a notebook shows it."""
+    text = re.sub(r"^<!--code [^\n]*-->\n(.*?)^<!---->\n?", r"\1", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"<!--[a-z]+ [^\n]*?-->(.*?)<!---->", r"\1", text)
 
 
 def differences(text: str, file: str, evidence: Evidence | None = None) -> list[str]:
@@ -70,8 +81,8 @@ def differences(text: str, file: str, evidence: Evidence | None = None) -> list[
     ]
 
 
-def _comments(text: str, file: str) -> Iterator[tuple[str, str, str, int, int]]:
-    """(comment, kind, argument, start and stop of what it generates) of every comment of a known form."""
+def _comments(text: str, file: str) -> Iterator[tuple[str, str, str, int, int, int]]:
+    """(comment, kind, argument, where it starts, start and stop of what it generates) of every comment."""
     position = 0
     while found := OPENED.search(text, position):
         stop = text.find(CLOSED, found.end())
@@ -79,7 +90,7 @@ def _comments(text: str, file: str) -> Iterator[tuple[str, str, str, int, int]]:
         if stop < 0 or following < stop:
             line = text.count("\n", 0, found.start()) + 1
             raise WeaveError(f"{file}:{line}: {found[0]}: no {CLOSED} ends what it generates")
-        yield found[0], found[1], found[2] or "", found.end(), stop
+        yield found[0], found[1], found[2] or "", found.start(), found.end(), stop
         position = stop + len(CLOSED)
 
 
