@@ -21,8 +21,7 @@ WRONG = (
         "load_not_transposed",
         "Only the store was turned round: a thread reads the scores of others.",
         ((WEIGHT, "math.exp(scores[b, h, row, j] - row_max)"),),
-        ("race", "line 4 of your answer"),
-        "p = math.exp(scores[b, h, row, j] - row_max)",
+        ("race", "line 4 of your answer", "line 12 of your answer", "no barrier between"),
     ),
     Wrong(
         "maximum_from_zero",
@@ -83,15 +82,9 @@ WRONG = (
         "row_sum += p",
     ),
     Wrong(
-        "narrow_loads",
-        "A dot product of its own, a component a load.",
-        (
-            (
-                "            score = dot(q_rmem, k_head, j)\n",
-                "            score = float32(0)\n            for c in range(D):\n"
-                "                score += q_rmem[c] * float32(k_head[j, c])\n",
-            ),
-        ),
-        ("counter is too high", "load requests to `k` and `v`", "36,864"),
+        "score_made_again",
+        "The second pass makes the score anew instead of reading it: K is fetched twice.",
+        ((WEIGHT, "math.exp(dot(q_rmem, k_head, j) - row_max)"),),
+        ("counter is too high", "load requests to `k` and `v`", "12,288", "a row that is fetched twice"),
     ),
 )
