@@ -62,6 +62,12 @@ def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
     wanted = [w for w in lesson.exercise.wanted if _names(w.expression) <= known]
     if not wanted:
         return None
+    # Of an array of the thread's own the lesson names an element; the others have to be right too.
+    arrays = dict.fromkeys(_base(w.expression) for w in wanted if "[" in w.expression)
+    named = {w.expression for w in wanted}
+    wanted += [
+        Wanted(name, "every element of it") for name in arrays if name not in named and lesson.exercise.stage
+    ]
     places = [name for name in PLACES if _is_outside(name, lesson.exercise)] if lesson.number else ["row"]
     theirs = _values(lesson, answer, wanted, places, inputs)
     ours = _values(lesson, solution, wanted, places, inputs)
@@ -217,14 +223,14 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
         shown = f"has {found.got.shape[0]} elements, not {found.expected.shape[0]}"
         text = f"`{what.expression}` ({what.meaning}) {shown}"
     else:
-        at = f" at element {component[0]}" if component else ""
+        at = f" at element [{', '.join(map(str, component))}]" if component else ""
         text = f"`{what.expression}` ({what.meaning}){at} {shown}, expected {number}"
     where = f"Where the region ends, {place}: {text}."
-    agree = [w.expression for w in wanted[:index]]
+    agree = [w.expression for w in wanted[:index] if visit.values[wanted.index(w)] is not None]
     if agree:
         where += f" {_listed(agree)} {'is' if len(agree) == 1 else 'are'} right there."
     if visit.number > 0 and several and lesson.number:
-        where += f" Up to the tile before, all of {_listed([w.expression for w in wanted])} were right."
+        where += " Up to the tile before, everything was right there."
     look = _relation(wanted, index, pair, found, _before(ours, visit))
     line = last_set(answer, what.expression)
     if line is None and "[" not in what.expression:

@@ -1,5 +1,6 @@
 """The check of one answer, in the process that runs it: cases, properties, counters, and where it errs."""
 
+import ast
 import re
 import secrets
 import time
@@ -52,7 +53,9 @@ ADVICE = {
     "uninitialised read": "Follow the element back: which line should have written it, for which lanes?",
     "misaligned": "A wide access takes neighbours that start at a multiple of their number.",
     "not a number": "0 / 0, inf - inf and 0 * inf are not numbers: which of these can be 0 or infinite here?",
-    "warp": "All 32 lanes have to take part in a shuffle: it may not stand where only some of them go.",
+    "warp": "All 32 lanes of a warp have to take part: it may not stand where only some of them go.",
+    "race between blocks": "Blocks do not wait for each other: each may write only what is its own. Which "
+    "elements belong to the rows of this block?",
     "hang": "Look at what ends the loop, and whether each turn brings it nearer.",
     "unwritten": "Follow one of these elements back: what should have been written, by which thread?",
     "guard": "An index runs past the end of a row, or an input is written to.",
@@ -180,6 +183,11 @@ class _Grading:
             found.message.partition(":")[0],
         )
         result = self._failed(what, look=ADVICE.get(report, ADVICE.get(found.kind, "")), kind=found.kind)
+        leaving = self._leaving() if found.kind in ("barrier", "warp") else None
+        if leaving is not None:
+            source = self.answer.source(leaving)
+            where = f"Threads leave at {self.answer.place(leaving)}, `{source}`, and then they do not come."
+            return replace(_at(result, self.answer, leaving), where=where)
         lines = self._reported_lines(found)
         if not lines and found.kind == "value":
             return self._wrong_value(found)
@@ -187,8 +195,10 @@ class _Grading:
         if lines:
             result = self._at_lines(result, lines, found.message)
             extra = " ".join(filter(None, (difference.where, difference.look))) if difference else ""
-            return replace(result, look=" ".join(filter(None, (extra, result.look, self._never_set(found)))))
-        result = replace(result, look=" ".join(filter(None, (result.look, self._never_set(found)))))
+            more = (extra, result.look, self._never_set(found))
+            return replace(result, look=" ".join(filter(None, more)))
+        more = (result.look, self._never_set(found))
+        result = replace(result, look=" ".join(filter(None, more)))
         if difference is not None and difference.line is not None:
             return self._pointed(replace(result, look=f"{difference.look} {result.look}".strip()), difference)
         place = self._line(found.message)
@@ -245,6 +255,15 @@ class _Grading:
             return ""
         return f"Your answer never stores to `{name}`."
 
+    def _leaving(self) -> int | None:
+        """The first line of the answer where threads leave a loop or the kernel."""
+        for node in ast.walk(ast.parse(self.answer.text)):
+            leaves = isinstance(node, ast.Continue | ast.Break | ast.Return)
+            line = getattr(node, "lineno", 0) if leaves and self.answer.first is not None else 0
+            if line and self.answer.inside(line):
+                return line
+        return None
+
     def _any_input(self) -> Inputs:
         """What a property's failure is explained with: every kind of ragged end, and rows without keys."""
         return normal(np.random.default_rng(self.seed), 1, 1, 70, 33, 64, causal=True)
@@ -278,6 +297,7 @@ class _Grading:
             line = int(match[1])
             return self.answer.place(line) if self.answer.inside(line) else match[0]
 
+        message = re.sub(r"(?<=branch at )line (\d+)\b", bare, message)
         if about_it:
             message = re.sub(r"(?<!of )\bline (\d+)\b(?! of )", bare, message)
         return re.sub(rf"\b{re.escape(file)}\.py:(\d+)", named, message)
@@ -285,7 +305,11 @@ class _Grading:
     def _raised(self, found: runner.CaseResult) -> CheckResult:
         message = self._own_lines(found.message)
         place = self._line(found.message)
-        what, look = f"It cannot run: {message}", ""
+        message = re.sub(
+            r"^Unsupported: .*? cannot run this line \((.*?)\): .*$", r"\1", message, flags=re.DOTALL
+        )
+        message = re.sub(r" \(\w+\.py:\d+\)$", "", message)
+        what, look = f"It cannot run: {message}.", ""
         if "before its first assignment" in message:
             what = "A variable is used before it has a value."
             look = "Every way through the code has to set it first, also for the lanes that skip an `if`."

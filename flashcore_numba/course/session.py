@@ -18,7 +18,7 @@ from .figures import Figure
 from .progress import Progress, today
 from .spec import Lesson, Question
 from .timing import own_label
-from .verdict import CheckResult
+from .verdict import CheckResult, no_result
 
 __all__ = ["Session", "begin", "overview"]
 
@@ -398,8 +398,7 @@ def _state(spec: Lesson, record: Mapping[str, Any]) -> dict[str, str | int]:
 def _verdict(number: int, reply: Mapping[str, Any]) -> CheckResult:
     if isinstance(reply["result"], Mapping):
         return CheckResult.from_dict(reply["result"])
-    printed = (f"It printed: {reply['printed'][:500]}",) if reply["printed"] else ()
-    return CheckResult(number, reply["status"], reply.get("why", ""), notes=printed)
+    return no_result(number, reply)
 
 
 def _prediction(question: Question, value: Any) -> float | str:

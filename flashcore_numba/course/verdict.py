@@ -168,7 +168,7 @@ def no_result(lesson: int, reply: Mapping[str, Any]) -> CheckResult:
         look = "Look for a loop that does not end, or that takes far more turns than there are keys."
     else:
         look = "Nothing in an exercise may end, kill or starve its process."
-    notes = (f"It printed: {reply['printed']}",) if reply.get("printed") else ()
+    notes = (f"It printed: {reply['printed'][:500]}",) if reply.get("printed") else ()
     return CheckResult(lesson, reply["status"], reply["why"], look=look, notes=notes)
 
 
