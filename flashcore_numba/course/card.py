@@ -56,7 +56,9 @@ class Card:
     def __repr__(self) -> str:
         from rich.console import Console
 
-        console = Console(file=io.StringIO(), width=TEXT_WIDTH, highlight=False, force_jupyter=False)
+        console = Console(
+            file=io.StringIO(), width=TEXT_WIDTH, highlight=False, force_jupyter=False, force_terminal=False
+        )
         console.print(self.title, markup=False, soft_wrap=True)
         for part in self.parts:
             if isinstance(part, Table):
