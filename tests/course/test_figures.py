@@ -257,7 +257,7 @@ def test_softmax_shows_a_rescaling_that_is_missing():
 
 def test_softmax_of_a_kernel_without_running_max_says_so():
     (frame,) = draw("softmax", find(4)).frames
-    assert "no loop that carries m and l" in frame.alt
+    assert "No loop of this kernel carries m and l" in frame.alt
 
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)

@@ -13,7 +13,7 @@ from .recording import WARP, Line, Recording, record
 
 __all__ = ["draw"]
 
-LINES = 8  # frames at most
+LINES = 6  # frames at most
 
 
 @lettered

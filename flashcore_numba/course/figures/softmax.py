@@ -59,7 +59,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     title = f"Online softmax over the tiles: {whose}"
     rows = rows_of(stage)
     if not rows:
-        text = "This kernel has no loop that carries m and l from tile to tile as stage 05 does."
+        text = "No loop of this kernel carries m and l from tile to tile as that of stage 05 does."
         figure = paper(8.6, 1.2)
         figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=11)
         return Figure(title, (Frame(png(figure), text, text),))
@@ -68,8 +68,8 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 
 
 def rows_of(stage: Stage) -> list[Row]:
-    """The chosen rows of block 0, with values read out of the running kernel; empty for a kernel without the
-    loop of stage 05."""
+    """The chosen rows of block 0, with values read out of the running kernel; empty for a kernel whose
+    rows do not come through the loop of stage 05, once for each tile."""
     module = sys.modules[stage.launch.__module__]
     path = Path(str(module.__file__))
     copies = {file.stem: file.read_text() for file in path.parent.glob("*.py")}
@@ -86,7 +86,8 @@ def rows_of(stage: Stage) -> list[Row]:
     q, k, v = _inputs()
     with imported(texts | {path.stem: "\n".join(lines)}, path.stem) as probed:
         runs = {causal: _run(probed, Problem(q, k, v, causal=causal)) for causal in (False, True)}
-    return [_row(runs[causal], row, causal, what, q, k) for row, causal, what in CHOSEN]
+    rows = [_row(runs[causal], row, causal, what, q, k) for row, causal, what in CHOSEN]
+    return rows if all(len(row.tiles) == KEYS // TILE for row in rows) else []
 
 
 def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -120,7 +121,8 @@ def _row(probes: list[Probed], row: int, causal: bool, what: str, q: np.ndarray,
         sums = float(l0.sum()), float(l1.sum())
         tiles.append(Tile(scores, (float(m0[0]), float(m1[0])), sums, rescale, sums[1] - sums[0] * rescale))
     later = np.cumprod([1.0, *(tile.rescale for tile in tiles[:0:-1])])[::-1]
-    weights = np.array([tile.added for tile in tiles]) * later / tiles[-1].l[1]
+    with np.errstate(all="ignore"):
+        weights = np.array([tile.added for tile in tiles]) * later / (tiles[-1].l[1] if tiles else 1.0)
     exact = k[0, 0].astype(np.float64) @ q[0, 0, row].astype(np.float64) / np.sqrt(HEAD_DIM)
     if causal:
         exact[row + 1 + KEYS - SEQ_Q :] = -np.inf
