@@ -110,15 +110,13 @@ WRONG = (
         "products_in_float16",
         "The products are made in float16, where they overflow.",
         (("float32(q[b, h, row, c]) * float32(k[b, h, j, c])", "q[b, h, row, c] * k[b, h, j, c]"),),
-        ("not a number", "-inf"),
-        "p = math.exp(scores[b, h, row, j] - row_max)",
+        ("not a number", "inf", "of your answer"),
     ),
     Wrong(
         "maximum_in_float64",
         "A plain 0.0 makes the score and its maximum float64; what is stored of it is rounded to float32.",
         (("score = float32(0)", "score = 0.0"),),
-        ("sum of the weights",),
-        "row_sum += p",
+        ("whole float16 range", "as stored|sum of the weights"),
     ),
     Wrong(
         "sum_in_float64",
