@@ -195,10 +195,8 @@ class _Grading:
         if lines:
             result = self._at_lines(result, lines, found.message)
             extra = " ".join(filter(None, (difference.where, difference.look))) if difference else ""
-            more = (extra, result.look, self._never_set(found))
-            return replace(result, look=" ".join(filter(None, more)))
-        more = (result.look, self._never_set(found))
-        result = replace(result, look=" ".join(filter(None, more)))
+            return replace(result, look=" ".join(filter(None, (extra, result.look, self._never_set(found)))))
+        result = replace(result, look=" ".join(filter(None, (result.look, self._never_set(found)))))
         if difference is not None and difference.line is not None:
             return self._pointed(replace(result, look=f"{difference.look} {result.look}".strip()), difference)
         place = self._line(found.message)
