@@ -6,7 +6,7 @@ the recorded run that the repository keeps, or from this session's own GPU.
 
 import functools
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashcore_numba.bench import artifact
@@ -210,9 +210,12 @@ def _one_access(rows: Sequence[Row], text: str, what: str) -> list[Row]:
     def at(row: Row) -> tuple[str, int, str]:
         return row.file, row.line, row.text
 
-    found = [row for row in rows if text in row.text or text in linecache.getline(row.file, row.line)]
-    if len({at(row) for row in found}) > 1:
-        found = [row for row in found if row.text == text] or found
+    tries: tuple[Callable[[Row], bool], ...] = (
+        lambda row: row.text == text,
+        lambda row: text in row.text,
+        lambda row: text in linecache.getline(row.file, row.line),
+    )
+    found = next((some for fits in tries if (some := [row for row in rows if fits(row)])), [])
     places = sorted({at(row) for row in (found or rows)})
     if not found or len(places) > 1:
         listed = "; ".join(f"line {line}: {access}" for _, line, access in places) or "none"

@@ -1,0 +1,89 @@
+"""Evidence: the values that questions and lessons quote are those of the simulator and of the record."""
+
+import pytest
+
+from flashcore_numba.bench import artifact
+from flashcore_numba.bench.counts import count
+from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.shapes import parse
+from flashcore_numba.course.evidence import MISSION, Evidence
+from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages.find import find
+
+SMALL = "1x1x64x64"
+
+
+@pytest.fixture
+def evidence():
+    return Evidence()
+
+
+def test_counts_are_those_of_a_run(evidence, rng):
+    counted = count(Run(find(2), None), parse(SMALL), causal=True, rng=rng)
+    assert evidence.count(2, "global_bytes", SMALL, causal=True) == counted.moved()["global_bytes"]
+    assert evidence.count("coalesced", "fma32", SMALL, causal=True) == counted.totals()["fma32"]
+
+
+def test_a_variant_is_counted_as_itself(evidence):
+    own = evidence.count(6, "barriers", SMALL)
+    assert own == evidence.count(6, "barriers", SMALL, variant="register_tiles")
+    assert own != evidence.count(6, "barriers", SMALL, variant="kv_outer_local")
+
+
+def test_a_line_is_named_by_its_access_or_its_source(evidence):
+    # One thread a row: a warp stores 32 neighbouring float32, four sectors, for each of 64 keys and 2 blocks.
+    of = ("store", "sectors", SMALL)
+    assert evidence.line(2, "scores[b, h, j, row]", *of) == 4 * 64 * 2
+    assert evidence.line(2, "scores[b, h, j, row] = score", *of) == 4 * 64 * 2
+    assert evidence.line(2, "scores[b, h, j, row]", "store", "sectors/request", SMALL) == 4
+    assert evidence.line(2, "scores[b, h, j, row]", "store", "used", SMALL) == 1
+    assert evidence.line(5, "k_smem, (key, c)", "load", "wavefronts/request", SMALL) == 4
+    assert evidence.line(5, "k_smem, (key, c)", "load", "degree", SMALL) == 1
+
+
+def test_every_recorded_time_is_found(evidence):
+    for _, record in artifact.recorded():
+        for shape in record["shapes"]:
+            for entry in shape["entries"]:
+                us = evidence.us(entry["label"], shape["shape"], shape["causal"])
+                assert us == entry["gpu_us"]["p50"]
+    assert evidence.us(5) == evidence.us("05 online_softmax") == evidence.us(5, "mission")
+    assert evidence.ratio(1, 5) == evidence.us(1) / evidence.us(5)
+    assert evidence.share(6) == pytest.approx(evidence.entry(6)["share_of_limit"])
+    assert evidence.local("06 kv_outer_local") > 0 == evidence.spilled(6)
+
+
+def test_a_live_time_takes_the_place_of_the_recorded_one(evidence):
+    live = Evidence({"05 online_softmax": 12.5})
+    assert live.us(5) == live.us(5, MISSION) == 12.5
+    assert live.us(5, "large") == evidence.us(5, "large")
+    assert live.us(4) == evidence.us(4)
+
+
+def test_closed_forms(evidence):
+    assert evidence.flops(SMALL) == 4 * 64 * 64 * 64
+    assert evidence.pairs(SMALL, causal=True) == sum(range(1, 65))
+    assert evidence.min_bytes("2x3x64x64") == 4 * 2 * 2 * 3 * 64 * 64
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda e: e.count(9, "barriers"), r"stage 9 is not in the ladder: accepted are 01 scalar"),
+        (lambda e: e.count(6, "barriers", variant="x"), r"variant 'x' of stage 06.*: accepted are q_outer"),
+        (lambda e: e.count(2, "sectors", SMALL), r"count 'sectors' of stage 2: accepted are .*global_bytes"),
+        (lambda e: e.line(2, "x", "load", "bits", SMALL), r"field 'bits': accepted are requests"),
+        (lambda e: e.line(2, "nowhere", "load", "sectors", SMALL), r"nowhere' of stage 2 is counted nowhere"),
+        (lambda e: e.line(1, "scores[b, h, row, j]", "load", "sectors", SMALL), r"could be any of these"),
+        (lambda e: e.line(5, "p_smem[", "store", "sectors", SMALL), r"p_smem\[warp, lane\] is shared memory"),
+        (lambda e: e.us("05 online"), r"label '05 online' is not in the recorded run: it has 01 scalar"),
+        (lambda e: e.us(5, "1x1x99x64"), r"shape 1x1x99x64 is not recorded: there are"),
+        (lambda e: e.us(5, "wide"), r"shape 'wide': accepted are BxHxSxD"),
+        (lambda e: e.limit("light"), r"limit 'light': accepted are fp32, tensor, exp, memory"),
+        (lambda e: e.registers("FA4"), r"FA4: the recorded run has no registers of it"),
+        (lambda e: e.caller_us("06 q_outer"), r"06 q_outer has no recorded caller's time"),
+    ],
+)
+def test_what_is_unknown_is_named(evidence, call, says):
+    with pytest.raises(ArgumentError, match=says):
+        call(evidence)

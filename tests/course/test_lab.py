@@ -1,0 +1,108 @@
+"""`flashcore lab`, `course` and `lessons` as commands."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flashcore_numba.cli import main
+from flashcore_numba.course import lab, lessons, notebooks
+from flashcore_numba.problem import ArgumentError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A clone with lessons and notebooks of its own, and a data folder of its own."""
+    folder = tmp_path / "clone"
+    for name in ("lessons", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name)
+    monkeypatch.setattr(notebooks, "root", lambda: folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return folder
+
+
+@pytest.fixture
+def started(monkeypatch):
+    commands: list[list[str]] = []
+    monkeypatch.setattr(lab, "start", lambda command: commands.append(command) or 0)
+    return commands
+
+
+def test_a_working_copy_is_never_overwritten(clone, capsys, started):
+    assert main(["lab", "5"]) == 0
+    mine = clone / lab.FOLDER / notebooks.notebook_file(clone / "lessons" / f"{lessons.find(5).file}.md").name
+    book = json.loads(mine.read_text())
+    assert all(not cell.get("outputs") for cell in book["cells"])
+    assert len(list(mine.parent.glob("*.ipynb"))) == len(notebooks.lesson_files(clone))
+    mine.write_text(json.dumps(book | {"mine": True}))
+    assert main(["lab", "5"]) == 0
+    assert "mine" in json.loads(mine.read_text())
+    assert "going on with workspace/" in capsys.readouterr().out
+    assert main(["lab", "--again", "5"]) == 0
+    assert "mine" not in json.loads(mine.read_text())
+    (kept,) = mine.parent.glob(f"{mine.stem}.*T*.ipynb")
+    assert "mine" in json.loads(kept.read_text())
+    assert f"your former copy is workspace/{kept.name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "given, rest",
+    [(["5"], []), (["5", "--", "--no-browser", "--port", "1"], ["--no-browser", "--port", "1"]),
+     (["--", "--no-browser"], ["--no-browser"]), (["--"], []), ([], [])],
+)  # fmt: skip
+def test_what_is_started(clone, started, given, rest, monkeypatch):
+    for user in (0, 1000):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert main(["lab", *given]) == 0
+        command = started.pop()
+        file = lessons.find(5 if "5" in given else 0).file
+        assert command[1:3] == ["-m", "jupyterlab"]
+        assert f"--LabApp.default_url=/lab/tree/workspace/{file}.ipynb" in command
+        assert f"--ServerApp.root_dir={clone}" in command
+        assert ("--allow-root" in command) == (user == 0)
+        assert command[len(command) - len(rest) :] == rest
+
+
+def test_what_cannot_be_started_is_said_in_a_sentence(clone, started, capsys, monkeypatch):
+    assert main(["lab", "77"]) == 2
+    assert "lesson '77': accepted are 0 " in capsys.readouterr().err
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["lab", "5"]) == 1
+    assert "jupyterlab is not installed: run make lab-env" in capsys.readouterr().err
+    assert not started and not (clone / lab.FOLDER).exists()
+
+
+def test_outside_a_clone(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "__file__", str(tmp_path / "a/b/notebooks.py"))
+    with pytest.raises(ArgumentError, match="not part of an installed package: clone the repository"):
+        notebooks.root()
+
+
+def test_course_lists_every_lesson(clone, capsys):
+    assert main(["course", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["number"] for row in shown["lessons"]] == sorted(lessons.LESSONS) and shown["next"] == 0
+    assert main(["course"]) == 0
+    out = capsys.readouterr().out
+    assert all(spec.title.split()[0] in out for spec in lessons.LESSONS.values())
+
+
+def test_lessons_check_names_what_differs(clone, capsys):
+    page = sorted((clone / "lessons").glob("05_*.md"))[0]
+    before = page.read_text()
+    page.write_text(before + "\nIt is <!--limit fp32-->1.23<!---->.\n")
+    assert main(["lessons", "--check"]) == 1
+    out = capsys.readouterr().out
+    assert "1.23" in out and "its cells are not those of lessons/05_" in out
+    assert main(["lessons", "5"]) == 0
+    assert "1.23" not in page.read_text()
+    book = json.loads(notebooks.notebook_file(page).read_text())
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert code and all(cell["outputs"] or cell["execution_count"] for cell in code), "outputs were dropped"
+    assert main(["lessons", "--check", "--execute"]) == 2
+    assert main(["lessons", "99"]) == 2
+    assert "lesson 99: accepted are 0" in capsys.readouterr().err
