@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 
 import pytest
 from PIL import Image
@@ -60,25 +59,13 @@ def test_saved_as_page_or_picture(figure, tmp_path):
     assert not (tmp_path / "a.gif").exists()
 
 
-@pytest.fixture
-def page(tmp_path):
-    from playwright.sync_api import sync_playwright
-
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    options += ["--disable-component-update", "--no-first-run"]
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=options)
-        yield browser.new_page()
-        browser.close()
-
-
 def shown(group):
     return group.locator("[data-caption]").inner_text(), group.locator("img").get_attribute("alt")
 
 
 @pytest.mark.browser
-def test_a_keyboard_moves_through_the_steps(figure, page, tmp_path):
+def test_a_keyboard_moves_through_the_steps(figure, browser, tmp_path):
+    page = browser.new_page()
     file = tmp_path / "twice.html"
     file.write_text(f"<!DOCTYPE html><meta charset=utf-8><p>{figure.html()}<hr>{figure.html()}")
     page.goto(file.as_uri())
@@ -102,9 +89,8 @@ def test_a_keyboard_moves_through_the_steps(figure, page, tmp_path):
 
 
 @pytest.mark.browser
-def test_without_scripts_the_first_frame_stands_alone(figure, page, tmp_path):
-    context = page.context.browser.new_context(java_script_enabled=False)
-    plain = context.new_page()
+def test_without_scripts_the_first_frame_stands_alone(figure, browser, tmp_path):
+    plain = browser.new_context(java_script_enabled=False).new_page()
     plain.goto(figure.save(tmp_path / "a.html").as_uri())
     assert plain.locator("img").count() == 1 and plain.locator("button").count() == 0
     assert plain.locator("body").inner_text().splitlines()[-1] == 'tile 0 of "3" <b>'

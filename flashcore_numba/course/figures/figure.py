@@ -119,12 +119,8 @@ class Figure:
         return "\n".join([self.title, *steps]) if len(steps) > 1 else self.alt
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        telling = self.frames[self.telling]
-        return {
-            "text/html": self.html(),
-            "image/png": _base64(telling.png),
-            "text/plain": str(self),
-        }
+        png = _base64(self.frames[self.telling].png)
+        return {"text/html": self.html(), "image/png": png, "text/plain": str(self)}
 
     def html(self) -> str:
         """The figure as an HTML fragment that needs nothing else and may stand in a page several times."""
