@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -153,7 +154,7 @@ def execute(book: Any, folder: Path, on_cell: Callable[[int, int], None] | None 
             record_timing=False,
             on_cell_start=on_cell_start,
         )
-        client.execute(env=os.environ | {"XDG_DATA_HOME": data})
+        client.execute(env=os.environ | {"XDG_DATA_HOME": data}, stderr=subprocess.DEVNULL)
     book.metadata.clear()
     book.metadata.update(METADATA)
     for n in code:
