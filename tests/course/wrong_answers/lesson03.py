@@ -49,7 +49,7 @@ WRONG = (
                 f"                    if {VISIBLE}:\n                        {SHUFFLE}",
             ),
         ),
-        ("warp mask", "All 32 lanes have to take part in a shuffle"),
+        ("warp mask", "All 32 lanes of a warp have to take part"),
         SHUFFLE,
     ),
     Wrong(
