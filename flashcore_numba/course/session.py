@@ -1,5 +1,6 @@
 """One lesson in a notebook or in Python: predict, write, check, watch, measure, explain."""
 
+import dataclasses
 import math
 import numbers
 import sys
@@ -10,7 +11,7 @@ from flashcore_numba import gpu
 from flashcore_numba.bench.tables import percent, provenance, short_us, times
 from flashcore_numba.problem import ArgumentError
 
-from . import judge, lessons
+from . import judge, lessons, weave
 from .card import Card, Code, Table
 from .evidence import MISSION, Evidence
 from .exercise import region, source_text, starter_cell
@@ -58,7 +59,7 @@ class Session:
         Without keywords it shows the questions. A later number is kept too, but the first one is scored.
         Raises ArgumentError for an unknown keyword or a value that is none, and then keeps nothing.
         """
-        questions = {question.key: question for question in self.lesson.questions}
+        questions = {question.key: question for question in self._questions()}
         if unknown := sorted(set(values) - set(questions)):
             raise ArgumentError(f"{unknown[0]}: lesson {self.lesson.number} asks for {', '.join(questions)}")
         given = {key: value for key, value in values.items() if value is not ...}
@@ -244,7 +245,7 @@ class Session:
         made = self._record()["predictions"]
         scores = [
             _score(question, made[question.key][0], question.truth(evidence))
-            for question in self.lesson.questions
+            for question in self._questions()
             if made.get(question.key)
         ]
         open_ = [q.key for q in self.lesson.questions if not made.get(q.key)]
@@ -279,7 +280,7 @@ class Session:
             raise ArgumentError(f"choice: {choice!r}; accepted are {accepted}")
         self._change(explanations=[*self._record()["explanations"], choice])
         right = choice == explanation.right
-        feedback = f"{choice}: {explanation.feedback[choice]}"
+        feedback = f"{choice}: {self._filled(explanation.feedback[choice])}"
         return Card(title, (feedback,), {"choice": choice, "right": right}, right)
 
     # Kill
@@ -352,6 +353,16 @@ class Session:
 
     def _change(self, **values: Any) -> None:
         self._progress.change(self.lesson.number, lambda record: record.update(values))
+
+    def _questions(self) -> list[Question]:
+        return [
+            dataclasses.replace(question, text=self._filled(question.text), why=self._filled(question.why))
+            for question in self.lesson.questions
+        ]
+
+    def _filled(self, text: str) -> str:
+        """A text of the lesson with its numbers, which are written as in the lessons: see `weave`."""
+        return weave.plain(weave.woven(text, self.lesson.file))
 
     def _answer(self) -> str:
         return self._record()["answer"] or starter_cell(self.lesson)

@@ -62,7 +62,8 @@ class Question:
 
     `truth(evidence)` computes it from counts, the recorded or live measurement, or a closed form: see
     `flashcore_numba.course.evidence.Evidence`. `source` says which: counted, measured or computed. `why` is
-    shown with the score.
+    shown with the score. Numbers in `text` and `why` are written as in the lessons, with nothing between the
+    two comments: "<!--us 03 warp_reduction--><!---->", see `weave`.
     """
 
     key: str  # a Python name: the keyword of `predict`
@@ -77,7 +78,7 @@ class Question:
 @dataclass(frozen=True)
 class Explanation:
     """The closing step: which resource limits this kernel. `feedback` has one sentence for each choice that
-    names the counter or the measurement that speaks for or against it."""
+    names the counter or the measurement that speaks for or against it; its numbers as in a `Question`."""
 
     text: str
     right: str

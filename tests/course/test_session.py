@@ -51,6 +51,20 @@ def test_every_question_has_a_truth_and_is_scored(number, recorded):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_in_texts_are_filled_in(number, recorded):
+    """A comment that names no count or time raises; none is left in what the reader sees."""
+    course = lesson(number)
+    shown = [course.predict(**{q.key: good(q) for q in course.lesson.questions}), course.measure()]
+    shown += [course.explain(choice) for choice in course.lesson.explanation.feedback]
+    assert not any("<!--" in repr(card) or "<!--" in json.dumps(card.as_dict()) for card in shown)
+
+
+def test_numbers_in_texts_are_the_counted_and_measured_ones(recorded):
+    text = repr(lesson(4).predict()) + repr(lesson(4).explain("memory"))
+    assert f"{Evidence().us(3):.0f} µs" in text and f"{Evidence().limit('memory'):.2f} µs" in text
+
+
+@pytest.mark.parametrize("number", NUMBERS)
 def test_nothing_filled_in_shows_and_does_not_raise(number, recorded):
     course = lesson(number)
     questions = course.lesson.questions

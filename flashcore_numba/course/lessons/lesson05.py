@@ -94,8 +94,9 @@ While no key has been seen every one of these weights is 0, never NaN.""",
 QUESTIONS = (
     Question(
         key="global_bytes",
-        text="One head, 128 rows, 128 keys, D = 64. Stage 04 touches sectors worth 425,984 bytes of global "
-        "memory, the score matrix among them, written once and read once in float32. Stage 05 keeps "
+        text="One head, 128 rows, 128 keys, D = 64. Stage 04 touches sectors worth "
+        "<!--count 4 global_bytes--><!----> bytes of global memory, the score matrix among them, written "
+        "once and read once in float32. Stage 05 keeps "
         "everything else and writes one float32 a row more, the LSE, in a request of its own. How many "
         "bytes of sectors does it touch?",
         unit="bytes",
@@ -106,9 +107,9 @@ QUESTIONS = (
     ),
     Question(
         key="exponentials",
-        text="Stage 04 computes one exponential for each (row, key) pair: 16,384 here. Stage 05 also needs "
-        "the factor exp(m - new m), once a row and tile, and all 32 lanes of a warp compute it rather than "
-        "wait for one. How many exponentials is that in all, counted once a lane?",
+        text="Stage 04 computes one exponential for each (row, key) pair: <!--calc pairs()--><!----> here. "
+        "Stage 05 also needs the factor exp(m - new m), once a row and tile, and all 32 lanes of a warp "
+        "compute it rather than wait for one. How many exponentials is that in all, counted once a lane?",
         unit="exponentials",
         truth=lambda evidence: evidence.count(5, "exp32"),
         source="counted",
@@ -219,16 +220,19 @@ LESSON = Lesson(
         feedback={
             "memory": "No: the score matrix is gone, and even stage 04 hardly touched device memory for it "
             "at the mission shape, because it stayed in the L2 cache. Reading the inputs and writing the "
-            "output once would take less than half a microsecond.",
+            "output once would take <!--limit memory--><!----> µs.",
             "exponentials": "No: there are twice as many as in stage 04, and the exponential units would "
-            "need about one microsecond for them.",
-            "barriers": "Not mainly: their number was halved, and the time fell by an eighth. Where more "
-            "blocks share an SM, as at 1x8x1024x64, halving them gains almost nothing.",
+            'need <!--calc 2 * limit("exp") | .1f--><!----> µs for them.',
+            "barriers": "Not mainly: their number was halved, and the time is "
+            '<!--calc us("05 online_softmax") / us("04 shared_tiles") | .0%--><!----> of stage 04\'s. Where '
+            "more blocks share an SM, as at 1x8x1024x64, it is <!--calc "
+            'us("05 online_softmax", "1x8x1024x64") / us("04 shared_tiles", "1x8x1024x64") | .0%--><!---->.',
             "shared": "Yes: stage 04 and stage 05 need the same number of shared-memory wavefronts, an SM "
-            "delivers one a clock, and these alone fill about two thirds of the measured time. That is why "
-            "deleting the score matrix gained so little.",
-            "arithmetic": "No: the multiply-adds alone would take 8 µs, about a ninth of the measured time. "
-            "They wait for operands.",
+            'delivers one a clock, and these alone fill <!--calc 8 * count(5, "shared_wavefronts", '
+            '"1x1x512x64") / 132 / 1980 / us("05 online_softmax") | .0%--><!----> of the measured time. That '
+            "is why deleting the score matrix gained so little.",
+            "arithmetic": "No: the multiply-adds alone would take <!--limit fp32--><!----> µs of <!--us "
+            "05 online_softmax--><!---->. They wait for operands.",
         },
     ),
     figures={

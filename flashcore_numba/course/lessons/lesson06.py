@@ -122,8 +122,9 @@ LESSON = Lesson(
         ),
         Question(
             key="wavefronts",
-            text="Stage 05 needs 90,112 wavefronts for its loads from shared memory (one head, 128 rows, "
-            "128 keys, D = 64). A thread of stage 06 owns 2 rows x 4 keys, then 2 rows x 4 components, and "
+            text="Stage 05 needs <!--count 5 shared_load_wavefronts--><!----> wavefronts for its loads from "
+            "shared memory (one head, 128 rows, 128 keys, D = 64). A thread "
+            "of stage 06 owns 2 rows x 4 keys, then 2 rows x 4 components, and "
             "every 16-byte load of a warp takes 2 wavefronts. How many wavefronts does stage 06 need?",
             unit="wavefronts",
             truth=lambda evidence: evidence.count(6, "shared_load_wavefronts"),
@@ -133,28 +134,30 @@ LESSON = Lesson(
         ),
         Question(
             key="microseconds",
-            text="Stage 05 takes 73 µs at 1x8x512x64 on the H200; the CUDA cores could do all multiply-adds "
-            "in 8 µs. How long does stage 06 take?",
+            text="Stage 05 takes <!--us 05 online_softmax--><!----> µs at 1x8x512x64 on the H200; the CUDA "
+            "cores could do all multiply-adds in <!--limit fp32--><!----> µs. How long does stage 06 take?",
             unit="µs",
             truth=lambda evidence: evidence.us("06 register_tiles"),
             source="measured",
-            why="The wavefronts fall to little more than a quarter. The time falls less: shared memory "
-            "still needs longer than the multiply-adds, and 8 warps an SM hide less waiting than 32.",
+            why='The wavefronts fall by a factor of <!--calc count(5, "shared_wavefronts") / count(6, '
+            '"shared_wavefronts") | .1f--><!---->. The time falls less: shared memory still needs longer '
+            "than the multiply-adds, and 8 warps an SM hide less waiting than 32.",
         ),
     ),
     explanation=Explanation(
         text="What limits stage 06 at the mission shape, 1x8x512x64 on the H200?",
         right="operands",
         feedback={
-            "operands": "Yes: the wavefronts of the operands fill half of the measured time on an SM that "
-            "delivers one a clock, and with one block of 8 warps an SM the waits for them are not all "
-            "covered.",
-            "arithmetic": "Not yet: the multiply-adds alone would take 8 µs, little more than a quarter of "
-            "the time.",
-            "registers": "No: a thread has 96 registers of the 255 that it may use, and the compiler "
-            "spilled nothing.",
-            "memory": "No: device memory needs less than half a microsecond, and K and V come from L2.",
-            "exponentials": "No: the exponential units need half a microsecond for all pairs.",
+            "operands": 'Yes: the wavefronts alone fill <!--calc 8 * count(6, "shared_wavefronts", '
+            '"1x1x512x64") / 128 / 1980 / us("06 register_tiles") | .0%--><!----> of the measured time on an '
+            "SM that delivers one a clock, and with one block of 8 warps an SM the waits for them are not "
+            "all covered.",
+            "arithmetic": "Not yet: the multiply-adds alone would take <!--limit fp32--><!----> µs of <!--us "
+            "06 register_tiles--><!---->.",
+            "registers": "No: a thread has <!--registers 06 register_tiles--><!----> registers of the 255 "
+            "that it may use, and the compiler spilled <!--spilled 06 register_tiles--><!----> bytes.",
+            "memory": "No: device memory needs <!--limit memory--><!----> µs, and K and V come from L2.",
+            "exponentials": "No: the exponential units need <!--limit exp--><!----> µs for all pairs.",
         },
     ),
     figures={
@@ -165,5 +168,4 @@ LESSON = Lesson(
         "roofline": "Where the stages so far stand between memory and arithmetic.",
     },
     before=("05 online_softmax", "06 q_outer", "06 kv_outer_local", "06 kv_outer_shared"),
-    after=(),
 )
