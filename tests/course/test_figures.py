@@ -252,6 +252,13 @@ def test_softmax_shows_a_rescaling_that_is_missing():
     with mutant(5, Edit("o_rmem[part] *= rescale", "o_rmem[part] *= float32(1)")) as stage:
         wrong, frames = softmax.rows_of(stage), draw("softmax", stage).frames
     assert all(tile.rescale == 1 for tile in wrong[0].tiles)
+    row = wrong[0]
+    assert (row.weights[:-1] > row.right[:-1]).all() and row.weights[-1] == pytest.approx(
+        row.right[-1], abs=1e-5
+    )
+    with mutant(5, Edit("l = l * rescale + p", "l = l + p")) as stage:
+        row = softmax.rows_of(stage)[0]
+    assert (row.weights > 0).all() and (row.weights < row.right).all(), "l is too large, and nothing else"
     assert "exact: " in frames[-1].alt
 
 

@@ -31,7 +31,8 @@ CHOSEN = ((0, False, "rising scores"), (1, False, "falling scores"), (3, True, "
 class Tile:
     """One turn of the loop for one query row: scores [32], and m and l before and after.
 
-    rescale: what O was multiplied by, read off O itself; 1 while O was zero. added: what the tile added to l.
+    rescale: what O was multiplied by, read off O itself; 1 while O was zero. added: the sum of the tile's
+    weights, read in `p_smem`.
     """
 
     scores: np.ndarray
@@ -43,8 +44,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Row:
-    """A query row. weights: of each tile in the final sum, from the kernel's own l and rescaling; `right`: of
-    a softmax in float64."""
+    """A query row. weights: of each tile in the output, from the kernel's own weights, rescaling of O and
+    final l; `right`: of a softmax in float64."""
 
     row: int
     what: str
@@ -80,7 +81,7 @@ def rows_of(stage: Stage) -> list[Row]:
     if len(scores) != 1 or len(used) != 1:
         return []
     indent = lines[used[0]][: len(lines[used[0]]) - len(lines[used[0]].lstrip())]
-    lines.insert(used[0], f'{indent}{PROBE}("after", m, l, o_rmem)')
+    lines.insert(used[0], f'{indent}{PROBE}("after", m, l, o_rmem, p_smem[warp, lane])')
     lines.insert(scores[0] + 1, f'{indent}{PROBE}("before", m, l, o_rmem, score)')
     lines.append(f"\nfrom flashcore_numba.simulator import probe as {PROBE}\n")
     q, k, v = _inputs()
@@ -115,11 +116,11 @@ def _row(probes: list[Probed], row: int, causal: bool, what: str, q: np.ndarray,
         if not mine.any():
             continue
         m0, l0, o0, scores = (_lanes(value, mine) for value in one.values)
-        m1, l1, o1 = (_lanes(value, mine) for value in two.values)
+        m1, l1, o1, p = (_lanes(value, mine) for value in two.values)
         largest = np.unravel_index(np.abs(o0).argmax(), o0.shape)
         rescale = float(o1[largest] / o0[largest]) if o0[largest] else 1.0
         sums = float(l0.sum()), float(l1.sum())
-        tiles.append(Tile(scores, (float(m0[0]), float(m1[0])), sums, rescale, sums[1] - sums[0] * rescale))
+        tiles.append(Tile(scores, (float(m0[0]), float(m1[0])), sums, rescale, float(p.sum())))
     later = np.cumprod([1.0, *(tile.rescale for tile in tiles[:0:-1])])[::-1]
     with np.errstate(all="ignore"):
         weights = np.array([tile.added for tile in tiles]) * later / (tiles[-1].l[1] if tiles else 1.0)
@@ -209,8 +210,8 @@ def _weights_frame(rows: list[Row]) -> Frame:
         exact = ", ".join(f"{weight:.1%}" for weight in row.right)
         agree = "as in exact softmax" if np.allclose(row.weights, row.right, atol=1e-3) else f"exact: {exact}"
         told.append(f"row {row.row} ({row.what}): {', '.join(f'{w:.1%}' for w in row.weights)}, {agree}")
-    figure.text(0.012, 0.935, "what each tile weighs in the final sum", fontsize=10.5)
-    key = "bars: from the kernel's own l and rescaling    black lines: softmax in float64"
+    figure.text(0.012, 0.935, "what each tile weighs in the output", fontsize=10.5)
+    key = "bars: from the kernel's own weights, rescaling and l    black lines: softmax in float64"
     figure.text(0.012, 0.02, key, fontsize=9)
-    caption = f"Weight of each tile in the final sum: {'; '.join(told)}."
+    caption = f"Weight of each tile in the output: {'; '.join(told)}."
     return Frame(png(figure), caption, caption)
