@@ -61,7 +61,9 @@ def notebook_of(text: str, file: str, before: Any = None) -> Any:
 
     if not re.match(r"---\n(?s:.*?)format_name: myst\n(?s:.*?)\n---\n", text):
         raise ArgumentError(f"{file}: needs a jupytext header that says format_name: myst")
-    book = jupytext.reads(weave.plain(text), fmt={"extension": ".md", "format_name": "myst"})
+    # From notebook to notebook: beside a notebook there are no lessons/*.md.
+    linked = re.sub(r"\]\((?:\.\./lessons/)?(\d\d_\w+)\.md", r"](\1.ipynb", weave.plain(text))
+    book = jupytext.reads(linked, fmt={"extension": ".md", "format_name": "myst"})
     book.metadata.clear()
     book.metadata.update(METADATA)
     book.nbformat, book.nbformat_minor = 4, 5

@@ -83,3 +83,35 @@ def test_notebook_runs_fresh(path, tmp_path):
     seconds = notebooks.execute(book, tmp_path)
     check_outputs(book)
     assert seconds <= SECONDS, f"{seconds:.0f} s"
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """(file, anchor) of every relative link."""
+    found = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text)
+    return [(file, anchor) for file, anchor in found if file or anchor]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a Markdown file's headings, as a forge and JupyterLab make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "lessons").glob("*.md")), *FILES],
+    ids=lambda path: f"{path.parent.name}-{path.name}",
+)
+def test_links_hold(path):
+    """Of workspace/, which lies beside lessons/ and notebooks/, too."""
+    if path.suffix == ".md":
+        text = path.read_text()
+    else:
+        text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
+    every = links(text)
+    assert every
+    for file, anchor in every:
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{file} does not exist"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{file}#{anchor} is no heading"
