@@ -16,7 +16,7 @@ import flashcore_numba.gpu
 from flashcore_numba import cli
 from flashcore_numba.stages import LADDER
 
-WITHOUT_JSON = ("starter", "lab")
+WITHOUT_JSON = ("lab",)
 COMMANDS = (
     *("stages", "check", "starter", "mutants", "count", "compare", "resources", "readme"),
     *("course", "lab", "lessons"),
