@@ -72,7 +72,7 @@ QUESTIONS = (
         key="microseconds",
         text="How many microseconds does an H200 need at the least, with the multiply-adds on its CUDA "
         "cores?",
-        unit="us",
+        unit="µs",
         truth=lambda evidence: evidence.limit("fp32"),
         source="computed",
         why="The FLOPs over the peak rate; memory and the exponentials need far less and can overlap.",
@@ -116,5 +116,5 @@ LESSON = Lesson(
         "roofline": "FLOPs a byte against FLOPs a second: where the problem lies under the H200's two roofs, "
         "and where stage 01 lies.",
     },
-    after=("01 scalar", "06 register_tiles", "SDPA cuDNN"),
+    after=("01 scalar", "SDPA cuDNN"),
 )

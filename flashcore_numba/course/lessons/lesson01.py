@@ -1,8 +1,15 @@
 """Lesson 01: one thread computes one query row; what a warp's request is, and the sectors it touches."""
 
+from typing import Any
+
+from ..evidence import MISSION
 from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
+
+
+def _us_a_key(evidence: Any, shape: str, keys: int) -> float:
+    return evidence.entry("01 scalar", shape)["gpu_us"]["p50"] / keys
 
 
 def float64_operations(launches):
@@ -98,13 +105,14 @@ QUESTIONS = (
         why="Nearly all of it is Q: 32 sectors, 1024 bytes, for every component, and again for every key.",
     ),
     Question(
-        key="microseconds",
-        text="Lesson 00 computed the shortest time that the H200's CUDA cores allow at 1x8x512x64. How long "
-        "does this kernel take?",
-        unit="us",
-        truth=lambda evidence: evidence.us("01 scalar"),
+        key="crowd",
+        text="1x2x64x64 has 4 warps, each with 64 keys, on 4 SMs of the H200. 1x8x512x64 has 128 warps, each "
+        "with 512 keys, on 128 SMs. How many times as long does a warp take for one key at 1x8x512x64?",
+        unit="times",
+        truth=lambda evidence: _us_a_key(evidence, MISSION, 512) / _us_a_key(evidence, "1x2x64x64", 64),
         source="measured",
-        why="One warp an SM, and every key makes it wait for requests of 32 sectors, one after another.",
+        why="32 times the warps ask for 32 times the sectors in the same time, and none of them is slowed "
+        "down: what they share is not full.",
     ),
 )
 
@@ -112,23 +120,24 @@ LESSON = Lesson(
     number=1,
     file="01_scalar",
     title="One thread, one query row",
-    idea="Give every query row a thread and write the three loops down. It is right, and it is the slowest "
-    "kernel of the ladder, because 32 threads move together and each looks at another place.",
+    idea="Give every query row a thread and write the three loops down. Then count what 32 threads that move "
+    "together ask of the memory, and find out by experiment what the time is made of.",
     exercise=EXERCISE,
     questions=QUESTIONS,
     explanation=Explanation(
         text="What limits this kernel at 1x8x512x64?",
         right="latency",
         feedback={
-            "latency": "Yes: four warps on the whole GPU (1x2x64x64) need as long a key as one on nearly "
-            "every SM, so nothing they share is busy. Each warp is alone on its SM and waits.",
-            "arithmetic": "No: the multiply-adds alone would need less than a hundredth of the measured "
-            "time. The units that multiply stand idle while the warp waits for its loads.",
+            "latency": "Yes: four warps on the whole GPU (1x2x64x64) need as long for a key as one on nearly "
+            "every SM, so nothing they share is full. Each warp is alone on its SM and waits.",
+            "arithmetic": "No: the multiply-adds alone would need <!--limit fp32--><!----> of the "
+            "<!--us 01 scalar--><!----> µs. The units that multiply stand idle while the warp waits for its "
+            "loads.",
             "memory bandwidth": "No: if the L2 cache or device memory were full, 4 blocks would need less "
-            "time a key than 128 blocks. They need the same. The sectors are far too many, but they make "
+            "time for a key than 128 blocks. They need the same. The sectors are far too many, but they make "
             "each request long; they do not fill the memory.",
             "exponentials": "No: there is one exponential a key and row beside 2 D multiply-adds and 3 D "
-            "loads. Leave it out and the time hardly changes.",
+            "loads, and a unit of its own computes it.",
         },
     ),
     figures={
@@ -137,5 +146,5 @@ LESSON = Lesson(
         "roofline": "The same FLOPs and far more bytes: how far left of its problem the kernel lies.",
     },
     before=(),
-    after=("02 coalesced",),
+    after=("SDPA cuDNN",),
 )

@@ -110,22 +110,22 @@ LESSON = Lesson(
         Question(
             key="requests",
             text="One head, 128 query rows and keys, D = 64. How many requests to global memory do the warps "
-            "of stage 02 make in all? (Stage 01: about 100,000.)",
+            "of stage 02 make in all? (Stage 01: <!--count 1 global_requests--><!---->.)",
             unit="requests",
             truth=lambda evidence: evidence.count(2, "global_requests"),
             source="counted",
             why="4 warps and 128 keys: 8 wide loads of K, 8 of V, a store and a load of a score. With 8 "
-            "loads of Q and 8 stores of the output a warp that is 9280.",
+            "loads of Q and 8 stores of the output a warp that is <!--count 2 global_requests--><!---->.",
         ),
         Question(
             key="kilobytes",
             text="And how many thousand bytes do the sectors of all these requests add up to? (Stage 01: "
-            "about 38,000.)",
+            "<!--calc count(1, 'global_bytes') / 1000 | ,.0f--><!---->.)",
             unit="kB",
             truth=lambda evidence: evidence.count(2, "global_bytes") / 1000,
             source="counted",
             why="4096 sectors each for K and V, 2048 each for the store and the load of the scores, 1024 "
-            "each for Q and the output: 14,336 sectors of 32 bytes.",
+            "each for Q and the output, in sectors of 32 bytes.",
         ),
         Question(
             key="microseconds",
@@ -133,8 +133,10 @@ LESSON = Lesson(
             unit="µs",
             truth=lambda evidence: evidence.us("02 coalesced"),
             source="measured",
-            why="The traffic fell by a factor of 83 and the time by a factor of 6: traffic was not what the "
-            "time of stage 01 was made of.",
+            why="The bytes fell by a factor of "
+            "<!--calc count(1, 'global_bytes') / count(2, 'global_bytes') | .0f--><!---->, the time by "
+            "<!--ratio 01 scalar / 02 coalesced--><!---->: bytes were not what the time of stage 01 was made "
+            "of.",
         ),
         Question(
             key="longer",
@@ -146,8 +148,8 @@ LESSON = Lesson(
                 / evidence.entry("02 coalesced")["gpu_us"]["p50"]
             ),
             source="measured",
-            why="Each warp walks over twice as many keys. The twice as many warps cost almost nothing: an SM "
-            "that had one warp now has two.",
+            why="Each warp walks over twice as many keys. That there are twice as many warps costs little: "
+            "an SM that had one warp now has two.",
         ),
     ),
     explanation=Explanation(
@@ -156,12 +158,14 @@ LESSON = Lesson(
         feedback={
             "sectors": "No: every request to the score matrix now touches the fewest sectors possible, and "
             "the few requests that still touch 32, of Q and the output, come once a row and not once a key.",
-            "bandwidth": "No: memory would need less than half a microsecond for the bytes that must move. "
+            "bandwidth": "No: memory would need <!--limit memory--><!----> µs for the bytes that must move. "
             "And twice the warps, each with half the keys, finish in half the time: a full memory could not "
             "do that.",
-            "arithmetic": "No: the multiply-adds alone would need about a fortieth of the measured time.",
-            "latency": "Yes: a key costs a warp the same two thirds of a microsecond whether 4 warps run on "
-            "the whole GPU or 256. Each SM has one warp, and when that waits the SM stands still.",
+            "arithmetic": "No: the multiply-adds alone would need <!--limit fp32--><!----> of the "
+            "<!--us 02 coalesced--><!----> µs.",
+            "latency": "Yes: a key costs a warp the same <!--calc us(2) / 512 | .2f--><!----> µs whether 4 "
+            "warps run on the whole GPU or 128. Each SM has one warp, and when that waits the SM stands "
+            "still.",
         },
     ),
     figures={
@@ -170,5 +174,5 @@ LESSON = Lesson(
         "roofline": "The same FLOPs and far fewer bytes than stage 01: to the right, and a little up.",
     },
     before=("01 scalar",),
-    after=("03 warp_reduction",),
+    after=(),
 )

@@ -136,8 +136,8 @@ LESSON = Lesson(
         ),
         Question(
             key="traffic",
-            text="Stage 02 moves 7 times the bytes that must move at that shape. How many times the bytes of "
-            "stage 02 does stage 03 move, counted in sectors?",
+            text="At that shape, how many times the bytes of stage 02 do the sectors of all requests of "
+            "stage 03 make?",
             unit="times",
             truth=lambda evidence: evidence.count(3, "global_bytes") / evidence.count(2, "global_bytes"),
             source="counted",
@@ -151,8 +151,8 @@ LESSON = Lesson(
             unit="µs",
             truth=lambda evidence: evidence.us("03 warp_reduction"),
             source="measured",
-            why="31 warps an SM instead of one, and each spends about 0.44 µs a key where the lone warp "
-            "spent 0.64: more warps hide latency until they queue for the same units.",
+            why="31 warps an SM instead of one: while one waits, another issues. What a pair costs in "
+            "instructions takes most of that gain away again.",
         ),
         Question(
             key="ratio",
@@ -163,15 +163,16 @@ LESSON = Lesson(
                 / evidence.entry("02 coalesced", LONGER)["gpu_us"]["p50"]
             ),
             source="measured",
-            why="Stage 02 has two warps an SM there and does twice the work in the same time. Stage 03 had "
-            "its SMs full already.",
+            why="Stage 02 has two warps an SM there, and its rate nearly doubles. Stage 03 had its SMs full "
+            "already: four times the pairs take "
+            "<!--calc us(3, '1x8x1024x64') / us(3) | .1f--><!----> times as long.",
         ),
     ),
     explanation=Explanation(
         text="At 1x8x1024x64 and 4x8x256x64 stage 03 is slower than stage 02. What holds it back there?",
         right="instructions",
         feedback={
-            "latency": "Not alone: two fifths of the issue slots do stay empty while warps wait. But with "
+            "latency": "Not alone: a third of the issue slots do stay empty while warps wait. But with "
             "every wait hidden it would gain a half, and stage 02, whose pairs cost a sixth of the "
             "instructions, passes that with a few warps an SM.",
             "bandwidth": "Not of device memory: K and V of a head stay in the caches, and loading them is "
@@ -191,5 +192,5 @@ LESSON = Lesson(
         "roofline": "The same FLOPs as stage 02, more bytes, and a higher rate: traffic is not the limit.",
     },
     before=("02 coalesced",),
-    after=("04 shared_tiles",),
+    after=(),
 )
