@@ -146,7 +146,7 @@ class CheckResult:
         mark = "&#10003;" if self.passed else "&#10007;"
         parts = [f"<strong>{mark} {html.escape(self.heading)}</strong>"]
         parts += [
-            f"<p style='margin:.4em 0'>{_code(part)}</p>"
+            f"<p style='margin:.4em 0;white-space:pre-line'>{_code(part)}</p>"
             for part in (self.what, self.where, self.look)
             if part
         ]

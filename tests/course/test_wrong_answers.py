@@ -6,6 +6,7 @@ import re
 import pytest
 
 from flashcore_numba.course import exercise, grade, judge
+from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
 
 from .wrong_answers import text_of
@@ -47,6 +48,13 @@ def test_the_solution_passes_with_margin(number):
             f"{gate['what']}: the lesson does not say what the solution has"
         )
         assert gate["right"] <= gate["bar"]
+
+
+@pytest.mark.parametrize("number", [number for number in LESSONS if number > 1])
+def test_a_gate_quotes_the_stage_below(number):
+    for gate in LESSONS[number].exercise.gates:
+        below = Evidence().counted(number - 1, gate.shape)
+        assert gate.value(below.launches) == gate.before, gate.what
 
 
 @pytest.mark.parametrize("number", LESSONS)
