@@ -88,7 +88,8 @@ def _html(part: str | Table | Code) -> str:
     if isinstance(part, str):
         return f"<p>{_inline(part)}</p>"
     if isinstance(part, Code):
-        return f"<pre>{html.escape(str(part))}</pre>"
+        style = "white-space:pre;overflow-x:auto"
+        return f'<pre style="{style}"><code style="white-space:pre">{html.escape(str(part))}</code></pre>'
     sides = ["right" if part.right(n) else "left" for n in range(len(part.columns))]
     head = "".join(
         f'<th scope="col" style="text-align:{side}">{_inline(name)}</th>'
