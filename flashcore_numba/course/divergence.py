@@ -3,7 +3,8 @@
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,13 @@ from . import exercise
 from .exercise import Answer
 from .spec import Exercise, Lesson, Wanted
 
-__all__ = ["Divergence", "find", "last_set"]
+__all__ = ["Divergence", "copied_from", "find", "float64_constants", "last_set", "numbers", "operands"]
 
 LABEL = "region"
 PROBE = "_flashcore_probe"
-NOISE = 1e-4  # of the largest value: far above the rounding of float32, far below a mistake
+# Of the largest value: far above the rounding of float32, far below a mistake; then, where that finds
+# nothing in an answer which is wrong, just above the rounding.
+NOISE = (1e-4, 1e-5)
 PLACES = ("b", "h", "row", "first_key", "warp", "lane", "col")  # names that say where a lane is
 MAX_TURNS = 10_000
 Values = list["Visit"]
@@ -38,6 +41,7 @@ class Divergence:
     where: str
     look: str
     line: int | None
+    right: tuple[str, ...] = ()  # expressions that were compared before this one
 
 
 @dataclass(frozen=True)
@@ -57,33 +61,53 @@ def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
     """
     if answer.first is None or answer.last is None:
         return None
-    known = _names(answer.text)
+    known = _names(answer)
     solution = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise.file).text)
-    wanted = [w for w in lesson.exercise.wanted if _names(w.expression) <= known]
+    if lesson.exercise.stage == 0:
+        mine, wanted, theirs, ours = _of_python(lesson, answer, solution, inputs)
+        if not theirs:
+            return Divergence("", "No query row comes to the end of the region.", "", None)
+        return _first(lesson, answer, mine, theirs, ours) if wanted else None
+    wanted = [w for w in lesson.exercise.wanted if _read(w.expression) <= known]
     if not wanted:
         return None
     # Of an array of the thread's own the lesson names an element; the others have to be right too.
     arrays = dict.fromkeys(_base(w.expression) for w in wanted if "[" in w.expression)
     named = {w.expression for w in wanted}
-    wanted += [
-        Wanted(name, "every element of it") for name in arrays if name not in named and lesson.exercise.stage
-    ]
-    places = [name for name in PLACES if _is_outside(name, lesson.exercise)] if lesson.number else ["row"]
+    wanted += [Wanted(name, "every element of it") for name in arrays if name not in named]
+    places = [name for name in PLACES if _is_outside(name, lesson.exercise)]
     theirs = _values(lesson, answer, wanted, places, inputs)
     ours = _values(lesson, solution, wanted, places, inputs)
     if not theirs:
         return Divergence("", "No thread of your kernel comes to the end of the region.", "", None)
-    for pair in zip(theirs, ours, strict=False):
-        for index in range(len(wanted)):
-            found = _compare(pair[0].values[index], pair[1].values[index], pair[1].active)
-            if found is not None:
-                return _told(lesson, answer, wanted, index, theirs, ours, pair, found)
+    return _first(lesson, answer, wanted, theirs, ours)
+
+
+def _first(
+    lesson: Lesson, answer: Answer, wanted: Sequence[Wanted], theirs: Values, ours: Values
+) -> Divergence | None:
+    for noise in NOISE:
+        for pair in zip(theirs, ours, strict=False):
+            for index in range(len(wanted)):
+                found = _compare(pair[0].values[index], pair[1].values[index], pair[1].active, noise)
+                if found is not None:
+                    return _told(lesson, answer, wanted, index, theirs, ours, pair, found)
     return None
 
 
-def _names(text: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} | {
-        node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arg)
+def _read(expression: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
+
+
+def _names(answer: Answer) -> set[str]:
+    """What the functions around the region take or name."""
+    return {
+        node.arg if isinstance(node, ast.arg) else node.id
+        for function in ast.walk(ast.parse(answer.text))
+        if isinstance(function, ast.FunctionDef)
+        and function.lineno < (answer.first or 0) <= (function.end_lineno or 0) + 1
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name | ast.arg)
     }
 
 
@@ -111,8 +135,6 @@ def _values(
     lesson: Lesson, answer: Answer, wanted: Sequence[Wanted], places: list[str], inputs: Inputs
 ) -> Values:
     expressions = [w.expression for w in wanted]
-    if lesson.exercise.stage == 0:
-        return _of_python(lesson, answer, expressions, places, inputs)
     call = f'{PROBE}("{LABEL}", {", ".join([*expressions, *places])})'
     text = _at_the_end(lesson, answer, [call])
     text += f"\n\nfrom flashcore_numba.simulator import probe as {PROBE}\n"
@@ -136,32 +158,96 @@ def _values(
     ]
 
 
-def _of_python(
-    lesson: Lesson, answer: Answer, expressions: list[str], places: list[str], inputs: Inputs
-) -> Values:
-    """Lesson 00 runs in Python: its values are kept by a line of Python."""
-    names = ", ".join([*expressions, *places])
-    text = _at_the_end(lesson, answer, [f"{PROBE}.append([{PROBE}_copy(value) for value in ({names},)])"])
-    text += f"\n\nfrom copy import copy as {PROBE}_copy\n\nSTAGE.launch.kept = {PROBE} = []\n"
+def _of_python(lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs):
+    """Lesson 00 runs in Python, where an answer may name its steps as it likes: what it holds is found by
+    value.
+
+    Returns the steps under the answer's own names, the same as the lesson names them, and the values of
+    both.
+    """
+    theirs, ours = (_rows_of_python(lesson, a, inputs) for a in (answer, solution))
+    own = [name for name in _stored_in_order(answer) if all(name in row for row in theirs)]
+    mine: list[Wanted] = []
+    wanted: list[Wanted] = []
+    for w in lesson.exercise.wanted:
+        name, meaning = w.expression, w.meaning
+        if "[" not in name and name not in own:
+            name, what = _name_by_value(name, own, [m.expression for m in mine], theirs, ours)
+            meaning = f"{what} `{w.expression}`, {w.meaning}"
+        if name:
+            mine.append(Wanted(name, meaning))
+            wanted.append(w)
+    names = [m.expression for m in mine]
+    return mine, wanted, _visits(theirs, names), _visits(ours, [w.expression for w in wanted])
+
+
+def _name_by_value(wanted: str, own: list[str], taken: list[str], theirs, ours) -> tuple[str, str]:
+    """The answer's variable that holds a step in every row, or a vector that comes near it; "" if none."""
+    pairs = list(zip(theirs, ours, strict=False))
+    free = [name for name in own if name not in taken]
+    free = [name for name in free if all(a[name].shape == b[wanted].shape for a, b in pairs)]
+    for name in free:
+        if pairs and all(np.allclose(a[name], b[wanted], rtol=1e-4, atol=1e-9) for a, b in pairs):
+            return name, "your name for"
+    several = [(a, b) for a, b in pairs if b[wanted].size > 2]
+    for name in free:
+        if several and all(_follows(a[name], b[wanted]) for a, b in several):
+            return name, "which comes nearest to"
+    return "", ""
+
+
+def _follows(got: np.ndarray, expected: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):
+        return bool(abs(np.corrcoef(got.ravel(), expected.ravel())[0, 1]) > 0.9)
+
+
+def _rows_of_python(lesson: Lesson, answer: Answer, inputs: Inputs) -> list[dict[str, np.ndarray]]:
+    """What the names of the answer hold where the region ends, row by row."""
+    text = _at_the_end(
+        lesson, answer, [f'{PROBE}.append({PROBE}_numbers(locals() | {{"out[row]": out[row]}}))']
+    )
+    text += f"\n\nfrom flashcore_numba.course.divergence import numbers as {PROBE}_numbers\n"
+    text += f"\nSTAGE.launch.kept = {PROBE} = []\n"
     texts, main = sources(lesson.exercise.stage)
     texts[lesson.exercise.file] = text
     with imported(texts, main) as stage:
         _launch(stage, None, inputs, None)
-        kept = stage.launch.kept  # type: ignore[attr-defined]
-    visits = []
-    for number, row in enumerate(kept):
-        values = tuple(_flat(value) for value in row[: len(expressions)])
-        at = {"row": np.array([row[len(expressions)]]), "block": np.zeros(1), "thread": np.full(1, number)}
-        visits.append(Visit(number, np.ones(1, bool), values, at))
-    return visits
+        return stage.launch.kept  # type: ignore[attr-defined]
 
 
-def _flat(value: Any) -> np.ndarray | None:
-    """A number or a vector of Python as [elements, 1]: one lane."""
-    try:
-        return np.asarray(value, np.float64).reshape(-1, 1)
-    except (TypeError, ValueError):
-        return None
+def numbers(names: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Those of some variables that are numbers or vectors of numbers, copied, as [elements, 1]: one lane."""
+    found = {}
+    for name, value in names.items():
+        if isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
+            try:
+                found[name] = copy(np.asarray(value, np.float64)).reshape(-1, 1)
+            except (TypeError, ValueError):
+                continue
+    return found
+
+
+def _visits(rows: list[dict[str, np.ndarray]], names: list[str]) -> Values:
+    return [
+        Visit(
+            number,
+            np.ones(1, bool),
+            tuple(row.get(name) for name in names),
+            {"row": row["row"].reshape(-1), "block": np.zeros(1), "thread": np.full(1, number)},
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def _stored_in_order(answer: Answer) -> list[str]:
+    """The names that the region sets, in the order of its lines."""
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(answer.text))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and answer.inside(node.lineno)
+    ]
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    return list(dict.fromkeys(node.id for node in nodes))
 
 
 def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
@@ -191,7 +277,7 @@ class _Found:
     expected: np.ndarray
 
 
-def _compare(got, expected, active) -> _Found | None:
+def _compare(got, expected, active, noise: float) -> _Found | None:
     if expected is None:
         return None
     if got is None or got.shape != expected.shape:
@@ -199,7 +285,7 @@ def _compare(got, expected, active) -> _Found | None:
     with np.errstate(all="ignore"):
         numbers = expected[..., active]
         finite = np.abs(numbers[np.isfinite(numbers)])
-        allowed = NOISE * max(float(finite.max(initial=0)), 1e-6)
+        allowed = noise * max(float(finite.max(initial=0)), 1e-6)
         same = (got == expected) | (np.isnan(got) & np.isnan(expected)) | (np.abs(got - expected) <= allowed)
     bad = ~same
     while bad.ndim > 1:
@@ -223,6 +309,9 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
         shown = f"has {found.got.shape[0]} elements, not {found.expected.shape[0]}"
         text = f"`{what.expression}` ({what.meaning}) {shown}"
     else:
+        if found.got is not None and shown == f"is {number}":
+            shown = f"is {_number(found.got, component, lane, 8)}"
+            number, _ = _pick(found, lane, 8)
         at = f" at element [{', '.join(map(str, component))}]" if component else ""
         text = f"`{what.expression}` ({what.meaning}){at} {shown}, expected {number}"
     where = f"Where the region ends, {place}: {text}."
@@ -232,34 +321,47 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
     if visit.number > 0 and several and lesson.number:
         where += " Up to the tile before, everything was right there."
     look = _relation(wanted, index, pair, found, _before(ours, visit))
-    line = last_set(answer, what.expression)
-    if line is None and "[" not in what.expression:
+    value = math.nan
+    if found.got is not None and found.got.shape == found.expected.shape:
+        value = float(np.atleast_1d(found.got[..., lane])[component or 0])
+    line = last_set(answer, what.expression, value)
+    if lesson.exercise.stage == 0:
+        look = look.replace("in every lane", "in every element")
+    if line is None and not ("[" in what.expression and _is_used(answer, _base(what.expression))):
         look = f"Your answer never changes `{_base(what.expression)}`. {look}".strip()
-    return Divergence(what.expression, where, look, line)
+    return Divergence(what.expression, where, look, line, tuple(agree))
 
 
-def _pick(found: _Found, lane: int) -> tuple[str, tuple[int, ...]]:
+def _is_used(answer: Answer, array: str) -> bool:
+    """Does the region name an array at all? A call or a slice may change it."""
+    return any(
+        isinstance(node, ast.Name) and node.id == array and answer.inside(node.lineno)
+        for node in ast.walk(ast.parse(answer.text))
+    )
+
+
+def _pick(found: _Found, lane: int, digits: int = 5) -> tuple[str, tuple[int, ...]]:
     """The expected number at the first component that differs, and that component."""
     expected = found.expected[..., lane]
     if expected.ndim == 0:
-        return _shown(float(expected)), ()
+        return _shown(float(expected), digits), ()
     if found.got is None or found.got.shape != found.expected.shape:
         return "", ()
     with np.errstate(all="ignore"):
         error = np.nan_to_num(np.abs(found.got[..., lane] - expected), nan=np.inf)
     component = tuple(int(i) for i in np.unravel_index(error.argmax(), error.shape))
     if expected.size == 1:
-        return _shown(float(expected[component])), ()
-    return _shown(float(expected[component])), component
+        return _shown(float(expected[component]), digits), ()
+    return _shown(float(expected[component]), digits), component
 
 
-def _number(values: np.ndarray, component: tuple[int, ...], lane: int) -> str:
+def _number(values: np.ndarray, component: tuple[int, ...], lane: int, digits: int = 5) -> str:
     value = values[..., lane]
-    return _shown(float(value[component] if component else value.reshape(-1)[0]))
+    return _shown(float(value[component] if component else value.reshape(-1)[0]), digits)
 
 
-def _shown(value: float) -> str:
-    return f"{value:.5g}"
+def _shown(value: float, digits: int) -> str:
+    return f"{value:.{digits}g}"
 
 
 def _listed(names: list[str]) -> str:
@@ -303,8 +405,10 @@ def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
     active = pair[1].active
     got, expected = found.got[..., active].ravel(), found.expected[..., active].ravel()
     lanes = found.got[..., found.lanes]
-    if np.isnan(lanes).any():
+    if np.isnan(lanes[..., 0]).any():
         return "It is NaN: 0 / 0, inf - inf, 0 * inf, or memory that was never written."
+    if np.isnan(lanes).any():
+        return "In other lanes it is NaN: 0 / 0, inf - inf, 0 * inf, or memory that was never written."
     if np.isposinf(lanes).any():
         return "It is infinite: an exponential whose exponent is far above 0, or a division by 0."
     if before is not None and _alike(found.got[..., active], before.values[index], active):
@@ -404,17 +508,123 @@ def _base(expression: str) -> str:
     return match[0] if match else expression
 
 
-def last_set(answer: Answer, expression: str) -> int | None:
-    """The last line of the region that gives the value of an expression something new."""
-    name, found = _base(expression), None
-    for node in ast.walk(ast.parse(answer.text)):
-        line = getattr(node, "lineno", None)
-        if line is None or not answer.inside(line) or answer.first is None:
+def last_set(answer: Answer, expression: str, value: float = math.nan) -> int | None:
+    """The last line of the region that gives the value of an expression something new. A line that sets a
+    constant is not meant where `value`, what the expression was found to be, is another number."""
+    name = _base(expression)
+    lines: dict[int, float | None] = {}
+    for statement in ast.walk(ast.parse(answer.text)):
+        if not isinstance(statement, ast.stmt) or answer.first is None:
             continue
-        target = node
-        if isinstance(node, ast.Subscript | ast.Name) and isinstance(node.ctx, ast.Store):
-            while isinstance(target, ast.Subscript):
-                target = target.value
-            if isinstance(target, ast.Name) and target.id == name:
-                found = max(found or 0, line)
+        if name in _handed_over(statement) and answer.inside(statement.lineno):
+            lines[statement.lineno] = None
+        for node in _own_nodes(statement):
+            target = node
+            if isinstance(node, ast.Subscript | ast.Name) and isinstance(node.ctx, ast.Store):
+                while isinstance(target, ast.Subscript):
+                    target = target.value
+                if isinstance(target, ast.Name) and target.id == name and answer.inside(node.lineno):
+                    lines[node.lineno] = _constant(statement)
+    meant = [line for line, constant in lines.items() if constant is None or constant == value]
+    return max(meant or lines, default=None)
+
+
+def _handed_over(statement: ast.stmt) -> set[str]:
+    """The names that a call which stands alone takes: it may write to those that are arrays."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return set()
+    return {argument.id for argument in statement.value.args if isinstance(argument, ast.Name)}
+
+
+def _own_nodes(statement: ast.stmt) -> list[ast.AST]:
+    """The nodes of a statement without those of the statements in it."""
+    found: list[ast.AST] = [statement]
+    for node in found:
+        found += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+    return found
+
+
+def _constant(statement: ast.stmt) -> float | None:
+    """The number that `x = 0` or `x = float32(0)` sets."""
+    node = statement.value if isinstance(statement, ast.Assign) else None
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "float32"
+        and node.args
+    ):
+        node = node.args[0]
+    is_number = isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+    return float(node.value) if is_number else None  # type: ignore[union-attr, arg-type]
+
+
+def copied_from(answer: Answer, line: int) -> tuple[str, int] | None:
+    """Where a line of the region only passes on a variable, `m = m_new`: that variable, and the last line of
+    the region up to there that sets it."""
+    for node in ast.walk(ast.parse(answer.text)):
+        if isinstance(node, ast.Assign) and node.lineno == line and isinstance(node.value, ast.Name):
+            name = node.value.id
+            lines = [
+                n.lineno
+                for n in ast.walk(ast.parse(answer.text))
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == name
+            ]
+            before = [n for n in lines if answer.inside(n) and n < line]
+            return (name, max(before)) if before else None
+    return None
+
+
+def operands(answer: Answer, line: int, right: Sequence[str]) -> list[tuple[str, int]]:
+    """The answer's own variables that a line reads, and the earlier line that sets each; not those whose
+    value is in an expression of `right`."""
+    statements = [n for n in ast.walk(ast.parse(answer.text)) if isinstance(n, ast.stmt)]
+    statements = [n for n in statements if answer.inside(n.lineno)]
+    mine = [
+        n for n in statements if n.lineno == line and isinstance(n, ast.Assign | ast.AugAssign | ast.Expr)
+    ]
+    if not mine:
+        return []
+    targets, known = _targets(mine[-1]), set(map(_base, right))
+    for n in statements:
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name) and _targets(n) & known:
+            known.add(n.value.id)
+    names = [n.id for n in _own_nodes(mine[-1]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    found = []
+    for name in dict.fromkeys(names):
+        lines = [n.lineno for n in statements if isinstance(n, ast.Assign) and name in _targets(n)]
+        before = [n for n in lines if n < line]
+        if before and name not in targets | known:
+            found.append((name, max(before)))
+    return found
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    """The names that an assignment changes, those of arrays too."""
+    nodes = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    found = set()
+    for node in nodes:
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        for part in parts:
+            while isinstance(part, ast.Subscript):
+                part = part.value
+            if isinstance(part, ast.Name):
+                found.add(part.id)
+    return found
+
+
+def float64_constants(answer: Answer) -> list[tuple[int, str]]:
+    """Lines of the region with a plain Python float that no `float32(...)` converts, and that float."""
+    found = []
+
+    def look(node: ast.AST) -> None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float32":
+            return
+        is_float = isinstance(node, ast.Constant) and isinstance(node.value, float)
+        is_float |= isinstance(node, ast.Attribute) and ast.unparse(node) in ("math.inf", "math.e", "math.pi")
+        if is_float and answer.first is not None and answer.inside(node.lineno):  # type: ignore[attr-defined]
+            found.append((node.lineno, ast.unparse(node)))  # type: ignore[attr-defined]
+        for child in ast.iter_child_nodes(node):
+            look(child)
+
+    look(ast.parse(answer.text))
     return found

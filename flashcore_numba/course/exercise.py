@@ -1,5 +1,6 @@
 """Exercises: the marked region of a stage's file, the starter made by removing it, the answer put back."""
 
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,4 +178,7 @@ def _checked(what: str, text: str) -> str:
         raise ArgumentError(f"{what}: {len(text)} characters; at most {LARGEST_ANSWER} are accepted")
     if "\0" in text:
         raise ArgumentError(f"{what}: a zero byte; Python source text is accepted")
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "").removeprefix("\ufeff")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ArgumentError(f"{what}: half of a surrogate pair; text that UTF-8 can encode is accepted")
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "").removeprefix("\ufeff")
+    return re.sub("[\v\x1c-\x1e\x85\u2028\u2029]", " ", text)  # ends a line for str, not for Python

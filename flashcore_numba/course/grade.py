@@ -39,10 +39,15 @@ LEFT_OUT = (
     r"seed (0|12345)$|^(mission|large|multi_batch) |^small .*42$|^ragged (31|33)$|^one row, 127|about 100$"
 )
 # A thread of stages 01 and 02 walks alone over every key, and its simulation takes three times as long.
-LEFT_OUT_OF_SLOW = LEFT_OUT + r"|^ragged 127$|fall from|constant rows|identical keys|dominates|below -100000"
+LEFT_OUT_OF_SLOW = LEFT_OUT + r"|^ragged 127$|fall from|constant rows|identical keys|dominates"
 SLOW = (1, 2)
 MAX_TURNS = 10_000
+LONGEST = 2_000  # characters of a message
 Step = Callable[[int, int, str], None]
+FLOAT64 = (
+    "0.0, -math.inf and any other plain Python float are float64 in a kernel, and so is what is computed "
+    "with them; float32(0) and float32(-math.inf) are not."
+)
 
 ADVICE = {
     "race": "Two threads touch one element and no barrier orders them: who may still write when the "
@@ -165,6 +170,8 @@ class _Grading:
             self._step(name)
             report = runner.check_stage(self.stage, self.variant, seed=self.seed, names=[name])
             for found in report.results:
+                if len(found.message) > LONGEST:  # an answer's own exception says what it likes
+                    found = replace(found, message=found.message[:LONGEST] + " ...")
                 margin = found.margin if found.margin is not None and np.isfinite(found.margin) else None
                 text = self._own_lines(found.message)
                 self.items.append(Item(found.name, found.passed, found.kind, text, found.seconds, margin))
@@ -253,10 +260,23 @@ class _Grading:
             return ""
         return f"Your answer never stores to `{name}`."
 
-    def _leaving(self) -> int | None:
+    def _returned(self, result: CheckResult, line: int) -> CheckResult:
+        """The result on a `return` that keeps what stands behind the region from running."""
+        place, source = self.answer.place(line), self.answer.source(line)
+        if self.lesson.exercise.stage == 0:
+            where = f"In {place}, `{source}` ends the function: the rows that are left are never computed."
+            look = "Let the lines that a row does not need stand under an `if`."
+        else:
+            where = (
+                f"Threads leave at {place}, `{source}`: what stands after the region does not run for them."
+            )
+            look = "It writes the output, also that of a row without keys."
+        return replace(_at(result, self.answer, line), where=where, look=look)
+
+    def _leaving(self, *kinds: type) -> int | None:
         """The first line of the answer where threads leave a loop or the kernel."""
         for node in ast.walk(ast.parse(self.answer.text)):
-            leaves = isinstance(node, ast.Continue | ast.Break | ast.Return)
+            leaves = isinstance(node, kinds or (ast.Continue, ast.Break, ast.Return))
             line = getattr(node, "lineno", 0) if leaves and self.answer.first is not None else 0
             if line and self.answer.inside(line):
                 return line
@@ -301,12 +321,11 @@ class _Grading:
         return re.sub(rf"\b{re.escape(file)}\.py:(\d+)", named, message)
 
     def _raised(self, found: runner.CaseResult) -> CheckResult:
-        message = self._own_lines(found.message)
+        message = self._own_lines(re.sub(r"\.? \(\w+\.py:\d+\)$", "", found.message))
         place = self._line(found.message)
         message = re.sub(
             r"^Unsupported: .*? cannot run this line \((.*?)\): .*$", r"\1", message, flags=re.DOTALL
         )
-        message = re.sub(r" \(\w+\.py:\d+\)$", "", message)
         what, look = f"It cannot run: {message}.", ""
         if "before its first assignment" in message:
             what = "A variable is used before it has a value."
@@ -324,7 +343,13 @@ class _Grading:
             what, look = "A function calls itself without end.", "A kernel has loops for that."
         result = self._failed(what, look=look, kind="error")
         place = self._raising_line(found) if place is None else place
-        return result if place is None else _at(result, self.answer, place)
+        called = None if place is None or self.answer.inside(place) else self._calling(place)
+        if called is not None:
+            result = _at(result, self.answer, called)
+            return replace(result, where=result.where.replace("In ", "Reached from ", 1))
+        if place is None or (self.answer.is_cell and not self.answer.inside(place)):
+            return result
+        return _at(result, self.answer, place)
 
     def _raising_line(self, found: runner.CaseResult) -> int | None:
         """The line of the exercise's file that raised, or called what raised."""
@@ -335,6 +360,15 @@ class _Grading:
             return _line_of(error, self.lesson.exercise.file)
         return None
 
+    def _calling(self, line: int) -> int | None:
+        """The only line of the answer that calls the function which a line of the file stands in."""
+        tree = ast.parse(self.answer.text)
+        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+        names = {f.name for f in functions if f.lineno <= line <= (f.end_lineno or 0)}
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and self.answer.inside(n.lineno)]
+        lines = {n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id in names}
+        return lines.pop() if len(lines) == 1 and self.answer.first is not None else None
+
     def _wrong_value(self, found: runner.CaseResult) -> CheckResult:
         text = self._own_lines(found.message)
         message, _, cause = text.partition(". Likely: ")
@@ -344,6 +378,11 @@ class _Grading:
         else:
             cause = f"Likely: {cause}"
         what = f"On {self._case(found.name)}: {message.rstrip('.')}."
+        if found.kind == "unwritten" and self.lesson.exercise.stage == 0:
+            what = what.partition(". Has every")[0] + "."
+            if divergence.last_set(self.answer, "out") is None:
+                return self._failed(what, "Your answer never stores to `out[row]`.", kind=found.kind)
+        what = what.replace("?.", "?")
         right, wrong = self._which_are_right()
         if right and wrong:
             what += f" Right: {'; '.join(right)}. Wrong: {'; '.join(wrong)}."
@@ -353,6 +392,11 @@ class _Grading:
         elif cause and not cause.endswith((".", "?")):
             cause += "."
         look = " ".join(filter(None, (where.look if where else "", cause)))
+        look = " ".join(filter(None, (look, self._float64())))
+        if found.kind == "unwritten":
+            if (leaving := self._leaving(ast.Return)) is not None:
+                return self._returned(self._failed(what, kind=found.kind), leaving)
+            look = f"{look} A query row that sees no key has an output too: zeros.".strip()
         if where is None:
             return self._failed(what, look=look, kind=found.kind)
         return self._pointed(self._failed(what, look=look, kind=found.kind), where)
@@ -361,9 +405,19 @@ class _Grading:
         """The result with the place where the answer's values leave the solution's."""
         if found.line is None:
             return replace(result, where=found.where)
-        source = self.answer.source(found.line)
-        where = f"{found.where} It is set last in {self.answer.place(found.line)}: `{source}`."
-        return replace(result, where=where, line=self.answer.number(found.line), line_text=source)
+        line, source = found.line, self.answer.source(found.line)
+        where = f"{found.where} It is set last in {self.answer.place(line)}: `{source}`."
+        # An element that nobody wrote: the index of the store is in question, not the value.
+        follow = result.kind != "memory" or "[" not in found.expression
+        while follow and (copied := divergence.copied_from(self.answer, line)) is not None:
+            name, line = copied
+            source = self.answer.source(line)
+            where += f" `{name}` is set in {self.answer.place(line)}: `{source}`."
+        for name, earlier in divergence.operands(self.answer, line, found.right)[:2]:
+            where += (
+                f" It reads `{name}`, from {self.answer.place(earlier)}: `{self.answer.source(earlier)}`."
+            )
+        return replace(result, where=where, line=self.answer.number(line), line_text=source)
 
     def _which_are_right(self) -> tuple[dict[str, Inputs], dict[str, Inputs]]:
         """Simple inputs that the answer gets right, and those that it gets wrong."""
@@ -403,6 +457,8 @@ class _Grading:
             self._step(f"counting {gate.what}")
             if gate.shape not in launches:
                 launches[gate.shape] = self._launches(gate)
+                if not launches[gate.shape]:
+                    return self._failed("No kernel is launched.", look="Leave `launch` as it is.")
             value = float(gate.value(launches[gate.shape]))
             passed = value <= gate.bar
             text = "" if passed else self._gate_text(gate, value)
@@ -413,7 +469,32 @@ class _Grading:
         if not missed:
             return None
         advice = next(g.advice for g in self.lesson.exercise.gates if g.what == missed[0].what)
-        return self._failed(missed[0].message, look=advice, kind="gate")
+        look = " ".join(filter(None, (advice, self._float64())))
+        return self._failed(missed[0].message, look=look, kind="gate")
+
+    def _float64(self) -> str:
+        """A word on the answer's lines that compute in float64."""
+        if self.lesson.exercise.stage == 0:
+            return ""
+        lines = {line for line, _ in divergence.float64_constants(self.answer)}
+        executor = Simulator(max_turns=MAX_TURNS, races=False)
+        try:
+            _launch(self.stage, self.variant, normal(np.random.default_rng(0), 1, 1, 32, 32, 64), executor)
+        except Exception:  # the message is about something else
+            return ""
+        rows = [row for launch in executor.launches for row in launch.lines()]
+        counted = {
+            row.line: row.text
+            for row in rows
+            if re.fullmatch(r"[a-z]+64", row.op)
+            and PurePath(row.file).stem == self.lesson.exercise.file
+            and self.answer.inside(row.line)
+        }
+        lines |= set(counted)
+        if not lines:
+            return ""
+        places = ", ".join(f"{self.answer.place(n)}, `{self.answer.source(n)}`" for n in sorted(lines)[:3])
+        return f"It computes in float64, in {places}: {FLOAT64}"
 
     def _launches(self, gate: Gate) -> list:
         problem, out, lse = _problem(parse(gate.shape).inputs(np.random.default_rng(self.seed)), self.stage)
@@ -464,11 +545,10 @@ class _Grading:
         reason = why_not()
         if self.lesson.exercise.stage == 0:
             return ()
-        return (
-            ("Compiled for compute capability 9.0.",)
-            if reason is None
-            else (f"Not compiled here: {reason}.",)
+        compiled = (
+            "Compiled for compute capability 9.0." if reason is None else f"Not compiled here: {reason}."
         )
+        return tuple(filter(None, (self._float64(), compiled)))
 
 
 def _amount(value: float) -> str:

@@ -53,6 +53,10 @@ ATTRIBUTES = {
     *("save", "savez", "savez_compressed", "savetxt", "tofile", "dump", "dumps", "setflags", "ctypes"),
     *("f_globals", "f_locals", "f_builtins", "f_back", "gi_frame", "gi_code", "cr_frame", "tb_frame"),
     *("func_globals", "errstate", "seterr", "seterrcall", "set_printoptions", "setbufsize"),
+    *("update_wrapper", "wraps", "cached_property", "partialmethod", "total_ordering", "singledispatch"),
+    *("extending", "simulator", "cudadrv", "codegen", "compiler", "pycc", "cfunc", "experimental", "runtime"),
+    *("recfromtxt", "recfromcsv", "fromstring", "frombuffer", "from_dlpack", "declare_device", "format_map"),
+    *("checks", "course", "bench", "cli", "executor"),
 }
 NOT_ON_A_GPU: dict[type, str] = {
     ast.ListComp: "a list",
@@ -106,7 +110,7 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
     if _is_empty(statements, answer):
         return Finding("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
     scope: list[Any] = list(statements) if answer.is_cell else [tree]
-    if (finding := _forbidden(scope) or _not_on_a_gpu(lesson, statements)) is not None:
+    if (finding := _forbidden(lesson, scope) or _not_on_a_gpu(lesson, statements)) is not None:
         return finding
     if function is None or answer.first is None:
         return None
@@ -180,16 +184,15 @@ def _solution_function(lesson: Lesson) -> ast.FunctionDef:
     return max(around, key=lambda f: f.lineno)
 
 
-def _forbidden(scope: list) -> Finding | None:
+def _forbidden(lesson: Lesson, scope: list) -> Finding | None:
     """Imports, names and attributes that no exercise needs and that reach out of it."""
+    modules = MODULES | _stage_modules(lesson)
     for node in (n for statement in scope for n in ast.walk(statement)):
         line = getattr(node, "lineno", None)
         if isinstance(node, ast.Import | ast.ImportFrom):
-            if (name := _foreign_import(node)) is not None:
-                allowed = ", ".join(sorted(MODULES)) + f" and {STAGES}"
-                return Finding(
-                    "refused", f"An exercise may not import {name}.", line, f"It may import {allowed}."
-                )
+            if (name := _foreign_import(node, modules)) is not None:
+                look = f"It may import from {', '.join(sorted(modules))}."
+                return Finding("refused", f"An exercise may not import {name}.", line, look)
         elif isinstance(node, ast.Name) and _is_reserved(node.id):
             return Finding("refused", f"An exercise may not use `{node.id}`.", line)
         elif isinstance(node, ast.Attribute):
@@ -211,15 +214,23 @@ def _is_reserved(name: str) -> bool:
     return (name.startswith("__") and name != "__all__") or (hasattr(builtins, name) and name not in BUILTINS)
 
 
-def _foreign_import(node: ast.Import | ast.ImportFrom) -> str | None:
+def _stage_modules(lesson: Lesson) -> set[str]:
+    """The modules of stages that the lesson's own file imports from."""
+    tree = ast.parse(exercise.source_text(lesson.exercise.file))
+    found = (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level == 1 and n.module)
+    return {f"{STAGES}.{node.module}" for node in found}
+
+
+def _foreign_import(node: ast.Import | ast.ImportFrom, modules: set[str]) -> str | None:
     """The name of what may not be imported, or None."""
     if isinstance(node, ast.Import):
-        return next((alias.name for alias in node.names if alias.name not in MODULES), None)
+        own = (a.name for a in node.names if a.name not in MODULES or a.name.startswith("flashcore"))
+        return next(own, None)
     name = node.module or ""
     if node.level:
         name = STAGES if node.level == 1 else "flashcore_numba"
         name += f".{node.module}" if node.module else ""
-    if name not in MODULES and name != STAGES and not name.startswith(f"{STAGES}."):
+    if name not in modules:
         return name
     bad = (a.name for a in node.names if a.name in ATTRIBUTES or a.name.startswith("_") or a.name == "*")
     return next((f"{alias} from {name}" for alias in bad), None)
@@ -274,13 +285,33 @@ def _whole_file(lesson: Lesson, answer: Answer, tree: ast.Module) -> Finding | N
             f"{answer.file}: no file of lesson {lesson.number}, it does not define {', '.join(missing)}; "
             f"`flashcore starter {lesson.number}` writes one to start from"
         )
+    look = "Only the region between the markers, and helpers of your own, may change."
     for name in ("launch", "STAGE"):
         if name in ours and name in theirs and ast.dump(ours[name]) != ast.dump(theirs[name]):
-            look = "Only the region between the markers, and helpers of your own, may change."
             return Finding(
                 "refused", f"`{name}` is not that of lesson {lesson.number}.", theirs[name].lineno, look
             )
+    for name in sorted({"launch", "STAGE"} & set(ours) | {n for n, how, _ in _bindings(own) if how}):
+        known = {how for n, how, _ in _bindings(own) if n == name}
+        lines = [line for n, how, line in _bindings(tree) if n == name and how not in known]
+        lines += [line for n, how, line in _bindings(tree) if n == name and not how][1:]
+        if lines:
+            return Finding("refused", f"`{name}` is given another value.", lines[0], look)
     return None
+
+
+def _bindings(tree: ast.Module) -> list[tuple[str, str, int]]:
+    """What gives a name of the module a value: the name, what is imported or "", and the line."""
+    found, nodes = [], list[ast.AST](tree.body)
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = (getattr(node, "module", None) or "").rpartition(".")[2]
+            found += [(a.asname or a.name, f"{module}.{a.name}", node.lineno) for a in node.names]
+            continue
+        found += [(name, "", node.lineno) for name in _stored_by(node)]  # type: ignore[attr-defined]
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
+    return found
 
 
 # Names
@@ -325,6 +356,8 @@ def _names(lesson: Lesson, answer: Answer, tree: ast.Module, function: ast.Funct
             continue
         near = difflib.get_close_matches(node.id, sorted((defined | answered | given) - BUILTINS), 1, 0.7)
         hint = f"Did you mean `{near[0]}`?" if near else _known(given)
+        if node.id == "float32":
+            hint = "This file does not import it. An element takes its array's type, also from a plain 0."
         if node.id in ("np", "numpy") and lesson.number:
             hint = "A kernel calls `math.exp` and its like; it has no NumPy."
         return Finding("refused", f"`{node.id}` is not defined.", node.lineno, hint)
@@ -368,6 +401,8 @@ def _read_early(answer: Answer, statements: list, names: set[str]) -> Finding | 
     for node in (n for statement in statements for n in ast.walk(statement)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             first[node.id] = min(first.get(node.id, node.lineno), node.lineno)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first[node.name] = min(first.get(node.name, node.lineno), node.lineno)
     conditional = {
         id(n)
         for statement in statements
@@ -380,12 +415,12 @@ def _read_early(answer: Answer, statements: list, names: set[str]) -> Finding | 
     for node in (n for statement in statements for n in ast.walk(statement)):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             name, line = node.target.id, node.lineno
-            if name in names and first[name] == line:
+            if name in names and first.get(name) == line:
                 look = f"Give `{name}` its first value on an earlier line."
                 return Finding("refused", f"`{name}` is changed before it has a value.", line, look)
         if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Store) or id(node) in conditional:
             continue
-        if node.id in names and node.lineno < first[node.id]:
+        if node.id in names and node.lineno < first.get(node.id, 0):
             look = f"It gets its first value only in {answer.place(first[node.id])}."
             return Finding("refused", f"`{node.id}` is read before it has a value.", node.lineno, look)
     return None

@@ -95,6 +95,37 @@ def test_an_input_is_not_written_to():
 
 
 @pytest.mark.parametrize(
+    "more, named",
+    [
+        ("STAGE: object = 3", "STAGE"),
+        (
+            "if True:\n    def launch(problem, out, executor, lse=None, variant=None):\n        out[:] = 0",
+            "launch",
+        ),
+        ("for launch in (print,):\n    pass", "launch"),
+        ("def Stage(**options):\n    return 1", "Stage"),
+        ("from flashcore_numba.stages.stage import Stage as STAGE", "STAGE"),
+    ],
+)
+def test_a_file_keeps_the_launch_and_the_stage_that_are_judged(more, named):
+    reply = check_file(1, f"{solved(1)}\n{more}\n")
+    assert reply["status"] == "refused"
+    assert f"`{named}` is given another value" in reply["result"]["message"]
+
+
+def test_an_exception_with_a_long_message():
+    reply = check(0, "raise ValueError('x' * 10**8)")
+    assert reply["status"] == "failed"
+    assert len(reply["result"]["message"]) < 5_000
+
+
+def test_functions_inside_the_region_of_lesson_00():
+    reply = check(0, "def again(n):\n    return again(n + 1)\nout[row] = again(0)")
+    assert reply["status"] == "failed"
+    assert "calls itself" in reply["result"]["message"]
+
+
+@pytest.mark.parametrize(
     "text, named",
     [
         ("import os\nos._exit(0)", "os"),
@@ -113,6 +144,9 @@ def test_an_input_is_not_written_to():
         ("globals()", "globals"),
         ("global q\nq = 1", "outside"),
         ("import threading\nthreading.Thread(target=print).start()", "threading"),
+        ("from functools import update_wrapper", "update_wrapper"),
+        ("import flashcore_numba.wide", "flashcore_numba.wide"),
+        ("from flashcore_numba.stages.stage00_three_loops import three_loops", "stage00_three_loops"),
     ],
 )
 def test_what_reaches_out_is_refused_by_name(text, named):
@@ -192,6 +226,7 @@ def test_a_time_limit_is_a_number_of_seconds(limit):
         ({"job": "check", "lesson": 77}, "lesson 77"),
         ({"job": "check", "lesson": 0, "answer": "x" * 300_000}, "at most 200000"),
         ({"job": "check", "lesson": 0, "answer": "\tx = 1"}, "tab"),
+        ({"job": "check", "lesson": 0, "answer": "x = '\udcff'"}, "UTF-8"),
         ({"job": "check", "lesson": 0, "file": {"name": "a.py", "text": "x = 1\0"}}, "zero byte"),
         ({"job": "check", "lesson": 5, "file": {"name": "a.py", "text": "x = 1"}}, "no file of lesson 5"),
     ],

@@ -23,6 +23,11 @@ def _sectors_a_request(array: str, op: str) -> Callable[[list[Any]], float]:
     return value
 
 
+def _not_stored(launches: list[Any]) -> float:
+    """Scores of 128 rows and 128 keys that no store brings to `scores`."""
+    return max(0, 128 * 128 - sum(row.lanes for row in _rows(launches, ("scores",), "store")))
+
+
 def _load_requests(launches: list[Any]) -> float:
     return sum(row.requests for row in _rows(launches, ("k", "v"), "load"))
 
@@ -71,6 +76,15 @@ yet divided.""",
         "math.exp(scores[b, h, j, row] - row_max); row_sum += p; accumulate_pv(o_rmem, p, v_head, j).",
     ),
     gates=(
+        Gate(
+            what="scores that never reach `scores`",
+            value=_not_stored,
+            before=0,
+            right=0,
+            bar=0,
+            advice="An array of the thread's own has a fixed length, and a sequence may be longer: every "
+            "score goes to memory and is read back.",
+        ),
         Gate(
             what="sectors a request of the stores to `scores`",
             value=_sectors_a_request("scores", "store"),

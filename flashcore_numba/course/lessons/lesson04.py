@@ -102,6 +102,14 @@ go on now.""",
             bar=2_200,
             advice="Two hazards a tile, so two barriers a tile: look for one that closes neither.",
         ),
+        Gate(
+            what="float32 multiply-adds",
+            value=_total("fma32"),
+            before=2_097_152,
+            right=2_097_152,
+            bar=2_200_000,
+            advice="Each product is needed once: look for lanes that all compute the same score.",
+        ),
     ),
 )
 

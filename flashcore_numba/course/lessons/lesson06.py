@@ -86,6 +86,15 @@ multiplied before the next 4 are loaded.""",
             advice="Look at the stride from lane to lane in the row index of K, times the 68 floats of a "
             "padded row.",
         ),
+        Gate(
+            what="barriers, counted once a warp",
+            value=_total("barriers"),
+            before=1_024,
+            right=192,
+            bar=192,
+            advice="The tiles are whole when the region begins, and nobody writes to them in it: nothing to "
+            "wait for.",
+        ),
     ),
 )
 

@@ -11,9 +11,9 @@ __all__ = ["Wrong", "text_of"]
 class Wrong:
     """A wrong answer, made from the solution.
 
-    edits: (old, new) pairs; each `old` occurs once in the region's own text. says: regular expressions that
-    the message must match. line: the stripped text of the answer's line that the message must point at; ""
-    where no line can be named.
+    edits: (old, new) pairs; each `old` occurs once in the region's own text. text: instead of edits, an
+    answer of its own build. says: regular expressions that the message must match. line: the stripped text of
+    the answer's line that the message must point at; "" where no line can be named.
     """
 
     name: str
@@ -21,10 +21,13 @@ class Wrong:
     edits: tuple[tuple[str, str], ...]
     says: tuple[str, ...]
     line: str = ""
+    text: str = ""
 
 
 def text_of(wrong: Wrong, file: str) -> str:
     """The answer of a wrong one, as a learner hands it in."""
+    if wrong.text:
+        return wrong.text
     text = exercise.region(file).text
     for old, new in wrong.edits:
         count = text.count(old)

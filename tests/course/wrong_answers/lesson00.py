@@ -96,4 +96,109 @@ WRONG = (
         ("weighted sum",),
         "o += p[j] * v[j]",
     ),
+    Wrong(
+        "divided_by_the_scale",
+        "In a vector of another name, the scores are divided by the scale.",
+        (),
+        (
+            "`s` .which comes nearest to `scores`",
+            "64 times what it should be in every element",
+        ),
+        "s = np.array([np.dot(q[row], k[j]) / scale for j in range(visible)])",
+        text="""\
+s = np.array([np.dot(q[row], k[j]) / scale for j in range(visible)])
+if visible:
+    w = np.exp(s - s.max())
+    out[row] = w @ v[:visible] / w.sum()
+else:
+    out[row] = 0
+""",
+    ),
+    Wrong(
+        "powers_of_two",
+        "The weights are powers of 2; the scores are right under another name.",
+        (),
+        (
+            "`w` .which comes nearest to `p`",
+            "`s` is right there",
+        ),
+        "w = 2.0 ** (s - s.max())",
+        text="""\
+s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
+if visible:
+    w = 2.0 ** (s - s.max())
+    out[row] = w @ v[:visible] / w.sum()
+else:
+    out[row] = 0
+""",
+    ),
+    Wrong(
+        "clipped",
+        "The scores are clipped before exp, so that very negative ones are all alike.",
+        (),
+        (
+            "every score below -150",
+            r"`out\[row\]`",
+        ),
+        "out[row] = w @ v[:visible] / w.sum()",
+        text="""\
+s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
+if visible:
+    w = np.exp(np.clip(s, -80, 80))
+    out[row] = w @ v[:visible] / w.sum()
+else:
+    out[row] = 0
+""",
+    ),
+    Wrong(
+        "one_key_is_none",
+        "A row that sees one key is taken for one that sees none.",
+        (),
+        (
+            "the causal mask",
+            r"`out\[row\]` .* is 0",
+        ),
+        "out[row] = 0",
+        text="""\
+s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
+if visible > 1:
+    w = np.exp(s - s.max())
+    out[row] = w @ v[:visible] / w.sum()
+else:
+    out[row] = 0
+""",
+    ),
+    Wrong(
+        "return_of_one_row",
+        "`return` for a row without keys ends all rows.",
+        (),
+        (
+            "never written",
+            "`return` ends the function",
+        ),
+        "return",
+        text="""\
+if visible == 0:
+    return
+s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
+w = np.exp(s - s.max())
+out[row] = w @ v[:visible] / w.sum()
+""",
+    ),
+    Wrong(
+        "no_zeros",
+        "A row without keys is left as it was.",
+        (),
+        (
+            "never written",
+            "has an output too: zeros",
+        ),
+        "",
+        text="""\
+if visible > 0:
+    s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
+    w = np.exp(s - s.max())
+    out[row] = w @ v[:visible] / w.sum()
+""",
+    ),
 )

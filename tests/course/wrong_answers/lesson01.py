@@ -53,7 +53,7 @@ WRONG = (
         "The second loop sums the weights and leaves the scores in memory.",
         (("            scores[b, h, row, j] = p\n", ""),),
         ("weight",),
-        "scores[b, h, row, j] = score",
+        "score *= scale",
     ),
     Wrong(
         "one_loop",
@@ -67,14 +67,13 @@ WRONG = (
             ("row_max = float32(-math.inf)", "row_max = float32(-math.inf)\n        row_sum = float32(0)"),
         ),
         ("weight",),
-        "scores[b, h, row, j] = p",
+        "p = math.exp(scores[b, h, row, j] - row_max)",
     ),
     Wrong(
         "no_maximum",
         "exp of the scores as they are.",
         (("math.exp(scores[b, h, row, j] - row_max)", "math.exp(scores[b, h, row, j])"),),
-        ("sum of the weights",),
-        "row_sum += p",
+        ("weight",),
     ),
     Wrong(
         "mask_ignored",
@@ -130,5 +129,98 @@ WRONG = (
         ((SECOND, SECOND.replace("range(visible)", "range(visible - 1)")),),
         ("sum of the weights",),
         "row_sum += p",
+    ),
+    Wrong(
+        "maximum_from_minus_1000",
+        "The maximum starts at -1000, below every score that its author has seen.",
+        (),
+        ("every score below -100000",),
+        "",
+        text="""\
+biggest = float32(-1000.0)
+for key in range(visible):
+    acc = float32(0)
+    for d in range(D):
+        acc = acc + float32(q[b, h, row, d]) * float32(k[b, h, key, d])
+    acc = acc * scale
+    scores[b, h, row, key] = acc
+    biggest = max(biggest, acc)
+row_sum = float32(0)
+for key in range(visible):
+    w = math.exp(scores[b, h, row, key] - biggest)
+    row_sum += w
+    scores[b, h, row, key] = w
+""",
+    ),
+    Wrong(
+        "log_weights",
+        "The exponents are stored where the weights should be.",
+        (),
+        ("the weight of key 0",),
+        "scores[b, h, row, key] = scores[b, h, row, key] - biggest",
+        text="""\
+biggest = float32(-math.inf)
+for key in range(visible):
+    acc = float32(0)
+    for d in range(D):
+        acc = acc + float32(q[b, h, row, d]) * float32(k[b, h, key, d])
+    acc = acc * scale
+    scores[b, h, row, key] = acc
+    biggest = max(biggest, acc)
+row_sum = float32(0)
+for key in range(visible):
+    scores[b, h, row, key] = scores[b, h, row, key] - biggest
+    row_sum += math.exp(scores[b, h, row, key])
+""",
+    ),
+    Wrong(
+        "return_without_keys",
+        "A row without keys leaves before the lines that write its zeros.",
+        (),
+        (
+            "never written",
+            "Threads leave at line 2 of your answer, `return`",
+        ),
+        "return",
+        text="""\
+if visible == 0:
+    return
+biggest = float32(-math.inf)
+for key in range(visible):
+    acc = float32(0)
+    for d in range(D):
+        acc = acc + float32(q[b, h, row, d]) * float32(k[b, h, key, d])
+    acc = acc * scale
+    scores[b, h, row, key] = acc
+    biggest = max(biggest, acc)
+row_sum = float32(0)
+for key in range(visible):
+    w = math.exp(scores[b, h, row, key] - biggest)
+    row_sum += w
+    scores[b, h, row, key] = w
+""",
+    ),
+    Wrong(
+        "maximum_is_the_first",
+        "The first score stands for the largest; a row without keys has none.",
+        (),
+        (
+            "uninitialised read",
+            "scores element 0 was never written",
+        ),
+        "row_max = scores[b, h, row, 0]",
+        text="""\
+row_max = float32(-math.inf)
+for j in range(visible):
+    s = float32(0)
+    for c in range(D):
+        s += float32(q[b, h, row, c]) * float32(k[b, h, j, c])
+    scores[b, h, row, j] = s * scale
+row_max = scores[b, h, row, 0]
+row_sum = float32(0)
+for j in range(visible):
+    scores[b, h, row, j] = math.exp(scores[b, h, row, j] - row_max)
+    row_sum += scores[b, h, row, j]
+""",
     ),
 )

@@ -48,8 +48,8 @@ WRONG = (
         "scaled_twice",
         "The query row was scaled when it was loaded, and the score is scaled again.",
         (("dot(q_rmem, k_head, j)", "dot(q_rmem, k_head, j) * scale"),),
-        ("score of key 0", r"0\.125 times what it should be", r"1 / sqrt\(D\)"),
-        STORE,
+        ("score of key 0", r"0\.125 times what it should be", r"1 / sqrt\(D\)", "`score` is set in"),
+        "score = dot(q_rmem, k_head, j) * scale",
     ),
     Wrong(
         "sum_forgotten",
@@ -86,5 +86,78 @@ WRONG = (
         "The second pass makes the score anew instead of reading it: K is fetched twice.",
         ((WEIGHT, "math.exp(dot(q_rmem, k_head, j) - row_max)"),),
         ("counter is too high", "load requests to `k` and `v`", "12,288", "a row that is fetched twice"),
+    ),
+    Wrong(
+        "exponent_for_weight",
+        "`accumulate_pv` gets the exponent.",
+        (),
+        (
+            r"`o_rmem\[0\]`",
+            "It reads `p`, from line 11 of your answer",
+        ),
+        "accumulate_pv(o_rmem, p, v_head, j)",
+        text="""\
+row_max = float32(-math.inf)
+for j in range(visible):
+    score = dot(q_rmem, k_head, j)
+    scores[b, h, j, row] = score
+    row_max = max(row_max, score)
+o_rmem = cuda.local.array(D, float32)
+for c in range(D):
+    o_rmem[c] = 0
+row_sum = float32(0)
+for j in range(visible):
+    p = scores[b, h, j, row] - row_max
+    row_sum += math.exp(p)
+    accumulate_pv(o_rmem, p, v_head, j)
+""",
+    ),
+    Wrong(
+        "whole_k",
+        "`dot` gets all of K instead of this head's.",
+        (),
+        (
+            "k has 4 dimensions",
+            "Reached from line 3 of your answer",
+        ),
+        "score = dot(q_rmem, k, j)",
+        text="""\
+row_max = float32(-math.inf)
+for j in range(visible):
+    score = dot(q_rmem, k, j)
+    scores[b, h, j, row] = score
+    row_max = max(row_max, score)
+o_rmem = cuda.local.array(D, float32)
+for c in range(D):
+    o_rmem[c] = 0
+row_sum = float32(0)
+for j in range(visible):
+    p = math.exp(scores[b, h, j, row] - row_max)
+    row_sum += p
+    accumulate_pv(o_rmem, p, v, j)
+""",
+    ),
+    Wrong(
+        "row_of_the_block",
+        "The row's place in its block instead of its number.",
+        (),
+        ("race between blocks",),
+        "scores[b, h, j, i] = score",
+        text="""\
+i = cuda.threadIdx.x
+row_max = float32(-math.inf)
+for j in range(visible):
+    score = dot(q_rmem, k_head, j)
+    scores[b, h, j, i] = score
+    row_max = max(row_max, score)
+o_rmem = cuda.local.array(D, float32)
+for c in range(D):
+    o_rmem[c] = 0
+row_sum = float32(0)
+for j in range(visible):
+    p = math.exp(scores[b, h, j, i] - row_max)
+    row_sum += p
+    accumulate_pv(o_rmem, p, v_head, j)
+""",
     ),
 )

@@ -17,14 +17,14 @@ WRONG = (
         "The butterfly leaves out its last step: half of the lanes are missing from each sum.",
         ((STEPS, "(16, 8, 4, 2)"),),
         ("score of key 0: the sum over all 32 lanes",),
-        STORE,
+        KEEP.strip(),
     ),
     Wrong(
         "shuffle_down",
         "A tree that ends in lane 0, whose sum the other lanes never get.",
         (("shfl_xor_sync", "shfl_down_sync"),),
         (r"`scores\[b, h, row, visible - 1\]`", r"`scores\[b, h, row, 0\]` is right there"),
-        STORE,
+        KEEP.strip(),
     ),
     Wrong(
         "maximum_of_a_lane",
@@ -108,19 +108,101 @@ WRONG = (
             ),
         ),
         ("Wrong: D = 128", "score of key 0"),
-        STORE,
+        KEEP.strip(),
     ),
     Wrong(
         "lane_of_the_whole_row",
         "A lane keeps the score of key number `lane` of all keys, not of these 32.",
         (("if j == lane", "if first_key + j == lane"),),
         ("score of the last visible key", "-inf"),
-        STORE,
+        "mine = partial if first_key + j == lane else mine",
     ),
     Wrong(
         "maximum_each_key",
         "The maximum of the lanes is taken for every key, though all of them hold the same score by then.",
         ((KEEP, f"{KEEP}                row_max = max(row_max, warp_max(partial))\n"),),
         ("counter is too high", "shuffles", "181,504", "a reduction that could wait"),
+    ),
+    Wrong(
+        "six_steps",
+        "A butterfly of six steps counts every lane twice.",
+        (),
+        (
+            "score of key 0",
+            "It is 2 times what it should be",
+        ),
+        "",
+        text="""\
+row_max = float32(-math.inf)
+for first_key in range(0, visible, LANES):
+    mine = float32(-math.inf)
+    for j in range(min(LANES, visible - first_key)):
+        partial = float32(0)
+        for i in range(PAIRS):
+            x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))
+            partial += q_rmem[i, 0] * x
+            partial += q_rmem[i, 1] * y
+        for offset in (32, 16, 8, 4, 2, 1):
+            partial += cuda.shfl_xor_sync(ALL_LANES, partial, offset)
+        mine = partial if j == lane else mine
+    if first_key + lane < visible:
+        scores[b, h, row, first_key + lane] = mine
+        row_max = max(row_max, mine)
+row_max = warp_max(row_max)
+""",
+    ),
+    Wrong(
+        "mask_of_16_lanes",
+        "The mask names half of the lanes.",
+        (),
+        ("warp mask",),
+        "partial += cuda.shfl_xor_sync(0xFFFF, partial, offset)",
+        text="""\
+row_max = float32(-math.inf)
+for first_key in range(0, visible, LANES):
+    mine = float32(-math.inf)
+    for j in range(min(LANES, visible - first_key)):
+        partial = float32(0)
+        for i in range(PAIRS):
+            x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))
+            partial += q_rmem[i, 0] * x
+            partial += q_rmem[i, 1] * y
+        for offset in (16, 8, 4, 2, 1):
+            partial += cuda.shfl_xor_sync(0xFFFF, partial, offset)
+        mine = partial if j == lane else mine
+    if first_key + lane < visible:
+        scores[b, h, row, first_key + lane] = mine
+        row_max = max(row_max, mine)
+row_max = warp_max(row_max)
+""",
+    ),
+    Wrong(
+        "whole_tiles_only",
+        "The keys behind the last whole 32 are left out.",
+        (),
+        (
+            "uninitialised read",
+            "ragged",
+            "score of the last visible key",
+        ),
+        "",
+        text="""\
+row_max = float32(-math.inf)
+for tile in range(visible // LANES):
+    first_key = tile * LANES
+    mine = float32(-math.inf)
+    for j in range(LANES):
+        partial = float32(0)
+        for i in range(PAIRS):
+            x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))
+            partial += q_rmem[i, 0] * x
+            partial += q_rmem[i, 1] * y
+        for offset in (16, 8, 4, 2, 1):
+            partial += cuda.shfl_xor_sync(ALL_LANES, partial, offset)
+        mine = partial if j == lane else mine
+    scores[b, h, row, first_key + lane] = mine
+    row_max = max(row_max, mine)
+row_max = warp_max(row_max)
+""",
     ),
 )

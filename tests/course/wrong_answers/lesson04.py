@@ -61,7 +61,7 @@ WRONG = (
         "scale_forgotten", "The scores are not scaled.",
         ((" * scale", ""),),
         (r"`scores\[b, h, row, lane\]`", "8 times what it should be", "the scale is missing"),
-        "scores[b, h, row, first_key + lane] = score",
+        "score = dot(q_smem, warp, kv_smem, lane)",
     ),
     Wrong(
         "lane_and_warp_swapped", "The lane takes a query row and the warp a key.",
@@ -117,5 +117,64 @@ WRONG = (
         "a_third_barrier", "One barrier more, to be on the safe side.",
         ((MASK, "            cuda.syncthreads()  # the scores are whole\n" + MASK),),
         ("barriers", "2,560", "one that closes neither"),
+    ),
+    Wrong(
+        "return_past_the_last_row",
+        "Warps past the last row return, and the others wait for them.",
+        (),
+        ("barrier", "Threads leave at line 2 of your answer, `return`",),
+        "return",
+        text="""\
+if row >= seq_q:
+    return
+row_max = float32(-math.inf)
+for first_key in range(0, seq_k, KEYS):
+    load_tile(k[b, h], first_key, kv_smem, thread, THREADS)
+    cuda.syncthreads()
+    score = dot(q_smem, warp, kv_smem, lane) * scale
+    if first_key + lane < visible:
+        scores[b, h, row, first_key + lane] = score
+        row_max = max(row_max, score)
+    cuda.syncthreads()
+row_max = warp_max(row_max)
+""",
+    ),
+    Wrong(
+        "lane_for_thread",
+        "Every warp loads what the first one loads.",
+        (),
+        ("race", "Reached from line 3 of your answer",),
+        "load_tile(k[b, h], first_key, kv_smem, lane, THREADS)",
+        text="""\
+row_max = float32(-math.inf)
+for first_key in range(0, seq_k, KEYS):
+    load_tile(k[b, h], first_key, kv_smem, lane, THREADS)
+    cuda.syncthreads()
+    score = dot(q_smem, warp, kv_smem, lane) * scale
+    if first_key + lane < visible:
+        scores[b, h, row, first_key + lane] = score
+        row_max = max(row_max, score)
+    cuda.syncthreads()
+row_max = warp_max(row_max)
+""",
+    ),
+    Wrong(
+        "tile_for_key",
+        "The number of the tile instead of its first key.",
+        (),
+        ("`row_max`", "is right there",),
+        "",
+        text="""\
+row_max = float32(-math.inf)
+for tile in range(-(-seq_k // KEYS)):
+    load_tile(k[b, h], tile, kv_smem, thread, THREADS)
+    cuda.syncthreads()
+    score = dot(q_smem, warp, kv_smem, lane) * scale
+    if tile * KEYS + lane < visible:
+        scores[b, h, row, tile * KEYS + lane] = score
+        row_max = max(row_max, score)
+    cuda.syncthreads()
+row_max = warp_max(row_max)
+""",
     ),
 )  # fmt: skip

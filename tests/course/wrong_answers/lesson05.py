@@ -15,7 +15,7 @@ WRONG = (
     Wrong(
         "o_not_rescaled", "l is rescaled, O is forgotten.",
         ((LOOP, ""),),
-        (r"`o_rmem\[0\]`.*scaled to the new m", r"`l` are right there"),
+        (r"`o_rmem\[0\]`.*scaled to the new m", r"`l` are right there", r"never changes `o_rmem`"),
     ),
     Wrong(
         "l_not_rescaled", "O is rescaled, l is forgotten.",
@@ -50,13 +50,13 @@ WRONG = (
         "maximum_of_one_lane", "Each lane keeps a maximum of its own.",
         (("warp_max(score)", "score"),),
         (r"`m` \(the running max", r"32 lanes of a warp should hold the same value"),
-        "m = m_new",
+        "m_new = max(m, score)",
     ),
     Wrong(
         "maximum_of_the_tile", "The maximum of the tile replaces the running one.",
         (("max(m, warp_max(score))", "warp_max(score)"),),
         (r"`m` \(the running max", r"tile 1"),
-        "m = m_new",
+        "m_new = warp_max(score)",
     ),
     Wrong(
         "minus_inf_minus_inf", "While no key has been seen, -inf - -inf.",
@@ -74,13 +74,13 @@ WRONG = (
         "weight_with_the_old_maximum", "The weight is exp(score - old m).",
         (("math.exp(score - m_ref)", "math.exp(score - m)"),),
         (r"the weight exp\(score - m\)", r"infinite"),
-        "p_smem[warp, lane] = p",
+        "p = math.exp(score - m)",
     ),
     Wrong(
         "no_maximum", "exp(score), as in the formula of softmax.",
         ((MAXIMUM, "            m_new = float32(0)\n"),),
         (r"`m` \(the running max", r"every score below"),
-        "m = m_new",
+        "m_new = float32(0)",
     ),
     Wrong(
         "score_instead_of_weight", "The scores go to p_smem.",
@@ -122,5 +122,82 @@ WRONG = (
             (RESCALE, RESCALE + "            m_old = m\n"),
         ),
         (r"exponentials", r"inside a loop"),
+    ),
+    Wrong(
+        "e_rounded",
+        "2.718 for e: off by less than float16 shows, but not the LSE.",
+        (),
+        ("LSE", r"the weight exp\(score - m\)", "`p` is set in line 4 of your answer",),
+        "p = float32(2.718) ** (score - m_ref)",
+        text="""\
+m_new = max(m, warp_max(score))
+m_ref = m_new if m_new > float32(-math.inf) else float32(0)
+rescale = float32(2.718) ** (m - m_ref)
+p = float32(2.718) ** (score - m_ref)
+l = l * rescale + p
+m = m_new
+p_smem[warp, lane] = p
+cuda.syncwarp()
+for part in range(PARTS):
+    o_rmem[part] *= rescale
+""",
+    ),
+    Wrong(
+        "base_2_by_half",
+        "The weight is converted to base 2, the factor is not.",
+        (),
+        ("`l` .this lane's share", "It reads `rescale`, from line 3 of your answer",),
+        "l = l * rescale + p",
+        text="""\
+m_new = max(m, warp_max(score))
+m_ref = m_new if m_new > float32(-math.inf) else float32(0)
+rescale = math.exp2(m - m_ref)
+p = math.exp2((score - m_ref) * float32(1.4426950408889634))
+l = l * rescale + p
+m = m_new
+p_smem[warp, lane] = p
+cuda.syncwarp()
+for part in range(PARTS):
+    o_rmem[part] *= rescale
+""",
+    ),
+    Wrong(
+        "maximum_in_base_2",
+        "m is kept in base 2, which the LSE does not expect.",
+        (),
+        (r"1\.443 times what it should be in every lane, log2\(e\)",),
+        "m_new = max(m, warp_max(score * float32(1.4426950408889634)))",
+        text="""\
+m_new = max(m, warp_max(score * float32(1.4426950408889634)))
+m_ref = m_new if m_new > float32(-math.inf) else float32(0)
+rescale = math.exp2(m - m_ref)
+p = math.exp2(score * float32(1.4426950408889634) - m_ref)
+l = l * rescale + p
+m = m_new
+p_smem[warp, lane] = p
+cuda.syncwarp()
+for part in range(PARTS):
+    o_rmem[part] *= rescale
+""",
+    ),
+    Wrong(
+        "continue_without_keys",
+        "Warps that see no key of the tile skip its barrier.",
+        (),
+        ("divergent barrier", "Threads leave at line 3 of your answer, `continue`",),
+        "continue",
+        text="""\
+m_new = max(m, warp_max(score))
+if m_new == float32(-math.inf):
+    continue
+rescale = math.exp(m - m_new)
+p = math.exp(score - m_new)
+l = l * rescale + p
+m = m_new
+p_smem[warp, lane] = p
+cuda.syncwarp()
+for part in range(PARTS):
+    o_rmem[part] *= rescale
+""",
     ),
 )  # fmt: skip

@@ -98,4 +98,74 @@ WRONG = (
         ((LOAD_Q + KEYS, KEYS + textwrap.indent(LOAD_Q, " " * 4)),),
         ("load requests", "18,432", "the bar is", "its index does not depend"),
     ),
+    Wrong(
+        "rows_swapped",
+        "The two rows' sums change places.",
+        (),
+        (r"`s_rmem\[0, 0\]`", r"It holds what `s_rmem\[1, 0\]` should be",),
+        "s_rmem[1, j], s_rmem[0, j] = fma4(s_rmem[1, j], q0, k), fma4(s_rmem[0, j], q1, k)",
+        text="""\
+for r in range(TM):
+    for j in range(s_rmem.shape[1]):
+        s_rmem[r, j] = 0
+for c in range(0, D, 4):
+    q0, q1 = load4(q_smem, (row, c)), load4(q_smem, (row + 1, c))
+    for j in range(s_rmem.shape[1]):
+        k = load4(k_smem, (col + COLS * j, c))
+        s_rmem[1, j], s_rmem[0, j] = fma4(s_rmem[1, j], q0, k), fma4(s_rmem[0, j], q1, k)
+""",
+    ),
+    Wrong(
+        "padding_multiplied",
+        "The loop runs into the padding behind each row.",
+        (),
+        ("uninitialised read", "q_smem element 64",),
+        "q0, q1 = load4(q_smem, (row, c)), load4(q_smem, (row + 1, c))",
+        text="""\
+for r in range(TM):
+    for j in range(s_rmem.shape[1]):
+        s_rmem[r, j] = 0
+for c in range(0, D + 4, 4):
+    q0, q1 = load4(q_smem, (row, c)), load4(q_smem, (row + 1, c))
+    for j in range(s_rmem.shape[1]):
+        k = load4(k_smem, (col + COLS * j, c))
+        s_rmem[0, j], s_rmem[1, j] = fma4(s_rmem[0, j], q0, k), fma4(s_rmem[1, j], q1, k)
+""",
+    ),
+    Wrong(
+        "barrier_in_the_loop",
+        "Right values, and a barrier at every step.",
+        (),
+        ("barriers, counted once a warp", "nothing to wait for",),
+        "",
+        text="""\
+for r in range(TM):
+    for j in range(s_rmem.shape[1]):
+        s_rmem[r, j] = 0
+for c in range(0, D, 4):
+    q0, q1 = load4(q_smem, (row, c)), load4(q_smem, (row + 1, c))
+    for j in range(s_rmem.shape[1]):
+        k = load4(k_smem, (col + COLS * j, c))
+        s_rmem[0, j], s_rmem[1, j] = fma4(s_rmem[0, j], q0, k), fma4(s_rmem[1, j], q1, k)
+    cuda.syncthreads()
+""",
+    ),
+    Wrong(
+        "float32_unknown",
+        "A local array in a file that does not import float32.",
+        (),
+        ("`float32` is not defined", "does not import it",),
+        "buf = cuda.local.array(4, float32)",
+        text="""\
+for r in range(TM):
+    for j in range(s_rmem.shape[1]):
+        s_rmem[r, j] = 0
+buf = cuda.local.array(4, float32)
+for c in range(0, D, 4):
+    q0, q1 = load4(q_smem, (row, c)), load4(q_smem, (row + 1, c))
+    for j in range(s_rmem.shape[1]):
+        buf[0], buf[1], buf[2], buf[3] = load4(k_smem, (col + COLS * j, c))
+        s_rmem[0, j], s_rmem[1, j] = fma4(s_rmem[0, j], q0, buf), fma4(s_rmem[1, j], q1, buf)
+""",
+    ),
 )  # fmt: skip
