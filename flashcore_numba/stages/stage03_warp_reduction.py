@@ -49,8 +49,8 @@ def warp_reduction_kernel(D):
                     x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))
                     partial += q_rmem[i, 0] * x
                     partial += q_rmem[i, 1] * y
-                for offset in (16, 8, 4, 2, 1):  # the butterfly that `warp_sum` is
-                    partial += cuda.shfl_xor_sync(ALL_LANES, partial, offset)
+                for step in range(5):  # the butterfly that `warp_sum` is
+                    partial += cuda.shfl_xor_sync(ALL_LANES, partial, 16 >> step)
                 mine = partial if j == lane else mine
             if first_key + lane < visible:
                 scores[b, h, row, first_key + lane] = mine

@@ -70,9 +70,9 @@ in all 32 lanes, and -inf where no key is seen.""",
         "store and the maximum after it stand under first_key + lane < visible. A lane has then seen every "
         "32nd key: warp_max makes one maximum of 32.",
         "For each key: partial = float32(0); for i in range(PAIRS): x, y = load2(k_head, (first_key + j, 64 "
-        "* i + 2 * lane)) and two multiply-adds with q_rmem; for offset in (16, 8, 4, 2, 1): partial += "
-        "cuda.shfl_xor_sync(ALL_LANES, partial, offset); mine = partial if j == lane else mine. After the "
-        "32 keys the guarded store and row_max = max(row_max, mine); at the very end row_max = "
+        "* i + 2 * lane)) and two multiply-adds with q_rmem; for step in range(5): partial += "
+        "cuda.shfl_xor_sync(ALL_LANES, partial, 16 >> step); mine = partial if j == lane else mine. After "
+        "the 32 keys the guarded store and row_max = max(row_max, mine); at the very end row_max = "
         "warp_max(row_max).",
     ),
     gates=(

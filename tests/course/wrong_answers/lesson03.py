@@ -2,9 +2,9 @@
 
 from . import Wrong
 
-STEPS = "(16, 8, 4, 2, 1)"
-LOOP = "                for offset in (16, 8, 4, 2, 1):  # the butterfly that `warp_sum` is\n"
-SHUFFLE = "partial += cuda.shfl_xor_sync(ALL_LANES, partial, offset)"
+STEPS = "range(5)"
+LOOP = "                for step in range(5):  # the butterfly that `warp_sum` is\n"
+SHUFFLE = "partial += cuda.shfl_xor_sync(ALL_LANES, partial, 16 >> step)"
 BUTTERFLY = f"{LOOP}                    {SHUFFLE}\n"
 KEEP = "                mine = partial if j == lane else mine\n"
 STORE = "scores[b, h, row, first_key + lane] = mine"
@@ -15,7 +15,7 @@ WRONG = (
     Wrong(
         "four_steps",
         "The butterfly leaves out its last step: half of the lanes are missing from each sum.",
-        ((STEPS, "(16, 8, 4, 2)"),),
+        ((STEPS, "range(4)"),),
         ("score of key 0: the sum over all 32 lanes",),
         KEEP.strip(),
     ),
@@ -104,7 +104,7 @@ WRONG = (
         (
             (
                 BUTTERFLY,
-                f"                    for offset in {STEPS}:\n                        {SHUFFLE}\n",
+                f"                    for step in {STEPS}:\n                        {SHUFFLE}\n",
             ),
         ),
         ("Wrong: D = 128", "score of key 0"),
