@@ -7,7 +7,7 @@ from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
 
-LONGER = "1x8x1024x64"
+SHORTER = "4x8x256x64"
 
 
 def _total(key: str) -> Callable[[list[Any]], float]:
@@ -156,20 +156,20 @@ LESSON = Lesson(
         ),
         Question(
             key="ratio",
-            text="And at 1x8x1024x64: the time of stage 03 divided by the time of stage 02?",
+            text="And at 4x8x256x64: the time of stage 03 divided by the time of stage 02?",
             unit="times",
             truth=lambda evidence: (
-                evidence.entry("03 warp_reduction", LONGER)["gpu_us"]["p50"]
-                / evidence.entry("02 coalesced", LONGER)["gpu_us"]["p50"]
+                evidence.entry("03 warp_reduction", SHORTER)["gpu_us"]["p50"]
+                / evidence.entry("02 coalesced", SHORTER)["gpu_us"]["p50"]
             ),
             source="measured",
-            why="Stage 02 has two warps an SM there, and its rate nearly doubles. Stage 03 had its SMs full "
-            "already: four times the pairs take "
-            "<!--calc us(3, '1x8x1024x64') / us(3) | .1f--><!----> times as long.",
+            why="The pairs are as many as at 1x8x512x64, on twice the rows. Stage 02 has two warps an SM "
+            "instead of one and takes half as long. Stage 03 had its SMs full already: it takes "
+            "<!--calc us(3, '4x8x256x64') / us(3) | .2f--><!----> times as long.",
         ),
     ),
     explanation=Explanation(
-        text="At 1x8x1024x64 and 4x8x256x64 stage 03 is slower than stage 02. What holds it back there?",
+        text="At 4x8x256x64 stage 03 is slower than stage 02. What holds it back there?",
         right="instructions",
         feedback={
             "latency": "Not alone: a third of the issue slots do stay empty while warps wait. But with "
