@@ -1,7 +1,8 @@
 """Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
 
 An executor has `empty(shape, dtype)`, scratch memory for a stage, and `launch(kernel, grid, block, *args,
-shared_bytes=0)`. `Problem` arrays go in as they are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`.
+shared_bytes=0)`. `Problem` arrays go in as they are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`. A
+kernel is Numba's, or a `cuda_reference.Source`: then numbers are NumPy scalars of the parameters' types.
 """
 
 import warnings
@@ -14,6 +15,8 @@ from numba import cuda
 from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.cudadrv import driver
 from numba.cuda.typing.typeof import Purpose, typeof
+
+from cuda_reference import Source, load
 
 from .compiler import CompiledKernel, Compiler
 from .problem import UnsupportedError
@@ -70,6 +73,8 @@ class Gpu:
         """Queue `kernel`; raises UnsupportedError when a block may not have that much shared memory."""
         import cupy
 
+        if isinstance(kernel, Source):
+            return self._launch_cuda(kernel, grid, block, args, shared_bytes)
         device = cupy.cuda.Device().id
         stream = self.stream if self.stream is not None else cupy.cuda.get_current_stream()
         places = [_place(a) if isinstance(a, cupy.ndarray) else (a, None) for a in args]
@@ -83,6 +88,16 @@ class Gpu:
                     f"this GPU has room for {room}"
                 )
         _configured(kernel, grid, block, stream.ptr, device, shared_bytes)(*values)
+        return None
+
+    def _launch_cuda(self, kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
+        from cuda_reference.gpu import SharedMemoryError
+
+        with nullcontext() if self.stream is None else self.stream:
+            try:
+                load(kernel)(grid, block, args, shared_mem=shared_bytes)
+            except SharedMemoryError as error:
+                raise UnsupportedError(str(error)) from None
 
 
 def _place(array: Any) -> tuple[Any, Any]:
