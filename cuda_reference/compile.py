@@ -140,7 +140,7 @@ def _compile(source: Source, arch: str, folders: tuple[str, ...]) -> tuple[bytes
         std="c++17",
         lineinfo=True,
         ptxas_options=["-v"],
-        define_macro=[(name, str(value)) for name, value in source.defines],
+        define_macro=[(name, str(value)) for name, value in source.defines] or None,
         include_path=list(folders),
     )
     try:
