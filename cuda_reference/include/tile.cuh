@@ -1,0 +1,136 @@
+// What stages 07 to 10 share besides PTX: tiles on their way between global and shared memory, the causal
+// mask, and one step of the online softmax for rows that 8 neighbouring lanes of a warp share.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "ptx.cuh"
+
+namespace tile {
+
+constexpr unsigned ALL_LANES = 0xffffffff;
+constexpr int LANES_A_ROW = 8, SCORES_A_LANE = 4;  // so a row of a score tile has 32 keys
+constexpr float LN2 = 0.69314718f;
+
+// How many keys query row `row` sees: the first `visible_keys` of them. The causal mask is aligned
+// bottom-right: the last row sees every key, and with more rows than keys the first rows see none.
+__device__ __forceinline__ int visible_keys(int row, int S_q, int S_k, int causal) {
+    return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k;
+}
+
+// Eight consecutive halves as floats; one 16-byte access. Both pointers are multiples of 16 bytes.
+__device__ __forceinline__ void load8(float (&x)[8], const half* source) {
+    const uint4 bits = *reinterpret_cast<const uint4*>(source);
+    const half2* pairs = reinterpret_cast<const half2*>(&bits);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 pair = __half22float2(pairs[i]);
+        x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
+    }
+}
+
+__device__ __forceinline__ void store8(half* target, const float (&x)[8]) {
+    *reinterpret_cast<uint4*>(target) = make_uint4(ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]),
+                                                   ptx::pack_half2(x[4], x[5]), ptx::pack_half2(x[6], x[7]));
+}
+
+__device__ __forceinline__ void store4(half* target, const float (&x)[4]) {
+    *reinterpret_cast<uint2*>(target) = make_uint2(ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]));
+}
+
+// The first ROWS rows of D halves of `source` into `tile_smem`, whose rows are LD halves apart; rows from
+// `inside` on become zero: what shared memory held before could be NaN, and 0 * NaN would poison a sum.
+template <int ROWS, int D, int LD, int THREADS>
+__device__ __forceinline__ void load_tile(half* tile_smem, const half* source, int64_t row_stride,
+                                          int inside) {
+#pragma unroll
+    for (int n = threadIdx.x; n < ROWS * D / 8; n += THREADS) {
+        const int row = n / (D / 8), c = n % (D / 8) * 8;
+        uint4 bits = make_uint4(0, 0, 0, 0);
+        if (row < inside) bits = *reinterpret_cast<const uint4*>(source + row * row_stride + c);
+        *reinterpret_cast<uint4*>(tile_smem + row * LD + c) = bits;
+    }
+}
+
+// The same with cp.async: the copies belong to the thread's next group.
+template <int ROWS, int D, int LD, int THREADS>
+__device__ __forceinline__ void load_tile_async(half* tile_smem, const half* source, int64_t row_stride,
+                                                int inside) {
+#pragma unroll
+    for (int n = threadIdx.x; n < ROWS * D / 8; n += THREADS) {
+        const int row = n / (D / 8), c = n % (D / 8) * 8;
+        const half* chunk = source + (row < inside ? row : 0) * row_stride + c;  // exists, read or not
+        ptx::cp_async_16(tile_smem + row * LD + c, chunk, row < inside);
+    }
+}
+
+// The lane's four scores of a row, in units of log2, from column `first` on; keys that the row does not see
+// count as -inf. `seen`: visible keys from the tile's first one on.
+__device__ __forceinline__ void load_scores(float (&s)[SCORES_A_LANE], const float* s_row, int first,
+                                            int seen, float scale_log2) {
+    const float4 four = *reinterpret_cast<const float4*>(s_row + first);
+    s[0] = first + 0 < seen ? four.x * scale_log2 : -INFINITY;
+    s[1] = first + 1 < seen ? four.y * scale_log2 : -INFINITY;
+    s[2] = first + 2 < seen ? four.z * scale_log2 : -INFINITY;
+    s[3] = first + 3 < seen ? four.w * scale_log2 : -INFINITY;
+}
+
+__device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+    for (int lanes = 1; lanes < LANES_A_ROW; lanes *= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
+    return x;
+}
+
+__device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+    for (int lanes = 1; lanes < LANES_A_ROW; lanes *= 2) x += __shfl_xor_sync(ALL_LANES, x, lanes);
+    return x;
+}
+
+// Scores become P = 2^(s - m), and m the maximum so far. Returns what the row's older sum and output shrink
+// by.
+__device__ __forceinline__ float online_softmax(float (&s)[SCORES_A_LANE], float& m) {
+    const float m_new = fmaxf(m, row_max(fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]))));
+    const float m_ref = m_new > -INFINITY ? m_new : 0.0f;  // no key seen yet: -inf - -inf would be NaN
+    const float rescale = ptx::ex2(m - m_ref);
+#pragma unroll
+    for (int i = 0; i < SCORES_A_LANE; i++) s[i] = ptx::ex2(s[i] - m_ref);
+    m = m_new;
+    return rescale;
+}
+
+// The lane's share of a row of O in shared memory: lane `part` of 8 has the floats 4 part.. of every 32.
+template <int D> __device__ __forceinline__ void clear_row(float* o_row, int part) {
+#pragma unroll
+    for (int c = 4 * part; c < D; c += 32) *reinterpret_cast<float4*>(o_row + c) = make_float4(0, 0, 0, 0);
+}
+
+template <int D> __device__ __forceinline__ void rescale_row(float* o_row, int part, float factor) {
+#pragma unroll
+    for (int c = 4 * part; c < D; c += 32) {
+        float4& o = *reinterpret_cast<float4*>(o_row + c);
+        o = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+    }
+}
+
+// out_row[0, D) = factor * o_row as halves; lane `part` of 8 writes 16 bytes at 8 part.. of every 64.
+template <int D>
+__device__ __forceinline__ void store_row(half* out_row, const float* o_row, int part, float factor) {
+#pragma unroll
+    for (int c = 8 * part; c < D; c += 64) {
+        const float4 a = *reinterpret_cast<const float4*>(o_row + c);
+        const float4 b = *reinterpret_cast<const float4*>(o_row + c + 4);
+        const float o[8] = {a.x * factor, a.y * factor, a.z * factor, a.w * factor,
+                            b.x * factor, b.y * factor, b.z * factor, b.w * factor};
+        store8(out_row + c, o);
+    }
+}
+
+// What a row's output is divided by, as a factor, and its log-sum-exp. A row that sees no key has l = 0:
+// zeros, -inf.
+__device__ __forceinline__ float inverse_sum(float l) { return l > 0.0f ? 1.0f / l : 0.0f; }
+__device__ __forceinline__ float log_sum_exp(float m, float l) {
+    return l > 0.0f ? (m + log2f(l)) * LN2 : -INFINITY;
+}
+
+}  // namespace tile
