@@ -66,7 +66,7 @@ def compile(source: Source, capability: tuple[int, int]) -> Compiled:
     arch = target(capability)
     folders = include_folders(source.text())
     version = ".".join(map(str, _nvrtc_version()))
-    key = sha256(f"{source.digest} {source.path} {arch} {version} {folders}".encode()).hexdigest()[:32]
+    key = sha256(f"{source.digest} {arch} {version} {folders}".encode()).hexdigest()[:32]
     cubin = _cache_folder() / f"{source.file}-{arch}-{key}.cubin"
     log_file = cubin.with_suffix(".log")
     if not cubin.exists() or not log_file.exists():

@@ -33,8 +33,9 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Changes with the file, with any header of `include/`, and with the defines."""
-        texts = [_text(path, path.stat().st_mtime_ns) for path in (self.path, *sorted(INCLUDE.glob("*.cuh")))]
+        """Changes with the file, with any header beside it or in `include/`, and with the defines."""
+        headers = sorted([*self.path.parent.glob("*.cuh"), *INCLUDE.glob("*.cuh")])
+        texts = [_text(path, path.stat().st_mtime_ns) for path in (self.path, *headers)]
         return sha256("\0".join([*texts, self.entry, repr(self.defines)]).encode()).hexdigest()
 
     def text(self) -> str:

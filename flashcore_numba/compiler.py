@@ -25,6 +25,8 @@ from cuda_reference.compile import parse_log
 
 __all__ = ["CompiledKernel", "Compiler", "CompilerMissingError", "supported_capabilities", "why_not"]
 
+EXAMPLE_SM_COUNT = 132  # of an H200: what a launcher that fills a GPU goes by where there is none
+
 
 class CompilerMissingError(RuntimeError):
     """The libraries of the CUDA compiler are not installed: the message says what to install."""
@@ -73,6 +75,8 @@ class Compiler:
 
     Raises CompilerMissingError.
     """
+
+    sm_count = EXAMPLE_SM_COUNT
 
     def __init__(self, compute_capability: tuple[int, int] = (9, 0)) -> None:
         reason = why_not()

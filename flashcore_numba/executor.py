@@ -1,11 +1,13 @@
 """Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
 
-An executor has `empty(shape, dtype)`, scratch memory for a stage, and `launch(kernel, grid, block, *args,
-shared_bytes=0)`. `Problem` arrays go in as they are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`. A
-kernel is Numba's, or a `cuda_reference.Source`: then numbers are NumPy scalars of the parameters' types.
+An executor has `empty(shape, dtype)`, scratch memory for a stage, `launch(kernel, grid, block, *args,
+shared_bytes=0)`, and `sm_count`, the multiprocessors that a grid should fill. `Problem` arrays go in as they
+are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`:
+then numbers are NumPy scalars of the parameters' types.
 """
 
 import warnings
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
@@ -18,21 +20,46 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from cuda_reference import Source, load
 
-from .compiler import CompiledKernel, Compiler
+from .compiler import EXAMPLE_SM_COUNT, CompiledKernel, Compiler
+from .cpu_launch import run_on_cpu
 from .problem import UnsupportedError
 from .simulator import scratch, simulate
 
-__all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator"]
+__all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator", "simulated", "why_not_simulated"]
 
 DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
+
+
+def why_not_simulated(language: str) -> str | None:
+    """Why `Simulator` cannot run stages of this language here, in one sentence; None when it can."""
+    if language == "Numba":
+        return None
+    from cuda_reference.cpu import why_not
+
+    return why_not()
+
+
+def simulated(stages: Iterable[Any]) -> tuple[list[Any], list[str]]:
+    """The stages that `Simulator` can run here, and a sentence for each reason why the others cannot."""
+    able: list[Any] = []
+    missing: dict[str, list[str]] = {}
+    for stage in stages:
+        reason = why_not_simulated(stage.language)
+        if reason is None:
+            able.append(stage)
+        else:
+            missing.setdefault(reason, []).append(stage.label)
+    return able, [f"{', '.join(labels)}: not run, {reason}" for reason, labels in missing.items()]
 
 
 class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls.
+    calls. CUDA C kernels run on the CPU executor, which knows order and races and leaves the others aside.
     """
+
+    sm_count = EXAMPLE_SM_COUNT
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -43,6 +70,9 @@ class Simulator:
         return scratch(shape, dtype)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        if isinstance(kernel, Source):
+            self.launches.append(run_on_cpu(kernel, grid, block, args, shared_bytes, self.options))
+            return
         result = simulate(kernel, grid, block, *args, shared_bytes=shared_bytes, **self.options)
         self.launches.append(result)
 
@@ -61,6 +91,12 @@ class Gpu:
 
     def __init__(self, stream: Any = None) -> None:
         self.stream = stream
+
+    @property
+    def sm_count(self) -> int:
+        import cupy
+
+        return cupy.cuda.Device().attributes["MultiProcessorCount"]
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Scratch memory of CuPy's pool, uninitialised; freeing it is ordered with the stream."""

@@ -116,6 +116,7 @@ class KeepScratch:
 
     def __init__(self, executor):
         self.executor, self.arrays, self.used = executor, [], 0
+        self.sm_count = executor.sm_count
 
     def start(self):
         self.used = 0

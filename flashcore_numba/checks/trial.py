@@ -199,7 +199,9 @@ class Trial:
         }
         q, k, v = (windows[name].place(getattr(inputs, name)) for name in "qkv")
         out_window = window(inputs.q.shape, np.float16, nan)
-        lse_window = window(inputs.q.shape[:3], np.float32, GUARD[np.dtype(np.float32)])
+        lse_layout = layout if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
+        lse_guard = GUARD[np.dtype(np.float32)]
+        lse_window = _Window(inputs.q.shape[:3], np.float32, lse_layout, lse_guard, to_device, to_host)
         out = out_window.place_unwritten()
         lse = lse_window.place_unwritten() if self.stage.returns_lse else None
 
