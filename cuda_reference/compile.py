@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 
 from .source import INCLUDE, Source
 
-__all__ = ["CompileError", "Compiled", "compile", "parse_log", "target", "why_not"]
+__all__ = ["CompileError", "Compiled", "compile", "nvrtc_version", "parse_log", "target", "why_not"]
 
 INSTALL = "pip install 'flashcore[compiler]'"
 
@@ -45,7 +45,7 @@ class Compiled:
 def why_not() -> str | None:
     """Why no kernel can be compiled here, in one sentence that says what to do; None when they can."""
     try:
-        _nvrtc_version()
+        nvrtc_version()
         include_folders("mma.h")
     except CompileError as error:
         return str(error)
@@ -65,7 +65,7 @@ def compile(source: Source, capability: tuple[int, int]) -> Compiled:
     """
     arch = target(capability)
     folders = include_folders(source.text())
-    version = ".".join(map(str, _nvrtc_version()))
+    version = ".".join(map(str, nvrtc_version()))
     key = sha256(f"{source.digest} {arch} {version} {folders}".encode()).hexdigest()[:32]
     cubin = _cache_folder() / f"{source.file}-{arch}-{key}.cubin"
     log_file = cubin.with_suffix(".log")
@@ -118,7 +118,8 @@ def include_folders(text: str) -> tuple[str, ...]:
 
 
 @cache
-def _nvrtc_version() -> tuple[int, int]:
+def nvrtc_version() -> tuple[int, int]:
+    """Of the compiler that is installed. Raises CompileError when there is none."""
     try:
         from cuda.bindings import nvrtc
         from cuda.pathfinder import load_nvidia_dynamic_lib

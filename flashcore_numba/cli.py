@@ -138,6 +138,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
     )
     resources.add_argument("--head-dim", type=int, default=64, help="64 by default")
+    resources.add_argument(
+        "--save",
+        action="store_true",
+        help="for those who change kernels: compile all CUDA C and write the table that a test holds",
+    )
     readme = add(
         "readme", _readme, "write the ladder's region of README.md from the recorded run", stages=None
     )
@@ -415,7 +420,7 @@ def _count(args) -> int:
     if args.variant is not None and args.variant not in stage.variants:
         accepted = ", ".join(stage.variants) or "none, this stage has no variants"
         raise ArgumentError(f"--variant {args.variant!r} of stage {stage.label}: accepted are {accepted}")
-    variant = args.variant or (stage.name if stage.name in stage.variants else None)
+    variant = args.variant or stage.default_variant
     shape = parse(args.shape)
     if not (able := simulated([stage]))[0]:
         print(f"flashcore count: {able[1][0]}", file=sys.stderr)
@@ -541,6 +546,8 @@ def _resources(args) -> int:
             f"--cc {'.'.join(map(str, args.cc))}: this CUDA compiler accepts "
             + ", ".join(f"{major}.{minor}" for major, minor in served)
         )
+    if args.save:
+        return _save_resources(args)
     capability = args.cc or gpu.compute_capability() or (9, 0)
     chosen = [run for run in runs(_selected(args)) if args.head_dim in run.stage.head_dims]
     found = {}
@@ -571,6 +578,19 @@ def _resources(args) -> int:
         for kernel in kernels or []:
             table.add_row(label, *("?" if kernel[field] is None else str(kernel[field]) for field in columns))
     console.print(table)
+    return 0
+
+
+def _save_resources(args) -> int:
+    from flashcore_numba.bench import resource_table
+    from flashcore_numba.stages import LADDER
+
+    if args.cc or args.stages:
+        raise ArgumentError("--save: writes the whole table, for every GPU, so nothing else goes with it")
+    with _progress() as progress:
+        path = resource_table.save(LADDER, _parts(progress, "compiling"))
+    if not _give_json(args, resource_table.read):
+        print(f"wrote {path}")
     return 0
 
 

@@ -30,8 +30,14 @@ class Stage:
     grouped_queries: bool = False
     returns_lse: bool = False
     variants: Mapping[str, str] = field(default_factory=dict)  # name -> one sentence
+    default: str | None = None  # the variant that runs when none is named, unless it has the stage's name
 
     @property
     def label(self) -> str:
         """`05 online_softmax`: how tables and messages name the stage."""
         return f"{self.number:02d} {self.name}"
+
+    @property
+    def default_variant(self) -> str | None:
+        """The variant that runs when none is named; None where there are no variants."""
+        return self.default or (self.name if self.name in self.variants else None)
