@@ -4,6 +4,7 @@
 translates it for any GPU and says what the assembler gave it. Knows nothing of flashcore_numba.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | N
 
     kernel: a `Source`, or the name of a file, "stage12_mma_sync", with `defines`. backend: "gpu", which takes
     CuPy arrays and launches on CuPy's current stream, or "cpu", which takes NumPy arrays and returns what it
-    counted and found. Scalars are NumPy scalars of the parameter's type: np.int32, np.int64, np.float32.
+    counted and found: see `cpu.CpuKernel`. Scalars are NumPy scalars of the parameter's type: np.int32,
+    np.int64, np.float32; None is a null pointer.
 
     Raises ValueError for an unknown back end, FileNotFoundError for an unknown file, and
-    `compile.CompileError`, with file and line, for a source that does not compile.
+    `compile.CompileError` or `cpu.CompileError`, with file and line, for a source that does not compile.
     """
     if isinstance(kernel, str):
         kernel = source(kernel, **(defines or {}))
@@ -33,7 +35,13 @@ def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | N
 
         return load_on_gpu(kernel)
     if backend == "cpu":
-        from .cpu import load as load_on_cpu
-
-        return load_on_cpu(kernel.path, kernel.entry, dict(kernel.defines))
+        return _on_cpu(kernel, kernel.digest)
     raise ValueError(f"backend is {backend!r}: accepted are 'gpu' and 'cpu'")
+
+
+@lru_cache(maxsize=256)
+def _on_cpu(kernel: Source, digest: str) -> Any:
+    """Loaded once for each state of its files, which `digest` stands for."""
+    from .cpu import CpuModule
+
+    return CpuModule(kernel.path, dict(kernel.defines)).kernel(kernel.entry)

@@ -4,11 +4,14 @@ from functools import cached_property
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from .compile import Compiled, compile
 from .source import Source
 
 __all__ = ["GpuKernel", "SharedMemoryError", "load"]
 
+NULL = np.uint64(0)
 DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
@@ -59,7 +62,8 @@ class GpuKernel:
             # CUDA C++ Programming Guide, "Shared Memory" of 7.x and later: more than 48 KB must be asked for.
             self._kernel.max_dynamic_shared_size_bytes = self.shared_room
             self._opted_in = True
-        self._kernel(_three(grid), _three(block), args, shared_mem=shared_mem)
+        pointers = tuple(NULL if value is None else value for value in args)
+        self._kernel(_three(grid), _three(block), pointers, shared_mem=shared_mem)
 
 
 def _three(size: Any) -> tuple[int, ...]:

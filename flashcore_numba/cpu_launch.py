@@ -1,17 +1,13 @@
-"""What the CPU executor counted and found in a CUDA C kernel, in the shapes of the simulator's results."""
+"""What the CPU executor counted and found in a CUDA C kernel, in the form of the simulator's results."""
 
-import linecache
-from dataclasses import fields
 from typing import Any
 
 from cuda_reference import Source, load
 
-from .simulator import report
-from .simulator.problems import Problem, SimulationError, Site
+from .simulator import ScratchArray, report
+from .simulator.problems import SimulationError
 
 __all__ = ["CpuLaunch", "run_on_cpu"]
-
-ROW_FIELDS = tuple(field.name for field in fields(report.Row) if field.name != "text")
 
 
 class CpuLaunch:
@@ -19,13 +15,13 @@ class CpuLaunch:
 
     def __init__(self, kernel: Source, grid: Any, block: Any, result: Any) -> None:
         self.kernel, self.grid, self.block, self.result = kernel, grid, block, result
-        self.problems = [_problem(found) for found in result.problems]
+        self.problems = result.problems
 
     def totals(self) -> dict[str, Any]:
         return self.result.totals()
 
-    def lines(self) -> list[report.Row]:
-        return [_row(row) for row in self.result.lines()]
+    def lines(self) -> list[Any]:
+        return self.result.lines()
 
     def check(self) -> "CpuLaunch":
         """Raise SimulationError when there is any problem; otherwise return the launch itself."""
@@ -41,30 +37,27 @@ class CpuLaunch:
 def run_on_cpu(
     kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int, options: dict
 ) -> CpuLaunch:
-    """Run a kernel on NumPy arrays. Of the simulator's options, `order` and `races` have a meaning here:
-    "lockstep" is the executor's own order.
+    """Run a kernel on NumPy arrays. The simulator's options that mean something here: `order`, where
+    "lockstep" is the executor's own order, `races`, and `ops`, without which nothing is counted.
     """
     order = options.get("order", "lockstep")
     result = load(kernel, "cpu")(
-        grid,
-        block,
+        _extents(grid),
+        _extents(block),
         args,
         shared_mem=shared_bytes,
+        scratch=[array for array in args if isinstance(array, ScratchArray) and _unwritten(array)],
         schedule="forward" if order == "lockstep" else order,
         checks=options.get("races", True),
+        counts=options.get("ops", True),
     )
     return CpuLaunch(kernel, grid, block, result)
 
 
-def _site(file: str, line: int) -> Site:
-    return Site(file, line, linecache.getline(file, line).strip())
+def _unwritten(array: ScratchArray) -> bool:
+    written = array.written()
+    return written is not None and not written.any()
 
 
-def _problem(found: Any) -> Problem:
-    other = None if found.other_line is None else _site(found.file, found.other_line)
-    return Problem(found.kind, _site(found.file, found.line), other, found.text, found.count)
-
-
-def _row(row: Any) -> report.Row:
-    text = row.text or linecache.getline(row.file, row.line).strip()
-    return report.Row(**{name: getattr(row, name) for name in ROW_FIELDS}, text=text)
+def _extents(size: Any) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int) else tuple(size)

@@ -56,7 +56,7 @@ class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls. CUDA C kernels run on the CPU executor, which knows order and races and leaves the others aside.
+    calls. CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
     """
 
     sm_count = EXAMPLE_SM_COUNT

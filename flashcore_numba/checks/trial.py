@@ -170,7 +170,7 @@ class Trial:
         """Raises Failed for anything that is wrong whatever the numbers are."""
         if self.backend == "gpu":
             return self._on_gpu(inputs, layout)
-        executor = Simulator(order=order, max_turns=MAX_TURNS)
+        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=False)
         return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
 
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
@@ -226,7 +226,8 @@ def family(kind: str) -> str:
     for family, words in (
         ("race", ("race",)),
         ("barrier", ("barrier",)),
-        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written")),
+        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
+        ("copy", ("missing wait", "missing fence")),
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),
         ("hang", ("endless", "turns", "deadlock")),

@@ -8,8 +8,6 @@ from ..problem import Problem
 
 __all__ = ["cuda_arguments", "strides"]
 
-NO_POINTER = np.uint64(0)
-
 
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
     """The arguments of a kernel with these parameters:
@@ -23,7 +21,7 @@ def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
     """
     p = problem
     return (
-        *(p.q, p.k, p.v, out, NO_POINTER if lse is None else lse),
+        *(p.q, p.k, p.v, out, lse),
         *(step for x in (p.q, p.k, p.v, out) for step in strides(x)),
         *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
         *(np.float32(scale), np.int32(p.causal)),
