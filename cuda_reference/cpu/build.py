@@ -37,7 +37,7 @@ COMMON = [
     "-gdwarf-4",
     "-U_FORTIFY_SOURCE",
     "-ffp-contract=off",
-    "-fno-strict-aliasing",
+    "-fno-strict-aliasing", "-fno-tree-sra",
     "-w",
 ]
 INSTRUMENT = ["-fsanitize=thread,alignment,bounds"]
