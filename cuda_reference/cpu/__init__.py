@@ -223,6 +223,7 @@ class CpuKernel:
             entry = found.setdefault(memory.bounds(array), [True, False, parameter.name])
             entry[0] &= parameter.constant
             entry[1] |= any(array is other for other in scratch)
+            entry[0] &= not entry[1]  # what is constant is not watched
         ordered = sorted(found.items(), key=lambda item: item[1][0])
         ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), int(entry[1]))]
         return ranges, [entry[2].encode() for _, entry in ordered]
