@@ -6,9 +6,9 @@
 // and reading it back: the round trip, and a barrier, that every WMMA stage pays.
 // Then 8 lanes share a row: each takes 4 of its 32 scores, three shuffles give the row's maximum, P replaces
 // S in shared memory, and each lane adds P V into its own 8 components of O, which stay in registers beside m
-// and l. A warp owns 4 rows through softmax and P V, so between those two it waits only for itself.
-// Rows of Q, K and V lie 72 halves apart and rows of S 40 floats, so that the 8 rows which one step of a
-// fragment's load touches start in different banks.
+// and l. A warp owns 4 rows through softmax and P V, so between those two it waits only for itself. Rows of
+// Q, K and V lie 72 halves apart and rows of S 40 floats, so that the 8 rows which one step of a fragment's
+// load touches start in different banks.
 #include <cuda_fp16.h>
 #include <mma.h>
 
@@ -97,6 +97,7 @@ wmma_qk(const half* q, const half* k, const half* v, half* out,  // [B, H or H_k
 #pragma unroll
         for (int c = 0; c < 8; c++) o[c] *= tile::inverse_sum(l);
         tile::store8(out + b * out_batch + h * out_head + (first_row + row) * out_row + 8 * part, o);
-        if (lse != nullptr && part == 0) lse[(b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
+        if (lse != nullptr && part == 0)
+            lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
     }
 }

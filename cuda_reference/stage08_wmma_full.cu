@@ -97,6 +97,7 @@ wmma_full(const half* q, const half* k, const half* v, half* out,  // [B, H or H
     if (first_row + row < S_q) {
         out += b * out_batch + h * out_head + (first_row + row) * out_row;
         tile::store_row<D>(out, o_smem + row * O_LD, part, tile::inverse_sum(l));
-        if (lse != nullptr && part == 0) lse[(b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
+        if (lse != nullptr && part == 0)
+            lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
     }
 }

@@ -3,14 +3,14 @@
 // A block of 12 warps owns 48 query rows of one head and walks over K/V tiles of 32 keys, with the phases of
 // stage 08: S = Q K^T has 3 x 2 parts of 16 x 16, for six warps; 8 lanes share a row of the softmax (48 x 8
 // threads); O += P V has 3 x 4 parts (D = 128: 3 x 8), one or two a warp.
-// K and V have two buffers each. cp.async moves 16 bytes from global to shared memory without passing through
-// registers and without waiting; the copies of tile t + 1 are issued before tile t is multiplied and waited
-// for one turn later, so their way takes as long as a tile's arithmetic and costs nothing.
+// K and V have two buffers each. cp.async moves 16 bytes from global to shared memory past the registers, and
+// the thread goes on; the copies of tile t + 1 are issued before tile t is multiplied and waited for one turn
+// later, so that their way is hidden behind a tile's arithmetic.
 // The tiles exceed the 48 KB of static shared memory, so the launch gives dynamic shared memory, and the
 // constants below divide it: 49,536 bytes at D = 64. Rows of K and V are 8 halves longer than D, which puts
-// the 8 rows of a fragment's load into different banks; a row of S is 16 floats longer than a tile has keys,
-// a whole WMMA tile, so that an overhanging store would stay in its row. Q, P and O are not padded: their
-// loads meet in the banks.
+// the 8 rows of a fragment's load into different banks. A row of S is a whole WMMA tile longer than it has
+// keys: an overhanging store would stay in its row, but rows two apart share banks. Q, P and O have no
+// padding at all, and the 8 rows meet: Q is therefore loaded into fragments once, P and O pay at every turn.
 #include <cuda_fp16.h>
 #include <mma.h>
 
@@ -35,17 +35,24 @@ constexpr int P_AT = S_AT + S_BYTES, M_AT = P_AT + P_BYTES, L_AT = M_AT + M_BYTE
 constexpr int SMEM_BYTES = O_AT + O_BYTES;
 static_assert(D != 64 || SMEM_BYTES == 49536, "the memory map of the plan");
 
-// s_smem[16, 16] = q_smem[16, D] k_smem[16, D]^T, by one warp
-__device__ __forceinline__ void multiply_qk(float* s_smem, const half* q_smem, const half* k_smem) {
+using QueryFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
+
+// 16 rows of Q, as D / 16 operands
+__device__ __forceinline__ void load_queries(QueryFragment (&q_rmem)[D / 16], const half* q_smem) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) wmma::load_matrix_sync(q_rmem[i], q_smem + 16 * i, Q_LD);
+}
+
+// s_smem[16, 16] = Q k_smem[16, D]^T, by one warp
+__device__ __forceinline__ void multiply_qk(float* s_smem, const QueryFragment (&q_rmem)[D / 16],
+                                            const half* k_smem) {
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> s;
     wmma::fill_fragment(s, 0.0f);
 #pragma unroll
-    for (int c = 0; c < D; c += 16) {
-        wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> q;
+    for (int i = 0; i < D / 16; i++) {
         wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> k_transposed;
-        wmma::load_matrix_sync(q, q_smem + c, Q_LD);
-        wmma::load_matrix_sync(k_transposed, k_smem + c, KV_LD);
-        wmma::mma_sync(s, q, k_transposed, s);
+        wmma::load_matrix_sync(k_transposed, k_smem + 16 * i, KV_LD);
+        wmma::mma_sync(s, q_rmem[i], k_transposed, s);
     }
     wmma::store_matrix_sync(s_smem, s, S_LD, wmma::mem_row_major);
 }
@@ -65,7 +72,7 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const half* p_smem,
     wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)
 async_copy(const half* q, const half* k, const half* v, half* out,  // [B, H or H_kv, S, D]
            float* lse,                                              // [B, H, S_q]
            long long q_batch, long long q_head, long long q_row,    // elements from one to the next
@@ -101,19 +108,23 @@ async_copy(const half* q, const half* k, const half* v, half* out,  // [B, H or 
         }
         ptx::cp_async_commit();
     };
-    tile::load_tile_async<ROWS, D, Q_LD, THREADS>(q_smem, q, q_row, S_q - first_row);  // in tile 0's group
+    tile::load_tile_async<ROWS, D, Q_LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+    ptx::cp_async_commit();
     load_keys_and_values(0);
     tile::clear_row<D>(o_smem + row * O_LD, part);
     if (part == 0) m_smem[row] = -INFINITY, l_smem[row] = 0.0f;
+    QueryFragment q_rmem[D / 16];
+    ptx::cp_async_wait<1>();  // this thread's copies of Q have arrived; those of tile 0 need not
+    __syncthreads();          // every thread's have, before a warp reads what other warps copied
+    if (warp < 6) load_queries(q_rmem, q_smem + s_row * Q_LD);
 
     for (int t = 0; t < tiles; t++) {
         const half* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;
         const half* v_tile = v_smem + t % BUFFERS * KEYS * KV_LD;
         load_keys_and_values(t + 1);
-        ptx::cp_async_wait<1>();  // this thread's copies of Q and tile t have arrived
-        __syncthreads();          // every thread's have arrived, and the O, m and l of the start are written
-        if (warp < 6)
-            multiply_qk(s_smem + s_row * S_LD + s_col, q_smem + s_row * Q_LD, k_tile + s_col * KV_LD);
+        ptx::cp_async_wait<1>();  // this thread's copies of tile t have arrived; those of t + 1 need not
+        __syncthreads();          // every thread's have, before a warp reads what other warps copied
+        if (warp < 6) multiply_qk(s_smem + s_row * S_LD + s_col, q_rmem, k_tile + s_col * KV_LD);
         __syncthreads();  // S is whole before a lane reads its row of it
 
         float p[4], m = m_smem[row];
@@ -131,12 +142,11 @@ async_copy(const half* q, const half* k, const half* v, half* out,  // [B, H or 
         __syncthreads();  // every warp has left this buffer, P and O before the next turn overwrites them
     }
 
-    ptx::cp_async_wait<0>();  // no copy outlives its block: without tiles that of Q is under way
-    __syncwarp();             // without tiles the row's zeros, m and l come from its other lanes
     if (first_row + row < S_q) {
         const float m = m_smem[row], l = l_smem[row];
         out += b * out_batch + h * out_head + (first_row + row) * out_row;
         tile::store_row<D>(out, o_smem + row * O_LD, part, tile::inverse_sum(l));
-        if (lse != nullptr && part == 0) lse[(b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
+        if (lse != nullptr && part == 0)
+            lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
     }
 }

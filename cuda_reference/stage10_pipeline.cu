@@ -1,14 +1,16 @@
 // Stage 10: one to four K/V tiles in flight.
 //
 // Stage 09 with a ring of STAGES buffers: the copies of tile t + STAGES - 1 are issued before tile t is
-// multiplied, into the buffer that tile t - 1 has left. Each thread's groups of copies finish in order, so
-// "at most STAGES - 1 groups unfinished" says that tile t has arrived. With one stage nothing is in flight
-// while the block multiplies; with two a copy has one tile's arithmetic to arrive in, with three two tiles'.
-// A deeper ring buys time that only a slow memory needs, and each stage costs 9,216 bytes of shared memory (D
-// = 64), which can cost a resident block. Tiles, phases and barriers are those of stage 09. What its counters
-// show is put right besides: every array has padded rows (8 halves or 8 floats, so that 8 rows of a fragment
-// start in different banks), m and l stay in the registers of the row's 8 lanes, and those add up their parts
-// of l once, behind the last tile.
+// multiplied, into the buffer that tile t - 1 has left. A thread's groups of copies finish in order, so "at
+// most STAGES - 1 groups unfinished" says that tile t has arrived. With one stage nothing is in flight while
+// the block multiplies; with two a copy has one tile's arithmetic to arrive in, with three two tiles'. Time
+// beyond a copy's latency buys nothing, and each stage costs 18,432 bytes of shared memory (D = 64), which
+// can cost a resident block.
+// Phases and barriers are those of stage 09. What its counters show is put right besides. Tiles have 64 keys:
+// S then has 3 x 4 parts, one for each warp, where 3 x 2 left six warps idle, and the barriers are half as
+// many. Every array has padded rows (8 halves or 8 floats), so that the 8 rows of a fragment start in
+// different banks. m and l stay in the registers of the row's 8 lanes, which add up their parts of l once,
+// behind the last tile.
 #include <cuda_fp16.h>
 #include <mma.h>
 
@@ -16,7 +18,7 @@
 
 using namespace nvcuda;
 
-constexpr int D = HEAD_DIM, ROWS = 48, KEYS = 32, THREADS = 384;
+constexpr int D = HEAD_DIM, ROWS = 48, KEYS = 64, THREADS = 384;
 // Elements from one row to the next in shared memory
 constexpr int LD = D + 8, S_LD = KEYS + 8, P_LD = KEYS + 8, O_LD = D + 8;
 // The memory map: bytes of each part, in this order, and where each begins
@@ -30,17 +32,24 @@ constexpr int Q_AT = 0, K_AT = Q_AT + Q_BYTES, V_AT = K_AT + K_BYTES, S_AT = V_A
 constexpr int P_AT = S_AT + S_BYTES, O_AT = P_AT + P_BYTES, SMEM_BYTES = O_AT + O_BYTES;
 static_assert(SMEM_BYTES <= 227 * 1024, "no block of any GPU may have more");
 
-// s_smem[16, 16] = q_smem[16, D] k_smem[16, D]^T, by one warp
-__device__ __forceinline__ void multiply_qk(float* s_smem, const half* q_smem, const half* k_smem) {
+using QueryFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
+
+// 16 rows of Q, as D / 16 operands
+__device__ __forceinline__ void load_queries(QueryFragment (&q_rmem)[D / 16], const half* q_smem) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) wmma::load_matrix_sync(q_rmem[i], q_smem + 16 * i, LD);
+}
+
+// s_smem[16, 16] = Q k_smem[16, D]^T, by one warp
+__device__ __forceinline__ void multiply_qk(float* s_smem, const QueryFragment (&q_rmem)[D / 16],
+                                            const half* k_smem) {
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> s;
     wmma::fill_fragment(s, 0.0f);
 #pragma unroll
-    for (int c = 0; c < D; c += 16) {
-        wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> q;
+    for (int i = 0; i < D / 16; i++) {
         wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> k_transposed;
-        wmma::load_matrix_sync(q, q_smem + c, LD);
-        wmma::load_matrix_sync(k_transposed, k_smem + c, LD);
-        wmma::mma_sync(s, q, k_transposed, s);
+        wmma::load_matrix_sync(k_transposed, k_smem + 16 * i, LD);
+        wmma::mma_sync(s, q_rmem[i], k_transposed, s);
     }
     wmma::store_matrix_sync(s_smem, s, S_LD, wmma::mem_row_major);
 }
@@ -60,7 +69,7 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const half* p_smem,
     wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)
 pipeline(const half* q, const half* k, const half* v, half* out,  // [B, H or H_kv, S, D]
          float* lse,                                              // [B, H, S_q]
          long long q_batch, long long q_head, long long q_row,    // elements from one to the next
@@ -76,8 +85,8 @@ pipeline(const half* q, const half* k, const half* v, half* out,  // [B, H or H_
     half* p_smem = reinterpret_cast<half*>(smem + P_AT);
     float* o_smem = reinterpret_cast<float*>(smem + O_AT);
     const int warp = threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x * ROWS;
-    const int row = threadIdx.x / 8, part = threadIdx.x % 8;  // 8 lanes share a row, 4 scores each
-    const int s_row = warp / 2 * 16, s_col = warp % 2 * 16, o_row = warp / 4 * 16, o_col = warp % 4 * 16;
+    const int row = threadIdx.x / 8, part = threadIdx.x % 8;  // 8 lanes share a row, 8 scores each
+    const int tile_row = warp / 4 * 16, tile_col = warp % 4 * 16;  // the warp's part of S, and of O
     q += b * q_batch + h * q_head + first_row * q_row;
     k += b * k_batch + h / group * k_head;
     v += b * v_batch + h / group * v_head;
@@ -94,41 +103,48 @@ pipeline(const half* q, const half* k, const half* v, half* out,  // [B, H or H_
         }
         ptx::cp_async_commit();
     };
-    tile::load_tile_async<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);  // in tile 0's group
-#pragma unroll
+    tile::load_tile_async<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+    ptx::cp_async_commit();
+#pragma unroll 1  // the addresses of three tiles at once would not fit the registers
     for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(t);
     tile::clear_row<D>(o_smem + row * O_LD, part);
     float m = -INFINITY, l = 0.0f;
+    QueryFragment q_rmem[D / 16];
+    ptx::cp_async_wait<STAGES - 1>();  // this thread's copies of Q have arrived; those of the tiles need not
+    __syncthreads();                   // every thread's have, before a warp reads what other warps copied
+    load_queries(q_rmem, q_smem + tile_row * LD);
 
     for (int t = 0; t < tiles; t++) {
         const half* k_tile = k_smem + t % STAGES * KEYS * LD;
         const half* v_tile = v_smem + t % STAGES * KEYS * LD;
         load_keys_and_values(t + STAGES - 1);
-        ptx::cp_async_wait<STAGES - 1>();  // this thread's copies of Q and tile t have arrived
-        __syncthreads();                   // every thread's have arrived, and the O of the start is written
-        if (warp < 6)
-            multiply_qk(s_smem + s_row * S_LD + s_col, q_smem + s_row * LD, k_tile + s_col * LD);
+        ptx::cp_async_wait<STAGES - 1>();  // this thread's copies of tile t have arrived
+        __syncthreads();                   // every thread's have, before a warp reads what other warps copied
+        multiply_qk(s_smem + tile_row * S_LD + tile_col, q_rmem, k_tile + tile_col * LD);
         __syncthreads();  // S is whole before a lane reads its row of it
 
-        float p[4];
+        float p[8];
         tile::load_scores(p, s_smem + row * S_LD, 4 * part, row_sees - t * KEYS, scale_log2);
         const float rescale = tile::online_softmax(p, m);
-        l = l * rescale + (p[0] + p[1] + p[2] + p[3]);
-        tile::store4(p_smem + row * P_LD + 4 * part, p);
+        l *= rescale;
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+            l += p[i] + p[i + 1] + p[i + 2] + p[i + 3];
+            tile::store4(p_smem + row * P_LD + 4 * part + 8 * i, p + i);
+        }
         tile::rescale_row<D>(o_smem + row * O_LD, part, rescale);
         __syncthreads();  // P is whole, and O rescaled, before a warp multiplies them
 #pragma unroll
-        for (int c = o_col; c < D; c += 64)
-            accumulate_pv(o_smem + o_row * O_LD + c, p_smem + o_row * P_LD, v_tile + c);
+        for (int c = tile_col; c < D; c += 64)
+            accumulate_pv(o_smem + tile_row * O_LD + c, p_smem + tile_row * P_LD, v_tile + c);
         __syncthreads();  // every warp has left this buffer, P and O before the next turn overwrites them
     }
 
-    ptx::cp_async_wait<0>();  // no copy outlives its block: without tiles that of Q is under way
-    __syncwarp();             // without tiles the row's zeros come from its other lanes
     l = tile::row_sum(l);
     if (first_row + row < S_q) {
         out += b * out_batch + h * out_head + (first_row + row) * out_row;
         tile::store_row<D>(out, o_smem + row * O_LD, part, tile::inverse_sum(l));
-        if (lse != nullptr && part == 0) lse[(b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
+        if (lse != nullptr && part == 0)
+            lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
     }
 }

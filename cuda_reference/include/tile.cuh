@@ -9,7 +9,7 @@
 namespace tile {
 
 constexpr unsigned ALL_LANES = 0xffffffff;
-constexpr int LANES_A_ROW = 8, SCORES_A_LANE = 4;  // so a row of a score tile has 32 keys
+constexpr int LANES_A_ROW = 8;
 constexpr float LN2 = 0.69314718f;
 
 // How many keys query row `row` sees: the first `visible_keys` of them. The causal mask is aligned
@@ -34,7 +34,7 @@ __device__ __forceinline__ void store8(half* target, const float (&x)[8]) {
                                                    ptx::pack_half2(x[4], x[5]), ptx::pack_half2(x[6], x[7]));
 }
 
-__device__ __forceinline__ void store4(half* target, const float (&x)[4]) {
+__device__ __forceinline__ void store4(half* target, const float* x) {
     *reinterpret_cast<uint2*>(target) = make_uint2(ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]));
 }
 
@@ -43,9 +43,11 @@ __device__ __forceinline__ void store4(half* target, const float (&x)[4]) {
 template <int ROWS, int D, int LD, int THREADS>
 __device__ __forceinline__ void load_tile(half* tile_smem, const half* source, int64_t row_stride,
                                           int inside) {
+    constexpr int CHUNKS = ROWS * D / 8;  // of 16 bytes
 #pragma unroll
-    for (int n = threadIdx.x; n < ROWS * D / 8; n += THREADS) {
-        const int row = n / (D / 8), c = n % (D / 8) * 8;
+    for (int first = 0; first < CHUNKS; first += THREADS) {
+        const int chunk = first + threadIdx.x, row = chunk / (D / 8), c = chunk % (D / 8) * 8;
+        if (CHUNKS % THREADS != 0 && chunk >= CHUNKS) break;
         uint4 bits = make_uint4(0, 0, 0, 0);
         if (row < inside) bits = *reinterpret_cast<const uint4*>(source + row * row_stride + c);
         *reinterpret_cast<uint4*>(tile_smem + row * LD + c) = bits;
@@ -56,23 +58,28 @@ __device__ __forceinline__ void load_tile(half* tile_smem, const half* source, i
 template <int ROWS, int D, int LD, int THREADS>
 __device__ __forceinline__ void load_tile_async(half* tile_smem, const half* source, int64_t row_stride,
                                                 int inside) {
+    constexpr int CHUNKS = ROWS * D / 8;
 #pragma unroll
-    for (int n = threadIdx.x; n < ROWS * D / 8; n += THREADS) {
-        const int row = n / (D / 8), c = n % (D / 8) * 8;
-        const half* chunk = source + (row < inside ? row : 0) * row_stride + c;  // exists, read or not
-        ptx::cp_async_16(tile_smem + row * LD + c, chunk, row < inside);
+    for (int first = 0; first < CHUNKS; first += THREADS) {
+        const int chunk = first + threadIdx.x, row = chunk / (D / 8), c = chunk % (D / 8) * 8;
+        if (CHUNKS % THREADS != 0 && chunk >= CHUNKS) break;
+        ptx::cp_async_16(tile_smem + row * LD + c, source + row * row_stride + c, row < inside);
     }
 }
 
-// The lane's four scores of a row, in units of log2, from column `first` on; keys that the row does not see
-// count as -inf. `seen`: visible keys from the tile's first one on.
-__device__ __forceinline__ void load_scores(float (&s)[SCORES_A_LANE], const float* s_row, int first,
-                                            int seen, float scale_log2) {
-    const float4 four = *reinterpret_cast<const float4*>(s_row + first);
-    s[0] = first + 0 < seen ? four.x * scale_log2 : -INFINITY;
-    s[1] = first + 1 < seen ? four.y * scale_log2 : -INFINITY;
-    s[2] = first + 2 < seen ? four.z * scale_log2 : -INFINITY;
-    s[3] = first + 3 < seen ? four.w * scale_log2 : -INFINITY;
+// The lane's scores of a row, in units of log2: 4 from column `first` on, then 4 of every 32 columns. Keys
+// that the row does not see count as -inf. `seen`: visible keys from the tile's first one on.
+template <int N>
+__device__ __forceinline__ void load_scores(float (&s)[N], const float* s_row, int first, int seen,
+                                            float scale_log2) {
+#pragma unroll
+    for (int i = 0, column = first; i < N; i += 4, column += 4 * LANES_A_ROW) {
+        const float4 four = *reinterpret_cast<const float4*>(s_row + column);
+        s[i + 0] = column + 0 < seen ? four.x * scale_log2 : -INFINITY;
+        s[i + 1] = column + 1 < seen ? four.y * scale_log2 : -INFINITY;
+        s[i + 2] = column + 2 < seen ? four.z * scale_log2 : -INFINITY;
+        s[i + 3] = column + 3 < seen ? four.w * scale_log2 : -INFINITY;
+    }
 }
 
 __device__ __forceinline__ float row_max(float x) {
@@ -89,12 +96,15 @@ __device__ __forceinline__ float row_sum(float x) {
 
 // Scores become P = 2^(s - m), and m the maximum so far. Returns what the row's older sum and output shrink
 // by.
-__device__ __forceinline__ float online_softmax(float (&s)[SCORES_A_LANE], float& m) {
-    const float m_new = fmaxf(m, row_max(fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]))));
+template <int N> __device__ __forceinline__ float online_softmax(float (&s)[N], float& m) {
+    float m_new = s[0];
+#pragma unroll
+    for (int i = 1; i < N; i++) m_new = fmaxf(m_new, s[i]);
+    m_new = fmaxf(m, row_max(m_new));
     const float m_ref = m_new > -INFINITY ? m_new : 0.0f;  // no key seen yet: -inf - -inf would be NaN
     const float rescale = ptx::ex2(m - m_ref);
 #pragma unroll
-    for (int i = 0; i < SCORES_A_LANE; i++) s[i] = ptx::ex2(s[i] - m_ref);
+    for (int i = 0; i < N; i++) s[i] = ptx::ex2(s[i] - m_ref);
     m = m_new;
     return rescale;
 }

@@ -7,7 +7,7 @@ from cuda_reference import source
 from .cuda_arguments import cuda_arguments
 from .stage import Stage
 
-ROWS, KEYS, THREADS = 48, 32, 384  # query rows of a block, keys of a K/V tile
+ROWS, KEYS, THREADS = 48, 64, 384  # query rows of a block, keys of a K/V tile
 VARIANTS = {
     "1": "one stage: a tile is fetched, then multiplied",
     "2": "two stages: the next tile is fetched while one is multiplied",
@@ -48,4 +48,5 @@ STAGE = Stage(
     grouped_queries=True,
     returns_lse=True,
     variants=VARIANTS,
+    default="2",
 )
