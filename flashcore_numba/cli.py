@@ -395,14 +395,18 @@ def _starter(args) -> int:
 
 
 def _mutants(args) -> int:
+    from flashcore_numba.checks.deletions import deletions
     from flashcore_numba.checks.library import MUTANTS
     from flashcore_numba.checks.mutation import kill
     from flashcore_numba.checks.report import render_kills
 
     stages, not_run = _runnable(args)
-    numbers = {stage.number for stage in stages}
+    chosen = []
+    for stage in stages:
+        chosen += [mutant for mutant in MUTANTS if mutant.stage == stage.number]
+        chosen += deletions(stage)
     with _progress() as progress:
-        kills = kill([m for m in MUTANTS if m.stage in numbers], progress=_parts(progress, "mutants"))
+        kills = kill(chosen, progress=_parts(progress, "mutants"))
     if not _give_json(args, lambda: [item.as_dict() for item in kills]) and kills:
         render_kills(kills, _console())
     return 1 if not_run or any(item.status == "survived" for item in kills) else 0

@@ -8,7 +8,7 @@ import cuda_reference
 from ..stages import Stage
 from .mutation import Edit, Mutant
 
-__all__ = ["deletions"]
+__all__ = ["HARMLESS", "deletions"]
 
 # A call, as a statement, of something that orders memory: __syncthreads(), ptx::cp_async_wait<1>(), ...
 ORDERING = re.compile(
@@ -19,13 +19,15 @@ ORDERING = re.compile(
 # Calls that match the pattern and do something else.
 OTHER = re.compile(r"matrix_sync|mma_sync|_init$|shfl|ballot|any_sync|all_sync|match_")
 EXPECTED = ("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard")
+# Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
+HARMLESS: dict[tuple[str, str], str] = {}
 
 
-def deletions(stage: Stage, variant: str | None = None) -> list[Mutant]:
+def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
     """One mutant for each ordering statement of a stage's `.cu` file and of the headers it includes, ptx.cuh
-    aside.
+    aside: the statement is replaced by an empty one.
 
-    Its name is the line's number and text; the statement is replaced by an empty one.
+    harmless: those of `HARMLESS`, which survive, instead of all others, which must not.
     """
     found = []
     for path in _files(stage.number):
@@ -36,9 +38,12 @@ def deletions(stage: Stage, variant: str | None = None) -> list[Mutant]:
                 continue
             number = text.count("\n", 0, call.start()) + 1
             line = text.splitlines()[number - 1].strip()
+            if ((path.name, line) in HARMLESS) is not harmless:
+                continue
             edit = _edit(text, call.start(), call.end(), path.name)
             mistake = f"{path.name}:{number}: `{call[0]}` is left out."
-            found.append(Mutant(stage.number, f"{number}: {line}", mistake, (edit,), EXPECTED, variant))
+            variant = stage.default_variant
+            found.append(Mutant(stage.number, f"without_line_{number}", mistake, (edit,), EXPECTED, variant))
     return found
 
 
