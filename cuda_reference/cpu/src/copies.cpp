@@ -242,8 +242,9 @@ void fence_proxy_async(Site) {
 }
 
 bool elect_one(Site site) {
-  warp_collective("elect.sync", "", ~0u, nullptr, [](const Lanes&) {}, site);
-  return current->lane() == __builtin_ctz(active_lanes());
+  int elected = 0;
+  warp_collective("elect.sync", "", ~0u, &elected, [](const Lanes& lanes) { *(int*)lanes.argument[__builtin_ctz(lanes.mask)] = 1; }, site);
+  return elected;
 }
 
 // ---- the tensor memory accelerator
