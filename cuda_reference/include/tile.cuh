@@ -118,8 +118,9 @@ template <int D> __device__ __forceinline__ void clear_row(float* o_row, int par
 template <int D> __device__ __forceinline__ void rescale_row(float* o_row, int part, float factor) {
 #pragma unroll
     for (int c = 4 * part; c < D; c += 32) {
-        float4& o = *reinterpret_cast<float4*>(o_row + c);
-        o = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+        const float4 o = *reinterpret_cast<const float4*>(o_row + c);
+        const float4 scaled = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+        *reinterpret_cast<float4*>(o_row + c) = scaled;
     }
 }
 
