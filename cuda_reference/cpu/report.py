@@ -29,6 +29,7 @@ KINDS = {
 }
 """Every kind of problem that a report can name, and what it means."""
 
+ORDER = ("race", "race between blocks", "missing wait")
 SECTOR = 32
 MEMORY_OPS = ("load", "store", "atomic")
 
@@ -148,7 +149,9 @@ class Launch:
                 found[key].count += int(count)
             else:
                 found[key] = Problem(kind, site, other_site, text, int(count))
-        return list(found.values())
+        # What is read too early in one order is never written in another: the race says it all.
+        unordered = {site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site}
+        return [p for p in found.values() if p.kind != "uninitialised read" or p.site[:2] not in unordered]
 
     @cached_property
     def _lines(self) -> list[Row]:

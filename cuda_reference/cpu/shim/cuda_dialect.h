@@ -71,6 +71,7 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __mul24(int a, int b) { return a * b; }
+inline void __nanosleep(unsigned) {}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t)a * b >> 32; }
 
 // ---- barriers, fences

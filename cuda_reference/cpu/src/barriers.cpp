@@ -109,7 +109,7 @@ void warp_collective(const char* name, const char* kind, unsigned mask, void* ar
   if (!complete_collective(fiber)) return switch_away();
   if (launch.counts && *kind) count_event(intern(site), kind);
   fiber.state = State::ready;
-  if (launch.schedule != 0) give_way();
+  if (launch.schedule != 0) give_way(intern(site));
 }
 
 void syncwarp(unsigned mask, Site site) { warp_collective("__syncwarp", "syncwarp", mask, nullptr, nullptr, site); }
@@ -161,12 +161,22 @@ void check_same_barrier(Fiber& mine) {
     }
 }
 
+// Everyone who meets at a barrier must count on the same number of threads.
+void check_count(Fiber& fiber, int id, int threads, Site site) {
+  NamedBarrier& barrier = fiber.block->barriers[id];
+  const int count = threads < 0 ? launch.threads : threads;
+  if (barrier.threads && barrier.threads != count)
+    fault("bad instruction", site, "barrier %d waits for %d threads here and for %d elsewhere", id, count, barrier.threads);
+  barrier.threads = count;
+}
+
 void wait_at_barrier(const char* name, int id, int threads, Site site) {
   Fiber& fiber = *current;
   fiber.waits_at = name;
   fiber.site = site;
   fiber.barrier = id;
   fiber.barrier_threads = threads;
+  check_count(fiber, id, threads, site);
   if (threads < 0) check_same_barrier(fiber);
   if (threads < 0 && fiber.block->live < launch.threads) report_exited(fiber);
   if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
@@ -216,6 +226,7 @@ void barrier_sync(int id, int threads, Site site) {
 void barrier_arrive(int id, int threads, Site site) {
   check_named_barrier(id, threads, site);
   Fiber& fiber = *current;
+  check_count(fiber, id, threads, site);
   NamedBarrier& barrier = fiber.block->barriers[id];
   if (barrier.arrived.seen.empty()) barrier.arrived.reset(launch.agents);
   if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);

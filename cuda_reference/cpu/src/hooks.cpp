@@ -11,13 +11,13 @@ inline void hook(const void* address, size_t bytes, Access access, const void* p
   Fiber* fiber = current;
   if (!fiber || !(launch.checks || launch.counts)) return;
   touch(*fiber, address, bytes, access, (Place)pc, true);
-  if (++since_look % PATIENCE == 0) give_way();
+  if (++since_look % PATIENCE == 0) give_way((Place)pc);
 }
 
 // A volatile access is a flag between threads: others run before it, and it carries what fences released.
 void hook_volatile(void* address, size_t bytes, const void* pc) {
   if (!current) return;
-  give_way();
+  give_way((Place)pc);
   hook(address, bytes, Access::atomic, pc);
 }
 }  // namespace

@@ -184,6 +184,7 @@ Block* shared_owner(const void* address) {
 void touch_shared(const Actor& actor, Block& block, size_t offset, size_t bytes, Access access, Place place) {
   if (actor.fiber && actor.fiber->block != &block && !block.live)
     add_problem("finished block", place, 0, text("all threads of block %u in the cluster have returned: its shared memory is gone", block.rank));
+  if (actor.fiber && actor.fiber->block != &block) block.reached_into[actor.agent] = {actor.now, place};
   for (size_t i = offset / 2; i < (offset + bytes + 1) / 2; i++) {
     Cell& cell = block.cells[i];
     const auto name = [&] { return place_in_shared(block, i * 2); };
@@ -191,6 +192,18 @@ void touch_shared(const Actor& actor, Block& block, size_t offset, size_t bytes,
       add_problem("uninitialised read", place, 0, name() + text(" is read by %s, and the block never wrote it", who(actor.agent).c_str()));
     touch_cell(actor, cell, access, place, name);
   }
+}
+
+// A block may end only when it knows that the others are done with its shared memory.
+void check_nobody_reaches_in(Fiber& returned) {
+  Block& block = *returned.block;
+  if (block.returned.seen.empty()) block.returned.reset(launch.agents);
+  block.returned.join(returned.clock);
+  if (block.live) return;
+  for (auto& [agent, last] : block.reached_into)
+    if (block.returned.seen[agent] < last.first)
+      add_problem("finished block", last.second, 0,
+                  text("%s reaches into block %u of the cluster, whose threads may have returned by then", who(agent).c_str(), block.rank));
 }
 
 int buffer_of(const void* address, size_t bytes) {
@@ -275,9 +288,8 @@ int fragment_element(int use, int lane, int index) { return launch.permutation[u
 // ---- atomics carry what their writers' fences released
 void before_atomic(void* address, size_t bytes, Site site) {
   Fiber& fiber = *current;
-  fiber.site = site;
   if ((uintptr_t)address % bytes) fault("misaligned", site, "an atomic of %zu bytes at an address that is no multiple of it", bytes);
-  if (launch.schedule == 2) give_way();
+  if (launch.schedule == 2) give_way(intern(site));
   touch(fiber, address, bytes, Access::atomic, intern(site), true);
   if (!launch.checks) return;
   Past& carried = launch.atomics[(uint64_t)address];

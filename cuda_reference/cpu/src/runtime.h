@@ -140,6 +140,8 @@ struct Block {
   std::vector<std::vector<Logged>> log;    // [warps]
   std::vector<int> ready;
   int live = 0;
+  Clock returned;                                              // what its threads knew when they returned
+  std::map<uint16_t, std::pair<uint32_t, Place>> reached_into;  // agent of another block -> when and where last
   uint32_t next_engine = 0;
   std::vector<uint32_t> engine_clocks;
   jmp_buf scheduler;
@@ -187,7 +189,7 @@ extern Fiber* current;
 
 // ---- scheduling (schedule.cpp)
 void switch_away();             // runs others until somebody has made this fiber ready
-void give_way();                // stays ready
+void give_way(Place);           // stays ready; the place is named if the launch takes too long
 void make_ready(Fiber&);
 void thread_returned(Fiber&);
 std::string who(size_t agent);
@@ -208,6 +210,7 @@ void touch_shared(const Actor&, Block&, size_t offset, size_t bytes, Access, Pla
 void touch(Fiber&, const void*, size_t bytes, Access, Place, bool counted);
 void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
+void check_nobody_reaches_in(Fiber& returned);
 int buffer_of(const void*, size_t bytes);  // index into launch.buffers, or -1
 inline bool inside(const void* p, const void* start, size_t bytes) { return (size_t)((const char*)p - (const char*)start) < bytes; }
 

@@ -246,9 +246,9 @@ void switch_away() {
   if (!_setjmp(current->context)) _longjmp(current->block->scheduler, 1);
 }
 
-void give_way() {
+void give_way(Place place) {
   if (elapsed() > launch.seconds) {
-    add_problem("endless loop", intern(current->site), 0, text("no end after %.0f s, in %s", launch.seconds, who(current->agent).c_str()));
+    add_problem("endless loop", place, 0, text("no end after %g s, in %s", launch.seconds, who(current->agent).c_str()));
     stop_launch();
   }
   make_ready(*current);
@@ -264,6 +264,7 @@ void thread_returned(Fiber& fiber) {
   check_copies_awaited(fiber);
   fiber.state = State::done;
   fiber.block->live--;
+  if (launch.blocks.size() > 1) check_nobody_reaches_in(fiber);
   warp_mate_returned(fiber);
 }
 
