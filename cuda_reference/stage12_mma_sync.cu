@@ -8,7 +8,8 @@
 // four warps ask for more than shared memory delivers; with two the tensor cores are the slower ones.
 // Softmax costs 3.5 instructions a score: the FFMA scale * s - m, ex2, the sum, half a conversion. Only the
 // first tile, tiles that cross the diagonal or the end of K, and tiles whose weights grow too great for the
-// old m are done with care: mask, maximum, rescaling.
+// old m are done with care: mask, maximum, rescaling. Without LAZY_MAX all are: the code is shorter, which
+// counts where a warp has few tiles.
 #include "warp_rows.cuh"
 
 constexpr int BLOCK_M = WARPS * WARP_ROWS, THREADS = 32 * WARPS, TILE = BLOCK_N * D;
@@ -20,16 +21,16 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
          long long k_batch, long long k_head, long long k_row,
          long long v_batch, long long v_head, long long v_row,
          long long out_batch, long long out_head, long long out_row,
-         int S_q, int S_k, int H, int group, float scale_log2, int causal) {
+         int S_q, int S_k, int H, int group, float scale_log2, int causal, int longest_first) {
     extern __shared__ __align__(128) half smem[];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = causal ? blockIdx.x : blockIdx.y;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = longest_first ? blockIdx.x : blockIdx.y;
     half* q_smem = smem + warp * WARP_ROWS * D;  // [WARP_ROWS, D]: the warp's own rows, at the end of O
     half* k_smem = smem + BLOCK_M * D;           // [STAGES, BLOCK_N, D]
     half* v_smem = k_smem + STAGES * TILE;       // [STAGES, BLOCK_N, D]
-    // Under a causal mask the last rows see most keys: they start first, in all heads, so that the last to
-    // start are short. Otherwise neighbouring blocks share a head, and its K and V in the L2 cache.
-    const int b = causal ? blockIdx.y : blockIdx.z;
-    const int first_row = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * BLOCK_M;
+    // Longest first: under a causal mask the last rows of all heads see most keys, so they start first and the
+    // last to start are short. Otherwise neighbouring blocks share a head, and its K and V in the L2 cache.
+    const int b = longest_first ? blockIdx.y : blockIdx.z;
+    const int first_row = (longest_first ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * BLOCK_M;
     const int warp_row = first_row + warp * WARP_ROWS;
     auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
     const int block_sees = keys_seen(min(first_row + BLOCK_M, S_q) - 1);
@@ -74,7 +75,7 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         Weights p_rmem;
         const bool masked = first_key + BLOCK_N > top_row_sees || sign != 1.0f;
         bool done = false;
-        if (tile > 0 && !masked) {  // in the hope that m is near enough
+        if (LAZY_MAX && tile > 0 && !masked) {  // in the hope that m is near enough
             multiply_qk(s_rmem, q_rmem, q_smem, k_smem + slot, lane);
             done = exponentiate(p_rmem, s_rmem, m, l, scale_log2);
         }

@@ -7,8 +7,8 @@
 // In a block the parts meet in shared memory, as floats in rows padded by 8: a store of fragments then meets
 // no bank twice. Splits leave O / l and m + log2 l in global memory, and a second kernel merges them: its
 // launch costs less than fences, a counter a tile and the last block's wait, which one launch would need.
-// A launch has a block for every (head, batch, row tile, split), in the order of stage 12; or, PERSISTENT, as
-// many blocks as the GPU holds at once, each taking every gridDim-th piece of the work.
+// A launch has a block for every (head, batch, row tile, split), in either order of stage 12; or, PERSISTENT,
+// as many blocks as the GPU holds at once, each taking every gridDim-th piece of the work, longest first.
 #include "warp_rows.cuh"
 
 constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS, BLOCK_M = ROW_WARPS * WARP_ROWS;
@@ -46,7 +46,7 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
          long long k_batch, long long k_head, long long k_row,
          long long v_batch, long long v_head, long long v_row,
          long long out_batch, long long out_head, long long out_row,
-         int S_q, int S_k, int H, int group, float scale_log2, int causal, int B, int splits,
+         int S_q, int S_k, int H, int group, float scale_log2, int causal, int longest_first, int B, int splits,
          float* parts, float* part_lse) {  // if splits > 1: [splits, B, H, S_q, D]; [splits, B, H, S_q], log2
     extern __shared__ __align__(128) half smem[];
     __shared__ float m_smem[KEY_WARPS][BLOCK_M], l_smem[KEY_WARPS][BLOCK_M];
@@ -61,14 +61,15 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
     scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
     auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
 
-    const int work = PERSISTENT ? H * B * splits * row_tiles : 1;
-    for (int number = PERSISTENT ? blockIdx.x : 0; number < work; number += gridDim.x) {
+    const int work = H * B * splits * row_tiles;
+    int number = blockIdx.x;
+    do {
         // Divisions take a tenth of a short launch: a grid of three dimensions saves them.
-        const int h = PERSISTENT ? number % H : causal ? blockIdx.x : blockIdx.y;
-        const int b = PERSISTENT ? number / H % B : causal ? blockIdx.y : blockIdx.z;
-        const int z = PERSISTENT ? number / H / B : causal ? blockIdx.z : blockIdx.x;
+        const int h = PERSISTENT ? number % H : longest_first ? blockIdx.x : blockIdx.y;
+        const int b = PERSISTENT ? number / H % B : longest_first ? blockIdx.y : blockIdx.z;
+        const int z = PERSISTENT ? number / H / B : longest_first ? blockIdx.z : blockIdx.x;
         const int split = splits == 1 ? 0 : z % splits, rank = splits == 1 ? z : z / splits;
-        const int first_row = (causal ? row_tiles - 1 - rank : rank) * BLOCK_M, warp_row = first_row + my_row;
+        const int first_row = (longest_first ? row_tiles - 1 - rank : rank) * BLOCK_M, warp_row = first_row + my_row;
         const int warp_sees = keys_seen(warp_row + WARP_ROWS - 1), top_row_sees = keys_seen(warp_row);
         const int steps = (keys_seen(min(first_row + BLOCK_M, S_q) - 1) + STEP - 1) / STEP;
         const int first_step = splits == 1 ? 0 : steps * split / splits;
@@ -112,7 +113,7 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             Weights p_rmem;
             const bool masked = first_key + BLOCK_N > top_row_sees || sign != 1.0f;
             bool done = false;
-            if (step > first_step && !masked) {  // in the hope that m is near enough
+            if (LAZY_MAX && step > first_step && !masked) {  // in the hope that m is near enough
                 multiply_qk(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
                 done = exponentiate(p_rmem, s_rmem, m, l, scale_log2);
             }
@@ -167,7 +168,7 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             }
         }
         if (PERSISTENT) __syncthreads();  // the parts have been read before the next Q, K and V replace them
-    }
+    } while (PERSISTENT && (number += gridDim.x) < work);
 }
 
 // After split_kv with splits > 1: a block for blockDim.x / CHUNKS rows of one head and batch, a thread for 8
