@@ -69,7 +69,7 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const half* p_smem,
     wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)
+extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks an SM at D = 64
 pipeline(const half* q, const half* k, const half* v, half* out,  // [B, H or H_kv, S, D]
          float* lse,                                              // [B, H, S_q]
          long long q_batch, long long q_head, long long q_row,    // elements from one to the next
