@@ -1,4 +1,4 @@
-"""Runs CUDA C kernels without a GPU: on NumPy arrays, one fiber a CUDA thread, every access to memory watched.
+"""Runs CUDA C kernels without a GPU: on NumPy arrays, a fiber a CUDA thread, every access to memory watched.
 
     module = CpuModule("kernel.cu", defines={"D": 64}, schedule="random:7")
     launch = module.kernel_name((blocks,), (threads,), (x, np.int32(n)), shared_mem=49152)
@@ -74,9 +74,9 @@ def load(
 class CpuModule:
     """The kernels of one `.cu` file: `module.name` or `module.kernel("name")` is one of them.
 
-    defines: macros. schedule: "forward", "reverse" or "random:SEED", the order in which threads run. checks: look
-    for problems. counts: count accesses by source line. time_limit: seconds a launch may take. optimise: False
-    leaves every variable where a debugger finds it.
+    defines: macros. schedule: "forward", "reverse" or "random:SEED", the order in which threads run. checks:
+    look for problems. counts: count accesses by source line. time_limit: seconds a launch may take.
+    optimise: False leaves every variable where a debugger finds it.
 
     Raises SourceError, CompileError, CompilerMissingError.
     """
@@ -168,13 +168,13 @@ class CpuKernel:
     ) -> Launch:
         """Runs the kernel; the arrays then hold what it wrote.
 
-        grid, block: 1 to 3 extents. args: NumPy arrays (any strides; a pointer to the first element is passed), NumPy
-        scalars, None and TensorMap. shared_mem: bytes of dynamic shared memory. scratch: those of the arrays that
-        hold nothing yet, so that reading them before writing is a problem. options: those of the module, for this
-        launch.
+        grid, block: 1 to 3 extents. args: NumPy arrays (any strides; a pointer to the first element is
+        passed), NumPy scalars, None and TensorMap. shared_mem: bytes of dynamic shared memory. scratch: those
+        of the arrays that hold nothing yet, so that reading them before writing is a problem. options: those
+        of the module, for this launch.
 
-        Raises TypeError and ValueError on arguments that do not fit. What is wrong with the kernel itself stands in
-        the result's `problems`; its `check()` raises them.
+        Raises TypeError and ValueError on arguments that do not fit. What is wrong with the kernel itself
+        stands in the result's `problems`; its `check()` raises them.
         """
         unknown = set(options) - set(self._module.options)
         if unknown:
@@ -190,10 +190,10 @@ class CpuKernel:
             pack(self.name, parameter, i, value, memory)
             for i, (parameter, value) in enumerate(zip(self.parameters, args, strict=True))
         ]
-        ranges, names = self._ranges(arrays, scratch, memory)
+        ranges, array_names = self._ranges(arrays, scratch, memory)
         with LOCK:
             started = time.perf_counter()
-            report = self._run(shape, shared_mem, packed, ranges, names, options)
+            report = self._run(shape, shared_mem, packed, ranges, array_names, options)
             seconds = time.perf_counter() - started
         for parameter, array in zip(self.parameters, arrays, strict=True):
             if isinstance(array, np.ndarray) and not parameter.constant and array.flags.writeable:

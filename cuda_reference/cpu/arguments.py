@@ -19,7 +19,7 @@ MAGIC = 0x7E45F1A5  # marks a tensor map; as in src/copies.cpp
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel: its name, its size in bytes, and whether it points to what it may not write."""
+    """One parameter of a kernel: its name, its size in bytes, whether it points to what it may not write."""
 
     name: str
     bytes: int
@@ -31,7 +31,8 @@ class Parameter:
 class TensorMap:
     """What `cuTensorMapEncodeTiled` makes on a GPU: how the copy engine sees `array`.
 
-    box: elements to copy in each dimension, outermost first like `array.shape`. swizzle: 0, 32, 64 or 128 bytes.
+    box: elements to copy in each dimension, outermost first like `array.shape`. swizzle: 0, 32, 64 or 128
+    bytes. Raises ValueError for what the copy engine cannot do.
     """
 
     array: np.ndarray
@@ -71,7 +72,7 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 class Memory:
-    """Copies of the arrays of one launch, each as far into its allocation as the caller's own, with guards between."""
+    """Copies of a launch's arrays, each as far into its allocation as the caller's own; guards between."""
 
     def __init__(self, arrays: list[np.ndarray]):
         owners = {id(owner): owner for owner in map(_owner, arrays)}
@@ -119,7 +120,7 @@ def pack(kernel: str, parameter: Parameter, position: int, value: Any, memory: M
             return bytes(8)
         if not isinstance(value, np.ndarray):
             raise TypeError(
-                f"{name} is a pointer: pass a NumPy array, or None or 0 for no array, not {type(value).__name__}"
+                f"{name} is a pointer: pass a NumPy array, or None or 0, not {type(value).__name__}"
             )
         if not parameter.constant and not value.flags.writeable:
             raise TypeError(f"{name} may be written by the kernel, but the array is read-only")

@@ -1,4 +1,4 @@
-"""Compiles the executor's runtime and `.cu` files with the system's C++ compiler, and keeps what it compiled."""
+"""Compiles the executor's runtime and `.cu` files with the system's C++ compiler, and keeps the results."""
 
 import hashlib
 import os
@@ -37,7 +37,8 @@ COMMON = [
     "-gdwarf-4",
     "-U_FORTIFY_SOURCE",
     "-ffp-contract=off",
-    "-fno-strict-aliasing", "-fno-tree-sra",
+    "-fno-strict-aliasing",
+    "-fno-tree-sra",
     "-w",
 ]
 INSTRUMENT = ["-fsanitize=thread,alignment,bounds"]
@@ -97,7 +98,7 @@ def find_compiler(wanted: str | None = None) -> Compiler:
 
 
 def cache_folder() -> Path:
-    folder = Path(platformdirs.user_cache_dir("flashcore")) / "cpu"
+    folder = Path(platformdirs.user_cache_dir("flashcore", appauthor=False)) / "cpu"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -130,7 +131,10 @@ def _compile(
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         unit, built, library = (Path(folder) / file for file in ("unit.cpp", "unit.o", target.name))
         unit.write_text(source)
-        for arguments in (["-c", "-o", built, unit, *flags], ["-shared", "-o", library, built, *link]):
+        for arguments in (
+            ["-c", "-o", str(built), str(unit), *flags],
+            ["-shared", "-o", str(library), str(built), *link],
+        ):
             done = subprocess.run([*compiler.command.split(), *arguments], capture_output=True, text=True)
             if done.returncode:
                 raise CompileError(f"{name} does not compile:\n{done.stderr.strip()}")

@@ -12,15 +12,15 @@ from typing import NamedTuple
 __all__ = ["KINDS", "ExecutionError", "Launch", "Problem", "Row", "Site"]
 
 KINDS = {
-    "race": "two threads of a block or cluster touch the same bytes, at least one writes, and nothing orders them",
-    "race between blocks": "one block writes global memory that another touches, with no atomic and fences between",
+    "race": "two threads of a block or cluster touch the same bytes, one writes, and nothing orders them",
+    "race between blocks": "a block writes global memory that another touches, with nothing that orders them",
     "missing wait": "memory or registers are used while cp.async, TMA or wgmma still works on them",
-    "missing fence": "TMA or wgmma meets what ordinary instructions did, with no proxy, mbarrier or wgmma fence between",
+    "missing fence": "TMA or wgmma meets what ordinary instructions did, with no fence for it between",
     "divergent barrier": "some threads of a block wait at one __syncthreads, others at another",
     "barrier after exit": "threads of a block returned before a __syncthreads that the others reach",
     "deadlock": "threads wait for what will never come",
-    "warp mask": "a warp instruction names other lanes than those that execute it, or lanes that are elsewhere",
-    "out of bounds": "an access outside every array of the launch, outside shared memory, or outside a local array",
+    "warp mask": "a warp instruction names other lanes than those that execute it, or lanes elsewhere",
+    "out of bounds": "an access outside every array of the launch, shared memory or a local array",
     "uninitialised read": "shared memory, scratch memory or an mbarrier is read before it is written",
     "misaligned": "an address is no multiple of what the access needs",
     "bad instruction": "an instruction's operands break its rules",
@@ -35,7 +35,7 @@ MEMORY_OPS = ("load", "store", "atomic")
 
 
 class Site(NamedTuple):
-    """One place in a kernel's source. `caller` is the call of the function that it is in, where it was inlined."""
+    """One place in a kernel's source. `caller` is the call of the function it is in, if that was inlined."""
 
     file: str
     line: int
@@ -47,8 +47,9 @@ class Site(NamedTuple):
 class Problem:
     """One thing that is wrong, at one place or, for a race, between two.
 
-    `kind` is a key of `KINDS`; `line` and `other_line` are 1-based (`other_line` is None where only one place is
-    involved); `text` names the memory, the threads and the block of the first occurrence; `count` says how often.
+    `kind` is a key of `KINDS`; `line` and `other_line` are 1-based (`other_line` is None where only one place
+    is involved); `text` names the memory, the threads and the block of the first occurrence; `count` says how
+    often it was seen.
     """
 
     kind: str
@@ -96,9 +97,9 @@ class ExecutionError(Exception):
 class Row:
     """What one place of the source did.
 
-    `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma, wait or
-    arrive (`requests` counts warps, for wait and arrive threads); or tma load, tma store, bulk load, bulk store
-    (`requests` counts instructions).
+    `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
+    wait or arrive (`requests` counts warps, for wait and arrive threads); or tma load, tma store, bulk load,
+    bulk store, bulk add (`requests` counts instructions).
     """
 
     file: str
@@ -150,34 +151,27 @@ class Launch:
             else:
                 found[key] = Problem(kind, site, other_site, text, int(count))
         # What is read too early in one order is never written in another: the race says it all.
-        unordered = {site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site}
+        unordered = {
+            site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site
+        }
         return [p for p in found.values() if p.kind != "uninitialised read" or p.site[:2] not in unordered]
 
     @cached_property
     def _lines(self) -> list[Row]:
         self._places.look_up(record[0] for record in self._rows)
-        sums: dict[tuple, list[int]] = defaultdict(lambda: [0] * 8)
-        for place, op, space, array, *numbers in self._rows:
+        sums: dict[tuple[str, int, str, str, str, str], list[int]] = defaultdict(lambda: [0] * 8)
+        for place, op, space, array, *fields in self._rows:
             site = self._places[place]
-            total = sums[site[:3], op, space, array]
-            *added, worst = map(int, numbers)
+            total = sums[site.file, site.line, site.text, op, space, array]
+            *added, largest = map(int, fields)
             total[:7] = [a + b for a, b in zip(total, added, strict=False)]
-            total[7] = max(total[7], worst)
+            total[7] = max(total[7], largest)
         rows = []
-        for (site, op, space, array), (
-            requests,
-            lanes,
-            wanted,
-            needed,
-            sectors,
-            waves,
-            ideal,
-            worst,
-        ) in sums.items():
-            rows.append(
-                Row(*site, op, space, array, requests, lanes, wanted, needed, sectors * SECTOR, sectors, waves,
-                    waves - ideal, worst)
-            )  # fmt: skip
+        for place_and_op, numbers in sums.items():
+            requests, lanes, wanted, needed, sectors, waves, ideal, worst = numbers
+            moved, conflicts = sectors * SECTOR, waves - ideal
+            traffic = (requests, lanes, wanted, needed, moved, sectors, waves, conflicts, worst)
+            rows.append(Row(*place_and_op, *traffic))
         return sorted(rows, key=lambda row: (row.file, row.line, row.op, row.array))
 
     def check(self) -> "Launch":

@@ -1,4 +1,4 @@
-"""Every wrapper of ptx.cuh, and what the CPU executor stands in for: the same kernels on the CPU and on a GPU."""
+"""Every wrapper of ptx.cuh and what the CPU executor stands in for: the same kernels there and on a GPU."""
 
 import re
 from collections.abc import Callable
@@ -225,7 +225,8 @@ def registers(rng):
 
 
 SM80: dict[str, Callable] = {
-    "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups, "cp_async_wait": copy_groups,
+    "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups,
+    "cp_async_wait": copy_groups,
     "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
     "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
@@ -234,7 +235,8 @@ SM80: dict[str, Callable] = {
     "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
 }  # fmt: skip
 SM90: dict[str, Callable] = {
-    "mbarrier_arrive_expect": tma_2d, "mbarrier_arrive_remote": cluster_sums, "mbarrier_wait_cluster": cluster_sums,
+    "mbarrier_arrive_expect": tma_2d, "mbarrier_arrive_remote": cluster_sums,
+    "mbarrier_wait_cluster": cluster_sums,
     "fence_mbarrier_init": tma_2d, "fence_proxy_async": tma_3d_4d, "stmatrix_x4": stmatrix(0),
     "stmatrix_x4_trans": stmatrix(1), "elect_one": bulk, "tma_load_2d": tma_2d, "tma_load_3d": tma_3d_4d,
     "tma_load_4d": tma_3d_4d, "tma_load_multicast_4d": cluster_copies, "tma_store_2d": tma_2d,
@@ -285,7 +287,7 @@ def test_on_the_cpu(file, case, rng):
 @EACH
 def test_no_false_alarm_on_any_schedule(file, case, rng):
     """What is right is right in every order: no problem, and the same result."""
-    for schedule in ["reverse", *(f"random:{seed}" for seed in rng.integers(0, 2**31, 12))]:
+    for schedule in ["reverse", *(f"random:{seed}" for seed in rng.integers(0, 2**31, 6))]:
         made = case(rng)
         launch = on_cpu(file, made, schedule=schedule, counts=False)
         assert not launch.problems, f"{schedule}: {launch}"
@@ -296,12 +298,15 @@ def on_gpu(file: str, case: Case) -> list[np.ndarray]:
     import cupy
 
     arrays = [cupy.asarray(as_array(value)) for value in case.args if isinstance(as_array(value), np.ndarray)]
-    left = iter(arrays)
-    args = tuple(
-        encode(value, next(left)) if isinstance(value, TensorMap) else next(left) if isinstance(value, np.ndarray) else value
-        for value in case.args
-    )  # fmt: skip
-    load(source(file, case.kernel, folder=HERE), "gpu")(case.grid, case.block, args, shared_mem=case.shared)
+    left, args = iter(arrays), []
+    for value in case.args:
+        if isinstance(value, TensorMap):
+            args.append(encode(value, next(left)))
+        else:
+            args.append(next(left) if isinstance(value, np.ndarray) else value)
+    load(source(file, case.kernel, folder=HERE), "gpu")(
+        case.grid, case.block, tuple(args), shared_mem=case.shared
+    )
     left = iter(arrays)
     return [next(left).get() if isinstance(as_array(value), np.ndarray) else value for value in case.args]
 
@@ -316,8 +321,8 @@ def encode(tensor: TensorMap, array):
     steps = [driver.cuuint32_t(1)] * array.ndim
     swizzle = driver.CUtensorMapSwizzle(0 if tensor.swizzle == 0 else tensor.swizzle.bit_length() - 5)
     error, made = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, array.ndim, array.data.ptr, sizes, strides,
-        box, steps, driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, array.ndim, array.data.ptr, sizes,
+        strides, box, steps, driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )  # fmt: skip

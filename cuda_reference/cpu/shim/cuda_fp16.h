@@ -8,7 +8,9 @@ using __half = __fp16;
 using __half = _Float16;
 #endif
 using half = __half;
-struct alignas(4) __half2 { __half x, y; };
+struct alignas(4) __half2 {
+  __half x, y;
+};
 using half2 = __half2;
 
 inline __half __float2half(float f) { return (__half)f; }
@@ -30,5 +32,13 @@ inline float __high2float(__half2 h) { return (float)h.y; }
 inline float2 __half22float2(__half2 h) { return {(float)h.x, (float)h.y}; }
 inline __half2 __hadd2(__half2 a, __half2 b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }
 inline __half2 __hmul2(__half2 a, __half2 b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }
-inline unsigned short __half_as_ushort(__half h) { unsigned short u; memcpy(&u, &h, 2); return u; }
-inline __half __ushort_as_half(unsigned short u) { __half h; memcpy(&h, &u, 2); return h; }
+inline unsigned short __half_as_ushort(__half h) {
+  unsigned short u;
+  memcpy(&u, &h, 2);
+  return u;
+}
+inline __half __ushort_as_half(unsigned short u) {
+  __half h;
+  memcpy(&h, &u, 2);
+  return h;
+}

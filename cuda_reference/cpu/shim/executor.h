@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct uint3 { unsigned x, y, z; };
+struct uint3 {
+  unsigned x, y, z;
+};
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
@@ -14,7 +16,9 @@ extern uint3 threadIdx, blockIdx;  // of the CUDA thread that runs
 extern dim3 blockDim, gridDim;
 }
 
-namespace ptx { struct TensorMap; }
+namespace ptx {
+struct TensorMap;
+}
 
 // For functions that name their accesses to memory themselves, or touch other lanes' variables.
 #define CPU_UNCHECKED __attribute__((no_sanitize("thread", "alignment", "bounds")))
@@ -23,16 +27,25 @@ namespace ptx { struct TensorMap; }
 
 namespace cpu {
 
-struct Site { const char* file; int line; };
+struct Site {
+  const char* file;
+  int line;
+};
 enum class Access { read, write, atomic };
 
 // ---- what all lanes of a warp do together
 
 // The lanes of a finished collective: `argument[i]` is lane i's, where bit i of `mask` is set.
-struct Lanes { void** argument; unsigned mask; int first_thread; Site site; };
+struct Lanes {
+  void** argument;
+  unsigned mask;
+  int first_thread;
+  Site site;
+};
 using Together = void (*)(const Lanes&);
 
-// Waits until every lane of `mask` is at this collective; then `together` runs once. `kind` is how it is counted.
+// Waits until every lane of `mask` is at this collective; then `together` runs once. `kind` is how it is
+// counted.
 void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together, Site);
 void syncwarp(unsigned mask, Site);
 int lane();
@@ -44,13 +57,14 @@ void barrier_sync(int id, int threads, Site);
 void barrier_arrive(int id, int threads, Site);
 
 // ---- memory
-void access(int thread, const void* address, size_t bytes, Access, Site);  // checked, not counted
-void count_rows(Access, const void* const* rows, int count, Site);         // 16-byte rows, eight a phase
+void access(int thread, const void* address, size_t bytes, Access, Site);    // checked, not counted
+void count_rows(Access, const void* const* rows, int count, Site);           // 16-byte rows, eight a phase
 void count_lanes(Access, const void* const* addresses, size_t bytes, Site);  // one of each of 32 lanes
-void before_atomic(void* address, size_t bytes, Site);                     // checks, orders and counts it
-void fence(bool whole_gpu, Site);                                          // __threadfence, __threadfence_block
+void before_atomic(void* address, size_t bytes, Site);                       // checks, orders and counts it
+void fence(bool whole_gpu, Site);  // __threadfence, __threadfence_block
 uint32_t shared_address(const void*, Site);
-[[noreturn]] void fault(const char* kind, Site, const char* format, ...) __attribute__((format(printf, 3, 4)));
+[[noreturn]] void fault(const char* kind, Site, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
 void problem(const char* kind, Site, const char* format, ...) __attribute__((format(printf, 3, 4)));
 int fragment_element(int use, int lane, int index);  // WMMA: which of 256 elements a lane holds
 
@@ -73,12 +87,13 @@ void mbarrier_wait(uint64_t*, uint32_t parity, Site);
 void fence_mbarrier_init(Site);
 void fence_proxy_async(Site);
 bool elect_one(Site);
-void tma_load(void* destination, const ptx::TensorMap*, uint64_t* mbarrier, std::initializer_list<int> coordinates,
-              unsigned ranks, Site);
+void tma_load(void* destination, const ptx::TensorMap*, uint64_t* mbarrier,
+              std::initializer_list<int> coordinates, unsigned ranks, Site);
 void tma_store(const ptx::TensorMap*, const void* source, std::initializer_list<int> coordinates, Site);
 void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* mbarrier, Site);
 void bulk_store(void* destination, const void* source, uint32_t bytes, bool add, Site);
-void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, uint64_t* mbarrier, uint32_t rank, Site);
+void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, uint64_t* mbarrier,
+                       uint32_t rank, Site);
 void bulk_commit(Site);
 void bulk_wait(int pending, bool read_only, Site);
 uint32_t cluster_rank();
@@ -90,9 +105,12 @@ void set_registers(int registers, bool up, Site);
 void wgmma_fence(Site);
 void wgmma_commit(Site);
 void wgmma_wait(int pending, Site);
-void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b, int accumulate,
-           Site);
+void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,
+           int accumulate, Site);
 
 // ---- how the runtime calls a kernel: `arguments[i]` points to the i-th parameter's bytes
-struct Parameter { uint32_t bytes; bool pointer, constant; };
+struct Parameter {
+  uint32_t bytes;
+  bool pointer, constant;
+};
 }  // namespace cpu

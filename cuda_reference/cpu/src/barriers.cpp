@@ -1,5 +1,6 @@
-// What threads do together: warp collectives, barriers of a block and of a cluster, and fences. A barrier joins the
-// clocks of all who meet at it; a shuffle or a matrix instruction orders nothing in memory, so it joins none.
+// What threads do together: warp collectives, barriers of a block and of a cluster, and fences. A barrier
+// joins the clocks of all who meet at it; a shuffle or a matrix instruction orders nothing in memory, so it
+// joins none.
 #include <algorithm>
 #include "runtime.h"
 
@@ -54,10 +55,13 @@ bool is_syncwarp(const Fiber& fiber) { return fiber.together == nullptr; }
 void check_same_collective(const Fiber& mine, const Fiber& other) {
   if (!(other.mask >> mine.lane() & 1)) return;
   const bool same_line = mine.site.line == other.site.line || is_syncwarp(mine);
-  if (mine.together == other.together && mine.mask == other.mask && same_line && !strcmp(mine.waits_at, other.waits_at)) return;
-  add_problem("warp mask", intern(mine.site), intern(other.site),
-              text("the lanes of warp %d part: lane %d is at %s, mask %08x, while lane %d waits at %s, mask %08x",
-                   mine.warp(), mine.lane(), mine.waits_at, mine.mask, other.lane(), other.waits_at, other.mask));
+  if (mine.together == other.together && mine.mask == other.mask && same_line &&
+      !strcmp(mine.waits_at, other.waits_at))
+    return;
+  add_problem(
+      "warp mask", intern(mine.site), intern(other.site),
+      text("the lanes of warp %d part: lane %d is at %s, mask %08x, while lane %d waits at %s, mask %08x",
+           mine.warp(), mine.lane(), mine.waits_at, mine.mask, other.lane(), other.waits_at, other.mask));
   stop_launch();
 }
 
@@ -76,8 +80,10 @@ bool complete_collective(Fiber& fiber) {
     here.push_back(&other);
   }
   if (fiber.mask == lanes_in_state(block, fiber.warp(), false)) flush_warp(block, fiber.warp());
-  if (fiber.together) fiber.together({arguments, fiber.mask, first, fiber.site});
-  else join_everyone(here);
+  if (fiber.together)
+    fiber.together({arguments, fiber.mask, first, fiber.site});
+  else
+    join_everyone(here);
   for (Fiber* other : here)
     if (other != current) make_ready(*other);
   return true;
@@ -86,17 +92,19 @@ bool complete_collective(Fiber& fiber) {
 
 unsigned active_lanes() { return lanes_in_state(*current->block, current->warp(), false); }
 
-void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together, Site site) {
+void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together,
+                     Site site) {
   Fiber& fiber = *current;
   Block& block = *fiber.block;
   const int first = fiber.warp() * 32;
   if (first + 32 > launch.threads) mask &= (1u << (launch.threads - first)) - 1;
   if (!(mask >> fiber.lane() & 1))
-    fault("warp mask", site, "lane %d of warp %d executes %s with a mask %08x that does not name it", fiber.lane(),
-          fiber.warp(), name, mask);
+    fault("warp mask", site, "lane %d of warp %d executes %s with a mask %08x that does not name it",
+          fiber.lane(), fiber.warp(), name, mask);
   const unsigned gone = mask & lanes_in_state(block, fiber.warp(), true);
   if (gone && together)
-    fault("warp mask", site, "%s in warp %d names lane %d, which has returned", name, fiber.warp(), __builtin_ctz(gone));
+    fault("warp mask", site, "%s in warp %d names lane %d, which has returned", name, fiber.warp(),
+          __builtin_ctz(gone));
   fiber.waits_at = name;
   fiber.site = site;
   fiber.mask = mask & ~gone;
@@ -112,7 +120,9 @@ void warp_collective(const char* name, const char* kind, unsigned mask, void* ar
   if (launch.schedule != 0) give_way(intern(site));
 }
 
-void syncwarp(unsigned mask, Site site) { warp_collective("__syncwarp", "syncwarp", mask, nullptr, nullptr, site); }
+void syncwarp(unsigned mask, Site site) {
+  warp_collective("__syncwarp", "syncwarp", mask, nullptr, nullptr, site);
+}
 
 // A lane that returns no longer takes part in the __syncwarp of the others.
 void warp_mate_returned(Fiber& fiber) {
@@ -122,8 +132,8 @@ void warp_mate_returned(Fiber& fiber) {
     if (other.state != State::at_warp || !(other.mask >> fiber.lane() & 1)) continue;
     if (!is_syncwarp(other)) {
       add_problem("warp mask", intern(other.site), 0,
-                  text("lane %d of warp %d returned, but lane %d waits for it at %s", fiber.lane(), fiber.warp(),
-                       other.lane(), other.waits_at));
+                  text("lane %d of warp %d returned, but lane %d waits for it at %s", fiber.lane(),
+                       fiber.warp(), other.lane(), other.waits_at));
       stop_launch();
     }
     other.mask &= ~(1u << fiber.lane());
@@ -153,10 +163,11 @@ void report_exited(Fiber& waiting) {
 
 void check_same_barrier(Fiber& mine) {
   for (Fiber& other : mine.block->fibers)
-    if (&other != &mine && other.state == State::at_barrier && other.barrier == 0 && other.barrier_threads < 0 &&
-        other.site.line != mine.site.line) {
+    if (&other != &mine && other.state == State::at_barrier && other.barrier == 0 &&
+        other.barrier_threads < 0 && other.site.line != mine.site.line) {
       add_problem("divergent barrier", intern(mine.site), intern(other.site),
-                  text("%s waits here while %s waits at the other barrier", who(mine.agent).c_str(), who(other.agent).c_str()));
+                  text("%s waits here while %s waits at the other barrier", who(mine.agent).c_str(),
+                       who(other.agent).c_str()));
       return;
     }
 }
@@ -166,7 +177,8 @@ void check_count(Fiber& fiber, int id, int threads, Site site) {
   NamedBarrier& barrier = fiber.block->barriers[id];
   const int count = threads < 0 ? launch.threads : threads;
   if (barrier.threads && barrier.threads != count)
-    fault("bad instruction", site, "barrier %d waits for %d threads here and for %d elsewhere", id, count, barrier.threads);
+    fault("bad instruction", site, "barrier %d waits for %d threads here and for %d elsewhere", id, count,
+          barrier.threads);
   barrier.threads = count;
 }
 
@@ -187,9 +199,11 @@ void wait_at_barrier(const char* name, int id, int threads, Site site) {
 
 void check_named_barrier(int id, int threads, Site site) {
   if (id < 0 || id > 15) fault("bad instruction", site, "there is no barrier %d, only 0 to 15", id);
-  if (threads <= 0 || threads % 32) fault("bad instruction", site, "%d threads at a barrier are not whole warps", threads);
+  if (threads <= 0 || threads % 32)
+    fault("bad instruction", site, "%d threads at a barrier are not whole warps", threads);
   if (threads > launch.threads)
-    fault("bad instruction", site, "the barrier waits for %d threads, the block has %d", threads, launch.threads);
+    fault("bad instruction", site, "the barrier waits for %d threads, the block has %d", threads,
+          launch.threads);
 }
 }  // namespace
 
@@ -205,7 +219,8 @@ void release_barrier(Block& block, int id) {
   const int arrived = waiting.size() + barrier.arrivals;
   if (arrived < needed) return;
   if (arrived > needed) {
-    add_problem("bad instruction", intern(waiting[0]->site), 0, text("%d threads arrived at barrier %d, which waits for %d", arrived, id, needed));
+    add_problem("bad instruction", intern(waiting[0]->site), 0,
+                text("%d threads arrived at barrier %d, which waits for %d", arrived, id, needed));
     stop_launch();
   }
   if (launch.counts) flush_whole_warps(block, waiting);
@@ -214,9 +229,7 @@ void release_barrier(Block& block, int id) {
   for (Fiber* fiber : waiting) make_ready(*fiber);
 }
 
-void syncthreads(Site site) {
-  wait_at_barrier("__syncthreads", 0, -1, site);
-}
+void syncthreads(Site site) { wait_at_barrier("__syncthreads", 0, -1, site); }
 
 void barrier_sync(int id, int threads, Site site) {
   check_named_barrier(id, threads, site);
@@ -275,8 +288,8 @@ void cluster_wait(Site site) {
   fiber.tick();
 }
 
-// ---- fences: what was written before a fence and is then announced by an atomic is known to whoever reads the atomic
-// and then passes a fence
+// ---- fences: what was written before a fence and is then announced by an atomic is known to whoever reads
+// the atomic and then passes a fence
 void fence(bool, Site) {
   Fiber& fiber = *current;
   for (auto& [cluster, seen] : fiber.acquired) {

@@ -1,6 +1,7 @@
-// Counting. The accesses of a warp's lanes at one place and one visit form a request. Lanes run one after another
-// here, so each lane's accesses are logged and put together when all lanes of the warp have met: then the k-th access
-// of every lane at a place is the k-th request. The rules of sectors and wavefronts are those of an H200.
+// Counting. The accesses of a warp's lanes at one place and one visit form a request. Lanes run one after
+// another here, so each lane's accesses are logged and put together when all lanes of the warp have met: then
+// the k-th access of every lane at a place is the k-th request. The rules of sectors and wavefronts are those
+// of an H200.
 #include <algorithm>
 #include <set>
 #include "runtime.h"
@@ -10,12 +11,17 @@ namespace {
 constexpr int WARP = 32, BANKS = 32, WORD = 4, SECTOR = 32;
 const char* const OPERATIONS[] = {"load", "store", "atomic"};
 
-struct Request { uint64_t address[WARP]; bool here[WARP] = {}; uint32_t bytes = 0; };
+struct Request {
+  uint64_t address[WARP];
+  bool here[WARP] = {};
+  uint32_t bytes = 0;
+};
 
 // Do any two active lanes that differ in `bit` touch the same element?
 bool pairs_agree(const Request& request, int bit) {
   for (int i = 0; i < WARP; i++)
-    if (request.here[i] && request.here[i ^ bit] && request.address[i] != request.address[i ^ bit]) return false;
+    if (request.here[i] && request.here[i ^ bit] && request.address[i] != request.address[i ^ bit])
+      return false;
   return true;
 }
 
@@ -57,7 +63,9 @@ void count_request(const Request& request, Place place, int access, int buffer) 
     if (!request.here[i]) continue;
     lanes++;
     elements.insert(request.address[i]);
-    for (uint64_t s = request.address[i] / SECTOR; s <= (request.address[i] + request.bytes - 1) / SECTOR; s++) sectors.insert(s);
+    for (uint64_t s = request.address[i] / SECTOR; s <= (request.address[i] + request.bytes - 1) / SECTOR;
+         s++)
+      sectors.insert(s);
   }
   traffic.requests++;
   traffic.lanes += lanes;
@@ -78,8 +86,9 @@ uint64_t address_for_counting(const Fiber& fiber, const void* address, int buffe
 void log_access(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, int buffer) {
   if (buffer == -2) address = nullptr;
   const uint64_t at = buffer == -2 ? 0 : address_for_counting(fiber, address, buffer);
-  fiber.block->log[fiber.warp()].push_back(
-      {place, at, (uint32_t)bytes, 0, (uint8_t)access, (uint8_t)(buffer == -1), (uint8_t)fiber.lane(), (uint8_t)(buffer + 2)});
+  fiber.block->log[fiber.warp()].push_back({place, at, (uint32_t)bytes, 0, (uint8_t)access,
+                                            (uint8_t)(buffer == -1), (uint8_t)fiber.lane(),
+                                            (uint8_t)(buffer + 2)});
 }
 
 void flush_warp(Block& block, int warp) {
@@ -99,13 +108,16 @@ void flush_warp(Block& block, int warp) {
   });
   for (size_t start = 0, end; start < log.size(); start = end) {
     Request request;
-    for (end = start; end < log.size() && same_place(log[end], log[start]) && log[end].visit == log[start].visit; end++) {
+    for (end = start;
+         end < log.size() && same_place(log[end], log[start]) && log[end].visit == log[start].visit; end++) {
       request.here[log[end].lane] = true;
       request.address[log[end].lane] = log[end].address;
     }
     request.bytes = log[start].bytes;
-    if (log[start].buffer == 0) count_event(log[start].place, "barrier");
-    else count_request(request, log[start].place, log[start].access, (int)log[start].buffer - 2);
+    if (log[start].buffer == 0)
+      count_event(log[start].place, "barrier");
+    else
+      count_request(request, log[start].place, log[start].access, (int)log[start].buffer - 2);
   }
   log.clear();
 }

@@ -1,5 +1,6 @@
-// What the compiler inserts. Kernels are built with -fsanitize=thread,alignment,bounds, but neither sanitizer is
-// linked: their entry points are defined here, so that every access of a kernel to memory comes to the executor.
+// What the compiler inserts. Kernels are built with -fsanitize=thread,alignment,bounds, but neither sanitizer
+// is linked: their entry points are defined here, so that every access of a kernel to memory comes to the
+// executor.
 #include "runtime.h"
 
 namespace cpu {
@@ -25,18 +26,18 @@ void hook_volatile(void* address, size_t bytes, const void* pc) {
 
 using cpu::Access;
 #define PC __builtin_return_address(0)
-#define HOOKS(bytes)                                                                                       \
-  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                   \
-  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }                 \
-  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }         \
-  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }       \
-  extern "C" void __tsan_read_write##bytes(void* p) {                                                      \
-    cpu::hook(p, bytes, Access::read, PC);                                                                 \
-    cpu::hook(p, bytes, Access::write, PC);                                                                \
-  }                                                                                                        \
-  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }      \
-  extern "C" void __tsan_unaligned_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }     \
-  extern "C" void __tsan_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }               \
+#define HOOKS(bytes)                                                                                    \
+  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                \
+  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }              \
+  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }      \
+  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }    \
+  extern "C" void __tsan_read_write##bytes(void* p) {                                                   \
+    cpu::hook(p, bytes, Access::read, PC);                                                              \
+    cpu::hook(p, bytes, Access::write, PC);                                                             \
+  }                                                                                                     \
+  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }  \
+  extern "C" void __tsan_unaligned_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); } \
+  extern "C" void __tsan_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }            \
   extern "C" void __tsan_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }
 HOOKS(1)
 HOOKS(2)
@@ -64,7 +65,10 @@ void __tsan_vptr_read(void**) {}
 }
 
 // The compiler passes where in the source the check stands, in this form.
-struct SourceLocation { const char* file; uint32_t line, column; };
+struct SourceLocation {
+  const char* file;
+  uint32_t line, column;
+};
 
 static void report(void* data, const char* kind, const char* what) {
   auto* at = (SourceLocation*)data;

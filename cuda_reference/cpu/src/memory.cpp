@@ -1,12 +1,12 @@
-// Every access to memory comes through here: which memory it is, and whether it may be made. Races are found by
-// happens-before on epochs: a cell remembers who wrote it last and who has read it since, each with the clock he had;
-// an access is ordered after those whose clocks it has seen.
+// Every access to memory comes through here: which memory it is, and whether it may be made. Races are found
+// by happens-before on epochs: a cell remembers who wrote it last and who has read it since, each with the
+// clock he had; an access is ordered after those whose clocks it has seen.
 #include <algorithm>
 #include "runtime.h"
 
 namespace cpu {
 namespace {
-constexpr size_t READERS = 12;      // a cell forgets older readers, of the same warp first
+constexpr size_t READERS = 12;       // a cell forgets older readers, of the same warp first
 constexpr size_t PAGE_CELLS = 2048;  // of global memory
 
 std::string place_in_shared(const Block& block, size_t offset) {
@@ -20,15 +20,17 @@ const char* verb(Access access) {
   return access == Access::read ? "read" : access == Access::write ? "written" : "changed by an atomic";
 }
 
-bool has_seen(const Actor& actor, uint16_t agent, uint32_t clock) { return actor.clock->seen[agent] >= clock; }
+bool has_seen(const Actor& actor, uint16_t agent, uint32_t clock) {
+  return actor.clock->seen[agent] >= clock;
+}
 
 bool is_thread(size_t agent) { return agent % launch.agents_of_block() < (size_t)launch.threads; }
 
-void report_race(const char* kind, const Actor& actor, Access access, Place place, const std::string& what, size_t other,
-                 Access other_access, Place other_place, const char* lacking) {
+void report_race(const char* kind, const Actor& actor, Access access, Place place, const std::string& what,
+                 size_t other, Access other_access, Place other_place, const char* lacking) {
   add_problem(kind, place, other_place,
-              text("%s is %s by %s and %s by %s, with no %s between", what.c_str(), verb(access), who(actor.agent).c_str(),
-                   verb(other_access), who(other).c_str(), lacking));
+              text("%s is %s by %s and %s by %s, with no %s between", what.c_str(), verb(access),
+                   who(actor.agent).c_str(), verb(other_access), who(other).c_str(), lacking));
 }
 
 const char* race_kind(const Actor& actor, size_t other) {
@@ -48,15 +50,18 @@ void check_against_writer(const Actor& actor, Cell& cell, Access access, Place p
   if (cell.atomic && access == Access::atomic) return;
   const Access before = cell.atomic ? Access::atomic : Access::write;
   if (!has_seen(actor, cell.writer, cell.write_clock)) {
-    report_race(race_kind(actor, cell.writer), actor, access, place, name(), cell.writer, before, cell.written_at, missing_between(actor, cell.writer));
+    report_race(race_kind(actor, cell.writer), actor, access, place, name(), cell.writer, before,
+                cell.written_at, missing_between(actor, cell.writer));
   }
 }
 
 // Ordinary writes reach TMA and wgmma only through a fence.proxy.async.
 void check_proxy(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (!actor.async_proxy || !cell.write_clock || cell.by_async_proxy) return;
-  if (!has_seen(actor, cell.writer, cell.write_clock) || actor.clock->fenced[cell.writer] >= cell.write_clock) return;
-  report_race("missing fence", actor, access, place, name(), cell.writer, Access::write, cell.written_at, "fence.proxy.async");
+  if (!has_seen(actor, cell.writer, cell.write_clock) || actor.clock->fenced[cell.writer] >= cell.write_clock)
+    return;
+  report_race("missing fence", actor, access, place, name(), cell.writer, Access::write, cell.written_at,
+              "fence.proxy.async");
 }
 
 void remember_reader(const Actor& actor, Cell& cell, Place place) {
@@ -69,7 +74,8 @@ void remember_reader(const Actor& actor, Cell& cell, Place place) {
       return;
     }
   if (readers.size() >= READERS) {
-    auto old = std::find_if(readers.begin(), readers.end(), [&](Reader& r) { return r.agent / 32 == actor.agent / 32; });
+    auto old = std::find_if(readers.begin(), readers.end(),
+                            [&](Reader& r) { return r.agent / 32 == actor.agent / 32; });
     readers.erase(old == readers.end() ? readers.begin() : old);
   }
   readers.push_back({actor.agent, actor.now, place});
@@ -79,7 +85,8 @@ void check_against_readers(const Actor& actor, Cell& cell, Access access, Place 
   if (!cell.readers) return;
   for (auto& reader : *cell.readers)
     if (reader.agent != actor.agent && !has_seen(actor, reader.agent, reader.clock)) {
-      report_race(race_kind(actor, reader.agent), actor, access, place, name(), reader.agent, Access::read, reader.place, missing_between(actor, reader.agent));
+      report_race(race_kind(actor, reader.agent), actor, access, place, name(), reader.agent, Access::read,
+                  reader.place, missing_between(actor, reader.agent));
       break;
     }
   cell.readers->clear();
@@ -96,13 +103,16 @@ void remember_writer(const Actor& actor, Cell& cell, Access access, Place place)
 
 void touch_cell(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (access == Access::read && cell.writer == actor.agent && !cell.in_flight && cell.write_clock) {
-    if (!cell.readers || cell.readers->empty() || cell.readers->back().agent != actor.agent) remember_reader(actor, cell, place);
-    else cell.readers->back() = {actor.agent, actor.now, place};
+    if (!cell.readers || cell.readers->empty() || cell.readers->back().agent != actor.agent)
+      remember_reader(actor, cell, place);
+    else
+      cell.readers->back() = {actor.agent, actor.now, place};
     return;
   }
   if (cell.in_flight)
     add_problem("missing wait", place, cell.written_at,
-                name() + text(" is %s by %s before the cp.async that fills it was waited for", verb(access), who(actor.agent).c_str()));
+                name() + text(" is %s by %s before the cp.async that fills it was waited for", verb(access),
+                              who(actor.agent).c_str()));
   check_against_writer(actor, cell, access, place, name);
   check_proxy(actor, cell, access, place, name);
   if (access == Access::read) return remember_reader(actor, cell, place);
@@ -123,9 +133,11 @@ bool knew(const Actor& actor, uint32_t cluster, uint16_t agent, uint32_t clock) 
   return known != actor.fiber->past.end() && (*known->second)[agent] >= clock;
 }
 
-void report_blocks(const Actor& actor, Access access, Place place, const std::string& name, Access before, Place other) {
+void report_blocks(const Actor& actor, Access access, Place place, const std::string& name, Access before,
+                   Place other) {
   add_problem("race between blocks", place, other,
-              text("%s is %s by %s and was %s by another block, with no atomic between two __threadfence that orders them",
+              text("%s is %s by %s and was %s by another block, with no atomic between two __threadfence "
+                   "that orders them",
                    name.c_str(), verb(access), who(actor.agent).c_str(), verb(before)));
 }
 
@@ -134,7 +146,8 @@ void check_between_clusters(const Actor& actor, Cell& cell, Access access, Place
   if (cell.write_clock && cell.write_cluster != launch.cluster) {
     const bool both_atomic = cell.atomic && access == Access::atomic;
     if (!both_atomic && !knew(actor, cell.write_cluster, cell.writer, cell.write_clock))
-      report_blocks(actor, access, place, name(), cell.atomic ? Access::atomic : Access::write, cell.written_at);
+      report_blocks(actor, access, place, name(), cell.atomic ? Access::atomic : Access::write,
+                    cell.written_at);
     if (access != Access::read) cell.write_clock = 0;
   }
   if (cell.readers && !cell.readers->empty() && cell.read_cluster != launch.cluster) {
@@ -149,31 +162,40 @@ std::string place_in_buffer(const Buffer& buffer, const char* address) {
   return text("%s at byte %zu", buffer.name.c_str(), (size_t)(address - buffer.start));
 }
 
-[[noreturn]] void out_of_bounds(const Fiber& fiber, const char* address, size_t bytes, Access access, Place place) {
+[[noreturn]] void out_of_bounds(const Fiber& fiber, const char* address, size_t bytes, Access access,
+                                Place place) {
   const Buffer* nearest = nullptr;
   size_t distance = 1 << 24;
   for (auto& buffer : launch.buffers) {
     const size_t away = address < buffer.start ? buffer.start - address : address + bytes - buffer.end;
     if (away < distance) nearest = &buffer, distance = away;
   }
-  std::string where = nearest ? text("%zu bytes %s %s", distance, address < nearest->start ? "before" : "past the end of", nearest->name.c_str())
-                              : text("address %p, near no array of the launch", (const void*)address);
-  add_problem("out of bounds", place, 0, text("%zu bytes are %s %s, by %s", bytes, verb(access), where.c_str(), who(fiber.agent).c_str()));
+  std::string where =
+      nearest ? text("%zu bytes %s %s", distance, address < nearest->start ? "before" : "past the end of",
+                     nearest->name.c_str())
+              : text("address %p, near no array of the launch", (const void*)address);
+  add_problem(
+      "out of bounds", place, 0,
+      text("%zu bytes are %s %s, by %s", bytes, verb(access), where.c_str(), who(fiber.agent).c_str()));
   stop_launch();
 }
 
-void check_shared_bounds(const Fiber& fiber, const Block& block, const char* address, size_t bytes, Place place) {
+void check_shared_bounds(const Fiber& fiber, const Block& block, const char* address, size_t bytes,
+                         Place place) {
   const size_t end = address + bytes - block.dynamic;
   if (address < block.dynamic || end <= launch.dynamic_bytes || address >= block.dynamic + 232448) return;
   add_problem("out of bounds", place, 0,
-              text("byte %zu of dynamic shared memory is touched, the launch asked for %u, by %s", end - 1, launch.dynamic_bytes, who(fiber.agent).c_str()));
+              text("byte %zu of dynamic shared memory is touched, the launch asked for %u, by %s", end - 1,
+                   launch.dynamic_bytes, who(fiber.agent).c_str()));
   stop_launch();
 }
 
 bool is_own_stack(const Fiber& fiber, const void* address) { return inside(address, fiber.stack, 256 << 10); }
 }  // namespace
 
-Actor actor_of(Fiber& fiber) { return {fiber.agent, &fiber.clock, fiber.clock.seen[fiber.agent], false, &fiber}; }
+Actor actor_of(Fiber& fiber) {
+  return {fiber.agent, &fiber.clock, fiber.clock.seen[fiber.agent], false, &fiber};
+}
 
 Block* shared_owner(const void* address) {
   for (auto& block : launch.blocks)
@@ -183,13 +205,16 @@ Block* shared_owner(const void* address) {
 
 void touch_shared(const Actor& actor, Block& block, size_t offset, size_t bytes, Access access, Place place) {
   if (actor.fiber && actor.fiber->block != &block && !block.live)
-    add_problem("finished block", place, 0, text("all threads of block %u in the cluster have returned: its shared memory is gone", block.rank));
+    add_problem(
+        "finished block", place, 0,
+        text("all threads of block %u in the cluster have returned: its shared memory is gone", block.rank));
   if (actor.fiber && actor.fiber->block != &block) block.reached_into[actor.agent] = {actor.now, place};
   for (size_t i = offset / 2; i < (offset + bytes + 1) / 2; i++) {
     Cell& cell = block.cells[i];
     const auto name = [&] { return place_in_shared(block, i * 2); };
     if (access == Access::read && !cell.write_clock)
-      add_problem("uninitialised read", place, 0, name() + text(" is read by %s, and the block never wrote it", who(actor.agent).c_str()));
+      add_problem("uninitialised read", place, 0,
+                  name() + text(" is read by %s, and the block never wrote it", who(actor.agent).c_str()));
     touch_cell(actor, cell, access, place, name);
   }
 }
@@ -203,7 +228,8 @@ void check_nobody_reaches_in(Fiber& returned) {
   for (auto& [agent, last] : block.reached_into)
     if (block.returned.seen[agent] < last.first)
       add_problem("finished block", last.second, 0,
-                  text("%s reaches into block %u of the cluster, whose threads may have returned by then", who(agent).c_str(), block.rank));
+                  text("%s reaches into block %u of the cluster, whose threads may have returned by then",
+                       who(agent).c_str(), block.rank));
 }
 
 int buffer_of(const void* address, size_t bytes) {
@@ -222,7 +248,8 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
     Cell& cell = global_cell(buffer, i);
     const auto name = [&] { return place_in_buffer(buffer, buffer.start + i * 2); };
     if (access == Access::read && buffer.scratch && !cell.write_clock)
-      add_problem("uninitialised read", place, 0, name() + text(" is read by %s, and nobody wrote it", who(actor.agent).c_str()));
+      add_problem("uninitialised read", place, 0,
+                  name() + text(" is read by %s, and nobody wrote it", who(actor.agent).c_str()));
     check_between_clusters(actor, cell, access, place, name);
     (access == Access::read ? cell.read_cluster : cell.write_cluster) = launch.cluster;
     if (access == Access::read && cell.write_clock && cell.write_cluster != launch.cluster) {
@@ -246,11 +273,14 @@ void set_in_flight(const void* destination, size_t bytes, bool in_flight, Place 
 void touch(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, bool counted) {
   if (is_own_stack(fiber, address)) {
     if (launch.checks && is_accumulator_in_use(fiber, address))
-      add_problem("missing wait", place, 0, text("a wgmma accumulator is %s before wgmma.wait_group, by %s", verb(access), who(fiber.agent).c_str()));
+      add_problem("missing wait", place, 0,
+                  text("a wgmma accumulator is %s before wgmma.wait_group, by %s", verb(access),
+                       who(fiber.agent).c_str()));
     return;
   }
   if (inside(address, &threadIdx, sizeof threadIdx) || inside(address, &blockIdx, sizeof blockIdx)) return;
-  Block* owner = inside(address, fiber.block->storage, launch.storage_bytes) ? fiber.block : shared_owner(address);
+  Block* owner =
+      inside(address, fiber.block->storage, launch.storage_bytes) ? fiber.block : shared_owner(address);
   if (owner) {
     if (launch.checks) {
       check_shared_bounds(fiber, *owner, (const char*)address, bytes, place);
@@ -279,7 +309,8 @@ void access(int thread, const void* address, size_t bytes, Access kind, Site sit
 
 uint32_t shared_address(const void* address, Site site) {
   Block& block = *current->block;
-  if (!inside(address, block.storage, launch.storage_bytes)) fault("bad instruction", site, "the address is not in the block's shared memory");
+  if (!inside(address, block.storage, launch.storage_bytes))
+    fault("bad instruction", site, "the address is not in the block's shared memory");
   return (const char*)address - block.dynamic;
 }
 
@@ -288,7 +319,8 @@ int fragment_element(int use, int lane, int index) { return launch.permutation[u
 // ---- atomics carry what their writers' fences released
 void before_atomic(void* address, size_t bytes, Site site) {
   Fiber& fiber = *current;
-  if ((uintptr_t)address % bytes) fault("misaligned", site, "an atomic of %zu bytes at an address that is no multiple of it", bytes);
+  if ((uintptr_t)address % bytes)
+    fault("misaligned", site, "an atomic of %zu bytes at an address that is no multiple of it", bytes);
   if (launch.schedule == 2) give_way(intern(site));
   touch(fiber, address, bytes, Access::atomic, intern(site), true);
   if (!launch.checks) return;

@@ -4,7 +4,12 @@
 
 namespace cpu {
 namespace {
-struct Found { const char* kind; Place place, other; std::string text; uint64_t count; };
+struct Found {
+  const char* kind;
+  Place place, other;
+  std::string text;
+  uint64_t count;
+};
 std::vector<Found> found;
 std::map<std::tuple<std::string, Place, Place>, size_t> known;
 constexpr size_t MOST = 100;
@@ -73,7 +78,8 @@ std::string write_report() {
   std::string out;
   auto field = [&](const std::string& value) { out += value, out += FIELD; };
   for (auto& each : found) {
-    field("problem"), field(each.kind), field(describe(each.place)), field(each.other ? describe(each.other) : "");
+    field("problem"), field(each.kind), field(describe(each.place)),
+        field(each.other ? describe(each.other) : "");
     field(each.text), field(std::to_string(each.count));
     out += RECORD;
   }
@@ -82,7 +88,8 @@ std::string write_report() {
     field("row"), field(describe(place)), field(operation);
     field(buffer == -2 ? "" : buffer == -1 ? "shared" : "global");
     field(buffer < 0 ? (buffer == -1 ? "smem" : "") : launch.buffers[buffer].name);
-    for (uint64_t n : {t.requests, t.lanes, t.requested_bytes, t.unique_bytes, t.sectors, t.wavefronts, t.ideal, t.worst})
+    for (uint64_t n :
+         {t.requests, t.lanes, t.requested_bytes, t.unique_bytes, t.sectors, t.wavefronts, t.ideal, t.worst})
       field(std::to_string(n));
     out += RECORD;
   }

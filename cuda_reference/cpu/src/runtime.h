@@ -1,6 +1,6 @@
-// The CPU executor's own view of a launch. One fiber (a stack and a saved context) is one CUDA thread. The blocks of
-// a cluster run together, each on an operating-system thread of its own, of which only one runs at a time; clusters
-// run one after another. Everything is single-threaded in effect, so nothing here is locked.
+// The CPU executor's own view of a launch. One fiber (a stack and a saved context) is one CUDA thread. The
+// blocks of a cluster run together, each on an operating-system thread of its own, of which only one runs at
+// a time; clusters run one after another. Everything is single-threaded in effect, so nothing here is locked.
 #pragma once
 #include <map>
 #include <memory>
@@ -19,8 +19,9 @@ using Place = uint64_t;
 Place intern(Site);
 std::string describe(Place);  // "file:line", or "pc:hex" for Python to look up
 
-// ---- happens-before. An agent is a CUDA thread or one of the engines that work beside it. seen[a]: how far this one
-// knows agent a's history; fenced[a]: the part of it that is also visible to the async proxy (TMA, wgmma).
+// ---- happens-before. An agent is a CUDA thread or one of the engines that work beside it. seen[a]: how far
+// this one knows agent a's history; fenced[a]: the part of it that is also visible to the async proxy (TMA,
+// wgmma).
 struct Clock {
   std::vector<uint32_t> seen, fenced;
   void reset(size_t agents) { seen.assign(agents, 0), fenced.assign(agents, 0); }
@@ -32,7 +33,11 @@ using Past = std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>>;
 void join_past(Past& into, const Past& from);
 
 // ---- shadow of memory: one cell for two bytes
-struct Reader { uint16_t agent; uint32_t clock; Place place; };
+struct Reader {
+  uint16_t agent;
+  uint32_t clock;
+  Place place;
+};
 struct Cell {
   uint32_t write_clock = 0;  // 0: never written
   uint32_t write_cluster = 0, read_cluster = 0;
@@ -47,8 +52,14 @@ struct Block;
 
 enum class State { ready, at_warp, at_barrier, at_mbarrier, at_cluster, at_copies, done };
 
-// One copy: `bytes` to `destination`, of which the first `source_bytes` come from `source`, the rest are zero.
-struct Copy { char* destination; const char* source; int bytes, source_bytes; Place place; };
+// One copy: `bytes` to `destination`, of which the first `source_bytes` come from `source`, the rest are
+// zero.
+struct Copy {
+  char* destination;
+  const char* source;
+  int bytes, source_bytes;
+  Place place;
+};
 using Copies = std::vector<Copy>;
 
 struct Mbarrier {
@@ -70,7 +81,9 @@ struct Transfer {
   std::shared_ptr<bool> done;
 };
 
-struct StoreGroup { std::vector<std::shared_ptr<Transfer>> transfers; };
+struct StoreGroup {
+  std::vector<std::shared_ptr<Transfer>> transfers;
+};
 
 struct Fiber {
   jmp_buf context;
@@ -91,10 +104,10 @@ struct Fiber {
   uint32_t parity = 0;
 
   Clock clock;
-  Past past;                                       // of earlier clusters
+  Past past;                                        // of earlier clusters
   std::unique_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
   Past released_past;
-  Past acquired;                                   // by atomics since the last __threadfence
+  Past acquired;  // by atomics since the last __threadfence
   Copies open_copies;
   std::vector<Copies> copy_groups;
   std::vector<std::shared_ptr<Transfer>> open_stores;
@@ -106,7 +119,10 @@ struct Fiber {
   uint32_t tick() { return ++clock.seen[agent]; }
 };
 
-struct NamedBarrier { Clock arrived; int arrivals = 0, threads = 0; };
+struct NamedBarrier {
+  Clock arrived;
+  int arrivals = 0, threads = 0;
+};
 
 // wgmma of one warp
 struct Product {
@@ -121,11 +137,17 @@ struct Product {
 struct WarpProducts {
   std::vector<Product> open;
   std::vector<std::vector<Product>> groups;
-  std::map<float*, std::vector<float>> sums;  // what the accumulators will hold; until waited for, they hold NaN
+  std::map<float*, std::vector<float>>
+      sums;  // what the accumulators will hold; until waited for, they hold NaN
   bool fenced = false;
 };
 
-struct Logged { Place place; uint64_t address; uint32_t bytes, visit; uint8_t access, shared, lane, buffer; };
+struct Logged {
+  Place place;
+  uint64_t address;
+  uint32_t bytes, visit;
+  uint8_t access, shared, lane, buffer;
+};
 
 struct Block {
   uint3 index{};
@@ -140,21 +162,29 @@ struct Block {
   std::vector<std::vector<Logged>> log;    // [warps]
   std::vector<int> ready;
   int live = 0;
-  Clock returned;                                              // what its threads knew when they returned
-  std::map<uint16_t, std::pair<uint32_t, Place>> reached_into;  // agent of another block -> when and where last
+  Clock returned;  // what its threads knew when they returned
+  std::map<uint16_t, std::pair<uint32_t, Place>>
+      reached_into;  // agent of another block -> when and where last
   uint32_t next_engine = 0;
   std::vector<uint32_t> engine_clocks;
   jmp_buf scheduler;
 };
 
 // An array that the launch was given.
-struct Buffer { char *start, *end; bool constant, scratch; std::string name; std::unordered_map<uint64_t, std::vector<Cell>> pages; };
-
-struct Traffic {
-  uint64_t requests = 0, lanes = 0, unique_bytes = 0, requested_bytes = 0, sectors = 0, wavefronts = 0, ideal = 0, worst = 0;
+struct Buffer {
+  char *start, *end;
+  bool constant, scratch;
+  std::string name;
+  std::unordered_map<uint64_t, std::vector<Cell>> pages;
 };
 
-constexpr int ENGINES = 32;  // engine agents a block: that many copies may be under way and still be told apart
+struct Traffic {
+  uint64_t requests = 0, lanes = 0, unique_bytes = 0, requested_bytes = 0, sectors = 0, wavefronts = 0,
+           ideal = 0, worst = 0;
+};
+
+constexpr int ENGINES =
+    32;  // engine agents a block: that many copies may be under way and still be told apart
 
 // ---- the launch
 struct Launch {
@@ -168,15 +198,15 @@ struct Launch {
   double seconds = 60;
   std::mt19937 random;
   int threads = 0, warps = 0;
-  size_t agents = 0;  // of the whole cluster
-  uint32_t cluster = 0;  // number of the one that runs, from 1
+  size_t agents = 0;                           // of the whole cluster
+  uint32_t cluster = 0;                        // number of the one that runs, from 1
   std::vector<std::unique_ptr<Block>> blocks;  // of the cluster
   std::vector<std::shared_ptr<Transfer>> transfers;
   Clock cluster_arrived, cluster_released;  // what the arrivals of this and of the last phase knew
   int cluster_arrivals = 0;
   uint32_t cluster_phase = 0;
   std::vector<Buffer> buffers;
-  std::unordered_map<uint64_t, Past> atomics;  // address -> what its writers released
+  std::unordered_map<uint64_t, Past> atomics;                      // address -> what its writers released
   std::map<std::tuple<Place, std::string, int>, Traffic> traffic;  // place, operation, buffer (-1 shared)
   int permutation[3][256];
 
@@ -188,8 +218,8 @@ extern Launch launch;
 extern Fiber* current;
 
 // ---- scheduling (schedule.cpp)
-void switch_away();             // runs others until somebody has made this fiber ready
-void give_way(Place);           // stays ready; the place is named if the launch takes too long
+void switch_away();    // runs others until somebody has made this fiber ready
+void give_way(Place);  // stays ready; the place is named if the launch takes too long
 void make_ready(Fiber&);
 void thread_returned(Fiber&);
 std::string who(size_t agent);
@@ -203,7 +233,13 @@ void release_cluster();
 void join_everyone(const std::vector<Fiber*>&, const Clock* extra = nullptr);
 
 // ---- memory (memory.cpp)
-struct Actor { uint16_t agent; const Clock* clock; uint32_t now; bool async_proxy; Fiber* fiber; };
+struct Actor {
+  uint16_t agent;
+  const Clock* clock;
+  uint32_t now;
+  bool async_proxy;
+  Fiber* fiber;
+};
 Actor actor_of(Fiber&);
 Block* shared_owner(const void*);  // the block of the cluster whose shared memory holds the address, or null
 void touch_shared(const Actor&, Block&, size_t offset, size_t bytes, Access, Place);
@@ -212,9 +248,15 @@ void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
 void check_nobody_reaches_in(Fiber& returned);
 int buffer_of(const void*, size_t bytes);  // index into launch.buffers, or -1
-inline bool inside(const void* p, const void* start, size_t bytes) { return (size_t)((const char*)p - (const char*)start) < bytes; }
+inline bool inside(const void* p, const void* start, size_t bytes) {
+  return (size_t)((const char*)p - (const char*)start) < bytes;
+}
 
 // ---- copies (copies.cpp)
+std::shared_ptr<Transfer> new_transfer(Fiber&, bool async_proxy);
+void add_copy(Transfer&, void* destination, const void* source, int bytes, int source_bytes, Place);
+void issue(const std::shared_ptr<Transfer>&);
+void deliver(Transfer&);
 bool deliver_a_transfer();
 void check_copies_awaited(Fiber&);
 Mbarrier& mbarrier_at(uint64_t*, Site);

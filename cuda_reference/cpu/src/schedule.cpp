@@ -26,8 +26,8 @@ ucontext_t starter;
 
 std::mutex baton;
 std::condition_variable passed;
-int turn;        // the rank whose operating-system thread may run
-bool finished;   // the cluster has come to an end
+int turn;       // the rank whose operating-system thread may run
+bool finished;  // the cluster has come to an end
 std::chrono::steady_clock::time_point started;
 
 double elapsed() { return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count(); }
@@ -36,11 +36,13 @@ void make_stacks(size_t fibers) {
   if (stacks_bytes >= fibers * (STACK + GUARD)) return;
   if (stacks) munmap(stacks, stacks_bytes);
   stacks_bytes = fibers * (STACK + GUARD);
-  stacks = (char*)mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  stacks = (char*)mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   for (size_t i = 0; i < fibers; i++) mprotect(stacks + i * (STACK + GUARD), GUARD, PROT_NONE);
 }
 
-// A fiber's whole life. makecontext builds the first frame; from then on setjmp and longjmp switch, which are fast.
+// A fiber's whole life. makecontext builds the first frame; from then on setjmp and longjmp switch, which are
+// fast.
 void fiber_main() {
   ucontext_t unused;
   if (!_setjmp(current->context)) swapcontext(&unused, &starter);
@@ -116,7 +118,8 @@ int choose_block() {
   for (auto& block : launch.blocks)
     if (!block->ready.empty()) able.push_back(block->rank);
   if (able.empty()) return -1;
-  return launch.schedule == 2 ? able[launch.random() % able.size()] : able[launch.schedule == 1 ? able.size() - 1 : 0];
+  return launch.schedule == 2 ? able[launch.random() % able.size()]
+                              : able[launch.schedule == 1 ? able.size() - 1 : 0];
 }
 
 // The loop of one block's operating-system thread: runs when it is its turn, then says whose turn is next.
@@ -139,14 +142,17 @@ void report_deadlock() {
   Fiber* first = nullptr;
   for (auto& block : launch.blocks)
     for (auto& fiber : block->fibers) {
-      std::string where = fiber.state == State::done ? "returned" : text("waiting at %s, line %d", fiber.waits_at, fiber.site.line);
+      std::string where = fiber.state == State::done
+                              ? "returned"
+                              : text("waiting at %s, line %d", fiber.waits_at, fiber.site.line);
       waiting[where].push_back(fiber.thread);
       if (!first && fiber.state != State::done) first = &fiber;
     }
   if (!first) return;
   std::string all;
   for (auto& [where, threads] : waiting)
-    all += text("%s%zu threads (%d to %d) %s", all.empty() ? "" : "; ", threads.size(), threads.front(), threads.back(), where.c_str());
+    all += text("%s%zu threads (%d to %d) %s", all.empty() ? "" : "; ", threads.size(), threads.front(),
+                threads.back(), where.c_str());
   blockIdx = first->block->index;
   current = first;
   add_problem("deadlock", intern(first->site), 0, all);
@@ -154,7 +160,11 @@ void report_deadlock() {
   launch.failed = true;
 }
 
-struct Module { char *address, *storage; size_t storage_bytes; char *start, *end; };
+struct Module {
+  char *address, *storage;
+  size_t storage_bytes;
+  char *start, *end;
+};
 
 // The loaded object that contains `address`, and the calling thread's instance of its thread-local storage.
 int look_at_module(dl_phdr_info* info, size_t, void* data) {
@@ -248,7 +258,8 @@ void switch_away() {
 
 void give_way(Place place) {
   if (elapsed() > launch.seconds) {
-    add_problem("endless loop", place, 0, text("no end after %g s, in %s", launch.seconds, who(current->agent).c_str()));
+    add_problem("endless loop", place, 0,
+                text("no end after %g s, in %s", launch.seconds, who(current->agent).c_str()));
     stop_launch();
   }
   make_ready(*current);
@@ -277,8 +288,10 @@ std::string who(size_t agent) {
   const size_t rank = agent / launch.agents_of_block();
   const int in_block = agent % launch.agents_of_block();
   const std::string of = launch.blocks.size() > 1 ? text(" of block %zu in the cluster", rank) : "";
-  if (in_block < launch.threads) return text("thread %d (warp %d, lane %d)", in_block, in_block / 32, in_block % 32) + of;
-  if (in_block < launch.threads + launch.warps) return text("wgmma of warp %d", in_block - launch.threads) + of;
+  if (in_block < launch.threads)
+    return text("thread %d (warp %d, lane %d)", in_block, in_block / 32, in_block % 32) + of;
+  if (in_block < launch.threads + launch.warps)
+    return text("wgmma of warp %d", in_block - launch.threads) + of;
   return "the copy engine" + of;
 }
 
@@ -294,9 +307,9 @@ void run_grid(dim3 grid, dim3 cluster) {
 }  // namespace cpu
 
 // What Python calls. `shape`: grid, block, cluster; `ranges`: start, end, constant, scratch of each array.
-extern "C" int cpu_launch(void (*kernel)(void**), void* (*dynamic_shared)(), void** arguments, const unsigned* shape,
-                          unsigned dynamic_bytes, const uint64_t* ranges, const char** names, int count,
-                          const double* options, const char** report) {
+extern "C" int cpu_launch(void (*kernel)(void**), void* (*dynamic_shared)(), void** arguments,
+                          const unsigned* shape, unsigned dynamic_bytes, const uint64_t* ranges,
+                          const char** names, int count, const double* options, const char** report) {
   using namespace cpu;
   static std::string text;
   launch = Launch();
@@ -314,7 +327,12 @@ extern "C" int cpu_launch(void (*kernel)(void**), void* (*dynamic_shared)(), voi
   launch.threads = blockDim.x * blockDim.y * blockDim.z;
   launch.warps = (launch.threads + 31) / 32;
   for (int i = 0; i < count; i++)
-    launch.buffers.push_back({(char*)ranges[4 * i], (char*)ranges[4 * i + 1], ranges[4 * i + 2] != 0, ranges[4 * i + 3] != 0, names[i], {}});
+    launch.buffers.push_back({(char*)ranges[4 * i],
+                              (char*)ranges[4 * i + 1],
+                              ranges[4 * i + 2] != 0,
+                              ranges[4 * i + 3] != 0,
+                              names[i],
+                              {}});
   for (auto& use : launch.permutation) {
     for (int i = 0; i < 256; i++) use[i] = i;
     if (launch.schedule == 2) std::shuffle(use, use + 256, launch.random);
