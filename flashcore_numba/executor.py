@@ -59,10 +59,8 @@ class Simulator:
     calls. CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
     """
 
-    sm_count = EXAMPLE_SM_COUNT
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:
+        self.sm_count, self.options = sm_count, options
         self.launches: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -80,6 +80,9 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
     for larger in dims[1:]:
         found.append(case(f"ragged 33 rows, 45 keys, D={larger}", 1, 2, 33, 45, larger))
         found.append(case(f"causal ragged 70, D={larger}", 1, 1, 70, 70, larger, causal=True))
+    if stage.language == "CUDA C":  # so many keys that a stage may divide them among blocks
+        found.append(case("20 rows, 1100 keys", 1, 1, 20, 1100, d))
+        found.append(case("causal 20 rows, 1100 keys", 1, 1, 20, 1100, d, causal=True))
     if stage.grouped_queries:
         found.append(case("grouped queries, 4 heads on 2", 2, 4, 33, 40, d, kv_heads=2))
         found.append(case("causal grouped queries, 3 heads on 1", 1, 3, 40, 33, d, kv_heads=1, causal=True))

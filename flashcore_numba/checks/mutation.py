@@ -241,13 +241,15 @@ def _check_edits(mutants: Sequence[Mutant]) -> None:
         raise MutationError("\n".join(misfits))
 
 
-def kill_one(mutant: Mutant, backend: str = "simulator") -> Kill:
-    """The fate of one mutant."""
+def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | None = None) -> Kill:
+    """The fate of one mutant; `names`: in only these cases and properties of the check."""
     fate = Kill(mutant.stage, mutant.name, mutant.mistake, backend, "survived", expected=mutant.expected)
     if backend == "gpu" and not mutant.on_gpu:
         return replace(fate, status=NOT_VISIBLE, message="run it on the simulator, which reports it")
     with loaded(mutant) as stage:
-        report = check_stage(stage, mutant.variant, backend=backend, seed=SEED, stop_at_first=True)
+        report = check_stage(
+            stage, mutant.variant, backend=backend, seed=SEED, names=names, stop_at_first=True
+        )
     fate = replace(fate, seconds=report.seconds)
     if report.passed:
         return fate

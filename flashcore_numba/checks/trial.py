@@ -166,11 +166,16 @@ class Trial:
     variant: str | None = None
     backend: str = "simulator"
 
-    def __call__(self, inputs: Inputs, layout: str = "inside", order: str = "lockstep") -> Answer:
-        """Raises Failed for anything that is wrong whatever the numbers are."""
+    def __call__(
+        self, inputs: Inputs, layout: str = "inside", order: str = "lockstep", sm_count: int = 132
+    ) -> Answer:
+        """Raises Failed for anything that is wrong whatever the numbers are.
+
+        order and sm_count, how many multiprocessors a launcher is told of, are for the simulator.
+        """
         if self.backend == "gpu":
             return self._on_gpu(inputs, layout)
-        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=False)
+        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=False, sm_count=sm_count)
         return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
 
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:

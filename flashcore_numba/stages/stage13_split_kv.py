@@ -51,8 +51,7 @@ def choose(problem, sm_count):
 def launch(problem, out, executor, lse=None, variant=None):
     p, D = problem, problem.head_dim
     tile, splits = choose(p, executor.sm_count)
-    if variant == "unsplit":
-        splits = 1
+    splits = {"unsplit": 1, "two_splits": 2}.get(variant, splits)
     persistent = variant == "persistent"
     row_tiles, row_warps, key_warps, keys, blocks_an_sm, lazy = TILES[D][tile]
     rows, step, threads = 16 * row_tiles * row_warps, key_warps * keys, 32 * row_warps * key_warps
@@ -73,7 +72,7 @@ def launch(problem, out, executor, lse=None, variant=None):
     longest_first = p.causal and work > places and variant != "in_order"
     grid = (p.heads, p.batch, tiles) if longest_first else (tiles, p.heads, p.batch)
     if persistent:
-        grid = (min(places, work), 1, 1)
+        grid = (min(places, -(-work // 2)), 1, 1)
     shared_bytes = max(2 * D * (rows + 2 * STAGES * step), 4 * key_warps * rows * (D + 8))
     parts, part_lse = None, None
     if splits > 1:
@@ -114,8 +113,9 @@ STAGE = Stage(
     returns_lse=True,
     variants={
         "unsplit": "the same tiles, without splits over blocks",
+        "two_splits": "two splits over blocks, however few the keys",
         "in_order": "causal blocks in the order of their rows, not longest first",
         "split_kv": "the keys divided among warps and blocks, as the shape asks for",
-        "persistent": "as many blocks as the GPU holds at once, each taking several pieces of the work",
+        "persistent": "at most as many blocks as the GPU holds at once, each taking two or more pieces of the work",
     },
 )
