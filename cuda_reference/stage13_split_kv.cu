@@ -8,7 +8,7 @@
 // no bank twice. Splits leave O / l and m + log2 l in global memory, and a second kernel merges them: its
 // launch costs less than fences, a counter a tile and the last block's wait, which one launch would need.
 // A launch has a block for every (head, batch, row tile, split), in either order of stage 12; or, PERSISTENT,
-// as many blocks as the GPU holds at once, each taking every gridDim-th piece of the work, longest first.
+// fewer blocks, each taking every gridDim-th piece of the work.
 #include "warp_rows.cuh"
 
 constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS, BLOCK_M = ROW_WARPS * WARP_ROWS;

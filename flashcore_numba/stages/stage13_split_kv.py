@@ -116,6 +116,6 @@ STAGE = Stage(
         "two_splits": "two splits over blocks, however few the keys",
         "in_order": "causal blocks in the order of their rows, not longest first",
         "split_kv": "the keys divided among warps and blocks, as the shape asks for",
-        "persistent": "at most as many blocks as the GPU holds at once, each taking two or more pieces of the work",
+        "persistent": "at most as many blocks as the GPU holds, each taking two or more pieces of the work",
     },
 )
