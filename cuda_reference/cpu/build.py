@@ -104,13 +104,15 @@ def cache_folder() -> Path:
 
 
 @cache
-def _half_flags() -> tuple[str, ...]:
-    """Half-precision conversions in one instruction, where the processor has it."""
+def _processor_flags() -> tuple[str, ...]:
+    """Half-precision conversions in one instruction, and wide vectors, where the processor has them."""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:
         return ()
-    return ("-mf16c",) if platform.machine() == "x86_64" and " f16c" in flags else ()
+    if platform.machine() != "x86_64":
+        return ()
+    return tuple(f"-m{name}" for name in ("f16c", "avx2") if f" {name}" in flags)
 
 
 def _key(texts: Iterable[bytes | str]) -> str:
@@ -146,7 +148,7 @@ def build_runtime(compiler: Compiler) -> Path:
     """The executor's own library, compiled once a compiler and version of the sources."""
     sources = sorted((HERE / "src").glob("*.cpp"))
     headers = [*sorted((HERE / "src").glob("*.h")), HERE / "shim/executor.h"]
-    flags = [*COMMON, *_half_flags(), "-std=c++20", "-O2", "-I", str(HERE / "src"), "-pthread"]
+    flags = [*COMMON, *_processor_flags(), "-std=c++20", "-O2", "-ftree-vectorize", "-I", str(HERE / "src"), "-pthread"]
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
     target = cache_folder() / f"libflashcore-{key}.so"
     if not target.exists():
@@ -168,7 +170,7 @@ def build_kernels(
     Raises CompileError.
     """
     runtime = build_runtime(compiler)
-    flags = [*COMMON, *_half_flags(), "-O1" if optimise else "-O0", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
+    flags = [*COMMON, *_processor_flags(), "-O1" if optimise else "-O0", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
     flags += [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     if compiler.family == "g++":
         flags += ["-fno-extern-tls-init"]  # shared memory has no constructor to look for

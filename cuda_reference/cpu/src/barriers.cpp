@@ -6,10 +6,9 @@
 
 namespace cpu {
 void Clock::join(const Clock& other) {
-  for (size_t i = 0; i < seen.size(); i++) {
-    seen[i] = std::max(seen[i], other.seen[i]);
-    fenced[i] = std::max(fenced[i], other.fenced[i]);
-  }
+  for (size_t i = 0; i < seen.size(); i++) seen[i] = std::max(seen[i], other.seen[i]);
+  if (!launch.fences) return;
+  for (size_t i = 0; i < fenced.size(); i++) fenced[i] = std::max(fenced[i], other.fenced[i]);
 }
 
 void join_past(Past& into, const Past& from) {
@@ -42,11 +41,13 @@ void join_everyone(const std::vector<Fiber*>& fibers, const Clock* extra) {
 }
 
 namespace {
-unsigned lanes_in_state(const Block& block, int warp, bool returned) {
-  unsigned mask = 0;
-  for (int i = 0; i < 32 && warp * 32 + i < launch.threads; i++)
-    if ((block.fibers[warp * 32 + i].state == State::done) == returned) mask |= 1u << i;
-  return mask;
+unsigned lanes_of_warp(int warp) {
+  const int lanes = launch.threads - warp * 32;
+  return lanes >= 32 ? ~0u : (1u << lanes) - 1;
+}
+
+unsigned lanes_left(const Block& block, int warp) {
+  return lanes_of_warp(warp) & ~block.returned_lanes[warp];
 }
 
 bool is_syncwarp(const Fiber& fiber) { return fiber.together == nullptr; }
@@ -68,40 +69,42 @@ void check_same_collective(const Fiber& mine, const Fiber& other) {
 // Completes the collective at which `fiber` is, if all its lanes are there; says whether it did.
 bool complete_collective(Fiber& fiber) {
   Block& block = *fiber.block;
-  const int first = fiber.warp() * 32;
+  const int warp = fiber.warp();
+  unsigned& at_warp = block.at_warp[warp];
+  if ((at_warp & fiber.mask) != fiber.mask) return false;
   void* arguments[32] = {};
   std::vector<Fiber*> here;
   for (int i = 0; i < 32; i++) {
     if (!(fiber.mask >> i & 1)) continue;
-    Fiber& other = block.fibers[first + i];
-    if (other.state != State::at_warp) return false;
+    Fiber& other = block.fibers[warp * 32 + i];
     if (other.together != fiber.together || other.mask != fiber.mask) return false;
     arguments[i] = other.argument;
     here.push_back(&other);
   }
-  if (fiber.mask == lanes_in_state(block, fiber.warp(), false)) flush_warp(block, fiber.warp());
+  if (launch.counts && fiber.mask == lanes_left(block, warp)) flush_warp(block, warp);
   if (fiber.together)
-    fiber.together({arguments, fiber.mask, first, fiber.site});
+    fiber.together({arguments, fiber.mask, warp * 32, fiber.site});
   else
     join_everyone(here);
+  at_warp &= ~fiber.mask;
   for (Fiber* other : here)
     if (other != current) make_ready(*other);
   return true;
 }
 }  // namespace
 
-unsigned active_lanes() { return lanes_in_state(*current->block, current->warp(), false); }
+unsigned active_lanes() { return lanes_left(*current->block, current->warp()); }
 
 void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together,
                      Site site) {
   Fiber& fiber = *current;
   Block& block = *fiber.block;
   const int first = fiber.warp() * 32;
-  if (first + 32 > launch.threads) mask &= (1u << (launch.threads - first)) - 1;
+  mask &= lanes_of_warp(fiber.warp());
   if (!(mask >> fiber.lane() & 1))
     fault("warp mask", site, "lane %d of warp %d executes %s with a mask %08x that does not name it",
           fiber.lane(), fiber.warp(), name, mask);
-  const unsigned gone = mask & lanes_in_state(block, fiber.warp(), true);
+  const unsigned gone = mask & block.returned_lanes[fiber.warp()];
   if (gone && together)
     fault("warp mask", site, "%s in warp %d names lane %d, which has returned", name, fiber.warp(),
           __builtin_ctz(gone));
@@ -111,9 +114,10 @@ void warp_collective(const char* name, const char* kind, unsigned mask, void* ar
   fiber.argument = argument;
   fiber.together = together;
   fiber.state = State::at_warp;
-  for (int i = 0; i < 32; i++)
-    if (i != fiber.lane() && mask >> i & 1 && block.fibers[first + i].state == State::at_warp)
-      check_same_collective(fiber, block.fibers[first + i]);
+  // Those that wait agree with each other, so that one of them stands for all.
+  if (const unsigned others = block.at_warp[fiber.warp()] & fiber.mask)
+    check_same_collective(fiber, block.fibers[first + __builtin_ctz(others)]);
+  block.at_warp[fiber.warp()] |= 1u << fiber.lane();
   if (!complete_collective(fiber)) return switch_away();
   if (launch.counts && *kind) count_event(intern(site), kind);
   fiber.state = State::ready;
@@ -152,7 +156,7 @@ void flush_whole_warps(Block& block, const std::vector<Fiber*>& waiting) {
   std::vector<unsigned> here(launch.warps);
   for (Fiber* fiber : waiting) here[fiber->warp()] |= 1u << fiber->lane();
   for (int warp = 0; warp < launch.warps; warp++)
-    if (here[warp] && here[warp] == lanes_in_state(block, warp, false)) flush_warp(block, warp);
+    if (here[warp] && here[warp] == lanes_left(block, warp)) flush_warp(block, warp);
 }
 
 void report_exited(Fiber& waiting) {
@@ -162,14 +166,13 @@ void report_exited(Fiber& waiting) {
 }
 
 void check_same_barrier(Fiber& mine) {
-  for (Fiber& other : mine.block->fibers)
-    if (&other != &mine && other.state == State::at_barrier && other.barrier == 0 &&
-        other.barrier_threads < 0 && other.site.line != mine.site.line) {
-      add_problem("divergent barrier", intern(mine.site), intern(other.site),
-                  text("%s waits here while %s waits at the other barrier", who(mine.agent).c_str(),
-                       who(other.agent).c_str()));
-      return;
-    }
+  for (Fiber* other : mine.block->barriers[0].waiting) {
+    if (other->barrier_threads >= 0 || other->site.line == mine.site.line) return;
+    add_problem("divergent barrier", intern(mine.site), intern(other->site),
+                text("%s waits here while %s waits at the other barrier", who(mine.agent).c_str(),
+                     who(other->agent).c_str()));
+    return;
+  }
 }
 
 // Everyone who meets at a barrier must count on the same number of threads.
@@ -193,6 +196,7 @@ void wait_at_barrier(const char* name, int id, int threads, Site site) {
   if (threads < 0 && fiber.block->live < launch.threads) report_exited(fiber);
   if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
   fiber.state = State::at_barrier;
+  fiber.block->barriers[id].waiting.push_back(&fiber);
   release_barrier(*fiber.block, id);
   switch_away();
 }
@@ -208,11 +212,9 @@ void check_named_barrier(int id, int threads, Site site) {
 }  // namespace
 
 void release_barrier(Block& block, int id) {
-  std::vector<Fiber*> waiting;
-  for (Fiber& fiber : block.fibers)
-    if (fiber.state == State::at_barrier && fiber.barrier == id) waiting.push_back(&fiber);
-  if (waiting.empty()) return;
   NamedBarrier& barrier = block.barriers[id];
+  std::vector<Fiber*>& waiting = barrier.waiting;
+  if (waiting.empty()) return;
   const bool everybody = waiting[0]->barrier_threads < 0;
   const int needed = everybody ? block.live : waiting[0]->barrier_threads;
   if (everybody && current && current->state == State::done) report_exited(*waiting[0]);
@@ -225,8 +227,8 @@ void release_barrier(Block& block, int id) {
   }
   if (launch.counts) flush_whole_warps(block, waiting);
   join_everyone(waiting, barrier.arrivals ? &barrier.arrived : nullptr);
-  block.barriers.erase(id);
   for (Fiber* fiber : waiting) make_ready(*fiber);
+  block.barriers.erase(id);
 }
 
 void syncthreads(Site site) { wait_at_barrier("__syncthreads", 0, -1, site); }

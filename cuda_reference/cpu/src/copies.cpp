@@ -57,6 +57,7 @@ std::shared_ptr<Transfer> new_transfer(Fiber& fiber, bool async_proxy) {
   transfer->clock.seen[transfer->agent] = transfer->clock.fenced[transfer->agent] =
       ++block.engine_clocks[engine];
   transfer->async_proxy = async_proxy;
+  launch.fences = true;
   fiber.tick();
   return transfer;
 }
@@ -259,6 +260,7 @@ void fence_mbarrier_init(Site) { announce_mbarriers(); }
 void fence_proxy_async(Site) {
   Clock& clock = current->clock;
   clock.fenced = clock.seen;
+  launch.fences = true;
   current->tick();
   announce_mbarriers();
 }

@@ -3,7 +3,6 @@
 // the k-th access of every lane at a place is the k-th request. The rules of sectors and wavefronts are those
 // of an H200.
 #include <algorithm>
-#include <set>
 #include "runtime.h"
 
 namespace cpu {
@@ -55,25 +54,29 @@ void count_wavefronts(const Request& request, Traffic& traffic) {
   traffic.worst = std::max(traffic.worst, wavefronts);
 }
 
+uint64_t distinct(uint64_t* values, int count) {
+  std::sort(values, values + count);
+  return std::unique(values, values + count) - values;
+}
+
 void count_request(const Request& request, Place place, int access, int buffer) {
   Traffic& traffic = launch.traffic[{place, OPERATIONS[access], buffer}];
-  std::set<uint64_t> elements, sectors;
-  uint64_t lanes = 0;
+  uint64_t addresses[WARP], sectors[2 * WARP];
+  int lanes = 0, touched = 0;
   for (int i = 0; i < WARP; i++) {
     if (!request.here[i]) continue;
-    lanes++;
-    elements.insert(request.address[i]);
-    for (uint64_t s = request.address[i] / SECTOR; s <= (request.address[i] + request.bytes - 1) / SECTOR;
-         s++)
-      sectors.insert(s);
+    addresses[lanes++] = request.address[i];
+    sectors[touched++] = request.address[i] / SECTOR;
+    sectors[touched++] = (request.address[i] + request.bytes - 1) / SECTOR;
   }
   traffic.requests++;
   traffic.lanes += lanes;
   traffic.requested_bytes += lanes * request.bytes;
-  traffic.unique_bytes += elements.size() * request.bytes;
+  traffic.unique_bytes += distinct(addresses, lanes) * request.bytes;
   if (buffer < 0) return count_wavefronts(request, traffic);
-  traffic.sectors += sectors.size();
-  traffic.worst = std::max<uint64_t>(traffic.worst, sectors.size());
+  const uint64_t moved = distinct(sectors, touched);
+  traffic.sectors += moved;
+  traffic.worst = std::max(traffic.worst, moved);
 }
 
 uint64_t address_for_counting(const Fiber& fiber, const void* address, int buffer) {

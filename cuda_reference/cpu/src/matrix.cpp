@@ -173,6 +173,7 @@ void issue_product(const Lanes& lanes) {
   product.clock = block.fibers[lanes.first_thread].clock;
   for (int lane = 1; lane < 32; lane++) product.clock.join(block.fibers[lanes.first_thread + lane].clock);
   static uint32_t issued;
+  launch.fences = true;
   product.clock.seen[agent] = product.clock.fenced[agent] = ++issued;
   const Actor actor{agent, &product.clock, issued, true, nullptr};
   if (launch.checks) {

@@ -6,7 +6,6 @@
 
 namespace cpu {
 namespace {
-constexpr size_t READERS = 12;       // a cell forgets older readers, of the same warp first
 constexpr size_t PAGE_CELLS = 2048;  // of global memory
 
 std::string place_in_shared(const Block& block, size_t offset) {
@@ -64,32 +63,37 @@ void check_proxy(const Actor& actor, Cell& cell, Access access, Place place, con
               "fence.proxy.async");
 }
 
+Readers* new_readers() {
+  if (launch.free_readers.empty()) return &launch.readers.emplace_back();
+  Readers* readers = launch.free_readers.back();
+  launch.free_readers.pop_back();
+  readers->count = 0;
+  return readers;
+}
+
 void remember_reader(const Actor& actor, Cell& cell, Place place) {
-  if (!cell.readers) cell.readers = std::make_unique<std::vector<Reader>>();
-  auto& readers = *cell.readers;
-  for (auto& reader : readers)
-    if (reader.agent == actor.agent) {
-      reader.clock = actor.now;
-      reader.place = place;
-      return;
-    }
-  if (readers.size() >= READERS) {
-    auto old = std::find_if(readers.begin(), readers.end(),
-                            [&](Reader& r) { return r.agent / 32 == actor.agent / 32; });
-    readers.erase(old == readers.end() ? readers.begin() : old);
+  if (!cell.readers) cell.readers = new_readers();
+  Reader *list = cell.readers->list, *end = list + cell.readers->count;
+  Reader* mine = std::find_if(list, end, [&](Reader& reader) { return reader.agent == actor.agent; });
+  if (mine == end && cell.readers->count < READERS)
+    cell.readers->count++;
+  else if (mine == end) {  // forgets one of the same warp, or any
+    mine = std::find_if(list, end, [&](Reader& reader) { return reader.agent / 32 == actor.agent / 32; });
+    if (mine == end) mine = list + actor.agent % READERS;
   }
-  readers.push_back({actor.agent, actor.now, place});
+  *mine = {actor.agent, actor.now, place};
 }
 
 void check_against_readers(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (!cell.readers) return;
-  for (auto& reader : *cell.readers)
-    if (reader.agent != actor.agent && !has_seen(actor, reader.agent, reader.clock)) {
-      report_race(race_kind(actor, reader.agent), actor, access, place, name(), reader.agent, Access::read,
-                  reader.place, missing_between(actor, reader.agent));
-      break;
-    }
-  cell.readers->clear();
+  for (int i = 0; i < cell.readers->count; i++) {
+    const Reader& reader = cell.readers->list[i];
+    if (reader.agent == actor.agent || has_seen(actor, reader.agent, reader.clock)) continue;
+    report_race(race_kind(actor, reader.agent), actor, access, place, name(), reader.agent, Access::read,
+                reader.place, missing_between(actor, reader.agent));
+    break;
+  }
+  cell.readers->count = 0;
 }
 
 void remember_writer(const Actor& actor, Cell& cell, Access access, Place place) {
@@ -102,13 +106,6 @@ void remember_writer(const Actor& actor, Cell& cell, Access access, Place place)
 }
 
 void touch_cell(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
-  if (access == Access::read && cell.writer == actor.agent && !cell.in_flight && cell.write_clock) {
-    if (!cell.readers || cell.readers->empty() || cell.readers->back().agent != actor.agent)
-      remember_reader(actor, cell, place);
-    else
-      cell.readers->back() = {actor.agent, actor.now, place};
-    return;
-  }
   if (cell.in_flight)
     add_problem("missing wait", place, cell.written_at,
                 name() + text(" is %s by %s before the cp.async that fills it was waited for", verb(access),
@@ -150,11 +147,11 @@ void check_between_clusters(const Actor& actor, Cell& cell, Access access, Place
                     cell.written_at);
     if (access != Access::read) cell.write_clock = 0;
   }
-  if (cell.readers && !cell.readers->empty() && cell.read_cluster != launch.cluster) {
-    const Reader reader = cell.readers->front();
+  if (cell.readers && cell.readers->count && cell.read_cluster != launch.cluster) {
+    const Reader reader = cell.readers->list[0];
     if (access != Access::read && !knew(actor, cell.read_cluster, reader.agent, reader.clock))
       report_blocks(actor, access, place, name(), Access::read, reader.place);
-    cell.readers->clear();
+    cell.readers->count = 0;
   }
 }
 
@@ -258,6 +255,23 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
     }
     touch_cell(actor, cell, access, place, name);
   }
+}
+
+// A new block's shared memory was touched by nobody.
+void forget_cells(Block& block) {
+  if (launch.cells.size() <= block.rank) launch.cells.resize(block.rank + 1);
+  Cell*& cells = launch.cells[block.rank];
+  if (!cells) cells = (Cell*)calloc(launch.storage_bytes / 2 + 16, sizeof(Cell));
+  block.cells = cells;
+  auto forget = [&](size_t start, size_t end) {
+    for (size_t i = start / 2; i < (end + 1) / 2; i++) {
+      if (cells[i].readers) launch.free_readers.push_back(cells[i].readers);
+      cells[i] = Cell();
+    }
+  };
+  const size_t dynamic = block.dynamic - block.storage;
+  forget(0, dynamic + launch.dynamic_bytes);
+  forget(dynamic + 232448, launch.storage_bytes);
 }
 
 void set_in_flight(const void* destination, size_t bytes, bool in_flight, Place place) {

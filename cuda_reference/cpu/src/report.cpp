@@ -24,9 +24,16 @@ std::string formatted(const char* format, va_list arguments) {
 
 Place intern(Site site) {
   static std::unordered_map<uint64_t, Site*> sites;
+  static struct {
+    Site site;
+    Place place;
+  } recent[64];
+  auto& slot = recent[site.line % 64];
+  if (slot.site.file == site.file && slot.site.line == site.line) return slot.place;
   Site*& known_site = sites[(uint64_t)site.file * 31 + site.line];
   if (!known_site) known_site = new Site(site);
-  return (Place)known_site | 1ull << 63;
+  slot = {site, (Place)known_site | 1ull << 63};
+  return slot.place;
 }
 
 std::string describe(Place place) {

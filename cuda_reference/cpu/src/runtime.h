@@ -2,6 +2,7 @@
 // blocks of a cluster run together, each on an operating-system thread of its own, of which only one runs at
 // a time; clusters run one after another. Everything is single-threaded in effect, so nothing here is locked.
 #pragma once
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -38,13 +39,18 @@ struct Reader {
   uint32_t clock;
   Place place;
 };
-struct Cell {
-  uint32_t write_clock = 0;  // 0: never written
-  uint32_t write_cluster = 0, read_cluster = 0;
-  uint16_t writer = 0;
-  bool by_async_proxy = false, in_flight = false, atomic = false;
-  Place written_at = 0;
-  std::unique_ptr<std::vector<Reader>> readers;
+constexpr int READERS = 12;  // a cell forgets older readers
+struct Readers {
+  int count;
+  Reader list[READERS];
+};
+struct Cell {            // all zero: never touched
+  uint32_t write_clock;  // 0: never written
+  uint32_t write_cluster, read_cluster;
+  uint16_t writer;
+  bool by_async_proxy, in_flight, atomic;
+  Place written_at;
+  Readers* readers;
 };
 
 struct Fiber;
@@ -122,6 +128,7 @@ struct Fiber {
 struct NamedBarrier {
   Clock arrived;
   int arrivals = 0, threads = 0;
+  std::vector<Fiber*> waiting;
 };
 
 // wgmma of one warp
@@ -155,7 +162,8 @@ struct Block {
   char* storage = nullptr;  // the module's thread-local block: static and dynamic shared memory
   char* dynamic = nullptr;
   std::vector<Fiber> fibers;
-  std::vector<Cell> cells;  // [storage bytes / 2]
+  Cell* cells = nullptr;                          // [storage bytes / 2]
+  std::vector<unsigned> at_warp, returned_lanes;  // [warps]: lanes that wait at a collective; that returned
   std::map<int, NamedBarrier> barriers;
   std::map<uint32_t, Mbarrier> mbarriers;  // by offset in storage
   std::vector<WarpProducts> products;      // [warps]
@@ -194,7 +202,8 @@ struct Launch {
   size_t storage_bytes = 0;
   char *image_start = nullptr, *image_end = nullptr;
   bool checks = true, counts = false, failed = false;
-  int schedule = 0;  // 0 forward, 1 reverse, 2 random
+  bool fences = false;  // a proxy fence or an engine was used, so that Clock::fenced matters
+  int schedule = 0;     // 0 forward, 1 reverse, 2 random
   double seconds = 60;
   std::mt19937 random;
   int threads = 0, warps = 0;
@@ -206,6 +215,9 @@ struct Launch {
   int cluster_arrivals = 0;
   uint32_t cluster_phase = 0;
   std::vector<Buffer> buffers;
+  std::vector<Cell*> cells;  // by rank: kept from one cluster to the next
+  std::deque<Readers> readers;
+  std::vector<Readers*> free_readers;
   std::unordered_map<uint64_t, Past> atomics;                      // address -> what its writers released
   std::map<std::tuple<Place, std::string, int>, Traffic> traffic;  // place, operation, buffer (-1 shared)
   int permutation[3][256];
@@ -245,6 +257,7 @@ Block* shared_owner(const void*);  // the block of the cluster whose shared memo
 void touch_shared(const Actor&, Block&, size_t offset, size_t bytes, Access, Place);
 void touch(Fiber&, const void*, size_t bytes, Access, Place, bool counted);
 void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
+void forget_cells(Block&);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
 void check_nobody_reaches_in(Fiber& returned);
 int buffer_of(const void*, size_t bytes);  // index into launch.buffers, or -1

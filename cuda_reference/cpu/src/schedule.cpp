@@ -86,7 +86,9 @@ void make_block(Block& block, uint32_t rank, uint3 index) {
   block.products.resize(launch.warps);
   block.log.resize(launch.warps);
   block.engine_clocks.assign(ENGINES, 0);
-  if (launch.checks) block.cells.resize(launch.storage_bytes / 2 + 16);
+  block.at_warp.assign(launch.warps, 0);
+  block.returned_lanes.assign(launch.warps, 0);
+  if (launch.checks) forget_cells(block);
   make_fibers(block);
 }
 
@@ -275,6 +277,7 @@ void thread_returned(Fiber& fiber) {
   check_copies_awaited(fiber);
   fiber.state = State::done;
   fiber.block->live--;
+  fiber.block->returned_lanes[fiber.warp()] |= 1u << fiber.lane();
   if (launch.blocks.size() > 1) check_nobody_reaches_in(fiber);
   warp_mate_returned(fiber);
 }
@@ -340,6 +343,7 @@ extern "C" int cpu_launch(void (*kernel)(void**), void* (*dynamic_shared)(), voi
   clear_reports();
   run_grid(gridDim, {shape[6], shape[7], shape[8]});
   text = write_report();
+  for (Cell* cells : launch.cells) free(cells);
   *report = text.c_str();
   return launch.failed;
 }
