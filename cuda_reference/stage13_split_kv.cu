@@ -4,15 +4,17 @@
 // keys of a step: each multiplies its own tile of BLOCK_N of them (warp_rows.cuh). Across blocks the steps
 // are cut into `splits`. Every part ends with its own O, l and m, and parts merge as the online softmax does:
 // with M the greatest m, O = sum 2^(m_i - M) O_i / sum 2^(m_i - M) l_i.
-// In a block the parts meet in shared memory, as floats in rows padded by 8: a store of fragments then meets
-// no bank twice. Splits leave O / l and m + log2 l in global memory, and a second kernel merges them: its
-// launch costs less than fences, a counter a tile and the last block's wait, which one launch would need.
+// In a block the parts meet in shared memory, as floats. The upper 4 of each 8 components lie UPPER behind
+// the lower 4, and rows are padded by 8: no store of fragments and no 16-byte load meets a bank twice.
+// Splits leave O / l and m + log2 l in global memory, and a second kernel merges them: its launch costs less
+// than fences, a counter a tile and the last block's wait, which one launch would need.
 // A launch has a block for every (head, batch, row tile, split), in either order of stage 12; or, PERSISTENT,
 // fewer blocks, each taking every gridDim-th piece of the work.
 #include "warp_rows.cuh"
 
 constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS, BLOCK_M = ROW_WARPS * WARP_ROWS;
-constexpr int STEP = KEY_WARPS * BLOCK_N, TILE = STEP * D, PART_ROW = D + 8;
+constexpr int STEP = KEY_WARPS * BLOCK_N, TILE = STEP * D;
+constexpr int PART_ROW = D + 8, UPPER = D / 2 + 4;
 
 // One chunk of a row of O, and the row's log2 of the sum of exponentials, from `count` parts.
 template <class M, class L, class O>
@@ -21,9 +23,8 @@ __device__ __forceinline__ float merge(float (&o)[8], int count, M m_of, L l_of,
     for (int i = 0; i < count; i++) m = fmaxf(m, m_of(i));
     for (int i = 0; i < count; i++) {
         const float weight = ptx::ex2(m_of(i) - m);
-        const float4* part = (const float4*)o_of(i);
-        const float4 low = part[0], high = part[1];
-        const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        const float4 lower = *(const float4*)o_of(i, 0), upper = *(const float4*)o_of(i, 1);
+        const float x[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
         l += weight * l_of(i);
 #pragma unroll
         for (int j = 0; j < 8; j++) o[j] += weight * x[j];
@@ -46,7 +47,8 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
          long long k_batch, long long k_head, long long k_row,
          long long v_batch, long long v_head, long long v_row,
          long long out_batch, long long out_head, long long out_row,
-         int S_q, int S_k, int H, int group, float scale_log2, int causal, int longest_first, int B, int splits,
+         int S_q, int S_k, int H, int group, float scale_log2, int causal,
+         int longest_first, int B, int splits,
          float* parts, float* part_lse) {  // if splits > 1: [splits, B, H, S_q, D]; [splits, B, H, S_q], log2
     extern __shared__ __align__(128) half smem[];
     __shared__ float m_smem[KEY_WARPS][BLOCK_M], l_smem[KEY_WARPS][BLOCK_M];
@@ -69,7 +71,8 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         const int b = PERSISTENT ? number / H % B : longest_first ? blockIdx.y : blockIdx.z;
         const int z = PERSISTENT ? number / H / B : longest_first ? blockIdx.z : blockIdx.x;
         const int split = splits == 1 ? 0 : z % splits, rank = splits == 1 ? z : z / splits;
-        const int first_row = (longest_first ? row_tiles - 1 - rank : rank) * BLOCK_M, warp_row = first_row + my_row;
+        const int first_row = (longest_first ? row_tiles - 1 - rank : rank) * BLOCK_M;
+        const int warp_row = first_row + my_row;
         const int warp_sees = keys_seen(warp_row + WARP_ROWS - 1), top_row_sees = keys_seen(warp_row);
         const int steps = (keys_seen(min(first_row + BLOCK_M, S_q) - 1) + STEP - 1) / STEP;
         const int first_step = splits == 1 ? 0 : steps * split / splits;
@@ -138,11 +141,12 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             const int row = my_row + 8 * r + lane / 4;
             const float total = quad_sum(l[r]);
             if (lane % 4 == 0) m_smem[key_warp][row] = m[r], l_smem[key_warp][row] = total;
-            float* o_row = o_smem + (key_warp * BLOCK_M + row) * PART_ROW + lane % 4 * 2;
+            float* o_row = o_smem + (key_warp * BLOCK_M + row) * PART_ROW;
+            o_row += lane % 4 / 2 * UPPER + lane % 2 * 2;
 #pragma unroll
             for (int d = 0; d < D / 8; d++) {
                 const float* pair = &o_rmem[r / 2][d][r % 2 * 2];
-                *(float2*)(o_row + 8 * d) = make_float2(pair[0], pair[1]);
+                *(float2*)(o_row + 4 * d) = make_float2(pair[0], pair[1]);
             }
         }
         __syncthreads();  // the parts are whole before threads merge what others wrote
@@ -153,7 +157,9 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             float o[8] = {};
             const float lse_log2 = merge(
                 o, KEY_WARPS, [&](int i) { return m_smem[i][row]; }, [&](int i) { return l_smem[i][row]; },
-                [&](int i) { return o_smem + (i * BLOCK_M + row) * PART_ROW + chunk; });
+                [&](int i, int half) {
+                    return o_smem + (i * BLOCK_M + row) * PART_ROW + half * UPPER + chunk / 2;
+                });
             if (splits == 1) {
                 store_half(out + b * out_batch + h * out_head + (first_row + row) * out_row + chunk, o);
                 if (lse && chunk == 0) lse[tile_index + row] = lse_log2 * LN2;
@@ -186,7 +192,7 @@ merge_splits(const float* parts, const float* part_lse,  // [splits, B, H, S_q, 
     const float lse_log2 = merge(
         o, splits, [&](int i) { return part_lse[i * rows + index]; },
         [&](int i) { return part_lse[i * rows + index] == -INFINITY ? 0.0f : 1.0f; },
-        [&](int i) { return parts + (i * rows + index) * D + chunk; });
+        [&](int i, int half) { return parts + (i * rows + index) * D + chunk + 4 * half; });
     store_half(out + b * out_batch + h * out_head + row * out_row + chunk, o);
     if (lse && chunk == 0) lse[index] = lse_log2 * LN2;
 }
