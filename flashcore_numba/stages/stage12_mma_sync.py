@@ -67,5 +67,6 @@ STAGE = Stage(
         "medium": "64 query rows a block, 16 a warp",
         "small": "32 query rows a block, 16 a warp: for short problems",
         "in_order": "causal blocks in the order of their rows, not longest first",
+        "mma_sync": "the largest of these tiles that fills the GPU",
     },
 )
