@@ -57,5 +57,4 @@ STAGE = Stage(
     returns_lse=True,
     variants=VARIANTS,
     default="5",
-    default="5",
 )
