@@ -148,7 +148,8 @@ def build_runtime(compiler: Compiler) -> Path:
     """The executor's own library, compiled once a compiler and version of the sources."""
     sources = sorted((HERE / "src").glob("*.cpp"))
     headers = [*sorted((HERE / "src").glob("*.h")), HERE / "shim/executor.h"]
-    flags = [*COMMON, *_processor_flags(), "-std=c++20", "-O2", "-ftree-vectorize", "-I", str(HERE / "src"), "-pthread"]
+    flags = [*COMMON, *_processor_flags(), "-std=c++20", "-O2", "-ftree-vectorize", "-pthread"]
+    flags += ["-I", str(HERE / "src")]
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
     target = cache_folder() / f"libflashcore-{key}.so"
     if not target.exists():
@@ -170,7 +171,8 @@ def build_kernels(
     Raises CompileError.
     """
     runtime = build_runtime(compiler)
-    flags = [*COMMON, *_processor_flags(), "-O1" if optimise else "-O0", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
+    flags = [*COMMON, *_processor_flags(), "-fvisibility=hidden", "-DFLASHCORE_CPU"]
+    flags.append("-O1" if optimise else "-O0")
     flags += [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     if compiler.family == "g++":
         flags += ["-fno-extern-tls-init"]  # shared memory has no constructor to look for
