@@ -122,7 +122,10 @@ def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
     if lse and not stage.returns_lse:
         return "does not return the LSE (return_lse=True)"
     if not problem.on_gpu:
-        return None if stage.language == "Numba" else f"is {stage.language} and needs arrays on a GPU"
+        from .executor import why_not_simulated
+
+        reason = why_not_simulated(stage.language)
+        return None if reason is None else f"cannot run on host arrays here ({reason})"
     capability = gpu.compute_capability(problem.q.device.id)
     if capability is not None and capability < stage.compute_capability:
         here, needed = (".".join(map(str, pair)) for pair in (capability, stage.compute_capability))

@@ -138,6 +138,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
     )
     resources.add_argument("--head-dim", type=int, default=64, help="64 by default")
+    resources.add_argument(
+        "--save",
+        action="store_true",
+        help="for those who change kernels: compile all CUDA C and write the table that a test holds",
+    )
     readme = add(
         "readme", _readme, "write the ladder's region of README.md from the recorded run", stages=None
     )
@@ -259,6 +264,20 @@ def _selected(args) -> list:
     return select(*args.stages)
 
 
+def _runnable(args) -> tuple[list, list[str]]:
+    """The selected stages that run here, and sentences, told on stderr, about those that do not."""
+    from flashcore_numba import gpu
+    from flashcore_numba.executor import simulated
+
+    stages = _selected(args)
+    if gpu.available():
+        return stages, []
+    able, not_run = simulated(stages)
+    for sentence in not_run:
+        print(f"flashcore {args.command}: {sentence}", file=sys.stderr)
+    return able, not_run
+
+
 def _stages(args) -> int:
     from rich.table import Table
 
@@ -313,11 +332,14 @@ def _check(args) -> int:
     from flashcore_numba.checks import check
     from flashcore_numba.checks.report import render
 
-    with _progress() as progress:
-        reports = check(_selected(args), progress=_parts(progress, "checking"))
-    if not _give_json(args, lambda: [report.as_dict() for report in reports]):
+    stages, not_run = _runnable(args)
+    reports = []
+    if stages:
+        with _progress() as progress:
+            reports = check(stages, progress=_parts(progress, "checking"))
+    if not _give_json(args, lambda: [report.as_dict() for report in reports]) and reports:
         render(reports, _console())
-    return 0 if all(report.passed for report in reports) else 1
+    return 0 if not not_run and all(report.passed for report in reports) else 1
 
 
 def _check_answer(args) -> int:
@@ -373,16 +395,21 @@ def _starter(args) -> int:
 
 
 def _mutants(args) -> int:
+    from flashcore_numba.checks.deletions import deletions
     from flashcore_numba.checks.library import MUTANTS
     from flashcore_numba.checks.mutation import kill
     from flashcore_numba.checks.report import render_kills
 
-    numbers = {stage.number for stage in _selected(args)}
+    stages, not_run = _runnable(args)
+    chosen = []
+    for stage in stages:
+        chosen += [mutant for mutant in MUTANTS if mutant.stage == stage.number]
+        chosen += deletions(stage)
     with _progress() as progress:
-        kills = kill([m for m in MUTANTS if m.stage in numbers], progress=_parts(progress, "mutants"))
-    if not _give_json(args, lambda: [item.as_dict() for item in kills]):
+        kills = kill(chosen, progress=_parts(progress, "mutants"))
+    if not _give_json(args, lambda: [item.as_dict() for item in kills]) and kills:
         render_kills(kills, _console())
-    return 1 if any(item.status == "survived" for item in kills) else 0
+    return 1 if not_run or any(item.status == "survived" for item in kills) else 0
 
 
 def _count(args) -> int:
@@ -390,14 +417,18 @@ def _count(args) -> int:
     from flashcore_numba.bench.entries import Run
     from flashcore_numba.bench.shapes import parse
     from flashcore_numba.bench.tables import moved_line
+    from flashcore_numba.executor import simulated
     from flashcore_numba.stages.find import find
 
     stage = find(args.stages)
     if args.variant is not None and args.variant not in stage.variants:
         accepted = ", ".join(stage.variants) or "none, this stage has no variants"
         raise ArgumentError(f"--variant {args.variant!r} of stage {stage.label}: accepted are {accepted}")
-    variant = args.variant or (stage.name if stage.name in stage.variants else None)
+    variant = args.variant or stage.default_variant
     shape = parse(args.shape)
+    if not (able := simulated([stage]))[0]:
+        print(f"flashcore count: {able[1][0]}", file=sys.stderr)
+        return 1
     with _progress() as progress:
         run = Run(stage, variant)
         progress.step(f"counting {run.label} at {shape}{', causal' if args.causal else ''}")
@@ -437,6 +468,7 @@ def _compare_on_gpu(args, stages, shapes) -> int:
     from flashcore_numba.bench.entries import runs
     from flashcore_numba.bench.shapes import parse
     from flashcore_numba.bench.tables import clocks_seen, counted_table
+    from flashcore_numba.executor import simulated
 
     with _progress() as progress:
         record = compare(stages, shapes, args.rounds or ROUNDS, progress)
@@ -444,7 +476,8 @@ def _compare_on_gpu(args, stages, shapes) -> int:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)
             picture.draw(record, record["shapes"][0], args.save / "ladder.png", file)
-        counted = count_all(runs(stages), parse(COUNT_SHAPE), progress, args.causal)
+        able, not_run = simulated(stages)
+        counted = count_all(runs(able), parse(COUNT_SHAPE), progress, args.causal)
     console = _console(to_stderr=args.json == "-")
     for shape in record["shapes"]:
         _print_times(console, record, shape)
@@ -452,6 +485,8 @@ def _compare_on_gpu(args, stages, shapes) -> int:
     console.print()
     rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
     console.print(counted_table(rows, _counted_at(args), console.width))
+    for sentence in not_run:
+        console.print(sentence, markup=False, soft_wrap=True)
     if args.save:
         console.print(f"Saved {file} and {args.save / 'ladder.png'}", markup=False, soft_wrap=True)
     _give_json(args, lambda: record)
@@ -475,7 +510,7 @@ def _compare_without_gpu(args, stages, shapes, why_not) -> int:
         )
         for record, shape in result.recorded:
             _print_times(console, record, shape)
-        for sentence in result.not_recorded:
+        for sentence in result.not_recorded + result.not_run:
             console.print(sentence, markup=False, soft_wrap=True)
     return 0 if result.right else 1
 
@@ -499,7 +534,7 @@ def _resources(args) -> int:
 
     from flashcore_numba import gpu
     from flashcore_numba.bench.entries import runs
-    from flashcore_numba.bench.registers import registers
+    from flashcore_numba.bench.registers import examples, registers
     from flashcore_numba.bench.tables import SMALL
     from flashcore_numba.compiler import supported_capabilities
     from flashcore_numba.compiler import why_not as compiler_missing
@@ -515,13 +550,15 @@ def _resources(args) -> int:
             f"--cc {'.'.join(map(str, args.cc))}: this CUDA compiler accepts "
             + ", ".join(f"{major}.{minor}" for major, minor in served)
         )
+    if args.save:
+        return _save_resources(args)
     capability = args.cc or gpu.compute_capability() or (9, 0)
     chosen = [run for run in runs(_selected(args)) if args.head_dim in run.stage.head_dims]
     found = {}
     with _progress() as progress:
         for run in chosen:
             progress.step(f"compiling {run.label}")
-            found[run.label] = registers(run, args.head_dim, capability)
+            found[run.label] = registers(run, examples(run.stage, args.head_dim), capability)
     if _give_json(
         args, lambda: {"compute_capability": list(capability), "head_dim": args.head_dim, "kernels": found}
     ):
@@ -545,6 +582,19 @@ def _resources(args) -> int:
         for kernel in kernels or []:
             table.add_row(label, *("?" if kernel[field] is None else str(kernel[field]) for field in columns))
     console.print(table)
+    return 0
+
+
+def _save_resources(args) -> int:
+    from flashcore_numba.bench import resource_table
+    from flashcore_numba.stages import LADDER
+
+    if args.cc or args.stages:
+        raise ArgumentError("--save: writes the whole table, for every GPU, so nothing else goes with it")
+    with _progress() as progress:
+        path = resource_table.save(LADDER, _parts(progress, "compiling"))
+    if not _give_json(args, resource_table.read):
+        print(f"wrote {path}")
     return 0
 
 

@@ -1,7 +1,6 @@
-"""Compiles Numba kernels without a GPU and reads what the assembler says of them."""
+"""Compiles kernels, Numba's and CUDA C, without a GPU and reads what the assembler says of them."""
 
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +19,13 @@ from numba.cuda.np import numpy_support
 from numba.cuda.types import Array
 from numba.cuda.typing.typeof import Purpose, typeof
 
+from cuda_reference import Source
+from cuda_reference.compile import compile as compile_cuda
+from cuda_reference.compile import parse_log
+
 __all__ = ["CompiledKernel", "Compiler", "CompilerMissingError", "supported_capabilities", "why_not"]
+
+EXAMPLE_SM_COUNT = 132  # of an H200: what a launcher that fills a GPU goes by where there is none
 
 
 class CompilerMissingError(RuntimeError):
@@ -45,9 +50,10 @@ def supported_capabilities() -> list[tuple[int, int]]:
 class CompiledKernel:
     """One kernel compiled for one set of argument types. Sizes are bytes, None where no assembler was found.
 
-    registers: per thread. spill_bytes: stores plus loads that the spills of one thread cost, counted once
-    each in the code. stack_bytes: local memory a thread, which holds spills and local arrays. shared_bytes:
-    per block, static plus the dynamic ones of the launch.
+    name: of a CUDA C kernel with its defines. ptx: empty for CUDA C, which NVRTC takes to machine code at
+    once. registers: per thread. spill_bytes: stores plus loads that the spills of one thread cost, counted
+    once each in the code. stack_bytes: local memory a thread, which holds spills and local arrays.
+    shared_bytes: per block, static plus the dynamic ones of the launch. warnings: the assembler's.
     """
 
     name: str
@@ -57,6 +63,7 @@ class CompiledKernel:
     stack_bytes: int | None = None
     shared_bytes: int | None = None
     log: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class Compiler:
@@ -69,22 +76,41 @@ class Compiler:
     Raises CompilerMissingError.
     """
 
+    sm_count = EXAMPLE_SM_COUNT
+
     def __init__(self, compute_capability: tuple[int, int] = (9, 0)) -> None:
         reason = why_not()
         if reason:
             raise CompilerMissingError(reason)
-        self.compute_capability = tuple(compute_capability)
+        self.compute_capability = compute_capability
         self.kernels: list[CompiledKernel] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
-        compiled = _compile(kernel, tuple(_type(a) for a in args), self.compute_capability)
+        if isinstance(kernel, Source):
+            compiled = _compile_cuda(kernel, self.compute_capability)
+        else:
+            compiled = _compile(kernel, tuple(_type(a) for a in args), self.compute_capability)
         if compiled.shared_bytes is not None:
             compiled = replace(compiled, shared_bytes=compiled.shared_bytes + shared_bytes)
         if compiled not in self.kernels:
             self.kernels.append(compiled)
+
+
+def _compile_cuda(kernel: Source, capability: tuple[int, int]) -> CompiledKernel:
+    found = compile_cuda(kernel, capability)
+    return CompiledKernel(
+        kernel.label,
+        "",
+        found.registers,
+        found.spill_bytes,
+        found.stack_bytes,
+        found.shared_bytes,
+        found.log,
+        found.warnings,
+    )
 
 
 def _type(value: Any) -> Any:
@@ -102,7 +128,8 @@ def _compile(kernel: Any, argument_types: tuple, capability: tuple[int, int]) ->
         compiled = _Kernel(kernel.py_func, argument_types, **kernel.targetoptions)
         ptx = compiled.library.get_asm_str(cc=target)
         log = _assemble(compiled.library, kernel.targetoptions, target, ptx)
-    return CompiledKernel(kernel.py_func.__name__, ptx, **_resources(log), log=log)
+    sizes: dict[str, Any] = next(iter(parse_log(log).values()), {})
+    return CompiledKernel(kernel.py_func.__name__, ptx, **sizes, log=log)
 
 
 @contextmanager
@@ -170,17 +197,3 @@ def _ptxas(ptx: str, arch: str, max_registers: int | None) -> str:
         if max_registers:
             command.append(f"--maxrregcount={max_registers}")
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr
-
-
-def _resources(log: str) -> dict[str, int]:
-    used = re.search(r"Used (\d+) registers(.*)", log)
-    memory = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    if used is None or memory is None:
-        return {}
-    shared = re.search(r"(\d+) bytes smem", used[2])
-    return {
-        "registers": int(used[1]),
-        "spill_bytes": int(memory[2]) + int(memory[3]),
-        "stack_bytes": int(memory[1]),
-        "shared_bytes": int(shared[1]) if shared else 0,
-    }

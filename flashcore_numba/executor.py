@@ -1,10 +1,13 @@
 """Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
 
-An executor has `empty(shape, dtype)`, scratch memory for a stage, and `launch(kernel, grid, block, *args,
-shared_bytes=0)`. `Problem` arrays go in as they are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`.
+An executor has `empty(shape, dtype)`, scratch memory for a stage, `launch(kernel, grid, block, *args,
+shared_bytes=0)`, and `sm_count`, the multiprocessors that a grid should fill. `Problem` arrays go in as they
+are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`:
+then numbers are NumPy scalars of the parameters' types.
 """
 
 import warnings
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
@@ -15,24 +18,49 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.cudadrv import driver
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from .compiler import CompiledKernel, Compiler
+from cuda_reference import Source, load
+
+from .compiler import EXAMPLE_SM_COUNT, CompiledKernel, Compiler
+from .cpu_launch import run_on_cpu
 from .problem import UnsupportedError
 from .simulator import scratch, simulate
 
-__all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator"]
+__all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator", "simulated", "why_not_simulated"]
 
 DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
+
+
+def why_not_simulated(language: str) -> str | None:
+    """Why `Simulator` cannot run stages of this language here, in one sentence; None when it can."""
+    if language == "Numba":
+        return None
+    from cuda_reference.cpu import why_not
+
+    return why_not()
+
+
+def simulated(stages: Iterable[Any]) -> tuple[list[Any], list[str]]:
+    """The stages that `Simulator` can run here, and a sentence for each reason why the others cannot."""
+    able: list[Any] = []
+    missing: dict[str, list[str]] = {}
+    for stage in stages:
+        reason = why_not_simulated(stage.language)
+        if reason is None:
+            able.append(stage)
+        else:
+            missing.setdefault(reason, []).append(stage.label)
+    return able, [f"{', '.join(labels)}: not run, {reason}" for reason, labels in missing.items()]
 
 
 class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls.
+    calls. CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:
+        self.sm_count, self.options = sm_count, options
         self.launches: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -40,6 +68,9 @@ class Simulator:
         return scratch(shape, dtype)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        if isinstance(kernel, Source):
+            self.launches.append(run_on_cpu(kernel, grid, block, args, shared_bytes, self.options))
+            return
         result = simulate(kernel, grid, block, *args, shared_bytes=shared_bytes, **self.options)
         self.launches.append(result)
 
@@ -59,6 +90,12 @@ class Gpu:
     def __init__(self, stream: Any = None) -> None:
         self.stream = stream
 
+    @property
+    def sm_count(self) -> int:
+        import cupy
+
+        return cupy.cuda.Device().attributes["MultiProcessorCount"]
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Scratch memory of CuPy's pool, uninitialised; freeing it is ordered with the stream."""
         import cupy
@@ -70,6 +107,8 @@ class Gpu:
         """Queue `kernel`; raises UnsupportedError when a block may not have that much shared memory."""
         import cupy
 
+        if isinstance(kernel, Source):
+            return self._launch_cuda(kernel, grid, block, args, shared_bytes)
         device = cupy.cuda.Device().id
         stream = self.stream if self.stream is not None else cupy.cuda.get_current_stream()
         places = [_place(a) if isinstance(a, cupy.ndarray) else (a, None) for a in args]
@@ -83,6 +122,16 @@ class Gpu:
                     f"this GPU has room for {room}"
                 )
         _configured(kernel, grid, block, stream.ptr, device, shared_bytes)(*values)
+        return None
+
+    def _launch_cuda(self, kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
+        from cuda_reference.gpu import SharedMemoryError
+
+        with nullcontext() if self.stream is None else self.stream:
+            try:
+                load(kernel)(grid, block, args, shared_mem=shared_bytes)
+            except SharedMemoryError as error:
+                raise UnsupportedError(str(error)) from None
 
 
 def _place(array: Any) -> tuple[Any, Any]:

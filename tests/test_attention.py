@@ -112,7 +112,6 @@ LIMITS = {
         ["grouped queries", "4 query heads over 2 K/V heads"],
     ),
     "lse": ({"returns_lse": False}, PROBLEM, True, ["LSE", "return_lse=True"]),
-    "language": ({"language": "CUDA C"}, PROBLEM, False, ["CUDA C", "GPU"]),
 }
 
 

@@ -283,6 +283,24 @@ def test_resources_lists_every_kernel(capsys, wide):
     assert "sm_80" in capsys.readouterr().out
 
 
+def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
+    from flashcore_numba import stages
+    from flashcore_numba.bench import resource_table
+
+    first = next(stage for stage in LADDER if stage.language == "CUDA C")
+    monkeypatch.setattr(stages, "LADDER", (LADDER[0], first))
+    monkeypatch.setattr(resource_table, "recorded_dir", lambda: tmp_path)
+    assert cli.main(["resources", "--save"]) == 0
+    assert "resources.json" in capsys.readouterr().out
+    table = resource_table.read()
+    assert list(table["kernels"]) == [f"{first.label}, D = 64, sm_{cc}" for cc in (80, 89, 90)]
+    for item in resource_table.items([first]):
+        recorded = table["kernels"][resource_table.name(item)]
+        assert resource_table.differences(item, recorded, resource_table.compiled(*item)) == []
+    assert cli.main(["resources", "7", "--save"]) == 2
+    assert "--save" in capsys.readouterr().err
+
+
 def test_readme_writes_then_agrees(tmp_path, capsys, monkeypatch):
     from flashcore_numba.bench import artifact
 

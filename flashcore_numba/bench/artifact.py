@@ -31,6 +31,7 @@ from .limits import share_of_limit
 from .stats import FIELDS
 
 __all__ = [
+    "RESOURCES",
     "SCHEMA",
     "ArtifactError",
     "derive",
@@ -44,6 +45,7 @@ __all__ = [
     "validate",
 ]
 
+RESOURCES = "resources.json"  # beside the artifacts, and none of them: see resource_table
 SCHEMA = 1
 
 
@@ -112,7 +114,8 @@ def recorded_dir() -> Path:
 
 def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
     """The recorded runs, the newest first. Raises ArtifactError when one of them is damaged."""
-    found = [(path, load(path)) for path in sorted((folder or recorded_dir()).glob("*.json"))]
+    paths = sorted((folder or recorded_dir()).glob("*.json"))
+    found = [(path, load(path)) for path in paths if path.name != RESOURCES]
     return sorted(found, key=lambda pair: pair[1]["date"], reverse=True)
 
 

@@ -14,7 +14,7 @@ from . import artifact, environment, peers
 from .entries import StageEntry, runs
 from .limits import Device, limits_us
 from .progress import Progress
-from .registers import registers
+from .registers import like, registers
 from .sensors import Sensors
 from .shapes import Shape
 from .stats import summary
@@ -142,5 +142,5 @@ def _result(entry, samples, truth, capability):
         "gpu_us": summary(samples.gpu_us),
         "caller_us": summary(samples.caller_us) if samples.caller_us else None,
         "error": truth.judge(entry.outputs()),
-        "resources": registers(run, entry.problem.head_dim, capability) if run else None,
+        "resources": registers(run, like(run.stage, entry.problem), capability) if run else None,
     }

@@ -105,10 +105,9 @@ def count(run: Run, shape: Shape, causal: bool = False, rng: np.random.Generator
 
 
 def count_all(chosen: list[Run], shape: Shape, progress: Progress, causal: bool = False) -> list[Counted]:
-    """Count each run that the simulator runs, saying which."""
+    """Count each run on the simulator, saying which."""
     found = []
-    numba = [run for run in chosen if run.stage.language == "Numba"]
-    for k, run in enumerate(numba):
-        progress.count(f"counting on the simulator at {shape}", k + 1, len(numba), run.label)
+    for k, run in enumerate(chosen):
+        progress.count(f"counting on the simulator at {shape}", k + 1, len(chosen), run.label)
         found.append(count(run, shape, causal))
     return found

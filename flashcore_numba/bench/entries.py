@@ -18,11 +18,14 @@ class Run:
     @property
     def is_default(self) -> bool:
         """Whether this is what the stage runs when no variant is named."""
-        return self.variant in (None, self.stage.name)
+        return self.variant in (None, self.stage.default_variant)
 
     @property
     def label(self) -> str:
-        return self.stage.label if self.is_default else f"{self.stage.number:02d} {self.variant}"
+        if self.is_default:
+            return self.stage.label
+        variant = str(self.variant)  # a number needs the stage's name beside it
+        return f"{self.stage.label} {variant}" if variant.isdigit() else f"{self.stage.number:02d} {variant}"
 
     @property
     def unit(self) -> str:
@@ -116,6 +119,7 @@ class KeepScratch:
 
     def __init__(self, executor):
         self.executor, self.arrays, self.used = executor, [], 0
+        self.sm_count = executor.sm_count
 
     def start(self):
         self.used = 0

@@ -1,31 +1,61 @@
 """What the compiler gave each kernel of a stage: registers, spills, stack, shared memory."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from flashcore_numba.problem import Problem
+from flashcore_numba.stages import Stage
 
 from .entries import Run
 
-__all__ = ["registers"]
+__all__ = ["examples", "like", "registers"]
+
+SHAPES = ((1, 1, 64), (1, 8, 512), (4, 16, 4096))  # B, H, S of which a launcher may choose different kernels
 
 
-def registers(run: Run, head_dim: int, compute_capability: tuple[int, int]) -> list[dict[str, Any]] | None:
-    """One dictionary a kernel of the run; bytes are a thread's (spill, stack) or a block's (shared).
+def _stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
+    """A problem of this shape whose elements nobody reads, so that its memory is never touched."""
+    array = np.empty((batch, heads, seq, head_dim), np.float16)
+    return Problem(array, array, array, causal=causal)
 
-    Compiles for the given GPU without needing one. None for a stage whose kernels Numba does not compile,
-    and where the CUDA compiler's libraries are not installed.
+
+def examples(stage: Stage, head_dim: int) -> list[Problem]:
+    """Problems that between them make a stage launch every kernel that it has for a head dimension."""
+    if stage.language == "Numba":
+        return [_stand_in(1, 1, 64, head_dim)]
+    masks = (False, True) if stage.causal else (False,)
+    return [_stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in masks]
+
+
+def like(stage: Stage, problem: Problem) -> list[Problem]:
+    """Problems on the host for which a stage launches the kernels that it launches for this one."""
+    p = problem
+    if stage.language == "Numba":
+        return examples(stage, p.head_dim)
+    return [_stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
+
+
+def registers(
+    run: Run, problems: Iterable[Problem], compute_capability: tuple[int, int]
+) -> list[dict[str, Any]] | None:
+    """One dictionary a kernel that the run launches for `problems`; bytes are a thread's (spill, stack) or a
+    block's (shared).
+
+    Compiles for the given GPU without needing one. None for a stage that needs a newer one, and where the
+    CUDA compiler's libraries are not installed.
     """
-    from flashcore_numba import compiler as numba_compiler
+    from flashcore_numba import compiler as kernel_compiler
 
-    if run.stage.language != "Numba" or numba_compiler.why_not():
+    if compute_capability < run.stage.compute_capability or kernel_compiler.why_not():
         return None
     from flashcore_numba.executor import Compiler
 
     compiler = Compiler(compute_capability=compute_capability)
-    q, k, v = (np.zeros((1, 1, 64, head_dim), np.float16) for _ in range(3))
-    run.stage.launch(Problem(q, k, v), np.zeros_like(q), compiler, variant=run.variant)
+    for problem in problems:
+        lse = np.empty(problem.q.shape[:3], np.float32) if run.stage.returns_lse else None
+        run.stage.launch(problem, np.empty_like(problem.q), compiler, lse=lse, variant=run.variant)
     return [
         {
             "kernel": kernel.name,
@@ -33,6 +63,7 @@ def registers(run: Run, head_dim: int, compute_capability: tuple[int, int]) -> l
             "spill_bytes": kernel.spill_bytes,
             "stack_bytes": kernel.stack_bytes,
             "shared_bytes": kernel.shared_bytes,
+            "warnings": list(kernel.warnings),
         }
         for kernel in compiler.kernels
     ]

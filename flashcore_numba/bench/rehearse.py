@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from flashcore_numba.checks import CheckReport, check
+from flashcore_numba.executor import simulated
 from flashcore_numba.stages import Stage
 
 from . import artifact
@@ -20,12 +21,14 @@ __all__ = ["Rehearsal", "rehearse"]
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """reports: of the checks. counted: one a run. recorded: (artifact, shape with the chosen entries)."""
+    """reports: of the checks. counted: one a run. recorded: (artifact, shape with the chosen entries).
+    not_run: sentences about stages that this machine cannot check."""
 
     reports: list[CheckReport]
     counted: list[Counted]
     recorded: list[tuple[dict[str, Any], dict[str, Any]]]
     not_recorded: list[str]
+    not_run: list[str]
 
     @property
     def right(self) -> bool:
@@ -69,6 +72,7 @@ class Rehearsal:
             "counted": [counted.as_dict() for counted in self.counted],
             "recorded": [{**record, "shapes": [shape]} for record, shape in self.recorded],
             "not_recorded": self.not_recorded,
+            "not_run": self.not_run,
         }
 
 
@@ -79,21 +83,25 @@ def rehearse(
 
     The mask is on while counting where it is on for every shape.
     """
+    able, not_run = simulated(stages)
     stages_of_runs = runs(stages)
     records = [_find(shape, causal, {run.label for run in stages_of_runs}) for shape, causal in shapes]
-    reports = check(
-        stages,
-        backend="simulator",
-        progress=lambda done, total, label: progress.count("checking on the simulator", done, total, label),
-    )
-    counted = count_all(stages_of_runs, count_shape, progress, causal=all(causal for _, causal in shapes))
+    what = "checking on the simulator"
+    reports = []
+    if able:  # no stage would mean all
+        reports = check(
+            able,
+            backend="simulator",
+            progress=lambda done, total, label: progress.count(what, done, total, label),
+        )
+    counted = count_all(runs(able), count_shape, progress, causal=all(causal for _, causal in shapes))
     missing = [
         f"No times are recorded for {shape}{', causal' if causal else ''}. On a GPU they are measured by "
         f"`flashcore compare --shape {shape}{' --causal' if causal else ''}`."
         for (shape, causal), record in zip(shapes, records, strict=True)
         if record is None
     ]
-    return Rehearsal(reports, counted, [record for record in records if record], missing)
+    return Rehearsal(reports, counted, [record for record in records if record], missing, not_run)
 
 
 def _find(shape: Shape, causal: bool, labels: set[str]) -> tuple[dict[str, Any], dict[str, Any]] | None:

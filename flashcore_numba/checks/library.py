@@ -1,5 +1,6 @@
 """The mutants: what learners really write, as edits of the real stages."""
 
+from .cuda_library import CUDA_MUTANTS
 from .mutation import Edit, Mutant
 
 __all__ = ["MUTANTS"]
@@ -394,4 +395,7 @@ STAGE_06 = (
     ),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*STAGE_01, *STAGE_02, *STAGE_03, *STAGE_04, *STAGE_05, *STAGE_06)
+MUTANTS: tuple[Mutant, ...] = (
+    *(*STAGE_01, *STAGE_02, *STAGE_03, *STAGE_04, *STAGE_05, *STAGE_06),
+    *CUDA_MUTANTS,
+)

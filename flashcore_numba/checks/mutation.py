@@ -12,6 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cuda_reference
+from cuda_reference import Source
+
 from .. import stages as stages_package
 from ..stages import Stage
 from . import pool
@@ -35,7 +38,8 @@ class MutationError(RuntimeError):
 class Edit:
     """Replace `old`, which must occur exactly once, by `new`.
 
-    file: a module of `stages/`, "common" for example; None is the file that defines the stage.
+    file: a module of `stages/`, "common" for example, or a file of `cuda_reference/` or its `include/`,
+    "stage12_mma_sync.cu" for example; None is the module that defines the stage.
     """
 
     old: str
@@ -112,18 +116,22 @@ def sources(number: int) -> tuple[dict[str, str], str]:
 def imported(texts: Mapping[str, str], main: str) -> Iterator[Stage]:
     """The `STAGE` of module `main`, from files with these texts that exist while the context is open.
 
-    Modules in `texts` import each other; what else they import relatively comes from the package. Raises
+    Modules in `texts` import each other; what else they import relatively comes from the package. A name with
+    the ending of CUDA C, `.cu` or `.cuh`, is a file that takes the place of that of `cuda_reference`. Raises
     MutationError, from the exception itself, when `main` does not import.
     """
     package = f"flashcore_copy_{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="flashcore-copy-") as folder:
         for name, text in texts.items():
-            (Path(folder) / f"{name}.py").write_text(absolute_imports(text, texts))
+            if _is_cuda(name):
+                (Path(folder) / name).write_text(text)
+            else:
+                (Path(folder) / f"{name}.py").write_text(absolute_imports(text, texts))
         module = ModuleType(package)
         module.__path__ = [folder]
         sys.modules[package] = module
         try:
-            yield _stage_of(package, main)
+            yield _with_copies(_stage_of(package, main), Path(folder))
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == package]:
                 del sys.modules[name]
@@ -136,21 +144,61 @@ def _stage_of(package: str, main: str) -> Stage:
         raise MutationError(f"{main}: the edited file does not import: {error}") from error
 
 
+class _Copies:
+    """An executor that launches CUDA C kernels from the copies of their files in `folder`, if any."""
+
+    def __init__(self, executor: Any, folder: Path) -> None:
+        self.executor, self.folder = executor, folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+        if isinstance(kernel, Source) and (copy := self.folder / kernel.path.name).exists():
+            kernel = replace(kernel, path=copy)
+        self.executor.launch(kernel, *args, **options)
+
+
+def _with_copies(stage: Stage, folder: Path) -> Stage:
+    if not any(_is_cuda(path.name) for path in folder.iterdir()):
+        return stage
+
+    def launch(problem: Any, out: Any, executor: Any, **options: Any) -> None:
+        stage.launch(problem, out, _Copies(executor, folder), **options)
+
+    return replace(stage, launch=launch)
+
+
+def _is_cuda(name: str) -> bool:
+    return name.endswith((".cu", ".cuh"))
+
+
 def _edited(mutant: Mutant) -> tuple[dict[str, str], str]:
     texts, main = sources(mutant.stage)
     for edit in mutant.edits:
         file = edit.file or main
+        if _is_cuda(file):  # a header is found beside the kernel that includes it
+            for path in cuda_reference.FOLDER.glob(f"stage{mutant.stage:02d}_*.cu"):
+                texts.setdefault(path.name, path.read_text())
         if file not in texts:
-            if not (STAGES / f"{file}.py").exists():
-                raise MutationError(f"{mutant.label}: there is no {file}.py among the stages")
-            texts[file] = (STAGES / f"{file}.py").read_text()
+            texts[file] = _source(file, mutant)
         count = texts[file].count(edit.old)
         if count != 1:
             raise MutationError(
-                f"{mutant.label}: this text occurs {count} times in {file}.py, not once:\n{edit.old}"
+                f"{mutant.label}: this text occurs {count} times in {file}, not once:\n{edit.old}"
             )
         texts[file] = texts[file].replace(edit.old, edit.new)
     return texts, main
+
+
+def _source(file: str, mutant: Mutant) -> str:
+    """The text of a file that an edit names."""
+    folders = (cuda_reference.FOLDER, cuda_reference.INCLUDE)
+    paths = [folder / file for folder in folders] if _is_cuda(file) else [STAGES / f"{file}.py"]
+    for path in paths:
+        if path.exists():
+            return path.read_text()
+    raise MutationError(f"{mutant.label}: there is no {paths[0].name} among the stages")
 
 
 def absolute_imports(text: str, copied: Container[str] = ()) -> str:
@@ -193,13 +241,15 @@ def _check_edits(mutants: Sequence[Mutant]) -> None:
         raise MutationError("\n".join(misfits))
 
 
-def kill_one(mutant: Mutant, backend: str = "simulator") -> Kill:
-    """The fate of one mutant."""
+def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | None = None) -> Kill:
+    """The fate of one mutant; `names`: in only these cases and properties of the check."""
     fate = Kill(mutant.stage, mutant.name, mutant.mistake, backend, "survived", expected=mutant.expected)
     if backend == "gpu" and not mutant.on_gpu:
         return replace(fate, status=NOT_VISIBLE, message="run it on the simulator, which reports it")
     with loaded(mutant) as stage:
-        report = check_stage(stage, mutant.variant, backend=backend, seed=SEED, stop_at_first=True)
+        report = check_stage(
+            stage, mutant.variant, backend=backend, seed=SEED, names=names, stop_at_first=True
+        )
     fate = replace(fate, seconds=report.seconds)
     if report.passed:
         return fate

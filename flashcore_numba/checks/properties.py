@@ -26,6 +26,7 @@ class Property:
     holds: Callable[[Run, np.random.Generator], float]
     causal: bool = False  # needs the causal mask
     simulator_only: bool = False
+    cuda_only: bool = False  # of what only stages in CUDA C do
 
 
 def properties(stage: Stage, backend: str) -> list[Property]:
@@ -33,7 +34,9 @@ def properties(stage: Stage, backend: str) -> list[Property]:
     return [
         item
         for item in PROPERTIES
-        if (stage.causal or not item.causal) and (backend == "simulator" or not item.simulator_only)
+        if (stage.causal or not item.causal)
+        and (backend == "simulator" or not item.simulator_only)
+        and (stage.language == "CUDA C" or not item.cuda_only)
     ]
 
 
@@ -199,6 +202,17 @@ def any_schedule(run: Run, rng: np.random.Generator) -> float:
     return margin
 
 
+def any_gpu(run: Run, rng: np.random.Generator) -> float:
+    """A launcher may divide the work by the size of the GPU, which must not show in the answer."""
+    x = normal(rng, 2, 2, 70, 150, 64, causal=True)
+    plain, allowed = run(x).out, _allowed(x)
+    margin = math.inf
+    for sm_count in (1, 3):
+        answer = run(x, sm_count=sm_count).out
+        margin = min(margin, _same(f"on a GPU of {sm_count} multiprocessors", plain, answer, allowed))
+    return margin
+
+
 PROPERTIES = (
     Property("a row that sees no key is zero", no_key, causal=True),
     Property("one key returns its value exactly", one_key),
@@ -209,4 +223,7 @@ PROPERTIES = (
     Property("causal: keys put before do not move the mask", tile_start_causal, causal=True),
     Property("a factor moves between q and scale", scale_moves_into_q),
     Property("every schedule of warps gives the same answer", any_schedule, causal=True, simulator_only=True),
+    Property(
+        "every size of GPU gives the same answer", any_gpu, causal=True, simulator_only=True, cuda_only=True
+    ),
 )

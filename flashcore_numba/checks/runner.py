@@ -32,6 +32,7 @@ KINDS = {
     "race": "two threads touch one address without a barrier between",
     "barrier": "threads of a block wait at different barriers, or not at all",
     "memory": "an index out of bounds, a read of memory never written, a misaligned 128-bit access",
+    "copy": "what an asynchronous copy or product works on is used without the wait or fence for it",
     "warp": "a warp collective names lanes that do not take part",
     "hang": "a loop that does not end",
     "simulator": "another report of the simulator",

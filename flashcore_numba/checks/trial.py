@@ -166,11 +166,16 @@ class Trial:
     variant: str | None = None
     backend: str = "simulator"
 
-    def __call__(self, inputs: Inputs, layout: str = "inside", order: str = "lockstep") -> Answer:
-        """Raises Failed for anything that is wrong whatever the numbers are."""
+    def __call__(
+        self, inputs: Inputs, layout: str = "inside", order: str = "lockstep", sm_count: int = 132
+    ) -> Answer:
+        """Raises Failed for anything that is wrong whatever the numbers are.
+
+        order and sm_count, how many multiprocessors a launcher is told of, are for the simulator.
+        """
         if self.backend == "gpu":
             return self._on_gpu(inputs, layout)
-        executor = Simulator(order=order, max_turns=MAX_TURNS)
+        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=False, sm_count=sm_count)
         return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
 
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
@@ -199,7 +204,9 @@ class Trial:
         }
         q, k, v = (windows[name].place(getattr(inputs, name)) for name in "qkv")
         out_window = window(inputs.q.shape, np.float16, nan)
-        lse_window = window(inputs.q.shape[:3], np.float32, GUARD[np.dtype(np.float32)])
+        lse_layout = layout if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
+        lse_guard = GUARD[np.dtype(np.float32)]
+        lse_window = _Window(inputs.q.shape[:3], np.float32, lse_layout, lse_guard, to_device, to_host)
         out = out_window.place_unwritten()
         lse = lse_window.place_unwritten() if self.stage.returns_lse else None
 
@@ -224,7 +231,8 @@ def family(kind: str) -> str:
     for family, words in (
         ("race", ("race",)),
         ("barrier", ("barrier",)),
-        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written")),
+        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
+        ("copy", ("missing wait", "missing fence")),
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),
         ("hang", ("endless", "turns", "deadlock")),

@@ -52,7 +52,7 @@ class Evidence:
         if variant is not None and variant not in found.variants:
             accepted = ", ".join(found.variants) or "none, this stage has no variants"
             raise ArgumentError(f"variant {variant!r} of stage {found.label}: accepted are {accepted}")
-        chosen = variant or (found.name if found.name in found.variants else None)
+        chosen = variant or found.default_variant
         return _counted(found.number, chosen, parse(shape), bool(causal))
 
     def count(

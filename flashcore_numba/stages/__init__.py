@@ -7,7 +7,17 @@ from .stage03_warp_reduction import STAGE as STAGE_03
 from .stage04_shared_tiles import STAGE as STAGE_04
 from .stage05_online_softmax import STAGE as STAGE_05
 from .stage06_register_tiles import STAGE as STAGE_06
+from .stage07_wmma_qk import STAGE as STAGE_07
+from .stage08_wmma_full import STAGE as STAGE_08
+from .stage09_async_copy import STAGE as STAGE_09
+from .stage10_pipeline import STAGE as STAGE_10
+from .stage11_warp_specialized import STAGE as STAGE_11
+from .stage12_mma_sync import STAGE as STAGE_12
+from .stage13_split_kv import STAGE as STAGE_13
 
 __all__ = ["LADDER", "Stage"]
 
-LADDER: tuple[Stage, ...] = (STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05, STAGE_06)
+LADDER: tuple[Stage, ...] = (
+    *(STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05, STAGE_06),
+    *(STAGE_07, STAGE_08, STAGE_09, STAGE_10, STAGE_11, STAGE_12, STAGE_13),
+)

@@ -12,9 +12,10 @@ class Stage:
 
     `launch(problem, out, executor, lse=None, variant=None)` runs the stage on a `Problem` and writes every
     element of `out` (float16 [B, H, S_q, D]) and, where the stage `returns_lse` and one is given, of `lse`
-    (float32 [B, H, S_q]). It asks the executor for scratch memory and launches, so the same function serves a
-    GPU, the simulator and the compiler. It does not validate: whoever holds a `Problem` need not check again,
-    and `flashcore_numba.attention.refuse` has compared the problem with the limits below.
+    (float32 [B, H, S_q]; C-contiguous for a stage in CUDA C). It asks the executor for scratch memory and
+    launches, so the same function serves a GPU, the simulator and the compiler. It does not validate: whoever
+    holds a `Problem` need not check again, and `flashcore_numba.attention.refuse` has compared the problem
+    with the limits below.
     """
 
     number: int
@@ -29,8 +30,14 @@ class Stage:
     grouped_queries: bool = False
     returns_lse: bool = False
     variants: Mapping[str, str] = field(default_factory=dict)  # name -> one sentence
+    default: str | None = None  # the variant that runs when none is named, unless it has the stage's name
 
     @property
     def label(self) -> str:
         """`05 online_softmax`: how tables and messages name the stage."""
         return f"{self.number:02d} {self.name}"
+
+    @property
+    def default_variant(self) -> str | None:
+        """The variant that runs when none is named; None where there are no variants."""
+        return self.default or (self.name if self.name in self.variants else None)

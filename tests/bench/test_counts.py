@@ -12,6 +12,8 @@ from flashcore_numba.bench.shapes import Shape, parse
 from flashcore_numba.problem import ArgumentError, UnsupportedError
 from flashcore_numba.stages import LADDER
 
+LANGUAGES = ("Numba", "CUDA C")
+
 
 def test_a_counted_run_is_right_and_moves_at_least_what_it_must(rng):
     counted = count(runs(LADDER[-1:])[-1], Shape(1, 2, 64, 64), causal=True, rng=rng)
@@ -44,13 +46,17 @@ def test_a_shape_that_a_stage_does_not_serve_is_refused():
         count(replace(run, stage=replace(run.stage, head_dims=(64,))), Shape(1, 1, 32, 128))
 
 
-def test_only_what_the_simulator_runs_is_counted():
-    stage = LADDER[0]
-    chosen = runs([stage, replace(stage, number=99, language="CUDA C")])
+def test_every_run_is_counted_by_name():
+    chosen = runs([next(stage for stage in LADDER if stage.language == language) for language in LANGUAGES])
     output = io.StringIO()
     counted = count_all(chosen, Shape(1, 1, 9, 64), Progress(Console(file=output)))
-    assert [item.run.label for item in counted] == [stage.label]
-    assert output.getvalue() == f"counting on the simulator at 1x1x9x64 1/1: {stage.label}\n"
+    labels = [item.run.label for item in counted]
+    assert labels == [run.label for run in chosen]
+    assert all(item.right and item.moved()["global_bytes"] > 0 for item in counted)
+    assert output.getvalue() == "".join(
+        f"counting on the simulator at 1x1x9x64 {k}/{len(labels)}: {label}\n"
+        for k, label in enumerate(labels, 1)
+    )
 
 
 def test_shapes_are_parsed():

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -36,7 +37,7 @@ def test_the_unit_follows_the_language():
 
 def test_scratch_is_the_same_in_every_launch_and_never_shared_within_one():
     class Executor:
-        made = 0
+        made, sm_count = 0, 132
 
         def empty(self, shape, dtype):
             self.made += 1
@@ -52,3 +53,14 @@ def test_scratch_is_the_same_in_every_launch_and_never_shared_within_one():
     assert rounds[0][0] is not rounds[0][1]
     for later in rounds[1:]:
         assert [a is b for a, b in zip(later, rounds[0], strict=True)] == [True, True]
+
+
+def test_every_stage_of_the_ladder_has_one_default_run():
+    """It is what `attention` runs, and the stage's own line in every table."""
+    for stage in LADDER:
+        assert [run.label for run in runs([stage]) if run.is_default] == [stage.label]
+
+
+def test_a_variant_with_a_number_is_named_with_its_stage():
+    stage = replace(_stage(10, "ring", ("1", "2")), default="2")
+    assert [run.label for run in runs([stage])] == ["10 ring 1", "10 ring"]

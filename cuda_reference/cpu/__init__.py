@@ -1,0 +1,302 @@
+"""Runs CUDA C kernels without a GPU: on NumPy arrays, a fiber a CUDA thread, every access to memory watched.
+
+    module = CpuModule("kernel.cu", defines={"D": 64}, schedule="random:7")
+    launch = module.kernel_name((blocks,), (threads,), (x, np.int32(n)), shared_mem=49152)
+    launch.problems, launch.lines(), launch.totals()
+
+What it executes, checks and counts, and what not, is said in README.md beside this file.
+"""
+
+import ctypes
+import math
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .arguments import Memory, Parameter, TensorMap, pack
+from .build import (
+    HERE,
+    INCLUDE,
+    CompileError,
+    CompilerMissingError,
+    build_kernels,
+    build_runtime,
+    find_compiler,
+)
+from .report import KINDS, ExecutionError, Launch, Places, Problem, Row, Site
+
+__all__ = [
+    "KINDS",
+    "CompileError",
+    "CompilerMissingError",
+    "CpuKernel",
+    "CpuModule",
+    "ExecutionError",
+    "Launch",
+    "Problem",
+    "Row",
+    "Site",
+    "SourceError",
+    "TensorMap",
+    "load",
+    "why_not",
+]
+
+MOST_THREADS, MOST_SHARED = 1024, 232448
+LOCK = threading.Lock()  # the runtime runs one launch at a time
+
+
+class SourceError(ValueError):
+    """A kernel source breaks a rule that the executor needs: the message names the rule and the line."""
+
+
+def why_not() -> str | None:
+    """Why kernels cannot be run on the CPU here, in one sentence that says what to do; None when they can."""
+    try:
+        find_compiler()
+    except CompilerMissingError as error:
+        return str(error)
+    return None
+
+
+def load(
+    path: str | Path, kernel: str, defines: Mapping[str, object] | None = None, **options: Any
+) -> "CpuKernel":
+    """One kernel of a `.cu` file: see `CpuModule` for the rest."""
+    return CpuModule(path, defines, **options).kernel(kernel)
+
+
+class CpuModule:
+    """The kernels of one `.cu` file: `module.name` or `module.kernel("name")` is one of them.
+
+    defines: macros. schedule: "forward", "reverse" or "random:SEED", the order in which threads run. checks:
+    look for problems. counts: count accesses by source line. time_limit: seconds a launch may take.
+    optimise: False leaves every variable where a debugger finds it.
+
+    Raises SourceError, CompileError, CompilerMissingError.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        defines: Mapping[str, object] | None = None,
+        *,
+        schedule: str = "forward",
+        checks: bool = True,
+        counts: bool = True,
+        time_limit: float = 60,
+        optimise: bool = True,
+    ):
+        self.source = Path(source).resolve()
+        self.options: dict[str, Any] = {
+            "schedule": schedule, "checks": checks, "counts": counts, "time_limit": time_limit,
+        }  # fmt: skip
+        self._declared = _declarations(self.source)
+        exports = "CPU_MODULE\n" + "\n".join(
+            f"CPU_KERNEL({each.name}, ({each.cluster}), ({each.bounds}))" for each in self._declared.values()
+        )
+        compiler = find_compiler()
+        self.compile_seconds = -time.perf_counter()
+        self.library = build_kernels(
+            compiler, self.source, exports, defines or {}, checks or counts, optimise
+        )
+        self.compile_seconds += time.perf_counter()
+        self._runtime = ctypes.CDLL(str(build_runtime(compiler)))
+        self._code = ctypes.CDLL(str(self.library))
+        self._places = Places(self.library, (HERE / "shim", INCLUDE / "ptx.cuh"))
+        self._kernels: dict[str, CpuKernel] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The kernels of the file."""
+        return list(self._declared)
+
+    def kernel(self, name: str) -> "CpuKernel":
+        """The kernel of that name. Raises AttributeError."""
+        if name not in self._declared:
+            raise AttributeError(
+                f"{self.source.name} has no kernel {name!r}, only {', '.join(self._declared)}"
+            )
+        if name not in self._kernels:
+            self._kernels[name] = CpuKernel(self, self._declared[name])
+        return self._kernels[name]
+
+    def __getattr__(self, name: str) -> "CpuKernel":
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.kernel(name)
+
+
+class CpuKernel:
+    """One kernel, called like CuPy's: `kernel(grid, block, args, shared_mem=0)`."""
+
+    def __init__(self, module: CpuModule, declared: "_Declaration"):
+        self.name = declared.name
+        self._module = module
+        self._entry = getattr(module._code, f"cpu_run_{self.name}")
+        described = (ctypes.c_uint32 * 128)()
+        count = getattr(module._code, f"cpu_describe_{self.name}")(described)
+        names = declared.parameters if len(declared.parameters) == count else [f"#{i}" for i in range(count)]
+        self.parameters = [
+            Parameter(
+                name,
+                described[2 * i],
+                bool(described[2 * i + 1] & 0xFF),
+                bool(described[2 * i + 1] >> 8 & 0xFF),
+            )
+            for i, name in enumerate(names)
+        ]
+        limits = (ctypes.c_uint32 * 4)()
+        getattr(module._code, f"cpu_limits_{self.name}")(limits)
+        self.cluster = tuple(limits[:3])
+        self.max_threads = limits[3]
+
+    def __call__(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        scratch: Sequence[np.ndarray] = (),
+        **options: Any,
+    ) -> Launch:
+        """Runs the kernel; the arrays then hold what it wrote.
+
+        grid, block: 1 to 3 extents. args: NumPy arrays (any strides; a pointer to the first element is
+        passed), NumPy scalars, None and TensorMap. shared_mem: bytes of dynamic shared memory. scratch: those
+        of the arrays that hold nothing yet, so that reading them before writing is a problem. options: those
+        of the module, for this launch.
+
+        Raises TypeError and ValueError on arguments that do not fit. What is wrong with the kernel itself
+        stands in the result's `problems`; its `check()` raises them.
+        """
+        unknown = set(options) - set(self._module.options)
+        if unknown:
+            raise TypeError(f"unknown option {unknown.pop()!r}, known are {', '.join(self._module.options)}")
+        options = self._module.options | options
+        shape = self._shape(_extents("grid", grid), _extents("block", block), shared_mem)
+        if len(args) != len(self.parameters):
+            names = ", ".join(parameter.name for parameter in self.parameters)
+            raise TypeError(f"{self.name} takes {len(self.parameters)} arguments ({names}), not {len(args)}")
+        arrays = [value.array if isinstance(value, TensorMap) else value for value in args]
+        memory = Memory([array for array in arrays if isinstance(array, np.ndarray)])
+        packed = [
+            pack(self.name, parameter, i, value, memory)
+            for i, (parameter, value) in enumerate(zip(self.parameters, args, strict=True))
+        ]
+        ranges, array_names = self._ranges(arrays, scratch, memory)
+        with LOCK:
+            started = time.perf_counter()
+            report = self._run(shape, shared_mem, packed, ranges, array_names, options)
+            seconds = time.perf_counter() - started
+        for parameter, array in zip(self.parameters, arrays, strict=True):
+            if isinstance(array, np.ndarray) and not parameter.constant and array.flags.writeable:
+                memory.copy_back(array)
+        return Launch(self.name, report, self._module._places, seconds)
+
+    def _shape(self, grid: list[int], block: list[int], shared_mem: int) -> list[int]:
+        threads = math.prod(block)
+        if threads > min(MOST_THREADS, self.max_threads):
+            raise ValueError(
+                f"{self.name} takes at most {min(MOST_THREADS, self.max_threads)} threads, not {threads}"
+            )
+        if not 0 <= shared_mem <= MOST_SHARED:
+            raise ValueError(
+                f"a block has at most {MOST_SHARED} bytes of dynamic shared memory, not {shared_mem}"
+            )
+        if any(extent % blocks for extent, blocks in zip(grid, self.cluster, strict=True)):
+            raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
+        return [*grid, *block, *self.cluster]
+
+    def _ranges(self, arrays, scratch, memory) -> tuple[list[int], list[bytes]]:
+        """Start, end, constant and scratch of each distinct array, those that may be written first."""
+        found: dict[tuple[int, int], list] = {}
+        for parameter, array in zip(self.parameters, arrays, strict=True):
+            if not isinstance(array, np.ndarray) or not array.size:
+                continue
+            entry = found.setdefault(memory.bounds(array), [True, False, parameter.name])
+            entry[0] &= parameter.constant
+            entry[1] |= any(array is other for other in scratch)
+            entry[0] &= not entry[1]  # what is constant is not watched
+        ordered = sorted(found.items(), key=lambda item: item[1][0])
+        ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), int(entry[1]))]
+        return ranges, [entry[2].encode() for _, entry in ordered]
+
+    def _run(self, shape, shared_mem, packed, ranges, names, options) -> str:
+        buffers = [ctypes.create_string_buffer(value, len(value)) for value in packed]
+        pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
+        kind, _, seed = str(options["schedule"]).partition(":")
+        order = {"forward": 0, "reverse": 1, "random": 2}.get(kind)
+        if order is None or (seed and not seed.isdigit()):
+            raise ValueError(
+                f'schedule is "forward", "reverse" or "random:SEED", not {options["schedule"]!r}'
+            )
+        settings = [options["checks"], options["counts"], order, int(seed or 0), options["time_limit"]]
+        text = ctypes.c_char_p()
+        self._module._runtime.cpu_launch(
+            self._entry,
+            self._module._code.cpu_dynamic_shared,
+            pointers,
+            (ctypes.c_uint * 9)(*shape),
+            ctypes.c_uint(shared_mem),
+            (ctypes.c_uint64 * max(1, len(ranges)))(*ranges),
+            (ctypes.c_char_p * max(1, len(names)))(*names),
+            len(names),
+            (ctypes.c_double * 5)(*settings),
+            ctypes.byref(text),
+        )
+        return (text.value or b"").decode(errors="replace")
+
+
+def _extents(name: str, given: int | Sequence[int]) -> list[int]:
+    extents = [given] if isinstance(given, int | np.integer) else list(given)
+    if not 1 <= len(extents) <= 3 or any(int(extent) < 1 for extent in extents):
+        raise ValueError(f"{name} is 1 to 3 positive extents, not {given}")
+    return [int(extent) for extent in extents] + [1] * (3 - len(extents))
+
+
+class _Declaration:
+    """What the text of a source says of a kernel."""
+
+    def __init__(self, name: str, parameters: str, between: str):
+        self.name = name
+        self.parameters = [
+            part.split("=")[0].split()[-1].lstrip("*&") for part in parameters.split(",") if part.strip()
+        ]
+        bounds = re.search(r"__launch_bounds__\s*(\((?:[^()]|\([^()]*\))*\))", between)
+        cluster = re.search(r"__cluster_dims__\s*(\((?:[^()]|\([^()]*\))*\))", between)
+        self.bounds = bounds[1][1:-1] if bounds else str(MOST_THREADS)
+        self.cluster = cluster[1][1:-1] if cluster else "1"
+
+
+KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__((?:\s+(?:void|\w+\s*\((?:[^()]|\([^()]*\))*\)))+)\s+(\w+)\s*\(([^{;]*?)\)\s*\{'
+)
+SHARED = re.compile(r"extern\s+__shared__\s+([^;]*);")
+SHARED_FORM = re.compile(r"(__align__\s*\(\s*\d+\s*\)\s+)?[\w\s]+\bsmem\s*\[\s*\]")
+
+
+def _declarations(source: Path) -> dict[str, _Declaration]:
+    def blank(match: re.Match) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", blank, source.read_text(), flags=re.DOTALL)
+    found = {
+        name: _Declaration(name, parameters, between) for between, name, parameters in KERNEL.findall(text)
+    }
+    if not found:
+        raise SourceError(f'{source.name} declares no kernel as extern "C" __global__ void name(...)')
+    for match in SHARED.finditer(text):
+        if not SHARED_FORM.fullmatch(match[1].strip()):
+            line = text.count("\n", 0, match.start()) + 1
+            raise SourceError(
+                f"{source.name}:{line}: dynamic shared memory must be called smem: "
+                "`extern __shared__ __align__(1024) unsigned char smem[];`"
+            )
+    return found

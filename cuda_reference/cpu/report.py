@@ -1,0 +1,257 @@
+"""What a launch reports: problems, and counts by source line."""
+
+import linecache
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+__all__ = ["KINDS", "ExecutionError", "Launch", "Problem", "Row", "Site"]
+
+KINDS = {
+    "race": "two threads of a block or cluster touch the same bytes, one writes, and nothing orders them",
+    "race between blocks": "a block writes global memory that another touches, with nothing that orders them",
+    "missing wait": "memory or registers are used while cp.async, TMA or wgmma still works on them",
+    "missing fence": "TMA or wgmma meets what ordinary instructions did, with no fence for it between",
+    "divergent barrier": "some threads of a block wait at one __syncthreads, others at another",
+    "barrier after exit": "threads of a block returned before a __syncthreads that the others reach",
+    "deadlock": "threads wait for what will never come",
+    "warp mask": "a warp instruction names other lanes than those that execute it, or lanes elsewhere",
+    "out of bounds": "an access outside every array of the launch, shared memory or a local array",
+    "uninitialised read": "shared memory, scratch memory or an mbarrier is read before it is written",
+    "misaligned": "an address is no multiple of what the access needs",
+    "bad instruction": "an instruction's operands break its rules",
+    "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
+    "endless loop": "the launch did not end within its time limit",
+}
+"""Every kind of problem that a report can name, and what it means."""
+
+ORDER = ("race", "race between blocks", "missing wait")
+SECTOR = 32
+MEMORY_OPS = ("load", "store", "atomic")
+
+
+class Site(NamedTuple):
+    """One place in a kernel's source. `caller` is the call of the function it is in, if that was inlined."""
+
+    file: str
+    line: int
+    text: str
+    caller: "Site | None" = None
+
+
+@dataclass
+class Problem:
+    """One thing that is wrong, at one place or, for a race, between two.
+
+    `kind` is a key of `KINDS`; `line` and `other_line` are 1-based (`other_line` is None where only one place
+    is involved); `text` names the memory, the threads and the block of the first occurrence; `count` says how
+    often it was seen.
+    """
+
+    kind: str
+    site: Site
+    other: Site | None
+    text: str
+    count: int = 1
+
+    @property
+    def file(self) -> str:
+        return self.site.file
+
+    @property
+    def line(self) -> int:
+        return self.site.line
+
+    @property
+    def other_line(self) -> int | None:
+        return self.other.line if self.other else None
+
+    def __str__(self) -> str:
+        where = f"{PurePath(self.file).name}:{self.line} `{self.site.text}`"
+        if self.other:
+            same = self.other.file == self.file
+            place = (
+                f"line {self.other.line}" if same else f"{PurePath(self.other.file).name}:{self.other.line}"
+            )
+            where += f" and {place} `{self.other.text}`"
+        times = f" (x{self.count})" if self.count > 1 else ""
+        return f"{self.kind}: {where}: {self.text}{times}"
+
+
+class ExecutionError(Exception):
+    """A kernel has problems: the message lists them, `problems` holds them, `launch` the whole result."""
+
+    def __init__(self, launch: "Launch"):
+        self.launch = launch
+        self.problems = launch.problems
+        super().__init__(
+            "\n".join([f"{launch.kernel}: {len(self.problems)} problem(s)", *map(str, self.problems)])
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one place of the source did.
+
+    `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
+    wait or arrive (`requests` counts warps, for wait and arrive threads); or tma load, tma store, bulk load,
+    bulk store, bulk add (`requests` counts instructions).
+    """
+
+    file: str
+    line: int
+    text: str
+    op: str
+    space: str = ""
+    array: str = ""
+    requests: int = 0
+    lanes: int = 0
+    bytes_requested: int = 0
+    bytes_needed: int = 0
+    bytes_moved: int = 0
+    sectors: int = 0
+    wavefronts: int = 0
+    conflicts: int = 0
+    worst: int = 0
+
+    @property
+    def efficiency(self) -> float:
+        return self.bytes_needed / self.bytes_moved if self.bytes_moved else 1.0
+
+    @property
+    def degree(self) -> float:
+        return self.wavefronts / max(1, self.wavefronts - self.conflicts)
+
+
+class Launch:
+    """The result of one launch. `seconds` is how long the executor took, which says nothing of a GPU."""
+
+    def __init__(self, kernel: str, report: str, places: "Places", seconds: float):
+        self.kernel = kernel
+        self.seconds = seconds
+        self._places = places
+        records = [record.split("\x1f")[:-1] for record in report.split("\x1e") if record]
+        self._problems = [record[1:] for record in records if record[0] == "problem"]
+        self._rows = [record[1:] for record in records if record[0] == "row"]
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """What is wrong, in the order in which it was seen; of one kind and pair of lines only the first."""
+        self._places.look_up(place for record in self._problems for place in record[1:3])
+        found: dict[tuple, Problem] = {}
+        for kind, place, other, text, count in self._problems:
+            site, other_site = self._places[place], self._places[other] if other else None
+            key = (kind, site[:2], other_site and other_site[:2])
+            if key in found:
+                found[key].count += int(count)
+            else:
+                found[key] = Problem(kind, site, other_site, text, int(count))
+        # What is read too early in one order is never written in another: the race says it all.
+        unordered = {
+            site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site
+        }
+        return [p for p in found.values() if p.kind != "uninitialised read" or p.site[:2] not in unordered]
+
+    @cached_property
+    def _lines(self) -> list[Row]:
+        self._places.look_up(record[0] for record in self._rows)
+        sums: dict[tuple[str, int, str, str, str, str], list[int]] = defaultdict(lambda: [0] * 8)
+        for place, op, space, array, *fields in self._rows:
+            site = self._places[place]
+            total = sums[site.file, site.line, site.text, op, space, array]
+            *added, largest = map(int, fields)
+            total[:7] = [a + b for a, b in zip(total, added, strict=False)]
+            total[7] = max(total[7], largest)
+        rows = []
+        for place_and_op, numbers in sums.items():
+            requests, lanes, wanted, needed, sectors, waves, ideal, worst = numbers
+            moved, conflicts = sectors * SECTOR, waves - ideal
+            traffic = (requests, lanes, wanted, needed, moved, sectors, waves, conflicts, worst)
+            rows.append(Row(*place_and_op, *traffic))
+        return sorted(rows, key=lambda row: (row.file, row.line, row.op, row.array))
+
+    def check(self) -> "Launch":
+        """Raises ExecutionError when there is any problem; otherwise returns the launch itself."""
+        if self.problems:
+            raise ExecutionError(self)
+        return self
+
+    def lines(self) -> list[Row]:
+        """The counts by source line, where the launch counted."""
+        return self._lines
+
+    def totals(self) -> dict[str, int]:
+        """All counters of the launch; those of memory are named space_op_what."""
+        out: dict[str, int] = {}
+        wanted = {
+            "global": ("requests", "lanes", "sectors", "bytes_requested", "bytes_needed", "bytes_moved"),
+            "shared": ("requests", "lanes", "bytes_requested", "wavefronts", "conflicts"),
+        }
+        for op in MEMORY_OPS:
+            for space, names in wanted.items():
+                rows = [row for row in self._lines if (row.op, row.space) == (op, space)]
+                for name in names:
+                    out[f"{space}_{op}_{name}"] = sum(getattr(row, name) for row in rows)
+                if space == "shared":
+                    out[f"shared_{op}_ideal_wavefronts"] = sum(row.wavefronts - row.conflicts for row in rows)
+        out["barriers"] = sum(row.requests for row in self._lines if row.op == "barrier")
+        for op in ("shuffle", "vote", "syncwarp"):
+            out[op] = 0
+        for row in self._lines:
+            if row.op not in (*MEMORY_OPS, "barrier"):
+                name = row.op.replace(" ", "_")
+                out[name] = out.get(name, 0) + row.requests
+                if row.bytes_moved:
+                    out[f"{name}_bytes"] = out.get(f"{name}_bytes", 0) + row.bytes_requested
+        return out
+
+    def __repr__(self) -> str:
+        state = "\n".join(map(str, self.problems)) or "no problems"
+        return f"<{self.kernel}: {state}>"
+
+
+class Places:
+    """Turns the runtime's places, "file:line" or "pc:address", into sites; knows one library."""
+
+    def __init__(self, library: Path, internal: tuple[Path, ...]):
+        self._library = library
+        self._internal = tuple(map(str, internal))
+        self._known: dict[str, Site] = {}
+
+    def __getitem__(self, place: str) -> Site:
+        return self._known[place]
+
+    def look_up(self, places: Iterable[str]) -> None:
+        """Makes the places known, with one call of addr2line for all program counters."""
+        new = {place for place in places if place and place not in self._known}
+        counters = sorted(place[3:] for place in new if place.startswith("pc:"))
+        for place in new:
+            if not place.startswith("pc:"):
+                file, _, line = place.rpartition(":")
+                self._known[place] = _site(file, int(line))
+        if not counters:
+            return
+        command = ["addr2line", "-a", "-i", "-e", str(self._library)]
+        said = subprocess.run(command, input="\n".join(counters), capture_output=True, text=True).stdout
+        blocks = [block.splitlines() for block in ("\n" + said).split("\n0x")[1:]]
+        for counter, (_, *frames) in zip(counters, blocks, strict=True):
+            self._known[f"pc:{counter}"] = self._innermost(frames)
+
+    def _innermost(self, frames: list[str]) -> Site:
+        """The innermost frame of the kernel's own source, and the one that called it."""
+        places = []
+        for frame in frames:
+            file, _, line = frame.split(" (")[0].rpartition(":")
+            number = int(line) if line.isdigit() else 0
+            if (file, number) not in places:
+                places.append((file, number))
+        own = [place for place in places if not place[0].startswith(self._internal)] or places
+        return _site(*own[0], caller=_site(*own[1]) if len(own) > 1 else None)
+
+
+def _site(file: str, line: int, caller: Site | None = None) -> Site:
+    return Site(file, line, linecache.getline(file, line).strip(), caller)

@@ -1,0 +1,308 @@
+// What threads do together: warp collectives, barriers of a block and of a cluster, and fences. A barrier
+// joins the clocks of all who meet at it; a shuffle or a matrix instruction orders nothing in memory, so it
+// joins none.
+#include <algorithm>
+#include "runtime.h"
+
+namespace cpu {
+void Clock::join(const Clock& other) {
+  for (size_t i = 0; i < seen.size(); i++) seen[i] = std::max(seen[i], other.seen[i]);
+  if (!launch.fences) return;
+  for (size_t i = 0; i < fenced.size(); i++) fenced[i] = std::max(fenced[i], other.fenced[i]);
+}
+
+void join_past(Past& into, const Past& from) {
+  for (auto& [cluster, seen] : from) {
+    auto& mine = into[cluster];
+    if (mine == seen) continue;
+    if (!mine) {
+      mine = seen;
+      continue;
+    }
+    auto both = std::make_shared<std::vector<uint32_t>>(*mine);
+    for (size_t i = 0; i < both->size(); i++) (*both)[i] = std::max((*both)[i], (*seen)[i]);
+    mine = both;
+  }
+}
+
+void join_everyone(const std::vector<Fiber*>& fibers, const Clock* extra) {
+  Clock all = fibers[0]->clock;
+  Past past;
+  for (Fiber* fiber : fibers) {
+    all.join(fiber->clock);
+    if (!fiber->past.empty()) join_past(past, fiber->past);
+  }
+  if (extra) all.join(*extra);
+  for (Fiber* fiber : fibers) {
+    fiber->clock = all;
+    fiber->past = past;
+    fiber->tick();
+  }
+}
+
+namespace {
+unsigned lanes_of_warp(int warp) {
+  const int lanes = launch.threads - warp * 32;
+  return lanes >= 32 ? ~0u : (1u << lanes) - 1;
+}
+
+unsigned lanes_left(const Block& block, int warp) {
+  return lanes_of_warp(warp) & ~block.returned_lanes[warp];
+}
+
+bool is_syncwarp(const Fiber& fiber) { return fiber.together == nullptr; }
+
+// Two lanes name each other in their masks but are at different collectives: neither will ever go on.
+void check_same_collective(const Fiber& mine, const Fiber& other) {
+  if (!(other.mask >> mine.lane() & 1)) return;
+  const bool same_line = mine.site.line == other.site.line || is_syncwarp(mine);
+  if (mine.together == other.together && mine.mask == other.mask && same_line &&
+      !strcmp(mine.waits_at, other.waits_at))
+    return;
+  add_problem(
+      "warp mask", intern(mine.site), intern(other.site),
+      text("the lanes of warp %d part: lane %d is at %s, mask %08x, while lane %d waits at %s, mask %08x",
+           mine.warp(), mine.lane(), mine.waits_at, mine.mask, other.lane(), other.waits_at, other.mask));
+  stop_launch();
+}
+
+// Completes the collective at which `fiber` is, if all its lanes are there; says whether it did.
+bool complete_collective(Fiber& fiber) {
+  Block& block = *fiber.block;
+  const int warp = fiber.warp();
+  unsigned& at_warp = block.at_warp[warp];
+  if ((at_warp & fiber.mask) != fiber.mask) return false;
+  void* arguments[32] = {};
+  std::vector<Fiber*> here;
+  for (int i = 0; i < 32; i++) {
+    if (!(fiber.mask >> i & 1)) continue;
+    Fiber& other = block.fibers[warp * 32 + i];
+    if (other.together != fiber.together || other.mask != fiber.mask) return false;
+    arguments[i] = other.argument;
+    here.push_back(&other);
+  }
+  if (launch.counts && fiber.mask == lanes_left(block, warp)) flush_warp(block, warp);
+  if (fiber.together)
+    fiber.together({arguments, fiber.mask, warp * 32, fiber.site});
+  else
+    join_everyone(here);
+  at_warp &= ~fiber.mask;
+  for (Fiber* other : here)
+    if (other != current) make_ready(*other);
+  return true;
+}
+}  // namespace
+
+unsigned active_lanes() { return lanes_left(*current->block, current->warp()); }
+
+void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together,
+                     Site site) {
+  Fiber& fiber = *current;
+  Block& block = *fiber.block;
+  const int first = fiber.warp() * 32;
+  mask &= lanes_of_warp(fiber.warp());
+  if (!(mask >> fiber.lane() & 1))
+    fault("warp mask", site, "lane %d of warp %d executes %s with a mask %08x that does not name it",
+          fiber.lane(), fiber.warp(), name, mask);
+  const unsigned gone = mask & block.returned_lanes[fiber.warp()];
+  if (gone && together)
+    fault("warp mask", site, "%s in warp %d names lane %d, which has returned", name, fiber.warp(),
+          __builtin_ctz(gone));
+  fiber.waits_at = name;
+  fiber.site = site;
+  fiber.mask = mask & ~gone;
+  fiber.argument = argument;
+  fiber.together = together;
+  fiber.state = State::at_warp;
+  // Those that wait agree with each other, so that one of them stands for all.
+  if (const unsigned others = block.at_warp[fiber.warp()] & fiber.mask)
+    check_same_collective(fiber, block.fibers[first + __builtin_ctz(others)]);
+  block.at_warp[fiber.warp()] |= 1u << fiber.lane();
+  if (!complete_collective(fiber)) return switch_away();
+  if (launch.counts && *kind) count_event(intern(site), kind);
+  fiber.state = State::ready;
+  if (launch.schedule != 0) give_way(intern(site));
+}
+
+void syncwarp(unsigned mask, Site site) {
+  warp_collective("__syncwarp", "syncwarp", mask, nullptr, nullptr, site);
+}
+
+// A lane that returns no longer takes part in the __syncwarp of the others.
+void warp_mate_returned(Fiber& fiber) {
+  Block& block = *fiber.block;
+  for (int i = 0; i < 32 && fiber.warp() * 32 + i < launch.threads; i++) {
+    Fiber& other = block.fibers[fiber.warp() * 32 + i];
+    if (other.state != State::at_warp || !(other.mask >> fiber.lane() & 1)) continue;
+    if (!is_syncwarp(other)) {
+      add_problem("warp mask", intern(other.site), 0,
+                  text("lane %d of warp %d returned, but lane %d waits for it at %s", fiber.lane(),
+                       fiber.warp(), other.lane(), other.waits_at));
+      stop_launch();
+    }
+    other.mask &= ~(1u << fiber.lane());
+  }
+  for (int i = 0; i < 32 && fiber.warp() * 32 + i < launch.threads; i++) {
+    Fiber& other = block.fibers[fiber.warp() * 32 + i];
+    if (other.state == State::at_warp && is_syncwarp(other) && complete_collective(other)) break;
+  }
+  release_barrier(block, 0);
+  release_cluster();
+}
+
+// ---- barriers of a block
+namespace {
+void flush_whole_warps(Block& block, const std::vector<Fiber*>& waiting) {
+  std::vector<unsigned> here(launch.warps);
+  for (Fiber* fiber : waiting) here[fiber->warp()] |= 1u << fiber->lane();
+  for (int warp = 0; warp < launch.warps; warp++)
+    if (here[warp] && here[warp] == lanes_left(block, warp)) flush_warp(block, warp);
+}
+
+void report_exited(Fiber& waiting) {
+  add_problem("barrier after exit", intern(waiting.site), 0,
+              text("%d of the block's %d threads have returned and never reach this barrier",
+                   launch.threads - waiting.block->live, launch.threads));
+}
+
+void check_same_barrier(Fiber& mine) {
+  for (Fiber* other : mine.block->barriers[0].waiting) {
+    if (other->barrier_threads >= 0 || other->site.line == mine.site.line) return;
+    add_problem("divergent barrier", intern(mine.site), intern(other->site),
+                text("%s waits here while %s waits at the other barrier", who(mine.agent).c_str(),
+                     who(other->agent).c_str()));
+    return;
+  }
+}
+
+// Everyone who meets at a barrier must count on the same number of threads.
+void check_count(Fiber& fiber, int id, int threads, Site site) {
+  NamedBarrier& barrier = fiber.block->barriers[id];
+  const int count = threads < 0 ? launch.threads : threads;
+  if (barrier.threads && barrier.threads != count)
+    fault("bad instruction", site, "barrier %d waits for %d threads here and for %d elsewhere", id, count,
+          barrier.threads);
+  barrier.threads = count;
+}
+
+void wait_at_barrier(const char* name, int id, int threads, Site site) {
+  Fiber& fiber = *current;
+  fiber.waits_at = name;
+  fiber.site = site;
+  fiber.barrier = id;
+  fiber.barrier_threads = threads;
+  check_count(fiber, id, threads, site);
+  if (threads < 0) check_same_barrier(fiber);
+  if (threads < 0 && fiber.block->live < launch.threads) report_exited(fiber);
+  if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
+  fiber.state = State::at_barrier;
+  fiber.block->barriers[id].waiting.push_back(&fiber);
+  release_barrier(*fiber.block, id);
+  switch_away();
+}
+
+void check_named_barrier(int id, int threads, Site site) {
+  if (id < 0 || id > 15) fault("bad instruction", site, "there is no barrier %d, only 0 to 15", id);
+  if (threads <= 0 || threads % 32)
+    fault("bad instruction", site, "%d threads at a barrier are not whole warps", threads);
+  if (threads > launch.threads)
+    fault("bad instruction", site, "the barrier waits for %d threads, the block has %d", threads,
+          launch.threads);
+}
+}  // namespace
+
+void release_barrier(Block& block, int id) {
+  NamedBarrier& barrier = block.barriers[id];
+  std::vector<Fiber*>& waiting = barrier.waiting;
+  if (waiting.empty()) return;
+  const bool everybody = waiting[0]->barrier_threads < 0;
+  const int needed = everybody ? block.live : waiting[0]->barrier_threads;
+  if (everybody && current && current->state == State::done) report_exited(*waiting[0]);
+  const int arrived = waiting.size() + barrier.arrivals;
+  if (arrived < needed) return;
+  if (arrived > needed) {
+    add_problem("bad instruction", intern(waiting[0]->site), 0,
+                text("%d threads arrived at barrier %d, which waits for %d", arrived, id, needed));
+    stop_launch();
+  }
+  if (launch.counts) flush_whole_warps(block, waiting);
+  join_everyone(waiting, barrier.arrivals ? &barrier.arrived : nullptr);
+  for (Fiber* fiber : waiting) make_ready(*fiber);
+  block.barriers.erase(id);
+}
+
+void syncthreads(Site site) { wait_at_barrier("__syncthreads", 0, -1, site); }
+
+void barrier_sync(int id, int threads, Site site) {
+  check_named_barrier(id, threads, site);
+  wait_at_barrier("bar.sync", id, threads, site);
+}
+
+void barrier_arrive(int id, int threads, Site site) {
+  check_named_barrier(id, threads, site);
+  Fiber& fiber = *current;
+  check_count(fiber, id, threads, site);
+  NamedBarrier& barrier = fiber.block->barriers[id];
+  if (barrier.arrived.seen.empty()) barrier.arrived.reset(launch.agents);
+  if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
+  barrier.arrived.join(fiber.clock);
+  barrier.arrivals++;
+  fiber.tick();
+  release_barrier(*fiber.block, id);
+}
+
+// ---- clusters
+uint32_t cluster_rank() { return current->block->rank; }
+uint32_t cluster_blocks() { return launch.blocks.size(); }
+
+void release_cluster() {
+  int live = 0;
+  for (auto& block : launch.blocks) live += block->live;
+  if (!launch.cluster_arrivals || launch.cluster_arrivals < live) return;
+  launch.cluster_released = launch.cluster_arrived;
+  launch.cluster_arrived.reset(launch.agents);
+  launch.cluster_arrivals = 0;
+  launch.cluster_phase++;
+  for (auto& block : launch.blocks)
+    for (Fiber& fiber : block->fibers)
+      if (fiber.state == State::at_cluster) make_ready(fiber);
+}
+
+void cluster_arrive(Site site) {
+  Fiber& fiber = *current;
+  fiber.cluster_phase = launch.cluster_phase;
+  launch.cluster_arrived.join(fiber.clock);
+  launch.cluster_arrivals++;
+  fiber.tick();
+  if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
+  release_cluster();
+}
+
+void cluster_wait(Site site) {
+  Fiber& fiber = *current;
+  fiber.waits_at = "barrier.cluster.wait";
+  fiber.site = site;
+  while (fiber.cluster_phase == launch.cluster_phase) {
+    fiber.state = State::at_cluster;
+    switch_away();
+  }
+  fiber.clock.join(launch.cluster_released);
+  fiber.tick();
+}
+
+// ---- fences: what was written before a fence and is then announced by an atomic is known to whoever reads
+// the atomic and then passes a fence
+void fence(bool, Site) {
+  Fiber& fiber = *current;
+  for (auto& [cluster, seen] : fiber.acquired) {
+    if (cluster != launch.cluster) continue;
+    for (size_t i = 0; i < seen->size(); i++) fiber.clock.seen[i] = std::max(fiber.clock.seen[i], (*seen)[i]);
+  }
+  fiber.acquired.erase(launch.cluster);
+  join_past(fiber.past, fiber.acquired);
+  fiber.acquired.clear();
+  fiber.released = std::make_unique<std::vector<uint32_t>>(fiber.clock.seen);
+  fiber.released_past = fiber.past;
+  fiber.tick();
+}
+}  // namespace cpu

@@ -1,0 +1,275 @@
+// Copies that work beside the threads: cp.async, transfers, and the mbarriers that count them. A copy's
+// destination is poisoned when it is issued and filled when it is waited for, or, for what an mbarrier
+// counts, at some time before: so a missing wait shows in the values as well.
+#include <algorithm>
+#include "runtime.h"
+
+namespace cpu {
+namespace {
+void fill(const Copy& copy, bool add) {
+  if (add) {
+    for (int i = 0; i < copy.bytes / 4; i++) ((float*)copy.destination)[i] += ((const float*)copy.source)[i];
+    return;
+  }
+  memcpy(copy.destination, copy.source, copy.source_bytes);
+  memset(copy.destination + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
+}
+
+void finish_by_thread(Fiber& fiber, const Copies& copies) {
+  for (auto& copy : copies) {
+    fill(copy, false);
+    if (!launch.checks) continue;
+    set_in_flight(copy.destination, copy.bytes, false, copy.place);
+    touch(fiber, copy.destination, copy.bytes, Access::write, copy.place, false);
+  }
+}
+
+// ---- mbarriers
+void complete_phase(Mbarrier& mbarrier) {
+  if (mbarrier.pending || mbarrier.bytes) return;
+  mbarrier.phase++;
+  mbarrier.pending = mbarrier.arrivals;
+  mbarrier.released = mbarrier.arriving;
+  mbarrier.arriving.reset(launch.agents);
+  for (auto& block : launch.blocks)
+    for (Fiber& fiber : block->fibers)
+      if (fiber.state == State::at_mbarrier && fiber.mbarrier == &mbarrier &&
+          (mbarrier.phase & 1) != fiber.parity)
+        make_ready(fiber);
+}
+
+void arrive(Mbarrier& mbarrier, const Clock& clock, Site site) {
+  if (mbarrier.pending <= 0)
+    fault("bad instruction", site, "more arrivals than the %d of the mbarrier", mbarrier.arrivals);
+  mbarrier.arriving.join(clock);
+  mbarrier.pending--;
+}
+
+}  // namespace
+
+// ---- transfers
+std::shared_ptr<Transfer> new_transfer(Fiber& fiber, bool async_proxy) {
+  auto transfer = std::make_shared<Transfer>();
+  Block& block = *fiber.block;
+  const uint32_t engine = block.next_engine++ % ENGINES;
+  transfer->agent = block.rank * launch.agents_of_block() + launch.threads + launch.warps + engine;
+  transfer->clock = fiber.clock;
+  transfer->clock.seen[transfer->agent] = transfer->clock.fenced[transfer->agent] =
+      ++block.engine_clocks[engine];
+  transfer->async_proxy = async_proxy;
+  launch.fences = true;
+  fiber.tick();
+  return transfer;
+}
+
+static Actor actor_of(Transfer& transfer) {
+  return {transfer.agent, &transfer.clock, transfer.clock.seen[transfer.agent], transfer.async_proxy,
+          nullptr};
+}
+
+// Either end of a copy, when it is issued.
+static void touch_end(Transfer& transfer, const void* address, size_t bytes, Access access, Place place) {
+  if (!launch.checks || !bytes) return;
+  if (Block* block = shared_owner(address))
+    return touch_shared(actor_of(transfer), *block, (const char*)address - block->storage, bytes, access,
+                        place);
+  touch_global(actor_of(transfer), address, bytes, access, place);
+}
+
+void add_copy(Transfer& transfer, void* destination, const void* source, int bytes, int source_bytes,
+              Place place) {
+  touch_end(transfer, destination, bytes, transfer.add ? Access::atomic : Access::write, place);
+  if (source_bytes) touch_end(transfer, source, source_bytes, Access::read, place);
+  if (shared_owner(destination)) memset(destination, 0xff, bytes);
+  transfer.copies.push_back({(char*)destination, (const char*)source, bytes, source_bytes, place});
+}
+
+void deliver(Transfer& transfer) {
+  if (*transfer.done) return;
+  *transfer.done = true;
+  for (auto& copy : transfer.copies) {
+    fill(copy, transfer.add);
+    if (!transfer.async_proxy && launch.checks) {  // cp.async: in flight until now
+      set_in_flight(copy.destination, copy.bytes, false, copy.place);
+      touch_end(transfer, copy.destination, copy.bytes, Access::write, copy.place);
+    }
+  }
+  for (auto& [mbarrier, bytes] : transfer.completes) {
+    mbarrier->arriving.join(transfer.clock);
+    if (bytes < 0)
+      mbarrier->pending--;
+    else
+      mbarrier->bytes -= bytes;
+    complete_phase(*mbarrier);
+  }
+}
+
+void issue(const std::shared_ptr<Transfer>& transfer) {
+  transfer->done = std::make_shared<bool>(false);
+  launch.transfers.push_back(transfer);
+}
+
+static void remove_delivered() {
+  auto& all = launch.transfers;
+  all.erase(std::remove_if(all.begin(), all.end(), [](auto& transfer) { return *transfer->done; }),
+            all.end());
+}
+
+bool deliver_a_transfer() {
+  remove_delivered();
+  auto& all = launch.transfers;
+  if (all.empty()) return false;
+  const size_t at = launch.schedule == 2   ? launch.random() % all.size()
+                    : launch.schedule == 1 ? all.size() - 1
+                                           : 0;
+  auto transfer = all[at];
+  all.erase(all.begin() + at);
+  deliver(*transfer);
+  return true;
+}
+
+// ---- cp.async
+void cp_async(void* destination, const void* source, int bytes, bool valid, Site site) {
+  Fiber& fiber = *current;
+  const Place place = intern(site);
+  if ((uintptr_t)destination % bytes || (valid && (uintptr_t)source % bytes))
+    fault("misaligned", site, "cp.async of %d bytes needs addresses that are multiples of %d, by %s", bytes,
+          bytes, who(fiber.agent).c_str());
+  if (!shared_owner(destination))
+    fault("bad instruction", site, "the destination of cp.async is not in shared memory");
+  touch(fiber, destination, bytes, Access::write, place, true);
+  if (valid) touch(fiber, source, bytes, Access::read, place, true);
+  if (launch.checks) set_in_flight(destination, bytes, true, place);
+  memset(destination, 0xff, bytes);
+  fiber.open_copies.push_back({(char*)destination, (const char*)source, bytes, valid ? bytes : 0, place});
+}
+
+void cp_async_commit(Site) {
+  current->copy_groups.push_back(std::move(current->open_copies));
+  current->open_copies.clear();
+}
+
+void cp_async_wait(int pending, Site) {
+  auto& groups = current->copy_groups;
+  const size_t finished = groups.size() > (size_t)pending ? groups.size() - pending : 0;
+  for (size_t i = 0; i < finished; i++) finish_by_thread(*current, groups[i]);
+  groups.erase(groups.begin(), groups.begin() + finished);
+}
+
+void cp_async_wait_all(Site site) {
+  cp_async_commit(site);
+  cp_async_wait(0, site);
+}
+
+void cp_async_mbarrier_arrive(uint64_t* address, Site site) {
+  Fiber& fiber = *current;
+  Mbarrier& mbarrier = mbarrier_at(address, site);
+  auto transfer = new_transfer(fiber, false);
+  auto take = [&](Copies& copies) {
+    transfer->copies.insert(transfer->copies.end(), copies.begin(), copies.end());
+    copies.clear();
+  };
+  for (auto& group : fiber.copy_groups) take(group);
+  take(fiber.open_copies);
+  transfer->completes.push_back({&mbarrier, -1});
+  issue(transfer);
+}
+
+void check_copies_awaited(Fiber& fiber) {
+  Copies left = fiber.open_copies;
+  for (auto& group : fiber.copy_groups) left.insert(left.end(), group.begin(), group.end());
+  if (!left.empty())
+    add_problem("missing wait", left[0].place, 0,
+                text("%s returns while its cp.async is under way", who(fiber.agent).c_str()));
+  for (auto& group : fiber.store_groups)
+    fiber.open_stores.insert(fiber.open_stores.end(), group.transfers.begin(), group.transfers.end());
+  if (!fiber.open_stores.empty())
+    add_problem(
+        "missing wait", fiber.open_stores[0]->copies[0].place, 0,
+        text("%s returns while its copy out of shared memory is under way", who(fiber.agent).c_str()));
+}
+
+// ---- mbarriers
+Mbarrier& mbarrier_at(uint64_t* address, Site site) {
+  Block* block = shared_owner(address);
+  if (!block) fault("bad instruction", site, "an mbarrier lies in shared memory");
+  if ((uintptr_t)address % 8) fault("misaligned", site, "an mbarrier starts at a multiple of 8 bytes");
+  if (launch.checks) touch(*current, address, 8, Access::read, intern(site), false);
+  auto found = block->mbarriers.find((char*)address - block->storage);
+  if (found == block->mbarriers.end())
+    fault("uninitialised read", site, "the mbarrier was never initialised");
+  return found->second;
+}
+
+void mbarrier_init(uint64_t* address, int arrivals, Site site) {
+  Block& block = *current->block;
+  shared_address(address, site);
+  if (arrivals < 1 || arrivals >= 1 << 20)
+    fault("bad instruction", site, "an mbarrier counts 1 to 1048575 arrivals, not %d", arrivals);
+  touch(*current, address, 8, Access::write, intern(site), false);
+  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}};
+  mbarrier.arriving.reset(launch.agents);
+  mbarrier.released.reset(launch.agents);
+  block.mbarriers[(char*)address - block.storage] = mbarrier;
+  *address = 0;
+}
+
+static void count_wait(Site site, const char* operation) {
+  if (launch.counts) count_event(intern(site), operation, 1);
+}
+
+void mbarrier_arrive_expect(uint64_t* address, uint32_t bytes, Site site) {
+  Mbarrier& mbarrier = mbarrier_at(address, site);
+  mbarrier.bytes += bytes;
+  arrive(mbarrier, current->clock, site);
+  current->tick();
+  count_wait(site, "arrive");
+  complete_phase(mbarrier);
+}
+
+void mbarrier_arrive(uint64_t* address, Site site) { mbarrier_arrive_expect(address, 0, site); }
+
+void mbarrier_arrive_remote(uint64_t* address, uint32_t rank, Site site) {
+  mbarrier_arrive_expect((uint64_t*)remote(address, rank, site), 0, site);
+}
+
+void mbarrier_wait(uint64_t* address, uint32_t parity, Site site) {
+  Mbarrier& mbarrier = mbarrier_at(address, site);
+  Fiber& fiber = *current;
+  if (parity > 1) fault("bad instruction", site, "a phase has parity 0 or 1, not %u", parity);
+  fiber.waits_at = "mbarrier wait";
+  fiber.site = site;
+  fiber.mbarrier = &mbarrier;
+  fiber.parity = parity;
+  while ((mbarrier.phase & 1) == parity) {
+    fiber.state = State::at_mbarrier;
+    switch_away();
+  }
+  count_wait(site, "wait");
+  fiber.clock.join(mbarrier.released);
+  fiber.tick();
+}
+
+static void announce_mbarriers() {
+  for (auto& block : launch.blocks)
+    for (auto& [offset, mbarrier] : block->mbarriers) mbarrier.announced = true;
+}
+
+void fence_mbarrier_init(Site) { announce_mbarriers(); }
+
+void fence_proxy_async(Site) {
+  Clock& clock = current->clock;
+  clock.fenced = clock.seen;
+  launch.fences = true;
+  current->tick();
+  announce_mbarriers();
+}
+
+bool elect_one(Site site) {
+  int elected = 0;
+  warp_collective(
+      "elect.sync", "", ~0u, &elected,
+      [](const Lanes& lanes) { *(int*)lanes.argument[__builtin_ctz(lanes.mask)] = 1; }, site);
+  return elected;
+}
+}  // namespace cpu

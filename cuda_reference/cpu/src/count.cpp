@@ -1,0 +1,178 @@
+// Counting. The accesses of a warp's lanes at one place and one visit form a request. Lanes run one after
+// another here, so each lane's accesses are logged and put together when all lanes of the warp have met: then
+// the k-th access of every lane at a place is the k-th request. The rules of sectors and wavefronts are those
+// of an H200.
+#include <algorithm>
+#include "runtime.h"
+
+namespace cpu {
+namespace {
+constexpr int WARP = 32, BANKS = 32, WORD = 4, SECTOR = 32;
+const char* const OPERATIONS[] = {"load", "store", "atomic"};
+
+struct Request {
+  uint64_t address[WARP];
+  bool here[WARP] = {};
+  uint32_t bytes = 0;
+};
+
+// Do any two active lanes that differ in `bit` touch the same element?
+bool pairs_agree(const Request& request, int bit) {
+  for (int i = 0; i < WARP; i++)
+    if (request.here[i] && request.here[i ^ bit] && request.address[i] != request.address[i ^ bit])
+      return false;
+  return true;
+}
+
+// How many distinct words the busiest bank has among the lanes from `start` on; a word is `unit` bytes.
+int busiest_bank(const Request& request, int start, int width, int unit) {
+  const int banks = BANKS * WORD / unit;
+  uint64_t words[WARP];
+  int count = 0, per_bank[BANKS] = {}, most = 0;
+  for (int i = start; i < start + width; i++) {
+    if (!request.here[i]) continue;
+    const uint64_t word = request.address[i] / unit;
+    if (std::find(words, words + count, word) != words + count) continue;
+    words[count++] = word;
+    most = std::max(most, ++per_bank[word % banks]);
+  }
+  return most;
+}
+
+void count_wavefronts(const Request& request, Traffic& traffic) {
+  const int unit = std::max<int>(WORD, request.bytes);
+  int width = WARP;
+  if (unit > WORD) width = WARP * WORD / unit * (pairs_agree(request, 1) || pairs_agree(request, 2) ? 2 : 1);
+  uint64_t wavefronts = 0, ideal = 0;
+  for (int start = 0; start < WARP; start += width) {
+    const int here = busiest_bank(request, start, width, unit);
+    wavefronts += here;
+    ideal += here > 0;
+  }
+  traffic.wavefronts += wavefronts;
+  traffic.ideal += ideal;
+  traffic.worst = std::max(traffic.worst, wavefronts);
+}
+
+uint64_t distinct(uint64_t* values, int count) {
+  std::sort(values, values + count);
+  return std::unique(values, values + count) - values;
+}
+
+void count_request(const Request& request, Place place, int access, int buffer) {
+  Traffic& traffic = launch.traffic[{place, OPERATIONS[access], buffer}];
+  uint64_t addresses[WARP], sectors[2 * WARP];
+  int lanes = 0, touched = 0;
+  for (int i = 0; i < WARP; i++) {
+    if (!request.here[i]) continue;
+    addresses[lanes++] = request.address[i];
+    sectors[touched++] = request.address[i] / SECTOR;
+    sectors[touched++] = (request.address[i] + request.bytes - 1) / SECTOR;
+  }
+  traffic.requests++;
+  traffic.lanes += lanes;
+  traffic.requested_bytes += lanes * request.bytes;
+  traffic.unique_bytes += distinct(addresses, lanes) * request.bytes;
+  if (buffer < 0) return count_wavefronts(request, traffic);
+  const uint64_t moved = distinct(sectors, touched);
+  traffic.sectors += moved;
+  traffic.worst = std::max(traffic.worst, moved);
+}
+
+uint64_t address_for_counting(const Fiber& fiber, const void* address, int buffer) {
+  if (buffer >= 0) return (uint64_t)address;
+  Block* owner = shared_owner(address);
+  return (uint64_t)((const char*)address - (owner ? owner : fiber.block)->dynamic) + (1 << 20);
+}
+}  // namespace
+
+void log_access(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, int buffer) {
+  if (buffer == -2) address = nullptr;
+  const uint64_t at = buffer == -2 ? 0 : address_for_counting(fiber, address, buffer);
+  fiber.block->log[fiber.warp()].push_back({place, at, (uint32_t)bytes, 0, (uint8_t)access,
+                                            (uint8_t)(buffer == -1), (uint8_t)fiber.lane(),
+                                            (uint8_t)(buffer + 2)});
+}
+
+void flush_warp(Block& block, int warp) {
+  auto& log = block.log[warp];
+  if (log.empty()) return;
+  auto same_place = [](const Logged& a, const Logged& b) {
+    return a.place == b.place && a.access == b.access && a.buffer == b.buffer && a.bytes == b.bytes;
+  };
+  auto key = [](const Logged& l) { return std::make_tuple(l.place, l.access, l.buffer, l.bytes); };
+  std::stable_sort(log.begin(), log.end(), [&](const Logged& a, const Logged& b) {
+    return std::make_tuple(key(a), a.lane) < std::make_tuple(key(b), b.lane);
+  });
+  for (size_t i = 1; i < log.size(); i++)
+    if (same_place(log[i], log[i - 1]) && log[i].lane == log[i - 1].lane) log[i].visit = log[i - 1].visit + 1;
+  std::sort(log.begin(), log.end(), [&](const Logged& a, const Logged& b) {
+    return std::make_tuple(key(a), a.visit, a.lane) < std::make_tuple(key(b), b.visit, b.lane);
+  });
+  for (size_t start = 0, end; start < log.size(); start = end) {
+    Request request;
+    for (end = start;
+         end < log.size() && same_place(log[end], log[start]) && log[end].visit == log[start].visit; end++) {
+      request.here[log[end].lane] = true;
+      request.address[log[end].lane] = log[end].address;
+    }
+    request.bytes = log[start].bytes;
+    if (log[start].buffer == 0)
+      count_event(log[start].place, "barrier");
+    else
+      count_request(request, log[start].place, log[start].access, (int)log[start].buffer - 2);
+  }
+  log.clear();
+}
+
+void count_event(Place place, const char* operation, uint64_t lanes) {
+  Traffic& traffic = launch.traffic[{place, operation, -2}];
+  traffic.requests++;
+  traffic.lanes += lanes;
+}
+
+void count_bulk(Place place, const char* operation, const void* address, size_t bytes) {
+  Traffic& traffic = launch.traffic[{place, operation, buffer_of(address, 1)}];
+  traffic.requests++;
+  traffic.requested_bytes += bytes;
+  traffic.unique_bytes += bytes;
+  traffic.sectors += bytes / SECTOR;
+}
+
+// ldmatrix, stmatrix: eight rows of 16 bytes are served at a time.
+void count_rows(Access access, const void* const* rows, int count, Site site) {
+  if (!launch.counts) return;
+  if (!shared_owner(rows[0])) return count_lanes(access, rows, 16, site);
+  Traffic& traffic = launch.traffic[{intern(site), OPERATIONS[(int)access], -1}];
+  uint64_t wavefronts = 0;
+  for (int start = 0; start < count; start += 8) {
+    Request request;
+    request.bytes = 16;
+    for (int i = 0; i < 8; i++) {
+      request.here[i] = true;
+      request.address[i] = address_for_counting(*current, rows[start + i], -1);
+    }
+    wavefronts += busiest_bank(request, 0, 8, 16);
+    traffic.ideal++;
+  }
+  traffic.requests++;
+  traffic.lanes += WARP;
+  traffic.requested_bytes += count * 16;
+  traffic.unique_bytes += count * 16;
+  traffic.wavefronts += wavefronts;
+  traffic.worst = std::max(traffic.worst, wavefronts);
+}
+
+void count_lanes(Access access, const void* const* addresses, size_t bytes, Site site) {
+  if (!launch.counts) return;
+  const int buffer = shared_owner(addresses[0]) ? -1 : buffer_of(addresses[0], bytes);
+  if (buffer == -1 && !shared_owner(addresses[0])) return;
+  Request request;
+  request.bytes = bytes;
+  for (int i = 0; i < WARP; i++) {
+    request.here[i] = true;
+    request.address[i] = address_for_counting(*current, addresses[i], buffer);
+  }
+  count_request(request, intern(site), (int)access, buffer);
+}
+}  // namespace cpu

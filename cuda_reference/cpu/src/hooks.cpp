@@ -1,0 +1,84 @@
+// What the compiler inserts. Kernels are built with -fsanitize=thread,alignment,bounds, but neither sanitizer
+// is linked: their entry points are defined here, so that every access of a kernel to memory comes to the
+// executor.
+#include "runtime.h"
+
+namespace cpu {
+namespace {
+constexpr uint64_t PATIENCE = 1 << 20;  // accesses after which the clock is looked at
+uint64_t since_look;
+
+inline void hook(const void* address, size_t bytes, Access access, const void* pc) {
+  Fiber* fiber = current;
+  if (!fiber || !(launch.checks || launch.counts)) return;
+  touch(*fiber, address, bytes, access, (Place)pc, true);
+  if (++since_look % PATIENCE == 0) give_way((Place)pc);
+}
+
+// A volatile access is a flag between threads: others run before it, and it carries what fences released.
+void hook_volatile(void* address, size_t bytes, const void* pc) {
+  if (!current) return;
+  give_way((Place)pc);
+  hook(address, bytes, Access::atomic, pc);
+}
+}  // namespace
+}  // namespace cpu
+
+using cpu::Access;
+#define PC __builtin_return_address(0)
+#define HOOKS(bytes)                                                                                    \
+  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                \
+  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }              \
+  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }      \
+  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }    \
+  extern "C" void __tsan_read_write##bytes(void* p) {                                                   \
+    cpu::hook(p, bytes, Access::read, PC);                                                              \
+    cpu::hook(p, bytes, Access::write, PC);                                                             \
+  }                                                                                                     \
+  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }  \
+  extern "C" void __tsan_unaligned_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); } \
+  extern "C" void __tsan_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }            \
+  extern "C" void __tsan_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+extern "C" {
+void __tsan_read_range(void* p, size_t bytes) { cpu::hook(p, bytes, Access::read, PC); }
+void __tsan_write_range(void* p, size_t bytes) { cpu::hook(p, bytes, Access::write, PC); }
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+  cpu::hook(from, bytes, Access::read, PC);
+  cpu::hook(to, bytes, Access::write, PC);
+  return memcpy(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, size_t bytes) {
+  cpu::hook(to, bytes, Access::write, PC);
+  return memset(to, value, bytes);
+}
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+}
+
+// The compiler passes where in the source the check stands, in this form.
+struct SourceLocation {
+  const char* file;
+  uint32_t line, column;
+};
+
+static void report(void* data, const char* kind, const char* what) {
+  auto* at = (SourceLocation*)data;
+  if (!cpu::current || !cpu::launch.checks) return;
+  cpu::problem(kind, {at->file, (int)at->line}, "%s, by %s", what, cpu::who(cpu::current->agent).c_str());
+}
+extern "C" void __ubsan_handle_type_mismatch_v1(void* data, uint64_t address) {
+  report(data, address ? "misaligned" : "out of bounds",
+         address ? "the address is no multiple of the size of what is accessed" : "a null pointer is used");
+}
+extern "C" void __ubsan_handle_out_of_bounds(void* data, uint64_t) {
+  report(data, "out of bounds", "an index is outside its array");
+}

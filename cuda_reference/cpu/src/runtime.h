@@ -1,0 +1,291 @@
+// The CPU executor's own view of a launch. One fiber (a stack and a saved context) is one CUDA thread. The
+// blocks of a cluster run together, each on an operating-system thread of its own, of which only one runs at
+// a time; clusters run one after another. Everything is single-threaded in effect, so nothing here is locked.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <setjmp.h>
+#include <string>
+#include <string.h>
+#include <unordered_map>
+#include <vector>
+#include "../shim/executor.h"
+
+namespace cpu {
+
+// ---- places in the kernel: a program counter, or an interned Site with the top bit set
+using Place = uint64_t;
+Place intern(Site);
+std::string describe(Place);  // "file:line", or "pc:hex" for Python to look up
+
+// ---- happens-before. An agent is a CUDA thread or one of the engines that work beside it. seen[a]: how far
+// this one knows agent a's history; fenced[a]: the part of it that is also visible to the async proxy (TMA,
+// wgmma).
+struct Clock {
+  std::vector<uint32_t> seen, fenced;
+  void reset(size_t agents) { seen.assign(agents, 0), fenced.assign(agents, 0); }
+  void join(const Clock& other);
+};
+
+// What is known of clusters that ran before, by way of atomics and fences: cluster number -> seen.
+using Past = std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>>;
+void join_past(Past& into, const Past& from);
+
+// ---- shadow of memory: one cell for two bytes
+struct Reader {
+  uint16_t agent;
+  uint32_t clock;
+  Place place;
+};
+constexpr int READERS = 12;  // a cell forgets older readers
+struct Readers {
+  int count;
+  Reader list[READERS];
+};
+struct Cell {            // all zero: never touched
+  uint32_t write_clock;  // 0: never written
+  uint32_t write_cluster, read_cluster;
+  uint16_t writer;
+  bool by_async_proxy, in_flight, atomic;
+  Place written_at;
+  Readers* readers;
+};
+
+struct Fiber;
+struct Block;
+
+enum class State { ready, at_warp, at_barrier, at_mbarrier, at_cluster, at_copies, done };
+
+// One copy: `bytes` to `destination`, of which the first `source_bytes` come from `source`, the rest are
+// zero.
+struct Copy {
+  char* destination;
+  const char* source;
+  int bytes, source_bytes;
+  Place place;
+};
+using Copies = std::vector<Copy>;
+
+struct Mbarrier {
+  int arrivals, pending;
+  int64_t bytes = 0;
+  uint32_t phase = 0;
+  bool announced = false;  // to the async proxy, by a fence after mbarrier.init
+  Clock arriving, released;
+};
+
+// A copy of an engine under way: what to do when it arrives, and which mbarrier, if any, then counts it.
+struct Transfer {
+  Copies copies;
+  std::vector<std::pair<Mbarrier*, int64_t>> completes;  // mbarrier, bytes (-1: one arrival)
+  Clock clock;
+  uint16_t agent;
+  bool async_proxy;
+  bool add = false;
+  std::shared_ptr<bool> done;
+};
+
+struct StoreGroup {
+  std::vector<std::shared_ptr<Transfer>> transfers;
+};
+
+struct Fiber {
+  jmp_buf context;
+  char* stack = nullptr;
+  Block* block = nullptr;
+  int thread = 0;  // in the block
+  uint16_t agent = 0;
+  uint3 index{};
+  State state = State::ready;
+
+  const char* waits_at = "";  // what it waits for, and where
+  Site site{"", 0};
+  unsigned mask = 0;
+  void* argument = nullptr;
+  Together together = nullptr;
+  int barrier = 0, barrier_threads = 0;
+  Mbarrier* mbarrier = nullptr;
+  uint32_t parity = 0;
+
+  Clock clock;
+  Past past;                                        // of earlier clusters
+  std::unique_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
+  Past released_past;
+  Past acquired;  // by atomics since the last __threadfence
+  Copies open_copies;
+  std::vector<Copies> copy_groups;
+  std::vector<std::shared_ptr<Transfer>> open_stores;
+  std::vector<StoreGroup> store_groups;
+  uint32_t cluster_phase = 0;  // in which it arrived last
+
+  int warp() const { return thread / 32; }
+  int lane() const { return thread % 32; }
+  uint32_t tick() { return ++clock.seen[agent]; }
+};
+
+struct NamedBarrier {
+  Clock arrived;
+  int arrivals = 0, threads = 0;
+  std::vector<Fiber*> waiting;
+};
+
+// wgmma of one warp
+struct Product {
+  int n;
+  bool registers_a, transpose_b, accumulate;
+  uint64_t a, b;
+  std::vector<float*> d;
+  uint32_t a_registers[32][4];
+  Clock clock;
+  Place place;
+};
+struct WarpProducts {
+  std::vector<Product> open;
+  std::vector<std::vector<Product>> groups;
+  std::map<float*, std::vector<float>>
+      sums;  // what the accumulators will hold; until waited for, they hold NaN
+  bool fenced = false;
+};
+
+struct Logged {
+  Place place;
+  uint64_t address;
+  uint32_t bytes, visit;
+  uint8_t access, shared, lane, buffer;
+};
+
+struct Block {
+  uint3 index{};
+  uint32_t rank = 0;
+  char* storage = nullptr;  // the module's thread-local block: static and dynamic shared memory
+  char* dynamic = nullptr;
+  std::vector<Fiber> fibers;
+  Cell* cells = nullptr;                          // [storage bytes / 2]
+  std::vector<unsigned> at_warp, returned_lanes;  // [warps]: lanes that wait at a collective; that returned
+  std::map<int, NamedBarrier> barriers;
+  std::map<uint32_t, Mbarrier> mbarriers;  // by offset in storage
+  std::vector<WarpProducts> products;      // [warps]
+  std::vector<std::vector<Logged>> log;    // [warps]
+  std::vector<int> ready;
+  int live = 0;
+  Clock returned;  // what its threads knew when they returned
+  std::map<uint16_t, std::pair<uint32_t, Place>>
+      reached_into;  // agent of another block -> when and where last
+  uint32_t next_engine = 0;
+  std::vector<uint32_t> engine_clocks;
+  jmp_buf scheduler;
+};
+
+// An array that the launch was given.
+struct Buffer {
+  char *start, *end;
+  bool constant, scratch;
+  std::string name;
+  std::unordered_map<uint64_t, std::vector<Cell>> pages;
+};
+
+struct Traffic {
+  uint64_t requests = 0, lanes = 0, unique_bytes = 0, requested_bytes = 0, sectors = 0, wavefronts = 0,
+           ideal = 0, worst = 0;
+};
+
+constexpr int ENGINES =
+    32;  // engine agents a block: that many copies may be under way and still be told apart
+
+// ---- the launch
+struct Launch {
+  void (*kernel)(void**) = nullptr;
+  void** arguments = nullptr;
+  unsigned dynamic_bytes = 0;
+  size_t storage_bytes = 0;
+  char *image_start = nullptr, *image_end = nullptr;
+  bool checks = true, counts = false, failed = false;
+  bool fences = false;  // a proxy fence or an engine was used, so that Clock::fenced matters
+  int schedule = 0;     // 0 forward, 1 reverse, 2 random
+  double seconds = 60;
+  std::mt19937 random;
+  int threads = 0, warps = 0;
+  size_t agents = 0;                           // of the whole cluster
+  uint32_t cluster = 0;                        // number of the one that runs, from 1
+  std::vector<std::unique_ptr<Block>> blocks;  // of the cluster
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  Clock cluster_arrived, cluster_released;  // what the arrivals of this and of the last phase knew
+  int cluster_arrivals = 0;
+  uint32_t cluster_phase = 0;
+  std::vector<Buffer> buffers;
+  std::vector<Cell*> cells;  // by rank: kept from one cluster to the next
+  std::deque<Readers> readers;
+  std::vector<Readers*> free_readers;
+  std::unordered_map<uint64_t, Past> atomics;                      // address -> what its writers released
+  std::map<std::tuple<Place, std::string, int>, Traffic> traffic;  // place, operation, buffer (-1 shared)
+  int permutation[3][256];
+
+  size_t agents_of_block() const { return threads + warps + ENGINES; }
+  uint16_t thread_agent(uint32_t rank, int thread) const { return rank * agents_of_block() + thread; }
+  uint16_t product_agent(uint32_t rank, int warp) const { return rank * agents_of_block() + threads + warp; }
+};
+extern Launch launch;
+extern Fiber* current;
+
+// ---- scheduling (schedule.cpp)
+void switch_away();    // runs others until somebody has made this fiber ready
+void give_way(Place);  // stays ready; the place is named if the launch takes too long
+void make_ready(Fiber&);
+void thread_returned(Fiber&);
+std::string who(size_t agent);
+[[noreturn]] void stop_launch();
+void run_grid(dim3 grid, dim3 cluster);
+
+// ---- barriers (barriers.cpp)
+void release_barrier(Block&, int id);
+void warp_mate_returned(Fiber&);
+void release_cluster();
+void join_everyone(const std::vector<Fiber*>&, const Clock* extra = nullptr);
+
+// ---- memory (memory.cpp)
+struct Actor {
+  uint16_t agent;
+  const Clock* clock;
+  uint32_t now;
+  bool async_proxy;
+  Fiber* fiber;
+};
+Actor actor_of(Fiber&);
+Block* shared_owner(const void*);  // the block of the cluster whose shared memory holds the address, or null
+void touch_shared(const Actor&, Block&, size_t offset, size_t bytes, Access, Place);
+void touch(Fiber&, const void*, size_t bytes, Access, Place, bool counted);
+void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
+void forget_cells(Block&);
+void set_in_flight(const void* destination, size_t bytes, bool, Place);
+void check_nobody_reaches_in(Fiber& returned);
+int buffer_of(const void*, size_t bytes);  // index into launch.buffers, or -1
+inline bool inside(const void* p, const void* start, size_t bytes) {
+  return (size_t)((const char*)p - (const char*)start) < bytes;
+}
+
+// ---- copies (copies.cpp)
+std::shared_ptr<Transfer> new_transfer(Fiber&, bool async_proxy);
+void add_copy(Transfer&, void* destination, const void* source, int bytes, int source_bytes, Place);
+void issue(const std::shared_ptr<Transfer>&);
+void deliver(Transfer&);
+bool deliver_a_transfer();
+void check_copies_awaited(Fiber&);
+Mbarrier& mbarrier_at(uint64_t*, Site);
+
+// ---- matrix (matrix.cpp)
+bool is_accumulator_in_use(const Fiber&, const void*);
+
+// ---- counting (count.cpp)
+void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer);
+void count_event(Place, const char* operation, uint64_t lanes = 0);
+void count_bulk(Place, const char* operation, const void* address, size_t bytes);
+void flush_warp(Block&, int warp);
+
+// ---- reporting (report.cpp)
+void add_problem(const char* kind, Place, Place other, const std::string& text);
+std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void clear_reports();
+std::string write_report();
+}  // namespace cpu

@@ -1,0 +1,177 @@
+// The tensor memory accelerator and bulk copies: boxes of tensors, and bytes in a row.
+#include <algorithm>
+#include "runtime.h"
+
+namespace cpu {
+namespace {
+struct TensorMapBytes {  // as cpu/arguments.py packs it
+  const char* base;
+  uint32_t rank, element_bytes;
+  uint64_t extent[5], stride_bytes[5];
+  uint32_t box[5], swizzle_bytes, magic;
+};
+constexpr uint32_t MAGIC = 0x7e45f1a5;
+
+const TensorMapBytes& read_map(const ptx::TensorMap* map, size_t rank, Site site) {
+  auto& tensor = *(const TensorMapBytes*)map;
+  if (tensor.magic != MAGIC) fault("bad instruction", site, "the argument is not a tensor map");
+  if (tensor.rank != rank)
+    fault("bad instruction", site, "the tensor map has %u dimensions, the instruction %zu", tensor.rank,
+          rank);
+  return tensor;
+}
+
+size_t swizzled(size_t offset, uint32_t bytes) {
+  const size_t rows = bytes / 16;  // 8, 4 or 2 rows of 128 bytes repeat the pattern
+  return bytes ? offset ^ (offset >> 7 & (rows - 1)) << 4 : offset;
+}
+
+// Calls visit(shared offset, global address, bytes, bytes inside the tensor) for every 16 bytes of the box.
+template <class Visit>
+void for_each_chunk(const TensorMapBytes& map, const int* coordinates, size_t start, Visit visit) {
+  const size_t row_bytes = map.box[0] * map.element_bytes;
+  size_t rows = 1;
+  for (uint32_t i = 1; i < map.rank; i++) rows *= map.box[i];
+  for (size_t row = 0; row < rows; row++) {
+    const char* source = map.base;
+    bool inside = true;
+    size_t rest = row;
+    for (uint32_t i = 1; i < map.rank; i++) {
+      const long at = coordinates[i] + (long)(rest % map.box[i]);
+      rest /= map.box[i];
+      inside &= at >= 0 && at < (long)map.extent[i];
+      source += at * (long)map.stride_bytes[i];
+    }
+    for (size_t x = 0; x < row_bytes; x += 16) {
+      const long first = coordinates[0] + (long)(x / map.element_bytes), per_chunk = 16 / map.element_bytes;
+      const long within = first < 0 ? 0 : std::clamp<long>((long)map.extent[0] - first, 0, per_chunk);
+      visit(swizzled(start + row * row_bytes + x, map.swizzle_bytes),
+            source + first * (long)map.element_bytes, inside ? within * map.element_bytes : 0);
+    }
+  }
+}
+
+size_t check_tile(const TensorMapBytes& map, const void* tile, Site site) {
+  const size_t alignment = map.swizzle_bytes ? map.swizzle_bytes * 8 : 128;
+  const uint32_t offset = shared_address(tile, site);
+  if (offset % alignment)
+    fault("misaligned", site, "with this tensor map a tile starts at a multiple of %zu bytes, this one at %u",
+          alignment, offset);
+  return offset;
+}
+
+Mbarrier& announced(uint64_t* address, Site site) {
+  Mbarrier& mbarrier = mbarrier_at(address, site);
+  if (!mbarrier.announced)
+    problem("missing fence", site,
+            "the copy engine counts on an mbarrier with no fence_mbarrier_init or fence_proxy_async after "
+            "its mbarrier_init");
+  return mbarrier;
+}
+
+template <class T>
+T* in_block(T* address, uint32_t rank) {
+  return (T*)((char*)address - current->block->storage + launch.blocks[rank]->storage);
+}
+}  // namespace
+
+void tma_load(void* destination, const ptx::TensorMap* map, uint64_t* address,
+              std::initializer_list<int> coordinates, unsigned ranks, Site site) {
+  auto& tensor = read_map(map, coordinates.size(), site);
+  const size_t start = check_tile(tensor, destination, site);
+  const Place place = intern(site);
+  auto transfer = new_transfer(*current, true);
+  size_t bytes = 0;
+  for (uint32_t rank = 0; rank < launch.blocks.size(); rank++) {
+    if (ranks ? !(ranks >> rank & 1) : rank != current->block->rank) continue;
+    bytes = 0;
+    for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* source, int inside) {
+      add_copy(*transfer, launch.blocks[rank]->dynamic + offset, source, 16, inside, place);
+      bytes += 16;
+    });
+    transfer->completes.push_back({&announced(in_block(address, rank), site), bytes});
+  }
+  if (launch.counts) count_bulk(place, "tma load", tensor.base, bytes);
+  issue(transfer);
+}
+
+static void issue_store(const std::shared_ptr<Transfer>& transfer) {
+  issue(transfer);
+  current->open_stores.push_back(transfer);
+}
+
+void tma_store(const ptx::TensorMap* map, const void* source, std::initializer_list<int> coordinates,
+               Site site) {
+  auto& tensor = read_map(map, coordinates.size(), site);
+  const size_t start = check_tile(tensor, source, site);
+  const Place place = intern(site);
+  auto transfer = new_transfer(*current, true);
+  size_t bytes = 0;
+  for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* global, int inside) {
+    if (inside) add_copy(*transfer, (char*)global, current->block->dynamic + offset, inside, inside, place);
+    bytes += inside;
+  });
+  if (launch.counts) count_bulk(place, "tma store", tensor.base, bytes);
+  if (bytes) issue_store(transfer);
+}
+
+static void check_bulk(const void* one, const void* other, uint32_t bytes, Site site) {
+  if (bytes % 16 || (uintptr_t)one % 16 || (uintptr_t)other % 16)
+    fault("misaligned", site, "a bulk copy needs addresses and a size that are multiples of 16");
+}
+
+void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* address, Site site) {
+  check_bulk(destination, source, bytes, site);
+  touch(*current, source, bytes, Access::read, intern(site), false);
+  auto transfer = new_transfer(*current, true);
+  add_copy(*transfer, destination, source, bytes, bytes, intern(site));
+  transfer->completes.push_back({&announced(address, site), bytes});
+  if (launch.counts) count_bulk(intern(site), "bulk load", source, bytes);
+  issue(transfer);
+}
+
+void bulk_store(void* destination, const void* source, uint32_t bytes, bool add, Site site) {
+  check_bulk(destination, source, bytes, site);
+  auto transfer = new_transfer(*current, true);
+  transfer->add = add;
+  if (buffer_of(destination, bytes) < 0)
+    touch(*current, destination, bytes, Access::write, intern(site), false);  // reports
+  add_copy(*transfer, destination, source, bytes, bytes, intern(site));
+  if (launch.counts) count_bulk(intern(site), add ? "bulk add" : "bulk store", destination, bytes);
+  issue_store(transfer);
+}
+
+void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, uint64_t* address,
+                       uint32_t rank, Site site) {
+  check_bulk(destination, source, bytes, site);
+  auto transfer = new_transfer(*current, true);
+  add_copy(*transfer, remote(destination, rank, site), source, bytes, bytes, intern(site));
+  transfer->completes.push_back({&announced((uint64_t*)remote(address, rank, site), site), bytes});
+  issue(transfer);
+}
+
+void bulk_commit(Site) {
+  current->store_groups.push_back({std::move(current->open_stores)});
+  current->open_stores.clear();
+}
+
+void bulk_wait(int pending, bool, Site) {
+  auto& groups = current->store_groups;
+  const size_t finished = groups.size() > (size_t)pending ? groups.size() - pending : 0;
+  for (size_t i = 0; i < finished; i++)
+    for (auto& transfer : groups[i].transfers) {
+      deliver(*transfer);
+      current->clock.join(transfer->clock);
+    }
+  groups.erase(groups.begin(), groups.begin() + finished);
+  current->tick();
+}
+
+void* remote(const void* address, uint32_t rank, Site site) {
+  if (rank >= launch.blocks.size())
+    fault("bad instruction", site, "the cluster has %zu blocks, there is no block %u", launch.blocks.size(),
+          rank);
+  shared_address(address, site);
+  return in_block((char*)address, rank);
+}
+}  // namespace cpu

@@ -1,0 +1,87 @@
+"""Runs a kernel on the GPU, through CuPy."""
+
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from .compile import Compiled, compile
+from .source import Source
+
+__all__ = ["GpuKernel", "SharedMemoryError", "load"]
+
+NULL = np.uint64(0)
+DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
+
+
+class SharedMemoryError(ValueError):
+    """A launch asks for more shared memory than a block of this GPU may have."""
+
+
+class GpuKernel:
+    """A kernel on one GPU: `kernel(grid, block, args, shared_mem=0)` queues it on CuPy's current stream.
+
+    registers, local_bytes and shared_bytes are what the driver says of the loaded kernel: per thread, per
+    thread, and static per block. `compiled` is what the assembler said.
+    """
+
+    def __init__(self, compiled: Compiled) -> None:
+        import cupy
+
+        self.compiled = compiled
+        self._kernel = cupy.RawModule(path=str(compiled.cubin)).get_function(compiled.source.entry)
+        self._device = cupy.cuda.Device()
+        self._opted_in = False
+
+    @property
+    def registers(self) -> int:
+        return self._kernel.num_regs
+
+    @property
+    def local_bytes(self) -> int:
+        return self._kernel.local_size_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._kernel.shared_size_bytes
+
+    @cached_property
+    def shared_room(self) -> int:
+        """Bytes of dynamic shared memory that a block of this kernel may have."""
+        return self._device.attributes["MaxSharedMemoryPerBlockOptin"] - self.shared_bytes
+
+    def __call__(self, grid: Any, block: Any, args: tuple, shared_mem: int = 0) -> None:
+        """Raises SharedMemoryError."""
+        if shared_mem > self.shared_room:
+            raise SharedMemoryError(
+                f"{self.compiled.source.label} needs {shared_mem} bytes of dynamic shared memory a block: "
+                f"this GPU has room for {self.shared_room}"
+            )
+        if shared_mem > DEFAULT_SHARED_LIMIT and not self._opted_in:
+            # CUDA C++ Programming Guide, "Shared Memory" of 7.x and later: more than 48 KB must be asked for.
+            self._kernel.max_dynamic_shared_size_bytes = self.shared_room
+            self._opted_in = True
+        pointers = tuple(NULL if value is None else value for value in args)
+        self._kernel(_three(grid), _three(block), pointers, shared_mem=shared_mem)
+
+
+def _three(size: Any) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int) else tuple(size)
+
+
+_loaded: dict[tuple[Source, str, int], GpuKernel] = {}
+_lock = Lock()
+
+
+def load(source: Source) -> GpuKernel:
+    """The kernel on the current device, compiled and loaded once as long as its files stay the same."""
+    import cupy
+
+    device = cupy.cuda.Device()
+    key = (source, source.digest, device.id)
+    with _lock:
+        if key not in _loaded:
+            capability = device.compute_capability  # "90"
+            _loaded[key] = GpuKernel(compile(source, (int(capability[:-1]), int(capability[-1]))))
+        return _loaded[key]

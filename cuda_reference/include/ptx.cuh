@@ -1,0 +1,482 @@
+// Every PTX instruction that a stage uses, one wrapper each: first what the GPU executes, then what the CPU
+// executor does in its place (declared in cpu/shim/executor.h). The comment above a wrapper names the section
+// of the PTX ISA that says what the instruction does. Shared memory is passed as ordinary pointers; `smem_*`
+// must point into the block's shared memory, `gmem_*` into global memory. What needs more than sm_80 stands
+// in the second half.
+#pragma once
+
+#ifdef FLASHCORE_CPU
+#include "executor.h"
+#define PTX(on_gpu, on_cpu) { on_cpu; }
+#define PTX_SITE_ONLY cpu::Site site = {__builtin_FILE(), __builtin_LINE()}  // of the call
+#define PTX_SITE , PTX_SITE_ONLY
+#define PTX_PASS_SITE , site
+#define PTX_INLINE inline
+#else
+#define PTX(on_gpu, on_cpu) { on_gpu; }
+#define PTX_SITE_ONLY
+#define PTX_SITE
+#define PTX_PASS_SITE
+#define PTX_INLINE __device__ __forceinline__
+#if __CUDA_ARCH__ >= 900
+#define PTX_TRY_WAIT "try_wait"
+#else
+#define PTX_TRY_WAIT "test_wait"
+#endif
+#ifdef __CUDACC_RTC__  // NVRTC has neither <stdint.h> nor <math.h>
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef long long int64_t;
+#else
+#include <stdint.h>
+#endif
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#endif
+
+namespace ptx {
+
+// ISA: "State Spaces", shared: the 32-bit address that shared-memory instructions take
+PTX_INLINE uint32_t smem_address(const void* smem PTX_SITE) PTX(
+    return (uint32_t)__cvta_generic_to_shared(smem),
+    return cpu::shared_address(smem, site))
+
+// ---- asynchronous copies, sm_80
+
+// ISA: "cp.async": 16 bytes past L1; with `valid` false, 16 zero bytes and gmem_src is not read
+PTX_INLINE void cp_async_16(void* smem_dst, const void* gmem_src, bool valid = true PTX_SITE) PTX(
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::
+        "r"(smem_address(smem_dst)), "l"(gmem_src), "r"(valid ? 16 : 0) : "memory"),
+    cpu::cp_async(smem_dst, gmem_src, 16, valid, site))
+
+// ISA: "cp.async": 4, 8 or 16 bytes through L1
+template <int BYTES>
+PTX_INLINE void cp_async(void* smem_dst, const void* gmem_src, bool valid = true PTX_SITE) PTX(
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+        "r"(smem_address(smem_dst)), "l"(gmem_src), "n"(BYTES), "r"(valid ? BYTES : 0) : "memory"),
+    cpu::cp_async(smem_dst, gmem_src, BYTES, valid, site))
+
+// ISA: "cp.async.commit_group": the thread's copies since the last commit form one group
+PTX_INLINE void cp_async_commit(PTX_SITE_ONLY) PTX(
+    asm volatile("cp.async.commit_group;" ::: "memory"),
+    cpu::cp_async_commit(site))
+
+// ISA: "cp.async.wait_group": until at most PENDING of the thread's newest groups are unfinished
+template <int PENDING> PTX_INLINE void cp_async_wait(PTX_SITE_ONLY) PTX(
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"),
+    cpu::cp_async_wait(PENDING, site))
+
+// ISA: "cp.async.wait_all": all the thread's copies, committed or not
+PTX_INLINE void cp_async_wait_all(PTX_SITE_ONLY) PTX(
+    asm volatile("cp.async.wait_all;" ::: "memory"),
+    cpu::cp_async_wait_all(site))
+
+// ISA: "cp.async.mbarrier.arrive.noinc": arrives on the mbarrier when the thread's copies so far are done
+PTX_INLINE void cp_async_mbarrier_arrive(uint64_t* smem_mbarrier PTX_SITE) PTX(
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::
+        "r"(smem_address(smem_mbarrier)) : "memory"),
+    cpu::cp_async_mbarrier_arrive(smem_mbarrier, site))
+
+// ---- named barriers
+
+// ISA: "bar.sync": waits until `threads` threads, whole warps, have arrived at barrier `id` (0 is
+// __syncthreads)
+PTX_INLINE void bar_sync(int id, int threads PTX_SITE) PTX(
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"),
+    cpu::barrier_sync(id, threads, site))
+
+// ISA: "bar.arrive": arrives without waiting
+PTX_INLINE void bar_arrive(int id, int threads PTX_SITE) PTX(
+    asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"),
+    cpu::barrier_arrive(id, threads, site))
+
+// ---- warp-level matrix instructions
+
+// ISA: "ldmatrix": 8x8 matrices of halves; lane i gives the 16-byte row i % 8 of matrix i / 8. Register j of
+// lane i then holds elements 2 (i % 4) and 2 (i % 4) + 1 of row i / 4 of matrix j; `_trans`: of column i / 4.
+PTX_INLINE void ldmatrix_x4(uint32_t (&r)[4], const void* smem_row PTX_SITE) PTX(
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(smem_row)) : "memory"),
+    cpu::ldmatrix(r, 4, false, smem_row, site))
+
+PTX_INLINE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* smem_row PTX_SITE) PTX(
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(smem_row)) : "memory"),
+    cpu::ldmatrix(r, 4, true, smem_row, site))
+
+PTX_INLINE void ldmatrix_x2(uint32_t (&r)[2], const void* smem_row PTX_SITE) PTX(
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+        : "=r"(r[0]), "=r"(r[1]) : "r"(smem_address(smem_row)) : "memory"),
+    cpu::ldmatrix(r, 2, false, smem_row, site))
+
+PTX_INLINE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* smem_row PTX_SITE) PTX(
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+        : "=r"(r[0]), "=r"(r[1]) : "r"(smem_address(smem_row)) : "memory"),
+    cpu::ldmatrix(r, 2, true, smem_row, site))
+
+// ISA: "mma", m16n8k16 with .f16 inputs and .f32 sums: d[16, 8] += a[16, 16] b[16, 8]. With g = lane / 4 and
+// t = lane % 4: a = rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8; b = rows 2t, 2t + 8 at column
+// g; d = row g at columns 2t, 2t + 1, then row g + 8. Two halves a register, the lower column or row in the
+// low half.
+PTX_INLINE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 PTX_SITE) PTX(
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)),
+    cpu::mma_m16n8k16(d, a, b0, b1, site))
+
+// ---- arithmetic
+
+// ISA: "ex2": 2^x on the special-function unit, about 2 ulp; ex2(-inf) = 0
+PTX_INLINE float ex2(float x) PTX(
+    float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y,
+    return cpu::ex2(x))
+
+// ISA: "cvt": two floats to two halves, rounded to nearest, `low` in the low half
+PTX_INLINE uint32_t pack_half2(float low, float high) PTX(
+    uint32_t r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r,
+    return cpu::pack_half2(low, high))
+
+// ---- mbarriers, sm_80: a count of arrivals, on sm_90 also of bytes, that flips a phase bit when it is met
+
+// ISA: "mbarrier.init"
+PTX_INLINE void mbarrier_init(uint64_t* smem_mbarrier, int arrivals PTX_SITE) PTX(
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::
+        "r"(smem_address(smem_mbarrier)), "r"(arrivals) : "memory"),
+    cpu::mbarrier_init(smem_mbarrier, arrivals, site))
+
+// ISA: "mbarrier.arrive"
+PTX_INLINE void mbarrier_arrive(uint64_t* smem_mbarrier PTX_SITE) PTX(
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::
+        "r"(smem_address(smem_mbarrier)) : "memory"),
+    cpu::mbarrier_arrive(smem_mbarrier, site))
+
+// ISA: "mbarrier.test_wait, mbarrier.try_wait": waits until the phase of that parity is complete; the phases
+// count 0, 1, 0, ..., so that parity 1 of a fresh mbarrier counts as complete
+PTX_INLINE void mbarrier_wait(uint64_t* smem_mbarrier, uint32_t parity PTX_SITE) PTX(
+    uint32_t done;
+    do asm volatile("{ .reg .pred p; mbarrier." PTX_TRY_WAIT ".parity.shared.b64 p, [%1], %2;"
+        " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(smem_address(smem_mbarrier)), "r"(parity) : "memory");
+    while (!done),
+    cpu::mbarrier_wait(smem_mbarrier, parity, site))
+
+// ---- sm_90 from here on
+#if defined(FLASHCORE_CPU) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// ISA: "mbarrier.arrive.expect_tx": arrives, and lets the phase wait for `bytes` more
+PTX_INLINE void mbarrier_arrive_expect(uint64_t* smem_mbarrier, uint32_t bytes PTX_SITE) PTX(
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
+        "r"(smem_address(smem_mbarrier)), "r"(bytes) : "memory"),
+    cpu::mbarrier_arrive_expect(smem_mbarrier, bytes, site))
+
+// ISA: "mbarrier.arrive" with a .shared::cluster address: on the mbarrier at the same place in another
+// block's memory
+PTX_INLINE void mbarrier_arrive_remote(uint64_t* smem_mbarrier, uint32_t rank PTX_SITE) PTX(
+    asm volatile("{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
+        " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::
+        "r"(smem_address(smem_mbarrier)), "r"(rank) : "memory"),
+    cpu::mbarrier_arrive_remote(smem_mbarrier, rank, site))
+
+// ISA: "mbarrier.try_wait" with .acquire.cluster: also sees what other blocks of the cluster wrote before
+// they arrived
+PTX_INLINE void mbarrier_wait_cluster(uint64_t* smem_mbarrier, uint32_t parity PTX_SITE) PTX(
+    uint32_t done;
+    do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
+        " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(smem_address(smem_mbarrier)), "r"(parity) : "memory");
+    while (!done),
+    cpu::mbarrier_wait(smem_mbarrier, parity, site))
+
+// ISA: "membar/fence", .mbarrier_init: other blocks of the cluster and the copy engine see the initialised
+// mbarriers
+PTX_INLINE void fence_mbarrier_init(PTX_SITE_ONLY) PTX(
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"),
+    cpu::fence_mbarrier_init(site))
+
+// ISA: "membar/fence", .proxy.async: orders ordinary shared-memory accesses before those of TMA and wgmma
+PTX_INLINE void fence_proxy_async(PTX_SITE_ONLY) PTX(
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"),
+    cpu::fence_proxy_async(site))
+
+// ISA: "stmatrix": the inverse of ldmatrix
+PTX_INLINE void stmatrix_x4(void* smem_row, const uint32_t (&r)[4] PTX_SITE) PTX(
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
+        "r"(smem_address(smem_row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory"),
+    cpu::stmatrix(smem_row, r, 4, false, site))
+
+PTX_INLINE void stmatrix_x4_trans(void* smem_row, const uint32_t (&r)[4] PTX_SITE) PTX(
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::
+        "r"(smem_address(smem_row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory"),
+    cpu::stmatrix(smem_row, r, 4, true, site))
+
+// ISA: "elect.sync": true in one lane of the warp
+PTX_INLINE bool elect_one(PTX_SITE_ONLY) PTX(
+    uint32_t chosen;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
+    return chosen,
+    return cpu::elect_one(site))
+
+// ---- tensor memory access: one thread moves a box of a tensor
+
+// A CUtensorMap, as the driver (or cpu.tensor_map) encodes it; a kernel takes it as `const
+// __grid_constant__`.
+struct __align__(64) TensorMap { uint64_t opaque[16]; };
+
+// ISA: "cp.async.bulk.tensor": box to shared memory, its bytes counted by the mbarrier. Coordinates innermost
+// first; what lies outside the tensor arrives as zeros.
+PTX_INLINE void tma_load_2d(
+    void* smem_dst, const TensorMap* map, uint64_t* smem_mbarrier, int c0, int c1 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4}], [%2];" :: "r"(smem_address(smem_dst)), "l"(map),
+        "r"(smem_address(smem_mbarrier)), "r"(c0), "r"(c1) : "memory"),
+    cpu::tma_load(smem_dst, map, smem_mbarrier, {c0, c1}, 0, site))
+
+PTX_INLINE void tma_load_3d(
+    void* smem_dst, const TensorMap* map, uint64_t* smem_mbarrier, int c0, int c1, int c2 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];" :: "r"(smem_address(smem_dst)), "l"(map),
+        "r"(smem_address(smem_mbarrier)), "r"(c0), "r"(c1), "r"(c2) : "memory"),
+    cpu::tma_load(smem_dst, map, smem_mbarrier, {c0, c1, c2}, 0, site))
+
+PTX_INLINE void tma_load_4d(
+    void* smem_dst, const TensorMap* map, uint64_t* smem_mbarrier, int c0, int c1, int c2,
+    int c3 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2];" :: "r"(smem_address(smem_dst)), "l"(map),
+        "r"(smem_address(smem_mbarrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory"),
+    cpu::tma_load(smem_dst, map, smem_mbarrier, {c0, c1, c2, c3}, 0, site))
+
+// ISA: the same with .multicast::cluster: to the same place in every block whose bit is set in `ranks`
+PTX_INLINE void tma_load_multicast_4d(
+    void* smem_dst, const TensorMap* map, uint64_t* smem_mbarrier, int c0, int c1,
+                                      int c2, int c3, uint16_t ranks PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::
+        "r"(smem_address(smem_dst)), "l"(map), "r"(smem_address(smem_mbarrier)),
+        "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(ranks) : "memory"),
+    cpu::tma_load(smem_dst, map, smem_mbarrier, {c0, c1, c2, c3}, ranks, site))
+
+// ISA: "cp.async.bulk.tensor", global from shared: what lies outside the tensor is not written
+PTX_INLINE void tma_store_2d(const TensorMap* map, const void* smem_src, int c0, int c1 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::
+        "l"(map), "r"(smem_address(smem_src)), "r"(c0), "r"(c1) : "memory"),
+    cpu::tma_store(map, smem_src, {c0, c1}, site))
+
+PTX_INLINE void tma_store_4d(
+    const TensorMap* map, const void* smem_src, int c0, int c1, int c2, int c3 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::
+        "l"(map), "r"(smem_address(smem_src)), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory"),
+    cpu::tma_store(map, smem_src, {c0, c1, c2, c3}, site))
+
+// ISA: "cp.async.bulk": `bytes` in a row, a multiple of 16, no tensor map
+PTX_INLINE void bulk_load(
+    void* smem_dst, const void* gmem_src, uint32_t bytes, uint64_t* smem_mbarrier PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+        "r"(smem_address(smem_dst)), "l"(gmem_src), "r"(bytes), "r"(smem_address(smem_mbarrier)) : "memory"),
+    cpu::bulk_load(smem_dst, gmem_src, bytes, smem_mbarrier, site))
+
+PTX_INLINE void bulk_store(void* gmem_dst, const void* smem_src, uint32_t bytes PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::
+        "l"(gmem_dst), "r"(smem_address(smem_src)), "r"(bytes) : "memory"),
+    cpu::bulk_store(gmem_dst, smem_src, bytes, false, site))
+
+// ISA: "cp.reduce.async.bulk", .add.f32: adds instead of writing
+PTX_INLINE void bulk_add_f32(float* gmem_dst, const float* smem_src, uint32_t bytes PTX_SITE) PTX(
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::
+        "l"(gmem_dst), "r"(smem_address(smem_src)), "r"(bytes) : "memory"),
+    cpu::bulk_store(gmem_dst, smem_src, bytes, true, site))
+
+// ISA: "cp.async.bulk", .shared::cluster from .shared::cta: into another block of the cluster; both addresses
+// are the caller's own, meant at the same place in block `rank`
+PTX_INLINE void bulk_copy_to_rank(
+    void* smem_dst, const void* smem_src, uint32_t bytes, uint64_t* smem_mbarrier,
+    uint32_t rank PTX_SITE) PTX(
+    asm volatile("{ .reg .b32 dst; .reg .b32 bar; mapa.shared::cluster.u32 dst, %0, %4;"
+        " mapa.shared::cluster.u32 bar, %3, %4;"
+        " cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [dst], [%1], %2, [bar]; }" ::
+        "r"(smem_address(smem_dst)), "r"(smem_address(smem_src)), "r"(bytes),
+        "r"(smem_address(smem_mbarrier)), "r"(rank) : "memory"),
+    cpu::bulk_copy_to_rank(smem_dst, smem_src, bytes, smem_mbarrier, rank, site))
+
+// ISA: "cp.async.bulk.commit_group": the thread's stores since the last commit form one group
+PTX_INLINE void bulk_commit(PTX_SITE_ONLY) PTX(
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory"),
+    cpu::bulk_commit(site))
+
+// ISA: "cp.async.bulk.wait_group": until at most PENDING groups are unfinished; `_read`: until their shared
+// memory has been read and may be written again
+template <int PENDING> PTX_INLINE void bulk_wait(PTX_SITE_ONLY) PTX(
+    asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory"),
+    cpu::bulk_wait(PENDING, false, site))
+
+template <int PENDING> PTX_INLINE void bulk_wait_read(PTX_SITE_ONLY) PTX(
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory"),
+    cpu::bulk_wait(PENDING, true, site))
+
+// ISA: "prefetch.tensormap"
+PTX_INLINE void prefetch_map(const TensorMap* map) PTX(
+    asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory"),
+    (void)map)
+
+// ---- clusters: blocks that run together and reach each other's shared memory
+
+// ISA: "%cluster_ctarank", "%cluster_nctarank"
+PTX_INLINE uint32_t cluster_rank() PTX(
+    uint32_t rank; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)); return rank,
+    return cpu::cluster_rank())
+
+PTX_INLINE uint32_t cluster_blocks() PTX(
+    uint32_t blocks; asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks)); return blocks,
+    return cpu::cluster_blocks())
+
+// ISA: "barrier.cluster": every thread of every block of the cluster arrives, and waits
+PTX_INLINE void cluster_arrive(PTX_SITE_ONLY) PTX(
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"),
+    cpu::cluster_arrive(site))
+
+PTX_INLINE void cluster_wait(PTX_SITE_ONLY) PTX(
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"),
+    cpu::cluster_wait(site))
+
+// ISA: "mapa": an ordinary pointer to the same place in the shared memory of block `rank`
+template <class T> PTX_INLINE T* remote(T* smem, uint32_t rank PTX_SITE) PTX(
+    uint64_t address;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(smem), "r"(rank));
+    return (T*)address,
+    return (T*)cpu::remote(smem, rank, site))
+
+// ISA: "griddepcontrol": waits for, and releases, the kernel before and after in a programmatic launch
+PTX_INLINE void grid_dependency_wait() PTX(asm volatile("griddepcontrol.wait;" ::: "memory"), )
+PTX_INLINE void grid_dependency_launch() PTX(asm volatile("griddepcontrol.launch_dependents;" ::: "memory"), )
+#endif
+
+// ---- sm_90a: matrix instructions of four warps
+#if defined(FLASHCORE_CPU) || !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// ISA: "setmaxnreg": the warps of a warpgroup hand back registers or take more; needs
+// __launch_bounds__(threads, 1)
+template <int REGISTERS> PTX_INLINE void registers_down(PTX_SITE_ONLY) PTX(
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)),
+    cpu::set_registers(REGISTERS, false, site))
+
+template <int REGISTERS> PTX_INLINE void registers_up(PTX_SITE_ONLY) PTX(
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)),
+    cpu::set_registers(REGISTERS, true, site))
+
+// ISA: "Matrix Descriptor Format": a tile of halves in shared memory, swizzled over 128 bytes, 1024-byte
+// aligned. K-major (64 columns of k a row): row_bytes = 1024 from one eight-row group to the next,
+// panel_bytes unused. MN-major (64 columns of m or n a row): row_bytes = 1024 from eight k to the next,
+// panel_bytes from one 64 to the next. k16 steps: descriptor + 2 for K-major, + 128 for MN-major.
+PTX_INLINE uint64_t wgmma_tile(
+    const void* smem, uint32_t panel_bytes = 16, uint32_t row_bytes = 1024 PTX_SITE) {
+    const uint64_t start = (smem_address(smem PTX_PASS_SITE) & 0x3ffff) >> 4;
+    return start | (uint64_t)(panel_bytes >> 4) << 16 | (uint64_t)(row_bytes >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+// ISA: "wgmma.fence": orders earlier accesses to the registers, and to each other, before the next wgmma
+PTX_INLINE void wgmma_fence(PTX_SITE_ONLY) PTX(
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory"),
+    cpu::wgmma_fence(site))
+
+// ISA: "wgmma.commit_group"
+PTX_INLINE void wgmma_commit(PTX_SITE_ONLY) PTX(
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"),
+    cpu::wgmma_commit(site))
+
+// ISA: "wgmma.wait_group": until at most PENDING groups are unfinished; before it neither the accumulators
+// nor the shared-memory operands may be touched
+template <int PENDING> PTX_INLINE void wgmma_wait(PTX_SITE_ONLY) PTX(
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"),
+    cpu::wgmma_wait(PENDING, site))
+
+// Keeps the compiler from moving uses of the accumulators across a wgmma_fence or wgmma_wait; no instruction.
+template <int COUNT> PTX_INLINE void wgmma_pin(float (&d)[COUNT]) PTX(
+    _Pragma("unroll") for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i]) :: "memory"),
+    (void)d)
+
+// ISA: "wgmma.mma_async", m64nNk16 with .f16 inputs and .f32 sums: d[64, N] = a[64, 16] b[16, N] +
+// (accumulate ? d : 0). Warp w of the warpgroup holds rows 16w to 16w + 15; d[4j ... 4j + 3] of a lane lie as
+// in mma_m16n8k16, columns 8j on. `_ss`: a and b from shared memory, both K-major; `_rs`: a in registers as
+// for mma_m16n8k16. TRANSPOSE_B: b MN-major.
+template <int N, int TRANSPOSE_B> struct Wgmma;
+
+#ifndef FLASHCORE_CPU
+#define PTX_D1(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+                  "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define PTX_D2(i) PTX_D1(i), PTX_D1(i + 8)
+#define PTX_D3(i) PTX_D2(i), PTX_D1(i + 16)
+#define PTX_D4(i) PTX_D2(i), PTX_D2(i + 16)
+#define PTX_D5(i) PTX_D4(i), PTX_D1(i + 32)
+#define PTX_D6(i) PTX_D4(i), PTX_D2(i + 32)
+#define PTX_D7(i) PTX_D4(i), PTX_D3(i + 32)
+#define PTX_D8(i) PTX_D4(i), PTX_D4(i + 32)
+#define PTX_D9(i) PTX_D8(i), PTX_D1(i + 64)
+#define PTX_D10(i) PTX_D8(i), PTX_D2(i + 64)
+#define PTX_D11(i) PTX_D8(i), PTX_D3(i + 64)
+#define PTX_D12(i) PTX_D8(i), PTX_D4(i + 64)
+#define PTX_D13(i) PTX_D8(i), PTX_D5(i + 64)
+#define PTX_D14(i) PTX_D8(i), PTX_D6(i + 64)
+#define PTX_D15(i) PTX_D8(i), PTX_D7(i + 64)
+#define PTX_D16(i) PTX_D8(i), PTX_D8(i + 64)
+#define PTX_R1 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define PTX_R2 PTX_R1 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define PTX_R3 PTX_R2 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define PTX_R4 PTX_R3 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define PTX_R5 PTX_R4 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define PTX_R6 PTX_R5 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define PTX_R7 PTX_R6 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define PTX_R8 PTX_R7 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define PTX_R9 PTX_R8 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define PTX_R10 PTX_R9 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define PTX_R11 PTX_R10 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define PTX_R12 PTX_R11 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define PTX_R13 PTX_R12 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define PTX_R14 PTX_R13 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define PTX_R15 PTX_R14 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define PTX_R16 PTX_R15 ",%120,%121,%122,%123,%124,%125,%126,%127"
+// EIGHTS: how many times eight accumulators; I0 ... I6: the operands' numbers behind them
+#define PTX_WGMMA(N, EIGHTS, I0, I1, I2, I3, I4, I5, I6) \
+    template <int TRANSPOSE_B> struct Wgmma<N, TRANSPOSE_B> { \
+        static PTX_INLINE void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
+            asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I2 ", 0; wgmma.mma_async.sync.aligned" \
+                ".m64n" #N "k16.f32.f16.f16 {" PTX_R##EIGHTS "}," \
+                " %" #I0 ", %" #I1 ", p, 1, 1, 0, %" #I3 "; }" \
+                : PTX_D##EIGHTS(0) : "l"(a), "l"(b), "r"(accumulate), "n"(TRANSPOSE_B)); } \
+        static PTX_INLINE void rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) { \
+            asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I5 ", 0; wgmma.mma_async.sync.aligned" \
+                ".m64n" #N "k16.f32.f16.f16 {" PTX_R##EIGHTS "}," \
+                " {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 \
+                ", p, 1, 1, %" #I6 "; }" : PTX_D##EIGHTS(0) \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSE_B)); } };
+PTX_WGMMA(16, 1, 8, 9, 10, 11, 12, 13, 14)
+PTX_WGMMA(32, 2, 16, 17, 18, 19, 20, 21, 22)
+PTX_WGMMA(48, 3, 24, 25, 26, 27, 28, 29, 30)
+PTX_WGMMA(64, 4, 32, 33, 34, 35, 36, 37, 38)
+PTX_WGMMA(80, 5, 40, 41, 42, 43, 44, 45, 46)
+PTX_WGMMA(96, 6, 48, 49, 50, 51, 52, 53, 54)
+PTX_WGMMA(112, 7, 56, 57, 58, 59, 60, 61, 62)
+PTX_WGMMA(128, 8, 64, 65, 66, 67, 68, 69, 70)
+PTX_WGMMA(144, 9, 72, 73, 74, 75, 76, 77, 78)
+PTX_WGMMA(160, 10, 80, 81, 82, 83, 84, 85, 86)
+PTX_WGMMA(176, 11, 88, 89, 90, 91, 92, 93, 94)
+PTX_WGMMA(192, 12, 96, 97, 98, 99, 100, 101, 102)
+PTX_WGMMA(208, 13, 104, 105, 106, 107, 108, 109, 110)
+PTX_WGMMA(224, 14, 112, 113, 114, 115, 116, 117, 118)
+PTX_WGMMA(240, 15, 120, 121, 122, 123, 124, 125, 126)
+PTX_WGMMA(256, 16, 128, 129, 130, 131, 132, 133, 134)
+#endif
+
+template <int N, int TRANSPOSE_B = 0>
+PTX_INLINE void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_SITE) PTX(
+    (Wgmma<N, TRANSPOSE_B>::ss(d, a, b, accumulate)),
+    cpu::wgmma(d, N, nullptr, a, b, TRANSPOSE_B, accumulate, site))
+
+template <int N, int TRANSPOSE_B = 0>
+PTX_INLINE void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_SITE) PTX(
+    (Wgmma<N, TRANSPOSE_B>::rs(d, a, b, accumulate)),
+    cpu::wgmma(d, N, a, 0, b, TRANSPOSE_B, accumulate, site))
+#endif
+
+}  // namespace ptx

@@ -1,0 +1,174 @@
+// The rows of one warp on mma.sync: 16 * ROW_TILES query rows of Q, S, P and O in registers, against a tile
+// of BLOCK_N keys in shared memory. Stage 12 builds on it; stage 13 divides the same work differently.
+//
+// mma.m16n8k16 hands out a result as it takes the left operand: lane 4g + t holds rows g and g + 8, columns
+// 2t and 2t + 1. So P = exp(S) becomes the left operand of P V by renaming registers, and a row lives in a
+// quad, the lanes 4g to 4g + 3. A lane counts its rows r: row g + 8r of the warp's.
+// A tile in shared memory has rows of D halves whose 16-byte chunks are permuted, chunk ^ row % 8: the 8 rows
+// that a phase of ldmatrix reads, D halves apart, then lie in 8 different groups of 4 banks.
+// m of a row is a reference near the row's maximum, not the maximum. Weights are never negative, so the sum
+// that l needs anyway bounds the greatest one: while it is at most MAX_SUM, P is safe in fp16 and m can stay.
+// So the hot path has no maximum, no shuffle and no rescaling; a tile whose sum is greater is done again.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "ptx.cuh"
+
+constexpr int D = HEAD_DIM, CHUNKS = D / 8, WARP_ROWS = 16 * ROW_TILES, LANE_ROWS = 2 * ROW_TILES;
+constexpr bool Q_IN_REGISTERS = ROW_TILES * D <= 128;  // else O leaves no room: Q is read from q_smem
+constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
+constexpr unsigned ALL_LANES = 0xffffffff;
+
+using Operand = uint32_t[4];  // a lane's part of a 16 x 16 operand, or of two 16 x 8 ones
+using Result = float[4];      // a lane's part of a 16 x 8 result: [row g: 2t, 2t + 1; row g + 8: 2t, 2t + 1]
+using Queries = Operand[ROW_TILES][D / 16];
+using Scores = Result[ROW_TILES][BLOCK_N / 8];
+using Weights = Operand[ROW_TILES][BLOCK_N / 16];
+using Output = Result[ROW_TILES][D / 8];
+using RowState = float[LANE_ROWS];
+
+__device__ __forceinline__ int swizzled(int row, int chunk) { return row * D + ((chunk ^ (row & 7)) << 3); }
+
+// ROWS rows into a swizzled tile by COUNT threads, of which this one starts at `source`: its chunk of row
+// thread / CHUNKS. Rows from `inside` on become zero: what they held could be NaN, and 0 * NaN is NaN.
+template <int ROWS, int COUNT>
+__device__ __forceinline__ void load_rows_async(half* tile_smem, const half* source, long long row_stride,
+                                                int inside, int thread) {
+    static_assert(ROWS * CHUNKS % COUNT == 0 && (COUNT / CHUNKS & (COUNT / CHUNKS - 1)) == 0, "whole passes");
+#pragma unroll
+    for (int row = 0; row < ROWS; row += COUNT / CHUNKS) {
+        const int lane_offset = swizzled(thread / CHUNKS, thread % CHUNKS);
+        half* chunk_smem = tile_smem + row * D + (lane_offset ^ row % 8 * 8);
+        ptx::cp_async_16(chunk_smem, source, row + thread / CHUNKS < inside);
+        source += COUNT / CHUNKS * row_stride;
+    }
+}
+
+// Rows 16 * tile and columns 16 * k onwards of the warp's Q. Two chunks on is an xor with 16 halves, so a
+// lane keeps one swizzled offset for every k and tile; the same holds for K and V below.
+__device__ __forceinline__ void load_q(Operand& q_rmem, const half* q_smem, int tile, int k, int lane) {
+    ptx::ldmatrix_x4(q_rmem, q_smem + 16 * tile * D + (swizzled(lane % 16, lane / 16) ^ 16 * k));
+}
+
+__device__ __forceinline__ void load_queries(Queries& q_rmem, const half* q_smem, int lane) {
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) load_q(q_rmem[r][k], q_smem, r, k, lane);
+}
+
+// S = Q K^T
+__device__ __forceinline__ void multiply_qk(Scores& s_rmem, Queries& q_rmem, const half* q_smem,
+                                            const half* k_smem, int lane) {
+    const int lane_offset = swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++)
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s_rmem[r][n][i] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        if (!Q_IN_REGISTERS)
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) load_q(q_rmem[r][k], q_smem, r, k, lane);
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 16; n++) {
+            Operand k_rmem;  // 16 keys: as many columns of S
+            ptx::ldmatrix_x4(k_rmem, k_smem + 16 * n * D + (lane_offset ^ 16 * k));
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+                ptx::mma_m16n8k16(s_rmem[r][2 * n], q_rmem[r][k], k_rmem[0], k_rmem[1]);
+                ptx::mma_m16n8k16(s_rmem[r][2 * n + 1], q_rmem[r][k], k_rmem[2], k_rmem[3]);
+            }
+        }
+    }
+}
+
+// Row r of the lane sees the first `seen[r]` keys of the tile; `sign` is that of the scale, 0 included.
+__device__ __forceinline__ void mask(Scores& s_rmem, const int (&seen)[LANE_ROWS], float sign, int lane) {
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++)
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float& s = s_rmem[r / 2][n][r % 2 * 2 + i];
+                s = 8 * n + lane % 4 * 2 + i < seen[r] ? s * sign : -INFINITY;
+            }
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// m rises to the row's maximum, and l and O follow.
+__device__ __forceinline__ void raise_reference(const Scores& s_rmem, Output& o_rmem, RowState& m,
+                                                RowState& l, float scale_log2) {
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) {
+        float row_max = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) row_max = fmaxf(row_max, s_rmem[r / 2][n][r % 2 * 2 + i]);
+        const float m_new = fmaxf(m[r], quad_max(row_max) * scale_log2), rescale = ptx::ex2(m[r] - m_new);
+        m[r] = m_new;
+        l[r] *= rescale;
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) o_rmem[r / 2][d][r % 2 * 2 + i] *= rescale;
+    }
+}
+
+// P = 2^(scale S - m) as the left operand of P V, and l += the lane's part of the row sums; false, and l as
+// it was, if some sum of the warp shows that m lies too far behind.
+__device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rmem, const RowState& m,
+                                             RowState& l, float scale_log2) {
+    RowState sum;
+    bool close = true;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) sum[r] = 0.0f;
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; n++)
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const float* s = &s_rmem[r / 2][n][r % 2 * 2];
+            // One FFMA: scale * s - m is rounded once, so that powers of the same m cancel exactly in O / l.
+            const float p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 = ptx::ex2(s[1] * scale_log2 - m[r]);
+            sum[r] += p0;
+            sum[r] += p1;
+            p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_half2(p0, p1);
+        }
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) close = close && !(sum[r] > MAX_SUM);
+    if (!__all_sync(ALL_LANES, close)) return false;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) l[r] += sum[r];
+    return true;
+}
+
+// O += P V. V lies [key, component] and a register of the right operand holds two keys: ldmatrix transposes.
+__device__ __forceinline__ void accumulate_pv(Output& o_rmem, const Weights& p_rmem, const half* v_smem,
+                                              int lane) {
+    const int lane_offset = swizzled(lane % 16, lane / 16);
+#pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; k++)
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            Operand v_rmem;
+            ptx::ldmatrix_x4_trans(v_rmem, v_smem + 16 * k * D + (lane_offset ^ 16 * d));
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+                ptx::mma_m16n8k16(o_rmem[r][2 * d], p_rmem[r][k], v_rmem[0], v_rmem[1]);
+                ptx::mma_m16n8k16(o_rmem[r][2 * d + 1], p_rmem[r][k], v_rmem[2], v_rmem[3]);
+            }
+        }
+}

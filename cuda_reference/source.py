@@ -1,0 +1,58 @@
+"""Which kernel: a `.cu` file, one entry point of it, and the macros that it is compiled with."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+__all__ = ["FOLDER", "INCLUDE", "Source", "source"]
+
+FOLDER = Path(__file__).parent
+INCLUDE = FOLDER / "include"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One `extern "C"` kernel of a `.cu` file. `defines` are (macro, value), in the order of the names."""
+
+    path: Path
+    entry: str
+    defines: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def file(self) -> str:
+        """`stage12_mma_sync`: the name of the file without its folder."""
+        return self.path.stem
+
+    @property
+    def label(self) -> str:
+        """`mma_sync (HEAD_DIM=64)`."""
+        values = ", ".join(f"{name}={value}" for name, value in self.defines)
+        return f"{self.entry} ({values})" if values else self.entry
+
+    @property
+    def digest(self) -> str:
+        """Changes with the file, with any header beside it or in `include/`, and with the defines."""
+        headers = sorted([*self.path.parent.glob("*.cuh"), *INCLUDE.glob("*.cuh")])
+        texts = [_text(path, path.stat().st_mtime_ns) for path in (self.path, *headers)]
+        return sha256("\0".join([*texts, self.entry, repr(self.defines)]).encode()).hexdigest()
+
+    def text(self) -> str:
+        return _text(self.path, self.path.stat().st_mtime_ns)
+
+
+def source(file: str, entry: str | None = None, *, folder: Path = FOLDER, **defines: int | str) -> Source:
+    """The kernel `entry` of `folder/file.cu`, compiled with each of `defines` as a macro.
+
+    Without `entry` it is the kernel that is named like the file: "stage12_mma_sync" has `mma_sync`. True and
+    False become 1 and 0.
+    """
+    values = {name: int(value) if isinstance(value, bool) else value for name, value in defines.items()}
+    entry = entry or re.sub(r"^stage\d+_", "", file)
+    return Source(folder / f"{file}.cu", entry, tuple(sorted(values.items())))
+
+
+@lru_cache(maxsize=64)
+def _text(path: Path, modified: int) -> str:
+    return path.read_text()

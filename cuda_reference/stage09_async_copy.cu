@@ -1,0 +1,152 @@
+// Stage 09: the next K/V tile is on its way while this one is multiplied.
+//
+// A block of 12 warps owns 48 query rows of one head and walks over K/V tiles of 32 keys, with the phases of
+// stage 08: S = Q K^T has 3 x 2 parts of 16 x 16, for six warps; 8 lanes share a row of the softmax (48 x 8
+// threads); O += P V has 3 x 4 parts (D = 128: 3 x 8), one or two a warp.
+// K and V have two buffers each. cp.async moves 16 bytes from global to shared memory past the registers, and
+// the thread goes on; the copies of tile t + 1 are issued before tile t is multiplied and waited for one turn
+// later, so that their way is hidden behind a tile's arithmetic.
+// The tiles exceed the 48 KB of static shared memory, so the launch gives dynamic shared memory, and the
+// constants below divide it: 49,536 bytes at D = 64. Rows of K and V are 8 halves longer than D, which puts
+// the 8 rows of a fragment's load into different banks. A row of S is a whole WMMA tile longer than it has
+// keys: an overhanging store would stay in its row, but rows two apart share banks. Q, P and O have no
+// padding at all, and the 8 rows meet: Q is therefore loaded into fragments once, P and O pay at every turn.
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#include "tile.cuh"
+
+using namespace nvcuda;
+
+constexpr int D = HEAD_DIM, ROWS = 48, KEYS = 32, THREADS = 384, BUFFERS = 2;
+// Elements from one row to the next in shared memory
+constexpr int Q_LD = D, KV_LD = D + 8, S_LD = KEYS + 16, P_LD = KEYS, O_LD = D;
+// The memory map: bytes of each part, in this order, and where each begins
+constexpr int Q_BYTES = ROWS * Q_LD * 2;               // half  [ROWS, D]
+constexpr int K_BYTES = BUFFERS * KEYS * KV_LD * 2;    // half  [BUFFERS, KEYS, D]
+constexpr int V_BYTES = BUFFERS * KEYS * KV_LD * 2;    // half  [BUFFERS, KEYS, D]
+constexpr int S_BYTES = ROWS * S_LD * 4;               // float [ROWS, KEYS]
+constexpr int P_BYTES = ROWS * P_LD * 2;               // half  [ROWS, KEYS]
+constexpr int M_BYTES = ROWS * 4;                      // float [ROWS]
+constexpr int L_BYTES = ROWS * 4;                      // float [ROWS]
+constexpr int O_BYTES = ROWS * O_LD * 4;               // float [ROWS, D]
+constexpr int Q_AT = 0, K_AT = Q_AT + Q_BYTES, V_AT = K_AT + K_BYTES, S_AT = V_AT + V_BYTES;
+constexpr int P_AT = S_AT + S_BYTES, M_AT = P_AT + P_BYTES, L_AT = M_AT + M_BYTES, O_AT = L_AT + L_BYTES;
+constexpr int SMEM_BYTES = O_AT + O_BYTES;
+static_assert(D != 64 || SMEM_BYTES == 49536, "the memory map of the plan");
+
+using QueryFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
+
+// 16 rows of Q, as D / 16 operands
+__device__ __forceinline__ void load_queries(QueryFragment (&q_rmem)[D / 16], const half* q_smem) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) wmma::load_matrix_sync(q_rmem[i], q_smem + 16 * i, Q_LD);
+}
+
+// s_smem[16, 16] = Q k_smem[16, D]^T, by one warp
+__device__ __forceinline__ void multiply_qk(float* s_smem, const QueryFragment (&q_rmem)[D / 16],
+                                            const half* k_smem) {
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> s;
+    wmma::fill_fragment(s, 0.0f);
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> k_transposed;
+        wmma::load_matrix_sync(k_transposed, k_smem + 16 * i, KV_LD);
+        wmma::mma_sync(s, q_rmem[i], k_transposed, s);
+    }
+    wmma::store_matrix_sync(s_smem, s, S_LD, wmma::mem_row_major);
+}
+
+// o_smem[16, 16] += p_smem[16, KEYS] v_smem[KEYS, 16], by one warp
+__device__ __forceinline__ void accumulate_pv(float* o_smem, const half* p_smem, const half* v_smem) {
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;
+    wmma::load_matrix_sync(o, o_smem, O_LD, wmma::mem_row_major);
+#pragma unroll
+    for (int key = 0; key < KEYS; key += 16) {
+        wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> p;
+        wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> v;
+        wmma::load_matrix_sync(p, p_smem + key, P_LD);
+        wmma::load_matrix_sync(v, v_smem + key * KV_LD, KV_LD);
+        wmma::mma_sync(o, p, v, o);
+    }
+    wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks an SM at D = 64
+async_copy(const half* q, const half* k, const half* v, half* out,  // [B, H or H_kv, S, D]
+           float* lse,                                              // [B, H, S_q]
+           long long q_batch, long long q_head, long long q_row,    // elements from one to the next
+           long long k_batch, long long k_head, long long k_row,
+           long long v_batch, long long v_head, long long v_row,
+           long long out_batch, long long out_head, long long out_row,
+           int S_q, int S_k, int H, int group, float scale_log2, int causal) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    half* q_smem = reinterpret_cast<half*>(smem + Q_AT);
+    half* k_smem = reinterpret_cast<half*>(smem + K_AT);
+    half* v_smem = reinterpret_cast<half*>(smem + V_AT);
+    float* s_smem = reinterpret_cast<float*>(smem + S_AT);
+    half* p_smem = reinterpret_cast<half*>(smem + P_AT);
+    float* m_smem = reinterpret_cast<float*>(smem + M_AT);
+    float* l_smem = reinterpret_cast<float*>(smem + L_AT);
+    float* o_smem = reinterpret_cast<float*>(smem + O_AT);
+    const int warp = threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x * ROWS;
+    const int row = threadIdx.x / 8, part = threadIdx.x % 8;  // 8 lanes share a row, 4 scores each
+    const int s_row = warp / 2 * 16, s_col = warp % 2 * 16, o_row = warp / 4 * 16, o_col = warp % 4 * 16;
+    q += b * q_batch + h * q_head + first_row * q_row;
+    k += b * k_batch + h / group * k_head;
+    v += b * v_batch + h / group * v_head;
+    const int row_sees = tile::visible_keys(min(first_row + row, S_q - 1), S_q, S_k, causal);
+    const int block_sees = tile::visible_keys(min(first_row + ROWS, S_q) - 1, S_q, S_k, causal);
+    const int tiles = (block_sees + KEYS - 1) / KEYS;
+
+    const auto load_tile = tile::load_tile_async<KEYS, D, KV_LD, THREADS>;
+    auto load_keys_and_values = [&](int t) {  // one group a tile, empty beyond the last: groups count tiles
+        if (t < tiles) {
+            const int first_key = t * KEYS, buffer = t % BUFFERS * KEYS * KV_LD;
+            load_tile(k_smem + buffer, k + first_key * k_row, k_row, S_k - first_key);
+            load_tile(v_smem + buffer, v + first_key * v_row, v_row, S_k - first_key);
+        }
+        ptx::cp_async_commit();
+    };
+    tile::load_tile_async<ROWS, D, Q_LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+    ptx::cp_async_commit();
+    load_keys_and_values(0);
+    tile::clear_row<D>(o_smem + row * O_LD, part);
+    if (part == 0) m_smem[row] = -INFINITY, l_smem[row] = 0.0f;
+    QueryFragment q_rmem[D / 16];
+    ptx::cp_async_wait<1>();  // this thread's copies of Q have arrived; those of tile 0 need not
+    __syncthreads();          // every thread's have, before a warp reads what other warps copied
+    if (warp < 6) load_queries(q_rmem, q_smem + s_row * Q_LD);
+
+    for (int t = 0; t < tiles; t++) {
+        const half* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;
+        const half* v_tile = v_smem + t % BUFFERS * KEYS * KV_LD;
+        load_keys_and_values(t + 1);
+        ptx::cp_async_wait<1>();  // this thread's copies of tile t have arrived; those of t + 1 need not
+        __syncthreads();          // every thread's have, before a warp reads what other warps copied
+        if (warp < 6) multiply_qk(s_smem + s_row * S_LD + s_col, q_rmem, k_tile + s_col * KV_LD);
+        __syncthreads();  // S is whole before a lane reads its row of it
+
+        float p[4], m = m_smem[row];
+        tile::load_scores(p, s_smem + row * S_LD, 4 * part, row_sees - t * KEYS, scale_log2);
+        const float rescale = tile::online_softmax(p, m);
+        const float l = l_smem[row] * rescale + tile::row_sum(p[0] + p[1] + p[2] + p[3]);
+        tile::store4(p_smem + row * P_LD + 4 * part, p);
+        tile::rescale_row<D>(o_smem + row * O_LD, part, rescale);
+        __syncwarp();  // the row's 8 lanes have read m and l before one of them overwrites them
+        if (part == 0) m_smem[row] = m, l_smem[row] = l;
+        __syncthreads();  // P is whole, and O rescaled, before a warp multiplies them
+#pragma unroll
+        for (int c = o_col; c < D; c += 64)
+            accumulate_pv(o_smem + o_row * O_LD + c, p_smem + o_row * P_LD, v_tile + c);
+        __syncthreads();  // every warp has left this buffer, P and O before the next turn overwrites them
+    }
+
+    if (first_row + row < S_q) {
+        const float m = m_smem[row], l = l_smem[row];
+        out += b * out_batch + h * out_head + (first_row + row) * out_row;
+        tile::store_row<D>(out, o_smem + row * O_LD, part, tile::inverse_sum(l));
+        if (lse != nullptr && part == 0)
+            lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
+    }
+}

@@ -1,0 +1,254 @@
+// Stage 11: warp specialization. Multiplying, softmax and loading get warps of their own.
+//
+// A block of 16 warps owns 32 query rows of one head and walks over K/V tiles of 64 keys (32 where D = 128).
+// Warps 0 to 7 multiply: each owns a 16 x 16 part of S = Q K^T and D / 64 of O, which stay in fragments.
+// Warps 8 to 11 own 8 rows each through softmax, 12 to 15 load. S and P pass between warps in shared memory.
+// PHASE 0: all warps load a tile, then those of one role work while the others wait: four barriers a tile.
+//   __syncwarp could not replace one: it orders the lanes of one warp.
+// PHASE 1: one barrier. In step i Q K^T works on tile i, softmax on tile i - 1, P V on tile i - 2, while K of
+//   i + 1 and V of i - 1 are loaded. S, P and the tiles exist twice: nobody reads what is being written.
+// PHASE 2: the load warps alone load. PHASE 3: 16 bytes at a time instead of 2.
+// PHASE 4: by cp.async, two steps ahead: tiles exist three times, and a copy may fly past a barrier.
+// PHASE 5: the multiplying warps load their 16 rows of Q once, not once a tile.
+// Which lane holds which row of a fragment is not specified, but fragments of one type agree: O's rows shrink
+// by a product with a fragment that has each row's factor in all 16 columns.
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#include "tile.cuh"
+
+using namespace nvcuda;
+
+constexpr bool ONE_BARRIER = PHASE >= 1, LOAD_WARPS_ONLY = PHASE >= 2, VECTORS = PHASE >= 3;
+constexpr bool ASYNC = PHASE >= 4, Q_IN_REGISTERS = PHASE >= 5;
+constexpr int D = HEAD_DIM, ROWS = 32, KEYS = 4096 / D, THREADS = 512;
+constexpr int FIRST_SOFTMAX_WARP = 8, FIRST_LOAD_WARP = 12, WARP_COLS = 4;  // multiplying warps: 2 x 4
+constexpr int LOADERS = LOAD_WARPS_ONLY ? THREADS - 32 * FIRST_LOAD_WARP : THREADS;
+constexpr int AHEAD = ASYNC ? 2 : 1;                // steps from a load to its use
+constexpr int SLOTS = ONE_BARRIER ? AHEAD + 1 : 1;  // of K and V tiles
+constexpr int BUFFERS = ONE_BARRIER ? 2 : 1;        // of S, P and factors
+constexpr int O_PARTS = D / 16 / WARP_COLS;         // of a multiplying warp
+constexpr int LANE_ROWS = 2, LANE_SCORES = KEYS / tile::LANES_A_ROW;  // of a softmax lane
+// From one row to the next in shared memory: 8 rows, a step of a fragment's load, start in different banks.
+constexpr int LD = D + 8, P_LD = KEYS + 8, S_LD = KEYS + 8, FACTOR_LD = 16 + 8, O_LD = D + 8;
+constexpr int TILE = KEYS * LD;
+constexpr int BLOCKS_PER_SM = VECTORS && (D == 64 || !Q_IN_REGISTERS) ? 2 : 1;  // 2: 64 registers a thread
+
+using QueryFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
+using KeyFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major>;  // of K^T
+using WeightFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
+using ValueFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major>;
+using ResultFragment = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
+
+// KEYS rows into a tile by LOADERS threads. Rows from `inside` on become zero: what they held could be NaN,
+// and 0 * NaN is NaN.
+__device__ __forceinline__ void load_tile(half* tile_smem, const half* source, int64_t row_stride,
+                                          int inside) {
+    constexpr int WIDTH = VECTORS ? 8 : 1;  // halves a load
+    const int loader = threadIdx.x % LOADERS;
+#pragma unroll 16  // loads in flight: 32 would not fit the registers
+    for (int n = loader * WIDTH; n < KEYS * D; n += LOADERS * WIDTH) {
+        const int row = n / D, c = n % D;
+        const bool valid = row < inside;
+        const half* from = source + (valid ? row : 0) * row_stride + c;  // an address that exists: no branch
+        half* to = tile_smem + row * LD + c;
+        if constexpr (ASYNC) {
+            ptx::cp_async_16(to, from, valid);
+        } else if constexpr (VECTORS) {
+            const uint4 bits = *(const uint4*)from;
+            *(uint4*)to = valid ? bits : make_uint4(0, 0, 0, 0);
+        } else {
+            const half x = *from;
+            *to = valid ? x : __float2half(0.0f);
+        }
+    }
+}
+
+__device__ __forceinline__ void load_queries(QueryFragment (&q_rmem)[D / 16], const half* q_smem) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) wmma::load_matrix_sync(q_rmem[k], q_smem + 16 * k, LD);
+}
+
+// s_smem[16, 16] = Q[16, D] k_smem[16, D]^T
+__device__ __forceinline__ void multiply_qk(float* s_smem, QueryFragment (&q_rmem)[D / 16],
+                                            const half* q_smem, const half* k_smem) {
+    ResultFragment s_rmem;
+    wmma::fill_fragment(s_rmem, 0.0f);
+    if constexpr (!Q_IN_REGISTERS) load_queries(q_rmem, q_smem);
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        KeyFragment k_rmem;
+        wmma::load_matrix_sync(k_rmem, k_smem + 16 * k, LD);
+        wmma::mma_sync(s_rmem, q_rmem[k], k_rmem, s_rmem);
+    }
+    wmma::store_matrix_sync(s_smem, s_rmem, S_LD, wmma::mem_row_major);
+}
+
+// The warp's parts of O[16, D] = factor * O + p_smem[16, KEYS] v_smem[KEYS, D]: every WARP_COLS-th 16 columns
+__device__ __forceinline__ void accumulate_pv(ResultFragment (&o_rmem)[O_PARTS], const float* factor_smem,
+                                              const half* p_smem, const half* v_smem) {
+    ResultFragment factor_rmem;
+    wmma::load_matrix_sync(factor_rmem, factor_smem, FACTOR_LD, wmma::mem_row_major);
+#pragma unroll
+    for (int n = 0; n < O_PARTS; n++)
+#pragma unroll
+        for (int i = 0; i < factor_rmem.num_elements; i++) o_rmem[n].x[i] *= factor_rmem.x[i];
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        WeightFragment p_rmem;
+        wmma::load_matrix_sync(p_rmem, p_smem + 16 * k, P_LD);
+#pragma unroll
+        for (int n = 0; n < O_PARTS; n++) {
+            ValueFragment v_rmem;
+            wmma::load_matrix_sync(v_rmem, v_smem + 16 * k * LD + 16 * WARP_COLS * n, LD);
+            wmma::mma_sync(o_rmem[n], p_rmem, v_rmem, o_rmem[n]);
+        }
+    }
+}
+
+// LANE_ROWS rows, each shared by 8 lanes: P = 2^(s - m), and the factor by which older tiles' l and O shrink.
+__device__ __forceinline__ void softmax(half* p_smem, float* factor_smem, const float* s_smem,
+                                        const int* seen, float scale_log2, float* m, float* l, int part) {
+    float s[LANE_ROWS][LANE_SCORES], factor[LANE_ROWS];
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++)
+        tile::load_scores(s[r], s_smem + r * S_LD, 4 * part, seen[r], scale_log2);
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) {
+        factor[r] = tile::online_softmax(s[r], m[r]);
+        l[r] *= factor[r];
+#pragma unroll
+        for (int i = 0; i < LANE_SCORES; i++) l[r] += s[r][i];
+    }
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) {
+        *(float2*)(factor_smem + r * FACTOR_LD + 2 * part) = make_float2(factor[r], factor[r]);
+#pragma unroll
+        for (int i = 0; i < LANE_SCORES; i += 4) {
+            const float four[4] = {s[r][i], s[r][i + 1], s[r][i + 2], s[r][i + 3]};
+            tile::store4(p_smem + r * P_LD + 8 * i + 4 * part, four);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
+                 half* out, float* lse,                        // [B, H, S_q, D], [B, H, S_q]
+                 long long q_batch, long long q_head, long long q_row,  // strides in elements
+                 long long k_batch, long long k_head, long long k_row, long long v_batch, long long v_head,
+                 long long v_row, long long out_batch, long long out_head, long long out_row, int S_q,
+                 int S_k, int H, int group, float scale_log2, int causal) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    half* q_smem = (half*)smem;                                    // [ROWS, D]
+    half* k_smem = q_smem + ROWS * LD;                             // [SLOTS, KEYS, D]
+    half* v_smem = k_smem + SLOTS * TILE;                          // [SLOTS, KEYS, D]
+    half* p_smem = v_smem + SLOTS * TILE;                          // [BUFFERS, ROWS, KEYS]
+    float* s_smem = (float*)(p_smem + BUFFERS * ROWS * P_LD);      // [BUFFERS, ROWS, KEYS]
+    float* factor_smem = s_smem + BUFFERS * ROWS * S_LD;           // [BUFFERS, ROWS, 16]: 16 times the row's
+    float* inv_l_smem = factor_smem + BUFFERS * ROWS * FACTOR_LD;  // [ROWS]
+    float* o_smem = (float*)k_smem;                                // [ROWS, D], at the end
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
+    const int first_row = blockIdx.x * ROWS;
+    const bool multiplies = warp < FIRST_SOFTMAX_WARP, exponentiates = !multiplies && warp < FIRST_LOAD_WARP;
+    const bool loads = !LOAD_WARPS_ONLY || warp >= FIRST_LOAD_WARP;
+    const int warp_row = warp / WARP_COLS * 16, warp_col = warp % WARP_COLS * 16;  // of a multiplying warp
+    const int lane_row = (warp - FIRST_SOFTMAX_WARP) * 8 + lane / 8 * LANE_ROWS;   // of a softmax lane
+    const int part = threadIdx.x % 8;                                              // of its 8 lanes a row
+    const int block_sees = tile::visible_keys(min(first_row + ROWS, S_q) - 1, S_q, S_k, causal);
+    const int tiles = (block_sees + KEYS - 1) / KEYS;
+    q += b * q_batch + h * q_head + first_row * q_row;
+    k += b * k_batch + h / group * k_head;
+    v += b * v_batch + h / group * v_head;
+
+    ResultFragment o_rmem[O_PARTS];
+    QueryFragment q_rmem[D / 16];
+    float m[LANE_ROWS], l[LANE_ROWS];
+#pragma unroll
+    for (int n = 0; n < O_PARTS; n++) wmma::fill_fragment(o_rmem[n], 0.0f);
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++) m[r] = -INFINITY, l[r] = 0.0f;
+
+    auto load_k = [&](int tile, int slot) {
+        const int first_key = tile * KEYS;
+        if (tile < tiles) load_tile(k_smem + slot * TILE, k + first_key * k_row, k_row, S_k - first_key);
+    };
+    auto load_v = [&](int tile, int slot) {
+        const int first_key = tile * KEYS;
+        if (tile >= 0 && tile < tiles)
+            load_tile(v_smem + slot * TILE, v + first_key * v_row, v_row, S_k - first_key);
+    };
+    auto multiply_qk_of = [&](int tile, int slot) {
+        float* s_part = s_smem + (tile % BUFFERS * ROWS + warp_row) * S_LD + warp_col;
+        const half* k_part = k_smem + slot * TILE + warp_col * LD;
+        if (warp_col < KEYS) multiply_qk(s_part, q_rmem, q_smem + warp_row * LD, k_part);
+    };
+    auto softmax_of = [&](int tile) {
+        const int row = tile % BUFFERS * ROWS + lane_row;
+        int seen[LANE_ROWS];
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++)
+            seen[r] = tile::visible_keys(first_row + lane_row + r, S_q, S_k, causal) - tile * KEYS;
+        softmax(p_smem + row * P_LD, factor_smem + row * FACTOR_LD, s_smem + row * S_LD, seen, scale_log2, m,
+                l, part);
+    };
+    auto accumulate_pv_of = [&](int tile, int slot) {
+        const int row = tile % BUFFERS * ROWS + warp_row;
+        const half* v_part = v_smem + slot * TILE + warp_col;
+        accumulate_pv(o_rmem, factor_smem + row * FACTOR_LD, p_smem + row * P_LD, v_part);
+    };
+
+    if constexpr (!ONE_BARRIER) {
+        tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+        for (int tile = 0; tile < tiles; tile++) {
+            load_k(tile, 0), load_v(tile, 0);
+            __syncthreads();  // Q, K and V are whole before a warp multiplies what others stored
+            if (multiplies) multiply_qk_of(tile, 0);
+            __syncthreads();  // S is whole before the softmax warps read it
+            if (exponentiates) softmax_of(tile);
+            __syncthreads();  // P and the factors are whole before a warp multiplies them
+            if (multiplies) accumulate_pv_of(tile, 0);
+            __syncthreads();  // every warp has left K, V, S and P before the next tile overwrites them
+        }
+    } else {
+        auto load_for = [&](int step) {  // K and V of one step, which lie in slot step % SLOTS
+            load_k(step, step % SLOTS), load_v(step - 2, step % SLOTS);
+            if constexpr (ASYNC) ptx::cp_async_commit();  // one group a step, empty after the last
+        };
+#pragma unroll
+        for (int step = 0; step < AHEAD; step++)
+            if (loads) load_for(step);
+        tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+        if constexpr (ASYNC) ptx::cp_async_wait<AHEAD - 1>();  // this thread's part of the first K is there
+        __syncthreads();                                       // so are all parts, and Q
+        if (Q_IN_REGISTERS && multiplies) load_queries(q_rmem, q_smem + warp_row * LD);
+        for (int step = 0; step < tiles + 2; step++) {
+            if (loads) load_for(step + AHEAD);
+            if (multiplies && step >= 2) accumulate_pv_of(step - 2, step % SLOTS);
+            if (multiplies && step < tiles) multiply_qk_of(step, step % SLOTS);
+            if (exponentiates && step >= 1 && step <= tiles) softmax_of(step - 1);
+            if constexpr (ASYNC) ptx::cp_async_wait<AHEAD - 1>();  // this thread's part of the next is there
+            __syncthreads();  // so are all parts, S and P; and what this step has read may be overwritten
+        }
+    }
+
+    if (multiplies)
+#pragma unroll
+        for (int n = 0; n < O_PARTS; n++)
+            wmma::store_matrix_sync(o_smem + warp_row * O_LD + warp_col + 16 * WARP_COLS * n, o_rmem[n], O_LD,
+                                    wmma::mem_row_major);
+    if (exponentiates)
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const int row = lane_row + r;
+            l[r] = tile::row_sum(l[r]);
+            if (part == 0) inv_l_smem[row] = tile::inverse_sum(l[r]);
+            if (lse != nullptr && part == 0 && first_row + row < S_q)
+                lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m[r], l[r]);
+        }
+    __syncthreads();  // O and 1 / l are whole before 8 neighbouring threads a row write them out
+    const int row = threadIdx.x / 8;
+    out += b * out_batch + h * out_head + (first_row + row) * out_row;
+    if (row < ROWS && first_row + row < S_q)
+        tile::store_row<D>(out, o_smem + row * O_LD, part, inv_l_smem[row]);
+}

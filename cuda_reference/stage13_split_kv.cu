@@ -1,0 +1,198 @@
+// Stage 13: split over K/V. Stage 12 divides only the query rows; a short problem has too few to fill a GPU.
+//
+// The keys of a row tile are divided twice. Inside a block KEY_WARPS warps hold the same rows and share the
+// keys of a step: each multiplies its own tile of BLOCK_N of them (warp_rows.cuh). Across blocks the steps
+// are cut into `splits`. Every part ends with its own O, l and m, and parts merge as the online softmax does:
+// with M the greatest m, O = sum 2^(m_i - M) O_i / sum 2^(m_i - M) l_i.
+// In a block the parts meet in shared memory, as floats. The upper 4 of each 8 components lie UPPER behind
+// the lower 4, and rows are padded by 8: no store of fragments and no 16-byte load meets a bank twice.
+// Splits leave O / l and m + log2 l in global memory, and a second kernel merges them: its launch costs less
+// than fences, a counter a tile and the last block's wait, which one launch would need.
+// A launch has a block for every (head, batch, row tile, split), in either order of stage 12; or, PERSISTENT,
+// fewer blocks, each taking every gridDim-th piece of the work.
+#include "warp_rows.cuh"
+
+constexpr int WARPS = ROW_WARPS * KEY_WARPS, THREADS = 32 * WARPS, BLOCK_M = ROW_WARPS * WARP_ROWS;
+constexpr int STEP = KEY_WARPS * BLOCK_N, TILE = STEP * D;
+constexpr int PART_ROW = D + 8, UPPER = D / 2 + 4;
+
+// One chunk of a row of O, and the row's log2 of the sum of exponentials, from `count` parts.
+template <class M, class L, class O>
+__device__ __forceinline__ float merge(float (&o)[8], int count, M m_of, L l_of, O o_of) {
+    float m = LOWEST, l = 0.0f;
+    for (int i = 0; i < count; i++) m = fmaxf(m, m_of(i));
+    for (int i = 0; i < count; i++) {
+        const float weight = ptx::ex2(m_of(i) - m);
+        const float4 lower = *(const float4*)o_of(i, 0), upper = *(const float4*)o_of(i, 1);
+        const float x[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
+        l += weight * l_of(i);
+#pragma unroll
+        for (int j = 0; j < 8; j++) o[j] += weight * x[j];
+    }
+    const float inv_l = l == 0 ? 0.0f : 1.0f / l;  // a row that sees no key is 0, not 0 / 0
+#pragma unroll
+    for (int j = 0; j < 8; j++) o[j] *= inv_l;
+    return l == 0 ? -INFINITY : m + __log2f(l);
+}
+
+__device__ __forceinline__ void store_half(half* out, const float (&o)[8]) {
+    *(uint4*)out = make_uint4(ptx::pack_half2(o[0], o[1]), ptx::pack_half2(o[2], o[3]),
+                              ptx::pack_half2(o[4], o[5]), ptx::pack_half2(o[6], o[7]));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
+         half* out, float* lse,                        // [B, H, S_q, D]; [B, H, S_q] or null
+         long long q_batch, long long q_head, long long q_row,  // strides in elements
+         long long k_batch, long long k_head, long long k_row,
+         long long v_batch, long long v_head, long long v_row,
+         long long out_batch, long long out_head, long long out_row,
+         int S_q, int S_k, int H, int group, float scale_log2, int causal,
+         int longest_first, int B, int splits,
+         float* parts, float* part_lse) {  // if splits > 1: [splits, B, H, S_q, D]; [splits, B, H, S_q], log2
+    extern __shared__ __align__(128) half smem[];
+    __shared__ float m_smem[KEY_WARPS][BLOCK_M], l_smem[KEY_WARPS][BLOCK_M];
+    half* k_smem = smem + BLOCK_M * D;      // [STAGES, STEP, D]
+    half* v_smem = k_smem + STAGES * TILE;  // [STAGES, STEP, D]
+    float* o_smem = (float*)smem;           // [KEY_WARPS, BLOCK_M, PART_ROW], once Q, K and V have been read
+    const int lane = threadIdx.x % 32, key_warp = threadIdx.x / 32 / ROW_WARPS;
+    const int my_row = threadIdx.x / 32 % ROW_WARPS * WARP_ROWS;  // the warp's first row in the block
+    const int chunk_row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * 8;  // what the thread copies
+    const int row_tiles = (S_q + BLOCK_M - 1) / BLOCK_M;
+    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
+    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
+    auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
+
+    const int work = H * B * splits * row_tiles;
+    int number = blockIdx.x;
+    do {
+        // Divisions take a tenth of a short launch: a grid of three dimensions saves them.
+        const int h = PERSISTENT ? number % H : longest_first ? blockIdx.x : blockIdx.y;
+        const int b = PERSISTENT ? number / H % B : longest_first ? blockIdx.y : blockIdx.z;
+        const int z = PERSISTENT ? number / H / B : longest_first ? blockIdx.z : blockIdx.x;
+        const int split = splits == 1 ? 0 : z % splits, rank = splits == 1 ? z : z / splits;
+        const int first_row = (longest_first ? row_tiles - 1 - rank : rank) * BLOCK_M;
+        const int warp_row = first_row + my_row;
+        const int warp_sees = keys_seen(warp_row + WARP_ROWS - 1), top_row_sees = keys_seen(warp_row);
+        const int steps = (keys_seen(min(first_row + BLOCK_M, S_q) - 1) + STEP - 1) / STEP;
+        const int first_step = splits == 1 ? 0 : steps * split / splits;
+        const int end_step = splits == 1 ? steps : steps * (split + 1) / splits;
+
+        const int h_kv = h / group, key = first_step * STEP + chunk_row;
+        const half* q_next = q + b * q_batch + h * q_head + (first_row + chunk_row) * q_row + chunk;
+        const half* k_next = k + b * k_batch + h_kv * k_head + key * k_row + chunk;
+        const half* v_next = v + b * v_batch + h_kv * v_head + key * v_row + chunk;
+        auto load_step = [&](int step) {  // the steps in turn; one group each, empty after the last
+            if (step < end_step) {
+                const int slot = step % STAGES * TILE, inside = S_k - step * STEP;
+                load_rows_async<STEP, THREADS>(k_smem + slot, k_next, k_row, inside, threadIdx.x);
+                load_rows_async<STEP, THREADS>(v_smem + slot, v_next, v_row, inside, threadIdx.x);
+                k_next += STEP * k_row, v_next += STEP * v_row;
+            }
+            ptx::cp_async_commit();
+        };
+        load_rows_async<BLOCK_M, THREADS>(smem, q_next, q_row, S_q - first_row, threadIdx.x);
+        ptx::cp_async_commit();
+#pragma unroll
+        for (int step = 0; step < STAGES - 1; step++) load_step(first_step + step);
+
+        Output o_rmem = {};
+        Queries q_rmem;
+        RowState m, l;
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) m[r] = LOWEST, l[r] = 0.0f;
+        ptx::cp_async_wait<STAGES - 1>();  // Q, the oldest group: this thread's part has arrived
+        __syncthreads();                   // so have the other threads' parts
+        if (Q_IN_REGISTERS) load_queries(q_rmem, smem + my_row * D, lane);
+
+        for (int step = first_step; step < end_step; step++) {
+            ptx::cp_async_wait<STAGES - 2>();  // this thread's part of the step has arrived
+            __syncthreads();                   // so have all, and every warp has left the slot filled next
+            load_step(step + STAGES - 1);
+            const int first_key = step * STEP + key_warp * BLOCK_N;
+            const int slot = step % STAGES * TILE + key_warp * BLOCK_N * D;
+            if (first_key >= warp_sees) continue;
+            Scores s_rmem;
+            Weights p_rmem;
+            const bool masked = first_key + BLOCK_N > top_row_sees || sign != 1.0f;
+            bool done = false;
+            if (LAZY_MAX && step > first_step && !masked) {  // in the hope that m is near enough
+                multiply_qk(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
+                done = exponentiate(p_rmem, s_rmem, m, l, scale_log2);
+            }
+            if (!done) {
+                multiply_qk(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
+                if (masked) {
+                    int seen[LANE_ROWS];
+#pragma unroll
+                    for (int r = 0; r < LANE_ROWS; r++)
+                        seen[r] = keys_seen(warp_row + 8 * r + lane / 4) - first_key;
+                    mask(s_rmem, seen, sign, lane);
+                }
+                raise_reference(s_rmem, o_rmem, m, l, scale_log2);
+                exponentiate(p_rmem, s_rmem, m, l, scale_log2);
+            }
+            accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);
+        }
+
+        __syncthreads();  // every warp has read Q, K and V for the last time before O takes their place
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const int row = my_row + 8 * r + lane / 4;
+            const float total = quad_sum(l[r]);
+            if (lane % 4 == 0) m_smem[key_warp][row] = m[r], l_smem[key_warp][row] = total;
+            float* o_row = o_smem + (key_warp * BLOCK_M + row) * PART_ROW;
+            o_row += lane % 4 / 2 * UPPER + lane % 2 * 2;
+#pragma unroll
+            for (int d = 0; d < D / 8; d++) {
+                const float* pair = &o_rmem[r / 2][d][r % 2 * 2];
+                *(float2*)(o_row + 4 * d) = make_float2(pair[0], pair[1]);
+            }
+        }
+        __syncthreads();  // the parts are whole before threads merge what others wrote
+        const long long tile_index = ((long long)b * H + h) * S_q + first_row;  // the tile's first row in lse
+#pragma unroll
+        for (int row = chunk_row; row < BLOCK_M; row += THREADS / CHUNKS) {
+            if (first_row + row >= S_q) break;
+            float o[8] = {};
+            const float lse_log2 = merge(
+                o, KEY_WARPS, [&](int i) { return m_smem[i][row]; }, [&](int i) { return l_smem[i][row]; },
+                [&](int i, int half) {
+                    return o_smem + (i * BLOCK_M + row) * PART_ROW + half * UPPER + chunk / 2;
+                });
+            if (splits == 1) {
+                store_half(out + b * out_batch + h * out_head + (first_row + row) * out_row + chunk, o);
+                if (lse && chunk == 0) lse[tile_index + row] = lse_log2 * LN2;
+            } else {
+                const long long part = (long long)split * B * H * S_q + tile_index + row;
+#pragma unroll
+                for (int j = 0; j < 8; j += 4) {
+                    float* part_of_row = parts + part * D + chunk + j;
+                    *(float4*)part_of_row = make_float4(o[j], o[j + 1], o[j + 2], o[j + 3]);
+                }
+                if (chunk == 0) part_lse[part] = lse_log2;
+            }
+        }
+        if (PERSISTENT) __syncthreads();  // the parts have been read before the next Q, K and V replace them
+    } while (PERSISTENT && (number += gridDim.x) < work);
+}
+
+// After split_kv with splits > 1: a block for blockDim.x / CHUNKS rows of one head and batch, a thread for 8
+// components of a row. A part is O / l and m + log2 l, that is, its l is 1; if it saw no key, it weighs 0.
+extern "C" __global__ void
+merge_splits(const float* parts, const float* part_lse,  // [splits, B, H, S_q, D], [splits, B, H, S_q]: log2
+             half* out, float* lse,                      // [B, H, S_q, D]; [B, H, S_q] or null
+             long long out_batch, long long out_head, long long out_row, int S_q, int splits) {
+    const int row = blockIdx.x * (blockDim.x / CHUNKS) + threadIdx.x / CHUNKS;
+    const int chunk = threadIdx.x % CHUNKS * 8;
+    if (row >= S_q) return;
+    const int h = blockIdx.y, b = blockIdx.z, H = gridDim.y, B = gridDim.z;
+    const long long index = ((long long)b * H + h) * S_q + row, rows = (long long)B * H * S_q;
+    float o[8] = {};
+    const float lse_log2 = merge(
+        o, splits, [&](int i) { return part_lse[i * rows + index]; },
+        [&](int i) { return part_lse[i * rows + index] == -INFINITY ? 0.0f : 1.0f; },
+        [&](int i, int half) { return parts + (i * rows + index) * D + chunk + 4 * half; });
+    store_half(out + b * out_batch + h * out_head + row * out_row + chunk, o);
+    if (lse && chunk == 0) lse[index] = lse_log2 * LN2;
+}

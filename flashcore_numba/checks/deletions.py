@@ -1,0 +1,61 @@
+"""The mutants that nobody has to write: a kernel in CUDA C without one of its barriers, waits or fences."""
+
+import re
+from pathlib import Path
+
+import cuda_reference
+
+from ..stages import Stage
+from .mutation import Edit, Mutant
+
+__all__ = ["HARMLESS", "deletions"]
+
+# A call, as a statement, of something that orders memory: __syncthreads(), ptx::cp_async_wait<1>(), ...
+ORDERING = re.compile(
+    r"(?<![\w:.])(?:\w+::)*"
+    r"(?P<name>__sync(?:threads|warp)\w*|\w*(?:fence|wait|commit|arrive|barrier)\w*|bar_\w+|\w+_sync)"
+    r"(?:<[^;<>]*>)?\([^;{}]*\);"
+)
+# Calls that match the pattern and do something else.
+OTHER = re.compile(r"matrix_sync|mma_sync|_init$|shfl|ballot|any_sync|all_sync|match_")
+EXPECTED = ("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard")
+# Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
+HARMLESS: dict[tuple[str, str], str] = {}
+
+
+def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
+    """One mutant for each ordering statement of a stage's `.cu` file and of the headers it includes, ptx.cuh
+    aside: the statement is replaced by an empty one.
+
+    harmless: those of `HARMLESS`, which survive, instead of all others, which must not.
+    """
+    found = []
+    for path in _files(stage.number):
+        text = path.read_text()
+        code = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
+        for call in ORDERING.finditer(code):
+            if OTHER.search(call["name"]):
+                continue
+            number = text.count("\n", 0, call.start()) + 1
+            line = text.splitlines()[number - 1].strip()
+            if ((path.name, line) in HARMLESS) is not harmless:
+                continue
+            edit = _edit(text, call.start(), call.end(), path.name)
+            mistake = f"{path.name}:{number}: `{call[0]}` is left out."
+            variant = stage.default_variant
+            found.append(Mutant(stage.number, f"without_line_{number}", mistake, (edit,), EXPECTED, variant))
+    return found
+
+
+def _files(number: int) -> list[Path]:
+    kernels = sorted(cuda_reference.FOLDER.glob(f"stage{number:02d}_*.cu"))
+    included = {name for path in kernels for name in re.findall(r'#include "(\w+\.cuh)"', path.read_text())}
+    return [*kernels, *(cuda_reference.INCLUDE / name for name in sorted(included - {"ptx.cuh"}))]
+
+
+def _edit(text: str, start: int, end: int, file: str) -> Edit:
+    """Replace text[start:end] by `;`, with as many lines before it as make the text unique."""
+    first = text.rfind("\n", 0, start) + 1
+    while text.count(text[first:end]) > 1:
+        first = text.rfind("\n", 0, first - 1) + 1
+    return Edit(text[first:end], text[first:start] + ";", file)

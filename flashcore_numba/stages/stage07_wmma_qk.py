@@ -1,0 +1,31 @@
+"""Stage 07: the tensor core multiplies Q by K; the rest stays scalar. The kernel: `stage07_wmma_qk.cu`."""
+
+import math
+
+from cuda_reference import source
+
+from .cuda_arguments import cuda_arguments
+from .stage import Stage
+
+ROWS, THREADS = 32, 256  # query rows and threads of a block
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
+    arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
+    executor.launch(source("stage07_wmma_qk"), grid, THREADS, *arguments)
+
+
+STAGE = Stage(
+    number=7,
+    name="wmma_qk",
+    title="Half on the tensor core",
+    idea="The tensor core computes Q K^T; the way of S through shared memory and a scalar P V set the time.",
+    launch=launch,
+    language="CUDA C",
+    head_dims=(64,),
+    compute_capability=(8, 0),
+    grouped_queries=True,
+    returns_lse=True,
+)

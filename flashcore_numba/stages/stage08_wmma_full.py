@@ -1,0 +1,31 @@
+"""Stage 08: both products on the tensor core. The kernel: `stage08_wmma_full.cu`."""
+
+import math
+
+from cuda_reference import source
+
+from .cuda_arguments import cuda_arguments
+from .stage import Stage
+
+ROWS, THREADS = 32, 256  # query rows and threads of a block
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
+    arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
+    executor.launch(source("stage08_wmma_full"), grid, THREADS, *arguments)
+
+
+STAGE = Stage(
+    number=8,
+    name="wmma_full",
+    title="Both products on the tensor core",
+    idea="P V joins Q K^T on the tensor core; O must lie where a row of it can be found, in shared memory.",
+    launch=launch,
+    language="CUDA C",
+    head_dims=(64,),
+    compute_capability=(8, 0),
+    grouped_queries=True,
+    returns_lse=True,
+)

@@ -1,0 +1,52 @@
+"""Stage 10: one to four K/V tiles in flight. The kernel: `stage10_pipeline.cu`."""
+
+import math
+
+from cuda_reference import source
+
+from .cuda_arguments import cuda_arguments
+from .stage import Stage
+
+ROWS, KEYS, THREADS = 48, 64, 384  # query rows of a block, keys of a K/V tile
+VARIANTS = {
+    "1": "one stage: a tile is fetched, then multiplied",
+    "2": "two stages: the next tile is fetched while one is multiplied",
+    "3": "three stages: two tiles are fetched ahead",
+    "4": "four stages: three tiles are fetched ahead",
+}
+
+
+def memory_map(D, stages):
+    """Bytes of each part of a block's dynamic shared memory, in the order in which they lie."""
+    return {
+        "q": ROWS * (D + 8) * 2,
+        "k": stages * KEYS * (D + 8) * 2,
+        "v": stages * KEYS * (D + 8) * 2,
+        "s": ROWS * (KEYS + 8) * 4,
+        "p": ROWS * (KEYS + 8) * 2,
+        "o": ROWS * (D + 8) * 4,
+    }
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p, stages = problem, int(variant or "2")
+    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
+    arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
+    kernel = source("stage10_pipeline", HEAD_DIM=p.head_dim, STAGES=stages)
+    shared_bytes = sum(memory_map(p.head_dim, stages).values())
+    executor.launch(kernel, grid, THREADS, *arguments, shared_bytes=shared_bytes)
+
+
+STAGE = Stage(
+    number=10,
+    name="pipeline",
+    title="One to four stages in flight",
+    idea="A ring of K/V buffers: each stage more gives a copy one tile more of time, until it has enough.",
+    launch=launch,
+    language="CUDA C",
+    compute_capability=(8, 0),
+    grouped_queries=True,
+    returns_lse=True,
+    variants=VARIANTS,
+    default="2",
+)

@@ -1,0 +1,321 @@
+// Kernels with one mistake each. `BUG kind` in a comment says what must be reported at that line; test_bugs.py reads
+// it. All take float* out [64] and run as one block of 64 threads with 48 KB of shared memory unless test_bugs.py
+// says otherwise.
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#include "ptx.cuh"
+
+#define SMEM extern __shared__ __align__(1024) unsigned char smem[]; float* tile = reinterpret_cast<float*>(smem)
+#define T const int t = threadIdx.x
+using namespace nvcuda;
+
+extern "C" __global__ void no_barrier(float* out) {
+    SMEM; T;
+    tile[t] = t;
+    out[t] = tile[63 - t];  // BUG race
+}
+
+extern "C" __global__ void no_syncwarp(float* out) {
+    SMEM; T;
+    tile[t] = t;
+    out[t] = tile[t ^ 1];  // BUG race
+}
+
+extern "C" __global__ void syncwarp_between_warps(float* out) {
+    SMEM; T;
+    tile[t] = t;
+    __syncwarp();
+    out[t] = tile[63 - t];  // BUG race
+}
+
+extern "C" __global__ void shuffle_orders_nothing(float* out) {
+    SMEM; T;
+    tile[t] = __shfl_xor_sync(0xffffffff, t, 1);
+    const float other = __shfl_xor_sync(0xffffffff, t, 1);
+    out[t] = tile[t ^ 1] + other;  // BUG race
+}
+
+extern "C" __global__ void no_trailing_barrier(float* out) {
+    SMEM; T;
+    for (int i = 0; i < 3; i++) {
+        tile[t] = t + i;  // BUG race
+        __syncthreads();
+        out[t] = tile[63 - t];
+    }
+}
+
+extern "C" __global__ void all_write_one(float* out) {
+    T;
+    if (t < 40) out[0] = t;  // BUG race
+}
+
+extern "C" __global__ void neighbouring_halves_are_apart(float* out) {  // no bug: two bytes each
+    SMEM; T;
+    reinterpret_cast<half*>(tile)[t] = t;
+    __syncthreads();
+    out[t] = reinterpret_cast<half*>(tile)[63 - t];
+}
+
+extern "C" __global__ void blocks_write_one(float* out) {  // two blocks
+    T;
+    out[t] = blockIdx.x;  // BUG race between blocks
+}
+
+extern "C" __global__ void last_block_without_fence(float* out, float* partial, unsigned* arrived) {  // two blocks
+    __shared__ unsigned order;
+    T;
+    if (t == 0) partial[blockIdx.x] = blockIdx.x;
+    if (t == 0) order = atomicAdd(arrived, 1u);
+    __syncthreads();
+    if (order == 1 && t == 0) out[0] = partial[0] + partial[1];  // BUG race between blocks
+}
+
+extern "C" __global__ void plain_read_of_a_counter(float* out, float* partial, unsigned* arrived) {  // two blocks
+    T;
+    if (t == 0) atomicAdd(arrived, 1u);
+    if (t == 1) out[0] = *arrived;  // BUG race
+}
+
+extern "C" __global__ void cp_async_no_wait(float* out, const float* in) {
+    SMEM; T;
+    ptx::cp_async_16(tile + 4 * t, in + 4 * t);
+    ptx::cp_async_commit();
+    __syncthreads();
+    out[t] = tile[63 - t];  // BUG missing wait
+    ptx::cp_async_wait<0>();
+}
+
+extern "C" __global__ void cp_async_one_group_short(float* out, const float* in) {
+    SMEM; T;
+    for (int i = 0; i < 3; i++) {
+        ptx::cp_async<4>(tile + 64 * i + t, in + 64 * i + t);
+        ptx::cp_async_commit();
+    }
+    for (int i = 0; i < 3; i++) {
+        ptx::cp_async_wait<2>();
+        __syncthreads();
+        out[t] = tile[64 * i + 63 - t];  // BUG missing wait
+    }
+    ptx::cp_async_wait_all();
+}
+
+extern "C" __global__ void cp_async_no_barrier(float* out, const float* in) {
+    SMEM; T;
+    ptx::cp_async<4>(tile + t, in + t);
+    ptx::cp_async_wait_all();
+    out[t] = tile[63 - t];  // BUG race
+}
+
+extern "C" __global__ void cp_async_never_awaited(float* out, const float* in) {
+    SMEM; T;
+    ptx::cp_async<4>(tile + t, in + t);  // BUG missing wait
+    ptx::cp_async_commit();
+    out[t] = 0;
+}
+
+extern "C" __global__ void cp_async_overwrites_readers(float* out, const float* in) {
+    SMEM; T;
+    for (int i = 0; i < 3; i++) {
+        ptx::cp_async<4>(tile + t, in + t);  // BUG race
+        ptx::cp_async_wait_all();
+        __syncthreads();
+        out[t] = tile[63 - t];
+    }
+}
+
+extern "C" __global__ void two_barriers_part(float* out) {
+    T;
+    if (t < 32) __syncthreads();
+    else __syncthreads();  // BUG divergent barrier
+    out[t] = 0;
+}
+
+extern "C" __global__ void some_return_early(float* out) {
+    T;
+    if (t >= 50) return;
+    __syncthreads();  // BUG barrier after exit
+    out[t] = 0;
+}
+
+extern "C" __global__ void barrier_too_few(float* out) {
+    T;
+    if (t < 32) ptx::bar_sync(1, 64);  // BUG deadlock
+    out[t] = 0;
+}
+
+extern "C" __global__ void two_barriers_crossed(float* out) {
+    T;
+    if (t < 32) ptx::bar_sync(1, 64);  // BUG deadlock
+    if (t >= 32) ptx::bar_sync(2, 64);
+    out[t] = 0;
+}
+
+extern "C" __global__ void mbarrier_too_few(float* out) {
+    SMEM; T;
+    uint64_t* full = reinterpret_cast<uint64_t*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 65);
+    __syncthreads();
+    ptx::mbarrier_arrive(full);
+    ptx::mbarrier_wait(full, 0);  // BUG deadlock
+    out[t] = 0;
+}
+
+extern "C" __global__ void mbarrier_not_initialised(float* out) {
+    SMEM; T;
+    uint64_t* full = reinterpret_cast<uint64_t*>(smem);
+    ptx::mbarrier_arrive(full);  // BUG uninitialised read
+    out[t] = 0;
+}
+
+extern "C" __global__ void mbarrier_init_not_seen(float* out) {
+    SMEM; T;
+    uint64_t* full = reinterpret_cast<uint64_t*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 64);
+    __syncwarp();
+    ptx::mbarrier_arrive(full);  // BUG race or uninitialised read
+    ptx::mbarrier_wait(full, 0);
+    out[t] = 0;
+}
+
+extern "C" __global__ void mask_without_source(float* out) {
+    T;
+    if (t < 16) out[t] = __shfl_sync(0x0000ffff, t, 20);  // BUG warp mask
+}
+
+extern "C" __global__ void mask_without_self(float* out) {
+    T;
+    out[t] = __shfl_xor_sync(0x0000ffff, t, 1);  // BUG warp mask
+}
+
+extern "C" __global__ void lanes_part(float* out) {
+    T;
+    if (t % 32 < 16) out[t] = __shfl_xor_sync(0xffffffff, t, 1);
+    else out[t] = __shfl_xor_sync(0xffffffff, t, 2);  // BUG warp mask
+}
+
+extern "C" __global__ void lane_has_returned(float* out) {
+    T;
+    if (t % 32 == 7) return;
+    out[t] = __shfl_xor_sync(0xffffffff, t, 1);  // BUG warp mask
+}
+
+extern "C" __global__ void past_the_end(float* out) {
+    T;
+    out[t + 1] = t;  // BUG out of bounds
+}
+
+extern "C" __global__ void before_the_start(float* out, const float* in) {
+    T;
+    out[t] = in[t - 1];  // BUG out of bounds
+}
+
+extern "C" __global__ void cp_async_past_the_end(float* out, const float* in) {
+    SMEM; T;
+    ptx::cp_async_16(tile + 4 * t, in + 4 * t + 4);  // BUG out of bounds
+    ptx::cp_async_wait_all();
+    out[t] = 0;
+}
+
+extern "C" __global__ void past_shared_memory(float* out) {
+    SMEM; T;
+    tile[12 * 1024 - 63 + t] = t;  // BUG out of bounds
+    out[t] = 0;
+}
+
+extern "C" __global__ void past_a_static_array(float* out) {
+    __shared__ float few[64];
+    T;
+    few[t + 1] = t;  // BUG out of bounds
+    out[t] = 0;
+}
+
+extern "C" __global__ void past_a_local_array(float* out) {
+    float few[4] = {1, 2, 3, 4};
+    T;
+    out[t] = few[t % 5];  // BUG out of bounds
+}
+
+extern "C" __global__ void shared_never_written(float* out) {
+    SMEM; T;
+    tile[t] = t;
+    __syncthreads();
+    out[t] = tile[t + 1];  // BUG uninitialised read
+}
+
+extern "C" __global__ void scratch_never_written(float* out, float* scratch) {
+    T;
+    if (t < 60) scratch[t] = t;
+    out[t] = scratch[t];  // BUG uninitialised read
+}
+
+extern "C" __global__ void misaligned_vector(float* out, const float* in) {
+    T;
+    out[t] = reinterpret_cast<const float4*>(in + t)->x;  // BUG misaligned
+}
+
+extern "C" __global__ void misaligned_cp_async(float* out, const float* in) {
+    SMEM; T;
+    ptx::cp_async_16(tile + 4 * t, in + 2 * t);  // BUG misaligned
+    ptx::cp_async_wait_all();
+    out[t] = 0;
+}
+
+extern "C" __global__ void misaligned_ldmatrix(float* out) {
+    SMEM; T;
+    for (int i = t; i < 4096; i += 64) tile[i] = 0;
+    __syncthreads();
+    uint32_t r[4];
+    ptx::ldmatrix_x4(r, tile + t % 32 * 4 + 1);  // BUG misaligned
+    out[t] = r[0];
+}
+
+extern "C" __global__ void misaligned_wmma(float* out) {
+    SMEM; T;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 0.0f);
+    wmma::store_matrix_sync(tile + 4, sum, 16, wmma::mem_row_major);  // BUG misaligned
+    out[t] = 0;
+}
+
+extern "C" __global__ void wmma_warps_overlap(float* out) {
+    SMEM; T;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 0.0f);
+    wmma::store_matrix_sync(tile, sum, 16, wmma::mem_row_major);  // BUG race
+    out[t] = 0;
+}
+
+extern "C" __global__ void sixteen_barriers(float* out) {
+    T;
+    ptx::bar_sync(16, 64);  // BUG bad instruction
+    out[t] = 0;
+}
+
+extern "C" __global__ void barrier_counts_differ(float* out) {
+    T;
+    ptx::bar_sync(1, t < 32 ? 64 : 32);  // BUG bad instruction or deadlock
+    out[t] = 0;
+}
+
+extern "C" __global__ void ldmatrix_from_global(float* out, const float* in) {
+    T;
+    uint32_t r[4];
+    ptx::ldmatrix_x4(r, in);  // BUG bad instruction
+    out[t] = r[0];
+}
+
+extern "C" __global__ void flag_never_set(float* out) {  // 0.2 seconds
+    volatile __shared__ int flag;
+    T;
+    if (t == 0) flag = 0;
+    __syncthreads();
+    while (flag == 0) {}  // BUG endless loop
+    out[t] = 0;
+}
+
+extern "C" __global__ void wrong_in_one_schedule_only(float* out) {  // the value is right forwards
+    SMEM; T;
+    if (t == 0) tile[0] = 1;
+    out[t] = t == 0 ? 0 : tile[0];  // BUG race
+}

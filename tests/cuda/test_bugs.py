@@ -1,0 +1,84 @@
+"""Mistakes that the CPU executor must name with their line, whatever the order in which threads run."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuda_reference.cpu import KINDS, CpuModule, TensorMap
+
+HERE = Path(__file__).resolve().parent
+BUG = re.compile(r"// BUG (.*)")
+KERNEL = re.compile(r'extern "C" __global__ .*?(\w+)\(float\* out', re.DOTALL)
+SCHEDULES = ("forward", "reverse", "random:1", "random:2")
+BLOCKS = {"blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2}
+CLUSTERS = {"block_is_gone": 2, "cluster_no_barrier": 2, "cluster_barrier_missed": 2}
+
+
+def bugs(file: str) -> list[tuple[str, str, int]]:
+    """Kernel, kind and line of each marked mistake; a kernel without one has kind ""."""
+    found, kernel = {}, ""
+    lines = (HERE / file).read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        declared = KERNEL.search(line) or re.match(r"(\w+)\(float\* out", line)
+        if declared:
+            kernel = declared[1]
+            found[kernel] = ("", 0)
+        if marked := BUG.search(line):
+            found[kernel] = (marked[1], number)
+    return [(kernel, *bug) for kernel, bug in found.items()]
+
+
+ALL = [(file, *bug) for file in ("bugs.cu", "bugs_sm90.cu") for bug in bugs(file)]
+
+
+def arguments(file: str, kernel: str, rng) -> tuple:
+    out = np.zeros(64, np.float32)
+    if file == "bugs_sm90.cu":
+        return out, TensorMap(rng.standard_normal((64, 64)).astype(np.float16), (64, 64))
+    extra = {
+        "last_block_without_fence": (np.zeros(2, np.float32), np.zeros(1, np.uint32)),
+        "plain_read_of_a_counter": (np.zeros(2, np.float32), np.zeros(1, np.uint32)),
+        "scratch_never_written": (np.zeros(64, np.float32),),
+    }
+    count = len(CpuModule(HERE / file).kernel(kernel).parameters)
+    return out, *(extra.get(kernel) or (np.zeros(256, np.float32),) * (count - 1))
+
+
+@pytest.mark.parametrize(("file", "kernel", "kind", "line"), ALL, ids=[bug[1] for bug in ALL])
+def test_the_bug_is_named(file, kernel, kind, line, rng):
+    for schedule in SCHEDULES:
+        args = arguments(file, kernel, rng)
+        scratch = [args[1]] if kernel == "scratch_never_written" else []
+        launch = CpuModule(HERE / file).kernel(kernel)(
+            CLUSTERS.get(kernel) or BLOCKS.get(kernel, 1),
+            64 if file == "bugs.cu" else 128,
+            args,
+            shared_mem=49152,
+            scratch=scratch,
+            schedule=schedule,
+            time_limit=0.2 if kind == "endless loop" else 60,
+        )
+        named = {(p.kind, place) for p in launch.problems for place in (p.line, p.other_line)}
+        if not kind:
+            assert not launch.problems, f"{schedule}: {launch}"
+            continue
+        kinds = set(kind.split(" or "))
+        assert any((each, line) in named for each in kinds), f"{schedule}: {launch}"
+        assert all(problem.kind in KINDS and problem.file.endswith(file) for problem in launch.problems)
+        also = {problem.kind for problem in launch.problems} - kinds - set(AND.get(kernel, ()))
+        assert not also, f"{schedule}: {launch}"
+
+
+# What else is true of a kernel, or follows from its mistake.
+AND: dict[str, tuple[str, ...]] = {
+    "plain_read_of_a_counter": ("race between blocks",),
+    "cp_async_no_wait": ("race",),  # the copy, once waited for, follows readers that did not wait
+    "cp_async_one_group_short": ("race",),
+    "tma_overwrites_readers": ("deadlock",),  # a slow thread misses a phase
+}
+
+
+def test_every_kind_has_a_bug():
+    assert {each for _, _, kind, _ in ALL if kind for each in kind.split(" or ")} == set(KINDS)

@@ -1,0 +1,200 @@
+"""Every kernel in CUDA C compiles for every GPU of the table, and gets what it got before."""
+
+import pytest
+
+from cuda_reference import source
+from cuda_reference.compile import CompileError, compile, nvrtc_version, parse_log, target
+from flashcore_numba.bench import resource_table
+from flashcore_numba.stages import LADDER
+
+ITEMS = list(resource_table.items(LADDER))
+AGAIN = "if that is meant: flashcore resources --save"
+# Kernels that spill, with the reason why that is right. All others must not.
+SPILLS: dict[str, str] = {}
+# What the assembler says where it undoes a kernel's design: setmaxnreg ignored, wgmma serialised.
+FATAL = ("C7508", "C7512")
+
+DOUBLE = """// A kernel to compile.
+extern "C" __global__ void double_all(float* x, int n) {
+    extern __shared__ float row_smem[];
+    __shared__ float tile_smem[32];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile_smem[threadIdx.x] = x[i] * FACTOR;
+    row_smem[threadIdx.x] = tile_smem[31 - threadIdx.x];
+    __syncthreads();
+    if (i < n) x[i] = row_smem[31 - threadIdx.x];
+}
+"""
+SPILLING = """
+extern "C" __global__ void __launch_bounds__(1024, 2) spill(float* x) {
+    float values[64];
+#pragma unroll
+    for (int i = 0; i < 64; i++) values[i] = x[i * 1024 + threadIdx.x];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 64; i++) x[i * 1024 + threadIdx.x] = values[i] * values[63 - i] + values[i ^ 5];
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def table():
+    return resource_table.read()
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=resource_table.name)
+def test_a_kernel_is_compiled_as_the_table_says(item, table):
+    name, now = resource_table.name(item), resource_table.compiled(*item)
+    assert now, f"{name} launches nothing"
+    assert name in table["kernels"], f"{name} is not in the table; {AGAIN}"
+    exact = table["nvrtc"] == ".".join(map(str, nvrtc_version()))
+    found = resource_table.differences(item, table["kernels"][name], now, exact)
+    assert not found, "\n".join([*found, AGAIN])
+
+
+def test_the_table_has_no_line_too_many(table):
+    assert sorted(table["kernels"]) == sorted(map(resource_table.name, ITEMS)), AGAIN
+
+
+def test_nothing_spills_without_a_reason(table):
+    spilling = {name for name, kernels in table["kernels"].items() if any(k["spill_bytes"] for k in kernels)}
+    assert spilling == set(SPILLS)
+
+
+def test_the_assembler_undoes_no_design(table):
+    warnings = {
+        name: warning
+        for name, kernels in table["kernels"].items()
+        for kernel in kernels
+        for warning in kernel["warnings"]
+    }
+    assert not {name: text for name, text in warnings.items() if any(code in text for code in FATAL)}
+
+
+def test_differences_are_named():
+    item = ITEMS[0]
+    kernel = {"kernel": "k", "registers": 40, "spill_bytes": 0, "warnings": []}
+    changed = kernel | {"registers": 41, "spill_bytes": 8, "warnings": ["C7512"]}
+    name = resource_table.name(item)
+    assert resource_table.differences(item, [kernel], [kernel]) == []
+    assert resource_table.differences(item, [kernel], [changed]) == [
+        f"{name}: k: registers 40 became 41",
+        f"{name}: k: spill_bytes 0 became 8",
+        f"{name}: k: warnings [] became ['C7512']",
+    ]
+    assert len(resource_table.differences(item, [kernel], [changed], exact=False)) == 2
+    assert resource_table.differences(item, [changed], [kernel | {"registers": 39}], exact=False) == [
+        f"{name}: k: warnings ['C7512'] became []"
+    ]
+    assert resource_table.differences(item, [kernel], [kernel | {"kernel": "other"}]) == [
+        f"{name}: other is not in the table",
+        f"{name}: k is not launched any more",
+    ]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch, request):
+    """Toy kernels stay out of the user's cache."""
+    if "folder" in request.fixturenames:
+        monkeypatch.setattr("cuda_reference.compile._cache_folder", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "double_all.cu").write_text(DOUBLE)
+    (tmp_path / "spill.cu").write_text(SPILLING)
+    return tmp_path
+
+
+@pytest.mark.parametrize("capability, arch", [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a")])
+def test_the_report_of_the_assembler_is_read(folder, capability, arch):
+    kernel = source("double_all", folder=folder, FACTOR=2)
+    found = compile(kernel, capability)
+    assert found.arch == target(capability) == arch
+    assert f"for '{arch}'" in found.log
+    assert 8 <= found.registers <= 40
+    assert (found.spill_bytes, found.stack_bytes, found.shared_bytes) == (0, 0, 32 * 4)
+    assert found.cubin.read_bytes()[:4] == b"\x7fELF"
+    assert found.warnings == ()
+
+
+def test_a_spill_is_seen(folder):
+    found = compile(source("spill", folder=folder), (9, 0))
+    assert found.registers == 32
+    assert found.spill_bytes > 0
+    assert found.stack_bytes > 0
+
+
+def test_an_error_names_file_and_line(folder):
+    kernel = source("double_all", folder=folder)
+    with pytest.raises(CompileError, match=r'double_all\.cu\(6\): error: identifier "FACTOR" is undefined'):
+        compile(kernel, (8, 0))
+
+
+def test_an_unknown_kernel_is_named(folder):
+    with pytest.raises(CompileError, match=r'double_all\.cu has no kernel extern "C" triple'):
+        compile(source("double_all", "triple", folder=folder, FACTOR=3), (8, 0))
+
+
+def test_a_compilation_is_kept_until_something_changes(folder, monkeypatch):
+    import cuda_reference.compile as module
+
+    count, run = [], module._compile
+
+    def counted(*args):
+        count.append(args)
+        return run(*args)
+
+    monkeypatch.setattr(module, "_compile", counted)
+    kernel = source("double_all", folder=folder, FACTOR=2)
+    first = compile(kernel, (8, 0))
+    assert compile(kernel, (8, 0)) == first
+    assert len(count) == 1
+    for changed in (
+        source("double_all", folder=folder, FACTOR=3),
+        source("double_all", folder=folder, FACTOR=2),
+    ):
+        if changed == kernel:
+            kernel.path.write_text(DOUBLE.replace("31 -", "30 -"))
+        assert compile(changed, (8, 0)).cubin != first.cubin
+    compile(kernel, (9, 0))
+    (folder / "beside.cuh").write_text("// a header that the kernel may include")
+    compile(kernel, (9, 0))
+    assert len(count) == 5
+
+
+def test_a_log_of_several_kernels_is_told_apart():
+    log = """ptxas info    : Compiling entry function 'one' for 'sm_80'
+ptxas info    : Function properties for one
+    16 bytes stack frame, 24 bytes spill stores, 40 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 16 bytes stack, 2048 bytes smem, 400 bytes cmem[0]
+ptxas info    : Compiling entry function 'two' for 'sm_80'
+ptxas info    : Function properties for two
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 0 barriers, 400 bytes cmem[0]
+"""
+    assert parse_log(log) == {
+        "one": {"registers": 64, "spill_bytes": 64, "stack_bytes": 16, "shared_bytes": 2048},
+        "two": {"registers": 10, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0},
+    }
+
+
+@pytest.mark.parametrize("missing", ["cudart", "nvcc"])
+def test_missing_headers_are_named(missing, monkeypatch, folder):
+    """Where crt/ does not lie beside CUDA's own headers, it comes with the compiler driver's."""
+    import cuda.pathfinder as pathfinder
+
+    found = pathfinder.locate_nvidia_header_directory
+
+    def locate(library):
+        if library == missing:
+            return None
+        here = found(library)
+        return type(here)(abs_path=str(folder), found_via="test") if library == "cudart" else here
+
+    monkeypatch.setattr(pathfinder, "locate_nvidia_header_directory", locate)
+    from cuda_reference.compile import include_folders
+
+    what = "crt/mma.h" if missing == "nvcc" else "CUDA headers"
+    with pytest.raises(CompileError, match=rf"{what}.*missing: pip install 'flashcore\[compiler\]'"):
+        include_folders("#include <mma.h>")

@@ -1,0 +1,210 @@
+"""The CPU executor's front: sources, arguments, compilers, its cache, and a debugger."""
+
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuda_reference.cpu import CompileError, CompilerMissingError, CpuModule, SourceError, build, why_not
+
+HERE = Path(__file__).resolve().parent
+SCALE = """\
+extern "C" __global__ void __launch_bounds__(64) scale(const float* x, float* y, int n, float factor) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = factor * x[i];
+}
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE)
+    return CpuModule(path).scale
+
+
+def arrays(rng, n=100):
+    return rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32)
+
+
+def test_strided_views_are_written_in_place(kernel, rng):
+    x, wide = rng.standard_normal(100).astype(np.float32), np.zeros((3, 200), np.float32)
+    kernel(2, 64, (x, wide[1, 50:150], np.int32(100), np.float32(3))).check()
+    assert np.array_equal(wide[1, 50:150], 3 * x)
+    assert not wide[[0, 2]].any() and not wide[1, :50].any() and not wide[1, 150:].any()
+
+
+def test_in_place(kernel, rng):
+    x, _ = arrays(rng)
+    expected = 2 * x
+    kernel(2, 64, (x, x, np.int32(100), np.float32(2))).check()
+    assert np.array_equal(x, expected)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "change", "error", "message"),
+    [
+        (2, 64, {}, None, ""),
+        (2, 65, {}, ValueError, "at most 64 threads, not 65"),
+        (0, 64, {}, ValueError, "grid is 1 to 3 positive extents"),
+        (2, 64, {0: 7}, TypeError, r"argument 0 \(x\) is a pointer"),
+        (2, 64, {1: "frozen"}, TypeError, r"argument 1 \(y\) may be written by the kernel"),
+        (2, 64, {2: np.int64(100)}, TypeError, r"argument 2 \(n\) has 4 bytes, the int64 passed 8"),
+        (2, 64, {3: 2.0}, TypeError, r"argument 3 \(factor\): pass a NumPy scalar"),
+        (2, 64, {3: None}, TypeError, r"argument 3 \(factor\)"),
+        (2, 64, {3: "absent"}, TypeError, r"takes 4 arguments \(x, y, n, factor\), not 3"),
+    ],
+)
+def test_arguments(kernel, rng, grid, block, change, error, message):
+    x, y = arrays(rng)
+    args = [x, y, np.int32(100), np.float32(2)]
+    for position, value in change.items():
+        if value == "frozen":
+            y.flags.writeable = False
+        elif value == "absent":
+            args.pop(position)
+        else:
+            args[position] = value
+    if error is None:
+        kernel(grid, block, args).check()
+        assert np.array_equal(y, 2 * x)
+        return
+    with pytest.raises(error, match=message):
+        kernel(grid, block, args)
+    assert not y.any()
+
+
+def test_options(kernel, rng):
+    args = (*arrays(rng), np.int32(100), np.float32(2))
+    with pytest.raises(TypeError, match="unknown option 'order'"):
+        kernel(2, 64, args, order="forward")
+    with pytest.raises(ValueError, match='schedule is "forward", "reverse" or "random:SEED"'):
+        kernel(2, 64, args, schedule="lockstep")
+    with pytest.raises(ValueError, match="at most 232448 bytes"):
+        kernel(2, 64, args, shared_mem=232449)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("__global__ void f(float* x) {}", SourceError, 'declares no kernel as extern "C"'),
+        (
+            'extern "C" __global__ void f(float* x) {\n    extern __shared__ float tile[];\n}',
+            SourceError,
+            r"bad\.cu:2: dynamic shared memory must be called smem",
+        ),
+        (
+            'extern "C" __global__ void f(float* x) {\n    x[0] = y;\n}',
+            CompileError,
+            r"bad\.cu:2:\d+: error: .*y.*",
+        ),
+    ],
+)
+def test_bad_sources(tmp_path, source, error, message):
+    path = tmp_path / "bad.cu"
+    path.write_text(source)
+    with pytest.raises(error, match=message):
+        CpuModule(path)
+
+
+def test_no_such_kernel(tmp_path):
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE)
+    with pytest.raises(AttributeError, match=r"scale\.cu has no kernel 'scales', only scale"):
+        CpuModule(path).kernel("scales")
+
+
+def test_comments_declare_nothing(tmp_path):
+    path = tmp_path / "scale.cu"
+    path.write_text(
+        '// extern "C" __global__ void one(float* x) {}\n/* extern "C" __global__ void two() {} */\n' + SCALE
+    )
+    assert CpuModule(path).names == ["scale"]
+
+
+@pytest.fixture
+def no_compiler(tmp_path, monkeypatch):
+    build.find_compiler.cache_clear()
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    yield tmp_path
+    build.find_compiler.cache_clear()
+
+
+def test_no_compiler_is_one_sentence(no_compiler):
+    assert why_not() == build.INSTALL
+    with pytest.raises(CompilerMissingError, match=re.escape("apt install g++")):
+        CpuModule(HERE / "banks.cu")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("g++", "g++ (Debian) 9.4.0"), ("clang++", "clang version 14.0.6")]
+)
+def test_an_old_compiler_is_named(no_compiler, name, said):
+    script = no_compiler / name
+    script.write_text(f"#!/bin/sh\necho '{said}'\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    assert why_not() == f"{build.INSTALL} ({name} here is too old: {said})"
+
+
+def test_a_compiler_named_in_vain(no_compiler, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "CXX names no-such-compiler, which is not there" in (why_not() or "")
+
+
+def compile_in_a_process(path):
+    started = CpuModule(path)
+    return started.library, started.names
+
+
+def test_parallel_processes_share_the_cache(tmp_path):
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE + f"// {tmp_path}\n")
+    with ProcessPoolExecutor(4) as pool:
+        results = list(pool.map(compile_in_a_process, [path] * 4))
+    assert len(set(map(str, results))) == 1
+    assert results[0][0].is_file()
+
+
+def test_the_cache_knows_what_it_is_made_of(tmp_path):
+    path, header = tmp_path / "scale.cu", tmp_path / "factor.cuh"
+    header.write_text("#define EXTRA 1.0f\n")
+    path.write_text('#include "factor.cuh"\n' + SCALE.replace("factor * x[i]", "factor * x[i] + EXTRA"))
+    first = CpuModule(path)
+    assert CpuModule(path).library == first.library
+    assert CpuModule(path, {"EXTRA_DEFINE": 1}).library != first.library
+    assert CpuModule(path, optimise=False).library != first.library
+    header.write_text("#define EXTRA 2.0f\n")
+    changed = CpuModule(path)
+    assert changed.library != first.library
+    y = np.zeros(1, np.float32)
+    changed.scale(1, 1, (np.ones(1, np.float32), y, np.int32(1), np.float32(1))).check()
+    assert y[0] == 3
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
+def test_a_debugger_stops_in_one_thread(tmp_path):
+    """What README.md says of gdb."""
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE)
+    program = tmp_path / "run.py"
+    program.write_text(
+        "import numpy as np\nfrom cuda_reference.cpu import CpuModule\n"
+        f"kernel = CpuModule({str(path)!r}, optimise=False).scale\n"
+        "x = np.arange(128, dtype=np.float32)\n"
+        "kernel(2, 64, (x, np.zeros_like(x), np.int32(128), np.float32(2))).check()\n"
+    )
+    command = [
+        "gdb", "-q", "-batch", "-ex", "set breakpoint pending on",
+        "-ex", "break scale.cu:3 if threadIdx.x == 37 && blockIdx.x == 1",
+        "-ex", "run", "-ex", "print i", "-ex", "print x[i]", "-ex", "backtrace 1",
+        "--args", sys.executable, str(program),
+    ]  # fmt: skip
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    assert "$1 = 101" in said and "$2 = 101" in said and "scale (" in said, said

@@ -1,0 +1,81 @@
+"""No barrier, wait or fence stands in a kernel for nothing: without it, a check on the CPU executor fails."""
+
+import dataclasses
+
+import pytest
+
+from flashcore_numba.checks import Edit, Mutant, MutationError, kill_one
+from flashcore_numba.checks.deletions import HARMLESS, deletions
+from flashcore_numba.checks.mutation import loaded
+from flashcore_numba.checks.runner import names
+from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
+
+CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
+DELETED = [mutant for stage in CUDA for mutant in deletions(stage)]
+SPARED = [mutant for stage in CUDA for mutant in deletions(stage, harmless=True)]
+
+
+TELLING = (
+    "ragged 33 rows, 70 keys, two heads, two batches",
+    "causal ragged 70 rows, 33 keys",
+    "ragged 127",
+    "20 rows, 1100 keys",
+    "every size of GPU gives the same answer",
+)
+
+
+def fates(mutant):
+    """What becomes of a mutant in each variant of its stage: first in a few cases, then in all."""
+    stage = find(mutant.stage)
+    variants = [mutant.variant, *(name for name in stage.variants if name != mutant.variant)]
+    assert set(TELLING) <= set(names(stage))
+    for cases in (TELLING, None):
+        for variant in variants:
+            yield kill_one(dataclasses.replace(mutant, variant=variant), names=cases)
+
+
+@pytest.mark.parametrize("mutant", DELETED, ids=lambda mutant: mutant.mistake)
+def test_what_is_left_out_is_reported(mutant):
+    fate = next((fate for fate in fates(mutant) if fate.status == "killed"), None)
+    assert fate, f"{mutant.mistake} Nothing reports it: leave it out, or say in HARMLESS why it must stay"
+    assert fate.as_expected, f"killed by {fate.kind} in {fate.case}: {fate.message}"
+
+
+def test_an_exception_is_needed():
+    for mutant in SPARED:
+        assert all(fate.status == "survived" for fate in fates(mutant)), f"{mutant.mistake} It is reported"
+
+
+def test_every_exception_is_used():
+    assert len(SPARED) >= len(HARMLESS)
+    assert all(HARMLESS.values())
+
+
+def test_every_stage_orders_something():
+    assert {mutant.stage for mutant in DELETED} == {stage.number for stage in CUDA}
+
+
+def unedited(stage):
+    """The mutant of a stage that only writes the same text again."""
+    include = "#include <cuda_fp16.h>"
+    edit = Edit(include, include, f"stage{stage.number:02d}_{stage.name}.cu")
+    return Mutant(stage.number, "unedited", "nothing", (edit,), variant=stage.default_variant)
+
+
+def test_the_real_source_survives():
+    """What kills a mutant is its edit: an unedited copy of a kernel lives."""
+    assert kill_one(unedited(CUDA[0])).status == "survived"
+
+
+def test_an_edit_of_a_header_reaches_the_kernel():
+    header = Edit("#pragma once", "#pragma once\n#error the copy is read", "tile.cuh")
+    fate = kill_one(Mutant(CUDA[0].number, "header", "It does not compile.", (header,)))
+    assert fate.kind == "error"
+    assert "the copy is read" in fate.message
+
+
+def test_a_kernel_that_is_not_there_is_an_error():
+    missing = Mutant(CUDA[0].number, "missing", "", (Edit("x", "y", "no_such_kernel.cu"),))
+    with pytest.raises(MutationError, match=r"there is no no_such_kernel\.cu"), loaded(missing):
+        pass

@@ -1,0 +1,346 @@
+"""Every wrapper of ptx.cuh and what the CPU executor stands in for: the same kernels there and on a GPU."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from cuda_reference import FOLDER, load, source
+from cuda_reference.cpu import TensorMap
+
+HERE = Path(__file__).resolve().parent
+HALF, FLOAT, INT, PAIR = np.float16, np.float32, np.int32, np.uint32
+
+
+class Case(NamedTuple):
+    """A kernel with its launch and arguments, and what its arrays hold afterwards, by position."""
+
+    kernel: str
+    grid: int
+    block: int
+    args: tuple
+    expected: dict[int, np.ndarray]
+    shared: int = 0
+    tolerance: float = 0.0
+
+
+def halves(rng, *shape):
+    return rng.standard_normal(shape).astype(HALF)
+
+
+def floats(rng, *shape):
+    return rng.standard_normal(shape).astype(FLOAT)
+
+
+def copy_16(rng):
+    x, valid = halves(rng, 256), int(rng.integers(0, 33))
+    kept = np.where(np.arange(256) < 8 * valid, x, HALF(0))
+    return Case("cp_async_16", 1, 32, (x, np.zeros_like(x), INT(valid)), {1: kept[::-1]}, 512)
+
+
+def copy_small(rng):
+    x = floats(rng, 96)
+    kept = np.where((np.arange(96) < 32) | (np.arange(96) // 2 % 2 == 0), x, FLOAT(0))
+    return Case("cp_async_small", 1, 32, (x, np.zeros_like(x)), {1: kept[::-1]}, 384)
+
+
+def copy_groups(rng):
+    x = floats(rng, 4, 128)
+    both = np.concatenate([x[:2].ravel()[::-1], x[2:].ravel()[::-1]])
+    return Case("cp_async_groups", 1, 32, (x, np.zeros(512, FLOAT)), {1: both}, 2048)
+
+
+def copy_mbarrier(rng):
+    x = halves(rng, 512)
+    return Case("cp_async_mbarrier", 1, 64, (x, np.zeros_like(x)), {1: x[::-1]}, 1040)
+
+
+def named_barriers(rng):
+    rounds = int(rng.integers(1, 8))
+    made = (np.arange(rounds)[:, None] * 100 + np.arange(63, -1, -1)).astype(FLOAT)
+    return Case("named_barriers", 1, 128, (np.zeros_like(made), INT(rounds)), {0: made}, 512)
+
+
+def fragments(matrices, transposed):
+    """What ldmatrix leaves in the registers, [matrices, 32 lanes] as pairs of halves."""
+    lane = np.arange(32)
+    along, across = lane // 4, lane % 4 * 2
+    taken = [
+        np.stack([m[across + i, along] if transposed else m[along, across + i] for i in (0, 1)], 1)
+        for m in matrices
+    ]
+    return np.ascontiguousarray(np.stack(taken)).view(PAIR)[..., 0]
+
+
+def ldmatrix(form):
+    def case(rng):
+        rows = halves(rng, 32, 8)
+        matrices = rows.reshape(4, 8, 8)[: 2 if form >= 2 else 4]
+        out = np.zeros((4, 32), PAIR)
+        out[: len(matrices)] = fragments(matrices, form % 2 == 1)
+        return Case("ldmatrix", 1, 32, (rows, np.zeros((4, 32), PAIR), INT(form)), {1: out}, 512)
+
+    return case
+
+
+def mma(rng):
+    a, b, c = halves(rng, 16, 16), halves(rng, 8, 16), floats(rng, 16, 8)
+    exact = a.astype(float) @ b.T.astype(float) + c
+    return Case("mma_m16n8k16", 1, 32, (a, b, c, np.zeros_like(c)), {3: exact}, tolerance=1e-4)
+
+
+def arithmetic(rng):
+    x = np.concatenate([floats(rng, 30) * 8, [-np.inf, 0]]).astype(FLOAT)
+    pairs = np.stack([x, -x], 1).astype(HALF).view(PAIR)[:, 0]
+    args = (x, np.zeros_like(x), np.zeros(32, PAIR))
+    return Case("arithmetic", 1, 32, args, {1: np.exp2(x.astype(float)), 2: pairs}, tolerance=1e-5)
+
+
+def mbarrier_ring(rng):
+    rounds = int(rng.integers(1, 9))
+    made = (np.arange(rounds)[:, None] * 100 + np.arange(31, -1, -1)).astype(FLOAT)
+    return Case("mbarrier_ring", 1, 64, (np.zeros_like(made), INT(rounds)), {0: made}, 288)
+
+
+def shuffles(rng):
+    x = rng.integers(-50, 50, 32).astype(INT)
+    lane = np.arange(32)
+    ballot = int((1 << lane[x > 0]).sum()) - (1 << 32 if x[31] > 0 else 0)
+    votes = np.where(lane < 16, (x[:16] == x[3]).any(), (x[16:] != x[3]).all())
+    across = lane ^ 12  # leaves its group of 8 upwards: keeps its own value
+    rows = [
+        np.full(32, x[5]), x[lane // 8 * 8 + (lane + 3) % 8], x[lane ^ 9],
+        np.where(across // 8 > lane // 8, x, x[across]), np.where(lane + 7 < 32, x[(lane + 7) % 32], x),
+        np.where(lane % 16 >= 3, x[lane - 3], x), np.full(32, ballot), votes,
+    ]  # fmt: skip
+    return Case("shuffles", 1, 32, (x, np.zeros((8, 32), INT)), {1: np.stack(rows).astype(INT)})
+
+
+def atomics(rng):
+    x = rng.integers(-99, 99, 64).astype(INT)
+    out = np.array([0, -1000, 1000, 0, -1, 0, 0, 7], INT)
+    after = np.array([x.sum(), x.max(), x.min(), 0x7FFFFFFF, 0, 1, 64 % 10, 7], INT)
+    got_by = 0 * after  # which thread won the compare-and-swap is not said
+    got_by[4] = 1
+    case = Case("atomics", 1, 64, (x, out, np.zeros(1, FLOAT)), {2: np.array([64.0])})
+    return case._replace(expected=case.expected | {1: np.ma.masked_array(after, got_by)})
+
+
+def wmma(form):
+    def case(rng):
+        a, b = halves(rng, 16, 16), halves(rng, 16, 16)
+        exact = 2 * a.astype(float) @ (b.T if form & 1 else b).astype(float)
+        out = exact.T if form & 2 else exact
+        return Case(
+            "wmma_16x16x16", 1, 32, (a, b, np.zeros((16, 16), FLOAT), INT(form)), {2: out}, tolerance=1e-4
+        )
+
+    return case
+
+
+def last_block(rng):
+    x = rng.integers(-9, 9, (5, 32)).astype(FLOAT)
+    args = (x, np.zeros(5, FLOAT), np.zeros(1, PAIR), np.zeros(1, FLOAT))
+    return Case("last_block_sums", 5, 32, args, {3: np.array([x.sum()])})
+
+
+def swizzled(tile):
+    """How a [rows, 64] tile of halves lies in shared memory: 16-byte chunks permuted within each row."""
+    rows, chunks = np.arange(len(tile))[:, None], np.arange(8)[None, :]
+    out = np.empty_like(tile).reshape(len(tile), 8, 8)
+    out[rows, chunks ^ rows % 8] = tile.reshape(len(tile), 8, 8)
+    return out.reshape(tile.shape)
+
+
+def tma_2d(rng):
+    x, y = halves(rng, 100, 128), halves(rng, 128, 96)
+    row, column = int(rng.integers(-20, 80)), int(rng.integers(-5, 10)) * 8
+    padded = np.zeros((400, 400), HALF)
+    padded[100:200, 100:228] = x
+    tile = padded[100 + row : 164 + row, 100 + column : 164 + column]
+    after = y.copy()
+    after[64:128, 0:64] = tile
+    args = (TensorMap(x, (64, 64)), TensorMap(y, (64, 64)), np.zeros((64, 64), HALF), INT(row), INT(column))
+    return Case("tma_2d", 1, 128, args, {1: after, 2: swizzled(tile)}, 8192 + 16)
+
+
+def tma_3d_4d(rng):
+    three, four = halves(rng, 3, 20, 64), halves(rng, 2, 3, 20, 64)
+    back = halves(rng, 2, 2, 20, 64)
+    first = np.concatenate([three[1, 5:], np.zeros((1, 64), HALF)])
+    tiles = np.stack([swizzled(first), swizzled(four[1, 1, 3:19])])
+    after = back.copy()
+    after[1, 0, 8:20] = first[:12]
+    maps = (
+        TensorMap(three, (1, 16, 64)), TensorMap(four, (1, 1, 16, 64)), TensorMap(back, (1, 1, 16, 64)),
+    )  # fmt: skip
+    args = (*maps, np.zeros((2, 16, 64), HALF))
+    return Case("tma_3d_4d", 1, 64, args, {2: after, 3: tiles}, 6144 + 16)
+
+
+def bulk(rng):
+    x, before = floats(rng, 256), floats(rng, 256)
+    args = (x, np.zeros_like(x), before)
+    return Case("bulk_copies", 1, 32, args, {1: 2 * x[::-1], 2: before + 2 * x[::-1]}, 2064)
+
+
+def stmatrix(transposed):
+    def case(rng):
+        rows = halves(rng, 32, 8)
+        given = fragments(rows.reshape(4, 8, 8), transposed)
+        return Case("stmatrix", 1, 32, (given, np.zeros_like(rows), INT(transposed)), {1: rows}, 512)
+
+    return case
+
+
+def cluster_sums(rng):
+    x = rng.integers(-9, 9, (8, 32)).astype(FLOAT)
+    sums = x.reshape(2, 4, 32).sum(1).repeat(4, 0)
+    return Case("cluster_sums", 8, 32, (x, np.zeros_like(x)), {1: sums})
+
+
+def cluster_copies(rng):
+    x, tile = floats(rng, 4, 32), halves(rng, 1, 1, 64, 64)
+    args = (x, TensorMap(tile, (1, 1, 64, 64)), np.zeros_like(x), np.zeros((4, 64, 64), HALF))
+    tiles = np.broadcast_to(swizzled(tile[0, 0]), (4, 64, 64))
+    return Case("cluster_copies", 4, 32, args, {2: x[[0, 0, 2, 2]], 3: tiles}, 8192 + 256 + 16)
+
+
+def wgmma(n, transposed, in_registers):
+    def case(rng):
+        a, b = halves(rng, 64, 64), halves(rng, *((64, n) if transposed else (n, 64)))
+        exact = a.astype(float) @ (b if transposed else b.T).astype(float)
+        name = f"wgmma_{n}_transposed" if transposed else f"wgmma_{n}"
+        args = (a, b, np.zeros((64, n), FLOAT), INT(in_registers))
+        return Case(name, 1, 128, args, {2: exact}, 8192 * 5, 1e-3)
+
+    return case
+
+
+def registers(rng):
+    return Case("registers", 1, 256, (np.zeros(256, FLOAT),), {0: np.arange(256)})
+
+
+SM80: dict[str, Callable] = {
+    "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups,
+    "cp_async_wait": copy_groups,
+    "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
+    "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),
+    "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
+    "pack_half2": arithmetic, "mbarrier_init": mbarrier_ring, "mbarrier_arrive": mbarrier_ring,
+    "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "atomics": atomics, "WMMA rows": wmma(0),
+    "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
+}  # fmt: skip
+SM90: dict[str, Callable] = {
+    "mbarrier_arrive_expect": tma_2d, "mbarrier_arrive_remote": cluster_sums,
+    "mbarrier_wait_cluster": cluster_sums,
+    "fence_mbarrier_init": tma_2d, "fence_proxy_async": tma_3d_4d, "stmatrix_x4": stmatrix(0),
+    "stmatrix_x4_trans": stmatrix(1), "elect_one": bulk, "tma_load_2d": tma_2d, "tma_load_3d": tma_3d_4d,
+    "tma_load_4d": tma_3d_4d, "tma_load_multicast_4d": cluster_copies, "tma_store_2d": tma_2d,
+    "tma_store_4d": tma_3d_4d, "bulk_load": bulk, "bulk_store": bulk, "bulk_add_f32": bulk,
+    "bulk_copy_to_rank": cluster_copies, "bulk_commit": bulk, "bulk_wait": bulk, "bulk_wait_read": tma_3d_4d,
+    "prefetch_map": tma_2d, "cluster_rank": cluster_sums, "cluster_blocks": cluster_sums,
+    "cluster_arrive": cluster_sums, "cluster_wait": cluster_sums, "remote": cluster_sums,
+    "grid_dependency_wait": registers, "grid_dependency_launch": registers, "registers_down": registers,
+    "registers_up": registers, "wgmma_tile": wgmma(64, 0, 0), "wgmma_fence": wgmma(64, 0, 0),
+    "wgmma_commit": wgmma(64, 0, 0), "wgmma_wait": wgmma(64, 0, 0), "wgmma_pin": wgmma(64, 0, 0),
+    "wgmma_ss": wgmma(64, 0, 0), "wgmma_ss, B transposed": wgmma(64, 1, 0), "wgmma_rs": wgmma(64, 0, 1),
+    "wgmma_rs, B transposed": wgmma(64, 1, 1), "wgmma_ss, N = 176": wgmma(176, 0, 0),
+    "wgmma_rs, N = 256, B transposed": wgmma(256, 1, 1),
+}  # fmt: skip
+INTERNAL = {"smem_address"}  # used by every other wrapper
+FILES = {"wrappers": SM80, "wrappers_sm90": SM90}
+KERNELS = {(file, case): name for file, cases in FILES.items() for name, case in reversed(cases.items())}
+EACH = pytest.mark.parametrize(
+    ("file", "case"), [pytest.param(*key, id=name) for key, name in reversed(KERNELS.items())]
+)
+
+
+def compare(case: Case, got: list[np.ndarray]) -> None:
+    for position, expected in case.expected.items():
+        found = got[position]
+        if isinstance(expected, np.ma.MaskedArray):
+            expected, found = expected.compressed(), found[~np.ma.getmaskarray(expected)]
+        np.testing.assert_allclose(found, expected, rtol=case.tolerance, atol=case.tolerance)
+
+
+def on_cpu(file: str, case: Case, **options):
+    kernel = load(source(file, case.kernel, folder=HERE), "cpu")
+    return kernel(case.grid, case.block, case.args, shared_mem=case.shared, **options)
+
+
+def as_array(value):
+    return value.array if isinstance(value, TensorMap) else value
+
+
+@EACH
+def test_on_the_cpu(file, case, rng):
+    case = case(rng)
+    launch = on_cpu(file, case)
+    assert not launch.problems, launch
+    compare(case, [as_array(value) for value in case.args])
+
+
+@EACH
+def test_no_false_alarm_on_any_schedule(file, case, rng):
+    """What is right is right in every order: no problem, and the same result."""
+    for schedule in ["reverse", *(f"random:{seed}" for seed in rng.integers(0, 2**31, 6))]:
+        made = case(rng)
+        launch = on_cpu(file, made, schedule=schedule, counts=False)
+        assert not launch.problems, f"{schedule}: {launch}"
+        compare(made, [as_array(value) for value in made.args])
+
+
+def on_gpu(file: str, case: Case) -> list[np.ndarray]:
+    import cupy
+
+    arrays = [cupy.asarray(as_array(value)) for value in case.args if isinstance(as_array(value), np.ndarray)]
+    left, args = iter(arrays), []
+    for value in case.args:
+        if isinstance(value, TensorMap):
+            args.append(encode(value, next(left)))
+        else:
+            args.append(next(left) if isinstance(value, np.ndarray) else value)
+    load(source(file, case.kernel, folder=HERE), "gpu")(
+        case.grid, case.block, tuple(args), shared_mem=case.shared
+    )
+    left = iter(arrays)
+    return [next(left).get() if isinstance(as_array(value), np.ndarray) else value for value in case.args]
+
+
+def encode(tensor: TensorMap, array):
+    """The driver's own tensor map of a CuPy array, as a kernel argument."""
+    from cuda.bindings import driver
+
+    sizes = [driver.cuuint64_t(extent) for extent in reversed(array.shape)]
+    strides = [driver.cuuint64_t(stride) for stride in reversed(array.strides[:-1])]
+    box = [driver.cuuint32_t(extent) for extent in reversed(tensor.box)]
+    steps = [driver.cuuint32_t(1)] * array.ndim
+    swizzle = driver.CUtensorMapSwizzle(0 if tensor.swizzle == 0 else tensor.swizzle.bit_length() - 5)
+    error, made = driver.cuTensorMapEncodeTiled(
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, array.ndim, array.data.ptr, sizes,
+        strides, box, steps, driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )  # fmt: skip
+    assert error == driver.CUresult.CUDA_SUCCESS, error
+    return np.array(made.opaque, np.uint64).view(np.dtype((np.void, 128)))[0]
+
+
+@pytest.mark.gpu
+@EACH
+def test_on_a_gpu(file, case, rng):
+    case = case(rng)
+    compare(case, on_gpu(file, case))
+
+
+def test_every_wrapper_has_a_case():
+    text = (FOLDER / "include/ptx.cuh").read_text()
+    wrappers = set(re.findall(r"^(?:template <[^>]*> )?PTX_INLINE [\w:]+\*? ?\*?(\w+)\(", text, re.MULTILINE))
+    assert len(wrappers) > 50
+    used = {name for cases in FILES.values() for name in cases}
+    named = {word for file in FILES for word in re.findall(r"ptx::(\w+)", (HERE / f"{file}.cu").read_text())}
+    assert wrappers - INTERNAL <= used & named | {name.split(",")[0] for name in used} & named

@@ -1,0 +1,131 @@
+"""Kernels in CUDA C on a GPU: loaded, launched on a stream, captured; the driver agrees with ptxas."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from cuda_reference import gpu as loader
+from cuda_reference import load, source
+from flashcore_numba import Problem, UnsupportedError, gpu, oracle
+from flashcore_numba.bench.entries import KeepScratch
+from flashcore_numba.executor import Compiler, Gpu
+from flashcore_numba.stages import LADDER
+
+pytestmark = pytest.mark.gpu
+
+CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
+VARIANTS = [(stage, variant) for stage in CUDA for variant in stage.variants or [None]]
+EACH_VARIANT = pytest.mark.parametrize(("stage", "variant"), VARIANTS, ids=lambda x: getattr(x, "label", x))
+
+SUM = """// y[i] = the sum of the dynamic shared memory, filled with i; counts calls where told.
+extern "C" __global__ void total(float* y, int words, int* calls) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    __shared__ float static_smem[16];
+    float* row_smem = reinterpret_cast<float*>(smem);
+    for (int i = threadIdx.x; i < words; i += blockDim.x) row_smem[i] = blockIdx.x;
+    __syncthreads();  // all words are written before one thread adds them
+    if (threadIdx.x > 0) return;
+    static_smem[0] = 0.0f;
+    for (int i = 0; i < words; i++) static_smem[0] += row_smem[i];
+    y[blockIdx.x] = static_smem[0];
+    if (calls) atomicAdd(calls, 1);
+}
+"""
+
+
+@pytest.fixture
+def total(tmp_path):
+    (tmp_path / "total.cu").write_text(SUM)
+    return source("total", folder=tmp_path)
+
+
+@pytest.mark.parametrize("words", [0, 1000, 12 * 1024, 25 * 1024])
+def test_dynamic_shared_memory_of_any_size(total, words):
+    import cupy
+
+    y = cupy.full(3, cupy.nan, cupy.float32)
+    Gpu().launch(total, 3, 128, y, np.int32(words), None, shared_bytes=4 * words)
+    np.testing.assert_array_equal(y.get(), np.arange(3) * words)
+
+
+def test_more_shared_memory_than_there_is_is_refused(total):
+    import cupy
+
+    y = cupy.zeros(1, cupy.float32)
+    with pytest.raises(UnsupportedError, match=r"total needs 400000 bytes of dynamic shared memory"):
+        Gpu().launch(total, 1, 32, y, np.int32(0), None, shared_bytes=400_000)
+    assert y.get() == 0
+
+
+def test_the_driver_agrees_with_the_assembler(total):
+    loaded = load(total)
+    assert loaded.registers == loaded.compiled.registers
+    assert (loaded.shared_bytes, loaded.local_bytes) == (64, 0)
+    assert loaded.shared_bytes == loaded.compiled.shared_bytes
+
+
+def test_threads_share_one_loaded_kernel(total):
+    loader._loaded.clear()
+    with ThreadPoolExecutor(8) as threads:
+        loaded = set(threads.map(lambda _: load(total), range(16)))
+    assert len(loaded) == 1
+
+
+def test_a_launch_goes_to_its_stream_and_into_a_graph(total):
+    import cupy
+
+    calls, y = cupy.zeros(1, cupy.int32), cupy.zeros(2, cupy.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    executor = Gpu(stream)
+    arguments = (total, 2, 32, y, np.int32(5), calls)
+    executor.launch(*arguments, shared_bytes=20)
+    with stream:
+        stream.begin_capture()
+        for _ in range(3):
+            executor.launch(*arguments, shared_bytes=20)
+        graph = stream.end_capture()
+    stream.synchronize()
+    assert calls.get() == 2, "what is captured does not run"
+    graph.launch(stream)
+    stream.synchronize()
+    assert calls.get() == 8
+
+
+@EACH_VARIANT
+def test_a_stage_is_right_at_the_mission_shape(stage, variant, rng):
+    import cupy
+
+    q, k, v = (rng.standard_normal((1, 8, 512, 64)).astype(np.float16) for _ in range(3))
+    problem = Problem(*map(cupy.asarray, (q, k, v)), causal=True)
+    out = cupy.full(q.shape, cupy.nan, cupy.float16)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    executor = KeepScratch(Gpu(stream))
+    cupy.cuda.get_current_stream().synchronize()
+    for _ in range(3):
+        executor.start()
+        stage.launch(problem, out, executor, variant=variant)
+    stream.synchronize()
+    expected = oracle.attention(q, k, v, True, None)[0]
+    assert np.abs(out.get() - expected).max() <= 1e-3
+
+
+@EACH_VARIANT
+def test_what_runs_is_what_the_compiler_reports(stage, variant):
+    """The table of registers is about the very kernels that run."""
+    import cupy
+
+    class Remember(Gpu):
+        def launch(self, kernel, *args, **options):
+            super().launch(kernel, *args, **options)
+            launched[kernel.label] = load(kernel)
+
+    launched = {}
+    q = cupy.zeros((1, 8, 512, 64), cupy.float16)
+    stage.launch(Problem(q, q, q), cupy.empty_like(q), Remember(), variant=variant)
+    host = np.empty(q.shape, np.float16)
+    compiler = Compiler(gpu.compute_capability())
+    stage.launch(Problem(host, host, host), host, compiler, variant=variant)
+    assert {kernel.name: kernel.registers for kernel in compiler.kernels} == {
+        label: loaded.registers for label, loaded in launched.items()
+    }
