@@ -41,7 +41,7 @@ COMMON = [
     "-fno-tree-sra",
     "-w",
 ]
-INSTRUMENT = ["-fsanitize=thread,alignment,bounds"]
+INSTRUMENT = ["-fsanitize=thread,alignment,bounds,integer-divide-by-zero"]
 INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from others
     "g++": ["--param", "tsan-instrument-func-entry-exit=0", "--param", "tsan-distinguish-volatile=1"],
     "clang": [
