@@ -38,10 +38,12 @@ COMMON = [
     "-U_FORTIFY_SOURCE",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
-    "-fno-tree-sra",
     "-w",
 ]
-INSTRUMENT = ["-fsanitize=thread,alignment,bounds,integer-divide-by-zero"]
+INSTRUMENT = {  # what clang calls bounds would stop the process
+    "g++": "-fsanitize=thread,alignment,integer-divide-by-zero,bounds",
+    "clang": "-fsanitize=thread,alignment,integer-divide-by-zero,array-bounds",
+}
 INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from others
     "g++": ["--param", "tsan-instrument-func-entry-exit=0", "--param", "tsan-distinguish-volatile=1"],
     "clang": [
@@ -175,9 +177,10 @@ def build_kernels(
     flags.append("-O1" if optimise else "-O0")
     flags += [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     if compiler.family == "g++":
-        flags += ["-fno-extern-tls-init"]  # shared memory has no constructor to look for
+        # A vector stays one access; shared memory has no constructor to look for.
+        flags += ["-fno-tree-sra", "-fno-extern-tls-init"]
     if instrument:
-        flags += INSTRUMENT + INSTRUMENT_ONLY[compiler.family]
+        flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
     for folder in (HERE / "shim", INCLUDE, source.parent):
         flags += ["-I", str(folder)]
     beside = [path for kind in ("*.h", "*.cuh") for path in sorted(source.parent.glob(kind))]
