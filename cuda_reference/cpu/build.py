@@ -1,5 +1,6 @@
 """Compiles the executor's runtime and `.cu` files with the system's C++ compiler, and keeps the results."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -26,6 +27,7 @@ __all__ = [
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"
+KEPT = 400  # compiled libraries
 NEEDED = {"g++": 12, "clang": 15}
 INSTALL = (
     "the CPU executor needs a C++ compiler, g++ 12 or clang 15 or newer: install one "
@@ -143,6 +145,25 @@ def _compile(
             if done.returncode:
                 raise CompileError(f"{name} does not compile:\n{done.stderr.strip()}")
         os.replace(library, target)
+    _forget_the_oldest(target.parent)
+
+
+def _forget_the_oldest(folder: Path) -> None:
+    """Keeps the libraries that were used last; one that is loaded stays usable when its file is gone."""
+    used = []
+    for path in folder.glob("*.so"):
+        with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used)[:-KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def _found(target: Path) -> bool:
+    """Whether a library is there; it then counts as just used."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(target)
+        return True
+    return False
 
 
 @cache
@@ -154,7 +175,7 @@ def build_runtime(compiler: Compiler) -> Path:
     flags += ["-I", str(HERE / "src")]
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
     target = cache_folder() / f"libflashcore-{key}.so"
-    if not target.exists():
+    if not _found(target):
         unit = "".join(f'#include "{path}"\n' for path in sources)
         _compile(compiler, unit, target, flags, ["-pthread"], "the CPU executor")
     return target
@@ -188,7 +209,7 @@ def build_kernels(
     texts = [path.read_bytes() for path in [source, *headers] if path.is_file()]
     key = _key([compiler.version, repr(flags), exports, str(source), runtime.name, *texts])
     target = cache_folder() / f"{source.stem}-{key}.so"
-    if not target.exists():
+    if not _found(target):
         unit = f'#include "cuda_dialect.h"\n#include "{source}"\n{exports}\n'
         _compile(compiler, unit, target, flags, [str(runtime), f"-Wl,-rpath,{runtime.parent}"], source.name)
     return target
