@@ -31,46 +31,42 @@ constexpr int O_PARTS = D / 16 / WARP_COLS;         // of a multiplying warp
 constexpr int LANE_ROWS = 2, LANE_SCORES = KEYS / tile::LANES_A_ROW;  // of a softmax lane
 // From one row to the next in shared memory: 8 rows, a step of a fragment's load, start in different banks.
 constexpr int LD = D + 8, P_LD = KEYS + 8, S_LD = KEYS + 8, FACTOR_LD = 16 + 8, O_LD = D + 8;
-constexpr int TILE = KEYS * LD;
-constexpr int BLOCKS_PER_SM = VECTORS && (D == 64 || !Q_IN_REGISTERS) ? 2 : 1;  // 2: 64 registers a thread
+constexpr int TILE = KEYS * LD, BLOCKS_PER_SM = VECTORS && (D == 64 || !Q_IN_REGISTERS) ? 2 : 1;
 
-using QueryFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
-using KeyFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major>;  // of K^T
-using WeightFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
+using LeftFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;  // of Q or P
+using KeyFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major>;   // of K^T
 using ValueFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major>;
 using ResultFragment = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
+
+template <class T> __device__ __forceinline__ void copy(half* to, const half* from, bool valid) {
+    const T bits = *(const T*)from;
+    *(T*)to = valid ? bits : T{};
+}
 
 // KEYS rows into a tile by LOADERS threads. Rows from `inside` on become zero: what they held could be NaN,
 // and 0 * NaN is NaN.
 __device__ __forceinline__ void load_tile(half* tile_smem, const half* source, int64_t row_stride,
                                           int inside) {
     constexpr int WIDTH = VECTORS ? 8 : 1;  // halves a load
-    const int loader = threadIdx.x % LOADERS;
 #pragma unroll 16  // loads in flight: 32 would not fit the registers
-    for (int n = loader * WIDTH; n < KEYS * D; n += LOADERS * WIDTH) {
+    for (int n = threadIdx.x % LOADERS * WIDTH; n < KEYS * D; n += LOADERS * WIDTH) {
         const int row = n / D, c = n % D;
         const bool valid = row < inside;
         const half* from = source + (valid ? row : 0) * row_stride + c;  // an address that exists: no branch
         half* to = tile_smem + row * LD + c;
-        if constexpr (ASYNC) {
-            ptx::cp_async_16(to, from, valid);
-        } else if constexpr (VECTORS) {
-            const uint4 bits = *(const uint4*)from;
-            *(uint4*)to = valid ? bits : make_uint4(0, 0, 0, 0);
-        } else {
-            const half x = *from;
-            *to = valid ? x : __float2half(0.0f);
-        }
+        if constexpr (ASYNC) ptx::cp_async_16(to, from, valid);
+        else if constexpr (VECTORS) copy<uint4>(to, from, valid);
+        else copy<unsigned short>(to, from, valid);
     }
 }
 
-__device__ __forceinline__ void load_queries(QueryFragment (&q_rmem)[D / 16], const half* q_smem) {
+__device__ __forceinline__ void load_queries(LeftFragment (&q_rmem)[D / 16], const half* q_smem) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) wmma::load_matrix_sync(q_rmem[k], q_smem + 16 * k, LD);
 }
 
 // s_smem[16, 16] = Q[16, D] k_smem[16, D]^T
-__device__ __forceinline__ void multiply_qk(float* s_smem, QueryFragment (&q_rmem)[D / 16],
+__device__ __forceinline__ void multiply_qk(float* s_smem, LeftFragment (&q_rmem)[D / 16],
                                             const half* q_smem, const half* k_smem) {
     ResultFragment s_rmem;
     wmma::fill_fragment(s_rmem, 0.0f);
@@ -95,38 +91,13 @@ __device__ __forceinline__ void accumulate_pv(ResultFragment (&o_rmem)[O_PARTS],
         for (int i = 0; i < factor_rmem.num_elements; i++) o_rmem[n].x[i] *= factor_rmem.x[i];
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
-        WeightFragment p_rmem;
+        LeftFragment p_rmem;
         wmma::load_matrix_sync(p_rmem, p_smem + 16 * k, P_LD);
 #pragma unroll
         for (int n = 0; n < O_PARTS; n++) {
             ValueFragment v_rmem;
             wmma::load_matrix_sync(v_rmem, v_smem + 16 * k * LD + 16 * WARP_COLS * n, LD);
             wmma::mma_sync(o_rmem[n], p_rmem, v_rmem, o_rmem[n]);
-        }
-    }
-}
-
-// LANE_ROWS rows, each shared by 8 lanes: P = 2^(s - m), and the factor by which older tiles' l and O shrink.
-__device__ __forceinline__ void softmax(half* p_smem, float* factor_smem, const float* s_smem,
-                                        const int* seen, float scale_log2, float* m, float* l, int part) {
-    float s[LANE_ROWS][LANE_SCORES], factor[LANE_ROWS];
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; r++)
-        tile::load_scores(s[r], s_smem + r * S_LD, 4 * part, seen[r], scale_log2);
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; r++) {
-        factor[r] = tile::online_softmax(s[r], m[r]);
-        l[r] *= factor[r];
-#pragma unroll
-        for (int i = 0; i < LANE_SCORES; i++) l[r] += s[r][i];
-    }
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; r++) {
-        *(float2*)(factor_smem + r * FACTOR_LD + 2 * part) = make_float2(factor[r], factor[r]);
-#pragma unroll
-        for (int i = 0; i < LANE_SCORES; i += 4) {
-            const float four[4] = {s[r][i], s[r][i + 1], s[r][i + 2], s[r][i + 3]};
-            tile::store4(p_smem + r * P_LD + 8 * i + 4 * part, four);
         }
     }
 }
@@ -147,7 +118,6 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
     float* factor_smem = s_smem + BUFFERS * ROWS * S_LD;           // [BUFFERS, ROWS, 16]: 16 times the row's
     float* inv_l_smem = factor_smem + BUFFERS * ROWS * FACTOR_LD;  // [ROWS]
     float* o_smem = (float*)k_smem;                                // [ROWS, D], at the end
-
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     const int first_row = blockIdx.x * ROWS;
     const bool multiplies = warp < FIRST_SOFTMAX_WARP, exponentiates = !multiplies && warp < FIRST_LOAD_WARP;
@@ -162,35 +132,42 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
     v += b * v_batch + h / group * v_head;
 
     ResultFragment o_rmem[O_PARTS];
-    QueryFragment q_rmem[D / 16];
-    float m[LANE_ROWS], l[LANE_ROWS];
+    LeftFragment q_rmem[D / 16];
+    float m[LANE_ROWS] = {-INFINITY, -INFINITY}, l[LANE_ROWS] = {};
 #pragma unroll
     for (int n = 0; n < O_PARTS; n++) wmma::fill_fragment(o_rmem[n], 0.0f);
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; r++) m[r] = -INFINITY, l[r] = 0.0f;
 
-    auto load_k = [&](int tile, int slot) {
-        const int first_key = tile * KEYS;
-        if (tile < tiles) load_tile(k_smem + slot * TILE, k + first_key * k_row, k_row, S_k - first_key);
-    };
-    auto load_v = [&](int tile, int slot) {
-        const int first_key = tile * KEYS;
-        if (tile >= 0 && tile < tiles)
-            load_tile(v_smem + slot * TILE, v + first_key * v_row, v_row, S_k - first_key);
+    auto load_k_and_v = [&](int k_tile, int v_tile, int slot) {
+        const int k_first = k_tile * KEYS, v_first = v_tile * KEYS;
+        if (k_tile < tiles) load_tile(k_smem + slot * TILE, k + k_first * k_row, k_row, S_k - k_first);
+        if (v_tile >= 0 && v_tile < tiles)
+            load_tile(v_smem + slot * TILE, v + v_first * v_row, v_row, S_k - v_first);
     };
     auto multiply_qk_of = [&](int tile, int slot) {
         float* s_part = s_smem + (tile % BUFFERS * ROWS + warp_row) * S_LD + warp_col;
         const half* k_part = k_smem + slot * TILE + warp_col * LD;
         if (warp_col < KEYS) multiply_qk(s_part, q_rmem, q_smem + warp_row * LD, k_part);
     };
-    auto softmax_of = [&](int tile) {
-        const int row = tile % BUFFERS * ROWS + lane_row;
-        int seen[LANE_ROWS];
+    auto softmax_of = [&](int tile) {  // P = 2^(s - m), and the factor by which older tiles' l and O shrink
+        const int top = tile % BUFFERS * ROWS + lane_row;
+        float s[LANE_ROWS][LANE_SCORES];
 #pragma unroll
-        for (int r = 0; r < LANE_ROWS; r++)
-            seen[r] = tile::visible_keys(first_row + lane_row + r, S_q, S_k, causal) - tile * KEYS;
-        softmax(p_smem + row * P_LD, factor_smem + row * FACTOR_LD, s_smem + row * S_LD, seen, scale_log2, m,
-                l, part);
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const int seen = tile::visible_keys(first_row + lane_row + r, S_q, S_k, causal) - tile * KEYS;
+            tile::load_scores(s[r], s_smem + (top + r) * S_LD, 4 * part, seen, scale_log2);
+        }
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const float factor = tile::online_softmax(s[r], m[r]);
+            *(float2*)(factor_smem + (top + r) * FACTOR_LD + 2 * part) = make_float2(factor, factor);
+            l[r] *= factor;
+#pragma unroll
+            for (int i = 0; i < LANE_SCORES; i += 4) {
+                const float p[4] = {s[r][i], s[r][i + 1], s[r][i + 2], s[r][i + 3]};
+                l[r] += p[0] + p[1] + p[2] + p[3];
+                tile::store4(p_smem + (top + r) * P_LD + 8 * i + 4 * part, p);
+            }
+        }
     };
     auto accumulate_pv_of = [&](int tile, int slot) {
         const int row = tile % BUFFERS * ROWS + warp_row;
@@ -201,7 +178,7 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
     if constexpr (!ONE_BARRIER) {
         tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
         for (int tile = 0; tile < tiles; tile++) {
-            load_k(tile, 0), load_v(tile, 0);
+            load_k_and_v(tile, tile, 0);
             __syncthreads();  // Q, K and V are whole before a warp multiplies what others stored
             if (multiplies) multiply_qk_of(tile, 0);
             __syncthreads();  // S is whole before the softmax warps read it
@@ -212,10 +189,9 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
         }
     } else {
         auto load_for = [&](int step) {  // K and V of one step, which lie in slot step % SLOTS
-            load_k(step, step % SLOTS), load_v(step - 2, step % SLOTS);
+            load_k_and_v(step, step - 2, step % SLOTS);
             if constexpr (ASYNC) ptx::cp_async_commit();  // one group a step, empty after the last
         };
-#pragma unroll
         for (int step = 0; step < AHEAD; step++)
             if (loads) load_for(step);
         tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);

@@ -28,7 +28,7 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
     half* k_smem = smem + BLOCK_M * D;           // [STAGES, BLOCK_N, D]
     half* v_smem = k_smem + STAGES * TILE;       // [STAGES, BLOCK_N, D]
     // Longest first: under a causal mask the last rows of all heads see most keys, so they start first, and
-    // the last to start are short. Otherwise neighbouring blocks share a head, and its K and V in the L2 cache.
+    // the last to start are short. Otherwise neighbouring blocks share a head, with its K and V in the L2.
     const int b = longest_first ? blockIdx.y : blockIdx.z;
     const int first_row = (longest_first ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * BLOCK_M;
     const int warp_row = first_row + warp * WARP_ROWS;

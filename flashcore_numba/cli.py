@@ -534,15 +534,15 @@ def _resources(args) -> int:
 
     from flashcore_numba import gpu
     from flashcore_numba.bench.entries import runs
-    from flashcore_numba.bench.registers import examples, registers
+    from flashcore_numba.bench.registers import examples, registers, why_not
     from flashcore_numba.bench.tables import SMALL
     from flashcore_numba.compiler import supported_capabilities
-    from flashcore_numba.compiler import why_not as compiler_missing
     from flashcore_numba.problem import HEAD_DIMS
 
     if args.head_dim not in HEAD_DIMS:
         raise ArgumentError(f"--head-dim {args.head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
-    if (reason := compiler_missing()) is not None:
+    stages = _selected(args)
+    if (reason := next(filter(None, map(why_not, stages)), None)) is not None:
         print(f"flashcore resources: {reason}", file=sys.stderr)
         return 1
     if args.cc and args.cc not in (served := supported_capabilities()):
@@ -553,7 +553,7 @@ def _resources(args) -> int:
     if args.save:
         return _save_resources(args)
     capability = args.cc or gpu.compute_capability() or (9, 0)
-    chosen = [run for run in runs(_selected(args)) if args.head_dim in run.stage.head_dims]
+    chosen = [run for run in runs(stages) if args.head_dim in run.stage.head_dims]
     found = {}
     with _progress() as progress:
         for run in chosen:

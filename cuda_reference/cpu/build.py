@@ -1,5 +1,6 @@
 """Compiles the executor's runtime and `.cu` files with the system's C++ compiler, and keeps the results."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -26,6 +27,7 @@ __all__ = [
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"
+KEPT = 400  # compiled libraries
 NEEDED = {"g++": 12, "clang": 15}
 INSTALL = (
     "the CPU executor needs a C++ compiler, g++ 12 or clang 15 or newer: install one "
@@ -38,10 +40,12 @@ COMMON = [
     "-U_FORTIFY_SOURCE",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
-    "-fno-tree-sra",
     "-w",
 ]
-INSTRUMENT = ["-fsanitize=thread,alignment,bounds"]
+INSTRUMENT = {  # what clang calls bounds would stop the process
+    "g++": "-fsanitize=thread,alignment,integer-divide-by-zero,bounds",
+    "clang": "-fsanitize=thread,alignment,integer-divide-by-zero,array-bounds",
+}
 INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from others
     "g++": ["--param", "tsan-instrument-func-entry-exit=0", "--param", "tsan-distinguish-volatile=1"],
     "clang": [
@@ -141,6 +145,25 @@ def _compile(
             if done.returncode:
                 raise CompileError(f"{name} does not compile:\n{done.stderr.strip()}")
         os.replace(library, target)
+    _forget_the_oldest(target.parent)
+
+
+def _forget_the_oldest(folder: Path) -> None:
+    """Keeps the libraries that were used last; one that is loaded stays usable when its file is gone."""
+    used = []
+    for path in folder.glob("*.so"):
+        with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used)[:-KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def _found(target: Path) -> bool:
+    """Whether a library is there; it then counts as just used."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(target)
+        return True
+    return False
 
 
 @cache
@@ -152,7 +175,7 @@ def build_runtime(compiler: Compiler) -> Path:
     flags += ["-I", str(HERE / "src")]
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
     target = cache_folder() / f"libflashcore-{key}.so"
-    if not target.exists():
+    if not _found(target):
         unit = "".join(f'#include "{path}"\n' for path in sources)
         _compile(compiler, unit, target, flags, ["-pthread"], "the CPU executor")
     return target
@@ -175,9 +198,10 @@ def build_kernels(
     flags.append("-O1" if optimise else "-O0")
     flags += [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     if compiler.family == "g++":
-        flags += ["-fno-extern-tls-init"]  # shared memory has no constructor to look for
+        # A vector stays one access; shared memory has no constructor to look for.
+        flags += ["-fno-tree-sra", "-fno-extern-tls-init"]
     if instrument:
-        flags += INSTRUMENT + INSTRUMENT_ONLY[compiler.family]
+        flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
     for folder in (HERE / "shim", INCLUDE, source.parent):
         flags += ["-I", str(folder)]
     beside = [path for kind in ("*.h", "*.cuh") for path in sorted(source.parent.glob(kind))]
@@ -185,7 +209,7 @@ def build_kernels(
     texts = [path.read_bytes() for path in [source, *headers] if path.is_file()]
     key = _key([compiler.version, repr(flags), exports, str(source), runtime.name, *texts])
     target = cache_folder() / f"{source.stem}-{key}.so"
-    if not target.exists():
+    if not _found(target):
         unit = f'#include "cuda_dialect.h"\n#include "{source}"\n{exports}\n'
         _compile(compiler, unit, target, flags, [str(runtime), f"-Wl,-rpath,{runtime.parent}"], source.name)
     return target

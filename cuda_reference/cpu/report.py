@@ -23,6 +23,7 @@ KINDS = {
     "out of bounds": "an access outside every array of the launch, shared memory or a local array",
     "uninitialised read": "shared memory, scratch memory or an mbarrier is read before it is written",
     "misaligned": "an address is no multiple of what the access needs",
+    "division by zero": "an integer division by zero",
     "bad instruction": "an instruction's operands break its rules",
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
     "endless loop": "the launch did not end within its time limit",

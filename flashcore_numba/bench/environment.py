@@ -13,7 +13,15 @@ __all__ = ["commit", "gpu", "packages", "today"]
 
 PACKAGES = (
     *("flashcore", "numba", "numba-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton"),
-    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "flash-attn-4", "nvidia-cutlass-dsl"),
+    *(
+        "cuda-core",
+        "nvidia-cuda-nvrtc",
+        "nvidia-cuda-nvrtc-cu12",
+        "nvidia-cudnn-cu13",
+        "nvidia-cudnn-cu12",
+        "flash-attn-4",
+        "nvidia-cutlass-dsl",
+    ),
 )
 # cudaDeviceAttr of the CUDA runtime; cudaDeviceProp lost the two clocks in CUDA 13.
 ATTRIBUTES = {

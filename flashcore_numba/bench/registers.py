@@ -10,7 +10,7 @@ from flashcore_numba.stages import Stage
 
 from .entries import Run
 
-__all__ = ["examples", "like", "registers"]
+__all__ = ["examples", "like", "registers", "why_not"]
 
 SHAPES = ((1, 1, 64), (1, 8, 512), (4, 16, 4096))  # B, H, S of which a launcher may choose different kernels
 
@@ -37,6 +37,14 @@ def like(stage: Stage, problem: Problem) -> list[Problem]:
     return [_stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
 
 
+def why_not(stage: Stage) -> str | None:
+    """Why a stage's kernels cannot be compiled here, in one sentence; None when they can."""
+    from cuda_reference import compile as cuda_compiler
+    from flashcore_numba import compiler
+
+    return compiler.why_not() or (cuda_compiler.why_not() if stage.language == "CUDA C" else None)
+
+
 def registers(
     run: Run, problems: Iterable[Problem], compute_capability: tuple[int, int]
 ) -> list[dict[str, Any]] | None:
@@ -46,9 +54,7 @@ def registers(
     Compiles for the given GPU without needing one. None for a stage that needs a newer one, and where the
     CUDA compiler's libraries are not installed.
     """
-    from flashcore_numba import compiler as kernel_compiler
-
-    if compute_capability < run.stage.compute_capability or kernel_compiler.why_not():
+    if compute_capability < run.stage.compute_capability or why_not(run.stage):
         return None
     from flashcore_numba.executor import Compiler
 

@@ -9,19 +9,11 @@ from cuda_reference import source
 from .cuda_arguments import cuda_arguments, strides
 from .stage import Stage
 
-# By head dimension: 16-row tiles a warp, warps along rows and along keys, keys a warp and step, blocks an SM,
-# lazy maximum.
-TILES = {
-    64: {
-        "large": (2, 4, 1, 64, 2, True),
-        "medium": (1, 4, 2, 64, 1, True),
-        "small": (1, 2, 2, 64, 1, False),
-    },
-    128: {
-        "large": (2, 4, 1, 64, 2, True),
-        "medium": (1, 4, 2, 32, 1, True),
-        "small": (1, 2, 2, 32, 1, False),
-    },
+# 16-row tiles a warp, warps along rows and along keys, keys a warp and step, blocks an SM, lazy maximum.
+LARGE = (2, 4, 1, 64, 2, True)
+TILES = {  # by head dimension
+    64: {"large": LARGE, "medium": (1, 4, 2, 64, 1, True), "small": (1, 2, 2, 64, 1, False)},
+    128: {"large": LARGE, "medium": (1, 4, 2, 32, 1, True), "small": (1, 2, 2, 32, 1, False)},
 }
 STAGES = 2
 KEYS_WORTH_A_SPLIT = 512  # a large tile with fewer keys spends too much of its time starting and merging

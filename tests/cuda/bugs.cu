@@ -57,6 +57,18 @@ extern "C" __global__ void neighbouring_halves_are_apart(float* out) {  // no bu
     out[t] = reinterpret_cast<half*>(tile)[63 - t];
 }
 
+extern "C" __global__ void neighbouring_bytes_are_apart(float* out) {  // no bug
+    SMEM; T;
+    smem[t] = t;
+    __syncthreads();
+    out[t] = smem[63 - t] + 0 * tile[0];
+}
+
+extern "C" __global__ void divides_by_zero(float* out, const float* in) {
+    T;
+    out[t] = t / (int)in[t];  // BUG division by zero
+}
+
 extern "C" __global__ void blocks_write_one(float* out) {  // two blocks
     T;
     out[t] = blockIdx.x;  // BUG race between blocks

@@ -1,5 +1,6 @@
 """The CPU executor's front: sources, arguments, compilers, its cache, and a debugger."""
 
+import os
 import re
 import shutil
 import stat
@@ -156,6 +157,16 @@ def test_an_old_compiler_is_named(no_compiler, name, said):
 def test_a_compiler_named_in_vain(no_compiler, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "CXX names no-such-compiler, which is not there" in (why_not() or "")
+
+
+def test_the_cache_does_not_grow_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "KEPT", 2)
+    for i in range(4):
+        (tmp_path / f"{i}.so").touch()
+        os.utime(tmp_path / f"{i}.so", (i, i))
+    assert build._found(tmp_path / "0.so") and not build._found(tmp_path / "4.so")
+    build._forget_the_oldest(tmp_path)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["0", "3"]
 
 
 def compile_in_a_process(path):

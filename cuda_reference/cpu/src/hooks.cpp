@@ -79,6 +79,12 @@ extern "C" void __ubsan_handle_type_mismatch_v1(void* data, uint64_t address) {
   report(data, address ? "misaligned" : "out of bounds",
          address ? "the address is no multiple of the size of what is accessed" : "a null pointer is used");
 }
+// Returns to the division, which would end the process: so it does not return.
+extern "C" void __ubsan_handle_divrem_overflow(void* data, uint64_t, uint64_t) {
+  auto* at = (SourceLocation*)data;
+  cpu::fault("division by zero", {at->file, (int)at->line}, "an integer is divided by zero, by %s",
+             cpu::who(cpu::current->agent).c_str());
+}
 extern "C" void __ubsan_handle_out_of_bounds(void* data, uint64_t) {
   report(data, "out of bounds", "an index is outside its array");
 }

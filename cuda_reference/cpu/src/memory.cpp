@@ -105,6 +105,11 @@ void remember_writer(const Actor& actor, Cell& cell, Access access, Place place)
   cell.atomic = access == Access::atomic;
 }
 
+// One byte is half a cell: who touched the other half is no matter, and whoever touches both is checked.
+void touch_half_cell(const Actor& actor, Cell& cell, Access access, Place place) {
+  if (access != Access::read) remember_writer(actor, cell, access, place);
+}
+
 void touch_cell(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (cell.in_flight)
     add_problem("missing wait", place, cell.written_at,
@@ -212,7 +217,10 @@ void touch_shared(const Actor& actor, Block& block, size_t offset, size_t bytes,
     if (access == Access::read && !cell.write_clock)
       add_problem("uninitialised read", place, 0,
                   name() + text(" is read by %s, and the block never wrote it", who(actor.agent).c_str()));
-    touch_cell(actor, cell, access, place, name);
+    if (bytes == 1)
+      touch_half_cell(actor, cell, access, place);
+    else
+      touch_cell(actor, cell, access, place, name);
   }
 }
 
@@ -253,7 +261,10 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
       remember_reader(actor, cell, place);
       continue;
     }
-    touch_cell(actor, cell, access, place, name);
+    if (bytes == 1)
+      touch_half_cell(actor, cell, access, place);
+    else
+      touch_cell(actor, cell, access, place, name);
   }
 }
 
