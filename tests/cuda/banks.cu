@@ -1,4 +1,5 @@
-// One access of one warp to shared memory: lane i touches element index[i] of 1, 2, 4, 8 or 16 bytes, -1 nothing.
+// One access of one warp to shared memory: lane i touches element index[i] of 1, 2, 4, 8 or 16 bytes, -1
+// nothing.
 #include <cuda_fp16.h>
 
 #include "ptx.cuh"

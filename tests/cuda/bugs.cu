@@ -1,12 +1,14 @@
-// Kernels with one mistake each. `BUG kind` in a comment says what must be reported at that line; test_bugs.py reads
-// it. All take float* out [64] and run as one block of 64 threads with 48 KB of shared memory unless test_bugs.py
-// says otherwise.
+// Kernels with one mistake each. `BUG kind` in a comment says what must be reported at that line;
+// test_bugs.py reads it. All take float* out [64] and run as one block of 64 threads with 48 KB of shared
+// memory unless test_bugs.py says otherwise.
 #include <cuda_fp16.h>
 #include <mma.h>
 
 #include "ptx.cuh"
 
-#define SMEM extern __shared__ __align__(1024) unsigned char smem[]; float* tile = reinterpret_cast<float*>(smem)
+#define SMEM                                                \
+    extern __shared__ __align__(1024) unsigned char smem[]; \
+    float* tile = reinterpret_cast<float*>(smem)
 #define T const int t = threadIdx.x
 using namespace nvcuda;
 
@@ -74,7 +76,8 @@ extern "C" __global__ void blocks_write_one(float* out) {  // two blocks
     out[t] = blockIdx.x;  // BUG race between blocks
 }
 
-extern "C" __global__ void last_block_without_fence(float* out, float* partial, unsigned* arrived) {  // two blocks
+extern "C" __global__ void
+last_block_without_fence(float* out, float* partial, unsigned* arrived) {  // two blocks
     __shared__ unsigned order;
     T;
     if (t == 0) partial[blockIdx.x] = blockIdx.x;
@@ -83,7 +86,8 @@ extern "C" __global__ void last_block_without_fence(float* out, float* partial, 
     if (order == 1 && t == 0) out[0] = partial[0] + partial[1];  // BUG race between blocks
 }
 
-extern "C" __global__ void plain_read_of_a_counter(float* out, float* partial, unsigned* arrived) {  // two blocks
+extern "C" __global__ void
+plain_read_of_a_counter(float* out, float* partial, unsigned* arrived) {  // two blocks
     T;
     if (t == 0) atomicAdd(arrived, 1u);
     if (t == 1) out[0] = *arrived;  // BUG race

@@ -1,6 +1,6 @@
-// Attention with everything that Hopper adds, to hold the CPU executor to: a producer thread feeds a ring of K and V
-// tiles by TMA, a consumer warpgroup multiplies them with wgmma, Q K^T from shared memory, P V with P in registers.
-// One block is 64 query rows of one head of 64 components; S is a multiple of 64.
+// Attention with everything that Hopper adds, to hold the CPU executor to: a producer thread feeds a ring of
+// K and V tiles by TMA, a consumer warpgroup multiplies them with wgmma, Q K^T from shared memory, P V with P
+// in registers. One block is 64 query rows of one head of 64 components; S is a multiple of 64.
 #include <cuda_fp16.h>
 
 #include "ptx.cuh"

@@ -1,5 +1,5 @@
-// One small kernel for each wrapper of ptx.cuh and each part of the CUDA dialect that the CPU executor stands in
-// for. test_wrappers.py says what each must compute, on the CPU and on a GPU.
+// One small kernel for each wrapper of ptx.cuh and each part of the CUDA dialect that the CPU executor stands
+// in for. test_wrappers.py says what each must compute, on the CPU and on a GPU.
 #include <cuda_fp16.h>
 #include <mma.h>
 
@@ -156,7 +156,8 @@ extern "C" __global__ void shuffles(const int* in, int* out) {  // [32] -> [8, 3
     out[7 * 32 + lane] = half_warp;
 }
 
-extern "C" __global__ void atomics(const int* in, int* out, float* sum) {  // one block of 64, out [8] and sum [1]
+extern "C" __global__ void atomics(
+    const int* in, int* out, float* sum) {  // one block of 64, out [8] and sum [1]
     __shared__ int total;
     const int t = threadIdx.x;
     if (t == 0) total = 0;

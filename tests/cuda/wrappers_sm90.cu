@@ -6,8 +6,9 @@
 constexpr int TILE = 64 * 64;  // halves, [64, 64], 128 bytes a row, swizzled
 
 // A 64x64 box of a [128, 128] matrix into shared memory, and from there to another place of `to`.
-extern "C" __global__ void tma_2d(const __grid_constant__ ptx::TensorMap from,
-                                  const __grid_constant__ ptx::TensorMap to, half* seen, int row, int column) {
+extern "C" __global__ void
+tma_2d(const __grid_constant__ ptx::TensorMap from, const __grid_constant__ ptx::TensorMap to, half* seen,
+       int row, int column) {
     extern __shared__ __align__(1024) unsigned char smem[];
     half* tile = reinterpret_cast<half*>(smem);
     uint64_t* full = reinterpret_cast<uint64_t*>(tile + TILE);
@@ -92,8 +93,10 @@ extern "C" __global__ void stmatrix(const uint32_t* in, half* out, int transpose
     for (int i = 0; i < 8; i++) out[lane * 8 + i] = tile[lane * 8 + i];
 }
 
-// Each of four blocks adds up the others' shared memory, and is told by an mbarrier when they are done with its own.
-extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_sums(const float* in, float* out) {  // [blocks, 32]
+// Each of four blocks adds up the others' shared memory, and is told by an mbarrier when they are done with
+// its own.
+extern "C" __global__ void __cluster_dims__(
+    4, 1, 1) cluster_sums(const float* in, float* out) {  // [blocks, 32]
     __shared__ float mine[32];
     __shared__ __align__(8) uint64_t left;
     const int t = threadIdx.x, rank = ptx::cluster_rank(), blocks = ptx::cluster_blocks();
@@ -143,8 +146,8 @@ cluster_copies(const float* in, const __grid_constant__ ptx::TensorMap map, floa
     ptx::cluster_wait();  // block 0 stays while its values are read
 }
 
-// d[64, N] = a[64, 64] b, b as [N, 64], or with `transposed` as [64, N]. One warpgroup; the tiles are written by
-// ordinary stores, swizzled as TMA would.
+// d[64, N] = a[64, 64] b, b as [N, 64], or with `transposed` as [64, N]. One warpgroup; the tiles are written
+// by ordinary stores, swizzled as TMA would.
 template <int N, int TRANSPOSED>
 __device__ __forceinline__ void multiply(unsigned char* smem, const half* a, const half* b, float* d,
                                          int a_in_registers) {
