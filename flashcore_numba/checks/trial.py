@@ -175,7 +175,9 @@ class Trial:
         """
         if self.backend == "gpu":
             return self._on_gpu(inputs, layout)
-        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=False, sm_count=sm_count)
+        # The simulator follows a NaN to its origin only while it counts arithmetic.
+        ops = self.stage.language == "Numba"
+        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=ops, sm_count=sm_count)
         return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
 
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:

@@ -1,9 +1,11 @@
 """Each property accepts a right implementation and rejects one that is broken in the way it looks for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.properties import PROPERTIES, any_schedule, properties
+from flashcore_numba.checks.properties import PROPERTIES, any_gpu, any_schedule, properties
 from flashcore_numba.checks.trial import Failed, Trial
 
 from .stand_in import honest, stand_in
@@ -87,7 +89,18 @@ def test_a_right_implementation_has_every_property(item, rng):
     assert item.holds(Trial(stand_in()), rng) > 1
 
 
-@pytest.mark.parametrize("item", PROPERTIES, ids=lambda item: item.holds.__name__)
+def test_an_answer_that_depends_on_the_gpu_is_seen(rng):
+    def launch(problem, out, executor, lse=None, variant=None):
+        stand_in().launch(problem, out, executor, lse)
+        out += np.float16(0.1 * (executor.sm_count < 132))
+
+    with pytest.raises(Failed, match="on a GPU of 1 multiprocessors"):
+        any_gpu(Trial(replace(stand_in(), launch=launch)), rng)
+
+
+@pytest.mark.parametrize(
+    "item", [item for item in PROPERTIES if not item.cuda_only], ids=lambda item: item.holds.__name__
+)
 def test_a_broken_one_does_not(item, rng):
     if item.holds is any_schedule:
         calls = []
@@ -112,6 +125,7 @@ def test_lse_of_blind_rows_is_a_property_too(rng):
 
 
 def test_causal_properties_are_asked_of_causal_stages_only():
-    assert len(properties(stand_in(), "simulator")) == len(PROPERTIES)
+    assert len(properties(stand_in(), "simulator")) == sum(not item.cuda_only for item in PROPERTIES)
+    assert len(properties(stand_in(language="CUDA C"), "simulator")) == len(PROPERTIES)
     assert not any(item.causal for item in properties(stand_in(causal=False), "simulator"))
     assert not any(item.simulator_only for item in properties(stand_in(), "gpu"))

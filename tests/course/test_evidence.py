@@ -69,7 +69,7 @@ def test_closed_forms(evidence):
 @pytest.mark.parametrize(
     "call, says",
     [
-        (lambda e: e.count(9, "barriers"), r"stage 9 is not in the ladder: accepted are 01 scalar"),
+        (lambda e: e.count(99, "barriers"), r"stage 99 is not in the ladder: accepted are 01 scalar"),
         (lambda e: e.count(6, "barriers", variant="x"), r"variant 'x' of stage 06.*: accepted are q_outer"),
         (lambda e: e.count(2, "sectors", SMALL), r"count 'sectors' of stage 2: accepted are .*global_bytes"),
         (lambda e: e.line(2, "x", "load", "bits", SMALL), r"field 'bits': accepted are requests"),

@@ -19,6 +19,7 @@ from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
 WITH_TILES = (4, 5, 6)
+NUMBA = [stage for stage in LADDER if stage.language == "Numba"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -42,7 +43,7 @@ def test_unknown_figure_is_refused():
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_every_figure_of_every_stage_is_small_and_says_whose(name, stage):
     figure = draw(name, stage)
     assert figure.title.endswith(": your kernel")
@@ -53,7 +54,7 @@ def test_every_figure_of_every_stage_is_small_and_says_whose(name, stage):
     assert len({frame.png for frame in figure.frames}) == len(figure.frames)
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_lines_of_a_recording_add_up_to_the_counters(stage):
     recording = record(stage)
     rows = [row for launch in recording.launches for row in launch.lines() if row.space]
@@ -86,7 +87,7 @@ def line_of(frame, lines):
     return lines[int(found[1]), found[2], array, {"reads": "load", "writes": "store"}[verb[1]]]
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_sectors_in_words_are_those_counted(stage):
     lines = named(record(stage).lines("global"))
     frames = draw("sectors", stage).frames
@@ -163,7 +164,7 @@ def test_drawing_leaves_the_readers_matplotlib_alone():
     assert np.geterr()["divide"] == "warn"
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_walk_ends_with_the_bytes_counted(stage):
     figure = draw("tiles", stage)
     recording = record(stage, KEYS.get(stage.number, 64))
@@ -190,7 +191,7 @@ def test_walk_of_a_wrong_kernel_is_its_own():
     assert "K rows 32 to 63, V rows 0 to 31" in steps[3]
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_timeline_counts_what_the_counters_count(stage):
     told = " ".join(frame.alt for frame in draw("timeline", stage).frames)
     launches = record(stage).launches
@@ -267,7 +268,7 @@ def test_softmax_of_a_kernel_without_running_max_says_so():
     assert "No loop of this kernel carries m and l" in frame.alt
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_traffic_of_the_roofline_is_what_a_whole_count_gives(stage):
     counted = Evidence().count(stage.number, "global_bytes", "1x1x192x64")
     assert roofline.bytes_moved(stage, heads=1, seq=192) == counted
