@@ -143,6 +143,8 @@ def _compile(source: Source, arch: str, folders: tuple[str, ...]) -> tuple[bytes
         ptxas_options=["-v"],
         define_macro=[(name, str(value)) for name, value in source.defines] or None,
         include_path=list(folders),
+        # A hit in NVRTC's own cache, which has been there since 12.9, comes without the assembler's report.
+        no_cache=nvrtc_version() >= (12, 9) or None,
     )
     try:
         code = Program(source.text(), "c++", options).compile("cubin", logs=log).code
