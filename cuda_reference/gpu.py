@@ -12,7 +12,7 @@ from .source import Source
 __all__ = ["GpuKernel", "SharedMemoryError", "load"]
 
 NULL = np.uint64(0)
-DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
+DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes, static and dynamic, that a block gets without asking
 
 
 class SharedMemoryError(ValueError):
@@ -23,7 +23,7 @@ class GpuKernel:
     """A kernel on one GPU: `kernel(grid, block, args, shared_mem=0)` queues it on CuPy's current stream.
 
     registers, local_bytes and shared_bytes are what the driver says of the loaded kernel: per thread, per
-    thread, and static per block. `compiled` is what the assembler said.
+    thread, and static per block, up to where the dynamic part begins. `compiled` is what the assembler said.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -58,7 +58,7 @@ class GpuKernel:
                 f"{self.compiled.source.label} needs {shared_mem} bytes of dynamic shared memory a block: "
                 f"this GPU has room for {self.shared_room}"
             )
-        if shared_mem > DEFAULT_SHARED_LIMIT and not self._opted_in:
+        if shared_mem > DEFAULT_SHARED_LIMIT - self.shared_bytes and not self._opted_in:
             # CUDA C++ Programming Guide, "Shared Memory" of 7.x and later: more than 48 KB must be asked for.
             self._kernel.max_dynamic_shared_size_bytes = self.shared_room
             self._opted_in = True

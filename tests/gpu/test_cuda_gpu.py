@@ -7,8 +7,9 @@ import pytest
 
 from cuda_reference import gpu as loader
 from cuda_reference import load, source
-from flashcore_numba import Problem, UnsupportedError, gpu, oracle
+from flashcore_numba import Problem, UnsupportedError, gpu
 from flashcore_numba.bench.entries import KeepScratch
+from flashcore_numba.checks import bounds
 from flashcore_numba.executor import Compiler, Gpu
 from flashcore_numba.stages import LADDER
 
@@ -20,7 +21,7 @@ EACH_VARIANT = pytest.mark.parametrize(("stage", "variant"), VARIANTS, ids=lambd
 
 SUM = """// y[i] = the sum of the dynamic shared memory, filled with i; counts calls where told.
 extern "C" __global__ void total(float* y, int words, int* calls) {
-    extern __shared__ __align__(1024) unsigned char smem[];
+    extern __shared__ __align__(16) unsigned char smem[];
     __shared__ float static_smem[16];
     float* row_smem = reinterpret_cast<float*>(smem);
     for (int i = threadIdx.x; i < words; i += blockDim.x) row_smem[i] = blockIdx.x;
@@ -106,8 +107,8 @@ def test_a_stage_is_right_at_the_mission_shape(stage, variant, rng):
         executor.start()
         stage.launch(problem, out, executor, variant=variant)
     stream.synchronize()
-    expected = oracle.attention(q, k, v, True, None)[0]
-    assert np.abs(out.get() - expected).max() <= 1e-3
+    verdict = bounds.judge(out.get(), bounds.reference(q, k, v, True, None))
+    assert verdict.passed, verdict.reason
 
 
 @EACH_VARIANT
