@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .source import FOLDER, INCLUDE, Source, source
+from .tensor_map import TensorMap
 
-__all__ = ["FOLDER", "INCLUDE", "Source", "load", "source"]
+__all__ = ["FOLDER", "INCLUDE", "Source", "TensorMap", "load", "source"]
 
 
 def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | None = None) -> Any:
@@ -19,7 +20,7 @@ def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | N
     kernel: a `Source`, or the name of a file, "stage12_mma_sync", with `defines`. backend: "gpu", which takes
     CuPy arrays and launches on CuPy's current stream, or "cpu", which takes NumPy arrays and returns what it
     counted and found: see `cpu.CpuKernel`. Scalars are NumPy scalars of the parameter's type: np.int32,
-    np.int64, np.float32; None is a null pointer.
+    np.int64, np.float32; None is a null pointer; a `TensorMap` stands for an array that TMA copies.
 
     Raises ValueError for an unknown back end, FileNotFoundError for an unknown file, and
     `compile.CompileError` or `cpu.CompileError`, with file and line, for a source that does not compile.

@@ -8,6 +8,7 @@ import numpy as np
 
 from .compile import Compiled, compile
 from .source import Source
+from .tensor_map import TensorMap
 
 __all__ = ["GpuKernel", "SharedMemoryError", "load"]
 
@@ -62,8 +63,13 @@ class GpuKernel:
             # CUDA C++ Programming Guide, "Shared Memory" of 7.x and later: more than 48 KB must be asked for.
             self._kernel.max_dynamic_shared_size_bytes = self.shared_room
             self._opted_in = True
-        pointers = tuple(NULL if value is None else value for value in args)
-        self._kernel(_three(grid), _three(block), pointers, shared_mem=shared_mem)
+        self._kernel(_three(grid), _three(block), tuple(map(_argument, args)), shared_mem=shared_mem)
+
+
+def _argument(value: Any) -> Any:
+    if value is None:
+        return NULL
+    return value.for_gpu() if isinstance(value, TensorMap) else value
 
 
 def _three(size: Any) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import Memory, Parameter, TensorMap, pack
+from ..tensor_map import TensorMap
+from .arguments import Memory, Parameter, pack
 from .build import (
     HERE,
     INCLUDE,
@@ -42,7 +43,6 @@ __all__ = [
     "Row",
     "Site",
     "SourceError",
-    "TensorMap",
     "load",
     "why_not",
 ]

@@ -3,18 +3,18 @@
 import ctypes
 import mmap
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-__all__ = ["Memory", "Parameter", "TensorMap", "pack"]
+from ..tensor_map import TensorMap
+
+__all__ = ["Memory", "Parameter", "pack"]
 
 GAP = 1 << 20  # between arrays: an access that misses one array does not reach the next
 ALIGNMENT = 256  # of every allocation on a GPU
-MAGIC = 0x7E45F1A5  # marks a tensor map; as in src/copies.cpp
 
 
 @dataclass(frozen=True)
@@ -25,44 +25,6 @@ class Parameter:
     bytes: int
     pointer: bool
     constant: bool
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """What `cuTensorMapEncodeTiled` makes on a GPU: how the copy engine sees `array`.
-
-    box: elements to copy in each dimension, outermost first like `array.shape`. swizzle: 0, 32, 64 or 128
-    bytes. Raises ValueError for what the copy engine cannot do.
-    """
-
-    array: np.ndarray
-    box: tuple[int, ...]
-    swizzle: int = 128
-
-    def __post_init__(self) -> None:
-        array, box = self.array, tuple(self.box)
-        if not 1 <= array.ndim <= 5 or len(box) != array.ndim:
-            raise ValueError(f"a tensor map has 1 to 5 dimensions and a box of as many: {array.shape}, {box}")
-        if array.strides[-1] != array.itemsize or any(stride % 16 for stride in array.strides[:-1]):
-            raise ValueError(
-                f"the last dimension must be contiguous, other strides multiples of 16: {array.strides}"
-            )
-        if any(not 1 <= extent <= 256 for extent in box):
-            raise ValueError(f"each extent of a box is 1 to 256: {box}")
-        if self.swizzle not in (0, 32, 64, 128):
-            raise ValueError(f"swizzle is 0, 32, 64 or 128, not {self.swizzle}")
-        inner = box[-1] * array.itemsize
-        if inner % 16 or (self.swizzle and inner > self.swizzle):
-            raise ValueError(f"a row of the box is {inner} bytes: a multiple of 16, at most the swizzle")
-
-    def encode(self, address: int) -> bytes:
-        def five(values: Sequence[int], letter: str) -> bytes:
-            return struct.pack(f"5{letter}", *reversed(values), *[0] * (5 - len(values)))
-
-        array = self.array
-        head = struct.pack("QII", address, array.ndim, array.itemsize)
-        body = five(array.shape, "Q") + five(array.strides, "Q") + five(self.box, "I")
-        return (head + body + struct.pack("II", self.swizzle, MAGIC)).ljust(128, b"\0")
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
@@ -114,7 +76,7 @@ def pack(kernel: str, parameter: Parameter, position: int, value: Any, memory: M
     if isinstance(value, TensorMap):
         if parameter.bytes != 128:
             raise TypeError(f"{name} has {parameter.bytes} bytes, a tensor map 128")
-        return value.encode(memory.address(value.array))
+        return value.for_cpu(memory.address(value.array))
     if parameter.pointer:
         if value is None or (isinstance(value, int | np.integer) and value == 0):
             return bytes(8)

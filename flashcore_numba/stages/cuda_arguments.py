@@ -4,9 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference import TensorMap
+
 from ..problem import Problem
 
-__all__ = ["cuda_arguments", "strides"]
+__all__ = ["cuda_arguments", "strides", "tile_map"]
+
+PANEL = 64  # columns of a box of halves: the 128 bytes of its swizzle
 
 
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
@@ -32,3 +36,8 @@ def strides(array: Any) -> tuple[np.int64, np.int64, np.int64]:
     """Elements from one batch, head and row of a [B, H, S, D] array to the next."""
     batch, head, row = (np.int64(step // array.dtype.itemsize) for step in array.strides[:3])
     return batch, head, row
+
+
+def tile_map(array: Any, rows: int) -> TensorMap:
+    """How TMA sees a [B, H, S, D] array: boxes of `rows` rows of one head, 64 columns wide."""
+    return TensorMap(array, (1, 1, rows, PANEL))

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda_reference.cpu import KINDS, CpuModule, TensorMap
+from cuda_reference import TensorMap
+from cuda_reference.cpu import KINDS, CpuModule
 
 HERE = Path(__file__).resolve().parent
 BUG = re.compile(r"// BUG (.*)")

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda_reference.cpu import CpuModule, TensorMap
+from cuda_reference import TensorMap
+from cuda_reference.cpu import CpuModule
 from flashcore_numba import LADDER, Problem, oracle
 from flashcore_numba.executor import Simulator
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from cuda_reference import FOLDER, load, source
-from cuda_reference.cpu import TensorMap
+from cuda_reference import FOLDER, TensorMap, load, source
 
 HERE = Path(__file__).resolve().parent
 HALF, FLOAT, INT, PAIR = np.float16, np.float32, np.int32, np.uint32
@@ -301,7 +300,7 @@ def on_gpu(file: str, case: Case) -> list[np.ndarray]:
     left, args = iter(arrays), []
     for value in case.args:
         if isinstance(value, TensorMap):
-            args.append(encode(value, next(left)))
+            args.append(TensorMap(next(left), value.box, value.swizzle))
         else:
             args.append(next(left) if isinstance(value, np.ndarray) else value)
     load(source(file, case.kernel, folder=HERE), "gpu")(
@@ -309,25 +308,6 @@ def on_gpu(file: str, case: Case) -> list[np.ndarray]:
     )
     left = iter(arrays)
     return [next(left).get() if isinstance(as_array(value), np.ndarray) else value for value in case.args]
-
-
-def encode(tensor: TensorMap, array):
-    """The driver's own tensor map of a CuPy array, as a kernel argument."""
-    from cuda.bindings import driver
-
-    sizes = [driver.cuuint64_t(extent) for extent in reversed(array.shape)]
-    strides = [driver.cuuint64_t(stride) for stride in reversed(array.strides[:-1])]
-    box = [driver.cuuint32_t(extent) for extent in reversed(tensor.box)]
-    steps = [driver.cuuint32_t(1)] * array.ndim
-    swizzle = driver.CUtensorMapSwizzle(0 if tensor.swizzle == 0 else tensor.swizzle.bit_length() - 5)
-    error, made = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, array.ndim, array.data.ptr, sizes,
-        strides, box, steps, driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )  # fmt: skip
-    assert error == driver.CUresult.CUDA_SUCCESS, error
-    return np.array(made.opaque, np.uint64).view(np.dtype((np.void, 128)))[0]
 
 
 @pytest.mark.gpu

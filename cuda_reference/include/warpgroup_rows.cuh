@@ -1,0 +1,185 @@
+// The 64 query rows of one warpgroup on wgmma: Q, K and V in shared memory as TMA left them, S, P and O in
+// registers, against a tile of BLOCK_N keys. Stages 14 to 16 build on it, as 12 and 13 on warp_rows.cuh.
+//
+// A tile in shared memory is D / 64 panels of [rows, 64] halves, the 16-byte chunks of a row permuted, chunk
+// ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it lies, V
+// that of P V by the instruction's own transposition.
+// wgmma hands out a result as mma.sync does: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8, of
+// each 8 columns 2t and 2t + 1. So P = exp(S) is the left operand of P V by renaming, and a row is a quad's.
+// m of a row is a reference near its maximum, as in warp_rows.cuh: with LAZY a tile whose weights stay small
+// enough needs neither its maximum nor a rescaled O, and the others are done again.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "ptx.cuh"
+
+constexpr int D = HEAD_DIM, PANELS = D / 64, ROWS = 64, WARP_ROWS = 16;
+constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
+constexpr float FAR = 16777216.0f;  // floats beyond 2^24 lie 2 and more apart
+constexpr unsigned ALL_LANES = 0xffffffff;
+
+using Scores = float[BLOCK_N / 2];            // [64, BLOCK_N]: 4j + 2r + i is row g + 8r, column 8j + 2t + i
+using Output = float[D / 2];                  // [64, D], the same
+using Weights = uint32_t[BLOCK_N / 16][4];    // [64, BLOCK_N] halves
+using RowState = float[2];                    // of rows g and g + 8; l: the lane's part of the sum
+
+// The box of `TILE_ROWS` rows from `row` on, of one head and batch; TILE_ROWS * D halves count on `full`.
+template <int TILE_ROWS>
+__device__ __forceinline__ void load_tile(half* tile_smem, const ptx::TensorMap* map, uint64_t* full, int row,
+                                          int h, int b) {
+#pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
+        ptx::tma_load_4d(tile_smem + panel * TILE_ROWS * 64, map, full, 64 * panel, row, h, b);
+}
+
+// S = Q K^T, in flight until the next wgmma_wait.
+__device__ __forceinline__ void issue_qk(Scores& s_rmem, const half* q_smem, const half* k_smem) {
+    const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);
+    ptx::wgmma_fence();  // the last use of these registers is over
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+        ptx::wgmma_ss<BLOCK_N>(s_rmem, q_tile + k / 4 * (ROWS * 8) + k % 4 * 2,
+                               k_tile + k / 4 * (BLOCK_N * 8) + k % 4 * 2, k > 0);
+    ptx::wgmma_commit();
+}
+
+// O += P V, in flight until the next wgmma_wait.
+__device__ __forceinline__ void issue_pv(Output& o_rmem, const Weights& p_rmem, const half* v_smem) {
+    const uint64_t v_tile = ptx::wgmma_tile(v_smem, BLOCK_N * 128);
+    ptx::wgmma_pin(o_rmem);
+    ptx::wgmma_fence();  // P is written and O rescaled before wgmma reads them
+#pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; k++) ptx::wgmma_rs<D, 1>(o_rmem, p_rmem[k], v_tile + 128 * k, 1);
+    ptx::wgmma_commit();
+}
+
+// Row g + 8r of the warp sees the first `seen[r]` keys of the tile; `sign` is that of the scale, 0 included.
+__device__ __forceinline__ void mask(Scores& s_rmem, const int (&seen)[2], float sign, int lane) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i++) {
+        const int key = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        s_rmem[i] = key < seen[i / 2 % 2] ? s_rmem[i] * sign : -INFINITY;
+    }
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// m rises to the row's maximum; `rescale` is what l and O must follow by. Returns the scale that S still
+// needs. Where some m of the warp is FAR from 0, its rounding alone would move scale * s - m by whole powers
+// of 2, up to infinity: S is scaled here then, rounded as m was, so that the maximum's exponent is 0.
+__device__ __forceinline__ float raise_reference(Scores& s_rmem, RowState& m, RowState& rescale,
+                                                 float scale_log2) {
+    bool far = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float even = s_rmem[2 * r], odd = s_rmem[2 * r + 1];
+#pragma unroll
+        for (int i = 4; i < BLOCK_N / 2; i += 4)
+            even = fmaxf(even, s_rmem[i + 2 * r]), odd = fmaxf(odd, s_rmem[i + 2 * r + 1]);
+        // An integer: rescaling is exact then, and so is the offset that exponentiate takes from m.
+        const float m_new = fmaxf(m[r], rintf(quad_max(fmaxf(even, odd)) * scale_log2));
+        rescale[r] = ptx::ex2(m[r] - m_new);
+        m[r] = m_new;
+        far = far || (fabsf(m_new) > FAR && m_new > LOWEST);
+    }
+    if (!__any_sync(ALL_LANES, far)) return scale_log2;
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i++) s_rmem[i] *= scale_log2;
+    return 1.0f;
+}
+
+__device__ __forceinline__ void follow_reference(Output& o_rmem, RowState& l, const RowState& rescale) {
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
+    l[0] *= rescale[0], l[1] *= rescale[1];
+}
+
+// 2^(128 y - 64) without the special-function unit, to 1e-4: the integer part shifted into the exponent of a
+// polynomial in the rest. y is clamped to [0, 1] by the FFMA that made it.
+__device__ __forceinline__ float ex2_polynomial(float y) {
+    constexpr float SHIFT = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    const float shifted = y * 128.0f + (SHIFT - 64.0f);
+    const float rest = y * 128.0f - (shifted - (SHIFT - 64.0f));  // in [-1/2, 1/2]
+    float p = 0.055171669f * rest + 0.24261112f;
+    p = p * rest + 0.69326098f;
+    p = p * rest + 0.99992807f;
+    return __int_as_float(__float_as_int(p) + (__float_as_int(shifted) << 23));
+}
+
+// P = 2^(scale S - m) as the left operand of P V, and l += the lane's part of the row sums. With LAZY: false,
+// and l as it was, if some sum of the warp shows that m lies too far behind. Of each 16 columns of a lane
+// POLY are made by polynomial: only without a mask, for 2^-64 would stand for 0, and with m not FAR.
+template <bool LAZY = false, int POLY = 0>
+__device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rmem, const RowState& m,
+                                             RowState& l, float scale_log2) {
+    RowState sum = {0.0f, 0.0f};
+    const float y_scale = scale_log2 / 128.0f;
+    const RowState y_offset = {0.5f - m[0] / 128.0f, 0.5f - m[1] / 128.0f};
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i += 2) {
+        const int r = i / 2 % 2;
+        float p[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            // One FFMA: scale * s - m is rounded once, so that powers of the same m cancel exactly in O / l.
+            const bool by_polynomial = (i / 4 * 2 + j) * POLY / 16 != (i / 4 * 2 + j + 1) * POLY / 16;
+            p[j] = by_polynomial ? ex2_polynomial(__saturatef(s_rmem[i + j] * y_scale + y_offset[r]))
+                                 : ptx::ex2(s_rmem[i + j] * scale_log2 - m[r]);
+            sum[r] += p[j];
+        }
+        p_rmem[i / 8][i / 2 % 4] = ptx::pack_half2(p[0], p[1]);
+    }
+    if (LAZY && !__all_sync(ALL_LANES, !(sum[0] > MAX_SUM) && !(sum[1] > MAX_SUM))) return false;
+    l[0] += sum[0], l[1] += sum[1];
+    return true;
+}
+
+// After the last tile: O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of which `inside`
+// exist. A row that sees no key is 0, not 0 / 0.
+__device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, const RowState& l,
+                                          float* lse_row, int inside, int lane) {
+    RowState inv_l;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float total = quad_sum(l[r]);
+        inv_l[r] = total == 0 ? 0.0f : 1.0f / total;
+        const int row = lane / 4 + 8 * r;
+        if (lse_row && lane % 4 == 0 && row < inside)
+            lse_row[row] = total == 0 ? -INFINITY : (m[r] + __log2f(total)) * LN2;
+    }
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
+}
+
+// The warp's 16 rows of O as halves, through its rows of the swizzled tile o_smem [64, D], by TMA: boxes of
+// 16 rows, of which those beyond the tensor are not written. `row`: of the warp's first in the tensor.
+__device__ __forceinline__ void store_rows(half* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
+                                           int warp, int lane, int row, int h, int b) {
+    half* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
+#pragma unroll
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t pairs[4];  // rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            pairs[i] = ptx::pack_half2(o_rmem[8 * d + 2 * i], o_rmem[8 * d + 2 * i + 1]);
+        const int chunk = d % 4 * 2 + lane / 16, lane_row = lane % 16;
+        ptx::stmatrix_x4(panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8, pairs);
+    }
+    ptx::fence_proxy_async();  // TMA reads what this lane has stored,
+    __syncwarp();              // and what the other lanes have
+    if (lane == 0) {
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++)
+            ptx::tma_store_4d(out_map, panel_smem + panel * ROWS * 64, 64 * panel, row, h, b);
+        ptx::bulk_commit();
+        ptx::bulk_wait_read<0>();  // the block's shared memory stays until TMA has read it
+    }
+}

@@ -1,0 +1,44 @@
+"""Stage 14: TMA moves tiles, a warpgroup multiplies them. The kernel: `stage14_tma_wgmma.cu`."""
+
+import math
+
+import numpy as np
+
+from cuda_reference import source
+
+from .cuda_arguments import tile_map
+from .stage import Stage
+
+ROWS, STORED_ROWS = 64, 16  # of a block, and of what one warp stores
+TILES = {64: (128, 2, 3), 128: (64, 2, 2)}  # by head dimension: keys a K/V tile, slots, blocks an SM
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    keys, stages, blocks_an_sm = TILES[p.head_dim]
+    kernel = source(
+        "stage14_tma_wgmma", HEAD_DIM=p.head_dim, BLOCK_N=keys, STAGES=stages, BLOCKS_PER_SM=blocks_an_sm
+    )
+    mbarriers = 1 + 2 * stages
+    executor.launch(
+        kernel,
+        (-(-p.seq_q // ROWS), p.heads, p.batch),
+        128,
+        *(tile_map(p.q, ROWS), tile_map(p.k, keys), tile_map(p.v, keys), tile_map(out, STORED_ROWS), lse),
+        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
+        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        shared_bytes=2 * p.head_dim * (ROWS + 2 * stages * keys) + 8 * mbarriers,
+    )
+
+
+STAGE = Stage(
+    number=14,
+    name="tma_wgmma",
+    title="One thread moves a tile, four warps multiply it",
+    idea="Hopper's copy engine fetches whole tiles, and its tensor core reads them where they land.",
+    launch=launch,
+    language="CUDA C",
+    compute_capability=(9, 0),
+    grouped_queries=True,
+    returns_lse=True,
+)
