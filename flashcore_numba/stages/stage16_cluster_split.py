@@ -1,0 +1,110 @@
+"""Stage 16: a cluster shares the keys of 64 rows. The kernel: `stage16_cluster_split.cu`."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from cuda_reference import source
+
+from .cuda_arguments import strides, tile_map
+from .stage import Stage
+
+ROWS = 64
+
+
+class Split(NamedTuple):
+    """How the keys of 64 rows are divided: blocks of a cluster, warpgroups a block, keys a tile, slots."""
+
+    cluster: int
+    warpgroups: int
+    keys: int
+    stages: int
+
+
+SPLITS = {
+    64: {
+        "four_blocks": Split(4, 2, 64, 2),
+        "two_blocks": Split(2, 2, 128, 1),
+        "two_blocks_deep": Split(2, 2, 128, 2),
+        "one_block": Split(1, 2, 128, 2),
+        "one_warpgroup": Split(1, 1, 64, 2),
+    },
+    128: {
+        "four_blocks": Split(4, 2, 64, 2),
+        "two_blocks": Split(2, 2, 64, 2),
+        "two_blocks_deep": Split(2, 2, 64, 2),
+        "one_block": Split(1, 2, 64, 2),
+        "one_warpgroup": Split(1, 1, 64, 2),
+    },
+}
+
+
+def choose(problem, sm_count):
+    """The name of the split: as many blocks a row tile as the GPU has places for and the keys feed."""
+    p = problem
+    row_tiles = p.batch * p.heads * -(-p.seq_q // ROWS)
+    if p.seq_k <= 64:
+        return "one_warpgroup"
+    if p.seq_k <= 256 or row_tiles * 2 > sm_count:
+        return "one_block"
+    if row_tiles * 4 <= sm_count and p.seq_k > 1024:
+        return "four_blocks"
+    return "two_blocks" if p.seq_k <= 512 else "two_blocks_deep"
+
+
+def shared_bytes(head_dim, split):
+    """Q, the rings, the parts with m and l of each row, the mbarriers."""
+    parts, share = split.cluster * split.warpgroups, ROWS // split.cluster
+    tiles = 2 * split.warpgroups * split.stages
+    merged = parts * share * 4 * (head_dim + 8 + 2)
+    return 2 * head_dim * (ROWS + tiles * split.keys) + merged + 8 * (2 + tiles)
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p, splits = problem, SPLITS[problem.head_dim]
+    split = splits[variant if variant in splits else choose(p, executor.sm_count)]
+    launch_split(p, out, executor, lse, split)
+
+
+def launch_split(problem, out, executor, lse, split):
+    p = problem
+    kernel = source(
+        "stage16_cluster_split",
+        HEAD_DIM=p.head_dim,
+        CLUSTER=split.cluster,
+        WARPGROUPS=split.warpgroups,
+        BLOCK_N=split.keys,
+        STAGES=split.stages,
+    )
+    executor.launch(
+        kernel,
+        (split.cluster * -(-p.seq_q // ROWS), p.heads, p.batch),
+        128 * split.warpgroups,
+        *(tile_map(p.q, ROWS), tile_map(p.k, split.keys), tile_map(p.v, split.keys), out, lse),
+        *strides(out),
+        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
+        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        shared_bytes=shared_bytes(p.head_dim, split),
+    )
+
+
+STAGE = Stage(
+    number=16,
+    name="cluster_split",
+    title="A cluster shares the keys of a few rows",
+    idea="Blocks that reach each other's shared memory divide a short problem and merge without a second launch.",
+    launch=launch,
+    language="CUDA C",
+    compute_capability=(9, 0),
+    grouped_queries=True,
+    returns_lse=True,
+    variants={
+        "four_blocks": "clusters of four blocks: for few rows and many keys",
+        "two_blocks": "clusters of two blocks, one slot a warpgroup where D = 64",
+        "two_blocks_deep": "clusters of two blocks, two slots a warpgroup",
+        "one_block": "the keys divided among two warpgroups of one block",
+        "one_warpgroup": "no division: for 64 keys and fewer",
+        "cluster_split": "one of these, by the number of rows and keys",
+    },
+)
