@@ -114,32 +114,42 @@ __device__ __forceinline__ float ex2_polynomial(float y) {
     return __int_as_float(__float_as_int(p) + (__float_as_int(shifted) << 23));
 }
 
-// P = 2^(scale S - m) as the left operand of P V, and l += the lane's part of the row sums. With LAZY: false,
-// and l as it was, if some sum of the warp shows that m lies too far behind. Of each 16 columns of a lane
-// POLY are made by polynomial: only without a mask, for 2^-64 would stand for 0, and with m not FAR.
+// S becomes 2^(scale S - m), and l grows by the lane's part of the row sums. With LAZY: false, and l as it
+// was, if some sum of the warp shows that m lies too far behind. Of each 16 columns of a lane POLY are made by
+// polynomial: only without a mask, for 2^-64 would stand for 0, and with m not FAR.
 template <bool LAZY = false, int POLY = 0>
-__device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rmem, const RowState& m,
-                                             RowState& l, float scale_log2) {
+__device__ __forceinline__ bool exponentiate(Scores& s_rmem, const RowState& m, RowState& l,
+                                             float scale_log2) {
     RowState sum = {0.0f, 0.0f};
     const float y_scale = scale_log2 / 128.0f;
     const RowState y_offset = {0.5f - m[0] / 128.0f, 0.5f - m[1] / 128.0f};
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i += 2) {
-        const int r = i / 2 % 2;
-        float p[2];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            // One FFMA: scale * s - m is rounded once, so that powers of the same m cancel exactly in O / l.
-            const bool by_polynomial = (i / 4 * 2 + j) * POLY / 16 != (i / 4 * 2 + j + 1) * POLY / 16;
-            p[j] = by_polynomial ? ex2_polynomial(__saturatef(s_rmem[i + j] * y_scale + y_offset[r]))
-                                 : ptx::ex2(s_rmem[i + j] * scale_log2 - m[r]);
-            sum[r] += p[j];
-        }
-        p_rmem[i / 8][i / 2 % 4] = ptx::pack_half2(p[0], p[1]);
+    for (int i = 0; i < BLOCK_N / 2; i++) {
+        const int r = i / 2 % 2, column = i / 4 * 2 + i % 2;
+        float& s = s_rmem[i];
+        // One FFMA: scale * s - m is rounded once, so that powers of the same m cancel exactly in O / l.
+        s = column * POLY / 16 != (column + 1) * POLY / 16
+                ? ex2_polynomial(__saturatef(s * y_scale + y_offset[r]))
+                : ptx::ex2(s * scale_log2 - m[r]);
+        sum[r] += s;
     }
     if (LAZY && !__all_sync(ALL_LANES, !(sum[0] > MAX_SUM) && !(sum[1] > MAX_SUM))) return false;
     l[0] += sum[0], l[1] += sum[1];
     return true;
+}
+
+// P as the left operand of P V.
+__device__ __forceinline__ void pack(Weights& p_rmem, const Scores& s_rmem) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i += 2) p_rmem[i / 8][i / 2 % 4] = ptx::pack_half2(s_rmem[i], s_rmem[i + 1]);
+}
+
+template <bool LAZY = false, int POLY = 0>
+__device__ __forceinline__ bool exponentiate(Weights& p_rmem, Scores& s_rmem, const RowState& m, RowState& l,
+                                             float scale_log2) {
+    const bool close = exponentiate<LAZY, POLY>(s_rmem, m, l, scale_log2);
+    pack(p_rmem, s_rmem);
+    return close;
 }
 
 // After the last tile: O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of which `inside`

@@ -1,0 +1,108 @@
+"""Stage 15: loading, multiplying and softmax at the same time. The kernel: `stage15_ping_pong.cu`."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from cuda_reference import source
+
+from .cuda_arguments import tile_map
+from .stage import Stage
+
+ROWS, STORED_ROWS = 64, 16  # of a warpgroup, and of what one warp stores
+L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
+REGISTERS = {1: (240, 40), 2: (240, 32), 3: (160, 32)}  # by warpgroups that multiply: theirs, the producer's
+
+
+class Tile(NamedTuple):
+    """A configuration: warpgroups that multiply, keys a K/V tile, slots of the rings, and what overlaps.
+
+    overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
+    maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
+    special-function unit.
+    """
+
+    consumers: int
+    keys: int
+    stages: int
+    overlap: bool = True
+    turns: bool = True
+    lazy: bool = True
+    polynomials: int = 0
+
+
+TILES = {64: Tile(3, 128, 3, polynomials=3), 128: Tile(2, 128, 2)}  # by head dimension
+VARIANTS = {
+    "in_turn": {"overlap": False, "turns": False},
+    "no_turns": {"turns": False},
+    "no_overlap": {"overlap": False},
+    "exact_max": {"lazy": False, "polynomials": 0},
+    "no_polynomial": {"polynomials": 0},
+}
+
+
+def run(problem, out, executor, lse, tile, longest_first):
+    p, rows = problem, ROWS * tile.consumers
+    registers, producer_registers = REGISTERS[tile.consumers]
+    kernel = source(
+        "stage15_ping_pong",
+        HEAD_DIM=p.head_dim,
+        CONSUMERS=tile.consumers,
+        BLOCK_N=tile.keys,
+        STAGES=tile.stages,
+        OVERLAP=tile.overlap,
+        PING_PONG=tile.turns and tile.consumers > 1,
+        LAZY_MAX=tile.lazy,
+        POLYNOMIALS=tile.polynomials,
+        CONSUMER_REGISTERS=registers,
+        PRODUCER_REGISTERS=producer_registers,
+    )
+    tiles, heads = -(-p.seq_q // rows), p.batch * p.heads
+    grid = (tiles, p.heads, p.batch)
+    if longest_first:  # the x of a grid runs fastest: equal tiles of as many heads as the L2 holds K and V of
+        together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k))
+        groups = -(-heads // together)
+        grid = (-(-heads // groups), tiles, groups)
+    maps = (tile_map(p.q, ROWS), *(tile_map(x, tile.keys) for x in (p.k, p.v)), tile_map(out, STORED_ROWS))
+    executor.launch(
+        kernel,
+        grid,
+        128 * (tile.consumers + 1),
+        *(*maps, lse),
+        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
+        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        *(np.int32(heads), np.int32(longest_first)),
+        shared_bytes=2 * p.head_dim * (rows + 2 * tile.stages * tile.keys) + 8 * (4 * tile.stages + 1),
+    )
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    p = problem
+    tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant, {}))
+    blocks = p.batch * p.heads * -(-p.seq_q // (ROWS * tile.consumers))
+    # An order matters to blocks that wait for a place.
+    longest_first = p.causal and blocks > executor.sm_count and variant != "in_order"
+    run(p, out, executor, lse, tile, longest_first)
+
+
+STAGE = Stage(
+    number=15,
+    name="ping_pong",
+    title="Softmax under the products",
+    idea="A warp loads, and warpgroups take turns: while one multiplies, the others make exponentials.",
+    launch=launch,
+    language="CUDA C",
+    compute_capability=(9, 0),
+    grouped_queries=True,
+    returns_lse=True,
+    variants={
+        "in_turn": "a warpgroup's products, then its softmax; nobody waits for another's",
+        "no_turns": "softmax under the warpgroup's own P V, but no turns at the tensor cores",
+        "no_overlap": "turns at the tensor cores, but every softmax after the warpgroup's own P V",
+        "exact_max": "the maximum of every tile, and all exponentials on the special-function unit",
+        "no_polynomial": "all exponentials on the special-function unit",
+        "in_order": "causal blocks in the order of their rows, not longest first",
+        "ping_pong": "both overlaps, the lazy maximum, a part of the exponentials by polynomial",
+    },
+)
