@@ -1,6 +1,7 @@
 """The mutants that nobody has to write: a kernel in CUDA C without one of its barriers, waits or fences."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import cuda_reference
@@ -17,15 +18,15 @@ ORDERING = re.compile(
     r"(?:<[^;<>]*>)?\([^;{}]*\);"
 )
 # Calls that match the pattern and do something else.
-OTHER = re.compile(r"matrix_sync|mma_sync|_init$|shfl|ballot|any_sync|all_sync|match_")
+OTHER = re.compile(r"matrix_sync|mma_sync|^mbarrier_init$|shfl|ballot|any_sync|all_sync|match_")
 EXPECTED = ("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard")
 # Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
 HARMLESS: dict[tuple[str, str], str] = {}
 
 
 def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
-    """One mutant for each ordering statement of a stage's `.cu` file and of the headers it includes, ptx.cuh
-    aside: the statement is replaced by an empty one.
+    """One mutant for each ordering statement of a stage's `.cu` file and of the headers that it is the first
+    to include, ptx.cuh aside: the statement is replaced by an empty one.
 
     harmless: those of `HARMLESS`, which survive, instead of all others, which must not.
     """
@@ -49,8 +50,13 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
 
 def _files(number: int) -> list[Path]:
     kernels = sorted(cuda_reference.FOLDER.glob(f"stage{number:02d}_*.cu"))
-    included = {name for path in kernels for name in re.findall(r'#include "(\w+\.cuh)"', path.read_text())}
-    return [*kernels, *(cuda_reference.INCLUDE / name for name in sorted(included - {"ptx.cuh"}))]
+    earlier = [path for path in cuda_reference.FOLDER.glob("stage*.cu") if path.name < kernels[0].name]
+    new = _included(kernels) - _included(earlier) - {"ptx.cuh"}
+    return [*kernels, *(cuda_reference.INCLUDE / name for name in sorted(new))]
+
+
+def _included(kernels: Iterable[Path]) -> set[str]:
+    return {name for path in kernels for name in re.findall(r'#include "(\w+\.cuh)"', path.read_text())}
 
 
 def _edit(text: str, start: int, end: int, file: str) -> Edit:
