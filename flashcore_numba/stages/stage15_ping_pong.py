@@ -30,6 +30,7 @@ class Tile(NamedTuple):
     turns: bool = True
     lazy: bool = True
     polynomials: int = 0
+    persistent: bool = True
 
 
 TILES = {64: Tile(3, 128, 3, polynomials=3), 128: Tile(2, 128, 2)}  # by head dimension
@@ -39,6 +40,7 @@ VARIANTS = {
     "no_overlap": {"overlap": False},
     "exact_max": {"lazy": False, "polynomials": 0},
     "no_polynomial": {"polynomials": 0},
+    "all_blocks": {"persistent": False},
 }
 
 
@@ -53,27 +55,26 @@ def run(problem, out, executor, lse, tile, longest_first):
         STAGES=tile.stages,
         OVERLAP=tile.overlap,
         PING_PONG=tile.turns and tile.consumers > 1,
+        PERSISTENT=tile.persistent,
         LAZY_MAX=tile.lazy,
         POLYNOMIALS=tile.polynomials,
         CONSUMER_REGISTERS=registers,
         PRODUCER_REGISTERS=producer_registers,
     )
-    tiles, heads = -(-p.seq_q // rows), p.batch * p.heads
-    grid = (tiles, p.heads, p.batch)
-    if longest_first:  # the x of a grid runs fastest: equal tiles of as many heads as the L2 holds K and V of
-        together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k))
-        groups = -(-heads // together)
-        grid = (-(-heads // groups), tiles, groups)
+    works = p.batch * p.heads * -(-p.seq_q // rows)
+    # Longest first, over as many heads at a time as the L2 holds K and V of.
+    together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k)) if longest_first else 1
     maps = (tile_map(p.q, ROWS), *(tile_map(x, tile.keys) for x in (p.k, p.v)), tile_map(out, STORED_ROWS))
     executor.launch(
         kernel,
-        grid,
+        min(works, executor.sm_count) if tile.persistent else works,
         128 * (tile.consumers + 1),
         *(*maps, lse),
         *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
         *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
-        *(np.int32(heads), np.int32(longest_first)),
-        shared_bytes=2 * p.head_dim * (rows + 2 * tile.stages * tile.keys) + 8 * (4 * tile.stages + 1),
+        *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads))),
+        shared_bytes=2 * p.head_dim * ((1 + tile.persistent) * rows + 2 * tile.stages * tile.keys)
+        + 8 * (4 * tile.stages + 2),
     )
 
 
@@ -102,6 +103,7 @@ STAGE = Stage(
         "no_overlap": "turns at the tensor cores, but every softmax after the warpgroup's own P V",
         "exact_max": "the maximum of every tile, and all exponentials on the special-function unit",
         "no_polynomial": "all exponentials on the special-function unit",
+        "all_blocks": "a block for every piece of work, not only as many as the GPU holds",
         "in_order": "causal blocks in the order of their rows, not longest first",
         "ping_pong": "both overlaps, the lazy maximum, a part of the exponentials by polynomial",
     },
