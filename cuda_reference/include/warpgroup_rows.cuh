@@ -84,8 +84,7 @@ __device__ __forceinline__ float raise_reference(Scores& s_rmem, RowState& m, Ro
 #pragma unroll
         for (int i = 4; i < BLOCK_N / 2; i += 4)
             even = fmaxf(even, s_rmem[i + 2 * r]), odd = fmaxf(odd, s_rmem[i + 2 * r + 1]);
-        // An integer: rescaling is exact then, and so is the offset that exponentiate takes from m.
-        const float m_new = fmaxf(m[r], rintf(quad_max(fmaxf(even, odd)) * scale_log2));
+        const float m_new = fmaxf(m[r], quad_max(fmaxf(even, odd)) * scale_log2);
         rescale[r] = ptx::ex2(m[r] - m_new);
         m[r] = m_new;
         far = far || (fabsf(m_new) > FAR && m_new > LOWEST);
@@ -102,10 +101,11 @@ __device__ __forceinline__ void follow_reference(Output& o_rmem, RowState& l, co
     l[0] *= rescale[0], l[1] *= rescale[1];
 }
 
-// 2^(128 y - 64) without the special-function unit, to 1e-4: the integer part shifted into the exponent of a
-// polynomial in the rest. y is clamped to [0, 1] by the FFMA that made it.
-__device__ __forceinline__ float ex2_polynomial(float y) {
+// 2^x without the special-function unit, to 1e-4: the integer part of x shifted into the exponent of a
+// polynomial in the rest. Exponents beyond -64 and 64 count as these: one FFMA makes y of x and clamps it.
+__device__ __forceinline__ float ex2_polynomial(float x) {
     constexpr float SHIFT = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    const float y = __saturatef(x / 128.0f + 0.5f);  // x = 128 y - 64
     const float shifted = y * 128.0f + (SHIFT - 64.0f);
     const float rest = y * 128.0f - (shifted - (SHIFT - 64.0f));  // in [-1/2, 1/2]
     float p = 0.055171669f * rest + 0.24261112f;
@@ -116,22 +116,18 @@ __device__ __forceinline__ float ex2_polynomial(float y) {
 
 // S becomes 2^(scale S - m), and l grows by the lane's part of the row sums. With LAZY: false, and l as it
 // was, if some sum of the warp shows that m lies too far behind. Of each 16 columns of a lane POLY are made by
-// polynomial: only without a mask, for 2^-64 would stand for 0, and with m not FAR.
+// polynomial: only without a mask, for 2^-64 would stand for 0.
 template <bool LAZY = false, int POLY = 0>
 __device__ __forceinline__ bool exponentiate(Scores& s_rmem, const RowState& m, RowState& l,
                                              float scale_log2) {
     RowState sum = {0.0f, 0.0f};
-    const float y_scale = scale_log2 / 128.0f;
-    const RowState y_offset = {0.5f - m[0] / 128.0f, 0.5f - m[1] / 128.0f};
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; i++) {
         const int r = i / 2 % 2, column = i / 4 * 2 + i % 2;
-        float& s = s_rmem[i];
         // One FFMA: scale * s - m is rounded once, so that powers of the same m cancel exactly in O / l.
-        s = column * POLY / 16 != (column + 1) * POLY / 16
-                ? ex2_polynomial(__saturatef(s * y_scale + y_offset[r]))
-                : ptx::ex2(s * scale_log2 - m[r]);
-        sum[r] += s;
+        const float x = s_rmem[i] * scale_log2 - m[r];
+        s_rmem[i] = column * POLY / 16 != (column + 1) * POLY / 16 ? ex2_polynomial(x) : ptx::ex2(x);
+        sum[r] += s_rmem[i];
     }
     if (LAZY && !__all_sync(ALL_LANES, !(sum[0] > MAX_SUM) && !(sum[1] > MAX_SUM))) return false;
     l[0] += sum[0], l[1] += sum[1];
