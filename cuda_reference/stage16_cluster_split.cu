@@ -1,26 +1,26 @@
 // Stage 16: a short problem on the whole GPU. Blocks of a cluster share the keys of the same rows, as the
 // warpgroups of a block do, and merge through distributed shared memory: one launch, no scratch memory.
 //
-// A cluster owns 64 query rows of one head. The tiles of BLOCK_N keys are dealt to its PARTS = CLUSTER *
-// WARPGROUPS warpgroups, first across blocks. Each (warpgroup_rows.cuh) has all 64 rows, its own ring of
-// STAGES slots and its own loading thread: where its tiles fit the ring, every load of the launch is in
-// flight at once and nobody waits for a slot. At 512 keys and 4 parts of 128 the loop has one tile.
-// Each part ends with its m, l and O. Block r merges rows SHARE * r on: a warp's 16 rows go to one block, as
-// floats, straight from registers into that block's shared memory, and one arrival a warp on its mbarrier
-// says so. Then M is the greatest m, O = sum 2^(m_i - M) O_i / sum 2^(m_i - M) l_i.
-// Two cluster-wide agreements are needed: nobody writes into a block that has not started, or not initialised
-// its mbarriers (arrive at the start, wait before the first store: long over by then); and nobody ends while
-// others still write into it: it waits for all parts anyway. Rows of parts are padded by 8 floats and a
-// thread merges 4 components of either half of a row: no access meets a bank twice.
+// A cluster owns 64 query rows of one head. Tiles of BLOCK_N keys are dealt to its PARTS = CLUSTER *
+// WARPGROUPS warpgroups, first across blocks. Each (warpgroup_rows.cuh) has all 64 rows, a ring of STAGES
+// slots and a loading thread of its own: where its tiles fit the ring, all loads of the launch are in flight
+// at once; at 512 keys and 4 parts the loop has one tile. P V of a tile's first half hides exponentials.
+// Each part ends with its own m, l and O, and parts merge in pairs, in registers: of the columns that a warp
+// still has it sends half to its partner, the same warp of another part, and merges the other half with what
+// the partner sends: M = max(m, m'), O = 2^(m - M) O + 2^(m' - M) O', l alike. Rounds between warpgroups of
+// a block come first, so little crosses to other blocks; in the end a warp has D / PARTS columns of 16 rows.
+// Messages are float4s in the order of the registers, which partners share: no bank meets two addresses.
+// Each has its place and mbarrier: nothing is reused, nobody waits to send. A block is written to when it has
+// started (cluster barrier: arrive at the start, wait before the merge), and ends when all messages came.
 #include "warpgroup_rows.cuh"
 
-constexpr int THREADS = 128 * WARPGROUPS, PARTS = CLUSTER * WARPGROUPS, SHARE = ROWS / CLUSTER;
-constexpr int TILE = BLOCK_N * D, PART_ROW = D + 8, CHUNKS = D / 8;
+constexpr int THREADS = 128 * WARPGROUPS, PARTS = CLUSTER * WARPGROUPS, TILE = BLOCK_N * D;
+constexpr int HALF = HALVES ? BLOCK_N / 2 : BLOCK_N;
+constexpr int ROUNDS = PARTS == 1 ? 0 : PARTS == 2 ? 1 : PARTS == 4 ? 2 : 3;
+static_assert(PARTS == 1 << ROUNDS && D / 2 / PARTS >= 4, "parts are halved down to 8 columns");
 
-// Where `local` lies in the shared memory of block `owner`; this one is `rank`.
-template <class T> __device__ __forceinline__ T* in_block(int owner, int rank, T* local) {
-    return owner == rank ? local : ptx::remote(local, owner);
-}
+// Where a warp's message of a round begins, in float4: D / 16 a lane and its m and l, then half as many, ...
+__device__ constexpr int message(int round) { return 32 * (D / 8 - (D / 8 >> round) + round); }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], boxes of [64, 64]
@@ -32,17 +32,18 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     extern __shared__ __align__(1024) unsigned char smem[];
     half* q_smem = reinterpret_cast<half*>(smem);  // [64, D]
     half* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, 2 * STAGES, BLOCK_N, D]
-    float* o_smem = reinterpret_cast<float*>(ring_smem + WARPGROUPS * 2 * STAGES * TILE);
-    float2* ml_smem = reinterpret_cast<float2*>(o_smem + PARTS * SHARE * PART_ROW);  // [PARTS, SHARE]: m, l
-    uint64_t* q_full = reinterpret_cast<uint64_t*>(ml_smem + PARTS * SHARE);
-    uint64_t *merge_full = q_full + 1, *ring_full = merge_full + 1;  // ring: [WARPGROUPS, 2 * STAGES]
+    float4* box_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * STAGES * TILE);
+    uint64_t* q_full = reinterpret_cast<uint64_t*>(box_smem + WARPGROUPS * 4 * message(ROUNDS));
+    uint64_t* ring_full = q_full + 1;                             // [WARPGROUPS, 2 * STAGES]
+    uint64_t* merge_full = ring_full + WARPGROUPS * 2 * STAGES;   // [WARPGROUPS, 4, ROUNDS]
     // The shuffle tells the compiler that a warp is of one mind: addresses of tiles take uniform registers.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
     const int h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x / CLUSTER * ROWS;
     auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
     const int tiles = (keys_seen(min(first_row + ROWS, S_q) - 1) + BLOCK_N - 1) / BLOCK_N;
-    const int part = warpgroup * CLUSTER + rank, turns = (tiles - part + PARTS - 1) / PARTS;
+    const int part = rank * WARPGROUPS + warpgroup, first_tile = warpgroup * CLUSTER + rank;
+    const int turns = (tiles - first_tile + PARTS - 1) / PARTS;
     const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
     scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
 
@@ -50,16 +51,14 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     half* v_smem = k_smem + STAGES * TILE;                     // [STAGES, BLOCK_N, D]
     uint64_t *k_full = ring_full + warpgroup * 2 * STAGES, *v_full = k_full + STAGES;
     auto load = [&](half* ring, const ptx::TensorMap& map, uint64_t* full, int turn) {
-        const int slot = turn % STAGES, key = (part + turn * PARTS) * BLOCK_N;
+        const int slot = turn % STAGES, key = (first_tile + turn * PARTS) * BLOCK_N;
         ptx::mbarrier_arrive_expect(full + slot, TILE * 2);
         load_tile<BLOCK_N>(ring + slot * TILE, &map, full + slot, key, h / group, b);
     };
     if (threadIdx.x % 128 == 0) {
         for (int i = 0; i < 2 * STAGES; i++) ptx::mbarrier_init(k_full + i, 1);
-        if (warpgroup == 0) {
-            ptx::mbarrier_init(q_full, 1);
-            ptx::mbarrier_init(merge_full, PARTS * 4 / CLUSTER);  // warps
-        }
+        for (int i = 0; i < 4 * ROUNDS; i++) ptx::mbarrier_init(merge_full + warpgroup * 4 * ROUNDS + i, 1);
+        if (warpgroup == 0) ptx::mbarrier_init(q_full, 1);
         ptx::fence_mbarrier_init();  // TMA and the other blocks see the mbarriers initialised
         if (warpgroup == 0) {
             ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);
@@ -81,20 +80,31 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     ptx::mbarrier_wait(q_full, 0);  // Q has arrived
     for (int turn = 0; turn < turns; turn++) {
         const int slot = turn % STAGES, parity = turn / STAGES % 2;
-        const int first_key = (part + turn * PARTS) * BLOCK_N;
+        const int first_key = (first_tile + turn * PARTS) * BLOCK_N;
         ptx::mbarrier_wait(k_full + slot, parity);  // K has arrived
         issue_qk(s_rmem, q_smem, k_smem + slot * TILE);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
-        if (first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f) {
+        const bool masked = first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f;
+        if (masked) {
             const int row = warp_row + lane / 4;
             mask(s_rmem, {keys_seen(row) - first_key, keys_seen(row + 8) - first_key}, sign, lane);
         }
         const float scale_left = raise_reference(s_rmem, m, rescale, scale_log2);
         follow_reference(o_rmem, l, rescale);
-        exponentiate(p_rmem, s_rmem, m, l, scale_left);
+        if (POLYNOMIALS == 0 || masked)
+            exponentiate<false, 0, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
+        else
+            exponentiate<false, POLYNOMIALS, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
         ptx::mbarrier_wait(v_full + slot, parity);  // V has arrived
-        issue_pv(o_rmem, p_rmem, v_smem + slot * TILE);
+        issue_pv<0, HALF>(o_rmem, p_rmem, v_smem + slot * TILE);
+        if (HALF < BLOCK_N) {  // under the product of the first half
+            if (POLYNOMIALS == 0 || masked)
+                exponentiate<false, 0, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);
+            else
+                exponentiate<false, POLYNOMIALS, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);
+            issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem + slot * TILE);
+        }
         ptx::wgmma_wait<0>();  // O is whole
         ptx::wgmma_pin(o_rmem);
         if (turn + STAGES < turns) {
@@ -106,54 +116,71 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         }
     }
 
-    const int owner = warp * WARP_ROWS / SHARE;  // the block that merges this warp's rows
-    if (CLUSTER > 1) ptx::cluster_wait();  // every block has started, its merge_full is initialised
+    // The merge: in each round a warp and its partner, which has the same rows, part what columns they have.
+    if (CLUSTER > 1) ptx::cluster_wait();  // every block has started, its mbarriers are initialised
+    int first_column = 0;
+#pragma unroll
+    for (int bit = 1, round = 0, count = D / 4; bit < PARTS; bit *= 2, round++, count /= 2) {
+        const bool upper = part & bit, across = bit >= WARPGROUPS;
+        const int partner = across ? warpgroup : warpgroup ^ bit, partner_rank = rank ^ bit / WARPGROUPS;
+        float4* inbox = box_smem + (warpgroup * 4 + warp) * message(ROUNDS) + message(round) + lane;
+        float4* outbox = box_smem + (partner * 4 + warp) * message(ROUNDS) + message(round) + lane;
+        uint64_t* here = merge_full + (warpgroup * 4 + warp) * ROUNDS + round;
+        uint64_t* there = merge_full + (partner * 4 + warp) * ROUNDS + round;
+        if (across) outbox = ptx::remote(outbox, partner_rank);
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            const float lower_half = o_rmem[i], upper_half = o_rmem[i + count];
+            o_rmem[i] = upper ? upper_half : lower_half;
+            o_rmem[i + count] = upper ? lower_half : upper_half;
+        }
+#pragma unroll
+        for (int i = 0; i < count; i += 4) {
+            const float* x = o_rmem + count + i;
+            outbox[8 * i] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+        outbox[8 * count] = make_float4(m[0], m[1], l[0], l[1]);
+        __syncwarp();  // the other lanes' parts are stored before one lane says that the warp's are
+        if (lane == 0) {
+            if (across)
+                ptx::mbarrier_arrive_remote(there, partner_rank);
+            else
+                ptx::mbarrier_arrive(there);
+        }
+        if (across)
+            ptx::mbarrier_wait_cluster(here, 0);  // the partner's part has been stored
+        else
+            ptx::mbarrier_wait(here, 0);  // the same
+        const float4 ml = inbox[8 * count];
+        const float m_other[2] = {ml.x, ml.y}, l_other[2] = {ml.z, ml.w};
+        float weight[2], weight_other[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float m_new = fmaxf(m[r], m_other[r]);
+            weight[r] = ptx::ex2(m[r] - m_new), weight_other[r] = ptx::ex2(m_other[r] - m_new);
+            m[r] = m_new, l[r] = weight[r] * l[r] + weight_other[r] * l_other[r];
+        }
+#pragma unroll
+        for (int i = 0; i < count; i += 4) {
+            const float4 x = inbox[8 * i];
+            o_rmem[i] = weight[0] * o_rmem[i] + weight_other[0] * x.x;
+            o_rmem[i + 1] = weight[0] * o_rmem[i + 1] + weight_other[0] * x.y;
+            o_rmem[i + 2] = weight[1] * o_rmem[i + 2] + weight_other[1] * x.z;
+            o_rmem[i + 3] = weight[1] * o_rmem[i + 3] + weight_other[1] * x.w;
+        }
+        first_column += upper ? 2 * count : 0;
+    }
+
+    float* lse_row = lse && part == 0 ? lse + ((long long)b * H + h) * S_q + warp_row : nullptr;
+    normalise(o_rmem, m, l, lse_row, S_q - warp_row, lane);
+    out += b * out_batch + h * out_head + first_column + lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int row = part * SHARE + warp * WARP_ROWS % SHARE + lane / 4 + 8 * r;
-        const float total = quad_sum(l[r]);
-        if (lane % 4 == 0) *in_block(owner, rank, ml_smem + row) = make_float2(m[r], total);
-        float* o_row = in_block(owner, rank, o_smem + row * PART_ROW) + lane % 4 * 2;
+        const int row = warp_row + lane / 4 + 8 * r;
 #pragma unroll
-        for (int j = 0; j < D / 8; j++)
-            *reinterpret_cast<float2*>(o_row + 8 * j) =
-                make_float2(o_rmem[4 * j + 2 * r], o_rmem[4 * j + 2 * r + 1]);
-    }
-    __syncwarp();  // the other lanes' parts are stored before this one lane says that the warp's are
-    if (lane == 0) ptx::mbarrier_arrive_remote(merge_full, owner);
-
-    ptx::mbarrier_wait_cluster(merge_full, 0);  // all parts of this block's rows have been stored
-#pragma unroll
-    for (int task = threadIdx.x; task < SHARE * CHUNKS; task += THREADS) {
-        const int share_row = task / CHUNKS, d = task % CHUNKS * 4;
-        const int row = first_row + rank * SHARE + share_row;
-        if (row >= S_q) break;
-        float2 ml[PARTS];
-        float m_all = LOWEST, l_all = 0.0f, o[8] = {};
-#pragma unroll
-        for (int i = 0; i < PARTS; i++) {
-            ml[i] = ml_smem[i * SHARE + share_row];
-            m_all = fmaxf(m_all, ml[i].x);
-        }
-#pragma unroll
-        for (int i = 0; i < PARTS; i++) {
-            const float weight = ptx::ex2(ml[i].x - m_all);
-            const float* o_row = o_smem + (i * SHARE + share_row) * PART_ROW + d;
-            const float4 x = *reinterpret_cast<const float4*>(o_row);
-            const float4 y = *reinterpret_cast<const float4*>(o_row + D / 2);
-            l_all += weight * ml[i].y;
-            o[0] += weight * x.x, o[1] += weight * x.y, o[2] += weight * x.z, o[3] += weight * x.w;
-            o[4] += weight * y.x, o[5] += weight * y.y, o[6] += weight * y.z, o[7] += weight * y.w;
-        }
-        const float inv_l = l_all == 0 ? 0.0f : 1.0f / l_all;  // a row that sees no key is 0, not 0 / 0
-        half* out_part = out + b * out_batch + h * out_head + row * out_row + d;
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            *reinterpret_cast<uint2*>(out_part + i * D / 2) =
-                make_uint2(ptx::pack_half2(o[4 * i] * inv_l, o[4 * i + 1] * inv_l),
-                           ptx::pack_half2(o[4 * i + 2] * inv_l, o[4 * i + 3] * inv_l));
-        if (lse && d == 0)
-            lse[((long long)b * H + h) * S_q + row] =
-                l_all == 0 ? -INFINITY : (m_all + __log2f(l_all)) * LN2;
+        for (int i = 0; i < D / 2 / PARTS; i += 4)
+            if (row < S_q)
+                *reinterpret_cast<uint32_t*>(out + row * out_row + 2 * i) =
+                    ptx::pack_half2(o_rmem[i + 2 * r], o_rmem[i + 2 * r + 1]);
     }
 }

@@ -43,13 +43,14 @@ __device__ __forceinline__ void issue_qk(Scores& s_rmem, const half* q_smem, con
     ptx::wgmma_commit();
 }
 
-// O += P V, in flight until the next wgmma_wait.
+// O += P V for the keys FIRST to END of the tile, in flight until the next wgmma_wait.
+template <int FIRST = 0, int END = BLOCK_N>
 __device__ __forceinline__ void issue_pv(Output& o_rmem, const Weights& p_rmem, const half* v_smem) {
     const uint64_t v_tile = ptx::wgmma_tile(v_smem, BLOCK_N * 128);
-    ptx::wgmma_pin(o_rmem);
+    if (FIRST == 0) ptx::wgmma_pin(o_rmem);
     ptx::wgmma_fence();  // P is written and O rescaled before wgmma reads them
 #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; k++) ptx::wgmma_rs<D, 1>(o_rmem, p_rmem[k], v_tile + 128 * k, 1);
+    for (int k = FIRST / 16; k < END / 16; k++) ptx::wgmma_rs<D, 1>(o_rmem, p_rmem[k], v_tile + 128 * k, 1);
     ptx::wgmma_commit();
 }
 
@@ -114,15 +115,15 @@ __device__ __forceinline__ float ex2_polynomial(float x) {
     return __int_as_float(__float_as_int(p) + (__float_as_int(shifted) << 23));
 }
 
-// S becomes 2^(scale S - m), and l grows by the lane's part of the row sums. With LAZY: false, and l as it
-// was, if some sum of the warp shows that m lies too far behind. Of each 16 columns of a lane POLY are made by
-// polynomial: only without a mask, for 2^-64 would stand for 0.
-template <bool LAZY = false, int POLY = 0>
+// S becomes 2^(scale S - m) at the keys FIRST to END, and l grows by the lane's part of their row sums. With
+// LAZY: false, and l as it was, if some sum of the warp shows that m lies too far behind. Of each 16 columns
+// of a lane POLY are made by polynomial: only without a mask, for 2^-64 would stand for 0.
+template <bool LAZY = false, int POLY = 0, int FIRST = 0, int END = BLOCK_N>
 __device__ __forceinline__ bool exponentiate(Scores& s_rmem, const RowState& m, RowState& l,
                                              float scale_log2) {
     RowState sum = {0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i++) {
+    for (int i = FIRST / 2; i < END / 2; i++) {
         const int r = i / 2 % 2, column = i / 4 * 2 + i % 2;
         // One FFMA: scale * s - m is rounded once, so that powers of the same m cancel exactly in O / l.
         const float x = s_rmem[i] * scale_log2 - m[r];
@@ -135,16 +136,18 @@ __device__ __forceinline__ bool exponentiate(Scores& s_rmem, const RowState& m, 
 }
 
 // P as the left operand of P V.
+template <int FIRST = 0, int END = BLOCK_N>
 __device__ __forceinline__ void pack(Weights& p_rmem, const Scores& s_rmem) {
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i += 2) p_rmem[i / 8][i / 2 % 4] = ptx::pack_half2(s_rmem[i], s_rmem[i + 1]);
+    for (int i = FIRST / 2; i < END / 2; i += 2)
+        p_rmem[i / 8][i / 2 % 4] = ptx::pack_half2(s_rmem[i], s_rmem[i + 1]);
 }
 
-template <bool LAZY = false, int POLY = 0>
+template <bool LAZY = false, int POLY = 0, int FIRST = 0, int END = BLOCK_N>
 __device__ __forceinline__ bool exponentiate(Weights& p_rmem, Scores& s_rmem, const RowState& m, RowState& l,
                                              float scale_log2) {
-    const bool close = exponentiate<LAZY, POLY>(s_rmem, m, l, scale_log2);
-    pack(p_rmem, s_rmem);
+    const bool close = exponentiate<LAZY, POLY, FIRST, END>(s_rmem, m, l, scale_log2);
+    pack<FIRST, END>(p_rmem, s_rmem);
     return close;
 }
 

@@ -14,12 +14,18 @@ ROWS = 64
 
 
 class Split(NamedTuple):
-    """How the keys of 64 rows are divided: blocks of a cluster, warpgroups a block, keys a tile, slots."""
+    """How the keys of 64 rows are divided: blocks of a cluster, warpgroups a block, keys a tile, slots.
+
+    halves: the second half of a tile's exponentials runs under P V of the first. polynomials: of 16
+    exponentials so many leave the special-function unit.
+    """
 
     cluster: int
     warpgroups: int
     keys: int
     stages: int
+    halves: bool = True
+    polynomials: int = 0
 
 
 SPLITS = {
@@ -54,11 +60,11 @@ def choose(problem, sm_count):
 
 
 def shared_bytes(head_dim, split):
-    """Q, the rings, the parts with m and l of each row, the mbarriers."""
-    parts, share = split.cluster * split.warpgroups, ROWS // split.cluster
-    tiles = 2 * split.warpgroups * split.stages
-    merged = parts * share * 4 * (head_dim + 8 + 2)
-    return 2 * head_dim * (ROWS + tiles * split.keys) + merged + 8 * (2 + tiles)
+    """Q, the rings, the messages of the merge, the mbarriers."""
+    rounds, tiles = (split.cluster * split.warpgroups).bit_length() - 1, 2 * split.warpgroups * split.stages
+    message = sum(512 * ((head_dim // 16 >> i) + 1) for i in range(rounds))
+    mbarriers = 1 + tiles + 4 * split.warpgroups * rounds
+    return 2 * head_dim * (ROWS + tiles * split.keys) + 4 * split.warpgroups * message + 8 * mbarriers
 
 
 def launch(problem, out, executor, lse=None, variant=None):
@@ -76,6 +82,8 @@ def launch_split(problem, out, executor, lse, split):
         WARPGROUPS=split.warpgroups,
         BLOCK_N=split.keys,
         STAGES=split.stages,
+        HALVES=split.halves,
+        POLYNOMIALS=split.polynomials,
     )
     executor.launch(
         kernel,

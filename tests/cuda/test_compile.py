@@ -16,8 +16,8 @@ SPILLS = {
     **{f"12 {variant}, D = 128, sm_90": WIDE for variant in ("large", "in_order", "mma_sync")},
     **{f"13 persistent, D = 128, sm_{arch}": PERSISTENT for arch in (80, 89, 90)},
 }
-# What the assembler says where it undoes a kernel's design: setmaxnreg ignored, wgmma serialised.
-FATAL = ("C7508", "C7512")
+# What the assembler says where it undoes a kernel's design: setmaxnreg ignored, wgmma serialised (twice).
+FATAL = ("C7508", "C7509", "C7512")
 
 DOUBLE = """// A kernel to compile.
 extern "C" __global__ void double_all(float* x, int n) {
