@@ -15,6 +15,7 @@ from .stage11_warp_specialized import STAGE as STAGE_11
 from .stage12_mma_sync import STAGE as STAGE_12
 from .stage13_split_kv import STAGE as STAGE_13
 from .stage14_tma_wgmma import STAGE as STAGE_14
+from .stage15_ping_pong import STAGE as STAGE_15
 from .stage16_cluster_split import STAGE as STAGE_16
 
 __all__ = ["LADDER", "Stage"]
@@ -22,5 +23,5 @@ __all__ = ["LADDER", "Stage"]
 LADDER: tuple[Stage, ...] = (
     *(STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05, STAGE_06),
     *(STAGE_07, STAGE_08, STAGE_09, STAGE_10, STAGE_11, STAGE_12, STAGE_13),
-    *(STAGE_14, STAGE_16),
+    *(STAGE_14, STAGE_15, STAGE_16),
 )

@@ -34,17 +34,12 @@ class Tile(NamedTuple):
 
 
 TILES = {64: Tile(3, 128, 3, polynomials=3), 128: Tile(2, 128, 2)}  # by head dimension
-VARIANTS = {
-    "in_turn": {"overlap": False, "turns": False},
-    "no_turns": {"turns": False},
-    "no_overlap": {"overlap": False},
-    "exact_max": {"lazy": False, "polynomials": 0},
-    "no_polynomial": {"polynomials": 0},
-    "all_blocks": {"persistent": False},
-}
+PLAIN = {"overlap": False, "turns": False, "lazy": False, "polynomials": 0, "persistent": False}
+VARIANTS = {"in_sequence": PLAIN, "exact_max": {"lazy": False, "polynomials": 0}}
 
 
 def run(problem, out, executor, lse, tile, longest_first):
+    """Launch any configuration, measured ones and those that a sweep tries."""
     p, rows = problem, ROWS * tile.consumers
     registers, producer_registers = REGISTERS[tile.consumers]
     kernel = source(
@@ -83,7 +78,7 @@ def launch(problem, out, executor, lse=None, variant=None):
     tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant, {}))
     blocks = p.batch * p.heads * -(-p.seq_q // (ROWS * tile.consumers))
     # An order matters to blocks that wait for a place.
-    longest_first = p.causal and blocks > executor.sm_count and variant != "in_order"
+    longest_first = p.causal and blocks > executor.sm_count
     run(p, out, executor, lse, tile, longest_first)
 
 
@@ -98,13 +93,8 @@ STAGE = Stage(
     grouped_queries=True,
     returns_lse=True,
     variants={
-        "in_turn": "a warpgroup's products, then its softmax; nobody waits for another's",
-        "no_turns": "softmax under the warpgroup's own P V, but no turns at the tensor cores",
-        "no_overlap": "turns at the tensor cores, but every softmax after the warpgroup's own P V",
-        "exact_max": "the maximum of every tile, and all exponentials on the special-function unit",
-        "no_polynomial": "all exponentials on the special-function unit",
-        "all_blocks": "a block for every piece of work, not only as many as the GPU holds",
-        "in_order": "causal blocks in the order of their rows, not longest first",
+        "in_sequence": "a warpgroup's products and then its softmax, nothing of what the others add",
+        "exact_max": "both overlaps and all exponentials on their own unit, with every tile's maximum",
         "ping_pong": "both overlaps, the lazy maximum, a part of the exponentials by polynomial",
     },
 )
