@@ -1,6 +1,7 @@
 """Stage 14: TMA moves tiles, a warpgroup multiplies them. The kernel: `stage14_tma_wgmma.cu`."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,12 +11,25 @@ from .cuda_arguments import tile_map
 from .stage import Stage
 
 ROWS, STORED_ROWS = 64, 16  # of a block, and of what one warp stores
-TILES = {64: (128, 2, 3), 128: (64, 2, 2)}  # by head dimension: keys a K/V tile, slots, blocks an SM
+
+
+class Tile(NamedTuple):
+    """Keys a K/V tile, slots of the ring, blocks an SM."""
+
+    keys: int
+    stages: int
+    blocks_an_sm: int
+
+
+TILES = {64: Tile(128, 2, 3), 128: Tile(64, 2, 2)}  # by head dimension
 
 
 def launch(problem, out, executor, lse=None, variant=None):
-    p = problem
-    keys, stages, blocks_an_sm = TILES[p.head_dim]
+    launch_tile(problem, out, executor, lse, TILES[problem.head_dim])
+
+
+def launch_tile(problem, out, executor, lse, tile):
+    p, (keys, stages, blocks_an_sm) = problem, tile
     kernel = source(
         "stage14_tma_wgmma", HEAD_DIM=p.head_dim, BLOCK_N=keys, STAGES=stages, BLOCKS_PER_SM=blocks_an_sm
     )
