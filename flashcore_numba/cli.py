@@ -311,7 +311,7 @@ def _stages(args) -> int:
         table.add_column(name, no_wrap=name != "idea")
     for stage in LADDER:
         able = ["yes" if x else "-" for x in (stage.causal, stage.grouped_queries, stage.returns_lse)]
-        needs = f"sm_{stage.compute_capability[0]}{stage.compute_capability[1]}"
+        needs = "sm_{}{}".format(*stage.compute_capability) + ("a" if stage.no_other_gpu else "")
         dims = ", ".join(map(str, stage.head_dims))
         cells = (stage.label, stage.idea, stage.language, dims, *able, needs)
         table.add_row(*cells[: len(columns)])

@@ -51,10 +51,10 @@ def registers(
     """One dictionary a kernel that the run launches for `problems`; bytes are a thread's (spill, stack) or a
     block's (shared).
 
-    Compiles for the given GPU without needing one. None for a stage that needs a newer one, and where the
+    Compiles for the given GPU without needing one. None for a stage that needs another one, and where the
     CUDA compiler's libraries are not installed.
     """
-    if compute_capability < run.stage.compute_capability or why_not(run.stage):
+    if not run.stage.runs_on(compute_capability) or why_not(run.stage):
         return None
     from flashcore_numba.executor import Compiler
 

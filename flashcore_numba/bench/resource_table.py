@@ -27,7 +27,7 @@ def items(stages: Sequence[Stage]) -> Iterator[Item]:
     for run in runs([stage for stage in stages if stage.language == "CUDA C"]):
         for head_dim in run.stage.head_dims:
             for capability in CAPABILITIES:
-                if capability >= run.stage.compute_capability:
+                if run.stage.runs_on(capability):
                     yield run.stage.number, run.variant, head_dim, capability
 
 

@@ -25,6 +25,7 @@ class Stage:
     launch: Callable
     language: str = "Numba"
     compute_capability: tuple[int, int] = (7, 0)
+    no_other_gpu: bool = False  # code for sm_90a runs on GPUs of that compute capability, and on no newer one
     head_dims: tuple[int, ...] = (64, 128)
     causal: bool = True
     grouped_queries: bool = False
@@ -36,6 +37,12 @@ class Stage:
     def label(self) -> str:
         """`05 online_softmax`: how tables and messages name the stage."""
         return f"{self.number:02d} {self.name}"
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU of this compute capability runs the stage."""
+        return capability >= self.compute_capability and (
+            capability == self.compute_capability or not self.no_other_gpu
+        )
 
     @property
     def default_variant(self) -> str | None:

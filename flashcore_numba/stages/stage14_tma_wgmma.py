@@ -53,6 +53,7 @@ STAGE = Stage(
     launch=launch,
     language="CUDA C",
     compute_capability=(9, 0),
+    no_other_gpu=True,
     grouped_queries=True,
     returns_lse=True,
 )
