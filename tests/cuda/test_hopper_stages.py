@@ -1,0 +1,138 @@
+"""What stages 14 and 16 say of themselves: tensor maps, shared memory, barriers, every split of the keys."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from cuda_reference import TensorMap
+from flashcore_numba import oracle
+from flashcore_numba.executor import Simulator
+from flashcore_numba.problem import Problem
+from flashcore_numba.stages import LADDER, stage14_tma_wgmma, stage16_cluster_split
+from flashcore_numba.stages.cuda_arguments import tile_map
+from flashcore_numba.stages.stage16_cluster_split import SPLITS, Split, choose, launch_split, shared_bytes
+
+HOPPER = [stage for stage in LADDER if stage.no_other_gpu]
+ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+def problem(rng, heads, seq_q, seq_k, head_dim=64, kv_heads=None, **options):
+    rows = ((heads, seq_q), (kv_heads or heads, seq_k), (kv_heads or heads, seq_k))
+    return Problem(*(normal(rng, 1, h, s, head_dim) for h, s in rows), **options)
+
+
+def launched(launch, problem, *args, order="lockstep", **options):
+    """The launch, once output and log-sum-exp have been compared with float64."""
+    p = problem
+    out, lse = np.full(p.q.shape, np.nan, np.float16), np.full(p.q.shape[:3], np.nan, np.float32)
+    executor = Simulator(order=order)
+    launch(p, out, executor, lse, *args, **options)
+    executor.check()
+    expected, expected_lse = oracle.attention(p.q, p.k, p.v, p.causal, scale=p.scale)
+    np.testing.assert_allclose(out, expected, atol=2e-3)
+    np.testing.assert_allclose(lse, expected_lse, rtol=1e-5, atol=1e-5)
+    return executor.launches[0]
+
+
+@pytest.mark.parametrize("order", ["lockstep", "reverse", "random:3"])
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split(2, 2, 128, 1, halves=False),
+        Split(2, 2, 128, 1, polynomials=4),
+        Split(2, 4, 32, 2, halves=False),
+        Split(4, 1, 64, 1),
+        Split(1, 4, 64, 1, halves=False, polynomials=3),
+    ],
+    ids=lambda split: "-".join(map(str, split)),
+)
+def test_the_keys_are_divided_in_any_way(split, order, rng):
+    causal = bool(rng.integers(0, 2))
+    launched(launch_split, problem(rng, 1, 70, 530, causal=causal), split, order=order)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("stage", HOPPER, ids=lambda stage: stage.label)
+def test_few_heads_of_any_strides(stage, head_dim, rng):
+    """[B, S, H, D] in memory, one K/V head that all heads share by a stride of 0, more rows than keys."""
+    q = normal(rng, 1, 90, 3, head_dim).transpose(0, 2, 1, 3)
+    k, v = (np.broadcast_to(normal(rng, 1, 1, 80, head_dim), (1, 3, 80, head_dim)) for _ in "kv")
+    launched(stage.launch, Problem(q, k, v, causal=True))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_every_split_fits_shared_memory(head_dim):
+    assert max(shared_bytes(head_dim, split) for split in SPLITS[head_dim].values()) <= ROOM
+
+
+@pytest.mark.parametrize("name", stage16_cluster_split.STAGE.variants)
+def test_every_variant_is_a_split_or_the_choice(name):
+    assert (name in SPLITS[64] and name in SPLITS[128]) != (name == stage16_cluster_split.STAGE.name)
+
+
+@pytest.mark.parametrize("seq_k", [1, 64, 200, 512, 1024, 5000])
+@pytest.mark.parametrize("heads", [1, 8, 64])
+def test_a_choice_is_a_split(heads, seq_k, rng):
+    zeros = np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (1, heads, 5000, 64), (0, 0, 0, 2))
+    p = Problem(zeros[:, :, :512], zeros[:, :, :seq_k], zeros[:, :, :seq_k])
+    split = SPLITS[64][choose(p, 132)]
+    assert split.cluster == 1 or split.cluster * 8 * heads <= 132, "clusters are for rows that leave room"
+
+
+def test_the_mission_shape_waits_for_no_slot(rng):
+    """At 512 keys each warpgroup has one tile; with more than four of 128, slots are filled again."""
+
+    def lines(seq_k):
+        found = launched(stage16_cluster_split.launch, problem(rng, 1, 64, seq_k), "two_blocks")
+        return [row.text.strip() for row in found.lines() if row.requests]
+
+    assert not [line for line in lines(512) if "bar_sync" in line]
+    assert [line for line in lines(640) if "bar_sync" in line]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("launch", [stage14_tma_wgmma.launch, stage16_cluster_split.launch])
+def test_no_access_meets_a_bank_twice(launch, head_dim, rng):
+    found = launched(launch, problem(rng, 1, 64, 300, head_dim))
+    assert not [(row.text, row.conflicts) for row in found.lines() if row.conflicts]
+
+
+def test_code_for_hopper_runs_on_no_other_gpu():
+    assert {stage.number for stage in HOPPER} >= {14, 16}
+    for stage in HOPPER:
+        assert [stage.runs_on(gpu) for gpu in ((8, 9), (9, 0), (10, 0), (12, 0))] == [
+            False,
+            True,
+            False,
+            False,
+        ]
+    newer = dataclasses.replace(HOPPER[0], no_other_gpu=False)
+    assert newer.runs_on((10, 0))
+
+
+def test_axes_of_length_one_may_have_any_stride():
+    odd = np.lib.stride_tricks.as_strided(np.zeros(1 << 12, np.float16), (1, 1, 32, 64), (6, 10, 128, 2))
+    assert tile_map(odd, 16).for_cpu(0)[24:104] == tile_map(odd.copy(), 16).for_cpu(0)[24:104]
+
+
+@pytest.mark.parametrize(
+    ("strides", "box", "swizzle", "message"),
+    [
+        ((4096, 136, 2), (1, 8, 64), 128, "multiples of 16"),
+        ((4096, -128, 2), (1, 8, 64), 128, "multiples of 16"),
+        ((4096, 128, 4), (1, 8, 64), 128, "must be contiguous"),
+        ((4096, 128, 2), (8, 64), 128, "a box of as many"),
+        ((4096, 128, 2), (1, 257, 64), 128, "is 1 to 256"),
+        ((4096, 128, 2), (1, 8, 128), 128, "at most the swizzle"),
+        ((4096, 128, 2), (1, 8, 64), 48, "swizzle is"),
+    ],
+)
+def test_what_the_copy_engine_cannot_do_is_refused(strides, box, swizzle, message):
+    array = np.lib.stride_tricks.as_strided(np.zeros(1 << 14, np.float16)[1 << 13 :], (2, 32, 64), strides)
+    with pytest.raises(ValueError, match=message):
+        TensorMap(array, box, swizzle)
