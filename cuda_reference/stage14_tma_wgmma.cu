@@ -35,9 +35,9 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     auto load_keys = [&](int tile) {  // by one thread
         const int slot = tile % STAGES;
-        ptx::mbarrier_arrive_expect(k_full + slot, TILE * 2);
+        ptx::mbarrier_arrive_expect(k_full + slot, TILE * 2);  // a phase ends with its bytes, not before
         load_tile<BLOCK_N>(k_smem + slot * TILE, &k_map, k_full + slot, tile * BLOCK_N, h / group, b);
-        ptx::mbarrier_arrive_expect(v_full + slot, TILE * 2);
+        ptx::mbarrier_arrive_expect(v_full + slot, TILE * 2);  // the same
         load_tile<BLOCK_N>(v_smem + slot * TILE, &v_map, v_full + slot, tile * BLOCK_N, h / group, b);
     };
     if (threadIdx.x == 0) {

@@ -52,7 +52,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     uint64_t *k_full = ring_full + warpgroup * 2 * STAGES, *v_full = k_full + STAGES;
     auto load = [&](half* ring, const ptx::TensorMap& map, uint64_t* full, int turn) {
         const int slot = turn % STAGES, key = (first_tile + turn * PARTS) * BLOCK_N;
-        ptx::mbarrier_arrive_expect(full + slot, TILE * 2);
+        ptx::mbarrier_arrive_expect(full + slot, TILE * 2);  // a phase ends with its bytes, not before
         load_tile<BLOCK_N>(ring + slot * TILE, &map, full + slot, key, h / group, b);
     };
     if (threadIdx.x % 128 == 0) {
@@ -61,7 +61,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         if (warpgroup == 0) ptx::mbarrier_init(q_full, 1);
         ptx::fence_mbarrier_init();  // TMA and the other blocks see the mbarriers initialised
         if (warpgroup == 0) {
-            ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);
+            ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // the same
             load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
         }
         for (int turn = 0; turn < min(STAGES, turns); turn++) {
@@ -143,9 +143,9 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         __syncwarp();  // the other lanes' parts are stored before one lane says that the warp's are
         if (lane == 0) {
             if (across)
-                ptx::mbarrier_arrive_remote(there, partner_rank);
+                ptx::mbarrier_arrive_remote(there, partner_rank);  // the message is whole
             else
-                ptx::mbarrier_arrive(there);
+                ptx::mbarrier_arrive(there);  // the same
         }
         if (across)
             ptx::mbarrier_wait_cluster(here, 0);  // the partner's part has been stored
