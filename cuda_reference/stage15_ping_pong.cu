@@ -143,6 +143,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     auto end_turn = [&] {  // the next one may issue
         if (PING_PONG) ptx::bar_arrive(consumer + 1 == CONSUMERS ? 1 : 2 + consumer, 256);
     };
+    auto fetched = [&](uint64_t* full, const Ring& at) {
+        ptx::mbarrier_wait(full + at.slot, at.parity);  // the tile is there
+    };
     auto release = [&](uint64_t* empty) {  // this warp has read it
         if (lane == 0) ptx::mbarrier_arrive(empty);
     };
@@ -173,15 +176,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         for (; tile >= own_tiles; tile--) {  // only the warpgroups of later rows see keys of this tile
             begin_turn();
             end_turn();
-            ptx::mbarrier_wait(k_full + k_ring.slot, k_ring.parity);  // it is this K that is released,
+            fetched(k_full, k_ring);  // or the slot would be released twice
             release(k_empty + k_ring.slot);
             k_ring.next();
-            ptx::mbarrier_wait(v_full + v_ring.slot, v_ring.parity);  // and this V, not those before
+            fetched(v_full, v_ring);
             release(v_empty + v_ring.slot);
             v_ring.next();
         }
-        ptx::mbarrier_wait(q_full, n % 2);                        // Q has arrived
-        ptx::mbarrier_wait(k_full + k_ring.slot, k_ring.parity);  // K has arrived
+        ptx::mbarrier_wait(q_full, n % 2);  // Q is there
+        fetched(k_full, k_ring);
         begin_turn();
         issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);
         end_turn();
@@ -194,11 +197,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         while (tile-- > 0) {
             k_ring.next();
             const half* k_tile = k_smem + k_ring.slot * KV_TILE;
-            ptx::mbarrier_wait(k_full + k_ring.slot, k_ring.parity);  // K has arrived
+            fetched(k_full, k_ring);
             ptx::wgmma_pin(o_rmem);  // O is rescaled before anything is in flight
             begin_turn();
             issue_qk(s_rmem, q_smem, k_tile);
-            ptx::mbarrier_wait(v_full + v_ring.slot, v_ring.parity);  // V of the tile before has arrived
+            fetched(v_full, v_ring);  // of the tile before
             issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
             end_turn();
             ptx::wgmma_wait<OVERLAP>();  // S is whole
@@ -225,7 +228,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         }
         release(q_empty);
         k_ring.next();
-        ptx::mbarrier_wait(v_full + v_ring.slot, v_ring.parity);  // V of the last tile has arrived
+        fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
         ptx::wgmma_wait<0>();  // O is whole, V has been read
         ptx::wgmma_pin(o_rmem);
@@ -234,6 +237,5 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         float* lse_row = lse ? lse + ((int64_t)b * H + h) * S_q + warp_row : nullptr;
         normalise(o_rmem, m, l, lse_row, S_q - warp_row, lane);
         store_rows(o_smem, &out_map, o_rmem, warp, lane, warp_row, h, b);
-        __syncwarp();  // TMA has read o_smem, which lane 0 waited for: other lanes may write there again
     }
 }

@@ -83,7 +83,7 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
     if stage.language == "CUDA C":  # so many keys that a stage may divide them among blocks
         found.append(case("20 rows, 1100 keys", 1, 1, 20, 1100, d))
         found.append(case("causal 20 rows, 1100 keys", 1, 1, 20, 1100, d, causal=True))
-        found.append(Case("extreme: scores rise over 300 keys", lambda rng: _rising(rng, d), EXTREME))
+        found.append(Case("extreme: scores rise and fall", lambda rng: _rising(rng, d), EXTREME))
     if stage.grouped_queries:
         found.append(case("grouped queries, 4 heads on 2", 2, 4, 33, 40, d, kv_heads=2))
         found.append(case("causal grouped queries, 3 heads on 1", 1, 3, 40, 33, d, kv_heads=1, causal=True))
@@ -91,10 +91,11 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
 
 
 def _rising(rng, d):
-    """Scores that rise by about 50 over several K/V tiles of any stage."""
-    x, direction = normal(rng, 1, 1, 20, 300, d), rng.standard_normal(d)
+    """Scores that rise by about 50 over several K/V tiles of any stage, from either end."""
+    keys = 700
+    x, direction = normal(rng, 1, 1, 20, keys, d), rng.standard_normal(d)
     direction *= 20 / np.linalg.norm(direction)
-    k = 0.1 * x.k + np.outer(np.linspace(0, 1, 300), direction)
+    k = 0.1 * x.k + np.outer(1 - np.abs(np.linspace(-1, 1, keys)), direction)
     return x.but(q=_half(0.1 * x.q + direction), k=_half(k))
 
 

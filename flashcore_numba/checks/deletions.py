@@ -20,8 +20,14 @@ ORDERING = re.compile(
 # Calls that match the pattern and do something else.
 OTHER = re.compile(r"matrix_sync|mma_sync|^mbarrier_init$|shfl|ballot|any_sync|all_sync|match_")
 EXPECTED = ("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard")
+EXPECTED += ("simulator",)  # an mbarrier that more arrive at than it counts is a bad instruction
 # Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
-HARMLESS: dict[tuple[str, str], str] = {}
+HARMLESS: dict[tuple[str, str], str] = {
+    (
+        "stage15_ping_pong.cu",
+        "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
+    ): "It orders products in time, for speed: no memory depends on it.",
+}
 
 
 def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
@@ -50,7 +56,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
 
 def _files(number: int) -> list[Path]:
     kernels = sorted(cuda_reference.FOLDER.glob(f"stage{number:02d}_*.cu"))
-    earlier = [path for path in cuda_reference.FOLDER.glob("stage*.cu") if path.name < kernels[0].name]
+    earlier = [path for path in cuda_reference.FOLDER.glob("stage*.cu") if path.name < f"stage{number:02d}"]
     new = _included(kernels) - _included(earlier) - {"ptx.cuh"}
     return [*kernels, *(cuda_reference.INCLUDE / name for name in sorted(new))]
 

@@ -34,8 +34,7 @@ class Tile(NamedTuple):
 
 
 TILES = {64: Tile(3, 128, 3, polynomials=3), 128: Tile(2, 128, 2)}  # by head dimension
-PLAIN = {"overlap": False, "turns": False, "lazy": False, "polynomials": 0, "persistent": False}
-VARIANTS = {"in_sequence": PLAIN, "exact_max": {"lazy": False, "polynomials": 0}}
+VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
 
 
 def run(problem, out, executor, lse, tile, longest_first):
@@ -90,11 +89,11 @@ STAGE = Stage(
     launch=launch,
     language="CUDA C",
     compute_capability=(9, 0),
+    no_other_gpu=True,
     grouped_queries=True,
     returns_lse=True,
     variants={
         "in_sequence": "a warpgroup's products and then its softmax, nothing of what the others add",
-        "exact_max": "both overlaps and all exponentials on their own unit, with every tile's maximum",
         "ping_pong": "both overlaps, the lazy maximum, a part of the exponentials by polynomial",
     },
 )
