@@ -28,18 +28,16 @@ class Split(NamedTuple):
     polynomials: int = 0
 
 
-SPLITS = {
+SPLITS = {  # by head dimension
     64: {
         "four_blocks": Split(4, 2, 64, 2),
-        "two_blocks": Split(2, 2, 128, 1),
-        "two_blocks_deep": Split(2, 2, 128, 2),
+        "two_blocks": Split(2, 2, 128, 2),
         "one_block": Split(1, 2, 128, 2),
         "one_warpgroup": Split(1, 1, 64, 2),
     },
     128: {
         "four_blocks": Split(4, 2, 64, 2),
         "two_blocks": Split(2, 2, 64, 2),
-        "two_blocks_deep": Split(2, 2, 64, 2),
         "one_block": Split(1, 2, 64, 2),
         "one_warpgroup": Split(1, 1, 64, 2),
     },
@@ -56,7 +54,7 @@ def choose(problem, sm_count):
         return "one_block"
     if row_tiles * 4 <= sm_count and p.seq_k > 1024:
         return "four_blocks"
-    return "two_blocks" if p.seq_k <= 512 else "two_blocks_deep"
+    return "two_blocks"
 
 
 def shared_bytes(head_dim, split):
@@ -109,11 +107,8 @@ STAGE = Stage(
     grouped_queries=True,
     returns_lse=True,
     variants={
-        "four_blocks": "clusters of four blocks: for few rows and many keys",
-        "two_blocks": "clusters of two blocks, one slot a warpgroup where D = 64",
-        "two_blocks_deep": "clusters of two blocks, two slots a warpgroup",
         "one_block": "the keys divided among two warpgroups of one block",
-        "one_warpgroup": "no division: for 64 keys and fewer",
-        "cluster_split": "one of these, by the number of rows and keys",
+        "two_blocks": "the keys divided among the warpgroups of two blocks",
+        "cluster_split": "one, two or four blocks of one or two warpgroups, by the numbers of rows and keys",
     },
 )
