@@ -10,8 +10,8 @@
 // the partner sends: M = max(m, m'), O = 2^(m - M) O + 2^(m' - M) O', l alike. Rounds between warpgroups of
 // a block come first, so little crosses to other blocks; in the end a warp has D / PARTS columns of 16 rows.
 // Messages are float4s in the order of the registers, which partners share: no bank meets two addresses.
-// Each has its place and mbarrier: nothing is reused, nobody waits to send. A block is written to when it has
-// started (cluster barrier: arrive at the start, wait before the merge), and ends when all messages came.
+// Each has its place and an mbarrier that counts its bytes: nothing is reused, nobody waits to send. A block
+// is written to when it has started (cluster barrier), and ends when all messages to it have come.
 #include "warpgroup_rows.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS, PARTS = CLUSTER * WARPGROUPS, TILE = BLOCK_N * D;
@@ -21,6 +21,65 @@ static_assert(PARTS == 1 << ROUNDS && D / 2 / PARTS >= 4, "parts are halved down
 
 // Where a warp's message of a round begins, in float4: D / 16 a lane and its m and l, then half as many, ...
 __device__ constexpr int message(int round) { return 32 * (D / 8 - (D / 8 >> round) + round); }
+__device__ constexpr uint32_t message_bytes(int round) { return 16 * (message(round + 1) - message(round)); }
+
+// Rounds ROUND and later of a warp: returns the first of the columns that it has in the end.
+template <int ROUND>
+__device__ __forceinline__ int merge(Output& o_rmem, RowState& m, RowState& l, float4* box_smem,
+                                     uint64_t* merge_full, int warpgroup, int warp, int rank, int lane) {
+    if constexpr (ROUND == ROUNDS) {
+        return 0;
+    } else {
+        constexpr int BIT = 1 << ROUND, COUNT = D / 4 >> ROUND;  // COUNT: accumulators to keep, and to send
+        constexpr bool ACROSS = BIT >= WARPGROUPS;
+        const bool upper = (ACROSS ? rank * WARPGROUPS : warpgroup) & BIT;
+        const int partner = ACROSS ? warpgroup : warpgroup ^ BIT, partner_rank = rank ^ BIT / WARPGROUPS;
+        const float4* inbox = box_smem + (warpgroup * 4 + warp) * message(ROUNDS) + message(ROUND) + lane;
+        float4* outbox = box_smem + (partner * 4 + warp) * message(ROUNDS) + message(ROUND) + lane;
+        uint64_t* here = merge_full + (warpgroup * 4 + warp) * ROUNDS + ROUND;
+        uint64_t* there = merge_full + (partner * 4 + warp) * ROUNDS + ROUND;
+#pragma unroll
+        for (int i = 0; i <= COUNT; i += 4) {
+            float x[4] = {m[0], m[1], l[0], l[1]};
+#pragma unroll
+            for (int j = 0; j < 4 && i < COUNT; j++) {
+                const float lower_half = o_rmem[i + j], upper_half = o_rmem[i + j + COUNT];
+                o_rmem[i + j] = upper ? upper_half : lower_half;
+                x[j] = upper ? lower_half : upper_half;
+            }
+            if (ACROSS)
+                ptx::store_async(outbox + 8 * i, x, there, partner_rank);
+            else
+                outbox[8 * i] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+        if (!ACROSS) {
+            __syncwarp();  // the other lanes' parts are stored before one lane says that the message is whole
+            if (lane == 0) ptx::mbarrier_arrive(there);  // it is
+            ptx::mbarrier_wait(here, 0);                 // the partner's message is whole
+        } else {
+            ptx::mbarrier_wait_cluster(here, 0);  // all bytes of the partner's message have come
+        }
+        const float4 ml = inbox[8 * COUNT];
+        const float m_other[2] = {ml.x, ml.y}, l_other[2] = {ml.z, ml.w};
+        float weight[2], weight_other[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float m_new = fmaxf(m[r], m_other[r]);
+            weight[r] = ptx::ex2(m[r] - m_new), weight_other[r] = ptx::ex2(m_other[r] - m_new);
+            m[r] = m_new, l[r] = weight[r] * l[r] + weight_other[r] * l_other[r];
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4) {
+            const float4 x = inbox[8 * i];
+            o_rmem[i] = weight[0] * o_rmem[i] + weight_other[0] * x.x;
+            o_rmem[i + 1] = weight[0] * o_rmem[i + 1] + weight_other[0] * x.y;
+            o_rmem[i + 2] = weight[1] * o_rmem[i + 2] + weight_other[1] * x.z;
+            o_rmem[i + 3] = weight[1] * o_rmem[i + 3] + weight_other[1] * x.w;
+        }
+        return (upper ? 2 * COUNT : 0) +
+               merge<ROUND + 1>(o_rmem, m, l, box_smem, merge_full, warpgroup, warp, rank, lane);
+    }
+}
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], boxes of [64, 64]
@@ -42,7 +101,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     const int h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x / CLUSTER * ROWS;
     auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
     const int tiles = (keys_seen(min(first_row + ROWS, S_q) - 1) + BLOCK_N - 1) / BLOCK_N;
-    const int part = rank * WARPGROUPS + warpgroup, first_tile = warpgroup * CLUSTER + rank;
+    const int first_tile = warpgroup * CLUSTER + rank;
     const int turns = (tiles - first_tile + PARTS - 1) / PARTS;
     const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
     scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
@@ -57,7 +116,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     };
     if (threadIdx.x % 128 == 0) {
         for (int i = 0; i < 2 * STAGES; i++) ptx::mbarrier_init(k_full + i, 1);
-        for (int i = 0; i < 4 * ROUNDS; i++) ptx::mbarrier_init(merge_full + warpgroup * 4 * ROUNDS + i, 1);
+        uint64_t* of_warps = merge_full + warpgroup * 4 * ROUNDS;  // [4, ROUNDS]
+        for (int i = 0; i < 4 * ROUNDS; i++) ptx::mbarrier_init(of_warps + i, 1);
         if (warpgroup == 0) ptx::mbarrier_init(q_full, 1);
         ptx::fence_mbarrier_init();  // TMA and the other blocks see the mbarriers initialised
         if (warpgroup == 0) {
@@ -68,6 +128,9 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             load(k_smem, k_map, k_full, turn);
             load(v_smem, v_map, v_full, turn);
         }
+        for (int i = 0; i < 4 * ROUNDS; i++)
+            if (1 << i % ROUNDS >= WARPGROUPS)
+                ptx::mbarrier_arrive_expect(of_warps + i, message_bytes(i % ROUNDS));  // the same
     }
     __syncthreads();  // the other threads see the mbarriers too
     if (CLUSTER > 1) ptx::cluster_arrive();
@@ -116,62 +179,10 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         }
     }
 
-    // The merge: in each round a warp and its partner, which has the same rows, part what columns they have.
     if (CLUSTER > 1) ptx::cluster_wait();  // every block has started, its mbarriers are initialised
-    int first_column = 0;
-#pragma unroll
-    for (int bit = 1, round = 0, count = D / 4; bit < PARTS; bit *= 2, round++, count /= 2) {
-        const bool upper = part & bit, across = bit >= WARPGROUPS;
-        const int partner = across ? warpgroup : warpgroup ^ bit, partner_rank = rank ^ bit / WARPGROUPS;
-        float4* inbox = box_smem + (warpgroup * 4 + warp) * message(ROUNDS) + message(round) + lane;
-        float4* outbox = box_smem + (partner * 4 + warp) * message(ROUNDS) + message(round) + lane;
-        uint64_t* here = merge_full + (warpgroup * 4 + warp) * ROUNDS + round;
-        uint64_t* there = merge_full + (partner * 4 + warp) * ROUNDS + round;
-        if (across) outbox = ptx::remote(outbox, partner_rank);
-#pragma unroll
-        for (int i = 0; i < count; i++) {
-            const float lower_half = o_rmem[i], upper_half = o_rmem[i + count];
-            o_rmem[i] = upper ? upper_half : lower_half;
-            o_rmem[i + count] = upper ? lower_half : upper_half;
-        }
-#pragma unroll
-        for (int i = 0; i < count; i += 4) {
-            const float* x = o_rmem + count + i;
-            outbox[8 * i] = make_float4(x[0], x[1], x[2], x[3]);
-        }
-        outbox[8 * count] = make_float4(m[0], m[1], l[0], l[1]);
-        __syncwarp();  // the other lanes' parts are stored before one lane says that the warp's are
-        if (lane == 0) {
-            if (across)
-                ptx::mbarrier_arrive_remote(there, partner_rank);  // the message is whole
-            else
-                ptx::mbarrier_arrive(there);  // the same
-        }
-        if (across)
-            ptx::mbarrier_wait_cluster(here, 0);  // the partner's part has been stored
-        else
-            ptx::mbarrier_wait(here, 0);  // the same
-        const float4 ml = inbox[8 * count];
-        const float m_other[2] = {ml.x, ml.y}, l_other[2] = {ml.z, ml.w};
-        float weight[2], weight_other[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float m_new = fmaxf(m[r], m_other[r]);
-            weight[r] = ptx::ex2(m[r] - m_new), weight_other[r] = ptx::ex2(m_other[r] - m_new);
-            m[r] = m_new, l[r] = weight[r] * l[r] + weight_other[r] * l_other[r];
-        }
-#pragma unroll
-        for (int i = 0; i < count; i += 4) {
-            const float4 x = inbox[8 * i];
-            o_rmem[i] = weight[0] * o_rmem[i] + weight_other[0] * x.x;
-            o_rmem[i + 1] = weight[0] * o_rmem[i + 1] + weight_other[0] * x.y;
-            o_rmem[i + 2] = weight[1] * o_rmem[i + 2] + weight_other[1] * x.z;
-            o_rmem[i + 3] = weight[1] * o_rmem[i + 3] + weight_other[1] * x.w;
-        }
-        first_column += upper ? 2 * count : 0;
-    }
-
-    float* lse_row = lse && part == 0 ? lse + ((long long)b * H + h) * S_q + warp_row : nullptr;
+    const int first_column = merge<0>(o_rmem, m, l, box_smem, merge_full, warpgroup, warp, rank, lane);
+    float* lse_row = lse + ((long long)b * H + h) * S_q + warp_row;
+    if (!lse || warpgroup > 0 || rank > 0) lse_row = nullptr;  // one part writes it
     normalise(o_rmem, m, l, lse_row, S_q - warp_row, lane);
     out += b * out_batch + h * out_head + first_column + lane % 4 * 2;
 #pragma unroll

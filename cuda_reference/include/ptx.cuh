@@ -300,6 +300,17 @@ PTX_INLINE void bulk_copy_to_rank(
         "r"(smem_address(smem_mbarrier)), "r"(rank) : "memory"),
     cpu::bulk_copy_to_rank(smem_dst, smem_src, bytes, smem_mbarrier, rank, site))
 
+// ISA: "st.async", .v4.f32: 16 bytes from registers into another block of the cluster, counted by its
+// mbarrier; both addresses are the caller's own, meant at the same place in block `rank`
+PTX_INLINE void store_async(
+    void* smem_dst, const float (&x)[4], uint64_t* smem_mbarrier, uint32_t rank PTX_SITE) PTX(
+    asm volatile("{ .reg .b32 dst; .reg .b32 bar; mapa.shared::cluster.u32 dst, %0, %2;"
+        " mapa.shared::cluster.u32 bar, %1, %2;"
+        " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [dst], {%3, %4, %5, %6}, [bar]; }" ::
+        "r"(smem_address(smem_dst)), "r"(smem_address(smem_mbarrier)), "r"(rank),
+        "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory"),
+    cpu::store_async(smem_dst, x, 16, smem_mbarrier, rank, site))
+
 // ISA: "cp.async.bulk.commit_group": the thread's stores since the last commit form one group
 PTX_INLINE void bulk_commit(PTX_SITE_ONLY) PTX(
     asm volatile("cp.async.bulk.commit_group;" ::: "memory"),

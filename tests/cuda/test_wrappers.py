@@ -201,6 +201,11 @@ def cluster_sums(rng):
     return Case("cluster_sums", 8, 32, (x, np.zeros_like(x)), {1: sums})
 
 
+def cluster_stores(rng):
+    x = floats(rng, 4, 128)
+    return Case("cluster_stores", 4, 32, (x, np.zeros_like(x)), {1: x[[1, 0, 3, 2], ::-1]}, 512 + 16)
+
+
 def cluster_copies(rng):
     x, tile = floats(rng, 4, 32), halves(rng, 1, 1, 64, 64)
     args = (x, TensorMap(tile, (1, 1, 64, 64)), np.zeros_like(x), np.zeros((4, 64, 64), HALF))
@@ -240,7 +245,7 @@ SM90: dict[str, Callable] = {
     "stmatrix_x4_trans": stmatrix(1), "elect_one": bulk, "tma_load_2d": tma_2d, "tma_load_3d": tma_3d_4d,
     "tma_load_4d": tma_3d_4d, "tma_load_multicast_4d": cluster_copies, "tma_store_2d": tma_2d,
     "tma_store_4d": tma_3d_4d, "bulk_load": bulk, "bulk_store": bulk, "bulk_add_f32": bulk,
-    "bulk_copy_to_rank": cluster_copies, "bulk_commit": bulk, "bulk_wait": bulk, "bulk_wait_read": tma_3d_4d,
+    "bulk_copy_to_rank": cluster_copies, "store_async": cluster_stores, "bulk_commit": bulk, "bulk_wait": bulk, "bulk_wait_read": tma_3d_4d,
     "prefetch_map": tma_2d, "cluster_rank": cluster_sums, "cluster_blocks": cluster_sums,
     "cluster_arrive": cluster_sums, "cluster_wait": cluster_sums, "remote": cluster_sums,
     "grid_dependency_wait": registers, "grid_dependency_launch": registers, "registers_down": registers,

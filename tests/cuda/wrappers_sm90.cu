@@ -118,6 +118,27 @@ extern "C" __global__ void __cluster_dims__(
     ptx::cluster_wait();  // no block returns while another may still arrive on its mbarrier
 }
 
+// The two blocks of a pair send each other their values, four a thread.
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+cluster_stores(const float* in, float* out) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* values = reinterpret_cast<float*>(smem);  // [32, 4]
+    uint64_t* full = reinterpret_cast<uint64_t*>(values + 128);
+    const int t = threadIdx.x;
+    if (t == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        ptx::mbarrier_arrive_expect(full, 512);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();  // both mbarriers are initialised
+    const float* mine = in + (blockIdx.x * 32 + t) * 4;
+    const float x[4] = {mine[0], mine[1], mine[2], mine[3]};
+    ptx::store_async(values + 4 * t, x, full, ptx::cluster_rank() ^ 1);
+    ptx::mbarrier_wait_cluster(full, 0);
+    for (int i = 0; i < 4; i++) out[(blockIdx.x * 32 + t) * 4 + i] = values[127 - 4 * t - i];
+}
+
 // Block 0 of each pair sends its values to block 1; a tile goes to both by multicast.
 extern "C" __global__ void __cluster_dims__(2, 1, 1)
 cluster_copies(const float* in, const __grid_constant__ ptx::TensorMap map, float* out, half* tiles) {

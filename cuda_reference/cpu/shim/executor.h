@@ -94,6 +94,8 @@ void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* 
 void bulk_store(void* destination, const void* source, uint32_t bytes, bool add, Site);
 void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, uint64_t* mbarrier,
                        uint32_t rank, Site);
+void store_async(void* destination, const void* value, uint32_t bytes, uint64_t* mbarrier, uint32_t rank,
+                 Site);
 void bulk_commit(Site);
 void bulk_wait(int pending, bool read_only, Site);
 uint32_t cluster_rank();

@@ -84,6 +84,13 @@ void add_copy(Transfer& transfer, void* destination, const void* source, int byt
   transfer.copies.push_back({(char*)destination, (const char*)source, bytes, source_bytes, place});
 }
 
+void add_value(Transfer& transfer, void* destination, const void* value, int bytes, Place place) {
+  touch_end(transfer, destination, bytes, Access::write, place);
+  memset(destination, 0xff, bytes);
+  memcpy(transfer.value, value, bytes);
+  transfer.copies.push_back({(char*)destination, transfer.value, bytes, bytes, place});
+}
+
 void deliver(Transfer& transfer) {
   if (*transfer.done) return;
   *transfer.done = true;

@@ -85,6 +85,7 @@ struct Transfer {
   bool async_proxy;
   bool add = false;
   std::shared_ptr<bool> done;
+  char value[16];  // what st.async took from registers
 };
 
 struct StoreGroup {
@@ -268,6 +269,7 @@ inline bool inside(const void* p, const void* start, size_t bytes) {
 // ---- copies (copies.cpp)
 std::shared_ptr<Transfer> new_transfer(Fiber&, bool async_proxy);
 void add_copy(Transfer&, void* destination, const void* source, int bytes, int source_bytes, Place);
+void add_value(Transfer&, void* destination, const void* value, int bytes, Place);
 void issue(const std::shared_ptr<Transfer>&);
 void deliver(Transfer&);
 bool deliver_a_transfer();

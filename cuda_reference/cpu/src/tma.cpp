@@ -150,6 +150,15 @@ void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, ui
   issue(transfer);
 }
 
+void store_async(void* destination, const void* value, uint32_t bytes, uint64_t* address, uint32_t rank,
+                 Site site) {
+  Mbarrier& mbarrier = announced((uint64_t*)remote(address, rank, site), site);
+  auto transfer = new_transfer(*current, true);  // after the look at the mbarrier: whoever waits knows of it
+  add_value(*transfer, remote(destination, rank, site), value, bytes, intern(site));
+  transfer->completes.push_back({&mbarrier, bytes});
+  issue(transfer);
+}
+
 void bulk_commit(Site) {
   current->store_groups.push_back({std::move(current->open_stores)});
   current->open_stores.clear();
