@@ -10,8 +10,8 @@
 // keeps m; a warp whose weights grow too great does S again alone, on mma.sync, while it still holds K.
 // The special-function unit takes as long as the products of D = 64: POLYNOMIALS of 16 exponentials avoid it.
 // PERSISTENT: a block does several pieces of work, BLOCK_M rows of a head, and loads the next under the end
-// of one: O then has memory beside Q. Under a causal mask the longest come first, over as many heads as the
-// L2 holds keys of.
+// of one: O then has memory beside Q. Under a causal mask the longest come first, and who is done takes the
+// next one.
 #include "warpgroup_rows.cuh"
 
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
@@ -52,6 +52,9 @@ struct Work {
     int b, h, first_row;
 };
 
+// Before `ping_pong`: the first `blocks` pieces of work are taken.
+extern "C" __global__ void ping_pong_begin(int* next_work, int blocks) { *next_work = blocks; }
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
@@ -59,7 +62,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
           float* lse,                                      // [B, H, S_q] or null
           int S_q, int S_k, int H, int group, float scale_log2, int causal,
-          int heads, int heads_together) {                 // B * H, and how many of them go side by side
+          int heads, int heads_together,                   // B * H, and how many of them go side by side
+          int* next_work) {                                // or null: every gridDim.x-th piece is a block's
     extern __shared__ __align__(1024) unsigned char smem[];
     half* q_smem = (half*)smem;                               // [CONSUMERS, 64, D]
     half* o_smem = q_smem + PERSISTENT * CONSUMERS * Q_TILE;  // the same
@@ -68,15 +72,13 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
     uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;
+    int* work_smem = (int*)(q_empty + 1);  // the number of the piece that Q is of
 
     auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
     auto tiles_before = [&](int row) {  // that rows before this one see keys of; one at least, to mask
         return max(1, (keys_seen(min(row, S_q) - 1) + BLOCK_N - 1) / BLOCK_N);
     };
     const int row_tiles = (S_q + BLOCK_M - 1) / BLOCK_M, works = heads * row_tiles;
-    auto nth_work = [&](int n) {  // of this block: back and forth, lest one block has the longest every time
-        return n * gridDim.x + (n % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    };
     auto work_at = [&](int index) {
         const int first = index / (heads_together * row_tiles) * heads_together;
         const int i = index - first * row_tiles;
@@ -96,24 +98,31 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
     }
     __syncthreads();  // the other threads see them too
-    const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);  // so the compiler knows: one for all
+    // A shuffle tells the compiler what it cannot know: the number is the same in all lanes.
+    const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
 
     if (warpgroup == 0) {
         ptx::registers_down<PRODUCER_REGISTERS>();
         if (threadIdx.x != 0) return;
         Ring k_ring, v_ring;
-        for (int n = 0; nth_work(n) < works; n++) {
-            const auto [b, h, first_row] = work_at(nth_work(n));
+        for (int n = 0, index = blockIdx.x, next;; n++, index = next) {
+            ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before, and its number
+            *work_smem = index;
+            if (index >= works) {
+                ptx::mbarrier_arrive(q_full);  // no Q, but the number, which says that all is done
+                return;
+            }
+            const auto [b, h, first_row] = work_at(index);
             const int tiles = tiles_before(first_row + BLOCK_M);
-            ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before
-            ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);
+            ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);  // until all of Q is there
             for (int i = 0; i < CONSUMERS; i++)
                 load_tile<ROWS>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS, h, b);
+            next = next_work ? atomicAdd(next_work, 1) : index + gridDim.x;
             for (int tile = tiles; tile >= 0; tile--) {  // as they are used: K of a tile, V of the one before
                 if (tile > 0) {
                     const int slot = k_ring.slot;
                     ptx::mbarrier_wait(k_empty + slot, k_ring.parity ^ 1);  // all warps have read the slot
-                    ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);
+                    ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
                     load_tile<BLOCK_N>(k_smem + slot * KV_TILE, &k_map, k_full + slot, (tile - 1) * BLOCK_N,
                                        h / group, b);
                     k_ring.next();
@@ -121,14 +130,13 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 if (tile < tiles) {
                     const int slot = v_ring.slot;
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot
-                    ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);
+                    ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
                     load_tile<BLOCK_N>(v_smem + slot * KV_TILE, &v_map, v_full + slot, tile * BLOCK_N,
                                        h / group, b);
                     v_ring.next();
                 }
             }
         }
-        return;
     }
 
     ptx::registers_up<CONSUMER_REGISTERS>();
@@ -152,8 +160,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     if (PING_PONG && consumer + 1 == CONSUMERS) ptx::bar_arrive(1, 256);  // the first turn is consumer 0's
 
     Ring k_ring, v_ring;
-    for (int n = 0; nth_work(n) < works; n++) {
-        const auto [b, h, first_row] = work_at(nth_work(n));
+    for (int n = 0;; n++) {
+        ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and its number
+        const int index = *work_smem;
+        if (index >= works) return;
+        const auto [b, h, first_row] = work_at(index);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
         const int own_tiles = tiles_before(group_row + ROWS);
         const int whole_tiles = sign == 1.0f ? keys_seen(group_row) / BLOCK_N : 0;  // they need no mask
@@ -183,7 +194,6 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             release(v_empty + v_ring.slot);
             v_ring.next();
         }
-        ptx::mbarrier_wait(q_full, n % 2);  // Q is there
         fetched(k_full, k_ring);
         begin_turn();
         issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);

@@ -10,6 +10,7 @@ from cuda_reference import source
 from .cuda_arguments import tile_map
 from .stage import Stage
 
+FILE = "stage15_ping_pong"
 ROWS, STORED_ROWS = 64, 16  # of a warpgroup, and of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
 REGISTERS = {1: (240, 40), 2: (240, 32), 3: (160, 32)}  # by warpgroups that multiply: theirs, the producer's
@@ -41,34 +42,38 @@ def run(problem, out, executor, lse, tile, longest_first):
     """Launch any configuration, measured ones and those that a sweep tries."""
     p, rows = problem, ROWS * tile.consumers
     registers, producer_registers = REGISTERS[tile.consumers]
-    kernel = source(
-        "stage15_ping_pong",
-        HEAD_DIM=p.head_dim,
-        CONSUMERS=tile.consumers,
-        BLOCK_N=tile.keys,
-        STAGES=tile.stages,
-        OVERLAP=tile.overlap,
-        PING_PONG=tile.turns and tile.consumers > 1,
-        PERSISTENT=tile.persistent,
-        LAZY_MAX=tile.lazy,
-        POLYNOMIALS=tile.polynomials,
-        CONSUMER_REGISTERS=registers,
-        PRODUCER_REGISTERS=producer_registers,
-    )
+    defines = {
+        "HEAD_DIM": p.head_dim,
+        "CONSUMERS": tile.consumers,
+        "BLOCK_N": tile.keys,
+        "STAGES": tile.stages,
+        "OVERLAP": tile.overlap,
+        "PING_PONG": tile.turns and tile.consumers > 1,
+        "PERSISTENT": tile.persistent,
+        "LAZY_MAX": tile.lazy,
+        "POLYNOMIALS": tile.polynomials,
+        "CONSUMER_REGISTERS": registers,
+        "PRODUCER_REGISTERS": producer_registers,
+    }
     works = p.batch * p.heads * -(-p.seq_q // rows)
     # Longest first, over as many heads at a time as the L2 holds K and V of.
     together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k)) if longest_first else 1
+    blocks = min(works, executor.sm_count) if tile.persistent else works
+    next_work = None
+    if longest_first and blocks < works:  # pieces of different length: a block that is done takes the next
+        next_work = executor.empty((1,), np.int32)
+        executor.launch(source(FILE, "ping_pong_begin", **defines), 1, 1, next_work, np.int32(blocks))
     maps = (tile_map(p.q, ROWS), *(tile_map(x, tile.keys) for x in (p.k, p.v)), tile_map(out, STORED_ROWS))
     executor.launch(
-        kernel,
-        min(works, executor.sm_count) if tile.persistent else works,
+        source(FILE, **defines),
+        blocks,
         128 * (tile.consumers + 1),
         *(*maps, lse),
         *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
         *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
-        *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads))),
+        *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
         shared_bytes=2 * p.head_dim * ((1 + tile.persistent) * rows + 2 * tile.stages * tile.keys)
-        + 8 * (4 * tile.stages + 2),
+        + 8 * (4 * tile.stages + 3),
     )
 
 

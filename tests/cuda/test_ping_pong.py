@@ -1,0 +1,119 @@
+"""What stage 15 says of itself: every way to overlap gives the same answer, in any order; what fits."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from cuda_reference.compile import compile
+from flashcore_numba import oracle
+from flashcore_numba.executor import Simulator
+from flashcore_numba.problem import Problem
+from flashcore_numba.stages.stage15_ping_pong import REGISTERS, TILES, Tile, launch, run
+
+ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
+REGISTERS_OF_AN_SM = 65536
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+def compared(launcher, problem, *args, atol=2e-3, **options):
+    """The launches, once output and log-sum-exp have been compared with float64."""
+    p = problem
+    out, lse = np.full(p.q.shape, np.nan, np.float16), np.full(p.q.shape[:3], np.nan, np.float32)
+    executor = Simulator(**options)
+    launcher(p, out, executor, lse, *args)
+    executor.check()
+    expected, expected_lse = oracle.attention(p.q, p.k, p.v, p.causal, scale=p.scale)
+    np.testing.assert_allclose(out, expected, atol=atol)
+    np.testing.assert_allclose(lse, expected_lse, rtol=2e-5, atol=2e-5)
+    return executor.launches
+
+
+class Recorder(Simulator):
+    """Runs nothing: `kernels` and `sizes` of what would be launched."""
+
+    def __init__(self, sm_count=132):
+        super().__init__(sm_count=sm_count)
+        self.kernels, self.sizes, self.grids = [], [], []
+
+    def launch(self, kernel, grid, block, *args, shared_bytes=0):
+        self.kernels.append(kernel)
+        self.sizes.append(shared_bytes)
+        self.grids.append(grid)
+
+
+OTHERS = [
+    Tile(3, 64, 2, turns=False, polynomials=5),
+    Tile(2, 96, 3, overlap=False, persistent=False),
+    Tile(1, 128, 2, lazy=False),
+    Tile(2, 48, 2, turns=False, lazy=False),
+]
+
+
+@pytest.mark.parametrize("tile", OTHERS, ids=lambda tile: "-".join(map(str, map(int, tile))))
+def test_any_configuration_in_any_order(tile, rng):
+    """On one multiprocessor: a block does all the work, and warpgroups skip tiles that others see."""
+    q, k, v = (normal(rng, 1, 2, rows, 64) for rows in (230, 300, 300))
+    for order in ("reverse", f"random:{rng.integers(2**31)}"):
+        compared(run, Problem(q, k, v, causal=True), tile, True, order=order, sm_count=1, ops=False)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_grouped_heads_of_several_pieces(head_dim, rng):
+    q, k, v = (normal(rng, 1, heads, rows, head_dim) for heads, rows in ((4, 200), (2, 330), (2, 330)))
+    compared(launch, Problem(q, k, v, causal=True), order="random:11", sm_count=3, ops=False)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_weights_that_outgrow_the_reference(head_dim, rng):
+    """From the last tile to the first, as the kernel goes: some warps do their scores again, others not."""
+    q, v = np.abs(normal(rng, 1, 1, 190, head_dim)), normal(rng, 1, 1, 600, head_dim)
+    q[..., :50, :] *= np.float16(0.01)
+    k = (np.linspace(20, 0, 600)[:, None] * np.abs(rng.standard_normal((600, head_dim)))).astype(np.float16)
+    (launch_of_it,) = compared(launch, Problem(q, k[None, None], v), atol=4e-3)
+    again = [row.requests for row in launch_of_it.lines() if "ldmatrix_x4(q_rmem" in row.text]
+    most = (600 // TILES[head_dim].keys) * 4 * TILES[head_dim].consumers * 2 * head_dim // 16
+    assert again and 0 < sum(again) < most
+
+
+def test_no_access_meets_a_bank_twice(rng):
+    q, k, v = (normal(rng, 1, 1, rows, 128) for rows in (128, 200, 200))
+    for each in compared(launch, Problem(q, k, v)):
+        assert not [(row.text, row.conflicts) for row in each.lines() if row.conflicts]
+
+
+def recorded(head_dim, tile, causal=False, sm_count=132):
+    q = np.lib.stride_tricks.as_strided(
+        np.zeros(8, np.float16), (2, 16, 1024, head_dim), (0, 0, 0, 2), writeable=False
+    )
+    recorder = Recorder(sm_count)
+    run(Problem(q, q, q, causal=causal), np.empty(q.shape, np.float16), recorder, None, tile, causal)
+    return recorder
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_block_fits(head_dim):
+    tile = TILES[head_dim]
+    assert max(recorded(head_dim, tile).sizes) <= ROOM
+    for consumers, (theirs, producers) in REGISTERS.items():
+        assert 128 * (consumers * theirs + producers) <= REGISTERS_OF_AN_SM
+
+
+def test_as_many_blocks_as_run_at_once():
+    for causal, persistent in itertools.product((False, True), repeat=2):
+        recorder = recorded(64, TILES[64]._replace(persistent=persistent), causal)
+        works = 2 * 16 * -(-1024 // 192)
+        assert recorder.grids[-1] == (132 if persistent else works)
+        assert len(recorder.kernels) == (2 if causal and persistent else 1)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_wgmma_stays_asynchronous(head_dim):
+    """The assembler serialises nothing, and nothing spills, also where the stage is used otherwise."""
+    for change in ({}, {"overlap": False}, {"lazy": False, "polynomials": 0}):
+        kernel = recorded(head_dim, TILES[head_dim]._replace(**change)).kernels[-1]
+        found = compile(kernel, (9, 0))
+        assert (found.spill_bytes, found.warnings) == (0, ())
