@@ -52,17 +52,21 @@ class Counted:
         return sums
 
     def moved(self) -> dict[str, float]:
-        """The few figures that tell the stages apart; bytes are those of the 32-byte sectors touched."""
+        """The few figures that tell the stages apart; bytes are those of the 32-byte sectors touched, and of
+        the boxes that TMA copies.
+        """
         totals = self.totals()
 
         def of(*names: str) -> int:
             return sum(totals.get(name, 0) for name in names)
 
         sectors = of("global_load_sectors", "global_store_sectors", "global_atomic_sectors")
+        requests = of("global_load_requests", "global_store_requests", "global_atomic_requests")
+        moved = sectors * SECTOR + of("tma_load_bytes", "tma_store_bytes")
         return {
-            "global_requests": of("global_load_requests", "global_store_requests", "global_atomic_requests"),
-            "global_bytes": sectors * SECTOR,
-            "times_needed": sectors * SECTOR / self.min_bytes,
+            "global_requests": requests + of("tma_load", "tma_store"),
+            "global_bytes": moved,
+            "times_needed": moved / self.min_bytes,
             "shared_wavefronts": of(
                 "shared_load_wavefronts", "shared_store_wavefronts", "shared_atomic_wavefronts"
             ),
