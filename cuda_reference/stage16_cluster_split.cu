@@ -14,8 +14,8 @@
 // is written to when it has started (cluster barrier), and ends when all messages to it have come.
 #include "warpgroup_rows.cuh"
 
-constexpr int THREADS = 128 * WARPGROUPS, PARTS = CLUSTER * WARPGROUPS, TILE = BLOCK_N * D;
-constexpr int HALF = HALVES ? BLOCK_N / 2 : BLOCK_N;
+constexpr int WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS, PARTS = CLUSTER * WARPGROUPS;
+constexpr int TILE = BLOCK_N * D, HALF = HALVES ? BLOCK_N / 2 : BLOCK_N;
 constexpr int ROUNDS = PARTS == 1 ? 0 : PARTS == 2 ? 1 : PARTS == 4 ? 2 : 3;
 static_assert(PARTS == 1 << ROUNDS && D / 2 / PARTS >= 4, "parts are halved down to 8 columns");
 
@@ -36,8 +36,8 @@ __device__ __forceinline__ int merge(Output& o_rmem, RowState& m, RowState& l, f
         const int partner = ACROSS ? warpgroup : warpgroup ^ BIT, partner_rank = rank ^ BIT / WARPGROUPS;
         const float4* inbox = box_smem + (warpgroup * 4 + warp) * message(ROUNDS) + message(ROUND) + lane;
         float4* outbox = box_smem + (partner * 4 + warp) * message(ROUNDS) + message(ROUND) + lane;
-        uint64_t* here = merge_full + (warpgroup * 4 + warp) * ROUNDS + ROUND;
-        uint64_t* there = merge_full + (partner * 4 + warp) * ROUNDS + ROUND;
+        uint64_t* here = merge_full + ROUND * WARPS + warpgroup * 4 + warp;
+        uint64_t* there = merge_full + ROUND * WARPS + partner * 4 + warp;
 #pragma unroll
         for (int i = 0; i <= COUNT; i += 4) {
             float x[4] = {m[0], m[1], l[0], l[1]};
@@ -92,9 +92,9 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     half* q_smem = reinterpret_cast<half*>(smem);  // [64, D]
     half* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, 2 * STAGES, BLOCK_N, D]
     float4* box_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * STAGES * TILE);
-    uint64_t* q_full = reinterpret_cast<uint64_t*>(box_smem + WARPGROUPS * 4 * message(ROUNDS));
-    uint64_t* ring_full = q_full + 1;                             // [WARPGROUPS, 2 * STAGES]
-    uint64_t* merge_full = ring_full + WARPGROUPS * 2 * STAGES;   // [WARPGROUPS, 4, ROUNDS]
+    uint64_t* q_full = reinterpret_cast<uint64_t*>(box_smem + WARPS * message(ROUNDS));
+    uint64_t* ring_full = q_full + 1;                            // [WARPGROUPS, 2 * STAGES]
+    uint64_t* merge_full = ring_full + WARPGROUPS * 2 * STAGES;  // [ROUNDS, WARPS]
     // The shuffle tells the compiler that a warp is of one mind: addresses of tiles take uniform registers.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
@@ -116,10 +116,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     };
     if (threadIdx.x % 128 == 0) {
         for (int i = 0; i < 2 * STAGES; i++) ptx::mbarrier_init(k_full + i, 1);
-        uint64_t* of_warps = merge_full + warpgroup * 4 * ROUNDS;  // [4, ROUNDS]
-        for (int i = 0; i < 4 * ROUNDS; i++) ptx::mbarrier_init(of_warps + i, 1);
         if (warpgroup == 0) ptx::mbarrier_init(q_full, 1);
-        ptx::fence_mbarrier_init();  // TMA and the other blocks see the mbarriers initialised
+        ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
         if (warpgroup == 0) {
             ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // the same
             load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
@@ -128,9 +126,14 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             load(k_smem, k_map, k_full, turn);
             load(v_smem, v_map, v_full, turn);
         }
-        for (int i = 0; i < 4 * ROUNDS; i++)
-            if (1 << i % ROUNDS >= WARPGROUPS)
-                ptx::mbarrier_arrive_expect(of_warps + i, message_bytes(i % ROUNDS));  // the same
+    }
+    if (lane == 0) {  // of each warp, for the messages to it
+        for (int round = 0; round < ROUNDS; round++) {
+            uint64_t* here = merge_full + round * WARPS + threadIdx.x / 32;
+            ptx::mbarrier_init(here, 1);
+            if (1 << round >= WARPGROUPS) ptx::mbarrier_arrive_expect(here, message_bytes(round));  // the same
+        }
+        ptx::fence_mbarrier_init();  // the other blocks see these
     }
     __syncthreads();  // the other threads see the mbarriers too
     if (CLUSTER > 1) ptx::cluster_arrive();
