@@ -131,7 +131,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         for (int round = 0; round < ROUNDS; round++) {
             uint64_t* here = merge_full + round * WARPS + threadIdx.x / 32;
             ptx::mbarrier_init(here, 1);
-            if (1 << round >= WARPGROUPS) ptx::mbarrier_arrive_expect(here, message_bytes(round));  // the same
+            if (1 << round >= WARPGROUPS)
+                ptx::mbarrier_arrive_expect(here, message_bytes(round));  // as with the ring
         }
         ptx::fence_mbarrier_init();  // the other blocks see these
     }
