@@ -15,7 +15,8 @@ from flashcore_numba.stages import LADDER
 
 pytestmark = pytest.mark.gpu
 
-CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
+HERE = gpu.compute_capability() or (9, 0)
+CUDA = [stage for stage in LADDER if stage.language == "CUDA C" and stage.runs_on(HERE)]
 VARIANTS = [(stage, variant) for stage in CUDA for variant in stage.variants or [None]]
 EACH_VARIANT = pytest.mark.parametrize(("stage", "variant"), VARIANTS, ids=lambda x: getattr(x, "label", x))
 
@@ -107,6 +108,24 @@ def test_a_stage_is_right_at_the_mission_shape(stage, variant, rng):
         executor.start()
         stage.launch(problem, out, executor, variant=variant)
     stream.synchronize()
+    verdict = bounds.judge(out.get(), bounds.reference(q, k, v, True, None))
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("stage", CUDA, ids=lambda stage: stage.label)
+def test_strides_of_any_layout(stage, head_dim, rng):
+    """[B, S, H, D] in memory, and one K/V head for all by a stride of 0, as the copy engine sees them too."""
+    import cupy
+
+    q = rng.standard_normal((1, 200, 6, head_dim)).astype(np.float16)
+    k, v = (rng.standard_normal((1, 1, 300, head_dim)).astype(np.float16) for _ in "kv")
+    q, k, v = q.transpose(0, 2, 1, 3), *(np.broadcast_to(x, (1, 6, 300, head_dim)) for x in (k, v))
+    on_gpu = cupy.asarray(np.ascontiguousarray(q.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
+    wide = [cupy.broadcast_to(cupy.asarray(x[:, :1]), x.shape) for x in (k, v)]
+    assert wide[0].strides[1] == 0
+    out = cupy.full(q.shape, cupy.nan, cupy.float16)
+    stage.launch(Problem(on_gpu, *wide, causal=True), out, Gpu())
     verdict = bounds.judge(out.get(), bounds.reference(q, k, v, True, None))
     assert verdict.passed, verdict.reason
 
