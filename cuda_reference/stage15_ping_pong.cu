@@ -106,19 +106,18 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (threadIdx.x != 0) return;
         Ring k_ring, v_ring;
         for (int n = 0, index = blockIdx.x, next;; n++, index = next) {
-            ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before, and its number
-            *work_smem = index;
+            auto number_next = [&] {
+                ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before, and its number
+                *work_smem = index;
+            };
             if (index >= works) {
+                number_next();
                 ptx::mbarrier_arrive(q_full);  // no Q, but the number, which says that all is done
                 return;
             }
             const auto [b, h, first_row] = work_at(index);
             const int tiles = tiles_before(first_row + BLOCK_M);
-            ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);  // until all of Q is there
-            for (int i = 0; i < CONSUMERS; i++)
-                load_tile<ROWS>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS, h, b);
-            next = next_work ? atomicAdd(next_work, 1) : index + gridDim.x;
-            for (int tile = tiles; tile >= 0; tile--) {  // as they are used: K of a tile, V of the one before
+            for (int tile = tiles; tile >= 0; tile--) {  // as they are used: K of a tile, Q or the V before
                 if (tile > 0) {
                     const int slot = k_ring.slot;
                     ptx::mbarrier_wait(k_empty + slot, k_ring.parity ^ 1);  // all warps have read the slot
@@ -127,7 +126,13 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                                        h / group, b);
                     k_ring.next();
                 }
-                if (tile < tiles) {
+                if (tile == tiles) {
+                    number_next();
+                    ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);  // until all of Q is there
+                    for (int i = 0; i < CONSUMERS; i++)
+                        load_tile<ROWS>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS, h, b);
+                    next = next_work ? atomicAdd(next_work, 1) : index + gridDim.x;
+                } else {
                     const int slot = v_ring.slot;
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot
                     ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
