@@ -19,8 +19,10 @@ ORDERING = re.compile(
 )
 # Calls that match the pattern and do something else.
 OTHER = re.compile(r"matrix_sync|mma_sync|^mbarrier_init$|shfl|ballot|any_sync|all_sync|match_")
-EXPECTED = ("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard")
-EXPECTED += ("simulator",)  # an mbarrier that more arrive at than it counts is a bad instruction
+EXPECTED = (
+    *("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard"),
+    "simulator",  # an mbarrier that more arrive at than it counts is a bad instruction
+)
 # Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
 HARMLESS: dict[tuple[str, str], str] = {
     (
