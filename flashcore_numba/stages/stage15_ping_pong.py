@@ -13,7 +13,9 @@ from .stage import Stage
 FILE = "stage15_ping_pong"
 ROWS, STORED_ROWS = 64, 16  # of a warpgroup, and of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
-REGISTERS = {1: (240, 40), 2: (240, 32), 3: (160, 32)}  # by warpgroups that multiply: theirs, the producer's
+# By warpgroups that multiply: registers of their threads and of the producer's. All together are no more than
+# the block starts with, or setmaxnreg would wait for ever.
+REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32)}
 
 
 class Tile(NamedTuple):
