@@ -79,11 +79,13 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         return max(1, (keys_seen(min(row, S_q) - 1) + BLOCK_N - 1) / BLOCK_N);
     };
     const int row_tiles = (S_q + BLOCK_M - 1) / BLOCK_M, works = heads * row_tiles;
+    // Rows that fill no block are the first, which see the fewest keys: warpgroups before row 0 are idle.
+    const int before_first = row_tiles * BLOCK_M - (S_q + ROWS - 1) / ROWS * ROWS;
     auto work_at = [&](int index) {
         const int first = index / (heads_together * row_tiles) * heads_together;
         const int i = index - first * row_tiles;
         const int together = min(heads_together, heads - first), head = first + i % together;
-        return Work{head / H, head % H, (row_tiles - 1 - i / together) * BLOCK_M};
+        return Work{head / H, head % H, (row_tiles - 1 - i / together) * BLOCK_M - before_first};
     };
 
     if (threadIdx.x == 0) {
@@ -171,7 +173,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (index >= works) return;
         const auto [b, h, first_row] = work_at(index);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
-        const int own_tiles = tiles_before(group_row + ROWS);
+        const int own_tiles = group_row < 0 ? 0 : tiles_before(group_row + ROWS);
         const int whole_tiles = sign == 1.0f ? keys_seen(group_row) / BLOCK_N : 0;  // they need no mask
         Scores s_rmem;
         Weights p_rmem;
@@ -192,12 +194,17 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         for (; tile >= own_tiles; tile--) {  // only the warpgroups of later rows see keys of this tile
             begin_turn();
             end_turn();
-            fetched(k_full, k_ring);  // or the slot would be released twice
-            release(k_empty + k_ring.slot);
-            k_ring.next();
+            fetched(k_full, k_ring);  // or the slots would be released twice
             fetched(v_full, v_ring);
+            __syncwarp();  // all lanes have seen these phases before lane 0 lets the next ones begin
+            release(k_empty + k_ring.slot);
             release(v_empty + v_ring.slot);
+            k_ring.next();
             v_ring.next();
+        }
+        if (own_tiles == 0) {
+            release(q_empty);
+            continue;
         }
         fetched(k_full, k_ring);
         begin_turn();
