@@ -1,7 +1,7 @@
-// How fast each unit of a GPU can be at best: a kernel a unit, which keeps that unit busy and the others idle.
-// Every thread writes what it computed. So nothing can be left out by the compiler, and the host, which
-// knows the right sums, sees that every operation was done: values are small whole numbers wherever float
-// arithmetic then stays exact. flashcore_numba/bench/ceilings.py chooses grids and rounds.
+// How fast each unit of a GPU can be: a kernel a unit, which keeps that unit busy and the others idle. Every
+// thread writes what it computed, so the compiler can leave nothing out, and the host, which knows the right
+// sums, sees that every operation was done. Values are small whole numbers, so that float sums are exact.
+// flashcore_numba/bench/ceilings.py chooses grids and rounds.
 #include "ptx.cuh"
 
 constexpr int CHAINS = 8;           // independent operations in flight a thread, which hide their latency
@@ -9,8 +9,8 @@ constexpr int TILE_VECTORS = 2048;  // of 16 bytes
 
 extern "C" __global__ void empty() {}
 
-// x + step, `rounds` times in each of the chains, as fused multiply-adds with a factor of 1 that only the host
-// knows.
+// Adds step `rounds` times in each of the chains, by fused multiply-adds with a factor of 1 that only the
+// host knows.
 extern "C" __global__ void __launch_bounds__(1024, 1)
 fma_chains(float* out, float factor, float step, int rounds) {
     float x[CHAINS], sum = 0.0f;
@@ -77,8 +77,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1) shared_reads(float* out, i
     out[blockIdx.x * blockDim.x + threadIdx.x] = sum.x + sum.y + sum.z + sum.w;
 }
 
-// Global memory that lies in the L2: every block reads all `chunks` (a power of two) of 1024 vectors, each from
-// another place on, so that the L1 never holds what comes next.
+// Global memory that lies in the L2: every block reads all `chunks` (a power of two) of 1024 vectors, each
+// from another place on, so that the L1 never holds what comes next.
 extern "C" __global__ void __launch_bounds__(1024, 1)
 l2_reads(const float4* data, float* out, int chunks, int sweeps) {
     const int start = (long long)chunks * blockIdx.x / gridDim.x;
