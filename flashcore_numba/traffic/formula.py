@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    *("BANKS", "LANES", "SECTOR", "Traffic", "barriers", "ceil_div", "head_starts", "loads", "requests_for"),
-    *("row_tiles", "sectors_apart", "shared_loads", "shared_stores", "stores", "visible_keys"),
+    *("BANKS", "FLOAT", "HALF", "LANES", "SECTOR", "Traffic", "barriers", "ceil_div", "head_starts", "loads"),
+    *("requests_for", "row_tiles", "sectors_apart", "shared_loads", "shared_stores", "stores"),
+    "visible_keys",
 ]
 
 LANES = 32  # of a warp
 SECTOR = 32  # bytes
 BANKS = 32  # each one word of 4 bytes wide
+HALF, FLOAT = 2, 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Traffic:
         return cls(**(named | {"bank_conflicts": conflicts}))
 
 
-def ceil_div(a: int, b: int) -> int:
+def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
@@ -97,7 +99,7 @@ def requests_for(rows: Any, head_dim: int, width: int = 16) -> Any:
 
     `rows` is how many of the tile's rows exist: a number or an array.
     """
-    return -(-rows * head_dim * 2 // (LANES * width))
+    return ceil_div(rows * head_dim * HALF, LANES * width)
 
 
 def sectors_apart(first: Any, lanes: Any, stride: Any) -> Any:
