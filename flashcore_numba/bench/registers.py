@@ -10,12 +10,12 @@ from flashcore_numba.stages import Stage
 
 from .entries import Run
 
-__all__ = ["examples", "like", "registers", "why_not"]
+__all__ = ["examples", "like", "registers", "stand_in", "why_not"]
 
 SHAPES = ((1, 1, 64), (1, 8, 512), (4, 16, 4096))  # B, H, S of which a launcher may choose different kernels
 
 
-def _stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
+def stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
     """A problem of this shape whose elements nobody reads, so that its memory is never touched."""
     array = np.empty((batch, heads, seq, head_dim), np.float16)
     return Problem(array, array, array, causal=causal)
@@ -24,9 +24,9 @@ def _stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = Fa
 def examples(stage: Stage, head_dim: int) -> list[Problem]:
     """Problems that between them make a stage launch every kernel that it has for a head dimension."""
     if stage.language == "Numba":
-        return [_stand_in(1, 1, 64, head_dim)]
+        return [stand_in(1, 1, 64, head_dim)]
     masks = (False, True) if stage.causal else (False,)
-    return [_stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in masks]
+    return [stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in masks]
 
 
 def like(stage: Stage, problem: Problem) -> list[Problem]:
@@ -34,7 +34,7 @@ def like(stage: Stage, problem: Problem) -> list[Problem]:
     p = problem
     if stage.language == "Numba":
         return examples(stage, p.head_dim)
-    return [_stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
+    return [stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
 
 
 def why_not(stage: Stage) -> str | None:
@@ -49,7 +49,7 @@ def registers(
     run: Run, problems: Iterable[Problem], compute_capability: tuple[int, int]
 ) -> list[dict[str, Any]] | None:
     """One dictionary a kernel that the run launches for `problems`; bytes are a thread's (spill, stack) or a
-    block's (shared).
+    block's (shared), threads a block's.
 
     Compiles for the given GPU without needing one. None for a stage that needs a newer one, and where the
     CUDA compiler's libraries are not installed.
@@ -69,6 +69,7 @@ def registers(
             "spill_bytes": kernel.spill_bytes,
             "stack_bytes": kernel.stack_bytes,
             "shared_bytes": kernel.shared_bytes,
+            "threads": kernel.threads,
             "warnings": list(kernel.warnings),
         }
         for kernel in compiler.kernels
