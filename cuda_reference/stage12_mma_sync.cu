@@ -59,6 +59,7 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
     Output o_rmem = {};
     Queries q_rmem;
     RowState m, l;
+    float scale_left = scale_log2;  // see raise_reference
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) m[r] = LOWEST, l[r] = 0.0f;
     ptx::cp_async_wait<STAGES - 1>();  // Q, the oldest group: this lane's part has arrived
@@ -75,7 +76,7 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         Weights p_rmem;
         const bool masked = first_key + BLOCK_N > top_row_sees || sign != 1.0f;
         bool done = false;
-        if (LAZY_MAX && tile > 0 && !masked) {  // in the hope that m is near enough
+        if (LAZY_MAX && tile > 0 && !masked && scale_left == scale_log2) {  // m may be near
             multiply_qk(s_rmem, q_rmem, q_smem, k_smem + slot, lane);
             done = exponentiate(p_rmem, s_rmem, m, l, scale_log2);
         }
@@ -88,8 +89,8 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
                     seen[r] = keys_seen(warp_row + 8 * r + lane / 4) - first_key;
                 mask(s_rmem, seen, sign, lane);
             }
-            raise_reference(s_rmem, o_rmem, m, l, scale_log2);
-            exponentiate(p_rmem, s_rmem, m, l, scale_log2);
+            scale_left = raise_reference(s_rmem, o_rmem, m, l, scale_log2);
+            exponentiate(p_rmem, s_rmem, m, l, scale_left);
         }
         accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);
     }

@@ -99,6 +99,7 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         Output o_rmem = {};
         Queries q_rmem;
         RowState m, l;
+        float scale_left = scale_log2;  // see raise_reference
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) m[r] = LOWEST, l[r] = 0.0f;
         ptx::cp_async_wait<STAGES - 1>();  // Q, the oldest group: this thread's part has arrived
@@ -116,7 +117,7 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             Weights p_rmem;
             const bool masked = first_key + BLOCK_N > top_row_sees || sign != 1.0f;
             bool done = false;
-            if (LAZY_MAX && step > first_step && !masked) {  // in the hope that m is near enough
+            if (LAZY_MAX && step > first_step && !masked && scale_left == scale_log2) {  // m may be near
                 multiply_qk(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
                 done = exponentiate(p_rmem, s_rmem, m, l, scale_log2);
             }
@@ -129,8 +130,8 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
                         seen[r] = keys_seen(warp_row + 8 * r + lane / 4) - first_key;
                     mask(s_rmem, seen, sign, lane);
                 }
-                raise_reference(s_rmem, o_rmem, m, l, scale_log2);
-                exponentiate(p_rmem, s_rmem, m, l, scale_log2);
+                scale_left = raise_reference(s_rmem, o_rmem, m, l, scale_log2);
+                exponentiate(p_rmem, s_rmem, m, l, scale_left);
             }
             accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);
         }

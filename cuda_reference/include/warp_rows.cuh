@@ -17,6 +17,7 @@
 constexpr int D = HEAD_DIM, CHUNKS = D / 8, WARP_ROWS = 16 * ROW_TILES, LANE_ROWS = 2 * ROW_TILES;
 constexpr bool Q_IN_REGISTERS = ROW_TILES * D <= 128;  // else O leaves no room: Q is read from q_smem
 constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
+constexpr float FAR = 16777216.0f;  // floats beyond 2^24 lie 2 and more apart
 constexpr unsigned ALL_LANES = 0xffffffff;
 
 using Operand = uint32_t[4];  // a lane's part of a 16 x 16 operand, or of two 16 x 8 ones
@@ -108,9 +109,12 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// m rises to the row's maximum, and l and O follow.
-__device__ __forceinline__ void raise_reference(const Scores& s_rmem, Output& o_rmem, RowState& m,
-                                                RowState& l, float scale_log2) {
+// m rises to the row's maximum, and l and O follow. Returns the scale that S still needs. Where some m of the
+// warp is FAR from 0, its rounding alone would move scale * s - m by whole powers of 2, up to infinity: S is
+// scaled here then, rounded as m was, so that the maximum's exponent is 0.
+__device__ __forceinline__ float raise_reference(Scores& s_rmem, Output& o_rmem, RowState& m, RowState& l,
+                                                 float scale_log2) {
+    bool far = false;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) {
         float row_max = -INFINITY;
@@ -120,12 +124,21 @@ __device__ __forceinline__ void raise_reference(const Scores& s_rmem, Output& o_
             for (int i = 0; i < 2; i++) row_max = fmaxf(row_max, s_rmem[r / 2][n][r % 2 * 2 + i]);
         const float m_new = fmaxf(m[r], quad_max(row_max) * scale_log2), rescale = ptx::ex2(m[r] - m_new);
         m[r] = m_new;
+        far = far || (fabsf(m_new) > FAR && m_new > LOWEST);
         l[r] *= rescale;
 #pragma unroll
         for (int d = 0; d < D / 8; d++)
 #pragma unroll
             for (int i = 0; i < 2; i++) o_rmem[r / 2][d][r % 2 * 2 + i] *= rescale;
     }
+    if (!__any_sync(ALL_LANES, far)) return scale_log2;
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++)
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s_rmem[r][n][i] *= scale_log2;
+    return 1.0f;
 }
 
 // P = 2^(scale S - m) as the left operand of P V, and l += the lane's part of the row sums; false, and l as

@@ -103,6 +103,10 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("[d][r % 2 * 2 + i] *= rescale;", "[d][r % 2 * 2 + i] *= 1.0f;", WARP_ROWS),
     ),
     _mutant(
+        12, "far_reference", "scale * s - m is rounded once, however much m was rounded.",
+        ("!__any_sync(ALL_LANES, far)", "true", WARP_ROWS),
+    ),
+    _mutant(
         13, "parts_of_another_row", "A split writes its sums where those of the next row belong.",
         ("part_lse[part] = lse_log2;", "part_lse[part + 1] = lse_log2;"),
         expected=(*MEMORY, *RACE, *VALUE), on_gpu=False,
