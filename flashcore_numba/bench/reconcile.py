@@ -1,0 +1,278 @@
+"""`flashcore reconcile`: what a stage moves, as a formula predicts, a simulator counts and a GPU measures."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from flashcore_numba.checks import pool
+from flashcore_numba.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.problem import Problem
+from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages.find import find as find_stage
+from flashcore_numba.traffic import Traffic, predict
+
+from . import extracts, profile
+from .counts import count
+from .entries import Run, runs
+from .nsight import NsightError
+from .progress import Progress
+from .reasons import REASONS
+from .shapes import Shape, parse
+
+__all__ = [
+    "LEGEND",
+    "MOST_APART",
+    "ROWS",
+    "SAVED",
+    "Block",
+    "Row",
+    "block",
+    "blocks",
+    "counted",
+    "measure",
+    "not_recorded",
+    "predicted",
+    "save",
+    "served",
+    "table",
+]
+
+MOST_APART = 0.02
+LEGEND = (
+    "Bytes are those of the 32-byte sectors that requests touch, one touched twice counting twice; waves: "
+    "wavefronts of shared memory; a barrier counts for each warp. Apart: relative to the largest; a difference "
+    "above 2 % needs a reason."
+)
+# The shapes and masks that the repository keeps extracts of.
+SAVED = (
+    ("1x1x128x64", False),
+    ("1x1x128x64", True),
+    ("1x2x200x64", True),
+    ("1x8x512x64", False),
+    ("1x1x128x128", False),
+)
+SAVE_LIMIT = 150  # seconds on the GPU for all of `SAVED`
+SECTOR = 32  # bytes
+
+
+def _ratio(sectors: int, requests: int) -> float:
+    return sectors / requests if requests else 0.0
+
+
+ROWS: dict[str, Callable[[Traffic], float]] = {
+    "bytes loaded": lambda t: SECTOR * t.global_load_sectors,
+    "sectors a load": lambda t: _ratio(t.global_load_sectors, t.global_load_requests),
+    "bytes stored": lambda t: SECTOR * t.global_store_sectors,
+    "sectors a store": lambda t: _ratio(t.global_store_sectors, t.global_store_requests),
+    "shared load waves": lambda t: t.shared_load_wavefronts,
+    "shared store waves": lambda t: t.shared_store_wavefronts,
+    "bank conflicts": lambda t: t.bank_conflicts,
+    "barriers": lambda t: t.barriers,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of one run in three columns; None in a column that there is not."""
+
+    name: str
+    predicted: float
+    counted: float
+    measured: float | None
+    reason: str | None  # why the GPU's figure is another one; None where nothing is known, or none is needed
+
+    @property
+    def apart(self) -> float:
+        """How far the columns differ, relative to the largest."""
+        known = [x for x in (self.predicted, self.counted, self.measured) if x is not None]
+        return (max(known) - min(known)) / max(known) if max(known) else 0.0
+
+    @property
+    def flagged(self) -> bool:
+        return self.apart > MOST_APART
+
+    @property
+    def explained(self) -> bool:
+        """A formula that disagrees with the count has no excuse; the GPU may have a reason."""
+        formula = Row(self.name, self.predicted, self.counted, None, None)
+        return self.reason is not None and not formula.flagged
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "row": self.name,
+            "predicted": self.predicted,
+            "counted": self.counted,
+            "measured": self.measured,
+            "apart": self.apart,
+            "flagged": self.flagged,
+            "reason": (self.reason if self.explained else "unexplained") if self.flagged else None,
+        }
+
+
+@dataclass(frozen=True)
+class Block:
+    """One run at one shape and mask."""
+
+    run: Run
+    rows: list[Row]
+
+    @property
+    def unexplained(self) -> list[Row]:
+        return [row for row in self.rows if row.flagged and not row.explained]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "stage": self.run.label,
+            "variant": self.run.variant,
+            "measured": any(row.measured is not None for row in self.rows),
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def predicted(run: Run, shape: Shape, causal: bool, sm_count: int = EXAMPLE_SM_COUNT) -> Traffic:
+    """The formula's column. Nothing runs, and no array's memory is touched."""
+    array = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), np.float16)
+    return predict(run.stage, run.variant, Problem(array, array, array, causal=causal), sm_count)
+
+
+def counted(run: Run, shape: Shape, causal: bool, sm_count: int = EXAMPLE_SM_COUNT) -> Traffic:
+    """The simulator's or the CPU executor's column, on the inputs that are measured too."""
+    found = count(run, shape, causal, np.random.default_rng(extracts.SEED), sm_count)
+    if not found.right:
+        raise RuntimeError(f"{run.label} at {shape} is wrong or racy, so its counts mean nothing")
+    return Traffic.of_totals(found.totals())
+
+
+def block(run: Run, predicted: Traffic, counted: Traffic, measured: Traffic | None) -> Block:
+    """The rows of one run, each with the reason that is known for its difference."""
+    rows = []
+    for name, of in ROWS.items():
+        keys = [(run.stage.number, variant, name) for variant in (str(run.variant), "*")]
+        reason = next((REASONS[key] for key in keys if key in REASONS), None)
+        rows.append(Row(name, of(predicted), of(counted), None if measured is None else of(measured), reason))
+    return Block(run, rows)
+
+
+def blocks(
+    chosen: Sequence[Run],
+    shape: Shape,
+    causal: bool,
+    extract: dict[str, Any] | None,
+    progress: Progress | None = None,
+) -> list[Block]:
+    """A block a run, counted in as many processes as there are cores; `extract` gives the measured column."""
+    sm_count = extract["sm_count"] if extract else EXAMPLE_SM_COUNT
+    jobs = [(run.stage.number, run.variant, str(shape), causal, sm_count) for run in chosen]
+
+    def told(done: int, total: int, label: str) -> None:
+        if progress:
+            progress.count(f"counting at {shape}{' causal' if causal else ''}", done, total, label)
+
+    names = {job[:2]: run.label for job, run in zip(jobs, chosen, strict=True)}
+    workers = None if len(jobs) > 1 else 1
+    found = pool.run(_count_one, jobs, workers, told, lambda job: names[job[:2]])
+    return [
+        block(run, predicted(run, shape, causal, sm_count), Traffic(**ours), _measured(run, extract))
+        for run, ours in zip(chosen, found, strict=True)
+    ]
+
+
+def _count_one(stage: int, variant: str | None, shape: str, causal: bool, sm_count: int) -> dict[str, int]:
+    return vars(counted(Run(find_stage(stage), variant), parse(shape), causal, sm_count))
+
+
+def _measured(run: Run, extract: dict[str, Any] | None) -> Traffic | None:
+    known = profile.find(run, extract)
+    return Traffic(**known["traffic"]) if known else None
+
+
+def not_recorded(shape: Shape, causal: bool) -> str:
+    """Says that nothing was measured at this shape and mask, and where something was."""
+    shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
+    return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
+
+
+def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
+    """The runs of these stages that serve the shape."""
+    return runs([s for s in stages if shape.head_dim in s.head_dims and (s.causal or not causal)])
+
+
+def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]:
+    """A fresh extract of these runs, which is not kept. Needs a GPU and ncu. Raises NsightError."""
+    jobs = [extracts.Job(shape, causal, run) for run in chosen]
+    return extracts.extract(shape, causal, extracts.measure(jobs, SAVE_LIMIT))
+
+
+def save(folder: Path, progress: Progress) -> tuple[Path | None, list[str]]:
+    """Measure every run at every shape of `SAVED` and write the extracts into `folder`.
+
+    Returns their file, and a sentence for each thing that failed or was left out. Needs a GPU and ncu. The
+    shapes of one head dimension share a session of ncu, so that each kernel is compiled once.
+    """
+    sessions: dict[int, list[extracts.Job]] = {}
+    for text, causal in SAVED:
+        shape = parse(text)
+        # A time limit cuts the end, so what a stage runs by itself comes first.
+        chosen = sorted(served(LADDER, shape, causal), key=lambda run: not run.is_default)
+        jobs = [extracts.Job(shape, causal, run) for run in chosen]
+        sessions.setdefault(shape.head_dim, []).extend(jobs)
+    path, failed, todo = None, [], sum(map(len, sessions.values()))
+    deadline = time.monotonic() + SAVE_LIMIT
+    for head_dim, jobs in sessions.items():
+        limit = (deadline - time.monotonic()) * len(jobs) / todo
+        todo -= len(jobs)
+        progress.step(f"ncu: {len(jobs)} launches of stages at D = {head_dim}, within {limit:.0f} s")
+        found: list[extracts.Measured] = []
+        try:
+            extracts.measure(jobs, limit, launched=found.append)
+        except NsightError as error:
+            failed.append(f"D = {head_dim}: {error}")
+        if len(found) < len(jobs):
+            failed.append(f"D = {head_dim}: {len(found)} of {len(jobs)} runs were measured")
+        for text, causal in SAVED:
+            if here := [m for m in found if (str(m.job.shape), m.job.causal) == (text, causal)]:
+                path = extracts.save(extracts.extract(parse(text), causal, here), folder)
+    return path, failed
+
+
+def table(found: Sequence[Block], title: str) -> tuple[Table, list[str]]:
+    """The columns of every run, and the notes that the last column numbers. Rows of nothing are left out."""
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("", no_wrap=True)
+    for name in ("predicted", "counted", "measured", "apart", "note"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    notes: list[str] = []
+    for each in found:
+        shown.add_section()
+        shown.add_row(each.run.label, style="bold")
+        for row in each.rows:
+            values = [row.predicted, row.counted, row.measured]
+            if not any(values):
+                continue
+            note = ""
+            if row.flagged and row.explained:
+                if row.reason not in notes:
+                    notes.append(str(row.reason))
+                note = str(notes.index(str(row.reason)) + 1)
+            elif row.flagged:
+                note = "unexplained"
+            style = "red" if row.flagged and not row.explained else None
+            shown.add_row(
+                f"  {row.name}",
+                *map(_written, values),
+                f"{row.apart:.1%}" if row.apart else "",
+                note,
+                style=style,
+            )
+    return shown, [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+
+
+def _written(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
