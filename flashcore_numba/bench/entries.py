@@ -1,11 +1,12 @@
 """The stages as timed entries: which runs there are, and how one is captured, replayed and called."""
 
+import copy
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flashcore_numba.stages import Stage
 
-__all__ = ["Captured", "Run", "StageEntry", "runs"]
+__all__ = ["Captured", "Flush", "Run", "StageEntry", "runs"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,29 @@ class Captured:
 
     def replay(self):
         self.graph.launch(self.stream)
+
+    def cold(self, flush):
+        """The same with a `Flush` before each launch, in a graph of its own."""
+        pair = copy.copy(self)
+        pair._launch = lambda: (flush._launch(), self._launch())
+        return pair
+
+
+class Flush(Captured):
+    """Empties the L2: writes a buffer of twice its size, given in bytes."""
+
+    def __init__(self, stream, l2_bytes):
+        import cupy
+
+        super().__init__("flush", stream)
+        with stream:
+            self.buffer = cupy.full(2 * l2_bytes // 4, 0, cupy.float32)
+        self._launch()  # compiled before a capture
+        stream.synchronize()
+
+    def _launch(self):
+        with self.stream:
+            self.buffer.fill(1)
 
 
 class StageEntry(Captured):

@@ -65,6 +65,21 @@ def test_a_wrong_result_stands_out(fake):
     assert "WRONG NaN" in console.export_text()
 
 
+def test_an_interval_is_shown_as_a_share_of_the_median():
+    assert tables.either_side({"p50": 10.0, "ci": {"low": 9.9, "high": 10.3}}) == "±2.0%"
+    assert tables.either_side({"p50": 10.0, "ci": None}) == "-"
+
+
+def test_what_was_throttled_gets_a_sentence(fake):
+    shape = fake()["shapes"][0]
+    assert tables.throttled_lines(shape) == []
+    shape["entries"][1]["throttled"] = ["the power limit in 3 of 20 readings", "SM clock 1510 MHz, 76% ..."]
+    shape["entries"][2]["throttled"] = None
+    assert tables.throttled_lines(shape) == [
+        "Throttled: 05 online_softmax: the power limit in 3 of 20 readings; SM clock 1510 MHz, 76% ...."
+    ]
+
+
 def test_reasons_are_grouped_and_limits_and_clocks_are_told(fake):
     record = fake()
     shape = record["shapes"][0] | {"absent": {"A": "no torch", "B": "no torch", "C": "too old"}}
