@@ -179,10 +179,26 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="measure the whole ladder at the recorded shapes and write the extracts into DIR",
     )
+    roofline = add(
+        "roofline",
+        _roofline,
+        "show how long each unit of a GPU needs for each stage, which limits it, and its share of the time",
+    )
+    roofline.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
+    roofline.add_argument("--causal", action="store_true", help="with the causal mask")
+    roofline.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="a recorded GPU, or one by its data sheet: L4, H100, A100, 4090; by default this machine's, else "
+        "the recorded one",
+    )
+    roofline.add_argument(
+        "--save", type=_folder, metavar="DIR", help="write the pictures, and what was measured, into DIR"
+    )
     pictures = add(
         "pictures",
         _pictures,
-        "draw what artifacts of compare show: ladder, error, roofline, time budget, lengths, share of the peers",
+        "draw what artifacts of compare show: ladder, errors, roofline, time budget, lengths, share of peers",
         stages=None,
     )
     pictures.add_argument(
@@ -571,15 +587,17 @@ def _compare_on_gpu(args, stages, shapes) -> int:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)
             drawn = pictures.ladder_beside((file, record), artifact.recorded()).draw(args.save)
-        able, not_run = simulated(stages)
+        # What is saved is times: counts need no GPU, and whoever records pays for it by the minute.
+        able, not_run = ([], []) if args.save else simulated(stages)
         counted = count_all(runs(able), parse(COUNT_SHAPE), progress, args.causal)
     console = _console(to_stderr=args.json == "-")
     for shape in record["shapes"]:
         _print_times(console, record, shape)
     console.print(clocks_seen(record), markup=False, soft_wrap=True)
-    console.print()
-    rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
-    console.print(counted_table(rows, _counted_at(args), console.width))
+    if counted:
+        console.print()
+        rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
+        console.print(counted_table(rows, _counted_at(args), console.width))
     for sentence in not_run:
         console.print(sentence, markup=False, soft_wrap=True)
     if args.save:
@@ -624,11 +642,67 @@ def _print_times(console, record, shape) -> None:
         console.print(sentence, markup=False, soft_wrap=True)
 
 
+def _roofline(args) -> int:
+    from flashcore_numba import gpu
+    from flashcore_numba.bench import roofline
+    from flashcore_numba.bench.entries import runs
+    from flashcore_numba.bench.limits import DataSheet
+    from flashcore_numba.bench.shapes import parse
+
+    stages, shape = _selected(args), parse(args.shape)
+    here = gpu.name() if gpu.available() else None
+    target = roofline.source(args.gpu, here)
+    if args.save and isinstance(target, DataSheet):
+        raise ArgumentError(f"--save {str(args.save)!r}: pictures show measured times, not {target.name}")
+    at = runs(stages), shape, args.causal
+    with _progress() as progress:
+        if isinstance(target, DataSheet):
+            found = roofline.of_data_sheet(target, *at, progress)
+        elif target == here and not roofline.is_recorded(target, shape, args.causal):
+            from flashcore_numba.bench.compare import compare
+
+            record = compare(stages, [(shape, args.causal)], FEWEST_ROUNDS, progress)
+            found = roofline.of_record(target, *at, record)
+        else:
+            found = roofline.of_record(target, *at)
+    saved = _save_roofline(args.save, found) if args.save else []
+    if not _give_json(args, found.as_dict):
+        console = _console()
+        if found.rows:
+            console.print(found.table(console.width))
+        timed = [row for row in found.rows if row.gpu_us]
+        for line in ["Parts of the time:", *map(roofline.budget, timed)] if timed else []:
+            console.print(line, markup=False, soft_wrap=True)
+        for sentence in [*found.refused, *saved]:
+            console.print(sentence, markup=False, soft_wrap=True)
+    return 0 if found.rows else 1
+
+
+def _save_roofline(folder: Path, found) -> list[str]:
+    """The artifact with this shape alone, and the pictures that it allows; sentences about them."""
+    from flashcore_numba.bench import artifact, pictures
+
+    shape = artifact.find_shape(found.record, str(found.shape), found.causal)
+    if shape is None:
+        raise ArgumentError(f"--save {str(folder)!r}: {found.about}")
+    record = found.record | {"shapes": [shape]}
+    path = folder / f"roofline-{artifact.file_name(record)}"
+    artifact.save(record, path)
+    drawn, lacking = pictures.drawable([(path, record)])
+    wanted = ("roofline", "time-budget")
+    files = [file for picture in drawn if picture.name in wanted for file in picture.draw(folder)]
+    return [
+        f"Saved {', '.join(map(str, [path, *files]))}",
+        *(f"Not drawn: {name}: {why}" for name, why in lacking.items() if name in wanted),
+    ]
+
+
 def _resources(args) -> int:
     from rich.table import Table
 
     from flashcore_numba import gpu
     from flashcore_numba.bench.entries import runs
+    from flashcore_numba.bench.occupancy import MULTIPROCESSORS, of_kernel
     from flashcore_numba.bench.registers import examples, registers, why_not
     from flashcore_numba.bench.tables import SMALL
     from flashcore_numba.compiler import supported_capabilities
@@ -662,20 +736,27 @@ def _resources(args) -> int:
     console = _console()
     table = Table(
         title=f"Compiled for {target}, D = {args.head_dim}",
-        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory a block.",
+        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory, and "
+        "threads, a block. An SM holds: blocks (their share of its warps), and what allows no more.",
         title_justify="left",
         caption_justify="left",
     )
     columns = {"kernel": "kernel", "registers": "regs", "spill_bytes": "spill", "stack_bytes": "local"}
-    columns["shared_bytes"] = "shared"
+    columns |= {"shared_bytes": "shared", "threads": "threads"}
     if console.width < SMALL:
         del columns["kernel"]
     table.add_column("stage", no_wrap=True)
     for field, name in columns.items():
-        table.add_column(name, no_wrap=True, justify="left" if field == "kernel" else "right")
+        text = field == "kernel"
+        table.add_column(name, no_wrap=not text, justify="left" if text else "right")
+    if capability in MULTIPROCESSORS:
+        table.add_column("an SM holds", no_wrap=True)
     for label, kernels in found.items():
         for kernel in kernels or []:
-            table.add_row(label, *("?" if kernel[field] is None else str(kernel[field]) for field in columns))
+            cells = ["?" if kernel[field] is None else str(kernel[field]) for field in columns]
+            if held := of_kernel(capability, kernel):
+                cells.append(str(held))
+            table.add_row(label, *cells)
     console.print(table)
     return 0
 

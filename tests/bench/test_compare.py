@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from flashcore_numba import cli, executor, gpu
-from flashcore_numba.bench import artifact, ceilings, compare, picture, timing
+from flashcore_numba.bench import artifact, ceilings, compare, pictures, timing
 from flashcore_numba.bench.peers import LABELS
 from flashcore_numba.bench.progress import Progress
 from flashcore_numba.bench.sensors import Reading
@@ -116,7 +116,7 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
     file = tmp_path / "stand-in-gpu-tiny-causal.json"
     assert artifact.load(file) == record
     assert (record["label"], record["ceilings"]) == ("tiny", CEILINGS)
-    assert picture.artifact_of(tmp_path / "ladder.png") == artifact.sha256(file)
+    assert pictures.ladder_beside((file, record), artifact.recorded()).stale(tmp_path) == []
     (shape,) = record["shapes"]
     assert (shape["shape"], shape["causal"]) == ("1x2x9x64", True)
     assert [entry["label"] for entry in shape["entries"]] == ["01 scalar", "03 warp_reduction"]
