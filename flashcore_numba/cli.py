@@ -189,7 +189,7 @@ def build_parser() -> argparse.ArgumentParser:
     roofline.add_argument(
         "--gpu",
         metavar="NAME",
-        help="a recorded GPU, or one by its data sheet: L4, H100, A100, 4090; by default this machine's, else "
+        help="a recorded GPU, or one by its data sheet: L4, H100, A100, 4090; this machine's by default, or "
         "the recorded one",
     )
     roofline.add_argument(
@@ -743,18 +743,19 @@ def _resources(args) -> int:
     )
     columns = {"kernel": "kernel", "registers": "regs", "spill_bytes": "spill", "stack_bytes": "local"}
     columns |= {"shared_bytes": "shared", "threads": "threads"}
-    if console.width < SMALL:
-        del columns["kernel"]
+    wide = console.width >= SMALL
+    if not wide:
+        del columns["kernel"], columns["threads"]
     table.add_column("stage", no_wrap=True)
     for field, name in columns.items():
         text = field == "kernel"
         table.add_column(name, no_wrap=not text, justify="left" if text else "right")
-    if capability in MULTIPROCESSORS:
+    if wide and capability in MULTIPROCESSORS:
         table.add_column("an SM holds", no_wrap=True)
     for label, kernels in found.items():
         for kernel in kernels or []:
             cells = ["?" if kernel[field] is None else str(kernel[field]) for field in columns]
-            if held := of_kernel(capability, kernel):
+            if wide and (held := of_kernel(capability, kernel)):
                 cells.append(str(held))
             table.add_row(label, *cells)
     console.print(table)

@@ -18,8 +18,8 @@ from flashcore_numba.stages import LADDER
 
 WITHOUT_JSON = ("lab",)
 COMMANDS = (
-    *("stages", "check", "starter", "mutants", "count", "compare", "resources", "readme"),
-    *("course", "lab", "lessons"),
+    *("stages", "check", "starter", "mutants", "count", "compare", "resources", "profile", "reconcile"),
+    *("roofline", "pictures", "readme", "course", "lab", "lessons"),
 )
 LAST = str(LADDER[-1].number)
 FUSED = next(stage for stage in LADDER if stage.name == "online_softmax")  # quick to check, and no variants

@@ -21,7 +21,7 @@ from flashcore_numba.traffic import Traffic
 from . import environment
 from .artifact import recorded_dir
 from .entries import Run
-from .nsight import BY_INSTRUCTION, METRICS, Kernel, Record, collect, find_tool, version
+from .nsight import BY_INSTRUCTION, METRICS, Kernel, Record, collect, version
 from .shapes import Shape, parse
 
 __all__ = ["SEED", "Job", "Measured", "command", "extract", "find", "inputs", "measure", "recorded", "save"]
@@ -176,7 +176,7 @@ def extract(shape: Shape, causal: bool, runs: Sequence[Measured]) -> dict[str, A
         "gpu": gpu["name"],
         "sm_count": gpu["sm_count"],
         "driver": gpu["driver"],
-        "ncu": version(find_tool("ncu") or "ncu"),
+        "ncu": version(),
         "seed": SEED,
         "runs": [run.as_dict() for run in runs],
     }

@@ -114,9 +114,10 @@ def why_not() -> str | None:
     return None if find_tool("ncu") else "ncu (Nsight Compute, of the CUDA toolkit) is not installed"
 
 
-def version(tool: str) -> str:
-    """`2025.3.1.0`, or "unknown"."""
-    said, _ = run_limited([tool, "--version"], 20)
+def version() -> str:
+    """ncu's: `2025.3.1.0`, or "unknown"."""
+    tool = find_tool("ncu")
+    said = run_limited([tool, "--version"], 20)[0] if tool else ""
     found = re.search(r"[Vv]ersion ([\d.]+\d)", said)
     return found[1] if found else "unknown"
 

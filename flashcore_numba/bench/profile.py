@@ -16,7 +16,7 @@ from .entries import Run
 from .shapes import Shape
 from .tables import NARROW, amount, short_us
 
-__all__ = ["FOLDER", "find", "profile", "provenance", "refuse", "rows", "table", "which"]
+__all__ = ["FOLDER", "find", "profile", "provenance", "refuse", "rows", "stand_in", "table", "which"]
 
 FOLDER = Path("profiles")
 LIMIT = 150  # seconds for a stage's launches, each of them replayed about fifty times
@@ -68,10 +68,15 @@ MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
 """Figure: its name, how it is written, and what it means."""
 
 
+def stand_in(shape: Shape, causal: bool) -> Problem:
+    """A problem whose elements nobody reads, so that its memory is never touched."""
+    array = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), np.float16)
+    return Problem(array, array, array, causal=causal)
+
+
 def refuse(run: Run, shape: Shape, causal: bool) -> None:
     """Raise UnsupportedError where the stage does not serve the shape."""
-    array = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), np.float16)
-    refuse_problem(run.stage, Problem(array, array, array, causal=causal))
+    refuse_problem(run.stage, stand_in(shape, causal))
 
 
 def profile(run: Run, shape: Shape, causal: bool, folder: Path) -> tuple[Any, ...]:
