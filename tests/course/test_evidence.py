@@ -42,11 +42,13 @@ def test_a_line_is_named_by_its_access_or_its_source(evidence):
 
 
 def test_every_recorded_time_is_found(evidence):
+    first: dict = {}  # of several runs at a shape, the first counts: the ladder's before a labelled one
     for _, record in artifact.recorded():
         for shape in record["shapes"]:
-            for entry in shape["entries"]:
-                us = evidence.us(entry["label"], shape["shape"], shape["causal"])
-                assert us == entry["gpu_us"]["p50"]
+            first.setdefault((shape["shape"], shape["causal"]), shape)
+    for (name, causal), shape in first.items():
+        for entry in shape["entries"]:
+            assert evidence.us(entry["label"], name, causal) == entry["gpu_us"]["p50"]
     assert evidence.us(5) == evidence.us("05 online_softmax") == evidence.us(5, "mission")
     assert evidence.ratio(1, 5) == evidence.us(1) / evidence.us(5)
     assert evidence.share(6) == pytest.approx(evidence.entry(6)["share_of_limit"])
