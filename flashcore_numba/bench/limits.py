@@ -148,7 +148,7 @@ def ceilings_of(artifact: Mapping[str, Any]) -> Ceilings:
     known = artifact.get("ceilings")
     if known:
         names = [name for name in Ceilings.__dataclass_fields__ if name.endswith(("ops", "gbs", "us"))]
-        source = f"measured on {gpu['name']} in the same run"
+        source = f"measured on {gpu['name']}, {artifact['date'][:10]}"
         return Ceilings(**{name: known[name] for name in names}, source=source, measured=True)
     capability = tuple(gpu["compute_capability"])
     rate = RATES.get(capability)
@@ -178,7 +178,7 @@ def units_us(
 
     `fp32`, `tensor`: the multiply-adds of the problem, of which `multiplies` gives each unit its share;
     `exp`: one ex2 a visible pair; `l1`, `l2`: the bytes that pass through the L1 with shared memory, and
-    through the L2; `dram`: every input read once and the output written once; `launch`: so many empty kernels.
+    through the L2; `dram`: every input read and the output written once; `launch`: so many empty kernels.
     """
     pairs = problem.flops / (4 * problem.head_dim)
     work = {

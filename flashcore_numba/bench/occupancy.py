@@ -1,8 +1,10 @@
 """How many blocks of a kernel an SM holds at a time: from its registers, shared memory and threads alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["MULTIPROCESSORS", "Multiprocessor", "Occupancy", "occupancy"]
+__all__ = ["MULTIPROCESSORS", "Multiprocessor", "Occupancy", "occupancy", "of_kernel"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Occupancy:
     share: float
     held_by: str
 
+    def __str__(self) -> str:
+        return f"{self.blocks} ({self.share:.0%}), {self.held_by}"
+
 
 def occupancy(
     compute_capability: tuple[int, int], threads: int, registers: int, shared_bytes: int
@@ -71,3 +76,11 @@ def occupancy(
     held_by = min(room, key=lambda name: room[name])
     blocks = room[held_by]
     return Occupancy(blocks, blocks * warps, blocks * warps / sm.warps, held_by)
+
+
+def of_kernel(compute_capability: tuple[int, int], kernel: Mapping[str, Any]) -> Occupancy | None:
+    """Of one item of `registers`; None where the compiler's report lacks a figure."""
+    threads, used, shared_bytes = (kernel.get(name) for name in ("threads", "registers", "shared_bytes"))
+    if threads is None or used is None or shared_bytes is None:
+        return None
+    return occupancy(compute_capability, threads, used, shared_bytes)

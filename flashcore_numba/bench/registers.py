@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.problem import Problem
 from flashcore_numba.stages import Stage
 
@@ -46,19 +47,23 @@ def why_not(stage: Stage) -> str | None:
 
 
 def registers(
-    run: Run, problems: Iterable[Problem], compute_capability: tuple[int, int]
+    run: Run,
+    problems: Iterable[Problem],
+    compute_capability: tuple[int, int],
+    sm_count: int = EXAMPLE_SM_COUNT,
 ) -> list[dict[str, Any]] | None:
     """One dictionary a kernel that the run launches for `problems`; bytes are a thread's (spill, stack) or a
     block's (shared), threads a block's.
 
-    Compiles for the given GPU without needing one. None for a stage that needs a newer one, and where the
-    CUDA compiler's libraries are not installed.
+    Compiles for the given GPU without needing one; `sm_count` is what a launcher chooses kernels by. None for
+    a stage that needs a newer GPU, and where the CUDA compiler's libraries are not installed.
     """
     if compute_capability < run.stage.compute_capability or why_not(run.stage):
         return None
     from flashcore_numba.executor import Compiler
 
     compiler = Compiler(compute_capability=compute_capability)
+    compiler.sm_count = sm_count
     for problem in problems:
         lse = np.empty(problem.q.shape[:3], np.float32) if run.stage.returns_lse else None
         run.stage.launch(problem, np.empty_like(problem.q), compiler, lse=lse, variant=run.variant)

@@ -5,7 +5,7 @@ What a run asks of the units follows from the problem and from the predicted tra
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from . import artifact as artifacts
 from . import extracts
 from .entries import Run, runs
 from .limits import DATA_SHEETS, Ceilings, DataSheet, ceilings_of, units_us
-from .occupancy import occupancy
+from .occupancy import Occupancy, of_kernel
 from .progress import Progress
 from .registers import like, registers, stand_in, why_not
 from .shapes import Shape, parse
@@ -32,6 +32,7 @@ __all__ = [
     "Roofline",
     "Row",
     "budget",
+    "is_recorded",
     "of_data_sheet",
     "of_record",
     "rows",
@@ -76,7 +77,7 @@ class Row:
     dram_bytes: int
     l1_bytes: int
     l2_bytes: int
-    occupancy: list[dict[str, Any]] | None = None
+    occupancy: list[Occupancy] | None = None
 
     @property
     def busiest(self) -> str | None:
@@ -147,22 +148,23 @@ def _rows(
     sm_count: int,
     times: Mapping[str, float],
     gpu: str,
-) -> list[Row]:
-    """One row for each of the runs that serves the shape. times: microseconds by label."""
+) -> tuple[list[Row], list[str]]:
+    """One row for each of the runs that serves the shape, and why the others do not. times: by label."""
     problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
     extract = extracts.find(shape, causal, [e for e in extracts.recorded() if e["gpu"] == gpu])
     measured = {(run["stage"], run["variant"]): run for run in (extract or {"runs": []})["runs"]}
-    found = []
+    found, refused = [], []
     for run in chosen:
         try:
             refuse(run.stage, problem)
-        except UnsupportedError:
+        except UnsupportedError as error:
+            refused.append(f"{run.label}: {error}")
             continue
         kernels = measured.get((run.stage.number, run.variant), {"kernels": []})["kernels"]
         l2 = [kernel["l2_bytes"] for kernel in kernels]
         bytes_read = sum(l2) if l2 and None not in l2 else None
         found.append(_row(run, problem, sm_count, ceilings, times.get(run.label), bytes_read))
-    return found
+    return found, refused
 
 
 def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
@@ -171,12 +173,13 @@ def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
     chosen = [run for run in runs(LADDER) if run.label in times]
     gpu = artifact["gpu"]
     at = parse(shape["shape"]), shape["causal"]
-    return _rows(chosen, *at, ceilings_of(artifact), gpu["sm_count"], times, gpu["name"])
+    return _rows(chosen, *at, ceilings_of(artifact), gpu["sm_count"], times, gpu["name"])[0]
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What `flashcore roofline` shows. about: where the times are from, or why there are none."""
+    """What `flashcore roofline` shows. about: where the times are from, or why there are none. refused: why
+    runs are not among the rows. record: the artifact."""
 
     gpu: str
     shape: Shape
@@ -184,6 +187,8 @@ class Roofline:
     ceilings: Ceilings
     about: str
     rows: list[Row]
+    refused: list[str]
+    record: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -194,6 +199,7 @@ class Roofline:
             "about": self.about,
             "latency_below": LATENCY,
             "rows": [row.as_dict() for row in self.rows],
+            "refused": self.refused,
         }
 
     def table(self, width: int) -> Table:
@@ -229,9 +235,12 @@ class Roofline:
         sentences = [
             f"Microseconds. {self.about} Units: {self.ceilings.source}.",
             "DRAM: inputs and output once, which a warm L2 may save.",
-            "Share: what the limiter needs at its ceiling, over the GPU time.",
-            f"Latency: no unit reaches {LATENCY:.0%}, so that waiting takes most of the time.",
         ]
+        if any(row.gpu_us for row in self.rows):
+            sentences.append(
+                "Share: what the limiter needs at its ceiling, over the GPU time. Latency: no unit reaches "
+                f"{LATENCY:.0%}, so that waiting takes most of the time."
+            )
         if any("l2" in row.units_us and not row.l2_measured for row in self.rows):
             sentences.append("≤: by the sectors asked for, some of which never get to the L2; no limiter.")
         if any(row.occupancy for row in self.rows):
@@ -247,7 +256,7 @@ def _unit(row: Row, unit: str) -> str:
 
 
 def _blocks(row: Row) -> str:
-    return "; ".join(f"{k['blocks']} ({k['share']:.0%}) {k['held_by']}" for k in row.occupancy or [])
+    return "; ".join(map(str, row.occupancy or []))
 
 
 def budget(row: Row) -> str:
@@ -286,61 +295,59 @@ def _names(recorded: Sequence[str]) -> str:
     return ", ".join([*recorded, *(sheet.name for sheet in DATA_SHEETS)])
 
 
+def is_recorded(gpu: str, shape: Shape, causal: bool) -> bool:
+    """Whether an artifact of this GPU has times of this shape."""
+    return any(_has(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
+
+
 def of_record(
     gpu: str,
     chosen: Sequence[Run],
     shape: Shape,
     causal: bool,
-    record: Mapping[str, Any] | None = None,
+    record: dict[str, Any] | None = None,
 ) -> Roofline:
     """Of a GPU with artifacts. record: the one to take; by default the newest recorded one with the shape, or
     with ceilings, or any."""
     if record is None:
-        own = [found for _, found in artifacts.recorded() if found["gpu"]["name"] == gpu]
-        best = max(own, key=lambda found: (_has(found, shape, causal), found.get("ceilings") is not None))
-    else:
-        best = dict(record)
-    timed = artifacts.find_shape(best, str(shape), causal)
+        own = [found for _, found in artifacts.recorded() if _on(found, gpu)]
+        record = max(own, key=lambda found: (_has(found, shape, causal), found["ceilings"] is not None))
+    timed = artifacts.find_shape(record, str(shape), causal)
     times = {e["label"]: e["gpu_us"]["p50"] for e in timed["entries"]} if timed else {}
     mask = " --causal" if causal else ""
     about = (
-        f"Time: GPU time of a launch in a CUDA graph, {provenance(best)}."
+        f"GPU p50: of a launch in a CUDA graph, {provenance(record)}."
         if timed
         else f"No times are recorded: on a GPU, flashcore compare --shape {shape}{mask} measures them."
     )
-    ceilings = ceilings_of(best)
-    found = _rows(chosen, shape, causal, ceilings, best["gpu"]["sm_count"], times, gpu)
-    return Roofline(gpu, shape, causal, ceilings, about, found)
+    ceilings = ceilings_of(record)
+    found, refused = _rows(chosen, shape, causal, ceilings, record["gpu"]["sm_count"], times, gpu)
+    return Roofline(gpu, shape, causal, ceilings, about, found, refused, record)
 
 
-def _has(record: Mapping[str, Any], shape: Shape, causal: bool) -> bool:
-    return artifacts.find_shape(dict(record), str(shape), causal) is not None
+def _on(record: Mapping[str, Any], gpu: str) -> bool:
+    return record["gpu"]["name"] == gpu
+
+
+def _has(record: dict[str, Any], shape: Shape, causal: bool) -> bool:
+    return artifacts.find_shape(record, str(shape), causal) is not None
 
 
 def of_data_sheet(
     sheet: DataSheet, chosen: Sequence[Run], shape: Shape, causal: bool, progress: Progress | None = None
 ) -> Roofline:
     """Of a GPU that nobody measured: what its data sheet allows, and how many blocks an SM holds."""
-    found = _rows(chosen, shape, causal, sheet.ceilings(), sheet.sm_count, {}, sheet.name)
+    ceilings = sheet.ceilings()
+    found, refused = _rows(chosen, shape, causal, ceilings, sheet.sm_count, {}, sheet.name)
     by_label = {run.label: run for run in chosen}
     problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
-    with_blocks = []
-    for row in found:
+    for k, row in enumerate(found):
         run = by_label[row.label]
+        if why_not(run.stage):
+            continue
         if progress:
             progress.step(f"compiling {row.label}")
-        kernels = (
-            None if why_not(run.stage) else registers(run, like(run.stage, problem), sheet.compute_capability)
-        )
-        blocks = [_occupancy(sheet, kernel) for kernel in kernels or []]
-        with_blocks.append(Row(**(vars(row) | {"occupancy": blocks or None})))
-    return Roofline(
-        sheet.name, shape, causal, sheet.ceilings(), "Nothing was measured on this GPU.", with_blocks
-    )
-
-
-def _occupancy(sheet: DataSheet, kernel: Mapping[str, Any]) -> dict[str, Any]:
-    held = occupancy(
-        sheet.compute_capability, kernel["threads"], kernel["registers"] or 0, kernel["shared_bytes"] or 0
-    )
-    return {"kernel": kernel["kernel"], **(asdict(held) if held else {})}
+        kernels = registers(run, like(run.stage, problem), sheet.compute_capability, sheet.sm_count)
+        held = [of_kernel(sheet.compute_capability, kernel) for kernel in kernels or []]
+        found[k] = replace(row, occupancy=[each for each in held if each] or None)
+    return Roofline(sheet.name, shape, causal, ceilings, "Nothing was measured on this GPU.", found, refused)
