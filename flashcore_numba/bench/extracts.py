@@ -29,7 +29,7 @@ __all__ = ["SEED", "Job", "Measured", "command", "extract", "find", "inputs", "m
 SEED = 2026  # of the inputs: a run is measured and counted on the same numbers
 EXTRACTS = "nsight-*.json"
 SECTOR = 32  # bytes
-GRACE = 40  # seconds that ncu gets to write its report after the child's time is up
+GRACE = 60  # seconds that ncu gets to write its report after the child's time is up
 
 
 @dataclass(frozen=True)

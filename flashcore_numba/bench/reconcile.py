@@ -226,35 +226,43 @@ def save(folder: Path, progress: Progress) -> tuple[Path | None, list[str]]:
     Returns their file, and a sentence for each thing that failed or was left out. Needs a GPU and ncu. The
     shapes of one head dimension share a session of ncu, so that each of Numba's kernels is compiled once.
     """
-    capability = gpu.compute_capability()
-    sessions: dict[int, list[extracts.Job]] = {}
+    by_head_dim: dict[int, list[extracts.Job]] = {}
     for text, causal in SAVED:
         shape = parse(text)
         # A time limit cuts the end, so what a stage runs by itself comes first.
         chosen = sorted(served(LADDER, shape, causal), key=lambda run: not run.is_default)
         jobs = [extracts.Job(shape, causal, run) for run in chosen]
-        sessions.setdefault(shape.head_dim, []).extend(jobs)
-    every = [job for jobs in sessions.values() for job in jobs if job.run.stage.language == "CUDA C"]
-    progress.step("compiling the kernels in CUDA C")
-    compiling = [(*_named(job.run, job.shape, job.causal), capability) for job in every]
-    pool.run(_compile, compiling)
-    path, failed, todo = None, [], sum(map(len, sessions.values()))
-    deadline = time.monotonic() + SAVE_LIMIT
-    for head_dim, jobs in sessions.items():
-        limit = (deadline - time.monotonic()) * len(jobs) / todo
+        by_head_dim.setdefault(shape.head_dim, []).extend(jobs)
+    _compile_all([job for jobs in by_head_dim.values() for job in jobs], progress)
+    first, *rest = by_head_dim.values()
+    # A short session comes first: it finds out which metrics this ncu knows.
+    sessions = [first[:1], first[1:], *rest]
+    path, failed, found = None, list[str](), list[extracts.Measured]()
+    todo, deadline = sum(map(len, sessions)), time.monotonic() + SAVE_LIMIT
+    for jobs in sessions:
+        limit = max(20.0, (deadline - time.monotonic()) * len(jobs) / todo)
         todo -= len(jobs)
-        progress.step(f"ncu: {len(jobs)} launches of stages at D = {head_dim}, within {limit:.0f} s")
-        found: list[extracts.Measured] = []
+        before = len(found)
+        progress.step(f"ncu: {len(jobs)} runs from {jobs[0].shape} on, within {limit:.0f} s")
         try:
             extracts.measure(jobs, limit, launched=found.append)
         except NsightError as error:
-            failed.append(f"D = {head_dim}: {error}")
-        if len(found) < len(jobs):
-            failed.append(f"D = {head_dim}: {len(found)} of {len(jobs)} runs were measured")
+            failed.append(f"from {jobs[0].shape} on: {error}")
+        if len(found) - before < len(jobs):
+            failed.append(f"from {jobs[0].shape} on: {len(found) - before} of {len(jobs)} runs were measured")
         for text, causal in SAVED:
             if here := [m for m in found if (str(m.job.shape), m.job.causal) == (text, causal)]:
+                here.sort(key=lambda m: (m.job.run.stage.number, m.job.run.is_default))
                 path = extracts.save(extracts.extract(parse(text), causal, here), folder)
     return path, failed
+
+
+def _compile_all(jobs: Iterable[extracts.Job], progress: Progress) -> None:
+    """Compile CUDA C in as many processes as there are cores: the one under ncu takes it from the cache."""
+    progress.step("compiling the kernels in CUDA C")
+    capability = gpu.compute_capability()
+    chosen = [job for job in jobs if job.run.stage.language == "CUDA C"]
+    pool.run(_compile, [(*_named(job.run, job.shape, job.causal), capability) for job in chosen])
 
 
 def table(found: Sequence[Block], title: str) -> tuple[Table, list[str]]:
