@@ -1,4 +1,4 @@
-"""The measured ceilings of a GPU lie where its data sheet puts them; blocks an SM are what the driver says."""
+"""Measured ceilings lie where the data sheet puts them; blocks an SM are what the driver says."""
 
 import json
 
