@@ -147,23 +147,34 @@ class Evidence:
         return max(values)
 
     def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
-        """One entry of the recorded run; `label` as the README's ladder has it, or a stage's number."""
+        """One entry, of the first recorded run that has it at this shape: variants may have their own run.
+
+        label: as the README's ladder has it, or a stage's number.
+        """
         name = _label(label)
-        entries = {entry["label"]: entry for entry in self.recorded(shape, causal)[1]["entries"]}
-        if name not in entries:
-            raise ArgumentError(f"label {name!r} is not in the recorded run: it has {', '.join(entries)}")
-        return entries[name]
+        known: list[str] = []
+        for results in self._results(shape, causal):
+            entries = {entry["label"]: entry for entry in results["entries"]}
+            if name in entries:
+                return entries[name]
+            known += [other for other in entries if other not in known]
+        raise ArgumentError(f"label {name!r} is not in the recorded run: it has {', '.join(known)}")
 
     def recorded(self, shape: str = MISSION, causal: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the newest artifact that has this shape, its results there)."""
+        found = self._results(shape, causal)[0]
+        return next(record for record in _records() if found in record["shapes"]), found
+
+    def _results(self, shape: str, causal: bool) -> list[dict[str, Any]]:
+        """What each recorded run has of this shape."""
         wanted = str(parse(shape))
-        for record in _records():
-            if (found := artifact.find_shape(record, wanted, causal)) is not None:
-                return record, found
-        known = sorted({s["shape"] + " causal" * s["causal"] for r in _records() for s in r["shapes"]})
-        raise ArgumentError(
-            f"shape {wanted}{' causal' * causal} is not recorded: there are {', '.join(known)}"
-        )
+        found = [artifact.find_shape(record, wanted, causal) for record in _records()]
+        if not any(found):
+            known = sorted({s["shape"] + " causal" * s["causal"] for r in _records() for s in r["shapes"]})
+            raise ArgumentError(
+                f"shape {wanted}{' causal' * causal} is not recorded: there are {', '.join(known)}"
+            )
+        return [results for results in found if results is not None]
 
     # Computed
 

@@ -1,5 +1,7 @@
 """Evidence: the values that questions and lessons quote are those of the simulator and of the record."""
 
+import copy
+
 import pytest
 
 from flashcore_numba.bench import artifact
@@ -53,6 +55,19 @@ def test_every_recorded_time_is_found(evidence):
     assert evidence.ratio(1, 5) == evidence.us(1) / evidence.us(5)
     assert evidence.share(6) == pytest.approx(evidence.entry(6)["share_of_limit"])
     assert evidence.local("06 kv_outer_local") > 0 == evidence.spilled(6)
+
+
+def test_variants_may_have_a_run_of_their_own(evidence, monkeypatch):
+    ladder, own = copy.deepcopy(evidence.recorded()[0]), copy.deepcopy(evidence.recorded()[0])
+    (shape,) = own["shapes"] = [artifact.find_shape(own, MISSION)]
+    for entry in shape["entries"]:
+        entry["gpu_us"]["p50"] *= 2
+    first = artifact.find_shape(ladder, MISSION)
+    first["entries"] = [entry for entry in first["entries"] if entry["default"]]
+    before = evidence.us(6), evidence.us("06 q_outer")
+    monkeypatch.setattr("flashcore_numba.course.evidence._records", lambda: (ladder, own))
+    assert (evidence.us(6), evidence.us("06 q_outer")) == (before[0], 2 * before[1])
+    assert evidence.recorded()[0] is ladder
 
 
 def test_a_live_time_takes_the_place_of_the_recorded_one(evidence):
