@@ -14,7 +14,7 @@ from flashcore_numba.problem import Problem
 from . import extracts, nsight
 from .entries import Run
 from .shapes import Shape
-from .tables import NARROW, amount, short_us
+from .tables import amount, short_us
 
 __all__ = ["FOLDER", "find", "profile", "provenance", "refuse", "rows", "stand_in", "table", "which"]
 
@@ -150,15 +150,14 @@ def rows(measured: dict[str, Any]) -> list[tuple[str, str, str]]:
     return found
 
 
-def table(run: Run, measured: dict[str, Any], extract: dict[str, Any], width: int) -> Table:
+def table(run: Run, measured: dict[str, Any], extract: dict[str, Any]) -> Table:
     """The figures of one run with their meanings; the title names shape, GPU, date and commit."""
     causal = ", causal" if extract["causal"] else ""
     title = f"{run.label} at {extract['shape']}{causal}: {provenance(extract)}"
     shown = Table(title=title, title_justify="left")
     shown.add_column("", no_wrap=True)
     shown.add_column("measured", justify="right")
-    if width >= NARROW:
-        shown.add_column("meaning")
+    shown.add_column("meaning")
     for row in rows(measured):
-        shown.add_row(*row[: 3 if width >= NARROW else 2])
+        shown.add_row(*row)
     return shown
