@@ -52,10 +52,12 @@ MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
     "tensor_pct": ("tensor pipe", lambda x: f"{x:.1f} %", "of the cycles in which the tensor cores multiply"),
     "xu_pct": ("MUFU (XU) pipe", lambda x: f"{x:.1f} %", "of what the exponential unit can issue"),
     "issue_pct": ("issue slots busy", lambda x: f"{x:.1f} %", "of the cycles in which a scheduler issues"),
+    "instructions": ("instructions", amount, "issued to warps, each once for its 32 lanes"),
     "l2_pct": ("L2 throughput", lambda x: f"{x:.1f} %", "of the L2 cache's peak"),
     "dram_pct": ("DRAM throughput", lambda x: f"{x:.1f} %", "of the memory's peak"),
     "l2_bytes": ("L2 bytes", amount, "between the SMs and the L2 cache"),
-    "dram_bytes": ("DRAM bytes", amount, "read and written; caches are flushed before each launch"),
+    "dram_read_bytes": ("DRAM bytes read", amount, "the caches are flushed before the launch"),
+    "dram_written_bytes": ("DRAM bytes written", amount, "what the L2 cache had to give away by the end"),
     "occupancy_pct": (
         "achieved occupancy",
         lambda x: f"{x:.1f} %",
