@@ -1,8 +1,8 @@
 """The README's ladder and the pictures in README and lessons, made from the recorded runs.
 
 The ladder stands between two markers; so does each further picture, `<!-- picture:NAME -->` and
-`<!-- picture:end -->`, and each table of limits, `<!-- table:NAME -->` and `<!-- table:end -->`, in the README and
-in the lesson on benchmarking beside it.
+`<!-- picture:end -->`, and each table of limits, `<!-- table:NAME -->` and `<!-- table:end -->`, in the README
+and in the lesson on benchmarking beside it.
 """
 
 import html
