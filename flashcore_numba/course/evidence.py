@@ -9,10 +9,10 @@ import linecache
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flashcore_numba.bench import artifact
+from flashcore_numba.bench import artifact, extracts, profile
 from flashcore_numba.bench.counts import Counted
 from flashcore_numba.bench.counts import count as run_counting
-from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.shapes import Shape, parse
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
@@ -145,6 +145,22 @@ class Evidence:
         if not values:
             raise ArgumentError(f"{_label(label)}: the recorded run has no {name} of it")
         return max(values)
+
+    def profiled(self, label: int | str, figure: str, shape: str = MISSION, causal: bool = False) -> float:
+        """What Nsight Compute measured of a run, as recorded: a counter of `traffic.Traffic`, summed over the
+        run's launches, or a figure of `bench.profile.MEANINGS` of a run that is one launch.
+        """
+        name, at = _label(label), parse(shape)
+        run = next((run for run in runs(LADDER) if run.label == name), None)
+        found = run and profile.find(run, extracts.find(at, causal))
+        if not found:
+            known = ", ".join(profile.which(run)) if run else "nothing, it is no run of the ladder"
+            raise ArgumentError(f"{name} is not profiled at {at}{' causal' * causal}, but at: {known}")
+        values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
+        if not isinstance(value := values.get(figure), int | float):
+            numbers = [key for key, value in values.items() if isinstance(value, int | float)]
+            raise ArgumentError(f"figure {figure!r} of {name}: accepted are {', '.join(numbers)}")
+        return value
 
     def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
         """One entry, of the first recorded run that has it at this shape: variants may have their own run.

@@ -4,12 +4,13 @@ import copy
 
 import pytest
 
-from flashcore_numba.bench import artifact
+from flashcore_numba.bench import artifact, extracts, profile
 from flashcore_numba.bench.counts import count
-from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.shapes import parse
 from flashcore_numba.course.evidence import MISSION, Evidence
 from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
 SMALL = "1x1x64x64"
@@ -77,6 +78,25 @@ def test_a_live_time_takes_the_place_of_the_recorded_one(evidence):
     assert live.us(4) == evidence.us(4)
 
 
+def test_a_profiled_figure_is_the_recorded_one(evidence):
+    extract = extracts.recorded()[0]
+    where = extract["shape"], extract["causal"]
+    seen = 0
+    for run in runs(LADDER):
+        found = profile.find(run, extract)
+        if not found:
+            continue
+        for counter, value in found["traffic"].items():
+            assert evidence.profiled(run.label, counter, *where) == value
+        if len(found["kernels"]) == 1:
+            assert evidence.profiled(run.label, "registers", *where) == found["kernels"][0]["registers"]
+            seen += 1
+        else:
+            with pytest.raises(ArgumentError, match="accepted are global_load_requests"):
+                evidence.profiled(run.label, "registers", *where)
+    assert seen
+
+
 def test_closed_forms(evidence):
     assert evidence.flops(SMALL) == 4 * 64 * 64 * 64
     assert evidence.pairs(SMALL, causal=True) == sum(range(1, 65))
@@ -86,6 +106,18 @@ def test_closed_forms(evidence):
 @pytest.mark.parametrize(
     "call, says",
     [
+        (
+            lambda e: e.profiled(12, "speed"),
+            r"speed.* of 12 mma_sync: accepted are global_load",
+        ),
+        (
+            lambda e: e.profiled(12, "barriers", "1x1x17x64"),
+            r"12 mma_sync is not profiled at 1x1x17x64",
+        ),
+        (
+            lambda e: e.profiled("12 tiny", "barriers"),
+            r"12 tiny is not profiled at 1x8x512x64, .*nothing",
+        ),
         (lambda e: e.count(99, "barriers"), r"stage 99 is not in the ladder: accepted are 01 scalar"),
         (lambda e: e.count(6, "barriers", variant="x"), r"variant 'x' of stage 06.*: accepted are q_outer"),
         (lambda e: e.count(2, "sectors", SMALL), r"count 'sectors' of stage 2: accepted are .*global_bytes"),
