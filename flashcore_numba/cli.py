@@ -825,8 +825,7 @@ def _print_profile(args, run, extract, more) -> None:
     found = profiling.find(run, extract) or {}
     about = {name: value for name, value in extract.items() if name != "runs"}
     if not _give_json(args, lambda: {"stage": run.label, **about, "measured": found, **more}):
-        console = _console()
-        console.print(profiling.table(run, found, extract, console.width))
+        _console().print(profiling.table(run, found, extract))
 
 
 def _reconcile(args) -> int:
@@ -857,7 +856,7 @@ def _reconcile(args) -> int:
     where = profiling.provenance(extract) if extract else reconcile.not_recorded(shape, args.causal)
     if not _give_json(args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found]}):
         console = _console()
-        shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}")
+        shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", console.width)
         console.print(shown)
         for line in (*notes, f"Measured: {where}.", reconcile.LEGEND, *not_run):
             console.print(line, markup=False, soft_wrap=True)

@@ -76,8 +76,10 @@ def _profile(kernel: Kernel) -> dict[str, Any]:
         "duration_us": round(of["duration_ns"] / 1e3, 3) if "duration_ns" in of else None,
         **{name: rounded(name) for name in METRICS if name.endswith("_pct")},
         "registers": int(of["registers"]) if "registers" in of else None,
+        "instructions": int(of["instructions"]) if "instructions" in of else None,
         "l2_bytes": int(of["l2_sectors"] * SECTOR) if "l2_sectors" in of else None,
-        "dram_bytes": int(of["dram_read"] + of["dram_written"]) if "dram_read" in of else None,
+        "dram_read_bytes": int(of["dram_read"]) if "dram_read" in of else None,
+        "dram_written_bytes": int(of["dram_written"]) if "dram_written" in of else None,
         "stalls": {reason: round(share, 4) for reason, share in top},
     }
 

@@ -14,7 +14,7 @@ from flashcore_numba.problem import Problem
 from . import extracts, nsight
 from .entries import Run
 from .shapes import Shape
-from .tables import NARROW, amount, short_us
+from .tables import amount, short_us
 
 __all__ = ["FOLDER", "find", "profile", "provenance", "refuse", "rows", "stand_in", "table", "which"]
 
@@ -52,10 +52,12 @@ MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
     "tensor_pct": ("tensor pipe", lambda x: f"{x:.1f} %", "of the cycles in which the tensor cores multiply"),
     "xu_pct": ("MUFU (XU) pipe", lambda x: f"{x:.1f} %", "of what the exponential unit can issue"),
     "issue_pct": ("issue slots busy", lambda x: f"{x:.1f} %", "of the cycles in which a scheduler issues"),
+    "instructions": ("instructions", amount, "issued to warps, each once for its 32 lanes"),
     "l2_pct": ("L2 throughput", lambda x: f"{x:.1f} %", "of the L2 cache's peak"),
     "dram_pct": ("DRAM throughput", lambda x: f"{x:.1f} %", "of the memory's peak"),
     "l2_bytes": ("L2 bytes", amount, "between the SMs and the L2 cache"),
-    "dram_bytes": ("DRAM bytes", amount, "read and written; caches are flushed before each launch"),
+    "dram_read_bytes": ("DRAM bytes read", amount, "the caches are flushed before the launch"),
+    "dram_written_bytes": ("DRAM bytes written", amount, "what the L2 cache had to give away by the end"),
     "occupancy_pct": (
         "achieved occupancy",
         lambda x: f"{x:.1f} %",
@@ -150,15 +152,14 @@ def rows(measured: dict[str, Any]) -> list[tuple[str, str, str]]:
     return found
 
 
-def table(run: Run, measured: dict[str, Any], extract: dict[str, Any], width: int) -> Table:
+def table(run: Run, measured: dict[str, Any], extract: dict[str, Any]) -> Table:
     """The figures of one run with their meanings; the title names shape, GPU, date and commit."""
     causal = ", causal" if extract["causal"] else ""
     title = f"{run.label} at {extract['shape']}{causal}: {provenance(extract)}"
     shown = Table(title=title, title_justify="left")
     shown.add_column("", no_wrap=True)
     shown.add_column("measured", justify="right")
-    if width >= NARROW:
-        shown.add_column("meaning")
+    shown.add_column("meaning")
     for row in rows(measured):
-        shown.add_row(*row[: 3 if width >= NARROW else 2])
+        shown.add_row(*row)
     return shown

@@ -24,6 +24,7 @@ from .progress import Progress
 from .reasons import REASONS
 from .registers import registers
 from .shapes import Shape, parse
+from .tables import SMALL
 
 __all__ = [
     "LEGEND",
@@ -265,11 +266,11 @@ def _compile_all(jobs: Iterable[extracts.Job], progress: Progress) -> None:
     pool.run(_compile, [(*_named(job.run, job.shape, job.causal), capability) for job in chosen])
 
 
-def table(found: Sequence[Block], title: str) -> tuple[Table, list[str]]:
+def table(found: Sequence[Block], title: str, width: int) -> tuple[Table, list[str]]:
     """The columns of every run, and the notes that the last column numbers. Rows of nothing are left out."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("", no_wrap=True)
-    for name in ("predicted", "counted", "measured", "apart", "note"):
+    for name in ("predicted", "counted", "measured", *(("apart",) if width >= SMALL else ()), "note"):
         shown.add_column(name, justify="right", no_wrap=True)
     notes: list[str] = []
     for each in found:
@@ -287,13 +288,8 @@ def table(found: Sequence[Block], title: str) -> tuple[Table, list[str]]:
             elif row.flagged:
                 note = "unexplained"
             style = "red" if row.flagged and not row.explained else None
-            shown.add_row(
-                f"  {row.name}",
-                *map(_written, values),
-                f"{row.apart:.1%}" if row.apart else "",
-                note,
-                style=style,
-            )
+            apart = [f"{row.apart:.1%}" if row.apart else ""] if width >= SMALL else []
+            shown.add_row(f" {row.name}", *map(_written, values), *apart, note, style=style)
     return shown, [f"{number}. {note}" for number, note in enumerate(notes, 1)]
 
 
