@@ -52,7 +52,7 @@ def compare(
     commit, dirty = environment.commit()
     clock = GpuClock(stream, sensors)
     progress.step("measuring what this GPU reaches at best")
-    reached = ceilings.measure(clock)
+    reached = ceilings.measure(clock, progress.step)
     flush = Flush(stream, gpu["l2_bytes"]) if gpu["l2_bytes"] else None
     if flush:
         calibrate(flush, clock)
