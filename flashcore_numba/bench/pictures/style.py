@@ -119,8 +119,8 @@ class Picture:
                 canvas = self.paint(theme).canvas
                 canvas.draw()
             pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
-            # 64 colours are enough, and make a third of the size.
-            small = pixels.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            # 128 colours are enough, and make a third of the size.
+            small = pixels.convert("RGB").quantize(128, dither=Image.Dither.NONE)
             small.save(path, "png", optimize=True, pnginfo=text)
         return self.files(folder)
 
