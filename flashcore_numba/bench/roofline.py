@@ -297,7 +297,7 @@ def _names(recorded: Sequence[str]) -> str:
 
 def is_recorded(gpu: str, shape: Shape, causal: bool) -> bool:
     """Whether an artifact of this GPU has times of this shape."""
-    return any(_has(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
+    return any(_times(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
 
 
 def of_record(
@@ -307,13 +307,21 @@ def of_record(
     causal: bool,
     record: dict[str, Any] | None = None,
 ) -> Roofline:
-    """Of a GPU with artifacts. record: the one to take; by default the newest recorded one with the shape, or
-    with ceilings, or any."""
+    """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
+    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest."""
+    labels = {run.label for run in chosen}
     if record is None:
         own = [found for _, found in artifacts.recorded() if _on(found, gpu)]
-        record = max(own, key=lambda found: (_has(found, shape, causal), found["ceilings"] is not None))
-    timed = artifacts.find_shape(record, str(shape), causal)
-    times = {e["label"]: e["gpu_us"]["p50"] for e in timed["entries"]} if timed else {}
+        record = max(
+            own,
+            key=lambda found: (
+                len(labels & _times(found, shape, causal).keys()),
+                found["label"] is None,
+                found["ceilings"] is not None,
+            ),
+        )
+    times = _times(record, shape, causal)
+    timed = labels & times.keys()
     mask = " --causal" if causal else ""
     about = (
         f"GPU p50: of a launch in a CUDA graph, {provenance(record)}."
@@ -329,8 +337,10 @@ def _on(record: Mapping[str, Any], gpu: str) -> bool:
     return record["gpu"]["name"] == gpu
 
 
-def _has(record: dict[str, Any], shape: Shape, causal: bool) -> bool:
-    return artifacts.find_shape(record, str(shape), causal) is not None
+def _times(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, float]:
+    """Microseconds by label."""
+    found = artifacts.find_shape(record, str(shape), causal)
+    return {e["label"]: e["gpu_us"]["p50"] for e in found["entries"]} if found else {}
 
 
 def of_data_sheet(
