@@ -201,9 +201,11 @@ def _complaint(said: str, status: int | None) -> str:
             "the driver lets only the administrator read the GPU's counters (ERR_NVGPUCTRPERM): run as root, "
             "or load the driver's module with NVreg_RestrictProfilingToAdminUsers=0"
         )
-    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "nothing")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    ours = [line for line in lines if not line.startswith("==")]  # the rest is ncu's
+    told = [*(line for line in lines if line.startswith("==ERROR==")), *ours[-2:]] or ["nothing"]
     ended = "was stopped at its time limit" if status is None else f"ended with status {status}"
-    return f"ncu {ended}; its last line: {last[:300]}"
+    return f"ncu {ended}, saying: {' / '.join(told)[:600]}"
 
 
 # Reading ncu's pages

@@ -135,7 +135,7 @@ def fake_ncu(tmp_path, monkeypatch):
 def child_that_records(tmp_path, kernels, status=0):
     record = tmp_path / "record.json"
     text = json.dumps([{"kernels": kernels}])
-    code = f"import sys; open({str(record)!r}, 'w').write({text!r}); sys.exit({status})"
+    code = f"import sys; open({str(record)!r}, 'w').write({text!r}); print('Oh!'); sys.exit({status})"
     return [sys.executable, "-c", code], record
 
 
@@ -155,7 +155,7 @@ def test_a_child_that_fails_is_told_after_what_it_launched(tmp_path, fake_ncu):
     command, record = child_that_records(tmp_path, ["one"], status=3)
     launches = nsight.collect(command, record, 60)
     assert next(launches)[1][0].name == "one"
-    with pytest.raises(nsight.NsightError, match="status 3"):
+    with pytest.raises(nsight.NsightError, match=r"ended with status 3, saying: Oh!"):
         next(launches)
 
 
