@@ -19,8 +19,8 @@ STAGE, OTHER, PEER = "06 register_tiles", "05 online_softmax", "SDPA flash"
 def compared(fake, rng, tmp_path):
     """compared(us_a, us_b, ...) -> the result of comparing two runs with these true times by label.
 
-    change(record_b) edits the second artifact. rounds_off: how far each round is off; random, of size `noise`,
-    if None.
+    change(record_b) edits the second artifact. rounds_off: how far each round is off; None: random, of size
+    `noise`.
     """
 
     def compare(us_a, us_b, noise=0.001, change=lambda record: None, rounds_off=None):
