@@ -24,7 +24,7 @@ from .occupancy import Occupancy, of_kernel
 from .progress import Progress
 from .registers import like, registers, stand_in, why_not
 from .shapes import Shape, parse
-from .tables import NARROW, percent, provenance, short_us
+from .tables import percent, provenance, short_us
 
 __all__ = [
     "LATENCY",
@@ -50,6 +50,7 @@ UNITS = {
 }
 SHORT = UNITS | {"exp": "exp", "l1": "L1, shared", "dram": "DRAM"}
 SECTOR, WAVEFRONT = 32, 128  # bytes
+UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # Nsight Compute speaks of latency where no unit reaches 60 % of its peak. Here only what a run needs is
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
@@ -212,16 +213,16 @@ class Roofline:
         )
         table.add_column("", no_wrap=True)
         units = [unit for unit in UNITS if any(unit in row.units_us for row in self.rows)]
-        for name in ["GPU p50", *(SHORT[unit] for unit in units if width >= NARROW)]:
+        for name in ["GPU p50", *(SHORT[unit] for unit in units if width >= UNITS_WIDTH)]:
             table.add_column(name, justify="right")
         table.add_column("limiter", no_wrap=True)
-        table.add_column("its share", justify="right")
+        table.add_column("its share", justify="right", no_wrap=True)
         occupied = any(row.occupancy for row in self.rows)
         if occupied:
             table.add_column("blocks an SM")
         for row in self.rows:
             cells = [short_us(row.gpu_us)]
-            if width >= NARROW:
+            if width >= UNITS_WIDTH:
                 cells += [_unit(row, unit) for unit in units]
             limiter = SHORT.get(row.limiter or "", row.limiter or "-")
             if row.gpu_us is None:
