@@ -23,7 +23,7 @@ from flashcore_numba.bench.sensors import Reading
 from flashcore_numba.bench.shapes import Shape
 from flashcore_numba.stages import LADDER
 
-CEILINGS = dict.fromkeys(ceilings.NAMES, 1.5) | {"why_not": {}}
+CEILINGS = dict.fromkeys(ceilings.NAMES, 1.5)
 
 
 class Array(np.ndarray):
