@@ -137,4 +137,9 @@ def test_markers_must_be_there_once_and_in_order(tmp_path, text):
 
 
 def test_the_repositorys_readme_belongs_to_its_record(request):
+    from PIL import Image
+
     assert readme.differences(request.config.rootpath / "README.md") == []
+    for path in artifact.recorded_dir().glob("*.png"):
+        with Image.open(path) as image:
+            assert image.width == 1600
