@@ -15,6 +15,7 @@ from flashcore_numba.stages import LADDER
 
 from . import artifact, pictures
 from .limit_tables import TABLES
+from .pictures.records import MISSION
 from .tables import compiled, limits_line, percent, provenance, short_us, times
 
 __all__ = ["BEGIN", "END", "LESSON", "ReadmeError", "differences", "region", "update"]
@@ -26,7 +27,6 @@ PLACE = re.compile(
 MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
 IMAGES = "flashcore_numba/recorded"  # from the root of the repository
 LESSON = "lessons/benchmarking.md"
-MISSION = "1x8x512x64"
 NOT_RECORDED = "Not recorded yet."
 
 

@@ -234,6 +234,15 @@ def test_a_new_gpu_stands_beside_the_recorded_one(fake, kept, tmp_path):
         assert painted(light, colour) > 250
 
 
+def test_throttled_times_are_marked(fake, kept):
+    made = fake()
+    made["shapes"][0]["entries"][1]["throttled"] = ["power limit"]
+    (ladder, *_), _ = pictures.drawable(kept(made))
+    assert "05 online_softmax 138 throttled, 06 q_outer 110, " in ladder.alt
+    texts = [text.get_text() for text in ladder.paint(style.DARK).axes[0].texts]
+    assert [text for text in texts if "throttled" in text] == ["138 µs throttled  (16.0x)"]
+
+
 def test_the_run_itself_is_not_set_beside_itself(fake, kept):
     (own,) = kept(fake())
     assert pictures.ladder_beside(own, [own]).sources == (own[0],)
