@@ -359,3 +359,22 @@ def test_foreign_pictures_say_nothing(tmp_path):
     assert style.written(tmp_path / "none.png") == {}
     (tmp_path / "text.png").write_text("not a picture")
     assert style.written(tmp_path / "text.png") == {}
+
+
+def test_a_curve_that_ends_early_is_named_there(longer, kept):
+    made = longer(128, 256, 512, 1024)
+    for shape in made["shapes"][2:]:
+        shape["entries"] = [entry for entry in shape["entries"] if entry["stage"] != 1]
+        artifact.derive(shape)
+    picture = lengths.picture(kept(made))
+    us = [shape["entries"][0]["gpu_us"]["p50"] for shape in made["shapes"][:2]]
+    assert f"01 scalar {', '.join(map(short_us, us))} (from S = 128 to 256)" in picture.alt
+    left = picture.paint(style.LIGHT).axes[0]
+    ends = {text.get_text(): text.xy for text in left.texts if hasattr(text, "xy") and text.get_alpha() != 0}
+    assert {name: x for name, (x, _) in ends.items()} == {
+        "01": 256,
+        "05": 1024,
+        "06": 1024,
+        "SDPA flash": 1024,
+        "SDPA math": 1024,
+    }
