@@ -10,9 +10,9 @@ gpu         name, compute_capability, sm_count, max_sm_mhz, bandwidth_gbs, l2_by
 packages    name -> version
 rounds      interleaved rounds;  l2: "warm", in gpu_us and caller_us;  seed: of the random inputs
 clocks      sm_mhz, temperature_c, power_w: {min, p50, max} seen during the rounds, or null
-ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflops, tensor_tflops, exp_gops
-            (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs, launch_us (an empty kernel
-            in a graph); or null
+ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflops, tensor_tflops and
+            mma_sync_tflops, exp_gops (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs,
+            launch_us (an empty kernel in a graph); or null
 shapes      a list: shape (B x H x S x D), causal, limits_us {fp32, tensor, exp, memory}, entries,
             absent {label: reason}
 entries     label, kind ("stage" or "peer"), stage (number), variant, default (false: a variant that must

@@ -21,7 +21,7 @@ from flashcore_numba.traffic import Traffic
 from . import environment
 from .artifact import recorded_dir
 from .entries import Run
-from .nsight import BY_INSTRUCTION, METRICS, Kernel, Record, collect, version
+from .nsight import BY_INSTRUCTION, METRICS, Kernel, NsightError, Record, collect, version
 from .shapes import Shape, parse
 
 __all__ = ["SEED", "Job", "Measured", "command", "extract", "find", "inputs", "measure", "recorded", "save"]
@@ -145,15 +145,20 @@ def measure(
 ) -> list[Measured]:
     """Every job under ncu, in one session of at most `limit` seconds: those that there was time for.
 
-    Raises NsightError.
+    `launched` is told each of them. Raises NsightError when something went wrong, at the end.
     """
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch, "record.json")
         launches = collect(command(record, limit, jobs), record, limit + GRACE, (), sections, report)
-        found = []
+        found, lost = [], []
         for job, (step, kernels) in zip(jobs, launches, strict=False):
+            if any(kernel.traffic is None for kernel in kernels):
+                lost.append(job.run.label)
+                continue
             found.append(Measured(job, kernels, step["error"]))
             launched(found[-1])
+    if lost:
+        raise NsightError(f"ncu counted nothing by instruction for {', '.join(lost)}")
     return found
 
 

@@ -201,9 +201,11 @@ def _complaint(said: str, status: int | None) -> str:
             "the driver lets only the administrator read the GPU's counters (ERR_NVGPUCTRPERM): run as root, "
             "or load the driver's module with NVreg_RestrictProfilingToAdminUsers=0"
         )
-    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "nothing")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    ours = [line for line in lines if not line.startswith("==")]  # the rest is ncu's
+    told = [*(line for line in lines if line.startswith("==ERROR==")), *ours[-2:]] or ["nothing"]
     ended = "was stopped at its time limit" if status is None else f"ended with status {status}"
-    return f"ncu {ended}; its last line: {last[:300]}"
+    return f"ncu {ended}, saying: {' / '.join(told)[:600]}"
 
 
 # Reading ncu's pages
@@ -289,7 +291,7 @@ def match(
     """Give each step its launches, in order. Raises NsightError when ncu saw another kernel.
 
     The tables are those of the launches, in order, some of them twice: a launch takes the next one of its
-    name and its number of instructions.
+    name and its number of instructions. Without one its kernel has no traffic.
     """
     position, at = 0, 0
     for step in steps:
@@ -301,14 +303,11 @@ def match(
         for name, row in zip(step["kernels"], mine, strict=True):
             if name not in row["Kernel Name"]:
                 raise NsightError(f"ncu saw {row['Kernel Name']} where {name} was launched")
-            table = None
-            if tables:
-                key = (row["Kernel Name"], int(row.get("inst_executed", -1)))
-                while at < len(tables) and key != (tables[at].kernel, tables[at].total(EXECUTED)):
-                    at += 1
-                if at == len(tables):
-                    raise NsightError(f"ncu's source page lacks {name}")
-                table, at = tables[at], at + 1
+            key = row.get("inst_executed")
+            here = (n for n in range(at, len(tables)) if name in tables[n].kernel)
+            found = next((n for n in here if tables[n].total(EXECUTED) == key), None)
+            table = None if found is None else tables[found]
+            at = at if found is None else found + 1
             kernels.append(kernel(name, row, table))
         yield step, kernels
 

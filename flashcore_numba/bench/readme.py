@@ -1,8 +1,8 @@
 """The README's ladder and the pictures in README and lessons, made from the recorded runs.
 
 The ladder stands between two markers; so does each further picture, `<!-- picture:NAME -->` and
-`<!-- picture:end -->`, and each table of limits, `<!-- table:NAME -->` and `<!-- table:end -->`, in the README
-and in the lesson on benchmarking beside it.
+`<!-- picture:end -->`, and each table of limits, `<!-- table:NAME -->` and `<!-- table:end -->`, in the
+README and in the lesson on benchmarking beside it.
 """
 
 import html
@@ -15,16 +15,18 @@ from flashcore_numba.stages import LADDER
 
 from . import artifact, pictures
 from .limit_tables import TABLES
+from .pictures.records import MISSION
 from .tables import compiled, limits_line, percent, provenance, short_us, times
 
 __all__ = ["BEGIN", "END", "LESSON", "ReadmeError", "differences", "region", "update"]
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
-PLACE = re.compile(r"(<!-- picture:(?!end)(\S+) -->\n)(.*?)(<!-- picture:end -->)", re.DOTALL)
-TABLE = re.compile(r"(<!-- table:(?!end)(\S+) -->\n)(.*?)(<!-- table:end -->)", re.DOTALL)
+PLACE = re.compile(
+    r"(<!-- (picture|table):(?!end )(\S+) -->\n)(?:(?!<!-- \2:).)*?(<!-- \2:end -->)", re.DOTALL
+)
+MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
 IMAGES = "flashcore_numba/recorded"  # from the root of the repository
 LESSON = "lessons/benchmarking.md"
-MISSION = "1x8x512x64"
 NOT_RECORDED = "Not recorded yet."
 
 
@@ -81,40 +83,40 @@ def region(folder: Path, image: str) -> str:
 def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict[Path, str]:
     """The text that README and lesson must have; the lesson only where there is one."""
     before, _, after = _split(readme)
-    images = {picture.name: _image(picture, IMAGES) for picture in drawable}
-    ladder = region(folder, images.get("ladder", ""))
+    by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
+    images = {name: _image(picture, IMAGES) for name, picture in by_name.items()}
+    ladder = region(folder, images["ladder"] or "")
     text = f"{before}{BEGIN}\n{ladder}\n{END}{after}"
-    pages = {readme: _with_pictures(readme, text, images)}
+    tables = {name: make(folder) for name, make in TABLES.items()}
+    pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
     lesson = readme.parent / LESSON
     if lesson.is_file():
-        images = {picture.name: _image(picture, f"../{IMAGES}") for picture in drawable}
-        pages[lesson] = _with_pictures(lesson, lesson.read_text(), images)
-    return {page: _with_tables(page, text, folder) for page, text in pages.items()}
+        images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
+        pages[lesson] = _filled(lesson, lesson.read_text(), {"picture": images, "table": tables})
+    return pages
 
 
-def _with_tables(page: Path, text: str, folder: Path) -> str:
-    def filled(place: re.Match) -> str:
-        begin, name, _, end = place.groups()
-        if name not in TABLES:
-            raise ReadmeError(f"{page}: table:{name}: accepted are {', '.join(TABLES)}")
-        return f"{begin}{TABLES[name](folder) or NOT_RECORDED}\n{end}"
+def _filled(page: Path, text: str, contents: dict[str, dict[str, str | None]]) -> str:
+    """`text` with all that stands between markers written anew. contents: by kind and name; None: no data."""
+    paired = {at for place in PLACE.finditer(text) for at in (place.start(1), place.start(4))}
+    for marker in MARKER.finditer(text):
+        if marker.start() not in paired:
+            raise ReadmeError(f"{page}: {marker[0]}: needs its other half, such as <!-- picture:end -->")
 
-    return TABLE.sub(filled, text)
+    def written(place: re.Match) -> str:
+        begin, kind, name, end = place.groups()
+        known = contents[kind]
+        if name not in known:
+            raise ReadmeError(f"{page}: {kind}:{name}: there is none; accepted are {', '.join(known)}")
+        return f"{begin}{known[name] or NOT_RECORDED}\n{end}"
 
-
-def _with_pictures(page: Path, text: str, images: dict[str, str]) -> str:
-    def filled(place: re.Match) -> str:
-        begin, name, _, end = place.groups()
-        if name not in pictures.NAMES:
-            accepted = ", ".join(pictures.NAMES)
-            raise ReadmeError(f"{page}: picture:{name}: there is no such picture; accepted are {accepted}")
-        return f"{begin}{images.get(name, NOT_RECORDED)}\n{end}"
-
-    return PLACE.sub(filled, text)
+    return PLACE.sub(written, text)
 
 
-def _image(picture: pictures.Picture, folder: str) -> str:
+def _image(picture: pictures.Picture | None, folder: str) -> str | None:
     """HTML that shows the light or the dark picture, as the reader's theme is."""
+    if picture is None:
+        return None
     file = f"{folder}/{picture.name}"
     alt = html.escape(picture.alt, quote=False).replace('"', "&quot;")
     return (

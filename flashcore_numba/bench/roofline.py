@@ -24,7 +24,7 @@ from .occupancy import Occupancy, of_kernel
 from .progress import Progress
 from .registers import like, registers, stand_in, why_not
 from .shapes import Shape, parse
-from .tables import NARROW, percent, provenance, short_us
+from .tables import percent, provenance, short_us
 
 __all__ = [
     "LATENCY",
@@ -50,6 +50,7 @@ UNITS = {
 }
 SHORT = UNITS | {"exp": "exp", "l1": "L1, shared", "dram": "DRAM"}
 SECTOR, WAVEFRONT = 32, 128  # bytes
+UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # Nsight Compute speaks of latency where no unit reaches 60 % of its peak. Here only what a run needs is
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
@@ -212,16 +213,16 @@ class Roofline:
         )
         table.add_column("", no_wrap=True)
         units = [unit for unit in UNITS if any(unit in row.units_us for row in self.rows)]
-        for name in ["GPU p50", *(SHORT[unit] for unit in units if width >= NARROW)]:
+        for name in ["GPU p50", *(SHORT[unit] for unit in units if width >= UNITS_WIDTH)]:
             table.add_column(name, justify="right")
         table.add_column("limiter", no_wrap=True)
-        table.add_column("its share", justify="right")
+        table.add_column("its share", justify="right", no_wrap=True)
         occupied = any(row.occupancy for row in self.rows)
         if occupied:
             table.add_column("blocks an SM")
         for row in self.rows:
             cells = [short_us(row.gpu_us)]
-            if width >= NARROW:
+            if width >= UNITS_WIDTH:
                 cells += [_unit(row, unit) for unit in units]
             limiter = SHORT.get(row.limiter or "", row.limiter or "-")
             if row.gpu_us is None:
@@ -297,7 +298,7 @@ def _names(recorded: Sequence[str]) -> str:
 
 def is_recorded(gpu: str, shape: Shape, causal: bool) -> bool:
     """Whether an artifact of this GPU has times of this shape."""
-    return any(_has(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
+    return any(_times(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
 
 
 def of_record(
@@ -307,13 +308,21 @@ def of_record(
     causal: bool,
     record: dict[str, Any] | None = None,
 ) -> Roofline:
-    """Of a GPU with artifacts. record: the one to take; by default the newest recorded one with the shape, or
-    with ceilings, or any."""
+    """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
+    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest."""
+    labels = {run.label for run in chosen}
     if record is None:
         own = [found for _, found in artifacts.recorded() if _on(found, gpu)]
-        record = max(own, key=lambda found: (_has(found, shape, causal), found["ceilings"] is not None))
-    timed = artifacts.find_shape(record, str(shape), causal)
-    times = {e["label"]: e["gpu_us"]["p50"] for e in timed["entries"]} if timed else {}
+        record = max(
+            own,
+            key=lambda found: (
+                len(labels & _times(found, shape, causal).keys()),
+                found["label"] is None,
+                found["ceilings"] is not None,
+            ),
+        )
+    times = _times(record, shape, causal)
+    timed = labels & times.keys()
     mask = " --causal" if causal else ""
     about = (
         f"GPU p50: of a launch in a CUDA graph, {provenance(record)}."
@@ -329,8 +338,10 @@ def _on(record: Mapping[str, Any], gpu: str) -> bool:
     return record["gpu"]["name"] == gpu
 
 
-def _has(record: dict[str, Any], shape: Shape, causal: bool) -> bool:
-    return artifacts.find_shape(record, str(shape), causal) is not None
+def _times(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, float]:
+    """Microseconds by label."""
+    found = artifacts.find_shape(record, str(shape), causal)
+    return {e["label"]: e["gpu_us"]["p50"] for e in found["entries"]} if found else {}
 
 
 def of_data_sheet(

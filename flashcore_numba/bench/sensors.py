@@ -5,7 +5,7 @@ import contextlib
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Reading", "Sensors", "seen", "throttled", "usual_mhz"]
@@ -32,7 +32,7 @@ class Reading:
     sm_mhz: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    reasons: tuple[str, ...] = field(default=())
+    reasons: tuple[str, ...] = ()
 
 
 class Sensors:

@@ -19,7 +19,7 @@ __all__ = [
     "times",
 ]
 
-SMALL, NARROW, WIDE = 76, 100, 156  # columns of a terminal below which a table leaves columns out
+SMALL, NARROW, WIDE = 80, 100, 160  # columns of a terminal below which a table leaves columns out
 
 
 def short_us(value: float | None) -> str:

@@ -23,7 +23,7 @@ from flashcore_numba.bench.sensors import Reading
 from flashcore_numba.bench.shapes import Shape
 from flashcore_numba.stages import LADDER
 
-CEILINGS = dict.fromkeys(ceilings.NAMES, 1.5) | {"why_not": {}}
+CEILINGS = dict.fromkeys(ceilings.NAMES, 1.5)
 
 
 class Array(np.ndarray):
@@ -102,7 +102,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(gpu, "name", lambda device: "Stand-in GPU")
     monkeypatch.setattr(timing, "REPLAY_US", 1.0)
     monkeypatch.setattr(timing, "REPLAYS", 2)
-    monkeypatch.setattr(ceilings, "measure", lambda clock: CEILINGS)
+    monkeypatch.setattr(ceilings, "measure", lambda clock, on_step: CEILINGS)
     yield
     sys.modules.pop("flashcore_numba.bench.clock", None)
 

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 
 from flashcore_numba import cli
@@ -16,19 +17,21 @@ STAGE, OTHER, PEER = "06 register_tiles", "05 online_softmax", "SDPA flash"
 
 @pytest.fixture
 def compared(fake, rng, tmp_path):
-    """compared(us_a, us_b, noise, change) -> the result of comparing two runs with these true times by label.
+    """compared(us_a, us_b, ...) -> the result of comparing two runs with these true times by label.
 
-    change(record_b) edits the second artifact.
+    change(record_b) edits the second artifact. rounds_off: how far each round is off; None: random, of size
+    `noise`.
     """
 
-    def compare(us_a, us_b, noise=0.001, change=lambda record: None):
+    def compare(us_a, us_b, noise=0.001, change=lambda record: None, rounds_off=None):
         paths = []
         for name, truth in (("a", us_a), ("b", us_b)):
             record = copy.deepcopy(fake())
             shape = record["shapes"][0]
             for entry in shape["entries"]:
                 us = truth.get(entry["label"], 40.0)
-                rounds = us * (1 + noise * rng.standard_normal((20, 1))) * (1 + 1e-5 * rng.random((20, 3)))
+                off = noise * rng.standard_normal(20) if rounds_off is None else rounds_off
+                rounds = us * (1 + off[:, None]) * (1 + 1e-5 * rng.random((20, 3)))
                 entry["gpu_us"] = of_rounds(rounds.tolist())
             if name == "b":
                 change(record)
@@ -63,7 +66,11 @@ def test_less_than_one_percent_is_noise_however_sharp_the_interval(compared):
 
 
 def test_what_rounds_cannot_tell_apart_is_noise(compared):
-    assert verdicts(compared({STAGE: 10.0}, {STAGE: 10.3}, noise=0.2))[STAGE] == "noise"
+    two_states = np.repeat([-0.1, 0.1], 10)
+    result = compared({STAGE: 10.0}, {STAGE: 10.3}, rounds_off=two_states)
+    assert verdicts(result)[STAGE] == "noise"
+    entry = next(entry for entry in result["shapes"][0]["entries"] if entry["label"] == STAGE)
+    assert abs(entry["ratio"] - 1) > result["shapes"][0]["floor"], "the interval alone decides here"
 
 
 def test_an_unchanged_peer_that_moved_raises_the_floor(compared):

@@ -70,14 +70,19 @@ def test_a_launch_is_read_from_both_pages():
     assert one.stalls == {"wait": 0.3, "barrier": 0.2}
 
 
-@pytest.mark.parametrize(
-    "kernels, tables, told",
-    [(["three"], FIRST + SECOND, "ncu saw one where three"), (["one"], SECOND, "source page lacks one")],
-)
-def test_another_launch_than_ours_is_refused(kernels, tables, told):
+def test_another_launch_than_ours_is_refused():
     raw = nsight.read_raw(raw_page(("one", 1142, 1, 1)))
-    with pytest.raises(nsight.NsightError, match=told):
-        list(nsight.match([{"kernels": kernels}], raw, nsight.read_source(tables)))
+    with pytest.raises(nsight.NsightError, match="ncu saw one where three was launched"):
+        list(nsight.match([{"kernels": ["three"]}], raw, nsight.read_source(FIRST)))
+
+
+@pytest.mark.parametrize("instructions, name", [(1141, "one"), (1142, "other")])
+def test_another_table_than_ours_is_not_taken(instructions, name):
+    raw = nsight.read_raw(raw_page(("one", instructions, 1, 1), ("two", 5, 3, 2)))
+    tables = nsight.read_source(FIRST.replace('"one"', f'"{name}"') + SECOND)
+    (_, (one,)), (_, (two,)) = nsight.match([{"kernels": ["one"]}, {"kernels": ["two"]}], raw, tables)
+    assert one.traffic is None
+    assert two.traffic.barriers == 2
 
 
 def test_what_was_not_profiled_any_more_is_left_out():
@@ -130,7 +135,7 @@ def fake_ncu(tmp_path, monkeypatch):
 def child_that_records(tmp_path, kernels, status=0):
     record = tmp_path / "record.json"
     text = json.dumps([{"kernels": kernels}])
-    code = f"import sys; open({str(record)!r}, 'w').write({text!r}); sys.exit({status})"
+    code = f"import sys; open({str(record)!r}, 'w').write({text!r}); print('Oh!'); sys.exit({status})"
     return [sys.executable, "-c", code], record
 
 
@@ -150,8 +155,25 @@ def test_a_child_that_fails_is_told_after_what_it_launched(tmp_path, fake_ncu):
     command, record = child_that_records(tmp_path, ["one"], status=3)
     launches = nsight.collect(command, record, 60)
     assert next(launches)[1][0].name == "one"
-    with pytest.raises(nsight.NsightError, match="status 3"):
+    with pytest.raises(nsight.NsightError, match=r"ended with status 3, saying: Oh!"):
         next(launches)
+
+
+def test_a_run_that_was_not_counted_is_named(tmp_path, fake_ncu, monkeypatch):
+    fake_ncu(raw_page(("one", 1142, 9, 1), ("two", 6, 3, 2)), FIRST + SECOND)
+    steps = [{"kernels": [name], "error": {"max": 1e-4, "right": True}} for name in ("one", "two")]
+
+    def command(record, seconds, jobs):
+        return [sys.executable, "-c", f"open({str(record)!r}, 'w').write({json.dumps(steps)!r})"]
+
+    monkeypatch.setattr(extracts, "command", command)
+    chosen = [Run(find(3), None), Run(find(4), None)]
+    found = []
+    with pytest.raises(nsight.NsightError, match="counted nothing by instruction for 04 shared_tiles"):
+        extracts.measure(
+            [extracts.Job(parse("1x1x32x64"), False, run) for run in chosen], 60, launched=found.append
+        )
+    assert [measured.job.run.label for measured in found] == ["03 warp_reduction"]
 
 
 def test_no_right_to_the_counters_is_said_so(tmp_path, fake_ncu):

@@ -23,6 +23,12 @@ CEILINGS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A quarter of the pixels, for speed."""
+    monkeypatch.setattr(style, "DPI", style.DPI // 2)
+
+
 @pytest.fixture
 def kept(tmp_path):
     """`kept(artifact, ...)` saves each under a name of its own and returns (file, artifact) pairs."""
@@ -77,15 +83,15 @@ def test_every_picture_of_a_full_record(fake, longer, kept, tmp_path):
 
 
 def _is_drawn(path, theme):
-    """Background, ink and muted text of the theme are there, in a picture 1600 wide."""
+    """Background, ink and muted text of the theme are there, in a picture of the right width."""
     from PIL import Image
 
     with Image.open(path) as image:
-        assert image.width == 1600
+        assert image.width == style.WIDTH * style.DPI
         assert "Software" not in image.text
     assert painted(path, theme.background) > 0.4 * image.width * image.height
-    assert painted(path, theme.ink) > 100
-    assert painted(path, theme.muted) > 100
+    assert painted(path, theme.ink) > 25
+    assert painted(path, theme.muted) > 25
 
 
 def painted(path, colour):
@@ -225,7 +231,16 @@ def test_a_new_gpu_stands_beside_the_recorded_one(fake, kept, tmp_path):
     assert "01 scalar 6600" in picture.alt
     light, _ = picture.draw(tmp_path)
     for colour in style.LIGHT.series[:2]:
-        assert painted(light, colour) > 1000
+        assert painted(light, colour) > 250
+
+
+def test_throttled_times_are_marked(fake, kept):
+    made = fake()
+    made["shapes"][0]["entries"][1]["throttled"] = ["power limit"]
+    (ladder, *_), _ = pictures.drawable(kept(made))
+    assert "05 online_softmax 138 throttled, 06 q_outer 110, " in ladder.alt
+    texts = [text.get_text() for text in ladder.paint(style.DARK).axes[0].texts]
+    assert [text for text in texts if "throttled" in text] == ["138 µs throttled  (16.0x)"]
 
 
 def test_the_run_itself_is_not_set_beside_itself(fake, kept):
@@ -344,3 +359,22 @@ def test_foreign_pictures_say_nothing(tmp_path):
     assert style.written(tmp_path / "none.png") == {}
     (tmp_path / "text.png").write_text("not a picture")
     assert style.written(tmp_path / "text.png") == {}
+
+
+def test_a_curve_that_ends_early_is_named_there(longer, kept):
+    made = longer(128, 256, 512, 1024)
+    for shape in made["shapes"][2:]:
+        shape["entries"] = [entry for entry in shape["entries"] if entry["stage"] != 1]
+        artifact.derive(shape)
+    picture = lengths.picture(kept(made))
+    us = [shape["entries"][0]["gpu_us"]["p50"] for shape in made["shapes"][:2]]
+    assert f"01 scalar {', '.join(map(short_us, us))} (from S = 128 to 256)" in picture.alt
+    left = picture.paint(style.LIGHT).axes[0]
+    ends = {text.get_text(): text.xy for text in left.texts if hasattr(text, "xy") and text.get_alpha() != 0}
+    assert {name: x for name, (x, _) in ends.items()} == {
+        "01": 256,
+        "05": 1024,
+        "06": 1024,
+        "SDPA flash": 1024,
+        "SDPA math": 1024,
+    }

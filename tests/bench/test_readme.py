@@ -97,10 +97,28 @@ def test_a_picture_is_written_where_a_page_asks_for_it(page, recorded, fake):
     assert [sentence for sentence in differences(page) if str(lesson) in sentence]
 
 
-def test_an_unknown_picture_is_named(page, recorded):
-    page.write_text(page.read_text() + "<!-- picture:laddder -->\n<!-- picture:end -->\n")
-    with pytest.raises(ReadmeError, match=r"README\.md: picture:laddder: there is no such picture.*ladder"):
+@pytest.mark.parametrize(
+    ("markers", "message"),
+    [
+        (
+            "<!-- picture:laddder -->\n<!-- picture:end -->\n",
+            "picture:laddder: there is none; accepted are ladder",
+        ),
+        ("<!-- picture:ladder -->\n", "<!-- picture:ladder -->: needs its other half"),
+        ("<!-- picture:end -->\n", "<!-- picture:end -->: needs its other half"),
+        (
+            "<!-- picture:ladder -->\n<!-- picture:share -->\n<!-- picture:end -->\n",
+            "<!-- picture:ladder -->: needs its other half",
+        ),
+        ("<!-- table:ladder -->\n<!-- table:end -->\n", "table:ladder: there is none; accepted are"),
+    ],
+)
+def test_bad_markers_are_named(page, recorded, markers, message):
+    page.write_text(before := page.read_text() + markers)
+    with pytest.raises(ReadmeError) as error:
         update(page)
+    assert str(error.value).startswith(f"{page}: {message}")
+    assert page.read_text() == before
 
 
 def test_a_record_without_the_mission_shape_is_not_quoted(page, recorded, fake):
@@ -119,4 +137,9 @@ def test_markers_must_be_there_once_and_in_order(tmp_path, text):
 
 
 def test_the_repositorys_readme_belongs_to_its_record(request):
+    from PIL import Image
+
     assert readme.differences(request.config.rootpath / "README.md") == []
+    for path in artifact.recorded_dir().glob("*.png"):
+        with Image.open(path) as image:
+            assert image.width == 1600

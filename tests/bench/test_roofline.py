@@ -168,6 +168,18 @@ def test_the_record_with_the_shape_comes_first(saved):
     assert not other.ceilings.measured, "ceilings of another run do not go with these times"
 
 
+def test_a_run_of_a_few_stages_does_not_hide_the_whole_ladder(saved):
+    saved(date="2001-01-01T00:00:00Z")
+    few = saved(label="few", date="2002-01-01T00:00:00Z")
+    few["shapes"][0]["entries"] = [e for e in few["shapes"][0]["entries"] if e["stage"] in (1, None)]
+    artifact.derive(few["shapes"][0])
+    artifact.save(few, artifact.recorded_dir() / artifact.file_name(few))
+    for stages in (LADDER[4:6], LADDER[:2]):
+        found = roofline.of_record("Imaginary GPU", runs(stages), MISSION, False)
+        assert "2001-01-01" in found.about
+        assert any(each.gpu_us for each in found.rows)
+
+
 def test_a_gpu_is_found_by_a_part_of_its_name(saved):
     saved()
     assert source("imaginary") == "Imaginary GPU" == source(None)

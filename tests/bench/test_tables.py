@@ -4,6 +4,8 @@ import pytest
 from rich.console import Console
 
 from flashcore_numba.bench import tables
+from flashcore_numba.bench.entries import runs
+from flashcore_numba.stages import LADDER
 
 
 @pytest.mark.parametrize(
@@ -45,9 +47,10 @@ def test_the_largest_kernel_counts_and_the_unknown_is_a_dash():
     assert tables.compiled([dict.fromkeys(kernel)]) == ["-", "-", "-"]
 
 
-@pytest.mark.parametrize("width", [56, 76, tables.WIDE, 200])
+@pytest.mark.parametrize("width", [56, tables.SMALL, tables.WIDE, 200])
 def test_no_cell_of_the_latency_table_is_cut(fake, width):
     record = fake()
+    record["shapes"][0]["entries"][1]["label"] = max((run.label for run in runs(LADDER)), key=len)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(tables.latency_table(record, record["shapes"][0], width))
     text = console.export_text()

@@ -1,5 +1,6 @@
 """Error beside speed: no time without the error of the very output that was timed."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,9 @@ def _paint(record: dict[str, Any], shape: dict[str, Any], entries: list[dict[str
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.grid(axis="both")
-    above.set_ylim(min(errors) / 3, max(errors) * 3)
+    decades = math.floor(math.log10(min(errors))), math.floor(math.log10(max(errors))) + 1
+    above.set_ylim(*(10.0**n for n in decades))
+    style.log_axis(above.yaxis)
     above.set_ylabel("largest error")
     below.set_ylim(min(used) / 3, max(250.0, max(used) * 2))
     below.axhline(100, color=theme.ink, linewidth=1.2, linestyle="--")

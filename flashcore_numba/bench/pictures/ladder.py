@@ -103,18 +103,26 @@ def _write(
 ) -> None:
     """The figures behind a dot and, with one GPU, the rings of the variants."""
     own = entry["gpu_us"]["p50"]
-    text = f"{short_us(own)} µs" if entry["error"]["right"] else "WRONG"
-    if one and entry["kind"] == "stage" and entry["stage"] != 1 and entry["speed_up"]["stage_01"]:
+    text, right = _time(entry), entry["error"]["right"]
+    if right and one and entry["kind"] == "stage" and entry["stage"] != 1 and entry["speed_up"]["stage_01"]:
         text += f"  ({times(entry['speed_up']['stage_01'])})"
     if one:
         for ring in (variants := _variants(shape, entry)):
             axes.plot(
                 ring["gpu_us"]["p50"], place + 0.34, "o", ms=4.5, mfc=theme.background, mec=colour, mew=1.2
             )
-        fastest = min(variants, key=lambda e: e["gpu_us"]["p50"], default=entry)
+        able = [e for e in variants if e["error"]["right"]]
+        fastest = min(able, key=lambda e: e["gpu_us"]["p50"], default=entry)
         if fastest["gpu_us"]["p50"] < own:
-            text += f"   {_name(fastest)}: {short_us(fastest['gpu_us']['p50'])} µs"
+            text += f"   {_name(fastest)}: {_time(fastest)}"
     axes.annotate(text, (own, place), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10)
+
+
+def _time(entry: dict[str, Any]) -> str:
+    """The measured time, and whether the clocks were held back; never the time of a wrong output."""
+    if not entry["error"]["right"]:
+        return "WRONG"
+    return f"{short_us(entry['gpu_us']['p50'])} µs{' throttled' if entry['throttled'] else ''}"
 
 
 def _name(entry: dict[str, Any]) -> str:
@@ -125,7 +133,7 @@ def _alt(series: Sequence[Series]) -> str:
     parts = []
     for record, shape in series:
         entries = [
-            f"{e['label']} {short_us(e['gpu_us']['p50']) if e['error']['right'] else 'WRONG'}"
+            f"{e['label']} {_time(e).replace(' µs', '')}"
             for e in shape["entries"]
             if len(series) == 1 or e["default"]
         ]

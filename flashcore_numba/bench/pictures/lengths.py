@@ -87,7 +87,11 @@ def _paint(record: dict[str, Any], found: Sequence[tuple[Problem, dict[str, Any]
         [record],
         theme,
     )
-    style.name_ends([(left, _ends(curves, "us", theme)), (right, _ends(fast, "tflops", theme))], theme)
+    longest = found[-1][0].seq_q
+    named = [(left, _ends(curves, "us", theme)), (right, _ends(fast, "tflops", theme))]
+    style.name_ends([(axes, [end for end in ends if end.x == longest]) for axes, ends in named], theme)
+    for axes, ends in named:
+        style.name_points(axes, [end for end in ends if end.x < longest], theme)
     return figure
 
 

@@ -119,8 +119,8 @@ class Picture:
                 canvas = self.paint(theme).canvas
                 canvas.draw()
             pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
-            # 64 colours are enough, and make a third of the size.
-            small = pixels.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            # 128 colours are enough, and make a third of the size.
+            small = pixels.convert("RGB").quantize(128, dither=Image.Dither.NONE)
             small.save(path, "png", optimize=True, pnginfo=text)
         return self.files(folder)
 
@@ -272,14 +272,20 @@ def name_points(axes: Any, labels: Sequence[Label], theme: Theme, gap: float = 5
         text.remove()
         width, height = box.width + 2 * pixels, box.height
         places = list(_around(x, y, width, height, radius))
+        lines = [_line((x, y), place, 2 * radius, pixels) for place in places]
         at = min(
             range(len(places)),
-            key=lambda k: (_overlap(places[k], taken) + _outside(places[k], frame), k),
+            key=lambda k: (
+                _overlap(places[k], taken)
+                + _outside(places[k], frame)
+                + sum(_overlap(part, taken) for part in lines[k]),
+                k,
+            ),
         )
         x0, y0, x1, y1 = places[at]
-        taken.append(places[at])
-        middle = ((x0 + x1) / 2, (y0 + y1) / 2)
-        near = math.hypot(max(x0 - x, x - x1, 0), max(y0 - y, y - y1, 0)) < 2 * radius
+        taken += [places[at], *lines[at]]
+        middle = (x0 + x1) / 2, (y0 + y1) / 2
+        nearest = _nearest((x, y), places[at])
         axes.annotate(
             label.text,
             (label.x, label.y),
@@ -291,9 +297,37 @@ def name_points(axes: Any, labels: Sequence[Label], theme: Theme, gap: float = 5
             color=theme.ink,
             annotation_clip=False,
             arrowprops=None
-            if near
-            else {"arrowstyle": "-", "color": label.colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 2},
+            if not lines[at]
+            else {
+                "arrowstyle": "-",
+                "color": label.colour,
+                "linewidth": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 2,
+                "relpos": ((nearest[0] - x0) / width, (nearest[1] - y0) / height),
+            },
         )
+
+
+def _nearest(point: tuple[float, float], box: tuple[float, ...]) -> tuple[float, float]:
+    """The place of a box that is nearest to a point."""
+    (x, y), (x0, y0, x1, y1) = point, box
+    return min(max(x, x0), x1), min(max(y, y0), y1)
+
+
+def _line(
+    point: tuple[float, float], box: tuple[float, ...], near: float, size: float
+) -> list[tuple[float, float, float, float]]:
+    """Small boxes along the line from a point to its label; none where the label is near enough without."""
+    x, y = point
+    end = _nearest(point, box)
+    length = math.dist(point, end)
+    if length < near:
+        return []
+    steps = max(2, round(length / (3 * size)))
+    parts = [near / 2 + (length - near / 2) * k / steps for k in range(1, steps)]
+    centres = [(x + (end[0] - x) * part / length, y + (end[1] - y) * part / length) for part in parts]
+    return [(a - size, b - size, a + size, b + size) for a, b in centres]
 
 
 def _around(

@@ -47,7 +47,8 @@ def _paint(record: dict[str, Any], shape: dict[str, Any], rows: list[Row], theme
         "Time budget: how long each unit is busy at the least, µs",
         f"{style.mask(shape)}, fp16. A unit's work over the rate that it reached in the same run; % and "
         "bars: part of the\nmeasured time. Bold: the busiest unit, "
-        f"green from {LATENCY:.0%} on; below, waiting takes most.",
+        f"green from {LATENCY:.0%} on; below, waiting takes most."
+        + ("" if all(row.l2_measured for row in rows) else " \u2264: the L1 may serve some of it."),
         [record],
         theme,
     )
