@@ -139,6 +139,6 @@ def _alt(series: Sequence[Series]) -> str:
         ]
         parts.append(f"{provenance(record)}: {', '.join(entries)}")
     return (
-        f"Bar chart of GPU time in microseconds on a logarithmic axis, {style.mask(series[0][1])}, on "
+        f"Dots on a logarithmic axis: GPU time in microseconds, {style.mask(series[0][1])}, on "
         f"{'; on '.join(parts)}."
     )
