@@ -830,7 +830,6 @@ def _print_profile(args, run, extract, more) -> None:
 
 def _reconcile(args) -> int:
     from flashcore_numba.bench import extracts, nsight, reconcile
-    from flashcore_numba.bench import profile as profiling
     from flashcore_numba.bench.shapes import parse
     from flashcore_numba.executor import simulated
 
@@ -853,7 +852,7 @@ def _reconcile(args) -> int:
                 return 1
         found = reconcile.blocks(chosen, shape, args.causal, extract, progress)
     at = f"{shape}{', causal' if args.causal else ''}"
-    where = profiling.provenance(extract) if extract else reconcile.not_recorded(shape, args.causal)
+    where = reconcile.where(extract, shape, args.causal)
     if not _give_json(args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found]}):
         console = _console()
         shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", console.width)

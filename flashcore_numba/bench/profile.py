@@ -16,7 +16,20 @@ from .entries import Run
 from .shapes import Shape
 from .tables import amount, short_us
 
-__all__ = ["FOLDER", "find", "profile", "provenance", "refuse", "rows", "stand_in", "table", "which"]
+__all__ = [
+    "FOLDER",
+    "MEANINGS",
+    "STALLS",
+    "find",
+    "profile",
+    "provenance",
+    "refuse",
+    "rows",
+    "special",
+    "stand_in",
+    "table",
+    "which",
+]
 
 FOLDER = Path("profiles")
 LIMIT = 150  # seconds for a stage's launches, each of them replayed about fifty times
@@ -43,26 +56,32 @@ STALLS = {
     "warpgroup_arrive": "for its warpgroup's other warps",
 }
 
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
 MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
     "duration_us": (
         "duration",
         lambda x: f"{short_us(x)} us",
         "under the profiler, caches flushed: longer than timed",
     ),
-    "tensor_pct": ("tensor pipe", lambda x: f"{x:.1f} %", "of the cycles in which the tensor cores multiply"),
-    "xu_pct": ("MUFU (XU) pipe", lambda x: f"{x:.1f} %", "of what the exponential unit can issue"),
-    "issue_pct": ("issue slots busy", lambda x: f"{x:.1f} %", "of the cycles in which a scheduler issues"),
+    "tensor_pct": ("tensor pipe", _percent, "of the instructions that the tensor cores could start"),
+    "tensor_busy_pct": (
+        "tensor pipe busy",
+        _percent,
+        "of the cycles in which an SM has work",
+    ),
+    "xu_pct": ("MUFU (XU) pipe", _percent, "of the instructions that the exponential unit could start"),
+    "issue_pct": ("issue slots busy", _percent, "of the launch's cycles in which a scheduler issues"),
     "instructions": ("instructions", amount, "issued to warps, each once for its 32 lanes"),
-    "l2_pct": ("L2 throughput", lambda x: f"{x:.1f} %", "of the L2 cache's peak"),
-    "dram_pct": ("DRAM throughput", lambda x: f"{x:.1f} %", "of the memory's peak"),
+    "l2_pct": ("L2 throughput", _percent, "of the L2 cache's peak"),
+    "dram_pct": ("DRAM throughput", _percent, "of the memory's peak"),
     "l2_bytes": ("L2 bytes", amount, "between the SMs and the L2 cache"),
     "dram_read_bytes": ("DRAM bytes read", amount, "the caches are flushed before the launch"),
     "dram_written_bytes": ("DRAM bytes written", amount, "what the L2 cache had to give away by the end"),
-    "occupancy_pct": (
-        "achieved occupancy",
-        lambda x: f"{x:.1f} %",
-        "of the warps that an SM can hold were there",
-    ),
+    "occupancy_pct": ("achieved occupancy", _percent, "of the warps that an SM can hold were there"),
     "registers": ("registers", lambda x: f"{x:.0f}", "a thread; 65536 an SM bound how many warps it holds"),
     "bank_conflicts": ("bank conflicts", amount, "shared wavefronts beyond the fewest possible"),
     "barriers": ("barriers", amount, "arrivals of a warp at a block's barrier"),
@@ -132,12 +151,24 @@ def provenance(extract: dict[str, Any]) -> str:
     return f"{extract['gpu']}, {extract['date'][:10]}, {commit}, ncu {extract['ncu']}"
 
 
+def special(run: dict[str, Any]) -> str | None:
+    """What is not as in the rest of its extract: a run measured earlier, or one that another stands for.
+
+    Where two runs launch the same kernel on the same grid with the same arguments, one measurement serves.
+    """
+    if run.get("same_launch_as"):
+        return f"launches what the variant {run['same_launch_as']} launches, which was measured"
+    if run.get("commit"):
+        return f"measured on {run['date'][:10]}, commit {run['commit'][:10]}"
+    return None
+
+
 def rows(measured: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(name, value, meaning) of each figure of one run; of several launches the values stand in order."""
     kernels = measured["kernels"]
     found = []
     for figure, (name, write, meaning) in MEANINGS.items():
-        if figure in measured["traffic"]:
+        if figure in measured["traffic"]:  # summed over the launches
             values = [measured["traffic"][figure]]
         else:
             values = [kernel[figure] for kernel in kernels]
@@ -156,6 +187,8 @@ def table(run: Run, measured: dict[str, Any], extract: dict[str, Any]) -> Table:
     """The figures of one run with their meanings; the title names shape, GPU, date and commit."""
     causal = ", causal" if extract["causal"] else ""
     title = f"{run.label} at {extract['shape']}{causal}: {provenance(extract)}"
+    if note := special(measured):
+        title += f"; {note}"
     shown = Table(title=title, title_justify="left")
     shown.add_column("", no_wrap=True)
     shown.add_column("measured", justify="right")

@@ -37,11 +37,11 @@ __all__ = [
     "blocks",
     "counted",
     "measure",
-    "not_recorded",
     "predicted",
     "save",
     "served",
     "table",
+    "where",
 ]
 
 MOST_APART = 0.02
@@ -204,10 +204,13 @@ def _measured(run: Run, extract: dict[str, Any] | None) -> Traffic | None:
     return Traffic(**known["traffic"]) if known else None
 
 
-def not_recorded(shape: Shape, causal: bool) -> str:
-    """Says that nothing was measured at this shape and mask, and where something was."""
-    shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
-    return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
+def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
+    """Where the measured column comes from; without one, where there is one."""
+    if extract is None:
+        shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
+        return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
+    notes = {Run(find_stage(r["stage"]), r["variant"]).label: profile.special(r) for r in extract["runs"]}
+    return "; ".join([profile.provenance(extract), *(f"{run} {note}" for run, note in notes.items() if note)])
 
 
 def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:

@@ -19,20 +19,21 @@ from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 from flashcore_numba.traffic import Traffic
 
-HEADER = '"Address","Source","Instructions Executed","L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"'
-NO_SHARED = '"Address","Source","Instructions Executed"'
+SHARED = '"L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"'
+NO_SHARED = '"Address","Source","Instructions Executed","L2 Theoretical Sectors Global"'
+HEADER = f"{NO_SHARED},{SHARED}"
 
 
 def raw_page(*launches):
     """ncu's raw page: (kernel, instructions, load requests, milliseconds) a launch."""
     names = ["ID", "Kernel Name", "inst_executed", "gpu__time_duration.sum", "launch__registers_per_thread"]
     units = ["", "", "inst", "ms", "register/thread"]
-    counters = ("load_requests", "load_sectors", "store_requests", "store_sectors")
+    counters = ("load_requests", "load_sectors", "store_requests")
     names += [nsight.METRICS[counter][0] for counter in counters]
     names += [f"{nsight.STALLS}{reason}" for reason in ("selected", "wait", "wait_not_issued", "barrier")]
-    rows = [names, [*units, *[""] * 8]]
+    rows = [names, [*units, *[""] * 7]]
     for n, (kernel, instructions, requests, ms) in enumerate(launches):
-        counts = [requests, 16 * requests, 2, 8, 50, 30, 29, 20]
+        counts = [requests, 16 * requests, 2, 50, 30, 29, 20]
         rows.append([n, kernel, f"{instructions:,}", ms, 40, *(f"{count:,}" for count in counts)])
     lines = [",".join(f'"{cell}"' for cell in row) for row in rows]
     return "\n".join(["==PROF== Connected to process 7", *lines]) + "\n"
@@ -46,24 +47,30 @@ def table(kernel, *lines, header=HEADER):
 
 FIRST = table(
     "one",
-    ("      LDS.128 R4, [R2]", "1,000", "4,500", "4000"),
-    ("@!P0 LDSM.16.M88.4 R8, [R3]", 100, 400, 400),
-    (" @P1 STS [R4], R5", 10, 30, 10),
-    ("      LDGSTS.E.BYPASS.128 [R4], [R6]", 20, 200, 80),
-    ("      LDGDEPBAR", 5, 0, 0),
-    ("      BAR.SYNC.DEFER_BLOCKING 0x0", 7, 0, 0),
+    ("      LDS.128 R4, [R2]", "1,000", 0, "4,500", "4000"),
+    ("@!P0 LDSM.16.M88.4 R8, [R3]", 100, 0, 400, 400),
+    (" @P1 STS [R4], R5", 10, 0, 30, 10),
+    ("      LDGSTS.E.BYPASS.128 [R4], [R6]", 20, 640, 200, 80),
+    ("      LDGDEPBAR", 5, 0, 0, 0),
+    ("      BAR.SYNC.DEFER_BLOCKING 0x0", 7, 0, 0, 0),
 )
-SECOND = table("two", ("      LDG.E R4, [R2]", 3), ("      BAR.ARV 0x1, 0x80", 2), header=NO_SHARED)
+SECOND = table(
+    "two",
+    ("      LDG.E R4, [R2]", 3, 9),
+    ("      BAR.ARV 0x1, 0x80", 2, 0),
+    ("@P0 STG.E.128 [R2], R4", 2, 32),
+    header=NO_SHARED,
+)
 
 
 def test_a_launch_is_read_from_both_pages():
     steps = [{"kernels": ["one"], "name": "a"}, {"kernels": ["two"], "name": "b"}]
-    raw = nsight.read_raw(raw_page(("one", 1142, 1234, 0.5), ("two", 5, 3, 2)))
+    raw = nsight.read_raw(raw_page(("one", 1142, 1234, 0.5), ("two", 7, 3, 2)))
     # ncu prints some tables twice.
     (step, (one,)), (_, (two,)) = nsight.match(steps, raw, nsight.read_source(FIRST + FIRST + SECOND))
     assert step["name"] == "a"
-    assert one.traffic == Traffic(1234, 16 * 1234, 2, 8, 4900, 230, 640, 7)
-    assert two.traffic == Traffic(3, 48, 2, 8, 0, 0, 0, 2)
+    assert one.traffic == Traffic(1234, 16 * 1234, 2, 0, 4900, 230, 640, 7)
+    assert two.traffic == Traffic(3, 48, 2, 32, 0, 0, 0, 2)
     assert one.figures["duration_ns"] == 0.5e6
     assert one.figures["registers"] == 40
     assert "tensor_pct" not in one.figures
@@ -78,7 +85,7 @@ def test_another_launch_than_ours_is_refused():
 
 @pytest.mark.parametrize("instructions, name", [(1141, "one"), (1142, "other")])
 def test_another_table_than_ours_is_not_taken(instructions, name):
-    raw = nsight.read_raw(raw_page(("one", instructions, 1, 1), ("two", 5, 3, 2)))
+    raw = nsight.read_raw(raw_page(("one", instructions, 1, 1), ("two", 7, 3, 2)))
     tables = nsight.read_source(FIRST.replace('"one"', f'"{name}"') + SECOND)
     (_, (one,)), (_, (two,)) = nsight.match([{"kernels": ["one"]}, {"kernels": ["two"]}], raw, tables)
     assert one.traffic is None
@@ -146,7 +153,9 @@ def test_ncu_is_run_over_a_child_and_its_report_read(tmp_path, fake_ncu):
     assert one.traffic.global_load_requests == 9
     assert (tmp_path / "kept" / "x.ncu-rep").read_text() == "a report"
     first, second = (call[call.index("--metrics") + 1].split(",") for call in calls()[:2])
-    assert set(first) - set(second) == {nsight.TENSOR[0]}, "only what ncu does not know is left out"
+    assert set(first) - set(second) == {nsight.METRICS["tensor_busy_pct"][0]}, (
+        "only what ncu does not know is left out"
+    )
     assert [call[call.index("--clock-control") + 1] for call in calls()[:2]] == ["none", "none"]
 
 
@@ -160,7 +169,7 @@ def test_a_child_that_fails_is_told_after_what_it_launched(tmp_path, fake_ncu):
 
 
 def test_a_run_that_was_not_counted_is_named(tmp_path, fake_ncu, monkeypatch):
-    fake_ncu(raw_page(("one", 1142, 9, 1), ("two", 6, 3, 2)), FIRST + SECOND)
+    fake_ncu(raw_page(("one", 1142, 9, 1), ("two", 8, 3, 2)), FIRST + SECOND)
     steps = [{"kernels": [name], "error": {"max": 1e-4, "right": True}} for name in ("one", "two")]
 
     def command(record, seconds, jobs):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 from flashcore_numba import cli
@@ -54,9 +55,45 @@ def test_every_reason_explains_a_difference():
 def test_an_extract_says_where_it_comes_from(name):
     extract = RECORDED[name]
     assert {"gpu", "driver", "date", "commit", "ncu", "seed", "sm_count"} <= extract.keys()
-    assert extract["seed"] == extracts.SEED
     keys = [(run["stage"], run["variant"]) for run in extract["runs"]]
-    assert keys and len(keys) == len(set(keys))
+    assert len(keys) == len(set(keys))
+    assert {
+        run.stage.number for run in reconcile.served(LADDER, parse(extract["shape"]), extract["causal"])
+    } == {stage for stage, _ in keys}
+    assert not any(run["error"] and not run["error"]["right"] for run in extract["runs"])
+
+
+class Launches:
+    """An executor that only writes down what it is asked to launch."""
+
+    def __init__(self, sm_count):
+        self.sm_count, self.seen = sm_count, []
+
+    def empty(self, shape, dtype):
+        return np.empty(shape, dtype)
+
+    def launch(self, kernel, grid, block, *args, shared_bytes=0):
+        plain = [arg.shape if isinstance(arg, np.ndarray) else arg for arg in args]
+        self.seen.append((kernel, grid, block, plain, shared_bytes))
+
+
+def launches(extract, stage, variant):
+    executor = Launches(extract["sm_count"])
+    problem = profile.stand_in(parse(extract["shape"]), extract["causal"])
+    find(stage).launch(problem, np.empty_like(problem.q), executor, variant=variant)
+    return executor.seen
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_run_that_another_stands_for_is_the_same_launch(name):
+    extract = RECORDED[name]
+    for run in extract["runs"]:
+        if other := run.get("same_launch_as"):
+            assert launches(extract, run["stage"], run["variant"]) == launches(extract, run["stage"], other)
+            measured = profile.find(Run(find(run["stage"]), other), extract)
+            assert (run["traffic"], run["kernels"]) == (measured["traffic"], measured["kernels"])
+    different = launches(extract, 13, "two_splits")
+    assert different != launches(extract, 13, "unsplit"), "the comparison tells launches apart"
 
 
 @pytest.mark.parametrize("text, causal", reconcile.SAVED)
