@@ -553,8 +553,9 @@ def _compare_files(args) -> int:
     if given := [name for name in ("shape", "causal", "rounds", "label", "save") if getattr(args, name)]:
         raise ArgumentError(f"--{given[0]}: is for a measurement, and does not go with two artifacts")
     result = compare_artifacts(*map(Path, args.stages))
+    status = 0 if result["shapes"] else 1
     if _give_json(args, lambda: result):
-        return 0
+        return status
     console = _console()
     for letter in "ab":
         about = result[letter]
@@ -566,10 +567,12 @@ def _compare_files(args) -> int:
     for shape in result["shapes"]:
         console.print()
         console.print(table(shape, console.width))
+    if not result["shapes"]:
+        console.print("No shape and mask is in both, so nothing can be compared.")
     for letter in "ab":
         if only := result[f"only_{letter}"]:
             console.print(f"Only in {letter.upper()}: {'; '.join(only)}.", markup=False, soft_wrap=True)
-    return 0
+    return status
 
 
 def _compare_on_gpu(args, stages, shapes) -> int:

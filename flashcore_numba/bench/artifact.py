@@ -142,8 +142,13 @@ def sha256(path: Path) -> str:
 
 def validate(artifact: Any, where: str = "artifact") -> None:
     """Raise ArtifactError unless `artifact` follows the schema and its derived numbers its times."""
-    if isinstance(artifact, dict) and artifact.get("schema", SCHEMA) != SCHEMA:
-        raise ArtifactError(f"{where}: schema is {_show(artifact['schema'])}; this version reads {SCHEMA}")
+    if isinstance(artifact, dict) and "schema" not in artifact:
+        raise ArtifactError(f"{where}: has no field schema, so it is no artifact of flashcore compare --save")
+    if isinstance(artifact, dict) and artifact["schema"] != SCHEMA:
+        raise ArtifactError(
+            f"{where}: schema is {_show(artifact['schema'])}; this version reads {SCHEMA}, which "
+            "flashcore compare --save writes"
+        )
     error = next(_validator().iter_errors(artifact), None)
     if error is not None:
         raise ArtifactError(f"{where}{_place(error.absolute_path)}{_complaint(error)}")

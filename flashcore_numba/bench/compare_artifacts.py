@@ -35,8 +35,8 @@ def compare_artifacts(a: Path, b: Path) -> dict[str, Any]:
     Returns `a` and `b` (file, gpu, date, commit, label); `warnings`, sentences on what makes them hard to
     compare; `shapes`, one item a shape and mask: shape, causal, floor, floor_from (the peer that set it, or
     None), entries with label, kind, a_us, b_us, ratio, ci {low, high} (None where an artifact has no rounds)
-    and verdict ("faster", "slower" or "noise", of B); `only_a` and `only_b`, what one of them alone has.
-    Raises ArtifactError.
+    and verdict ("faster", "slower" or "noise", of B; "wrong" where a result is); `only_a` and `only_b`, what
+    one of them alone has. Raises ArtifactError.
     """
     of_a, of_b = artifact.load(a), artifact.load(b)
     shapes_a, shapes_b = ({(s["shape"], s["causal"]): s for s in x["shapes"]} for x in (of_a, of_b))
@@ -77,7 +77,7 @@ def table(shape: dict[str, Any], width: int) -> Table:
             "95%": f"{ci['low']:.3f} to {ci['high']:.3f}" if ci else "-",
             "B is": entry["verdict"],
         }
-        style = {"faster": "green", "slower": "red"}.get(entry["verdict"], "dim")
+        style = {"faster": "green", "slower": "red", "wrong": "red"}.get(entry["verdict"], "dim")
         shown.add_row(entry["label"], *(row[name] for name in columns), style=style)
     return shown
 
@@ -99,6 +99,7 @@ def _compared(a: dict[str, Any], b: dict[str, Any], same: set[str]) -> dict[str,
         ci = stats.ratio_interval(rounds[1], rounds[0]) if None not in rounds else None
         ratio = _ratio(x, y)
         within = abs(ratio - 1) <= floor or (ci is not None and ci["low"] <= 1 <= ci["high"])
+        verdict = "noise" if within else "faster" if ratio < 1 else "slower"
         entries.append(
             {
                 "label": x["label"],
@@ -107,7 +108,7 @@ def _compared(a: dict[str, Any], b: dict[str, Any], same: set[str]) -> dict[str,
                 "b_us": y["gpu_us"]["p50"],
                 "ratio": ratio,
                 "ci": ci,
-                "verdict": "noise" if within else "faster" if ratio < 1 else "slower",
+                "verdict": verdict if x["error"]["right"] and y["error"]["right"] else "wrong",
             }
         )
     return {
@@ -161,6 +162,12 @@ def _warnings(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
     for letter, record in (("A", a), ("B", b)):
         if record["dirty"]:
             yield f"{letter} was measured with uncommitted changes, so its commit does not say what ran."
+    same_code = a["commit"] == b["commit"] and a["commit"] and a["dirty"] is b["dirty"] is False
+    if same_code and a["gpu"]["name"] == b["gpu"]["name"]:
+        yield (
+            f"Both ran commit {a['commit'][:10]}, so no difference is the stages' own: they show how far two "
+            "runs of the same code differ."
+        )
 
 
 def _doubtful(letter: str, record: dict[str, Any], shapes: list[tuple[str, bool]]) -> Iterator[str]:

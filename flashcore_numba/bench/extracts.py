@@ -59,7 +59,7 @@ class Measured:
             "stage": self.job.run.stage.number,
             "variant": self.job.run.variant,
             "error": {name: self.error[name] for name in ("max", "right")},
-            "traffic": asdict(self.traffic),
+            "traffic": {name: n for name, n in asdict(self.traffic).items() if name != "async_sectors"},
             "kernels": [_profile(kernel) for kernel in self.kernels],
         }
 

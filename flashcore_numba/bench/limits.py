@@ -87,7 +87,8 @@ def limits_us(problem: Any, device: Device) -> dict[str, float | None]:
 @dataclass(frozen=True)
 class Ceilings:
     """What the units of one GPU reach at best: 10^12 operations, 10^9 results or 10^9 bytes a second, and the
-    microseconds of an empty launch; None where that is not known. `source` says where they are from."""
+    microseconds of an empty launch; None where that is not known. `source` says where they are from.
+    `mma_sync_tflops`: of the tensor cores through mma.sync, where that was measured."""
 
     fp32_tflops: float | None
     tensor_tflops: float | None
@@ -98,6 +99,7 @@ class Ceilings:
     launch_us: float | None
     source: str
     measured: bool
+    mma_sync_tflops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def ceilings_of(artifact: Mapping[str, Any]) -> Ceilings:
     if known:
         names = [name for name in Ceilings.__dataclass_fields__ if name.endswith(("ops", "gbs", "us"))]
         source = f"measured on {gpu['name']}, {artifact['date'][:10]}"
-        return Ceilings(**{name: known[name] for name in names}, source=source, measured=True)
+        return Ceilings(**{name: known.get(name) for name in names}, source=source, measured=True)
     capability = tuple(gpu["compute_capability"])
     rate = RATES.get(capability)
     per_ns = gpu["sm_count"] * gpu["max_sm_mhz"] / 1e3

@@ -54,6 +54,7 @@ UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # Nsight Compute speaks of latency where no unit reaches 60 % of its peak. Here only what a run needs is
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
+WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
 SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
 
 
@@ -123,9 +124,12 @@ def _row(
     run.stage.launch(problem, np.empty_like(problem.q), executor, variant=run.variant)
     sectors = traffic.global_load_sectors + traffic.global_store_sectors
     wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
-    l1_bytes = sectors * SECTOR + wavefronts * WAVEFRONT
+    # An asynchronous copy passes through the L1 once, and is among the wavefronts.
+    l1_bytes = (sectors - traffic.async_sectors) * SECTOR + wavefronts * WAVEFRONT
     l2_bytes = sectors * SECTOR if l2 is None else l2
     multiplies = SPLIT.get(run.stage.name, {run.unit: 1.0})
+    if run.stage.compute_capability < WGMMA and ceilings.mma_sync_tflops:
+        ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
     return Row(
         label=run.label,
         stage=run.stage.number,
@@ -237,6 +241,8 @@ class Roofline:
             f"Microseconds. {self.about} Units: {self.ceilings.source}.",
             "DRAM: inputs and output once, which a warm L2 may save.",
         ]
+        if self.ceilings.mma_sync_tflops and any("tensor" in row.units_us for row in self.rows):
+            sentences.append("Tensor cores: as fast as mma.sync drives them.")
         if any(row.gpu_us for row in self.rows):
             sentences.append(
                 "Share: what the limiter needs at its ceiling, over the GPU time. Latency: no unit reaches "
@@ -324,8 +330,10 @@ def of_record(
     times = _times(record, shape, causal)
     timed = labels & times.keys()
     mask = " --causal" if causal else ""
+    slow = _throttled(record, shape, causal) & timed
     about = (
         f"GPU p50: of a launch in a CUDA graph, {provenance(record)}."
+        + (f" Throttled, unlike the units: {_all_or(slow, timed)}." if slow else "")
         if timed
         else f"No times are recorded: on a GPU, flashcore compare --shape {shape}{mask} measures them."
     )
@@ -342,6 +350,16 @@ def _times(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, floa
     """Microseconds by label."""
     found = artifacts.find_shape(record, str(shape), causal)
     return {e["label"]: e["gpu_us"]["p50"] for e in found["entries"]} if found else {}
+
+
+def _throttled(record: dict[str, Any], shape: Shape, causal: bool) -> set[str]:
+    """Labels of the entries whose clocks were held back."""
+    found = artifacts.find_shape(record, str(shape), causal)
+    return {e["label"] for e in found["entries"] if e["throttled"]} if found else set()
+
+
+def _all_or(some: set[str], every: set[str]) -> str:
+    return "all of them" if some == every else ", ".join(sorted(some))
 
 
 def of_data_sheet(

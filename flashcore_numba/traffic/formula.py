@@ -1,7 +1,7 @@
 """What a launch moves, as numbers that a closed formula, a counter and a profiler can all give."""
 
 from collections import Counter
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ class Traffic:
     asynchronous copy counts as a global load and as a shared store. A wavefront is one pass through the 32
     banks; bank_conflicts are the wavefronts beyond the fewest that the same bytes need. A barrier counts once
     for each warp that arrives.
+
+    async_sectors are those of global_load_sectors that asynchronous copies bring past the L1, so that they
+    pass through it once, as shared stores. Only formulas know them: they are 0 in counts and measurements,
+    and no part of a comparison.
     """
 
     global_load_requests: int = 0
@@ -36,6 +40,7 @@ class Traffic:
     shared_store_wavefronts: int = 0
     bank_conflicts: int = 0
     barriers: int = 0
+    async_sectors: int = field(default=0, compare=False)
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -49,7 +54,7 @@ class Traffic:
     def of_totals(cls, totals: dict[str, Any]) -> "Traffic":
         """From the counters of the simulator or the CPU executor, see `Counted.totals`."""
         conflicts = sum(totals.get(f"shared_{op}_conflicts", 0) for op in ("load", "store", "atomic"))
-        named = {field.name: totals.get(field.name, 0) for field in fields(cls)}
+        named = {each.name: totals.get(each.name, 0) for each in fields(cls)}
         return cls(**(named | {"bank_conflicts": conflicts}))
 
 

@@ -29,10 +29,12 @@ def rows_a_request(head_dim: int) -> int:
 def copy_rows(rows: int, inside: int, head_dim: int) -> Traffic:
     """A tile of `rows` rows by cp.async, of which the first `inside` exist; the others become zeros."""
     inside = max(0, min(rows, inside))
+    sectors = inside * HALF * head_dim // SECTOR
     return Traffic(
         global_load_requests=ceil_div(inside, rows_a_request(head_dim)),
-        global_load_sectors=inside * HALF * head_dim // SECTOR,
+        global_load_sectors=sectors,
         shared_store_wavefronts=rows * HALF * head_dim // BANKS_WIDTH,
+        async_sectors=sectors,
     )
 
 

@@ -76,7 +76,8 @@ def copy_tile(rows: int, inside: int, head_dim: int, pitch: int) -> Traffic:
 
     For the rows that exist the pitch matters, unlike for stores: copies move sectors, not words.
     """
-    read = loads(requests_for(inside, head_dim), inside * head_dim * HALF // SECTOR)
+    sectors = inside * head_dim * HALF // SECTOR
+    read = loads(requests_for(inside, head_dim), sectors) + Traffic(async_sectors=sectors)
     lines_a_row = head_dim * HALF // LINE
     copied = lines_a_row * sum(_copied_line(row * pitch * HALF % LINE) for row in range(inside))
     zeros = lines_a_row * (rows - inside)

@@ -26,7 +26,7 @@ def compared(fake, rng, tmp_path):
     def compare(us_a, us_b, noise=0.001, change=lambda record: None, rounds_off=None):
         paths = []
         for name, truth in (("a", us_a), ("b", us_b)):
-            record = copy.deepcopy(fake())
+            record = copy.deepcopy(fake(commit=7 * name))
             shape = record["shapes"][0]
             for entry in shape["entries"]:
                 us = truth.get(entry["label"], 40.0)
@@ -107,6 +107,20 @@ def test_what_makes_two_runs_hard_to_compare_is_told(compared):
     assert result["only_b"] == ["01 renamed at 1x8x512x64"]
 
 
+def test_a_wrong_result_is_neither_faster_nor_slower(compared):
+    def spoil(record):
+        next(e for e in record["shapes"][0]["entries"] if e["label"] == STAGE)["error"]["right"] = False
+
+    assert verdicts(compared({STAGE: 10.0}, {STAGE: 5.0}, change=spoil))[STAGE] == "wrong"
+
+
+def test_two_runs_of_one_commit_say_so(compared):
+    result = compared({STAGE: 10.0}, {STAGE: 10.3}, change=lambda record: record.update(commit=7 * "a"))
+    assert verdicts(result)[STAGE] == "slower"
+    assert len(result["warnings"]) == 1
+    assert result["warnings"][0].startswith("Both ran commit aaaaaaa")
+
+
 def test_without_rounds_the_floor_alone_decides(compared):
     def forget(record):
         for entry in record["shapes"][0]["entries"]:
@@ -117,10 +131,12 @@ def test_without_rounds_the_floor_alone_decides(compared):
     assert verdicts(result)[STAGE] == "slower"
 
 
-def test_a_shape_that_one_of_them_lacks_is_listed(compared):
+def test_a_shape_that_one_of_them_lacks_is_listed(compared, capsys):
     result = compared({}, {}, change=lambda record: record["shapes"][0].update(causal=True))
     assert (result["shapes"], result["only_a"]) == ([], ["1x8x512x64"])
     assert result["only_b"] == ["1x8x512x64, causal"]
+    assert cli.main(["compare", result["a"]["file"], result["b"]["file"]]) == 1
+    assert "No shape and mask is in both" in capsys.readouterr().out
 
 
 def test_the_command_shows_the_table(compared, tmp_path, capsys):
@@ -156,5 +172,5 @@ def test_a_damaged_artifact_is_named(fake, tmp_path):
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     artifact.save(fake(), good)
     bad.write_text("{}")
-    with pytest.raises(ArtifactError, match=r"bad\.json.schema is missing"):
+    with pytest.raises(ArtifactError, match=r"bad\.json: has no field schema"):
         compare_artifacts(good, bad)

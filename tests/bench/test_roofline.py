@@ -12,12 +12,13 @@ from flashcore_numba.bench import artifact, extracts, roofline
 from flashcore_numba.bench.counts import count
 from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.limits import DATA_SHEETS
+from flashcore_numba.bench.registers import stand_in
 from flashcore_numba.bench.roofline import LATENCY, Row, budget, source
 from flashcore_numba.bench.shapes import Shape
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find, select
-from flashcore_numba.traffic import Traffic
+from flashcore_numba.traffic import Traffic, predict
 
 MISSION = Shape(1, 8, 512, 64)
 CEILINGS = {
@@ -84,7 +85,8 @@ def test_bytes_are_those_that_are_counted(name, rng):
     moved = Traffic.of_totals(count(run, shape, rng=rng).totals())
     sectors = moved.global_load_sectors + moved.global_store_sectors
     assert found.l2_bytes == 32 * sectors
-    assert found.l1_bytes == 32 * sectors + 128 * (
+    through_registers = moved.global_store_sectors if name == "mma_sync" else sectors
+    assert found.l1_bytes == 32 * through_registers + 128 * (
         moved.shared_load_wavefronts + moved.shared_store_wavefronts
     )
 
@@ -99,6 +101,31 @@ def test_stage_07_multiplies_on_both_kinds_of_cores(saved):
     assert {"fp32", "tensor"} <= set(found[7].units_us)
     assert found[7].units_us["tensor"] == pytest.approx(found[8].units_us["tensor"] / 2)
     assert found[7].units_us["fp32"] == pytest.approx(found[5].units_us["fp32"] / 2)
+
+
+def test_the_tensor_cores_of_a_stage_without_wgmma_are_as_fast_as_mma_sync(saved):
+    saved()
+    run = Run(find("mma_sync"), find("mma_sync").default_variant)
+    (found,) = roofline.of_record("Imaginary GPU", [run], MISSION, False).rows
+    assert found.units_us["tensor"] == pytest.approx(found.flops / 600e12 * 1e6)
+
+
+def test_times_that_were_throttled_are_told(saved):
+    record = saved()
+    assert "Throttled" not in roofline.of_record("Imaginary GPU", runs(select("5-6")), MISSION, False).about
+    entries = record["shapes"][0]["entries"]
+    next(e for e in entries if e["label"] == "05 online_softmax")["throttled"] = ["the power limit in 1 of 5"]
+    found = roofline.of_record("Imaginary GPU", runs(select("5-6")), MISSION, False, record)
+    assert "Throttled, unlike the units: 05 online_softmax." in found.about
+
+
+def test_asynchronous_copies_pass_through_the_l1_once():
+    """Stage 11 loads K and V through registers in phase 3, past them in phase 4, and Q the same in both."""
+    problem = stand_in(1, 2, 192, 64)
+    through, past = (predict(find("warp_specialized"), phase, problem, 132) for phase in "34")
+    assert through.async_sectors == 0
+    assert past.global_load_sectors == through.global_load_sectors
+    assert past.async_sectors == past.global_load_sectors - 2 * 192 * 64 * 2 // 32
 
 
 def test_launches_are_those_of_the_stage(saved):

@@ -20,6 +20,11 @@ class Line:
     peer: dict[str, Any]
     shares: dict[int, float]
 
+    @property
+    def throttled(self) -> bool:
+        """Whether the clocks were held back in a time that is shown."""
+        return any(entry["throttled"] for entry in (*defaults(self.shape), self.peer))
+
 
 def picture(records: Sequence[Record]) -> Picture:
     """Of the GPU of the first artifact. Raises LackingError."""
@@ -75,7 +80,7 @@ def _paint(lines: list[Line], records: list[dict[str, Any]], theme: Theme) -> An
     axes.set_xlim(-0.5, len(stages) + 2.6)
     axes.set_ylim(places[-1] + 0.5, -0.5)
     axes.set_xticks(range(len(stages)), [f"{number:02d}" for number in stages])
-    axes.set_yticks(places, [style.mask(line.shape) for line in lines])
+    axes.set_yticks(places, [style.mask(line.shape) + " *" * line.throttled for line in lines])
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -83,7 +88,9 @@ def _paint(lines: list[Line], records: list[dict[str, Any]], theme: Theme) -> An
         figure,
         "Speed as a share of the best peer's, %",
         "Each cell: time of the best of the other libraries over the stage's, at B x H x S x D in fp16;\n"
-        "above 100 (framed) the stage is faster. Empty: not measured, or the stage does not serve it.",
+        "above 100 (framed) the stage is faster. Empty: not measured, or the stage does not serve it."
+        + "  * clocks held back"
+        * any(line.throttled for line in lines),
         records,
         theme,
     )
@@ -115,7 +122,7 @@ def _alt(lines: list[Line], records: list[dict[str, Any]]) -> str:
         best = max(line.shares, key=lambda number: line.shares[number])
         parts.append(
             f"{style.mask(line.shape)}: stage {best:02d} {percentage(line.shares[best])} % of "
-            f"{line.peer['label']}"
+            f"{line.peer['label']}{', clocks held back' if line.throttled else ''}"
         )
     known = "; ".join(dict.fromkeys(provenance(record) for record in records))
     return (
