@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,13 @@ def _refuse_unwritable(folder: Path, text: str) -> None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {folder} is read-only")
+    try:  # the administrator may write everywhere, says os.access
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be written: {folder} takes no file ({error.strerror})"
+        ) from None
 
 
 def _capability(text: str) -> tuple[int, int]:

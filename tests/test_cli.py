@@ -120,6 +120,13 @@ def test_a_read_only_folder_is_refused_before_the_work(option, tmp_path, capsys,
     assert f"cannot be written: {tmp_path} is read-only" in capsys.readouterr().err
 
 
+def test_a_folder_that_takes_no_file_is_refused_before_the_work(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["pictures", "--save", "/proc/pictures"])
+    assert stop.value.code == 2
+    assert "'/proc/pictures' cannot be written: /proc " in capsys.readouterr().err
+
+
 def test_stages_lists_the_ladder(capsys, wide):
     assert cli.main(["stages"]) == 0
     out = capsys.readouterr().out

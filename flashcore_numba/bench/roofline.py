@@ -293,7 +293,7 @@ def source(name: str | None, here: str | None = None) -> str | DataSheet:
     known: list[str | DataSheet] = [*([here] if here else []), *recorded, *DATA_SHEETS]
     for each in known:
         words = (each if isinstance(each, str) else each.name).lower().split()
-        if all(word in words for word in name.lower().split()):
+        if name.split() and all(word in words for word in name.lower().split()):
             return each
     raise ArgumentError(f"--gpu {name!r}: known are {_names(recorded)}")
 

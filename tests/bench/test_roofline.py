@@ -215,6 +215,8 @@ def test_a_gpu_is_found_by_a_part_of_its_name(saved):
     assert source("rtx 4090").dram_gbs == 1008
     with pytest.raises(ArgumentError, match=r"--gpu '40': known are Imaginary GPU, NVIDIA L4, "):
         source("40")
+    with pytest.raises(ArgumentError, match="known are"):
+        source(" ")
 
 
 def test_nothing_recorded_asks_for_a_name(recorded):
