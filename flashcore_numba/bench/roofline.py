@@ -229,7 +229,9 @@ class Roofline:
             if width >= UNITS_WIDTH:
                 cells += [_unit(row, unit) for unit in units]
             limiter = SHORT.get(row.limiter or "", row.limiter or "-")
-            if row.gpu_us is None:
+            if any(held.blocks == 0 for held in row.occupancy or []):
+                cells += ["no block fits", "cannot run"]
+            elif row.gpu_us is None:
                 cells += [f"at best {limiter}", "not measured"]
             else:
                 cells += [limiter, percent(row.share)]

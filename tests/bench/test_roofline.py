@@ -247,3 +247,13 @@ def test_the_command(saved, recorded, capsys, tmp_path):
     assert "pictures show measured times, not NVIDIA A100" in capsys.readouterr().err
     assert cli.main(["roofline", "7", "--shape", "1x1x64x128"]) == 1
     assert "07 wmma_qk" in capsys.readouterr().out
+
+
+def test_a_kernel_that_no_sm_has_room_for_cannot_run():
+    deepest = [run for run in runs(select("pipeline")) if run.variant == "4"]
+    found = roofline.of_data_sheet(source("L4"), deepest, MISSION, False)
+    assert [held.blocks for held in found.rows[0].occupancy] == [0]
+    text = _text(found)
+    assert "no block fits" in text
+    assert "cannot run" in text
+    assert "at best" not in text
