@@ -36,8 +36,8 @@ __device__ __forceinline__ float merge(float (&o)[8], int count, M m_of, L l_of,
 }
 
 __device__ __forceinline__ void store_half(half* out, const float (&o)[8]) {
-    *(uint4*)out = make_uint4(ptx::pack_half2(o[0], o[1]), ptx::pack_half2(o[2], o[3]),
-                              ptx::pack_half2(o[4], o[5]), ptx::pack_half2(o[6], o[7]));
+    ptx::store_16(out, ptx::pack_half2(o[0], o[1]), ptx::pack_half2(o[2], o[3]),
+                  ptx::pack_half2(o[4], o[5]), ptx::pack_half2(o[6], o[7]));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

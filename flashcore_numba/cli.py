@@ -6,7 +6,9 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,15 +123,19 @@ def build_parser() -> argparse.ArgumentParser:
     compare = add(
         "compare",
         _compare,
-        "time stages and peers on a GPU; without one, check and count stages and show recorded times",
+        "time stages and peers on a GPU; without one, check and count stages and show recorded times; given "
+        "two files that compare has saved, A.json B.json, say what B does faster and slower than A",
     )
     compare.add_argument(
         "--shape", action="append", help=f"{SHAPE_HELP}; mission by default; may be repeated"
     )
     compare.add_argument("--causal", action="store_true", help="with the causal mask")
+    compare.add_argument(
+        "--label", type=_label, help="what the run is for, lengths for example: part of the artifact's name"
+    )
     compare.add_argument("--rounds", type=_rounds, help="interleaved rounds, 20 by default")
     compare.add_argument(
-        "--save", type=_folder, metavar="DIR", help="write the artifact and the picture into DIR"
+        "--save", type=_folder, metavar="DIR", help="write the artifact and the ladder's picture into DIR"
     )
     resources = add(
         "resources", _resources, "compile stages and list registers, spills and shared memory; needs no GPU"
@@ -143,8 +149,70 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="for those who change kernels: compile all CUDA C and write the table that a test holds",
     )
+    profile = add(
+        "profile",
+        _profile,
+        "profile one stage with Nsight Compute and explain a dozen of its metrics; without it, show the "
+        "recorded ones",
+        stages=None,
+    )
+    profile.add_argument("stages", metavar="STAGE", help="a number or a name")
+    profile.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
+    profile.add_argument("--causal", action="store_true", help="with the causal mask")
+    profile.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
+    profile.add_argument(
+        "--save", type=_folder, metavar="DIR", help="the folder of the reports, profiles/ by default"
+    )
+    reconcile = add(
+        "reconcile",
+        _reconcile,
+        "hold against each other what stages move as predicted, counted and measured; exit 1 where a "
+        "difference has no reason",
+    )
+    reconcile.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
+    reconcile.add_argument("--causal", action="store_true", help="with the causal mask")
+    reconcile.add_argument(
+        "--measure", action="store_true", help="measure now, with Nsight Compute, not as recorded"
+    )
+    reconcile.add_argument(
+        "--save",
+        type=_folder,
+        metavar="DIR",
+        help="measure the whole ladder at the recorded shapes and write the extracts into DIR",
+    )
+    roofline = add(
+        "roofline",
+        _roofline,
+        "show how long each unit of a GPU needs for each stage, which limits it, and its share of the time",
+    )
+    roofline.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
+    roofline.add_argument("--causal", action="store_true", help="with the causal mask")
+    roofline.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="a recorded GPU, or one by its data sheet: L4, H100, A100, 4090; this machine's by default, or "
+        "the recorded one",
+    )
+    roofline.add_argument(
+        "--save", type=_folder, metavar="DIR", help="write the pictures, and what was measured, into DIR"
+    )
+    pictures = add(
+        "pictures",
+        _pictures,
+        "draw what artifacts of compare show: ladder, errors, roofline, time budget, lengths, share of peers",
+        stages=None,
+    )
+    pictures.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE.json", help="the recorded artifacts when none is given"
+    )
+    pictures.add_argument(
+        "--save", type=_folder, default=Path("pictures"), metavar="DIR", help="where; pictures/ by default"
+    )
     readme = add(
-        "readme", _readme, "write the ladder's region of README.md from the recorded run", stages=None
+        "readme",
+        _readme,
+        "write the ladder in README.md and draw the pictures there and in the lessons from the recorded runs",
+        stages=None,
     )
     readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
     readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
@@ -196,6 +264,15 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
+def _label(text: str) -> str:
+    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", text) or "causal" in text.split("-"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: small letters, digits and single hyphens are accepted, but not the word causal, "
+            "which --causal adds"
+        )
+    return text
+
+
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: a lesson's number is accepted, for example 5")
@@ -226,6 +303,13 @@ def _refuse_unwritable(folder: Path, text: str) -> None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {folder} is read-only")
+    try:  # the administrator may write everywhere, says os.access
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be written: {folder} takes no file ({error.strerror})"
+        ) from None
 
 
 def _capability(text: str) -> tuple[int, int]:
@@ -421,10 +505,7 @@ def _count(args) -> int:
     from flashcore_numba.stages.find import find
 
     stage = find(args.stages)
-    if args.variant is not None and args.variant not in stage.variants:
-        accepted = ", ".join(stage.variants) or "none, this stage has no variants"
-        raise ArgumentError(f"--variant {args.variant!r} of stage {stage.label}: accepted are {accepted}")
-    variant = args.variant or stage.default_variant
+    variant = _variant(args, stage)
     shape = parse(args.shape)
     if not (able := simulated([stage]))[0]:
         print(f"flashcore count: {able[1][0]}", file=sys.stderr)
@@ -444,16 +525,25 @@ def _count(args) -> int:
     return 0 if counted.right else 1
 
 
+def _variant(args, stage) -> str | None:
+    if args.variant is not None and args.variant not in stage.variants:
+        accepted = ", ".join(stage.variants) or "none, this stage has no variants"
+        raise ArgumentError(f"--variant {args.variant!r} of stage {stage.label}: accepted are {accepted}")
+    return args.variant or stage.default_variant
+
+
 def _compare(args) -> int:
     from flashcore_numba import gpu
     from flashcore_numba.bench.shapes import parse
 
+    if any(name.endswith(".json") for name in args.stages):
+        return _compare_files(args)
     stages = _selected(args)
     shapes = [(parse(text), args.causal) for text in args.shape or ["mission"]]
     why_not = gpu.why_not()
     if why_not is None:
         return _compare_on_gpu(args, stages, shapes)
-    for option in ("save", "rounds"):
+    for option in ("save", "rounds", "label"):
         if getattr(args, option):
             raise ArgumentError(
                 f"--{option} {str(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
@@ -461,8 +551,40 @@ def _compare(args) -> int:
     return _compare_without_gpu(args, stages, shapes, why_not)
 
 
+def _compare_files(args) -> int:
+    from flashcore_numba.bench.compare_artifacts import compare_artifacts, table
+
+    if others := [name for name in args.stages if not name.endswith(".json")]:
+        raise ArgumentError(f"{others[0]!r} beside a file: either stages or two artifacts are accepted")
+    if len(args.stages) != 2:
+        raise ArgumentError(f"artifacts: two files are accepted, not {len(args.stages)}")
+    if given := [name for name in ("shape", "causal", "rounds", "label", "save") if getattr(args, name)]:
+        raise ArgumentError(f"--{given[0]}: is for a measurement, and does not go with two artifacts")
+    result = compare_artifacts(*map(Path, args.stages))
+    status = 0 if result["shapes"] else 1
+    if _give_json(args, lambda: result):
+        return status
+    console = _console()
+    for letter in "ab":
+        about = result[letter]
+        console.print(
+            f"{letter.upper()}: {about['file']}: {about['provenance']}", markup=False, soft_wrap=True
+        )
+    for sentence in result["warnings"]:
+        console.print(f"Careful: {sentence}", markup=False, soft_wrap=True)
+    for shape in result["shapes"]:
+        console.print()
+        console.print(table(shape, console.width))
+    if not result["shapes"]:
+        console.print("No shape and mask is in both, so nothing can be compared.")
+    for letter in "ab":
+        if only := result[f"only_{letter}"]:
+            console.print(f"Only in {letter.upper()}: {'; '.join(only)}.", markup=False, soft_wrap=True)
+    return status
+
+
 def _compare_on_gpu(args, stages, shapes) -> int:
-    from flashcore_numba.bench import artifact, picture
+    from flashcore_numba.bench import artifact, pictures
     from flashcore_numba.bench.compare import ROUNDS, compare
     from flashcore_numba.bench.counts import count_all
     from flashcore_numba.bench.entries import runs
@@ -471,24 +593,26 @@ def _compare_on_gpu(args, stages, shapes) -> int:
     from flashcore_numba.executor import simulated
 
     with _progress() as progress:
-        record = compare(stages, shapes, args.rounds or ROUNDS, progress)
+        record = compare(stages, shapes, args.rounds or ROUNDS, progress, args.label)
         if args.save:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)
-            picture.draw(record, record["shapes"][0], args.save / "ladder.png", file)
-        able, not_run = simulated(stages)
+            drawn = pictures.ladder_beside((file, record), artifact.recorded()).draw(args.save)
+        # What is saved is times: counts need no GPU, and whoever records pays for it by the minute.
+        able, not_run = ([], []) if args.save else simulated(stages)
         counted = count_all(runs(able), parse(COUNT_SHAPE), progress, args.causal)
     console = _console(to_stderr=args.json == "-")
     for shape in record["shapes"]:
         _print_times(console, record, shape)
     console.print(clocks_seen(record), markup=False, soft_wrap=True)
-    console.print()
-    rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
-    console.print(counted_table(rows, _counted_at(args), console.width))
+    if counted:
+        console.print()
+        rows = [{"label": item.run.label, "right": item.right, "moved": item.moved()} for item in counted]
+        console.print(counted_table(rows, _counted_at(args), console.width))
     for sentence in not_run:
         console.print(sentence, markup=False, soft_wrap=True)
     if args.save:
-        console.print(f"Saved {file} and {args.save / 'ladder.png'}", markup=False, soft_wrap=True)
+        console.print(f"Saved {file}, {', '.join(map(str, drawn))}", markup=False, soft_wrap=True)
     _give_json(args, lambda: record)
     timed = [entry["error"]["right"] for shape in record["shapes"] for entry in shape["entries"]]
     return 0 if all(timed) and all(item.right for item in counted) else 1
@@ -520,13 +644,68 @@ def _counted_at(args) -> str:
 
 
 def _print_times(console, record, shape) -> None:
-    from flashcore_numba.bench.tables import latency_table, limits_line, not_timed
+    from flashcore_numba.bench.tables import latency_table, limits_line, not_timed, throttled_lines
 
     console.print()
     console.print(latency_table(record, shape, console.width))
     console.print(f"Limits: {limits_line(shape)}.", markup=False, soft_wrap=True)
-    for sentence in not_timed(shape):
+    for sentence in throttled_lines(shape) + not_timed(shape):
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _roofline(args) -> int:
+    from flashcore_numba import gpu
+    from flashcore_numba.bench import roofline
+    from flashcore_numba.bench.entries import runs
+    from flashcore_numba.bench.limits import DataSheet
+    from flashcore_numba.bench.shapes import parse
+
+    stages, shape = _selected(args), parse(args.shape)
+    here = gpu.name() if gpu.available() else None
+    target = roofline.source(args.gpu, here)
+    if args.save and isinstance(target, DataSheet):
+        raise ArgumentError(f"--save {str(args.save)!r}: pictures show measured times, not {target.name}")
+    at = runs(stages), shape, args.causal
+    with _progress() as progress:
+        if isinstance(target, DataSheet):
+            found = roofline.of_data_sheet(target, *at, progress)
+        elif target == here and not roofline.is_recorded(target, shape, args.causal):
+            from flashcore_numba.bench.compare import compare
+
+            record = compare(stages, [(shape, args.causal)], FEWEST_ROUNDS, progress)
+            found = roofline.of_record(target, *at, record)
+        else:
+            found = roofline.of_record(target, *at)
+    saved = _save_roofline(args.save, found) if args.save else []
+    if not _give_json(args, found.as_dict):
+        console = _console()
+        if found.rows:
+            console.print(found.table(console.width))
+        timed = [row for row in found.rows if row.gpu_us]
+        for line in ["Parts of the time:", *map(roofline.budget, timed)] if timed else []:
+            console.print(line, markup=False, soft_wrap=True)
+        for sentence in [*found.refused, *saved]:
+            console.print(sentence, markup=False, soft_wrap=True)
+    return 0 if found.rows else 1
+
+
+def _save_roofline(folder: Path, found) -> list[str]:
+    """The artifact with this shape alone, and the pictures that it allows; sentences about them."""
+    from flashcore_numba.bench import artifact, pictures
+
+    shape = artifact.find_shape(found.record, str(found.shape), found.causal)
+    if shape is None:
+        raise ArgumentError(f"--save {str(folder)!r}: {found.about}")
+    record = found.record | {"shapes": [shape]}
+    path = folder / f"roofline-{artifact.file_name(record)}"
+    artifact.save(record, path)
+    drawn, lacking = pictures.drawable([(path, record)])
+    wanted = ("roofline", "time-budget")
+    files = [file for picture in drawn if picture.name in wanted for file in picture.draw(folder)]
+    return [
+        f"Saved {', '.join(map(str, [path, *files]))}",
+        *(f"Not drawn: {name}: {why}" for name, why in lacking.items() if name in wanted),
+    ]
 
 
 def _resources(args) -> int:
@@ -534,6 +713,7 @@ def _resources(args) -> int:
 
     from flashcore_numba import gpu
     from flashcore_numba.bench.entries import runs
+    from flashcore_numba.bench.occupancy import MULTIPROCESSORS, of_kernel
     from flashcore_numba.bench.registers import examples, registers, why_not
     from flashcore_numba.bench.tables import SMALL
     from flashcore_numba.compiler import supported_capabilities
@@ -567,20 +747,28 @@ def _resources(args) -> int:
     console = _console()
     table = Table(
         title=f"Compiled for {target}, D = {args.head_dim}",
-        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory a block.",
+        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory, and "
+        "threads, a block. An SM holds: blocks (their share of its warps), and what allows no more.",
         title_justify="left",
         caption_justify="left",
     )
     columns = {"kernel": "kernel", "registers": "regs", "spill_bytes": "spill", "stack_bytes": "local"}
-    columns["shared_bytes"] = "shared"
-    if console.width < SMALL:
-        del columns["kernel"]
+    columns |= {"shared_bytes": "shared", "threads": "threads"}
+    wide = console.width >= SMALL
+    if not wide:
+        del columns["kernel"], columns["threads"]
     table.add_column("stage", no_wrap=True)
     for field, name in columns.items():
-        table.add_column(name, no_wrap=True, justify="left" if field == "kernel" else "right")
+        text = field == "kernel"
+        table.add_column(name, no_wrap=not text, justify="left" if text else "right")
+    if wide and capability in MULTIPROCESSORS:
+        table.add_column("an SM holds", no_wrap=True)
     for label, kernels in found.items():
         for kernel in kernels or []:
-            table.add_row(label, *("?" if kernel[field] is None else str(kernel[field]) for field in columns))
+            cells = ["?" if kernel[field] is None else str(kernel[field]) for field in columns]
+            if wide and (held := of_kernel(capability, kernel)):
+                cells.append(str(held))
+            table.add_row(label, *cells)
     console.print(table)
     return 0
 
@@ -596,6 +784,126 @@ def _save_resources(args) -> int:
     if not _give_json(args, resource_table.read):
         print(f"wrote {path}")
     return 0
+
+
+def _profile(args) -> int:
+    from flashcore_numba.bench import extracts, nsight
+    from flashcore_numba.bench import profile as profiling
+    from flashcore_numba.bench.entries import Run
+    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.stages.find import find
+
+    stage, shape = find(args.stages), parse(args.shape)
+    run = Run(stage, _variant(args, stage))
+    profiling.refuse(run, shape, args.causal)
+    if (why_not := nsight.why_not()) is not None:
+        if args.save:
+            raise ArgumentError(f"--save {str(args.save)!r}: needs a measurement on a GPU; {why_not}")
+        return _show_recorded_profile(args, run, shape, why_not)
+    with _progress() as progress:
+        progress.step(f"ncu: {run.label} at {shape}{', causal' if args.causal else ''}")
+        try:
+            measured, *reports = profiling.profile(run, shape, args.causal, args.save or profiling.FOLDER)
+        except nsight.NsightError as error:
+            print(f"flashcore profile: {error}", file=sys.stderr)
+            return 1
+    extract = extracts.extract(shape, args.causal, [measured])
+    _print_profile(args, run, extract, {"reports": [str(path) for path in reports]})
+    if args.json != "-":
+        print("\n".join(f"Saved {path}" for path in reports))
+    return 0 if measured.error["right"] else 1
+
+
+def _show_recorded_profile(args, run, shape, why_not) -> int:
+    from flashcore_numba.bench import extracts
+    from flashcore_numba.bench import profile as profiling
+
+    print(f"flashcore profile: nothing is measured here, {why_not}", file=sys.stderr)
+    extract = extracts.find(shape, args.causal)
+    if profiling.find(run, extract) is None:
+        shapes = ", ".join(profiling.which(run)) or "none"
+        at = f"{shape}{' causal' if args.causal else ''}"
+        message = f"{run.label} has no recorded profile at {at}; recorded are: {shapes}"
+        print(f"flashcore profile: {message}", file=sys.stderr)
+        return 1
+    _print_profile(args, run, extract, {"why_not_measured": why_not})
+    return 0
+
+
+def _print_profile(args, run, extract, more) -> None:
+    from flashcore_numba.bench import profile as profiling
+
+    found = profiling.find(run, extract) or {}
+    about = {name: value for name, value in extract.items() if name != "runs"}
+    if not _give_json(args, lambda: {"stage": run.label, **about, "measured": found, **more}):
+        _console().print(profiling.table(run, found, extract))
+
+
+def _reconcile(args) -> int:
+    from flashcore_numba.bench import extracts, nsight, reconcile
+    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.executor import simulated
+
+    stages, shape = _selected(args), parse(args.shape)
+    if (args.save or args.measure) and (why_not := nsight.why_not()) is not None:
+        option = "--save" if args.save else "--measure"
+        raise ArgumentError(f"{option}: needs a measurement on a GPU; {why_not}")
+    if args.save:
+        return _save_extracts(args)
+    stages, not_run = simulated(stages)
+    chosen = reconcile.served(stages, shape, args.causal)
+    with _progress() as progress:
+        extract = extracts.find(shape, args.causal)
+        if args.measure:
+            progress.step(f"ncu: {len(chosen)} runs at {shape}{' causal' if args.causal else ''}")
+            try:
+                extract = reconcile.measure(chosen, shape, args.causal)
+            except nsight.NsightError as error:
+                print(f"flashcore reconcile: {error}", file=sys.stderr)
+                return 1
+        found = reconcile.blocks(chosen, shape, args.causal, extract, progress)
+    at = f"{shape}{', causal' if args.causal else ''}"
+    where = reconcile.where(extract, shape, args.causal)
+    if not _give_json(args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found]}):
+        console = _console()
+        shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", console.width)
+        console.print(shown)
+        for line in (*notes, f"Measured: {where}.", reconcile.LEGEND, *not_run):
+            console.print(line, markup=False, soft_wrap=True)
+    return 1 if not_run or any(block.unexplained for block in found) else 0
+
+
+def _save_extracts(args) -> int:
+    from flashcore_numba.bench import extracts, reconcile
+
+    if args.stages or args.measure:
+        raise ArgumentError("--save: measures the whole ladder at all recorded shapes; nothing goes with it")
+    with _progress() as progress:
+        path, failed = reconcile.save(args.save, progress)
+    for sentence in failed:
+        print(f"flashcore reconcile: {sentence}", file=sys.stderr)
+    if not _give_json(args, lambda: {"failed": failed, "extracts": extracts.recorded(args.save)}) and path:
+        print(f"Saved {path}")
+    return 1 if failed else 0
+
+
+def _pictures(args) -> int:
+    from flashcore_numba.bench import artifact, pictures
+
+    records = [(path, artifact.load(path)) for path in args.files] or artifact.recorded()
+    drawable, lacking = pictures.drawable(records)
+    data = []
+    with _progress() as progress:
+        for done, picture in enumerate(drawable, 1):
+            files = [str(path) for path in picture.draw(args.save)]
+            data.append({"name": picture.name, "files": files, "alt": picture.alt})
+            progress.count("drawing", done, len(drawable), picture.name)
+    if not _give_json(args, lambda: {"pictures": data, "lacking": lacking}):
+        for each in data:
+            print(f"wrote {' and '.join(each['files'])}: {each['alt']}")
+        for name, reason in lacking.items():
+            print(f"not drawn: {name}: {reason}")
+    return 0 if data else 1
 
 
 def _readme(args) -> int:

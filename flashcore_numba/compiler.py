@@ -53,7 +53,8 @@ class CompiledKernel:
     name: of a CUDA C kernel with its defines. ptx: empty for CUDA C, which NVRTC takes to machine code at
     once. registers: per thread. spill_bytes: stores plus loads that the spills of one thread cost, counted
     once each in the code. stack_bytes: local memory a thread, which holds spills and local arrays.
-    shared_bytes: per block, static plus the dynamic ones of the launch. warnings: the assembler's.
+    shared_bytes: per block, static plus the dynamic ones of the launch. threads: of a block. warnings: the
+    assembler's.
     """
 
     name: str
@@ -64,6 +65,7 @@ class CompiledKernel:
     shared_bytes: int | None = None
     log: str = ""
     warnings: tuple[str, ...] = ()
+    threads: int = 0
 
 
 class Compiler:
@@ -93,6 +95,7 @@ class Compiler:
             compiled = _compile_cuda(kernel, self.compute_capability)
         else:
             compiled = _compile(kernel, tuple(_type(a) for a in args), self.compute_capability)
+        compiled = replace(compiled, threads=int(np.prod(block)))
         if compiled.shared_bytes is not None:
             compiled = replace(compiled, shared_bytes=compiled.shared_bytes + shared_bytes)
         if compiled not in self.kernels:

@@ -9,7 +9,7 @@ then numbers are NumPy scalars of the parameters' types.
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class Gpu:
     def sm_count(self) -> int:
         import cupy
 
-        return cupy.cuda.Device().attributes["MultiProcessorCount"]
+        return _sm_count(cupy.cuda.Device().id)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Scratch memory of CuPy's pool, uninitialised; freeing it is ordered with the stream."""
@@ -132,6 +132,13 @@ class Gpu:
                 load(kernel)(grid, block, args, shared_mem=shared_bytes)
             except SharedMemoryError as error:
                 raise UnsupportedError(str(error)) from None
+
+
+@cache
+def _sm_count(device: int) -> int:
+    import cupy
+
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]  # asks for a hundred others too
 
 
 def _place(array: Any) -> tuple[Any, Any]:

@@ -18,8 +18,8 @@ from flashcore_numba.stages import LADDER
 
 WITHOUT_JSON = ("lab",)
 COMMANDS = (
-    *("stages", "check", "starter", "mutants", "count", "compare", "resources", "readme"),
-    *("course", "lab", "lessons"),
+    *("stages", "check", "starter", "mutants", "count", "compare", "resources", "profile", "reconcile"),
+    *("roofline", "pictures", "readme", "course", "lab", "lessons"),
 )
 LAST = str(LADDER[-1].number)
 FUSED = next(stage for stage in LADDER if stage.name == "online_softmax")  # quick to check, and no variants
@@ -86,6 +86,10 @@ def test_each_command_has_help(command, capsys):
         (["compare", "--rounds", "9"], "--rounds '9': needs a measurement on a GPU; no NVIDIA driver"),
         (["compare", "--save", "here"], "--save 'here': needs a measurement on a GPU; no NVIDIA driver"),
         (["compare", "--save", __file__], "is a file; the name of a folder is accepted"),
+        (["compare", "--label", "try"], "--label 'try': needs a measurement on a GPU; no NVIDIA driver"),
+        (["compare", "--label", "My run"], "'My run': small letters, digits and single hyphens are accepted"),
+        (["compare", "--label", "long-causal"], "but not the word causal, which --causal adds"),
+        (["compare", "none.json", "other.json"], "none.json: cannot be read"),
         (["compare", "--json", "05"], "'05' is not a file name that ends in .json"),
         (["stages", "--json", "/no/such/folder/x.json"], "cannot be written: there is no folder"),
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
@@ -114,6 +118,13 @@ def test_a_read_only_folder_is_refused_before_the_work(option, tmp_path, capsys,
         cli.main(["compare", option, str(tmp_path / "x.json")])
     assert stop.value.code == 2
     assert f"cannot be written: {tmp_path} is read-only" in capsys.readouterr().err
+
+
+def test_a_folder_that_takes_no_file_is_refused_before_the_work(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["pictures", "--save", "/proc/pictures"])
+    assert stop.value.code == 2
+    assert "'/proc/pictures' cannot be written: /proc " in capsys.readouterr().err
 
 
 def test_stages_lists_the_ladder(capsys, wide):

@@ -19,7 +19,7 @@ LAYERS = (
     {"wide", "simulator"},
     {"problem", "arrays", "oracle", "gpu", "compiler", "cpu_launch", "executor"},
     {"stages"},
-    {"attention"},
+    {"attention", "traffic"},
     {"checks", "bench"},
     {"course"},
     {"cli", "__main__"},

@@ -201,6 +201,8 @@ def build_kernels(
     if compiler.family == "g++":
         # A vector stays one access; shared memory has no constructor to look for.
         flags += ["-fno-tree-sra", "-fno-extern-tls-init"]
+        # Where a condition throws a load's value away, the load is still there, as on the GPU.
+        flags += ["-fno-thread-jumps"]
         flags += ["-fexpensive-optimizations"]  # has the pass that forms FMAs
     if instrument:
         flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]

@@ -44,6 +44,14 @@ PTX_INLINE uint32_t smem_address(const void* smem PTX_SITE) PTX(
     return (uint32_t)__cvta_generic_to_shared(smem),
     return cpu::shared_address(smem, site))
 
+// ---- stores
+
+// ISA: "st", .v4: 16 bytes to a multiple of 16. Of a struct's assignment the compiler may make four stores.
+PTX_INLINE void store_16(void* gmem_dst, uint32_t x, uint32_t y, uint32_t z, uint32_t w PTX_SITE) PTX(
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::
+        "l"(gmem_dst), "r"(x), "r"(y), "r"(z), "r"(w) : "memory"),
+    cpu::store_16(gmem_dst, x, y, z, w, site))
+
 // ---- asynchronous copies, sm_80
 
 // ISA: "cp.async": 16 bytes past L1; with `valid` false, 16 zero bytes and gmem_src is not read

@@ -29,9 +29,9 @@ __device__ __forceinline__ void load8(float (&x)[8], const half* source) {
     }
 }
 
-__device__ __forceinline__ void store8(half* target, const float (&x)[8]) {
-    *reinterpret_cast<uint4*>(target) = make_uint4(ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]),
-                                                   ptx::pack_half2(x[4], x[5]), ptx::pack_half2(x[6], x[7]));
+__device__ __forceinline__ void store8(half* target, const float (&x)[8]) {  // in global memory
+    ptx::store_16(target, ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]),
+                  ptx::pack_half2(x[4], x[5]), ptx::pack_half2(x[6], x[7]));
 }
 
 __device__ __forceinline__ void store4(half* target, const float* x) {

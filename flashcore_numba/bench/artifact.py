@@ -1,34 +1,44 @@
 """The record of one run of `flashcore compare`: a JSON document, its schema, and what follows from it.
 
-schema      1
+`recorded/artifact.schema.json` says which fields there are and of what type; here is what they mean.
+
+schema      2
 date        UTC, 2026-01-31T12:00:00Z
 commit      of the source that ran, and `dirty`: whether tracked files differed (null: unknown)
-gpu         name, compute_capability, sm_count, max_sm_mhz, bandwidth_gbs, driver, driver_cuda, cuda, ...
+label       what the run is for, where it is not the ladder ("lengths", "long"); part of the file's name
+gpu         name, compute_capability, sm_count, max_sm_mhz, bandwidth_gbs, l2_bytes, driver, cuda, ...
 packages    name -> version
-rounds      interleaved rounds;  l2: "warm";  seed: of the random inputs
+rounds      interleaved rounds;  l2: "warm", in gpu_us and caller_us;  seed: of the random inputs
 clocks      sm_mhz, temperature_c, power_w: {min, p50, max} seen during the rounds, or null
+ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflops, tensor_tflops and
+            mma_sync_tflops, exp_gops (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs,
+            launch_us (an empty kernel in a graph); or null
 shapes      a list: shape (B x H x S x D), causal, limits_us {fp32, tensor, exp, memory}, entries,
             absent {label: reason}
 entries     label, kind ("stage" or "peer"), stage (number), variant, default (false: a variant that must
-            be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us and caller_us (statistics;
-            caller_us may be null), error, resources (one item a kernel),
-            and what `derive` computes: speed_up {stage_01, best_peer}, share_of_limit
+            be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch in a graph, L2
+            warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of more than 4 ms)
+            and caller_us (null for variants): statistics as `stats.of_rounds` makes them; clocks as above, of
+            this entry's turns; throttled: sentences on what held its clocks back (null: not read); error,
+            resources (one item a kernel), and what `derive` computes: speed_up {stage_01, best_peer},
+            share_of_limit
 """
 
+import functools
 import hashlib
 import json
 import math
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from flashcore_numba.problem import ArgumentError
 
 from .limits import share_of_limit
-from .stats import FIELDS
 
 __all__ = [
     "RESOURCES",
@@ -46,7 +56,10 @@ __all__ = [
 ]
 
 RESOURCES = "resources.json"  # beside the artifacts, and none of them: see resource_table
-SCHEMA = 1
+SCHEMA = 2
+SCHEMA_FILE = "artifact.schema.json"
+# What else lies in the folder of recorded runs.
+OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json")
 
 
 class ArtifactError(ArgumentError):
@@ -101,10 +114,11 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def file_name(artifact: dict[str, Any]) -> str:
-    """`nvidia-h200.json`, or `nvidia-h200-causal.json` where every shape is causal."""
+    """`nvidia-h200.json`, `nvidia-h200-lengths.json` with a label, and `...-causal.json` where every shape is
+    causal."""
     gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
-    causal = all(shape["causal"] for shape in artifact["shapes"])
-    return f"{gpu}{'-causal' if causal else ''}.json"
+    causal = "causal" if all(shape["causal"] for shape in artifact["shapes"]) else None
+    return "-".join(filter(None, (gpu, artifact["label"], causal))) + ".json"
 
 
 def recorded_dir() -> Path:
@@ -113,10 +127,13 @@ def recorded_dir() -> Path:
 
 
 def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
-    """The recorded runs, the newest first. Raises ArtifactError when one of them is damaged."""
+    """The recorded runs: those without a label first, the newest first among equals.
+
+    Raises ArtifactError when one of them is damaged.
+    """
     paths = sorted((folder or recorded_dir()).glob("*.json"))
-    found = [(path, load(path)) for path in paths if path.name != RESOURCES]
-    return sorted(found, key=lambda pair: pair[1]["date"], reverse=True)
+    found = [(path, load(path)) for path in paths if not any(map(path.match, OTHERS))]
+    return sorted(found, key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
 
 
 def sha256(path: Path) -> str:
@@ -125,123 +142,104 @@ def sha256(path: Path) -> str:
 
 def validate(artifact: Any, where: str = "artifact") -> None:
     """Raise ArtifactError unless `artifact` follows the schema and its derived numbers its times."""
-    top = _Place(artifact, where)
-    schema = top.get("schema", int)
-    if schema != SCHEMA:
-        raise ArtifactError(f"{where}: schema is {schema}; this version reads {SCHEMA}")
-    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", date := top.get("date", str)):
-        raise ArtifactError(f"{where}: date is {date!r}; expected UTC as 2026-01-31T12:00:00Z")
-    top.get("commit", str)
-    top.get("dirty", bool, None)
-    top.get("rounds", int)
-    top.get("packages", dict)
-    gpu = top.inside("gpu")
-    gpu.get("name", str)
-    gpu.get("sm_count", int)
-    gpu.get("driver", str, None)
-    gpu.get("cuda", str)
-    gpu.number("max_sm_mhz")
-    clocks = top.inside("clocks")
-    for name in ("sm_mhz", "temperature_c", "power_w"):
-        if clocks.get(name, dict, None):
-            for field in ("min", "p50", "max"):
-                clocks.inside(name).number(field)
-    for shape in top.each("shapes"):
-        _validate_shape(shape)
+    if isinstance(artifact, dict) and "schema" not in artifact:
+        raise ArtifactError(f"{where}: has no field schema, so it is no artifact of flashcore compare --save")
+    if isinstance(artifact, dict) and artifact["schema"] != SCHEMA:
+        raise ArtifactError(
+            f"{where}: schema is {_show(artifact['schema'])}; this version reads {SCHEMA}, which "
+            "flashcore compare --save writes"
+        )
+    error = next(_validator().iter_errors(artifact), None)
+    if error is not None:
+        raise ArtifactError(f"{where}{_place(error.absolute_path)}{_complaint(error)}")
+    for path, value in _numbers(artifact):
+        if not math.isfinite(value):
+            raise ArtifactError(f"{where}{_place(path)} is {value!r}; expected a finite number")
+    for k, shape in enumerate(artifact["shapes"]):
+        _validate_shape(shape, f"{where}.shapes[{k}]")
 
 
-def _validate_shape(shape: "_Place") -> None:
-    name = shape.get("shape", str)
-    if not re.fullmatch(r"\d+x[\d/]+x[\d/]+x\d+", name):
-        raise ArtifactError(f"{shape.where}.shape is {name!r}; expected BxHxSxD, for example 1x8x512x64")
-    shape.get("causal", bool)
-    shape.get("absent", dict)
-    for unit in ("fp32", "tensor", "exp", "memory"):
-        shape.inside("limits_us").number(unit, optional=True)
-    labels = set()
-    for entry in shape.each("entries"):
-        label = entry.get("label", str)
-        if label in labels:
-            raise ArtifactError(f"{entry.where}.label {label!r} is there twice; each entry needs its own")
-        labels.add(label)
-        _validate_entry(entry)
-    _validate_derived(shape)
+@functools.cache
+def _validator() -> Any:
+    import jsonschema
+
+    text = (Path(str(resources.files("flashcore_numba"))) / "recorded" / SCHEMA_FILE).read_text()
+    return jsonschema.Draft202012Validator(json.loads(text))
 
 
-def _validate_entry(entry: "_Place") -> None:
-    kind = entry.get("kind", str)
-    if kind not in ("stage", "peer"):
-        raise ArtifactError(f"{entry.where}.kind is {kind!r}; expected 'stage' or 'peer'")
-    entry.get("stage", *((int,) if kind == "stage" else (None,)))
-    entry.get("variant", str, None)
-    entry.get("default", bool)
-    if (unit := entry.get("unit", str)) not in ("fp32", "tensor"):
-        raise ArtifactError(f"{entry.where}.unit is {unit!r}; expected 'fp32' or 'tensor'")
-    entry.get("launches", int)
-    entry.get("rounds", int)
-    entry.get("resources", list, None)
-    for clock in ("gpu_us", "caller_us"):
-        if clock == "gpu_us" or entry.get(clock, dict, None) is not None:
-            times = entry.inside(clock)
-            for field in FIELDS:
-                times.number(field, smallest=0)
-            times.get("n", int)
-    error = entry.inside("error")
-    right = error.get("right", bool)
-    for field in ("max", "mean", "relative"):
-        error.number(field, optional=not right, smallest=0)
+def _complaint(error: Any) -> str:
+    """What follows the name of the place in the message about an error that jsonschema found."""
+    value, needs = error.instance, error.validator_value
+    if error.validator == "required":
+        return f".{next(key for key in needs if key not in value)} is missing"
+    if error.validator == "additionalProperties":
+        unknown = sorted(set(value) - set(error.schema["properties"]))
+        return f".{unknown[0]} is unknown; expected are {', '.join(error.schema['properties'])}"
+    expected = error.schema.get("description")
+    if error.validator == "type":
+        expected = " or ".join([needs] if isinstance(needs, str) else needs)
+    elif error.validator == "const":
+        expected = repr(needs)
+    elif error.validator == "enum":
+        expected = " or ".join(map(repr, needs))
+    elif error.validator == "minimum":
+        expected = f"at least {needs}"
+    elif error.validator == "minItems":
+        expected = f"at least {needs} items"
+    return f" is {_show(value)}; expected {expected or error.message}"
 
 
-def _validate_derived(shape: "_Place") -> None:
-    fresh = json.loads(json.dumps(shape.value))
+def _place(path: Any) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def _numbers(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], float]]:
+    """Every float in a document, with its path."""
+    if isinstance(value, float):
+        yield path, value
+    for key, part in value.items() if isinstance(value, dict) else ():
+        yield from _numbers(part, (*path, key))
+    for key, part in enumerate(value) if isinstance(value, list) else ():
+        yield from _numbers(part, (*path, key))
+
+
+def _validate_shape(shape: dict[str, Any], where: str) -> None:
+    """What no schema says: labels that differ, times in order, and derived numbers that follow from times."""
+    labels: list[str] = [entry["label"] for entry in shape["entries"]]
+    for k, label in enumerate(labels):
+        if label in labels[:k]:
+            raise ArtifactError(
+                f"{where}.entries[{k}].label {label!r} is there twice; each entry needs its own"
+            )
+    fresh = json.loads(json.dumps(shape))
     derive(fresh)
-    for k, (has, needs) in enumerate(zip(shape.value["entries"], fresh["entries"], strict=True)):
-        flat = [(x.get("speed_up") or {}) | {"share_of_limit": x.get("share_of_limit")} for x in (has, needs)]
-        for field, value in flat[1].items():
-            seen = flat[0].get(field)
-            close = _is_number(seen) and _is_number(value) and math.isclose(seen, value, rel_tol=1e-6)
-            if not (close or seen is value is None):
-                raise ArtifactError(
-                    f"{shape.where}.entries[{k}]: {field} is {seen!r}; its own times give {value!r}"
-                )
+    for k, (entry, needs) in enumerate(zip(shape["entries"], fresh["entries"], strict=True)):
+        at = f"{where}.entries[{k}]"
+        for clock in ("gpu_us", "gpu_cold_us", "caller_us"):
+            if entry[clock] is not None:
+                _validate_times(entry[clock], f"{at}.{clock}")
+        for field, value in (needs["speed_up"] | {"share_of_limit": needs["share_of_limit"]}).items():
+            seen = (entry["speed_up"] | {"share_of_limit": entry["share_of_limit"]})[field]
+            if not (seen is value is None or (None not in (seen, value) and math.isclose(seen, value))):
+                raise ArtifactError(f"{at}: {field} is {seen!r}; its own times give {value!r}")
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-class _Place:
-    """A part of the document together with its path, so that every message can name the place."""
-
-    def __init__(self, value: Any, where: str):
-        if not isinstance(value, dict):
-            raise ArtifactError(f"{where} is {_show(value)}; expected an object")
-        self.value, self.where = value, where
-
-    def get(self, key: str, *kinds: type | None) -> Any:
-        if key not in self.value:
-            raise ArtifactError(f"{self.where}.{key} is missing")
-        value = self.value[key]
-        for kind in kinds:
-            if value is None if kind is None else type(value) is kind:
-                return value
-        expected = " or ".join("null" if kind is None else kind.__name__ for kind in kinds)
-        raise ArtifactError(f"{self.where}.{key} is {_show(value)}; expected {expected}")
-
-    def number(self, key: str, optional: bool = False, smallest: float = -math.inf) -> None:
-        value = self.get(key, int, float, *((None,) if optional else ()))
-        if value is not None and not (math.isfinite(value) and value >= smallest):
-            at_least = f" of at least {smallest:g}" if math.isfinite(smallest) else ""
-            raise ArtifactError(f"{self.where}.{key} is {value!r}; expected a finite number{at_least}")
-
-    def inside(self, key: str) -> "_Place":
-        return _Place(self.get(key, dict), f"{self.where}.{key}")
-
-    def each(self, key: str) -> list["_Place"]:
-        parts = self.get(key, list)
-        if not parts:
-            raise ArtifactError(f"{self.where}.{key} is empty; expected at least one")
-        return [_Place(part, f"{self.where}.{key}[{k}]") for k, part in enumerate(parts)]
+def _validate_times(times: dict[str, Any], where: str) -> None:
+    ordered = [times[name] for name in ("min", "p50", "p90", "p99", "max")]
+    if ordered != sorted(ordered):
+        raise ArtifactError(f"{where}: min, p50, p90, p99 and max are {ordered}; expected in rising order")
+    rounds, interval = times["rounds_us"], times["ci"]
+    if rounds is interval is None:
+        return
+    if (
+        rounds is None
+        or interval is None
+        or not (min(rounds) <= interval["low"] <= interval["high"] <= max(rounds))
+    ):
+        raise ArtifactError(
+            f"{where}.ci is {_show(interval)}; expected an interval between the smallest and the largest of "
+            "rounds_us"
+        )
 
 
 def _show(value: Any) -> str:

@@ -11,30 +11,37 @@ from flashcore_numba.problem import Problem, UnsupportedError
 from flashcore_numba.stages import Stage
 
 from . import artifact, environment, peers
-from .entries import StageEntry, runs
+from .entries import Flush, StageEntry, runs
 from .limits import Device, limits_us
 from .progress import Progress
 from .registers import like, registers
-from .sensors import Sensors
+from .sensors import Sensors, seen, throttled, usual_mhz
 from .shapes import Shape
-from .stats import summary
-from .timing import calibrate, measure
+from .stats import of_rounds
+from .timing import REPLAY_US, calibrate, measure, measure_cold
 from .truth import Truth
 
 __all__ = ["ROUNDS", "compare"]
 
 ROUNDS = 20
+LONGEST_COLD_US = REPLAY_US  # filling the L2 again is then below one in a hundred
 
 
 def compare(
-    stages: Sequence[Stage], shapes: Sequence[tuple[Shape, bool]], rounds: int, progress: Progress
+    stages: Sequence[Stage],
+    shapes: Sequence[tuple[Shape, bool]],
+    rounds: int,
+    progress: Progress,
+    label: str | None = None,
 ) -> dict[str, Any]:
-    """Time every run of `stages` and every peer on each (shape, causal), and return the artifact.
+    """Time `stages` and every peer on each (shape, causal), and return the artifact, which gets `label`.
 
-    Inputs are fresh random numbers; their seed is in the artifact. Needs CuPy and a GPU.
+    At the first shape every variant is timed, at the others what each stage runs by default. Inputs are fresh
+    random numbers; their seed is in the artifact. Needs CuPy and a GPU.
     """
     import cupy
 
+    from . import ceilings
     from .clock import GpuClock
 
     device = cupy.cuda.Device()
@@ -44,28 +51,44 @@ def compare(
     rng = np.random.default_rng(seed)
     commit, dirty = environment.commit()
     clock = GpuClock(stream, sensors)
-    results = [
-        _compare_shape(stages, shape, causal, rounds, rng, gpu, clock, progress) for shape, causal in shapes
-    ]
+    progress.step("measuring what this GPU reaches at best")
+    reached = ceilings.measure(clock, progress.step)
+    flush = Flush(stream, gpu["l2_bytes"]) if gpu["l2_bytes"] else None
+    if flush:
+        calibrate(flush, clock)
+    results, readings = [], []
+    for k, (shape, causal) in enumerate(shapes):
+        some = [run for run in runs(stages) if k == 0 or run.is_default]
+        result, seen_there = _compare_shape(some, shape, causal, rounds, rng, gpu, clock, flush, progress)
+        results.append(result)
+        readings.append(seen_there)
+    every = [reading for of_shape in readings for of_entry in of_shape for reading in of_entry]
+    usual = usual_mhz(every)
+    for result, of_shape in zip(results, readings, strict=True):
+        for entry, own in zip(result["entries"], of_shape, strict=True):
+            entry["clocks"], entry["throttled"] = seen(own), throttled(own, usual)
     record = {
         "schema": artifact.SCHEMA,
         "date": environment.today(),
         "commit": commit,
         "dirty": dirty,
+        "label": label,
         "gpu": gpu,
         "packages": environment.packages(),
         "rounds": rounds,
         "l2": "warm",
         "seed": seed,
-        "clocks": sensors.seen(),
+        "clocks": seen(every),
         "clocks_why_not": sensors.why_not,
+        "ceilings": reached,
         "shapes": results,
     }
     artifact.validate(record, "the new artifact")
     return record
 
 
-def _compare_shape(stages, shape, causal, rounds, rng, gpu, clock, progress):
+def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progress):
+    """(the results of one shape, for each entry its sensor readings)"""
     import cupy
 
     host = shape.inputs(rng)
@@ -75,11 +98,12 @@ def _compare_shape(stages, shape, causal, rounds, rng, gpu, clock, progress):
     progress.step(f"{what}: the right answer in float64")
     truth = Truth(*host, causal, problem.scale, rng)
 
-    entries, absent = _stage_entries(stages, problem, clock.stream, progress)
+    entries, absent = _stage_entries(chosen, problem, clock.stream, progress)
     found, missing = peers.prepare(
         problem, clock.stream, lambda label: progress.step(f"{what}: preparing {label}")
     )
     entries, absent = entries + found, absent | missing
+    cold = {}
     for entry in list(entries):
         progress.step(f"{what}: capturing {entry.label}")
         try:
@@ -90,6 +114,17 @@ def _compare_shape(stages, shape, causal, rounds, rng, gpu, clock, progress):
                 raise
             entries.remove(entry)
             absent[entry.label] = f"not captured in a CUDA graph: {type(error).__name__}: {error}"[:200]
+            continue
+        if flush and entry.call and entry.launch_us <= LONGEST_COLD_US:
+            pair = entry.cold(flush)
+            try:
+                calibrate(pair, clock)
+                pair.poison()
+            except Exception:  # a peer that allows no second graph keeps its warm time
+                if entry.kind == "stage":
+                    raise
+                continue
+            cold[entry.label] = pair
 
     progress.step(f"{what}: timing {len(entries)} entries, {rounds} rounds")
     samples = measure(
@@ -98,26 +133,30 @@ def _compare_shape(stages, shape, causal, rounds, rng, gpu, clock, progress):
         clock,
         lambda turn, turns, entry: progress.count(f"{what}: timing", turn, turns, entry.label),
     )
+    progress.step(f"{what}: timing with a cold L2")
+    cold_times = dict(zip(cold, measure_cold(list(cold.values()), flush, clock), strict=True))
     progress.step(f"{what}: errors of the timed outputs, registers")
     capability = tuple(gpu["compute_capability"])
     device = Device(capability, gpu["sm_count"], gpu["max_sm_mhz"], gpu["bandwidth_gbs"])
+    results = []
+    for entry, times in zip(entries, samples, strict=True):
+        outputs = entry.outputs() + (cold[entry.label].outputs()[:1] if entry.label in cold else [])
+        results.append(_result(entry, times, cold_times.get(entry.label), truth.judge(outputs), capability))
     result = {
         "shape": str(shape),
         "causal": causal,
         "scale": problem.scale,
         "limits_us": limits_us(problem, device),
-        "entries": [
-            _result(entry, times, truth, capability) for entry, times in zip(entries, samples, strict=True)
-        ],
+        "entries": results,
         "absent": absent,
     }
     artifact.derive(result)
-    return result
+    return result, [times.readings for times in samples]
 
 
-def _stage_entries(stages, problem, stream, progress):
+def _stage_entries(chosen, problem, stream, progress):
     entries, absent = [], {}
-    for run in runs(stages):
+    for run in chosen:
         progress.step(f"compiling {run.label}")
         try:
             refuse(run.stage, problem)
@@ -128,8 +167,9 @@ def _stage_entries(stages, problem, stream, progress):
     return entries, absent
 
 
-def _result(entry, samples, truth, capability):
+def _result(entry, samples, cold, error, capability):
     run = getattr(entry, "run", None)
+    cold_is_clear = cold and min(map(min, cold)) > 0
     return {
         "label": entry.label,
         "kind": entry.kind,
@@ -139,8 +179,9 @@ def _result(entry, samples, truth, capability):
         "unit": run.unit if run else "tensor",
         "launches": entry.launches,
         "rounds": samples.rounds,
-        "gpu_us": summary(samples.gpu_us),
-        "caller_us": summary(samples.caller_us) if samples.caller_us else None,
-        "error": truth.judge(entry.outputs()),
+        "gpu_us": of_rounds(samples.gpu_us),
+        "gpu_cold_us": of_rounds(cold) if cold_is_clear else None,
+        "caller_us": of_rounds(samples.caller_us) if samples.caller_us else None,
+        "error": error,
         "resources": registers(run, like(run.stage, entry.problem), capability) if run else None,
     }

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.attention import refuse
+from flashcore_numba.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
 
@@ -92,16 +93,23 @@ class Counted:
         }
 
 
-def count(run: Run, shape: Shape, causal: bool = False, rng: np.random.Generator | None = None) -> Counted:
+def count(
+    run: Run,
+    shape: Shape,
+    causal: bool = False,
+    rng: np.random.Generator | None = None,
+    sm_count: int = EXAMPLE_SM_COUNT,
+) -> Counted:
     """Run on the simulator with fresh random inputs, counting everything and checking for races.
 
+    A launcher that fills a GPU takes it to have `sm_count` multiprocessors.
     Raises UnsupportedError where the stage does not serve the shape.
     """
     rng = rng or np.random.default_rng()
     q, k, v = shape.inputs(rng)
     problem = Problem(q, k, v, causal=causal)
     refuse(run.stage, problem)
-    executor = Simulator()
+    executor = Simulator(sm_count=sm_count)
     out = np.full(q.shape, np.nan, np.float16)
     run.stage.launch(problem, out, executor, variant=run.variant)
     error = Truth(q, k, v, causal, problem.scale, rng).judge([out])

@@ -1,11 +1,12 @@
 """The stages as timed entries: which runs there are, and how one is captured, replayed and called."""
 
+import copy
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flashcore_numba.stages import Stage
 
-__all__ = ["Run", "StageEntry", "runs"]
+__all__ = ["Captured", "Flush", "Run", "StageEntry", "runs"]
 
 
 @dataclass(frozen=True)
@@ -42,45 +43,22 @@ def runs(stages) -> list[Run]:
     return found
 
 
-class StageEntry:
-    """A run of the ladder on CuPy arrays, timed on one CuPy stream; satisfies `timing.Entry`."""
+class Captured:
+    """What is captured into a CUDA graph on one CuPy stream, launch by launch; satisfies `timing.Entry`.
 
-    kind = "stage"
+    A subclass has `_launch`, which queues one launch on the stream.
+    """
+
     launches, launch_us = 1, 0.0
+    call = None
 
-    def __init__(self, run, problem, stream):
-        import cupy
-
-        from flashcore_numba.executor import Gpu
-
-        self.run, self.label, self.problem, self.stream = run, run.label, problem, stream
-        with stream:
-            self.replayed = cupy.full(problem.q.shape, cupy.nan, cupy.float16)
-            self.called = cupy.full(problem.q.shape, cupy.nan, cupy.float16) if run.is_default else None
-        self.executor = KeepScratch(Gpu(stream))
-        # attention() chooses no variant, so only the default variant has a caller's side.
-        self.call = self._call if run.is_default else None
-        self._launch()
-        if self.call:
-            with self.active():
-                self.call()
-        stream.synchronize()
+    def __init__(self, label, stream):
+        self.label, self.stream = label, stream
 
     @contextmanager
     def active(self):
         with self.stream:
             yield
-
-    def _launch(self):
-        self.executor.start()
-        with self.stream:
-            self.run.stage.launch(self.problem, self.replayed, self.executor, variant=self.run.variant)
-
-    def _call(self):
-        from flashcore_numba.attention import attention
-
-        p = self.problem
-        attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=self.run.stage, out=self.called)
 
     def capture(self, launches):
         with self.stream:
@@ -93,6 +71,65 @@ class StageEntry:
 
     def replay(self):
         self.graph.launch(self.stream)
+
+    def cold(self, flush):
+        """The same with a `Flush` before each launch, in a graph of its own."""
+        pair = copy.copy(self)
+        pair._launch = lambda: (flush._launch(), self._launch())
+        return pair
+
+
+class Flush(Captured):
+    """Empties the L2: writes a buffer of twice its size, given in bytes."""
+
+    def __init__(self, stream, l2_bytes):
+        import cupy
+
+        super().__init__("flush", stream)
+        with stream:
+            self.buffer = cupy.full(2 * l2_bytes // 4, 0, cupy.float32)
+        self._launch()  # compiled before a capture
+        stream.synchronize()
+
+    def _launch(self):
+        with self.stream:
+            self.buffer.fill(1)
+
+
+class StageEntry(Captured):
+    """A run of the ladder on CuPy arrays."""
+
+    kind = "stage"
+
+    def __init__(self, run, problem, stream):
+        import cupy
+
+        from flashcore_numba.executor import Gpu
+
+        super().__init__(run.label, stream)
+        self.run, self.problem = run, problem
+        with stream:
+            self.replayed = cupy.full(problem.q.shape, cupy.nan, cupy.float16)
+            self.called = cupy.full(problem.q.shape, cupy.nan, cupy.float16) if run.is_default else None
+        self.executor = KeepScratch(Gpu(stream))
+        # attention() chooses no variant, so only the default variant has a caller's side.
+        self.call = self._call if run.is_default else None
+        self._launch()
+        if self.call:
+            with self.active():
+                self.call()
+        stream.synchronize()
+
+    def _launch(self):
+        self.executor.start()
+        with self.stream:
+            self.run.stage.launch(self.problem, self.replayed, self.executor, variant=self.run.variant)
+
+    def _call(self):
+        from flashcore_numba.attention import attention
+
+        p = self.problem
+        attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=self.run.stage, out=self.called)
 
     def poison(self):
         """Fill the outputs with NaN, so that what the timed runs do not write is seen."""

@@ -3,6 +3,7 @@
 Each is optional. What is not installed, or refuses the problem, is reported with its reason and not timed.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -83,6 +84,12 @@ class PeerEntry:
 
     def replay(self):
         self.graph.replay()
+
+    def cold(self, flush):
+        """The same with an `entries.Flush` before each launch, in a graph of its own."""
+        pair = copy.copy(self)
+        pair.function = lambda: (flush._launch(), self.function())[1]
+        return pair
 
     def poison(self):
         with self.active():

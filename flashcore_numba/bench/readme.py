@@ -1,81 +1,128 @@
-"""The README's ladder: a region between two markers and a picture, made from the newest record."""
+"""The README's ladder and the pictures in README and lessons, made from the recorded runs.
 
+The ladder stands between two markers; so does each further picture, `<!-- picture:NAME -->` and
+`<!-- picture:end -->`, and each table of limits, `<!-- table:NAME -->` and `<!-- table:end -->`, in the
+README and in the lesson on benchmarking beside it.
+"""
+
+import html
+import re
 from pathlib import Path
 from typing import Any
 
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import LADDER
 
-from . import artifact, picture
+from . import artifact, pictures
+from .limit_tables import TABLES
+from .pictures.records import MISSION
 from .tables import compiled, limits_line, percent, provenance, short_us, times
 
-__all__ = ["BEGIN", "END", "PICTURE", "ReadmeError", "differences", "region", "update"]
+__all__ = ["BEGIN", "END", "LESSON", "ReadmeError", "differences", "region", "update"]
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
-PICTURE = "ladder.png"
-MISSION = "1x8x512x64"
+PLACE = re.compile(
+    r"(<!-- (picture|table):(?!end )(\S+) -->\n)(?:(?!<!-- \2:).)*?(<!-- \2:end -->)", re.DOTALL
+)
+MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
+IMAGES = "flashcore_numba/recorded"  # from the root of the repository
+LESSON = "lessons/benchmarking.md"
 NOT_RECORDED = "Not recorded yet."
 
 
 class ReadmeError(ArgumentError):
-    """A README that cannot be updated: the message names the file and what is missing."""
+    """A page that cannot be updated: the message names the file and what is missing."""
 
 
 def update(readme: Path, folder: Path | None = None) -> list[Path]:
-    """Rewrite the region of `readme` and draw the picture in `folder`; returns the files that changed.
+    """Rewrite the region of `readme` and the places of pictures, and draw the pictures in `folder`; returns
+    the files that changed.
 
     folder: where the artifacts are recorded; the package's own by default. Raises ReadmeError, ArtifactError.
     """
     folder = folder or artifact.recorded_dir()
-    before, _, after = _split(readme)
-    text = f"{before}{BEGIN}\n{region(folder)}\n{END}{after}"
     changed = []
-    if readme.read_text() != text:
-        readme.write_text(text)
-        changed.append(readme)
-    source, record, shape = _newest(folder)
-    image = folder / PICTURE
-    if source is None:
-        if image.exists():
-            image.unlink()
-            changed.append(image)
-    elif picture.artifact_of(image) != artifact.sha256(source):
-        picture.draw(record, shape, image, source)
-        changed.append(image)
+    drawable, _ = pictures.drawable(artifact.recorded(folder))
+    for page, text in _pages(readme, folder, drawable).items():
+        if page.read_text() != text:
+            page.write_text(text)
+            changed.append(page)
+    for picture in drawable:
+        if picture.stale(folder):
+            changed += picture.draw(folder)
+    for path in pictures.orphans(folder, drawable):
+        path.unlink()
+        changed.append(path)
     return changed
 
 
 def differences(readme: Path, folder: Path | None = None) -> list[str]:
-    """What `update` would change, one sentence each; empty when README and picture belong to the record."""
+    """What `update` would change, one sentence each; empty when pages and pictures belong to the record."""
     folder = folder or artifact.recorded_dir()
-    _, has, _ = _split(readme)
-    needs = f"\n{region(folder)}\n"
+    drawable, _ = pictures.drawable(artifact.recorded(folder))
     found = []
-    if has != needs:
-        pairs = zip(has.splitlines() + [""] * len(needs), needs.splitlines(), strict=False)
-        line, needed = next(
-            (pair for pair in pairs if pair[0] != pair[1]), ("more lines than the record gives", "")
-        )
-        found.append(f"{readme}: the ladder differs from the record: it says {line!r}, the record {needed!r}")
-    source, _, _ = _newest(folder)
-    image = folder / PICTURE
-    if source is None:
-        if image.exists():
-            found.append(f"{image}: a picture without a recorded artifact")
-    elif not image.exists():
-        found.append(f"{image}: the picture is missing")
-    elif picture.artifact_of(image) != artifact.sha256(source):
-        found.append(f"{image}: the picture was not drawn from {source.name}")
-    return found
+    for page, text in _pages(readme, folder, drawable).items():
+        has, needs = page.read_text().splitlines(), text.splitlines()
+        if has != needs:
+            n = next((n for n, (a, b) in enumerate(zip(has, needs, strict=False)) if a != b), None)
+            says = f"it says {has[n]!r}, the record {needs[n]!r}" if n is not None else "it has other lines"
+            found.append(f"{page}: differs from the record: {says}")
+    for picture in drawable:
+        found += picture.stale(folder)
+    return found + [
+        f"{path}: a picture without a recorded artifact" for path in pictures.orphans(folder, drawable)
+    ]
 
 
-def region(folder: Path) -> str:
-    """The Markdown between the markers."""
+def region(folder: Path, image: str) -> str:
+    """The Markdown between the ladder's markers; `image`: that of its picture."""
     _, record, shape = _newest(folder)
-    if record is None:
-        return NOT_RECORDED
-    image = f"![{picture.alt_text(record, shape)}](flashcore_numba/recorded/{PICTURE})"
-    return f"{image}\n\n{_markdown(record, shape)}"
+    return NOT_RECORDED if record is None else f"{image}\n\n{_markdown(record, shape)}"
+
+
+def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict[Path, str]:
+    """The text that README and lesson must have; the lesson only where there is one."""
+    before, _, after = _split(readme)
+    by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
+    images = {name: _image(picture, IMAGES) for name, picture in by_name.items()}
+    ladder = region(folder, images["ladder"] or "")
+    text = f"{before}{BEGIN}\n{ladder}\n{END}{after}"
+    tables = {name: make(folder) for name, make in TABLES.items()}
+    pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
+    lesson = readme.parent / LESSON
+    if lesson.is_file():
+        images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
+        pages[lesson] = _filled(lesson, lesson.read_text(), {"picture": images, "table": tables})
+    return pages
+
+
+def _filled(page: Path, text: str, contents: dict[str, dict[str, str | None]]) -> str:
+    """`text` with all that stands between markers written anew. contents: by kind and name; None: no data."""
+    paired = {at for place in PLACE.finditer(text) for at in (place.start(1), place.start(4))}
+    for marker in MARKER.finditer(text):
+        if marker.start() not in paired:
+            raise ReadmeError(f"{page}: {marker[0]}: needs its other half, such as <!-- picture:end -->")
+
+    def written(place: re.Match) -> str:
+        begin, kind, name, end = place.groups()
+        known = contents[kind]
+        if name not in known:
+            raise ReadmeError(f"{page}: {kind}:{name}: there is none; accepted are {', '.join(known)}")
+        return f"{begin}{known[name] or NOT_RECORDED}\n{end}"
+
+    return PLACE.sub(written, text)
+
+
+def _image(picture: pictures.Picture | None, folder: str) -> str | None:
+    """HTML that shows the light or the dark picture, as the reader's theme is."""
+    if picture is None:
+        return None
+    file = f"{folder}/{picture.name}"
+    alt = html.escape(picture.alt, quote=False).replace('"', "&quot;")
+    return (
+        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.png">\n'
+        f'<img alt="{alt}" src="{file}.png">\n</picture>'
+    )
 
 
 def _newest(folder: Path) -> tuple[Path | None, Any, Any]:

@@ -5,17 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.problem import Problem
 from flashcore_numba.stages import Stage
 
 from .entries import Run
 
-__all__ = ["examples", "like", "registers", "why_not"]
+__all__ = ["examples", "like", "registers", "stand_in", "why_not"]
 
 SHAPES = ((1, 1, 64), (1, 8, 512), (4, 16, 4096))  # B, H, S of which a launcher may choose different kernels
 
 
-def _stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
+def stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
     """A problem of this shape whose elements nobody reads, so that its memory is never touched."""
     array = np.empty((batch, heads, seq, head_dim), np.float16)
     return Problem(array, array, array, causal=causal)
@@ -24,9 +25,9 @@ def _stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = Fa
 def examples(stage: Stage, head_dim: int) -> list[Problem]:
     """Problems that between them make a stage launch every kernel that it has for a head dimension."""
     if stage.language == "Numba":
-        return [_stand_in(1, 1, 64, head_dim)]
+        return [stand_in(1, 1, 64, head_dim)]
     masks = (False, True) if stage.causal else (False,)
-    return [_stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in masks]
+    return [stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in masks]
 
 
 def like(stage: Stage, problem: Problem) -> list[Problem]:
@@ -34,7 +35,7 @@ def like(stage: Stage, problem: Problem) -> list[Problem]:
     p = problem
     if stage.language == "Numba":
         return examples(stage, p.head_dim)
-    return [_stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
+    return [stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
 
 
 def why_not(stage: Stage) -> str | None:
@@ -46,19 +47,23 @@ def why_not(stage: Stage) -> str | None:
 
 
 def registers(
-    run: Run, problems: Iterable[Problem], compute_capability: tuple[int, int]
+    run: Run,
+    problems: Iterable[Problem],
+    compute_capability: tuple[int, int],
+    sm_count: int = EXAMPLE_SM_COUNT,
 ) -> list[dict[str, Any]] | None:
     """One dictionary a kernel that the run launches for `problems`; bytes are a thread's (spill, stack) or a
-    block's (shared).
+    block's (shared), threads a block's.
 
-    Compiles for the given GPU without needing one. None for a stage that needs another one, and where the
-    CUDA compiler's libraries are not installed.
+    Compiles for the given GPU without needing one; `sm_count` is what a launcher chooses kernels by. None for
+    a stage that needs another GPU, and where the CUDA compiler's libraries are not installed.
     """
     if not run.stage.runs_on(compute_capability) or why_not(run.stage):
         return None
     from flashcore_numba.executor import Compiler
 
     compiler = Compiler(compute_capability=compute_capability)
+    compiler.sm_count = sm_count
     for problem in problems:
         lse = np.empty(problem.q.shape[:3], np.float32) if run.stage.returns_lse else None
         run.stage.launch(problem, np.empty_like(problem.q), compiler, lse=lse, variant=run.variant)
@@ -69,6 +74,7 @@ def registers(
             "spill_bytes": kernel.spill_bytes,
             "stack_bytes": kernel.stack_bytes,
             "shared_bytes": kernel.shared_bytes,
+            "threads": kernel.threads,
             "warnings": list(kernel.warnings),
         }
         for kernel in compiler.kernels

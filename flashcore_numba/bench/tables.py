@@ -15,10 +15,11 @@ __all__ = [
     "percent",
     "provenance",
     "short_us",
+    "throttled_lines",
     "times",
 ]
 
-SMALL, NARROW, WIDE = 76, 100, 145  # columns of a terminal below which a table leaves columns out
+SMALL, NARROW, WIDE = 80, 100, 160  # columns of a terminal below which a table leaves columns out
 
 
 def short_us(value: float | None) -> str:
@@ -78,7 +79,11 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
     table = Table(
         title=f"{shape['shape']}{causal}: {provenance(artifact)}",
         caption="Microseconds. GPU: a launch in a CUDA graph, warm L2. Caller: event to event, one call."
-        + ("" if narrow else " Spill, local: bytes a thread."),
+        + (
+            ""
+            if narrow
+            else " 95%: of the median, over rounds. Cold: L2 flushed. Spill, local: bytes a thread."
+        ),
         title_justify="left",
         caption_justify="left",
     )
@@ -87,8 +92,8 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
     if width < SMALL:
         columns = ["GPU p50", "x 01", "error"]
     if not narrow:
-        columns = ["GPU p50", "p90", "p99", "mean", "std", "caller", "p90", "p99", "x 01", "x peer", "limit"]
-        columns += ["error", "regs", "spill", "local"]
+        columns = ["GPU p50", "95%", "p90", "p99", "mean", "std", "cold", "caller", "p90", "p99"]
+        columns += ["x 01", "x peer", "limit", "error", "regs", "spill", "local"]
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for entry in shape["entries"]:
@@ -102,11 +107,28 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
         elif narrow:
             row = [short_us(gpu["p50"]), short_us(caller.get("p50")), *ends]
         else:
-            row = [short_us(gpu[field]) for field in ("p50", "p90", "p99", "mean", "std")]
+            row = [short_us(gpu["p50"]), either_side(gpu)]
+            row += [short_us(gpu[field]) for field in ("p90", "p99", "mean", "std")]
+            row += [short_us((entry["gpu_cold_us"] or {}).get("p50"))]
             row += [short_us(caller.get(field)) for field in ("p50", "p90", "p99")]
             row += [*ends, *compiled(entry["resources"])]
         table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
     return table
+
+
+def either_side(times: dict[str, Any]) -> str:
+    """Half the 95 % interval of a median, as a share of it: `±0.2%`."""
+    ci = times["ci"]
+    return "-" if ci is None else f"±{(ci['high'] - ci['low']) / 2 / times['p50']:.1%}"
+
+
+def throttled_lines(shape: dict[str, Any]) -> list[str]:
+    """One sentence for each entry whose clocks were held back."""
+    return [
+        f"Throttled: {entry['label']}: {'; '.join(entry['throttled'])}."
+        for entry in shape["entries"]
+        if entry["throttled"]
+    ]
 
 
 def limits_line(shape: dict[str, Any]) -> str:

@@ -9,10 +9,10 @@ import linecache
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flashcore_numba.bench import artifact
+from flashcore_numba.bench import artifact, extracts, profile
 from flashcore_numba.bench.counts import Counted
 from flashcore_numba.bench.counts import count as run_counting
-from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.shapes import Shape, parse
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
@@ -146,24 +146,51 @@ class Evidence:
             raise ArgumentError(f"{_label(label)}: the recorded run has no {name} of it")
         return max(values)
 
+    def profiled(self, label: int | str, figure: str, shape: str = MISSION, causal: bool = False) -> float:
+        """What Nsight Compute measured of a run, as recorded: a counter of `traffic.Traffic`, summed over the
+        run's launches, or a figure of `bench.profile.MEANINGS` of a run that is one launch.
+        """
+        name, at = _label(label), parse(shape)
+        run = next((run for run in runs(LADDER) if run.label == name), None)
+        found = run and profile.find(run, extracts.find(at, causal))
+        if not found:
+            known = ", ".join(profile.which(run)) if run else "nothing, it is no run of the ladder"
+            raise ArgumentError(f"{name} is not profiled at {at}{' causal' * causal}, but at: {known}")
+        values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
+        if not isinstance(value := values.get(figure), int | float):
+            numbers = [key for key, value in values.items() if isinstance(value, int | float)]
+            raise ArgumentError(f"figure {figure!r} of {name}: accepted are {', '.join(numbers)}")
+        return value
+
     def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
-        """One entry of the recorded run; `label` as the README's ladder has it, or a stage's number."""
+        """One entry, of the first recorded run that has it at this shape: variants may have their own run.
+
+        label: as the README's ladder has it, or a stage's number.
+        """
         name = _label(label)
-        entries = {entry["label"]: entry for entry in self.recorded(shape, causal)[1]["entries"]}
-        if name not in entries:
-            raise ArgumentError(f"label {name!r} is not in the recorded run: it has {', '.join(entries)}")
-        return entries[name]
+        known: list[str] = []
+        for results in self._results(shape, causal):
+            entries = {entry["label"]: entry for entry in results["entries"]}
+            if name in entries:
+                return entries[name]
+            known += [other for other in entries if other not in known]
+        raise ArgumentError(f"label {name!r} is not in the recorded run: it has {', '.join(known)}")
 
     def recorded(self, shape: str = MISSION, causal: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the newest artifact that has this shape, its results there)."""
+        found = self._results(shape, causal)[0]
+        return next(record for record in _records() if found in record["shapes"]), found
+
+    def _results(self, shape: str, causal: bool) -> list[dict[str, Any]]:
+        """What each recorded run has of this shape."""
         wanted = str(parse(shape))
-        for record in _records():
-            if (found := artifact.find_shape(record, wanted, causal)) is not None:
-                return record, found
-        known = sorted({s["shape"] + " causal" * s["causal"] for r in _records() for s in r["shapes"]})
-        raise ArgumentError(
-            f"shape {wanted}{' causal' * causal} is not recorded: there are {', '.join(known)}"
-        )
+        found = [artifact.find_shape(record, wanted, causal) for record in _records()]
+        if not any(found):
+            known = sorted({s["shape"] + " causal" * s["causal"] for r in _records() for s in r["shapes"]})
+            raise ArgumentError(
+                f"shape {wanted}{' causal' * causal} is not recorded: there are {', '.join(known)}"
+            )
+        return [results for results in found if results is not None]
 
     # Computed
 

@@ -7,7 +7,7 @@ from cuda_reference import source
 from .cuda_arguments import cuda_arguments
 from .stage import Stage
 
-ROWS, THREADS = 32, 256  # query rows and threads of a block
+ROWS, KEYS, THREADS = 32, 32, 256  # query rows of a block, keys of a K/V tile
 
 
 def launch(problem, out, executor, lse=None, variant=None):

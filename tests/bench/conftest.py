@@ -5,7 +5,7 @@ import pytest
 from flashcore_numba.bench import artifact
 from flashcore_numba.bench.limits import Device, limits_us
 from flashcore_numba.bench.shapes import Shape
-from flashcore_numba.bench.stats import summary
+from flashcore_numba.bench.stats import of_rounds
 
 
 class _Work:
@@ -27,8 +27,11 @@ def _entry(label, kind, us, stage=None, variant=None, default=True, caller=True)
         "unit": "fp32" if kind == "stage" else "tensor",
         "launches": 10,
         "rounds": 5,
-        "gpu_us": summary([us, 1.1 * us, 1.2 * us]),
-        "caller_us": summary([us + 30, us + 31]) if caller else None,
+        "gpu_us": of_rounds([[us, 1.1 * us, 1.2 * us]] * 5),
+        "gpu_cold_us": of_rounds([[us + 1, us + 2]] * 5) if caller else None,
+        "caller_us": of_rounds([[us + 30, us + 31]] * 5) if caller else None,
+        "clocks": {"sm_mhz": {"min": 1900, "p50": 1950, "max": 1980}, "temperature_c": None, "power_w": None},
+        "throttled": [],
         "error": {"max": 2e-4, "mean": 1e-5, "relative": 3e-4, "margin": 4.0, "right": True, "reason": ""},
         "resources": [
             {"kernel": "kernel", "registers": 40, "spill_bytes": 8, "stack_bytes": 0, "shared_bytes": 0}
@@ -60,16 +63,19 @@ def make_artifact(shape: Shape = MISSION, date: str = "2001-02-03T04:05:06Z", **
     }
     artifact.derive(result)
     record = {
-        "schema": 1,
+        "schema": artifact.SCHEMA,
         "date": date,
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "dirty": False,
+        "label": None,
         "gpu": {
             "name": "Imaginary GPU",
             "compute_capability": [9, 0],
             "sm_count": 132,
             "max_sm_mhz": 1980.0,
             "bandwidth_gbs": 4917.0,
+            "l2_bytes": 2**20,
+            "memory_bytes": 2**30,
             "driver": "1.2.3",
             "driver_cuda": "13.0",
             "cuda": "13.0",
@@ -79,6 +85,8 @@ def make_artifact(shape: Shape = MISSION, date: str = "2001-02-03T04:05:06Z", **
         "l2": "warm",
         "seed": 1,
         "clocks": {"sm_mhz": {"min": 1900, "p50": 1950, "max": 1980}, "temperature_c": None, "power_w": None},
+        "clocks_why_not": None,
+        "ceilings": None,
         "shapes": [result],
     }
     record.update(changes)

@@ -3,6 +3,8 @@
 It shows what a real GPU's timing would: not the times, but the order of events, the verdicts and the files.
 """
 
+import io
+import itertools
 import json
 import sys
 import time
@@ -11,11 +13,17 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from flashcore_numba import cli, executor, gpu
-from flashcore_numba.bench import artifact, picture, timing
+from flashcore_numba.bench import artifact, ceilings, compare, pictures, timing
 from flashcore_numba.bench.peers import LABELS
+from flashcore_numba.bench.progress import Progress
+from flashcore_numba.bench.sensors import Reading
+from flashcore_numba.bench.shapes import Shape
 from flashcore_numba.stages import LADDER
+
+CEILINGS = dict.fromkeys(ceilings.NAMES, 1.5)
 
 
 class Array(np.ndarray):
@@ -69,6 +77,7 @@ class Gpu(executor.Simulator):
 def stand_in(monkeypatch):
     cupy = ModuleType("cupy")
     cupy.asarray, cupy.nan, cupy.float16 = lambda x: np.array(x).view(Array), np.nan, np.float16
+    cupy.float32 = np.float32
     cupy.full = lambda *args: np.full(*args).view(Array)
     device = SimpleNamespace(id=0, pci_bus_id="0", mem_info=(1, 2))
     runtime = SimpleNamespace(
@@ -93,17 +102,21 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(gpu, "name", lambda device: "Stand-in GPU")
     monkeypatch.setattr(timing, "REPLAY_US", 1.0)
     monkeypatch.setattr(timing, "REPLAYS", 2)
+    monkeypatch.setattr(ceilings, "measure", lambda clock, on_step: CEILINGS)
     yield
     sys.modules.pop("flashcore_numba.bench.clock", None)
 
 
-def test_from_launches_to_files(tmp_path, capsys):
-    arguments = ["compare", "1", "3", "--shape", "1x2x9x64", "--causal", "--rounds", "5"]
+def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare, "LONGEST_COLD_US", 1e9)
+    monkeypatch.setattr(timing, "COLD_ROUNDS", 1)
+    arguments = ["compare", "1", "3", "--shape", "1x2x9x64", "--causal", "--rounds", "5", "--label", "tiny"]
     assert cli.main([*arguments, "--save", str(tmp_path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    file = tmp_path / "stand-in-gpu-causal.json"
+    file = tmp_path / "stand-in-gpu-tiny-causal.json"
     assert artifact.load(file) == record
-    assert picture.artifact_of(tmp_path / "ladder.png") == artifact.sha256(file)
+    assert (record["label"], record["ceilings"]) == ("tiny", CEILINGS)
+    assert pictures.ladder_beside((file, record), artifact.recorded()).stale(tmp_path) == []
     (shape,) = record["shapes"]
     assert (shape["shape"], shape["causal"]) == ("1x2x9x64", True)
     assert [entry["label"] for entry in shape["entries"]] == ["01 scalar", "03 warp_reduction"]
@@ -112,6 +125,9 @@ def test_from_launches_to_files(tmp_path, capsys):
         assert entry["error"]["right"]
         assert entry["error"]["heads_checked"] == 2
         assert entry["caller_us"]["n"] == 5
+        assert len(entry["gpu_us"]["rounds_us"]) == 5
+        assert entry["gpu_cold_us"]["n"] == timing.REPLAYS
+        assert entry["throttled"] is None, "there are no sensors"
     assert set(shape["absent"]) == set(LABELS)
 
 
@@ -153,3 +169,26 @@ def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
     monkeypatch.setattr(find, "select", lambda *names: [replace(LADDER[0], launch=once)])
     assert cli.main(["compare", "1", "--shape", "1x1x9x64", "--rounds", "5"]) == 1
     assert "WRONG NaN" in capsys.readouterr().out
+
+
+def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    shapes = [(Shape(1, 1, 9, 64), False), (Shape(1, 1, 7, 64), False)]
+    first, second = compare.compare(LADDER[5:6], shapes, 1, quiet())["shapes"]
+    assert {entry["variant"] for entry in first["entries"]} == set(LADDER[5].variants)
+    assert [entry["label"] for entry in second["entries"]] == [LADDER[5].label]
+
+
+def test_what_held_the_clocks_back_is_told(monkeypatch):
+    readings = itertools.cycle([Reading(1000.0, 60.0, 700.0, ("the power limit",)), Reading(1000.0)])
+    sensors = SimpleNamespace(why_not=None, read=lambda: next(readings))
+    monkeypatch.setattr(compare, "Sensors", lambda bus: sensors)
+    record = compare.compare(LADDER[:1], [(Shape(1, 1, 9, 64), False)], 6, quiet())
+    (entry,) = record["shapes"][0]["entries"]
+    assert entry["throttled"] == ["the power limit in 3 of 6 readings"]
+    assert entry["clocks"]["power_w"] == {"min": 700.0, "p50": 700.0, "max": 700.0}
+    assert record["clocks"]["sm_mhz"] == {"min": 1000.0, "p50": 1000.0, "max": 1000.0}
+
+
+def quiet():
+    return Progress(Console(file=io.StringIO()))

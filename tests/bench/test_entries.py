@@ -3,7 +3,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from flashcore_numba.bench.entries import KeepScratch, runs
+from flashcore_numba.bench.entries import Captured, KeepScratch, runs
+from flashcore_numba.bench.peers import PeerEntry
 from flashcore_numba.stages import LADDER, Stage
 
 
@@ -64,3 +65,43 @@ def test_every_stage_of_the_ladder_has_one_default_run():
 def test_a_variant_with_a_number_is_named_with_its_stage():
     stage = replace(_stage(10, "ring", ("1", "2")), default="2")
     assert [run.label for run in runs([stage])] == ["10 ring 1", "10 ring"]
+
+
+class _Stream:
+    """Captures what is queued on it as text."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+    def begin_capture(self):
+        self.queued = []
+
+    def end_capture(self):
+        return "".join(self.queued)
+
+
+class _Letter(Captured):
+    def _launch(self):
+        self.stream.queued.append(self.label)
+
+
+def test_a_cold_entry_has_a_flush_before_each_launch_in_a_graph_of_its_own():
+    stream = _Stream()
+    entry = _Letter("k", stream)
+    entry.capture(2)
+    pair = entry.cold(_Letter("f", stream))
+    pair.capture(3)
+    assert (entry.graph, pair.graph) == ("kk", "fkfkfk")
+
+
+def test_a_cold_peer_returns_what_the_peer_returns():
+    stream = _Stream()
+    stream.begin_capture()
+    peer = PeerEntry.__new__(PeerEntry)
+    peer.function = lambda: stream.queued.append("k") or "output"
+    pair = peer.cold(_Letter("f", stream))
+    assert (pair.function(), "".join(stream.queued)) == ("output", "fk")
+    assert (peer.function(), "".join(stream.queued)) == ("output", "fkk")

@@ -4,6 +4,8 @@ import pytest
 from rich.console import Console
 
 from flashcore_numba.bench import tables
+from flashcore_numba.bench.entries import runs
+from flashcore_numba.stages import LADDER
 
 
 @pytest.mark.parametrize(
@@ -45,9 +47,10 @@ def test_the_largest_kernel_counts_and_the_unknown_is_a_dash():
     assert tables.compiled([dict.fromkeys(kernel)]) == ["-", "-", "-"]
 
 
-@pytest.mark.parametrize("width", [56, 76, tables.WIDE, 200])
+@pytest.mark.parametrize("width", [56, tables.SMALL, tables.WIDE, 200])
 def test_no_cell_of_the_latency_table_is_cut(fake, width):
     record = fake()
+    record["shapes"][0]["entries"][1]["label"] = max((run.label for run in runs(LADDER)), key=len)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(tables.latency_table(record, record["shapes"][0], width))
     text = console.export_text()
@@ -63,6 +66,21 @@ def test_a_wrong_result_stands_out(fake):
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(tables.latency_table(record, record["shapes"][0], 200))
     assert "WRONG NaN" in console.export_text()
+
+
+def test_an_interval_is_shown_as_a_share_of_the_median():
+    assert tables.either_side({"p50": 10.0, "ci": {"low": 9.9, "high": 10.3}}) == "±2.0%"
+    assert tables.either_side({"p50": 10.0, "ci": None}) == "-"
+
+
+def test_what_was_throttled_gets_a_sentence(fake):
+    shape = fake()["shapes"][0]
+    assert tables.throttled_lines(shape) == []
+    shape["entries"][1]["throttled"] = ["the power limit in 3 of 20 readings", "SM clock 1510 MHz, 76% ..."]
+    shape["entries"][2]["throttled"] = None
+    assert tables.throttled_lines(shape) == [
+        "Throttled: 05 online_softmax: the power limit in 3 of 20 readings; SM clock 1510 MHz, 76% ...."
+    ]
 
 
 def test_reasons_are_grouped_and_limits_and_clocks_are_told(fake):

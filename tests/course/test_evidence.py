@@ -1,13 +1,16 @@
 """Evidence: the values that questions and lessons quote are those of the simulator and of the record."""
 
+import copy
+
 import pytest
 
-from flashcore_numba.bench import artifact
+from flashcore_numba.bench import artifact, extracts, profile
 from flashcore_numba.bench.counts import count
-from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.shapes import parse
 from flashcore_numba.course.evidence import MISSION, Evidence
 from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
 SMALL = "1x1x64x64"
@@ -42,15 +45,30 @@ def test_a_line_is_named_by_its_access_or_its_source(evidence):
 
 
 def test_every_recorded_time_is_found(evidence):
+    first: dict = {}  # of several runs at a shape, the first counts: the ladder's before a labelled one
     for _, record in artifact.recorded():
         for shape in record["shapes"]:
-            for entry in shape["entries"]:
-                us = evidence.us(entry["label"], shape["shape"], shape["causal"])
-                assert us == entry["gpu_us"]["p50"]
+            first.setdefault((shape["shape"], shape["causal"]), shape)
+    for (name, causal), shape in first.items():
+        for entry in shape["entries"]:
+            assert evidence.us(entry["label"], name, causal) == entry["gpu_us"]["p50"]
     assert evidence.us(5) == evidence.us("05 online_softmax") == evidence.us(5, "mission")
     assert evidence.ratio(1, 5) == evidence.us(1) / evidence.us(5)
     assert evidence.share(6) == pytest.approx(evidence.entry(6)["share_of_limit"])
     assert evidence.local("06 kv_outer_local") > 0 == evidence.spilled(6)
+
+
+def test_variants_may_have_a_run_of_their_own(evidence, monkeypatch):
+    ladder, own = copy.deepcopy(evidence.recorded()[0]), copy.deepcopy(evidence.recorded()[0])
+    (shape,) = own["shapes"] = [artifact.find_shape(own, MISSION)]
+    for entry in shape["entries"]:
+        entry["gpu_us"]["p50"] *= 2
+    first = artifact.find_shape(ladder, MISSION)
+    first["entries"] = [entry for entry in first["entries"] if entry["default"]]
+    before = evidence.us(6), evidence.us("06 q_outer")
+    monkeypatch.setattr("flashcore_numba.course.evidence._records", lambda: (ladder, own))
+    assert (evidence.us(6), evidence.us("06 q_outer")) == (before[0], 2 * before[1])
+    assert evidence.recorded()[0] is ladder
 
 
 def test_a_live_time_takes_the_place_of_the_recorded_one(evidence):
@@ -58,6 +76,25 @@ def test_a_live_time_takes_the_place_of_the_recorded_one(evidence):
     assert live.us(5) == live.us(5, MISSION) == 12.5
     assert live.us(5, "large") == evidence.us(5, "large")
     assert live.us(4) == evidence.us(4)
+
+
+def test_a_profiled_figure_is_the_recorded_one(evidence):
+    extract = extracts.recorded()[0]
+    where = extract["shape"], extract["causal"]
+    seen = 0
+    for run in runs(LADDER):
+        found = profile.find(run, extract)
+        if not found:
+            continue
+        for counter, value in found["traffic"].items():
+            assert evidence.profiled(run.label, counter, *where) == value
+        if len(found["kernels"]) == 1:
+            assert evidence.profiled(run.label, "registers", *where) == found["kernels"][0]["registers"]
+            seen += 1
+        else:
+            with pytest.raises(ArgumentError, match="accepted are global_load_requests"):
+                evidence.profiled(run.label, "registers", *where)
+    assert seen
 
 
 def test_closed_forms(evidence):
@@ -69,6 +106,18 @@ def test_closed_forms(evidence):
 @pytest.mark.parametrize(
     "call, says",
     [
+        (
+            lambda e: e.profiled(12, "speed"),
+            r"speed.* of 12 mma_sync: accepted are global_load",
+        ),
+        (
+            lambda e: e.profiled(12, "barriers", "1x1x17x64"),
+            r"12 mma_sync is not profiled at 1x1x17x64",
+        ),
+        (
+            lambda e: e.profiled("12 tiny", "barriers"),
+            r"12 tiny is not profiled at 1x8x512x64, .*nothing",
+        ),
         (lambda e: e.count(99, "barriers"), r"stage 99 is not in the ladder: accepted are 01 scalar"),
         (lambda e: e.count(6, "barriers", variant="x"), r"variant 'x' of stage 06.*: accepted are q_outer"),
         (lambda e: e.count(2, "sectors", SMALL), r"count 'sectors' of stage 2: accepted are .*global_bytes"),

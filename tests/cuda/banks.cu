@@ -52,3 +52,13 @@ extern "C" __global__ void ragged_loop(const float* in, float* out) {
     __syncwarp();
     out[threadIdx.x] = sum + in[threadIdx.x];  // AGAIN
 }
+
+// One cp.async of 16 bytes a lane: 4 rows of 128 bytes, from row `first` of `in` on, to rows `pitch` bytes
+// apart
+extern "C" __global__ void copy_rows(const char* in, int first, int pitch) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    const int row = first + threadIdx.x / 8, byte = threadIdx.x % 8 * 16;
+    ptx::cp_async_16(smem + row * pitch + byte, in + row * 128 + byte);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+}

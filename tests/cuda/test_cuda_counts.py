@@ -62,6 +62,23 @@ def test_sectors(stride, every, sectors):
     assert launch.totals()["global_load_sectors"] == row.sectors
 
 
+@pytest.mark.parametrize(("pitch", "wavefronts"), [(128, 8), (144, 21)])
+def test_rows_that_cp_async_copies(pitch, wavefronts):
+    """Two warps' copies of eight rows. Measured in the stages on an H200: 4 wavefronts a copy where rows lie
+    128 bytes apart, 10.5 on average where 144."""
+    found = []
+    for first in (0, 4):
+        args = (np.zeros(1024, np.int8), np.int32(first), np.int32(pitch))
+        launch = module().copy_rows(1, 32, args, shared_mem=2048)
+        (store,) = rows(launch, "cp_async_16", "store")
+        assert (store.space, store.requests, store.lanes) == ("shared", 1, 32)
+        assert store.wavefronts - store.conflicts == 4
+        (load,) = rows(launch, "cp_async_16", "load")
+        assert (load.space, load.requests, load.sectors) == ("global", 1, 16)
+        found.append(store.wavefronts)
+    assert sum(found) == wavefronts
+
+
 def test_lanes_meet_again_after_a_loop():
     launch = module().ragged_loop(1, 32, (np.ones(128, np.float32), np.zeros(32, np.float32)))
     (loop,) = rows(launch, "// LOAD", "load")

@@ -10,7 +10,7 @@ from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.stages import LADDER
 
 KERNELS = sorted(FOLDER.glob("stage*.cu"))
-SOURCES = [*KERNELS, *sorted(INCLUDE.glob("*.cuh"))]
+SOURCES = [*sorted(FOLDER.glob("*.cu")), *sorted(INCLUDE.glob("*.cuh"))]
 CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
 LINES = {**dict.fromkeys(range(7, 14), 230), **dict.fromkeys(range(14, 17), 400)}
 EACH_KERNEL = pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)

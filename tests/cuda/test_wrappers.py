@@ -34,6 +34,11 @@ def floats(rng, *shape):
     return rng.standard_normal(shape).astype(FLOAT)
 
 
+def store_16(rng):
+    x = rng.integers(0, 2**32, 128, dtype=np.uint32)
+    return Case("store_16", 1, 32, (x, np.zeros_like(x)), {1: x.reshape(32, 4)[:, ::-1].ravel()})
+
+
 def copy_16(rng):
     x, valid = halves(rng, 256), int(rng.integers(0, 33))
     kept = np.where(np.arange(256) < 8 * valid, x, HALF(0))
@@ -229,7 +234,7 @@ def registers(rng):
 
 
 SM80: dict[str, Callable] = {
-    "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups,
+    "store_16": store_16, "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups,
     "cp_async_wait": copy_groups,
     "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
     "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),

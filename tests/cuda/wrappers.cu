@@ -9,6 +9,11 @@ using namespace nvcuda;
 
 // ---- sm_80
 
+extern "C" __global__ void store_16(const uint32_t* in, uint32_t* out) {  // [128]: a thread's words reversed
+    const uint32_t* mine = in + 4 * threadIdx.x;
+    ptx::store_16(out + 4 * threadIdx.x, mine[3], mine[2], mine[1], mine[0]);
+}
+
 extern "C" __global__ void cp_async_16(const half* in, half* out, int valid) {  // [256]; valid threads of 32
     extern __shared__ __align__(1024) unsigned char smem[];
     half* tile = reinterpret_cast<half*>(smem);

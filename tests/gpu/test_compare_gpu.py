@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from flashcore_numba import cli, oracle
-from flashcore_numba.bench import artifact, peers, picture
+from flashcore_numba.bench import artifact, environment, peers, pictures
 from flashcore_numba.bench.compare import compare
-from flashcore_numba.bench.entries import StageEntry, runs
+from flashcore_numba.bench.entries import Flush, StageEntry, runs
 from flashcore_numba.bench.progress import Progress
 from flashcore_numba.bench.sensors import Sensors
 from flashcore_numba.bench.shapes import Shape
-from flashcore_numba.bench.timing import calibrate
+from flashcore_numba.bench.timing import calibrate, measure_cold
 from flashcore_numba.problem import Problem
 from flashcore_numba.stages import LADDER
 
@@ -115,7 +115,7 @@ def test_the_command_saves_artifact_and_picture(tmp_path, capsys):
     record = json.loads(capsys.readouterr().out)
     (file,) = tmp_path.glob("*.json")
     assert artifact.load(file) == record
-    assert picture.artifact_of(tmp_path / "ladder.png") == artifact.sha256(file)
+    assert pictures.ladder_beside((file, record), artifact.recorded()).stale(tmp_path) == []
     stages = [entry for entry in record["shapes"][0]["entries"] if entry["kind"] == "stage"]
     assert {entry["stage"] for entry in stages} == {LADDER[-1].number}
     assert all(kernel["registers"] for entry in stages for kernel in entry["resources"])
@@ -126,9 +126,43 @@ def test_sensors_read_this_gpu_or_say_why():
     import cupy
 
     sensors = Sensors(cupy.cuda.Device().pci_bus_id)
-    sensors.read()
-    clock = sensors.seen()["sm_mhz"]
+    reading = sensors.read()
     if sensors.why_not:
-        assert clock is None
+        assert reading is None
     else:
-        assert 100 < clock["p50"] < 4000
+        assert 100 < reading.sm_mhz < 4000
+
+
+def test_a_cold_l2_costs_what_memory_takes(rng, stream):
+    """The flush is not in the time: it takes longer than the kernel. The way to device memory is."""
+    from flashcore_numba.bench.clock import GpuClock
+
+    run = next(run for run in reversed(runs(LADDER)) if run.is_default)
+    entry, clock = (
+        StageEntry(run, _problem(Shape(1, 8, 512, 64).inputs(rng), stream), stream),
+        GpuClock(stream),
+    )
+    flush = Flush(stream, environment.gpu()["l2_bytes"])
+    pair = entry.cold(flush)
+    for timed in (entry, flush, pair):
+        calibrate(timed, clock)
+    warm = np.median(clock.replays(entry, 9))
+    (rounds,) = measure_cold([pair], flush, clock)
+    cold = np.median(rounds)
+    assert flush.launch_us > 1.5 * entry.launch_us
+    assert warm < cold < warm + 0.5 * flush.launch_us
+
+
+def test_variants_ceilings_and_sensors_are_in_the_artifact(quiet):
+    stage = next(stage for stage in LADDER if len(stage.variants) > 1)
+    record = compare([stage], [(SHAPE, False), (Shape(1, 4, 128, 64), False)], 5, quiet, label="try")
+    first, second = ([e for e in s["entries"] if e["kind"] == "stage"] for s in record["shapes"])
+    assert {entry["variant"] for entry in first} == set(stage.variants)
+    assert [entry["default"] for entry in second] == [True]
+    assert record["ceilings"] is None or record["ceilings"]["fp32_tflops"] > 1
+    for entry in first + second:
+        times = entry["gpu_us"]
+        assert len(times["rounds_us"]) == 5
+        assert times["ci"]["low"] <= times["p50"] <= times["ci"]["high"]
+        assert (entry["gpu_cold_us"] is None) == (not entry["default"])
+        assert (entry["throttled"] is None) == (record["clocks_why_not"] is not None)

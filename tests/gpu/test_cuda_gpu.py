@@ -63,8 +63,8 @@ def test_more_shared_memory_than_there_is_is_refused(total):
 def test_the_driver_agrees_with_the_assembler(total):
     loaded = load(total)
     assert loaded.registers == loaded.compiled.registers
-    assert (loaded.shared_bytes, loaded.local_bytes) == (64, 0)
-    assert loaded.shared_bytes == loaded.compiled.shared_bytes
+    assert loaded.shared_bytes == loaded.compiled.shared_bytes > 0
+    assert loaded.local_bytes == loaded.compiled.stack_bytes == 0
 
 
 def test_threads_share_one_loaded_kernel(total):

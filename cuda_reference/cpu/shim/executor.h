@@ -69,6 +69,7 @@ void problem(const char* kind, Site, const char* format, ...) __attribute__((for
 int fragment_element(int use, int lane, int index);  // WMMA: which of 256 elements a lane holds
 
 // ---- the instructions of ptx.cuh, in its order
+void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w, Site);
 void cp_async(void* destination, const void* source, int bytes, bool valid, Site);
 void cp_async_commit(Site);
 void cp_async_wait(int pending, Site);

@@ -144,7 +144,10 @@ void cp_async(void* destination, const void* source, int bytes, bool valid, Site
           bytes, who(fiber.agent).c_str());
   if (!shared_owner(destination))
     fault("bad instruction", site, "the destination of cp.async is not in shared memory");
-  touch(fiber, destination, bytes, Access::write, place, true);
+  touch(fiber, destination, bytes, Access::write, place, false);
+  if (launch.counts)
+    log_access(fiber, destination, bytes, Access::write, place, -1,
+               valid && bytes == 16 ? source : nullptr);
   if (valid) touch(fiber, source, bytes, Access::read, place, true);
   if (launch.checks) set_in_flight(destination, bytes, true, place);
   memset(destination, 0xff, bytes);

@@ -3,15 +3,18 @@
 // the k-th access of every lane at a place is the k-th request. The rules of sectors and wavefronts are those
 // of an H200.
 #include <algorithm>
+#include <array>
+#include <map>
+#include <set>
 #include "runtime.h"
 
 namespace cpu {
 namespace {
-constexpr int WARP = 32, BANKS = 32, WORD = 4, SECTOR = 32;
+constexpr int WARP = 32, BANKS = 32, WORD = 4, SECTOR = 32, LINE = 128;
 const char* const OPERATIONS[] = {"load", "store", "atomic"};
 
 struct Request {
-  uint64_t address[WARP];
+  uint64_t address[WARP], source[WARP] = {};
   bool here[WARP] = {};
   uint32_t bytes = 0;
 };
@@ -39,15 +42,35 @@ int busiest_bank(const Request& request, int start, int width, int unit) {
   return most;
 }
 
+// The wavefronts of lanes that each copy 16 bytes past L1. The copy works on sectors: each wavefront writes
+// into one line of shared memory, and of a line of global memory, what each sector has for one sector there.
+// A sector that begins in the middle of one there takes two, and is fetched twice.
+uint64_t copy_wavefronts(const Request& request) {
+  std::set<std::array<uint64_t, 2>> parts;  // sectors from and to
+  for (int i = 0; i < WARP; i++)
+    if (request.source[i]) parts.insert({request.source[i] / SECTOR, request.address[i] / SECTOR});
+  std::map<std::array<uint64_t, 3>, uint64_t> into_line;  // a sector's parts in one line of shared memory
+  for (auto& [from, to] : parts) into_line[{from * SECTOR / LINE, to * SECTOR / LINE, from}]++;
+  std::map<std::array<uint64_t, 2>, uint64_t> most;
+  for (auto& [key, parts_of_sector] : into_line) {
+    uint64_t& here = most[{key[0], key[1]}];
+    here = std::max(here, parts_of_sector);
+  }
+  uint64_t wavefronts = 0;
+  for (auto& [lines, here] : most) wavefronts += here;
+  return wavefronts;
+}
+
 void count_wavefronts(const Request& request, Traffic& traffic) {
   const int unit = std::max<int>(WORD, request.bytes);
   int width = WARP;
   if (unit > WORD) width = WARP * WORD / unit * (pairs_agree(request, 1) || pairs_agree(request, 2) ? 2 : 1);
-  uint64_t wavefronts = 0, ideal = 0;
+  Request direct = request;
+  for (int i = 0; i < WARP; i++) direct.here[i] = request.here[i] && !request.source[i];
+  uint64_t wavefronts = copy_wavefronts(request), ideal = 0;
   for (int start = 0; start < WARP; start += width) {
-    const int here = busiest_bank(request, start, width, unit);
-    wavefronts += here;
-    ideal += here > 0;
+    wavefronts += busiest_bank(direct, start, width, unit);
+    ideal += busiest_bank(request, start, width, unit) > 0;
   }
   traffic.wavefronts += wavefronts;
   traffic.ideal += ideal;
@@ -86,10 +109,11 @@ uint64_t address_for_counting(const Fiber& fiber, const void* address, int buffe
 }
 }  // namespace
 
-void log_access(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, int buffer) {
+void log_access(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, int buffer,
+                const void* source) {
   if (buffer == -2) address = nullptr;
   const uint64_t at = buffer == -2 ? 0 : address_for_counting(fiber, address, buffer);
-  fiber.block->log[fiber.warp()].push_back({place, at, (uint32_t)bytes, 0, (uint8_t)access,
+  fiber.block->log[fiber.warp()].push_back({place, at, (uint64_t)source, (uint32_t)bytes, 0, (uint8_t)access,
                                             (uint8_t)(buffer == -1), (uint8_t)fiber.lane(),
                                             (uint8_t)(buffer + 2)});
 }
@@ -115,6 +139,7 @@ void flush_warp(Block& block, int warp) {
          end < log.size() && same_place(log[end], log[start]) && log[end].visit == log[start].visit; end++) {
       request.here[log[end].lane] = true;
       request.address[log[end].lane] = log[end].address;
+      request.source[log[end].lane] = log[end].source;
     }
     request.bytes = log[start].bytes;
     if (log[start].buffer == 0)

@@ -332,6 +332,16 @@ void access(int thread, const void* address, size_t bytes, Access kind, Site sit
   touch(current->block->fibers[thread], address, bytes, kind, intern(site), false);
 }
 
+void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w, Site site) {
+  const uint32_t words[] = {x, y, z, w};
+  if ((uintptr_t)destination % sizeof words)
+    fault("misaligned", site, "a store of 16 bytes at an address that is no multiple of 16, by %s",
+          who(current->agent).c_str());
+  if (shared_owner(destination)) fault("bad instruction", site, "the destination is not in global memory");
+  touch(*current, destination, sizeof words, Access::write, intern(site), true);
+  memcpy(destination, words, sizeof words);
+}
+
 uint32_t shared_address(const void* address, Site site) {
   Block& block = *current->block;
   if (!inside(address, block.storage, launch.storage_bytes))

@@ -152,7 +152,7 @@ struct WarpProducts {
 
 struct Logged {
   Place place;
-  uint64_t address;
+  uint64_t address, source;  // source: of a copy of 16 bytes past L1, else 0
   uint32_t bytes, visit;
   uint8_t access, shared, lane, buffer;
 };
@@ -280,7 +280,7 @@ Mbarrier& mbarrier_at(uint64_t*, Site);
 bool is_accumulator_in_use(const Fiber&, const void*);
 
 // ---- counting (count.cpp)
-void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer);
+void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);
 void count_event(Place, const char* operation, uint64_t lanes = 0);
 void count_bulk(Place, const char* operation, const void* address, size_t bytes);
 void flush_warp(Block&, int warp);

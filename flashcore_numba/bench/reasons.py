@@ -1,0 +1,24 @@
+"""Why a GPU measures something else than the source says, by (stage, variant or "*", row of `reconcile`).
+
+A test holds that every reason explains a difference of some recorded extract: what agrees needs none.
+"""
+
+__all__ = ["REASONS"]
+
+MERGED = "The compiler merges equal loads of shared memory, so fewer instructions do the same work."
+STRADDLED = (
+    "Every other row of a padded tile begins in the middle of a 32-byte sector of shared memory: for an "
+    "asynchronous copy whose source sector falls into two of them the L1 cache looks that sector up twice."
+)
+REREAD = (
+    "The compiler keeps a part's maximum, and in the merging kernel its log-sum, in a register; the source "
+    "reads it again."
+)
+
+REASONS: dict[tuple[int, str, str], str] = {
+    **{(6, name, "shared load waves"): MERGED for name in ("q_outer", "kv_outer_local", "kv_outer_shared")},
+    **{(stage, "*", row): STRADDLED for stage in (9, 10) for row in ("bytes loaded", "sectors a load")},
+    **{(11, phase, row): STRADDLED for phase in "45" for row in ("bytes loaded", "sectors a load")},
+    (13, "*", "shared load waves"): REREAD,
+    (13, "two_splits", "sectors a load"): REREAD,
+}

@@ -1,0 +1,33 @@
+"""Nsight Compute on a real GPU: the three columns at a shape that nobody recorded. Needs ncu."""
+
+import pytest
+
+from flashcore_numba import cli
+from flashcore_numba.bench import nsight, profile, reconcile
+from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.shapes import Shape
+from flashcore_numba.stages.find import find
+
+pytestmark = pytest.mark.gpu
+CHOSEN = [Run(find(3), None), Run(find(9), None), Run(find(12), "small"), Run(find(13), "two_splits")]
+
+
+def test_the_columns_agree_at_a_fresh_shape_or_the_reason_is_known(rng):
+    assert nsight.why_not() is None
+    shape = Shape(1, int(rng.integers(1, 4)), int(rng.integers(40, 180)), 64)
+    extract = reconcile.measure(CHOSEN, shape, True)
+    for run in CHOSEN:
+        measured = profile.find(run, extract)
+        assert measured["error"]["right"]
+        for kernel in measured["kernels"]:
+            assert [name for name, value in kernel.items() if value is None] == []
+            assert kernel["stalls"]
+    found = reconcile.blocks(CHOSEN, shape, True, extract)
+    assert {block.run.label: block.unexplained for block in found if block.unexplained} == {}, shape
+
+
+def test_a_report_is_kept(tmp_path, capsys):
+    assert cli.main(["profile", "12", "--shape", "1x1x96x64", "--save", str(tmp_path)]) == 0
+    assert (tmp_path / "12-mma_sync-1x1x96x64.ncu-rep").stat().st_size > 10_000
+    said = capsys.readouterr().out
+    assert "not measured" not in said and "stall 3" in said
