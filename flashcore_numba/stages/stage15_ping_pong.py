@@ -79,13 +79,17 @@ def run(problem, out, executor, lse, tile, longest_first):
     )
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def choose(problem, variant, sm_count):
+    """The configuration of a variant, and whether the longest pieces of work go first."""
     p = problem
     tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant, {}))
     blocks = p.batch * p.heads * -(-p.seq_q // (ROWS * tile.consumers))
     # An order matters to blocks that wait for a place.
-    longest_first = p.causal and blocks > executor.sm_count
-    run(p, out, executor, lse, tile, longest_first)
+    return tile, p.causal and blocks > sm_count
+
+
+def launch(problem, out, executor, lse=None, variant=None):
+    run(problem, out, executor, lse, *choose(problem, variant, executor.sm_count))
 
 
 STAGE = Stage(

@@ -27,6 +27,9 @@ class Traffic:
     banks; bank_conflicts are the wavefronts beyond the fewest that the same bytes need. A barrier counts once
     for each warp that arrives.
 
+    A copy by TMA is one request, and the sectors are those of its box. It has no wavefronts, nor have wgmma's
+    operands, nor what a block stores into another one of its cluster.
+
     async_sectors are those of global_load_sectors that asynchronous copies bring past the L1, so that they
     pass through it once, as shared stores. Only formulas know them: they are 0 in counts and measurements,
     and no part of a comparison.
@@ -55,6 +58,9 @@ class Traffic:
         """From the counters of the simulator or the CPU executor, see `Counted.totals`."""
         conflicts = sum(totals.get(f"shared_{op}_conflicts", 0) for op in ("load", "store", "atomic"))
         named = {each.name: totals.get(each.name, 0) for each in fields(cls)}
+        for op in ("load", "store"):
+            named[f"global_{op}_requests"] += totals.get(f"tma_{op}", 0)
+            named[f"global_{op}_sectors"] += totals.get(f"tma_{op}_bytes", 0) // SECTOR
         return cls(**(named | {"bank_conflicts": conflicts}))
 
 
