@@ -127,11 +127,7 @@ def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
         reason = why_not_simulated(stage.language)
         return None if reason is None else f"cannot run on host arrays here ({reason})"
     capability = gpu.compute_capability(problem.q.device.id)
-    if capability is not None and not stage.runs_on(capability):
-        here, needed = (".".join(map(str, pair)) for pair in (capability, stage.compute_capability))
-        only = ", no newer one," if stage.no_other_gpu else ","
-        return f"needs compute capability {needed}{only} and this GPU has {here}"
-    return None
+    return None if capability is None else stage.why_not_on(capability)
 
 
 def _check_out(out: Any, problem: Problem) -> None:

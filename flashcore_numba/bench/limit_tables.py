@@ -87,7 +87,7 @@ def resources() -> str:
         "|---|--:|--:|--:|--:|---|",
     ]
     for run in runs([stage for stage in LADDER if stage.language == "CUDA C"]):
-        if not run.is_default or capability < run.stage.compute_capability:
+        if not run.is_default or not run.stage.runs_on(capability):
             continue
         item = run.stage.number, run.variant, MISSION.head_dim, capability
         for kernel in found["kernels"][resource_table.name(item)]:

@@ -55,6 +55,7 @@ UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
 WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
+WGMMA_FROM = min(stage.number for stage in LADDER if stage.compute_capability >= WGMMA)
 SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
 
 
@@ -64,8 +65,9 @@ class Row:
 
     l2_measured: whether the L2's bytes were measured; predicted ones are an upper bound, because the L1 and
     neighbouring SMs share some of them, and never the limiter. gpu_us: the run's own time, or None. flops: of
-    the visible pairs. dram_bytes, l1_bytes, l2_bytes: what stands behind the units' times. occupancy: blocks
-    an SM, their share of its warps and what allows no more, one item a kernel; or None.
+    the visible pairs. dram_bytes, l1_bytes, l2_bytes: what stands behind the units' times; of the L1 without
+    the operands that wgmma reads there. occupancy: blocks an SM, their share of its warps and what allows no
+    more, one item a kernel; or None.
     """
 
     label: str
@@ -153,13 +155,18 @@ def _rows(
     sm_count: int,
     times: Mapping[str, float],
     gpu: str,
+    capability: tuple[int, int],
 ) -> tuple[list[Row], list[str]]:
-    """One row for each of the runs that serves the shape, and why the others do not. times: by label."""
+    """One row for each run that the GPU and the shape allow, and why the others not. times: by label."""
     problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
     extract = extracts.find(shape, causal, [e for e in extracts.recorded() if e["gpu"] == gpu])
     measured = {(run["stage"], run["variant"]): run for run in (extract or {"runs": []})["runs"]}
     found, refused = [], []
     for run in chosen:
+        lacks = run.stage.why_not_on(capability)
+        if lacks:
+            refused.append(f"{run.label}: {lacks}")
+            continue
         try:
             refuse(run.stage, problem)
         except UnsupportedError as error:
@@ -178,7 +185,8 @@ def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
     chosen = [run for run in runs(LADDER) if run.label in times]
     gpu = artifact["gpu"]
     at = parse(shape["shape"]), shape["causal"]
-    return _rows(chosen, *at, ceilings_of(artifact), gpu["sm_count"], times, gpu["name"])[0]
+    capability = tuple(gpu["compute_capability"])
+    return _rows(chosen, *at, ceilings_of(artifact), gpu["sm_count"], times, gpu["name"], capability)[0]
 
 
 @dataclass(frozen=True)
@@ -243,8 +251,10 @@ class Roofline:
             f"Microseconds. {self.about} Units: {self.ceilings.source}.",
             "DRAM: inputs and output once, which a warm L2 may save.",
         ]
-        if self.ceilings.mma_sync_tflops and any("tensor" in row.units_us for row in self.rows):
-            sentences.append("Tensor cores: as fast as mma.sync drives them.")
+        tensor = [row.stage >= WGMMA_FROM for row in self.rows if "tensor" in row.units_us]
+        if self.ceilings.mma_sync_tflops and not all(tensor):
+            before = f" before stage {WGMMA_FROM}" if any(tensor) else ""
+            sentences.append(f"Tensor cores{before}: as fast as mma.sync drives them.")
         if any(row.gpu_us for row in self.rows):
             sentences.append(
                 "Share: what the limiter needs at its ceiling, over the GPU time. Latency: no unit reaches "
@@ -340,7 +350,8 @@ def of_record(
         else f"No times are recorded: on a GPU, flashcore compare --shape {shape}{mask} measures them."
     )
     ceilings = ceilings_of(record)
-    found, refused = _rows(chosen, shape, causal, ceilings, record["gpu"]["sm_count"], times, gpu)
+    capability = tuple(record["gpu"]["compute_capability"])
+    found, refused = _rows(chosen, shape, causal, ceilings, record["gpu"]["sm_count"], times, gpu, capability)
     return Roofline(gpu, shape, causal, ceilings, about, found, refused, record)
 
 
@@ -369,7 +380,8 @@ def of_data_sheet(
 ) -> Roofline:
     """Of a GPU that nobody measured: what its data sheet allows, and how many blocks an SM holds."""
     ceilings = sheet.ceilings()
-    found, refused = _rows(chosen, shape, causal, ceilings, sheet.sm_count, {}, sheet.name)
+    capability = sheet.compute_capability
+    found, refused = _rows(chosen, shape, causal, ceilings, sheet.sm_count, {}, sheet.name, capability)
     by_label = {run.label: run for run in chosen}
     problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
     for k, row in enumerate(found):
@@ -378,7 +390,7 @@ def of_data_sheet(
             continue
         if progress:
             progress.step(f"compiling {row.label}")
-        kernels = registers(run, like(run.stage, problem), sheet.compute_capability, sheet.sm_count)
-        held = [of_kernel(sheet.compute_capability, kernel) for kernel in kernels or []]
+        kernels = registers(run, like(run.stage, problem), capability, sheet.sm_count)
+        held = [of_kernel(capability, kernel) for kernel in kernels or []]
         found[k] = replace(row, occupancy=[each for each in held if each] or None)
     return Roofline(sheet.name, shape, causal, ceilings, "Nothing was measured on this GPU.", found, refused)

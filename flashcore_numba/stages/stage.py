@@ -44,6 +44,14 @@ class Stage:
             capability == self.compute_capability or not self.no_other_gpu
         )
 
+    def why_not_on(self, capability: tuple[int, int]) -> str | None:
+        """What a GPU of this compute capability lacks, to follow the stage's name; None where it runs."""
+        if self.runs_on(capability):
+            return None
+        here, needed = (".".join(map(str, pair)) for pair in (capability, self.compute_capability))
+        only = ", no newer one," if self.no_other_gpu else ","
+        return f"needs compute capability {needed}{only} and this GPU has {here}"
+
     @property
     def default_variant(self) -> str | None:
         """The variant that runs when none is named; None where there are no variants."""

@@ -57,9 +57,12 @@ def test_an_extract_says_where_it_comes_from(name):
     assert {"gpu", "driver", "date", "commit", "ncu", "seed", "sm_count"} <= extract.keys()
     keys = [(run["stage"], run["variant"]) for run in extract["runs"]]
     assert len(keys) == len(set(keys))
-    assert {
+    served = {
         run.stage.number for run in reconcile.served(LADDER, parse(extract["shape"]), extract["causal"])
-    } == {stage for stage, _ in keys}
+    }
+    measured = {stage for stage, _ in keys}
+    # The ladder may have grown since: its last stages may be missing, and no other.
+    assert measured == {stage for stage in served if stage <= max(measured)}
     assert not any(run["error"] and not run["error"]["right"] for run in extract["runs"])
 
 

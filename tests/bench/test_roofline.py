@@ -233,6 +233,29 @@ def test_a_data_sheet_gives_no_time_and_the_blocks_of_an_sm():
     assert "from data sheets, not measured" in _text(found)
 
 
+def test_a_stage_that_a_gpu_cannot_run_has_no_row():
+    found = roofline.of_data_sheet(source("L4"), runs(select(5, "tma_wgmma")), MISSION, False)
+    assert [row.stage for row in found.rows] == [5]
+    (refused,) = found.refused
+    assert refused.startswith(
+        "14 tma_wgmma: needs compute capability 9.0, no newer one, and this GPU has 8.9"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ("12", "Tensor cores: as fast as mma.sync"),
+        ("12-14", "Tensor cores before stage 14: as"),
+        ("14", None),
+    ],
+)
+def test_the_sentence_on_mma_sync_names_the_stages_that_it_is_true_of(stages, said, saved):
+    saved()
+    text = _text(roofline.of_record("Imaginary GPU", runs(select(stages)), MISSION, False))
+    assert (said in text) if said else ("mma.sync" not in text)
+
+
 def test_the_command(saved, recorded, capsys, tmp_path):
     saved()
     assert cli.main(["roofline", "5-6", "--json"]) == 0
