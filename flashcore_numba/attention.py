@@ -7,6 +7,7 @@ import numpy as np
 
 from . import gpu
 from .arrays import Adopted, adopt, empty_like, overlap, same_kind
+from .dispatch import ranking
 from .problem import ArgumentError, Problem, UnsupportedError, check_layout, rows_aligned
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def attention(
     and CPU tensors run on the simulator, which also reports races and bad accesses. See `Problem` for
     shapes, strides, `causal` and `scale`.
 
-    stage: a number, a name or a `Stage`; None is the highest one that serves the problem on this machine.
+    stage: a number, a name or a `Stage`; None is the one that was fastest at the recorded problem most like
+    this one, of those that serve it on this machine (`dispatch`; `flashcore dispatch` shows the table).
     out: where to write, of the same kind and shape as q; it may be strided like q, but must not overlap an
     input.
     return_lse: also return the log-sum-exp of the scaled scores, float32 [B, H, S_q], natural logarithm.
@@ -87,11 +89,24 @@ def refuse(stage: "Stage", problem: Problem, lse: bool = False) -> None:
 
 
 def best_stage(problem: Problem, lse: bool = False) -> "Stage":
-    """The highest stage of the ladder that serves the problem on this machine. Raises UnsupportedError."""
-    for stage in reversed(_ladder()):
-        if _limit(stage, problem, lse) is None:
-            return stage
-    limits = "; ".join(f"{stage.label} {_limit(stage, problem, lse)}" for stage in _ladder())
+    """The fastest stage, by the table of `dispatch`, that serves the problem on this machine.
+
+    Raises UnsupportedError when none does; a stage without recorded times must be named to run.
+    """
+    capability = gpu.compute_capability(problem.q.device.id) if problem.on_gpu else None
+    rows = problem.batch * problem.heads * problem.seq_q
+    stages = {stage.number: stage for stage in _ladder()}
+    for number in ranking(capability, problem.causal, problem.head_dim, rows, problem.seq_k):
+        if number in stages and _limit(stages[number], problem, lse) is None:
+            return stages[number]
+    reasons = {stage: _limit(stage, problem, lse) for stage in stages.values()}
+    for stage, reason in reasons.items():
+        if reason is None:
+            raise UnsupportedError(
+                f"no stage with recorded times serves {problem.shape_label}: "
+                f"name one, stage {stage.label} can"
+            )
+    limits = "; ".join(f"{stage.label} {reason}" for stage, reason in reasons.items())
     raise UnsupportedError(f"no stage of the ladder serves {problem.shape_label}: {limits}")
 
 

@@ -91,6 +91,15 @@ def build_parser() -> argparse.ArgumentParser:
         return command
 
     add("stages", _stages, "list the ladder: every stage, its idea and its limits", stages=None)
+    dispatch = add(
+        "dispatch",
+        _dispatch,
+        "show which stage attention() runs when none is named, by problem and GPU",
+        stages=None,
+    )
+    dispatch.add_argument(
+        "--save", action="store_true", help="after new recorded runs: make the table from them again"
+    )
     check = add(
         "check",
         _check,
@@ -401,6 +410,51 @@ def _stages(args) -> int:
         table.add_row(*cells[: len(columns)])
         for name, sentence in stage.variants.items():
             table.add_row(f"   {name}", sentence, style="dim")
+    console.print(table)
+    return 0
+
+
+def _dispatch(args) -> int:
+    from rich.table import Table
+
+    from flashcore_numba import dispatch
+    from flashcore_numba.bench.tables import NARROW
+    from flashcore_numba.stages.find import find
+
+    rules = dispatch.TABLE
+    if args.save:
+        from flashcore_numba.bench import dispatch_table
+
+        rules, path = dispatch_table.save()
+    if _give_json(args, lambda: [rule._asdict() for rule in rules]):
+        return 0
+    if args.save:
+        print(f"wrote {path}")
+        return 0
+    table = Table(
+        title="The stage that attention() runs when none is named",
+        caption="The first rule that fits counts, and of its stages the first that serves the problem on "
+        "this machine. Another GPU goes by the nearest compute capability, host arrays by the newest. The "
+        "rules are made from the recorded runs; a stage without recorded times runs only when it is named.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    columns = ["cc", "mask", "D", "B x H x S_q", "S_k", "stage", "where it cannot"]
+    if (console := _console()).width < NARROW:
+        del columns[-1]
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for rule in rules:
+        first, *others = rule.stages
+        cells = (
+            "{}.{}".format(*rule.capability),
+            {None: "any", False: "full", True: "causal"}[rule.causal],
+            "any" if rule.head_dim is None else str(rule.head_dim),
+            *("any" if most is None else f"up to {most}" for most in (rule.rows, rule.keys)),
+            find(first).label,
+            ", ".join(f"{number:02d}" for number in others),
+        )
+        table.add_row(*cells[: len(columns)])
     console.print(table)
     return 0
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import flashcore_numba
-from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, oracle
+from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, dispatch, oracle
 from flashcore_numba.attention import best_stage, refuse
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.find import find, select
@@ -84,14 +84,50 @@ def test_strided_and_misaligned_inputs(rng, stage):
     assert_right(attention(q, expanded, v, stage=stage), q, expanded, v)
 
 
-def test_default_stage_is_the_highest_that_serves():
-    q = np.zeros((1, 4, 8, 64), np.float16)
-    few = q[:, :2]
-    assert best_stage(Problem(q, q, q)) is LADDER[-1]
-    if GROUPED:
-        assert best_stage(Problem(q, few, few)) is GROUPED[-1]
-    if WITH_LSE:
-        assert best_stage(Problem(q, q, q), lse=True) is WITH_LSE[-1]
+def test_the_default_stage_is_the_first_of_the_rule_that_fits(rng):
+    batch, heads, seq_q, seq_k = map(int, rng.integers(1, 400, 4))
+    causal, head_dim = bool(rng.integers(2)), int(rng.choice([64, 128]))
+    row = np.zeros(head_dim, np.float16)
+    q, k = (np.broadcast_to(row, (batch, heads, seq, head_dim)) for seq in (seq_q, seq_k))
+    order = dispatch.ranking(None, causal, head_dim, batch * heads * seq_q, seq_k)
+    assert best_stage(Problem(q, k, k, causal)) is find(order[0])
+
+
+def test_the_default_stage_is_the_next_of_the_rule_where_the_first_cannot(monkeypatch):
+    problem = Problem(SMALL, SMALL[:, :2], SMALL[:, :2])
+    first, second, third, *_ = dispatch.ranking(None, False, 64, 32, 8)
+    limits = {first: {"returns_lse": False}, second: {"grouped_queries": False}}
+    limited = tuple(dataclasses.replace(stage, **limits.get(stage.number, {})) for stage in LADDER)
+    monkeypatch.setattr("flashcore_numba.stages.LADDER", limited)
+    assert best_stage(problem).number == first
+    assert best_stage(problem, lse=True).number == third
+
+
+def test_the_default_stage_fits_an_older_gpu(monkeypatch):
+    monkeypatch.setattr("flashcore_numba.gpu.compute_capability", lambda device: (7, 5))
+    on_gpu = types.SimpleNamespace(
+        seq_q=512,
+        seq_k=512,
+        batch=1,
+        heads=8,
+        head_dim=64,
+        causal=False,
+        group=1,
+        on_gpu=True,
+        q=types.SimpleNamespace(device=types.SimpleNamespace(id=0)),
+    )
+    assert best_stage(on_gpu).name == "register_tiles"
+
+
+def test_a_stage_without_recorded_times_runs_only_when_named(monkeypatch):
+    untimed = dataclasses.replace(LADDER[0], number=99, name="untimed", grouped_queries=True)
+    monkeypatch.setattr("flashcore_numba.stages.LADDER", (LADDER[0], untimed))
+    assert best_stage(PROBLEM) is LADDER[0]
+    grouped = Problem(SMALL, SMALL[:, :2], SMALL[:, :2])
+    refuse(untimed, grouped)
+    expected = "no stage with recorded times serves 1x4/2x8x64: name one, stage 99 untimed can"
+    with pytest.raises(UnsupportedError, match=expected):
+        best_stage(grouped)
 
 
 SMALL = np.zeros((1, 4, 8, 64), np.float16)

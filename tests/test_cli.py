@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ import pytest
 import flashcore_numba.gpu
 from flashcore_numba import cli
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
 
 WITHOUT_JSON = ("lab",)
 COMMANDS = (
-    *("stages", "check", "starter", "mutants", "count", "compare", "resources", "profile", "reconcile"),
-    *("roofline", "pictures", "readme", "course", "lab", "lessons"),
+    *("stages", "dispatch", "check", "starter", "mutants", "count", "compare", "resources", "profile"),
+    *("reconcile", "roofline", "pictures", "readme", "course", "lab", "lessons"),
 )
 LAST = str(LADDER[-1].number)
 FUSED = next(stage for stage in LADDER if stage.name == "online_softmax")  # quick to check, and no variants
@@ -282,6 +284,26 @@ def test_a_wrong_stage_fails_compare(monkeypatch, capsys, no_gpu, wide):
     out = capsys.readouterr().out
     assert "WRONG" in out
     assert "ragged 31" in out
+
+
+def test_dispatch_shows_its_table_and_writes_it(tmp_path, capsys, monkeypatch, wide):
+    from flashcore_numba import dispatch
+
+    assert cli.main(["dispatch"]) == 0
+    shown = capsys.readouterr().out
+    for rule in dispatch.TABLE:
+        assert find(rule.stages[0]).label in shown
+    assert cli.main(["dispatch", "--json"]) == 0
+    assert [entry["stages"] for entry in json.loads(capsys.readouterr().out)] == [
+        list(rule.stages) for rule in dispatch.TABLE
+    ]
+    source = Path(dispatch.__file__).read_text()
+    copy = tmp_path / "dispatch.py"
+    copy.write_text(source.replace("    Rule((", "    Rule((1"))
+    monkeypatch.setattr(dispatch, "__file__", str(copy))
+    assert cli.main(["dispatch", "--save"]) == 0
+    assert capsys.readouterr().out == f"wrote {copy}\n"
+    assert copy.read_text() == source
 
 
 def test_resources_lists_every_kernel(capsys, wide):

@@ -19,7 +19,7 @@ LAYERS = (
     {"wide", "simulator"},
     {"problem", "arrays", "oracle", "gpu", "compiler", "cpu_launch", "executor"},
     {"stages"},
-    {"attention", "traffic"},
+    {"attention", "dispatch", "traffic"},
     {"checks", "bench"},
     {"course"},
     {"cli", "__main__"},
