@@ -84,13 +84,27 @@ def test_strided_and_misaligned_inputs(rng, stage):
     assert_right(attention(q, expanded, v, stage=stage), q, expanded, v)
 
 
-def test_the_default_stage_is_the_first_of_the_rule_that_fits(rng):
+@pytest.fixture
+def asked(monkeypatch):
+    """What `dispatch.ranking` was asked."""
+    calls = []
+
+    def ranking(*problem):
+        calls.append(problem)
+        return dispatch.ranking(*problem)
+
+    monkeypatch.setattr("flashcore_numba.attention.ranking", ranking)
+    return calls
+
+
+def test_the_default_stage_is_the_first_of_the_rule_that_fits(rng, asked):
     batch, heads, seq_q, seq_k = map(int, rng.integers(1, 400, 4))
     causal, head_dim = bool(rng.integers(2)), int(rng.choice([64, 128]))
     row = np.zeros(head_dim, np.float16)
     q, k = (np.broadcast_to(row, (batch, heads, seq, head_dim)) for seq in (seq_q, seq_k))
-    order = dispatch.ranking(None, causal, head_dim, batch * heads * seq_q, seq_k)
-    assert best_stage(Problem(q, k, k, causal)) is find(order[0])
+    problem = (None, causal, head_dim, batch * heads * seq_q, seq_k)
+    assert best_stage(Problem(q, k, k, causal)) is find(dispatch.ranking(*problem)[0])
+    assert asked == [problem]
 
 
 def test_the_default_stage_is_the_next_of_the_rule_where_the_first_cannot(monkeypatch):
@@ -103,7 +117,7 @@ def test_the_default_stage_is_the_next_of_the_rule_where_the_first_cannot(monkey
     assert best_stage(problem, lse=True).number == third
 
 
-def test_the_default_stage_fits_an_older_gpu(monkeypatch):
+def test_the_default_stage_fits_an_older_gpu(monkeypatch, asked):
     monkeypatch.setattr("flashcore_numba.gpu.compute_capability", lambda device: (7, 5))
     on_gpu = types.SimpleNamespace(
         seq_q=512,
@@ -117,6 +131,7 @@ def test_the_default_stage_fits_an_older_gpu(monkeypatch):
         q=types.SimpleNamespace(device=types.SimpleNamespace(id=0)),
     )
     assert best_stage(on_gpu).name == "register_tiles"
+    assert asked == [((7, 5), False, 64, 8 * 512, 512)]
 
 
 def test_a_stage_without_recorded_times_runs_only_when_named(monkeypatch):

@@ -11,7 +11,6 @@ from flashcore_numba.dispatch import Rule, nearest, ranking
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import LADDER
 
-FEW_STAGES = {"nvidia-h200-variants.json"}  # another run timed all stages at its shape
 STAGES = {stage.number: stage for stage in LADDER}
 RECORDED = [
     (path.name, shape, record["gpu"]) for path, record in artifact.recorded() for shape in record["shapes"]
@@ -22,9 +21,14 @@ def point(times, rows=512, keys=64, causal=False, head_dim=64, capability=(9, 0)
     return Point(capability, f"{rows} rows", causal, head_dim, rows, keys, tuple(times.items()))
 
 
-def chosen(rule, **problem):
-    rules = [each for each in rule if each.fits(**problem)]
-    return rules[0].stages[0]
+def chosen(table, **problem):
+    return next(rule for rule in table if rule.fits(**problem)).stages[0]
+
+
+def times_of(shape):
+    """Microseconds by stage of one recorded problem."""
+    entries = [entry for entry in shape["entries"] if entry["kind"] == "stage" and entry["default"]]
+    return {entry["stage"]: entry["gpu_us"]["p50"] for entry in entries if entry["error"]["right"]}
 
 
 def test_the_table_is_that_of_the_record():
@@ -41,11 +45,12 @@ def test_the_chosen_stage_is_within_3_percent_of_the_fastest(file, shape, gpu):
     """For every way in which a problem can restrict the stages, of those timed in the same run."""
     batch, heads, seq, head_dim = map(int, shape["shape"].split("x"))
     capability = tuple(gpu["compute_capability"])
-    times = {
-        entry["stage"]: entry["gpu_us"]["p50"]
-        for entry in shape["entries"]
-        if entry["kind"] == "stage" and entry["default"]
-    }
+    times = times_of(shape)
+    again = [
+        times_of(other)
+        for _, other, on in RECORDED
+        if (other["shape"], other["causal"], on["name"]) == (shape["shape"], shape["causal"], gpu["name"])
+    ]
     able = [n for n, stage in STAGES.items() if stage.runs_on(capability) and head_dim in stage.head_dims]
     order = ranking(capability, shape["causal"], head_dim, batch * heads * seq, seq)
     for limit in (None, "grouped_queries", "returns_lse"):
@@ -54,16 +59,11 @@ def test_the_chosen_stage_is_within_3_percent_of_the_fastest(file, shape, gpu):
         if first in times:
             assert times[first] <= 1.03 * min(times[n] for n in allowed if n in times), (file, limit)
         else:
-            assert file in FEW_STAGES, limit
+            assert any(first in others and others.keys() > times.keys() for others in again), (file, limit)
 
 
 def test_a_stage_without_recorded_times_is_in_no_rule():
-    timed = {
-        entry["stage"]
-        for _, shape, _ in RECORDED
-        for entry in shape["entries"]
-        if entry["kind"] == "stage" and entry["default"]
-    }
+    timed = {stage for _, shape, _ in RECORDED for stage in times_of(shape)}
     assert timed
     assert all(set(rule.stages) == timed for rule in dispatch.TABLE)
 
