@@ -19,8 +19,8 @@ STMATRIX_WAVEFRONTS = 4  # 32 rows of 16 bytes, 8 at a time
 
 
 def tiles_seen(problem: Any, end_row: int, keys: int) -> int:
-    """Tiles of `keys` keys that the rows before `end_row`, or before the last there is, see keys of."""
-    return ceil_div(keys_seen(problem, min(end_row, problem.seq_q) - 1), keys)
+    """Tiles of `keys` keys that some row before `end_row` sees keys of."""
+    return ceil_div(keys_seen(problem, end_row - 1), keys)
 
 
 def load_tiles(tiles: int, rows: int, head_dim: int) -> Traffic:
