@@ -47,6 +47,15 @@ class GpuKernel:
     def shared_bytes(self) -> int:
         return self._kernel.shared_size_bytes
 
+    @property
+    def handle(self) -> int:
+        """The driver's CUfunction."""
+        return self._kernel.kernel.ptr
+
+    def use_device(self) -> None:
+        """Make the kernel's device the current one of this thread."""
+        self._device.use()
+
     @cached_property
     def shared_room(self) -> int:
         """Bytes of dynamic shared memory that a block of this kernel may have."""

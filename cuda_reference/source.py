@@ -35,8 +35,8 @@ class Source:
     def digest(self) -> str:
         """Changes with the file, with any header beside it or in `include/`, and with the defines."""
         headers = sorted([*self.path.parent.glob("*.cuh"), *INCLUDE.glob("*.cuh")])
-        texts = [_text(path, path.stat().st_mtime_ns) for path in (self.path, *headers)]
-        return sha256("\0".join([*texts, self.entry, repr(self.defines)]).encode()).hexdigest()
+        states = tuple((path, path.stat().st_mtime_ns) for path in (self.path, *headers))
+        return _digest(states, self.entry, self.defines)
 
     def text(self) -> str:
         return _text(self.path, self.path.stat().st_mtime_ns)
@@ -51,6 +51,12 @@ def source(file: str, entry: str | None = None, *, folder: Path = FOLDER, **defi
     values = {name: int(value) if isinstance(value, bool) else value for name, value in defines.items()}
     entry = entry or re.sub(r"^stage\d+_", "", file)
     return Source(folder / f"{file}.cu", entry, tuple(sorted(values.items())))
+
+
+@lru_cache(maxsize=1024)
+def _digest(states: tuple[tuple[Path, int], ...], entry: str, defines: tuple) -> str:
+    texts = [_text(path, modified) for path, modified in states]
+    return sha256("\0".join([*texts, entry, repr(defines)]).encode()).hexdigest()
 
 
 @lru_cache(maxsize=64)

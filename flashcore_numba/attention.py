@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import gpu
+from . import gpu, plans
 from .arrays import Adopted, adopt, empty_like, overlap, same_kind
 from .dispatch import ranking
 from .problem import ArgumentError, Problem, UnsupportedError, check_layout, rows_aligned
@@ -43,7 +43,8 @@ def attention(
 
     Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
     sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
-    for tensors, otherwise CuPy's) and the call does not wait for it.
+    for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a layout compiles and
+    prepares the launches; later calls of the same layout only launch them (`flashcore_numba.plans`).
 
     A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
     and so may rows whose mask hides it, because 0 * NaN is NaN.
@@ -52,6 +53,11 @@ def attention(
     then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
     simulator saw a race, a bad access or a NaN made of finite inputs.
     """
+    call = plans.Call(q, k, v, out, (causal, scale, stage, return_lse))
+    plan = plans.find(call)
+    if plan is not None and (done := plan.run(call)) is not None:
+        return done
+
     if not isinstance(return_lse, bool | np.bool_):
         raise ArgumentError(f"return_lse is {return_lse!r}: it must be True or False")
     chosen = None if stage is None else _find(stage)
@@ -70,7 +76,12 @@ def attention(
     with _executor(like, problem) as executor:
         result = target or empty_like(like, problem.q.shape, np.float16)
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
-        chosen.launch(problem.with_aligned_rows(), result.view, executor, lse=lse and lse.view)
+        if call.key is None or plan is not None or chosen.language == "Numba":
+            chosen.launch(problem.with_aligned_rows(), result.view, executor, lse=lse and lse.view)
+        else:
+            recorder = plans.Recorder(executor, problem)
+            chosen.launch(recorder.problem, result.view, recorder, lse=lse and lse.view)
+            plans.keep(call, recorder.plan(result.view, lse and lse.view))
     return result.source if lse is None else (result.source, lse.source)
 
 
@@ -181,16 +192,6 @@ def _overlaps_itself(array: Any) -> bool:
     return False
 
 
-class _Handle:
-    """A CUDA stream by its address, in the protocol that `cupy.cuda.Stream.from_external` reads."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address
-
-
 def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
     """Raise SimulationError, unless all that was found are NaNs that follow from what the caller passed."""
     kinds = {found.kind for launch in simulator.launches for found in launch.problems}
@@ -215,8 +216,5 @@ def _executor(like: Adopted, problem: Problem):
         if like.kind != "PyTorch":
             yield Gpu()
             return
-        import torch
-
-        stream = cupy.cuda.Stream.from_external(_Handle(torch.cuda.current_stream(device).cuda_stream))
-        with stream:
+        with plans.torchs_stream(device) as stream:
             yield Gpu(stream)

@@ -1,11 +1,12 @@
 """attention() on a GPU with the arrays of CuPy, PyTorch and Numba: nothing copied, on the caller's stream."""
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, gpu, oracle
+from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, gpu, oracle, plans
 from flashcore_numba.arrays import adopt
 from flashcore_numba.attention import best_stage
 from flashcore_numba.executor import Compiler, Gpu
@@ -265,6 +266,27 @@ def test_a_call_does_not_wait(rng, make):
     done.record()
     assert not done.done, "the call waited for the queue before it"
     cupy.cuda.Device().synchronize()
+
+
+@EACH_KIND
+@pytest.mark.parametrize("seq_k", [130, 5000])
+def test_calls_of_one_layout_share_a_plan(rng, make, seq_k):
+    """Other addresses, another thread, out given or not: the launches of the first call serve them all."""
+    plans.forget()
+    sets = [inputs(rng, seq_k=seq_k) for _ in range(6)]
+    arrays = [[make(x) for x in each] for each in sets]
+    attention(*arrays[0], causal=True)
+    kept = set(plans._plans.values())
+    stage = best_stage(Problem(*map(make_cupy, sets[0]), causal=True))
+    assert bool(kept) == (make is not make_numba and stage.language == "CUDA C")
+    with ThreadPoolExecutor(3) as pool:
+        outs = list(pool.map(lambda each: attention(*each, causal=True), arrays))
+        import cupy
+
+        pool.submit(cupy.cuda.Device().synchronize).result()
+    for out, each in zip(outs, sets, strict=True):
+        assert_right(out, *each, causal=True)
+    assert set(plans._plans.values()) == kept
 
 
 def test_more_than_48_kb_of_dynamic_shared_memory():

@@ -1,0 +1,320 @@
+"""Plans of attention(), without a GPU: a stand-in for CuPy and the driver notes what a launch was given."""
+
+import ctypes
+import gc
+import struct
+import sys
+import threading
+import types
+import weakref
+
+import numpy as np
+import pytest
+
+import cuda_reference.gpu
+from cuda_reference import TensorMap, packed, tensor_map
+from flashcore_numba import LADDER, ArgumentError, attention, dispatch, executor, gpu, plans
+
+SHAPE = (1, 8, 512, 64)
+CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
+NUMBA = next(stage for stage in LADDER if stage.language == "Numba")
+
+
+class FakeGpu:
+    """Notes launches, each (kernel, sizes, stream, args, device): `long_way` CuPy's, `launched` a plan's."""
+
+    def __init__(self):
+        self.current, self.stream, self.top = 0, 7, 1 << 30
+        self.long_way, self.launched, self.devices = [], [], []
+        self.kernels, self.without_context, self.pause = {}, False, threading.Event().wait
+
+    def memory(self, size):
+        at, self.top = self.top, self.top + -(-size // 256) * 256
+        return types.SimpleNamespace(ptr=at, device_id=self.current)
+
+    def load(self, source):
+        found = self.kernels.setdefault(source, Kernel(self, source, len(self.kernels) + 1))
+        found.loads += 1
+        return found
+
+    # The driver.
+    def cuTensorMapReplaceAddress(self, place, address):
+        ctypes.memmove(place.value, struct.pack("Q", address.value), 8)
+        return 0
+
+    def cuLaunchKernel(self, function, *rest):
+        sizes, stream, parameters = [x.value for x in rest[:7]], rest[7], rest[8]
+        if self.without_context:
+            return packed.INVALID_CONTEXT
+        kernel = next(k for k in self.kernels.values() if k.handle == function.value)
+        self.pause(0)
+        places = (ctypes.c_uint64 * len(kernel.lengths)).from_address(parameters.value)
+        args = [ctypes.string_at(at, n) for at, n in zip(places, kernel.lengths, strict=True)]
+        self.launched.append((kernel.source, sizes, stream.value, args, self.current))
+        return 0
+
+
+class Kernel:
+    def __init__(self, fake, source, handle):
+        self.fake, self.source, self.handle, self.loads = fake, source, handle, 0
+
+    def use_device(self):
+        self.fake.without_context = False
+
+    def __call__(self, grid, block, args, shared_mem=0):
+        args = [as_bytes(value) for value in args]
+        self.lengths = [len(value) for value in args]
+        three = [(*((x,) if isinstance(x, int) else x), 1, 1)[:3] for x in (grid, block)]
+        sizes = [*three[0], *three[1], shared_mem]
+        self.fake.long_way.append((self.source, sizes, self.fake.stream, args, self.fake.current))
+
+
+def as_bytes(value):
+    if value is None:
+        return bytes(8)
+    if isinstance(value, TensorMap):
+        return bytes(value.for_gpu())
+    return value.tobytes() if isinstance(value, np.generic) else struct.pack("Q", value.data.ptr)
+
+
+def encoded(address, *layout):
+    data = struct.pack("Q", address) + repr(layout).encode()[:100]
+    return np.frombuffer(data.ljust(128, b"\0"), np.dtype((np.void, 128)))[0]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = FakeGpu()
+
+    class ndarray:
+        def __init__(self, shape, dtype, data=None, strides=None):
+            self.shape, self.dtype, self.ndim = tuple(shape), np.dtype(dtype), len(shape)
+            self.itemsize, self.nbytes = self.dtype.itemsize, int(np.prod(shape)) * self.dtype.itemsize
+            self.strides = strides or np.empty((1,), self.dtype)[:0].reshape(0, *self.shape).strides[1:]
+            self.data = data or fake.memory(self.nbytes)
+            self.device = types.SimpleNamespace(id=self.data.device_id)
+
+        def view(self):
+            return ndarray(self.shape, self.dtype, self.data, self.strides)
+
+        def copy(self, order):
+            return ndarray(self.shape, self.dtype)
+
+    class Device:
+        def __init__(self, number=None):
+            self.id = fake.current if number is None else number
+
+        def __enter__(self):
+            self.before, fake.current = fake.current, self.id
+            fake.devices.append(self.id)
+
+        def __exit__(self, *_):
+            fake.current = self.before
+
+    ndarray.__module__, ndarray.__qualname__ = "cupy", "ndarray"
+    cupy = types.ModuleType("cupy")
+    cupy.ndarray, cupy.empty = ndarray, ndarray
+    cupy.cuda = types.SimpleNamespace(
+        Device=Device,
+        alloc=fake.memory,
+        runtime=types.SimpleNamespace(getDevice=lambda: fake.current),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=fake.stream),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(cuda_reference.gpu, "load", fake.load)
+    monkeypatch.setattr(packed, "_driver", lambda: fake)
+    monkeypatch.setattr(tensor_map, "_encoded", encoded)
+    monkeypatch.setattr(gpu, "compute_capability", lambda device=0: (9, 0))
+    monkeypatch.setattr(executor, "_sm_count", lambda device: 132)
+    fake.array = lambda shape=SHAPE, strides=None, data=None: ndarray(shape, np.float16, data, strides)
+    plans.forget()
+    yield fake
+    plans.forget()
+
+
+def three(fake, shape=SHAPE, kv_shape=None):
+    return fake.array(shape), fake.array(kv_shape or shape), fake.array(kv_shape or shape)
+
+
+def both_ways(fake, *arrays, **options):
+    """What a planned call launches, and what the long way does with the very same memory."""
+    fake.launched.clear()
+    top = fake.top
+    attention(*arrays, **options)
+    fast, fake.top = list(fake.launched), top
+    plans.forget()
+    fake.long_way.clear()
+    attention(*arrays, **options)
+    return fast, fake.long_way
+
+
+@pytest.mark.parametrize("stage", CUDA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize(
+    "shape, kv_shape",
+    [(SHAPE, None), ((2, 4, 130, 64), (2, 2, 4096, 64)), ((4, 32, 700, 64), None)],
+    ids=["mission", "few rows, many keys", "more blocks than places"],
+)
+def test_a_plan_launches_what_the_long_way_does(fake, stage, shape, kv_shape):
+    for options in ({}, {"causal": True, "scale": 0.3, "return_lse": True}):
+        plans.forget()
+        fake.launched.clear()
+        attention(*three(fake, shape, kv_shape), stage=stage, **options)
+        assert not fake.launched
+        attention(*three(fake, shape, kv_shape), stage=stage, **options)
+        fake.stream = 9
+        fast, slow = both_ways(fake, *three(fake, shape, kv_shape), stage=stage, **options)
+        assert fast
+        assert fast == slow
+
+
+def test_the_same_array_twice_is_two_arguments(fake):
+    x = fake.array()
+    attention(x, x, x, stage=CUDA[-1])
+    fast, slow = both_ways(fake, *three(fake), stage=CUDA[-1])
+    assert fast == slow
+
+
+def test_out_is_written_and_must_not_overlap(fake):
+    q, k, v = three(fake)
+    attention(q, k, v, stage=12, out=fake.array())
+    out = fake.array()
+    assert attention(q, k, v, stage=12, out=out) is out
+    assert fake.launched[0][3][3] == struct.pack("Q", out.data.ptr)
+    with pytest.raises(ArgumentError, match="out overlaps v in memory"):
+        attention(q, k, v, stage=12, out=v)
+    assert len(fake.launched) == 1
+
+
+def test_interleaved_memory_goes_the_long_way(fake):
+    """q and out of one packed buffer: their extents meet, their elements do not."""
+    packed_steps = (8 * 512 * 128 * 2, 512 * 128 * 2, 256, 2)
+    memory = fake.memory(8 * 512 * 256)
+    behind = types.SimpleNamespace(ptr=memory.ptr + 128, device_id=0)
+    q, out = fake.array(strides=packed_steps, data=memory), fake.array(strides=packed_steps, data=behind)
+    assert attention(q, fake.array(), fake.array(), stage=12, out=out) is out
+    (plan,) = plans._plans.values()
+    assert attention(q, fake.array(), fake.array(), stage=12, out=out) is out
+    assert (len(fake.long_way), len(fake.launched)) == (2, 0)
+    assert list(plans._plans.values()) == [plan]
+
+
+def test_another_layout_is_another_plan(fake):
+    q, k, v = three(fake)
+    turned = fake.array(strides=(8 * 512 * 128, 128, 8 * 128, 2))  # [B, S, H, D] underneath
+    odd = fake.array(data=types.SimpleNamespace(ptr=fake.memory(1 << 20).ptr + 2, device_id=0))
+    calls = [
+        ((q, k, v), {}),
+        ((turned, k, v), {}),
+        ((q, k, turned), {}),
+        ((q, k, v), {"causal": True}),
+        ((q, k, v), {"scale": 1.0}),
+        ((q, k, v), {"return_lse": True}),
+        ((q, k, v), {"out": fake.array()}),
+        ((q, k, v), {"out": fake.array(strides=turned.strides)}),
+        (three(fake, (1, 8, 513, 64)), {}),
+        (three(fake, (1, 8, 512, 128)), {}),
+    ]
+    for arrays, options in calls:
+        attention(*arrays, stage=12, **options)
+    assert not fake.launched
+    assert len(plans._plans) == len(calls)
+    for arrays, options in calls:
+        attention(*arrays, stage=12, **options)
+    assert len(fake.launched) == len(calls)
+    for _ in range(2):
+        attention(odd, k, v, stage=12)
+    assert len(fake.launched) == len(calls), "a copy of q must be made each time"
+    assert all(struct.unpack("Q", args[0])[0] % 16 == 0 for *_, args, _ in fake.long_way)
+    attention(q, k, v, stage=13)
+    assert len(plans._plans) == len(calls) + 1
+
+
+def test_a_plan_does_not_hide_a_bad_argument(fake):
+    q, k, v = three(fake)
+    attention(q, k, v, stage=12, scale=1, causal=True)
+    for bad in ({"scale": True}, {"causal": 1}, {"return_lse": 0}, {"stage": 12.0}, {"stage": [12]}):
+        with pytest.raises(ArgumentError):
+            attention(q, k, v, **({"stage": 12, "scale": 1, "causal": True} | bad))
+    assert not fake.launched
+    wide = fake.array()
+    wide.dtype = np.dtype(np.float32)
+    with pytest.raises(ArgumentError, match="k has dtype float32"):
+        attention(q, wide, v, stage=12, scale=1, causal=True)
+
+
+def test_without_a_stage_the_table_is_asked_once(fake, monkeypatch):
+    attention(*three(fake))
+    monkeypatch.setattr(dispatch, "ranking", None)
+    attention(*three(fake))
+    assert len(fake.launched) == 1
+
+
+def test_forget_reads_the_kernels_again(fake):
+    for _ in range(5):
+        attention(*three(fake), stage=12)
+    (kernel,) = fake.kernels.values()
+    before = kernel.loads
+    plans.forget()
+    attention(*three(fake), stage=12)
+    assert kernel.loads > before
+    assert len(fake.launched) == 4
+
+
+def test_a_plan_keeps_no_array_alive(fake):
+    arrays = three(fake)
+    attention(*arrays, stage=CUDA[-1])
+    attention(*arrays, stage=CUDA[-1])
+    seen = [weakref.ref(x) for x in arrays]
+    del arrays
+    gc.collect()
+    assert [x() for x in seen] == [None] * 3
+
+
+def test_the_arrays_device_is_current_and_a_new_thread_gets_its_context(fake):
+    fake.current = 1
+    arrays = three(fake)
+    fake.current = 0
+    attention(*arrays, stage=12)
+    fake.devices.clear()
+    fake.without_context = True
+    out = attention(*arrays, stage=12)
+    assert fake.launched[0][4] == out.device.id == 1
+    assert (fake.devices, fake.current) == ([1], 0)
+
+
+def test_threads_do_not_mix_their_addresses(fake):
+    """Each launch is held until all threads are in one: every buffer must be a thread's own."""
+    stage, threads = CUDA[-1], 4
+    for _ in range(2):
+        attention(*three(fake), stage=stage)
+    fake.launched.clear()
+    barrier = threading.Barrier(threads, timeout=10)
+    fake.pause = lambda _: barrier.wait()
+    sets = [three(fake) for _ in range(threads)]
+    attention_of = [threading.Thread(target=attention, args=s, kwargs={"stage": stage}) for s in sets]
+    for thread in attention_of:
+        thread.start()
+    for thread in attention_of:
+        thread.join()
+    found = {tuple(struct.unpack("Q", arg[:8])[0] for arg in args[:3]) for *_, args, _ in fake.launched}
+    assert found == {tuple(x.data.ptr for x in each) for each in sets}
+
+
+def test_a_stage_in_numba_has_no_plan(fake, monkeypatch):
+    monkeypatch.setattr(executor.Gpu, "launch", lambda *args, **options: fake.long_way.append(args))
+    for _ in range(2):
+        attention(*three(fake), stage=NUMBA)
+    assert not plans._plans
+    assert len(fake.long_way) >= 2
+
+
+def test_the_number_of_plans_is_bounded(fake, monkeypatch):
+    monkeypatch.setattr(plans, "MOST", 3)
+    for length in range(10, 20):
+        attention(*three(fake, (1, 2, length, 64)), stage=12)
+    assert 1 <= len(plans._plans) <= 3
+
+
+def test_an_argument_from_elsewhere_cannot_be_packed():
+    with pytest.raises(ValueError, match="none of the arrays"):
+        packed.PackedLaunches([(types.SimpleNamespace(handle=1), 1, 1, (np.zeros(3),), 0)], [np.zeros(3)])
