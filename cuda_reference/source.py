@@ -1,5 +1,6 @@
 """Which kernel: a `.cu` file, one entry point of it, and the macros that it is compiled with."""
 
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,8 +35,13 @@ class Source:
     @property
     def digest(self) -> str:
         """Changes with the file, with any header beside it or in `include/`, and with the defines."""
-        headers = sorted([*self.path.parent.glob("*.cuh"), *INCLUDE.glob("*.cuh")])
-        states = tuple((path, path.stat().st_mtime_ns) for path in (self.path, *headers))
+        headers = {
+            entry.path: entry.stat().st_mtime_ns
+            for folder in (self.path.parent, INCLUDE)
+            for entry in os.scandir(folder)
+            if entry.name.endswith(".cuh")
+        }
+        states = ((str(self.path), self.path.stat().st_mtime_ns), *sorted(headers.items()))
         return _digest(states, self.entry, self.defines)
 
     def text(self) -> str:
@@ -54,8 +60,8 @@ def source(file: str, entry: str | None = None, *, folder: Path = FOLDER, **defi
 
 
 @lru_cache(maxsize=1024)
-def _digest(states: tuple[tuple[Path, int], ...], entry: str, defines: tuple) -> str:
-    texts = [_text(path, modified) for path, modified in states]
+def _digest(states: tuple[tuple[str, int], ...], entry: str, defines: tuple) -> str:
+    texts = [_text(Path(path), modified) for path, modified in states]
     return sha256("\0".join([*texts, entry, repr(defines)]).encode()).hexdigest()
 
 

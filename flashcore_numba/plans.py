@@ -27,7 +27,11 @@ HALF = np.dtype(np.float16)
 NO_OUT = ("no out",)
 MOST = 512  # plans; a program that never repeats a layout starts over after so many
 
+LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
+
 _plans: "dict[tuple, Plan]" = {}
+# A CUDA graph keeps addresses, not memory: scratch memory that it was given is nobody else's from then on.
+_captured: list[Any] = []
 
 
 def forget() -> None:
@@ -150,6 +154,8 @@ class Plan:
             self._launches(addresses, stream)
             return
         memory = [cupy.cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
+        if stream not in LEGACY and cupy.cuda.runtime.streamIsCapturing(stream):
+            _captured.append(memory)
         self._launches([*addresses, *(each.ptr for each in memory)], stream)
 
     def _may_overlap(self, addresses: tuple[int, ...]) -> bool:

@@ -24,7 +24,7 @@ class FakeGpu:
     """Notes launches, each (kernel, sizes, stream, args, device): `long_way` CuPy's, `launched` a plan's."""
 
     def __init__(self):
-        self.current, self.stream, self.top = 0, 7, 1 << 30
+        self.current, self.stream, self.top, self.capturing = 0, 7, 1 << 30, None
         self.long_way, self.launched, self.devices = [], [], []
         self.kernels, self.without_context, self.pause = {}, False, threading.Event().wait
 
@@ -111,14 +111,39 @@ def fake(monkeypatch):
         def __exit__(self, *_):
             fake.current = self.before
 
+    class MemoryPointer:
+        def __init__(self, memory, offset):
+            self.ptr, self.device_id = memory.ptr + offset, memory.device_id
+
+    class Stream:
+        def __init__(self, ptr):
+            self.ptr, self.before = ptr, []
+
+        @classmethod
+        def from_external(cls, handle):
+            return cls(handle.__cuda_stream__()[1])
+
+        def __enter__(self):
+            self.before.append(fake.stream)
+            fake.stream = self.ptr
+            return self
+
+        def __exit__(self, *_):
+            fake.stream = self.before.pop()
+
     ndarray.__module__, ndarray.__qualname__ = "cupy", "ndarray"
     cupy = types.ModuleType("cupy")
     cupy.ndarray, cupy.empty = ndarray, ndarray
     cupy.cuda = types.SimpleNamespace(
         Device=Device,
         alloc=fake.memory,
-        runtime=types.SimpleNamespace(getDevice=lambda: fake.current),
-        get_current_stream=lambda: types.SimpleNamespace(ptr=fake.stream),
+        runtime=types.SimpleNamespace(
+            getDevice=lambda: fake.current, streamIsCapturing=lambda stream: stream == fake.capturing
+        ),
+        get_current_stream=lambda: Stream(fake.stream),
+        Stream=Stream,
+        MemoryPointer=MemoryPointer,
+        UnownedMemory=lambda at, size, owner, device: types.SimpleNamespace(ptr=at, device_id=device),
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(cuda_reference.gpu, "load", fake.load)
@@ -130,6 +155,44 @@ def fake(monkeypatch):
     plans.forget()
     yield fake
     plans.forget()
+
+
+@pytest.fixture
+def fake_torch(fake, monkeypatch):
+    """PyTorch as far as attention() uses it, with a current stream of its own."""
+    torch = types.ModuleType("torch")
+    torch.strided, torch.float16, torch.float32 = "torch.strided", "torch.float16", "torch.float32"
+
+    class Tensor:
+        is_cuda, requires_grad, layout = True, False, torch.strided
+
+        def __init__(self, shape, dtype, device):
+            self.array = sys.modules["cupy"].ndarray(shape, dtype.removeprefix("torch."))
+            self.array.data.device_id = device
+            self.shape, self.dtype = self.array.shape, dtype
+            self.device = types.SimpleNamespace(type="cuda", index=device)
+
+        def stride(self):
+            return tuple(step // self.array.itemsize for step in self.array.strides)
+
+        def get_device(self):
+            return self.device.index
+
+        def element_size(self):
+            return self.array.itemsize
+
+        def data_ptr(self):
+            return self.array.data.ptr
+
+    Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
+    torch.Tensor = Tensor
+    torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, getattr(device, "index", device))
+    torch.cuda = types.SimpleNamespace(
+        current_stream=lambda device: types.SimpleNamespace(cuda_stream=70 + device)
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(gpu, "why_not", lambda: None)
+    return torch
 
 
 def three(fake, shape=SHAPE, kv_shape=None):
@@ -240,6 +303,48 @@ def test_a_plan_does_not_hide_a_bad_argument(fake):
     wide.dtype = np.dtype(np.float32)
     with pytest.raises(ArgumentError, match="k has dtype float32"):
         attention(q, wide, v, stage=12, scale=1, causal=True)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
+def test_tensors_run_on_torchs_stream(fake, fake_torch, device, kv_shape):
+    def tensors():
+        return [fake_torch.empty(x, "torch.float16", device) for x in ((1, 8, 130, 64), kv_shape, kv_shape)]
+
+    attention(*tensors(), stage=13, return_lse=True)
+    assert not fake.launched
+    fast, slow = both_ways(fake, *tensors(), stage=13, return_lse=True)
+    assert fast == slow
+    assert {(stream, at) for *_, stream, _, at in fast} == {(70 + device, device)}
+    assert len(fast) == 1 + (kv_shape != SHAPE)
+    out, lse = attention(*tensors(), stage=13, return_lse=True)
+    assert (out.dtype, lse.dtype, type(out)) == ("torch.float16", "torch.float32", fake_torch.Tensor)
+    assert (out.shape, lse.shape) == ((1, 8, 130, 64), (1, 8, 130))
+    assert (fake.stream, fake.current) == (7, 0)
+
+
+def test_scratch_memory_of_a_captured_call_stays_the_graphs(fake, monkeypatch):
+    monkeypatch.setattr(plans, "_captured", [])
+    arrays = three(fake, (1, 8, 130, 64), (1, 8, 8192, 64))
+    for fake.capturing in (None, None, 8):
+        attention(*arrays, stage=13)
+    assert len(fake.launched) == 4
+    assert not plans._captured
+    fake.capturing = fake.stream
+    attention(*arrays, stage=13)
+    held = {struct.pack("Q", memory.ptr) for memory in plans._captured[0]}
+    assert len(held) == 2
+    assert all(held < set(args) for _, _, _, args, _ in fake.launched[-2:])
+    attention(*three(fake), stage=12)
+    assert len(plans._captured) == 1
+
+
+def test_a_tensor_that_requires_grad_is_refused_after_a_plan(fake, fake_torch):
+    q, k, v = (fake_torch.empty(SHAPE, "torch.float16", 0) for _ in range(3))
+    attention(q, k, v, stage=12)
+    v.requires_grad = True
+    with pytest.raises(ArgumentError, match="v requires grad"):
+        attention(q, k, v, stage=12)
 
 
 def test_without_a_stage_the_table_is_asked_once(fake, monkeypatch):
