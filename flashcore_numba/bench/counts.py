@@ -9,6 +9,7 @@ from flashcore_numba.attention import refuse
 from flashcore_numba.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
+from flashcore_numba.traffic.formula import SECTOR
 
 from .entries import Run
 from .progress import Progress
@@ -16,8 +17,6 @@ from .shapes import Shape
 from .truth import Truth
 
 __all__ = ["Counted", "count", "count_all"]
-
-SECTOR = 32  # bytes
 
 
 @dataclass(frozen=True)

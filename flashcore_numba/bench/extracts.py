@@ -17,6 +17,7 @@ import numpy as np
 
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.traffic import Traffic
+from flashcore_numba.traffic.formula import SECTOR
 
 from . import environment
 from .artifact import recorded_dir
@@ -28,7 +29,6 @@ __all__ = ["SEED", "Job", "Measured", "command", "extract", "find", "inputs", "m
 
 SEED = 2026  # of the inputs: a run is measured and counted on the same numbers
 EXTRACTS = "nsight-*.json"
-SECTOR = 32  # bytes
 GRACE = 60  # seconds that ncu gets to write its report after the child's time is up
 
 

@@ -15,6 +15,7 @@ from flashcore_numba.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.stages import LADDER, Stage
 from flashcore_numba.stages.find import find as find_stage
 from flashcore_numba.traffic import Traffic, predict
+from flashcore_numba.traffic.formula import SECTOR
 
 from . import extracts, profile
 from .counts import count
@@ -60,7 +61,6 @@ SAVED = (
 )
 SAVE_LIMIT = 150  # seconds on the GPU for all of `SAVED`
 FEW_SCORES = 2**15
-SECTOR = 32  # bytes
 
 
 def _ratio(sectors: int, requests: int) -> float:

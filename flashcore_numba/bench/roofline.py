@@ -15,6 +15,7 @@ from flashcore_numba.attention import refuse
 from flashcore_numba.problem import ArgumentError, Problem, UnsupportedError
 from flashcore_numba.stages import LADDER
 from flashcore_numba.traffic import predict
+from flashcore_numba.traffic.formula import SECTOR
 
 from . import artifact as artifacts
 from . import extracts
@@ -49,7 +50,7 @@ UNITS = {
     "launch": "launch",
 }
 SHORT = UNITS | {"exp": "exp", "l1": "L1, shared", "dram": "DRAM"}
-SECTOR, WAVEFRONT = 32, 128  # bytes
+WAVEFRONT = 128  # bytes
 UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # Nsight Compute speaks of latency where no unit reaches 60 % of its peak. Here only what a run needs is
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.

@@ -22,10 +22,10 @@ PLAN_SHAPES = {  # B, H, S, D
 # The simulator keeps what makes a shape telling: several heads, batches and tiles of up to 64 keys.
 SCALED_SHAPES = {
     "small": (1, 2, 64, 64),
-    "medium": (1, 2, 128, 64),
-    "mission": (1, 1, 160, 64),
-    "large": (1, 1, 192, 64),
-    "multi_batch": (2, 2, 96, 64),
+    "medium": (1, 1, 128, 64),
+    "mission": (1, 2, 96, 64),
+    "large": (1, 1, 160, 64),
+    "multi_batch": (2, 2, 64, 64),
 }
 
 

@@ -10,10 +10,8 @@ import numpy as np
 
 from flashcore_numba.stages.stage13_split_kv import TILES, choose
 
-from .formula import Traffic, ceil_div
+from .formula import FLOAT, SECTOR, Traffic, ceil_div
 from .warp_rows import copy_rows, keys_seen, query_fragments, rows_a_request, store_rows, tile_fragments
-
-FLOAT, SECTOR = 4, 32  # bytes
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:

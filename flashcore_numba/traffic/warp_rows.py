@@ -5,20 +5,19 @@ Nothing here meets a bank twice: the chunks of a row in shared memory are permut
 
 from typing import Any
 
-from .formula import Traffic, ceil_div
+from .formula import HALF, SECTOR, Traffic, ceil_div, visible_keys
 
 __all__ = ["copy_rows", "keys_seen", "query_fragments", "rows_a_request", "store_rows", "tile_fragments"]
 
-HALF, SECTOR, BANKS_WIDTH = 2, 32, 128  # bytes
+BANKS_WIDTH = 128  # bytes
 CHUNKS_A_REQUEST = 32  # a lane moves a chunk of 16 bytes
 LDMATRIX_WAVEFRONTS = 4  # 32 rows of 16 bytes, 8 at a time
 Q_IN_REGISTERS = 128  # the greatest ROW_TILES * D for which the kernel keeps Q there
 
 
 def keys_seen(problem: Any, row: int) -> int:
-    """How many keys query row `row` sees; the causal mask is aligned bottom-right."""
-    p = problem
-    return max(0, min(p.seq_k, row + 1 + p.seq_k - p.seq_q)) if p.causal else p.seq_k
+    """How many keys one query row sees, as a Python int."""
+    return int(visible_keys(problem, row))
 
 
 def rows_a_request(head_dim: int) -> int:
