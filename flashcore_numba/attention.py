@@ -76,8 +76,10 @@ def attention(
     with _executor(like, problem) as executor:
         result = target or empty_like(like, problem.q.shape, np.float16)
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
-        if call.key is None or plan is not None or chosen.language == "Numba":
-            chosen.launch(problem.with_aligned_rows(), result.view, executor, lse=lse and lse.view)
+        aligned = problem.with_aligned_rows()
+        # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
+        if call.key is None or plan is not None or aligned is not problem or chosen.language == "Numba":
+            chosen.launch(aligned, result.view, executor, lse=lse and lse.view)
         else:
             recorder = plans.Recorder(executor, problem)
             chosen.launch(recorder.problem, result.view, recorder, lse=lse and lse.view)

@@ -112,8 +112,10 @@ def test_a_stage_is_right_at_the_mission_shape(stage, variant, rng):
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("stage", CUDA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize(
+    ("stage", "head_dim"),
+    [pytest.param(stage, D, id=f"{stage.label}-{D}") for stage in CUDA for D in stage.head_dims],
+)
 def test_strides_of_any_layout(stage, head_dim, rng):
     """[B, S, H, D] in memory, and one K/V head for all by a stride of 0, as the copy engine sees them too."""
     import cupy
