@@ -21,7 +21,7 @@ KINDS = {
     "deadlock": "threads wait for what will never come",
     "warp mask": "a warp instruction names other lanes than those that execute it, or lanes elsewhere",
     "out of bounds": "an access outside every array of the launch, shared memory or a local array",
-    "uninitialised read": "shared memory, scratch memory or an mbarrier is read before it is written",
+    "uninitialised read": "shared or scratch memory, an mbarrier or a fragment is read before it is written",
     "misaligned": "an address is no multiple of what the access needs",
     "division by zero": "an integer division by zero",
     "bad instruction": "an instruction's operands break its rules",
@@ -99,8 +99,9 @@ class Row:
     """What one place of the source did.
 
     `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
-    wait or arrive (`requests` counts warps, for wait and arrive threads); or tma load, tma store, bulk load,
-    bulk store, bulk add (`requests` counts instructions).
+    wait, arrive or wait at once (`requests` counts warps, for the last three threads; "wait at once" waits
+    for a group of cp.async that the thread has committed since its last barrier); or tma load, tma store,
+    bulk load, bulk store, bulk add (`requests` counts instructions).
     """
 
     file: str

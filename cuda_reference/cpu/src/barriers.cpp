@@ -196,6 +196,7 @@ void wait_at_barrier(const char* name, int id, int threads, Site site) {
   if (threads < 0 && fiber.block->live < launch.threads) report_exited(fiber);
   if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
   fiber.state = State::at_barrier;
+  fiber.barriers_passed++;
   fiber.block->barriers[id].waiting.push_back(&fiber);
   release_barrier(*fiber.block, id);
   switch_away();

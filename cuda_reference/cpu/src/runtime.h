@@ -117,6 +117,8 @@ struct Fiber {
   Past acquired;  // by atomics since the last __threadfence
   Copies open_copies;
   std::vector<Copies> copy_groups;
+  std::vector<uint32_t> committed;  // barriers passed when each group was committed
+  uint32_t barriers_passed = 0;
   std::vector<std::shared_ptr<Transfer>> open_stores;
   std::vector<StoreGroup> store_groups;
   uint32_t cluster_phase = 0;  // in which it arrived last
