@@ -6,7 +6,7 @@ from typing import Any
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import Stage
 
-from . import banks, roofline, sectors, softmax, tiles, timeline
+from . import banks, fragments, parts, roofline, schedules, sectors, softmax, swizzle, tiles, timeline
 from .figure import Figure, Frame
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
@@ -18,6 +18,10 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "timeline": timeline.draw,
     "softmax": softmax.draw,
     "roofline": roofline.draw,
+    "fragments": fragments.draw,
+    "swizzle": swizzle.draw,
+    "parts": parts.draw,
+    "schedules": schedules.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 
