@@ -18,7 +18,7 @@ KEYS = 16
 
 
 def held() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the probe `fragment_map.cu` finds: (row, column) of the numbers that a lane holds, of A [32, 8, 2],
+    """What the probe `fragment_map.cu` finds: (row, column) of the numbers a lane holds, of A [32, 8, 2],
     B [32, 4, 2] and D [32, 4, 2]; in the order of its registers, two halves a register in A and B."""
     a, b = (np.arange(16 * n, dtype=np.float16).reshape(16, n) for n in (16, 8))
     found = [np.zeros((32, n), np.float32) for n in (8, 4, 4)]

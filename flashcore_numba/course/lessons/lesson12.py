@@ -5,8 +5,6 @@ from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
 
-LONG = "4x32x4096x64"
-SOFTMAX_LANES = 16  # exponentials that an SM starts in a clock
 
 EXERCISE = Exercise(
     stage=12,

@@ -5,8 +5,6 @@ from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
 
-LONG = "4x32x4096x64"
-START = "1x8x128x64"
 
 EXERCISE = Exercise(
     stage=13,
