@@ -1,6 +1,7 @@
 """What a launch reports: problems, and counts by source line."""
 
 import linecache
+import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
@@ -146,6 +147,7 @@ class Launch:
         self._places.look_up(place for record in self._problems for place in record[1:3])
         found: dict[tuple, Problem] = {}
         for kind, place, other, text, count in self._problems:
+            text = self._places.named(text)
             site, other_site = self._places[place], self._places[other] if other else None
             key = (kind, site[:2], other_site and other_site[:2])
             if key in found:
@@ -226,6 +228,25 @@ class Places:
 
     def __getitem__(self, place: str) -> Site:
         return self._known[place]
+
+    def named(self, text: str) -> str:
+        """A problem's text with static shared arrays by name: "p_smem, byte 128 of it"."""
+
+        def name(match: re.Match) -> str:
+            byte = int(match[1])
+            for first, size, array in self._arrays:
+                if first <= byte < first + size:
+                    return f"`{array}` (shared memory, byte {byte - first} of it)"
+            return f"shared memory between two arrays, byte {byte} of the block's storage"
+
+        return re.sub(r"static shared memory at byte (\d+)", name, text) if "static" in text else text
+
+    @cached_property
+    def _arrays(self) -> list[tuple[int, int, str]]:
+        """First byte, size and name of each static shared array: thread-local variables of the library."""
+        said = subprocess.run(["nm", "-SC", str(self._library)], capture_output=True, text=True).stdout
+        rows = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [bB] (?:.*::)?(\w+)$", said, re.MULTILINE)
+        return [(int(first, 16), int(size, 16), name) for first, size, name in rows if name != "smem"]
 
     def look_up(self, places: Iterable[str]) -> None:
         """Makes the places known, with one call of addr2line for all program counters."""

@@ -74,7 +74,7 @@ def _check(lesson, answer, job, step) -> dict[str, Any]:
     from .grade import check
 
     if answer is None:
-        answer = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise.file).text)
+        answer = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise).text)
     result = check(lesson, answer, seed=job.get("seed"), step=step)
     return {"status": result.status, "result": result.as_dict()}
 

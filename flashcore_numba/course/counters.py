@@ -1,52 +1,41 @@
-"""Counters of a kernel's launches, as the gates of the exercises compare them."""
+"""What gates of CUDA C exercises count: functions of the launches of an answer."""
 
-import linecache
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 __all__ = ["in_file", "of_line", "total"]
 
 SUMS = {
-    "shared_wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts"),
-    "bank_conflicts": ("shared_load_conflicts", "shared_store_conflicts"),
+    "shared_wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts", "shared_atomic_wavefronts"),
+    "bank_conflicts": ("shared_load_conflicts", "shared_store_conflicts", "shared_atomic_conflicts"),
+    "global_requests": ("global_load_requests", "global_store_requests", "global_atomic_requests"),
 }
+Value = Callable[[list[Any]], float]
 
 
-def total(key: str) -> Callable[[list[Any]], float]:
-    """The launches' sum of `key` of their totals; of a kind of access that does not occur, 0."""
-    parts = SUMS.get(key, (key,))
+def total(key: str) -> Value:
+    """A counter of `Launch.totals`, or one of SUMS, over all launches; 0 where a launch has none."""
 
     def value(launches: list[Any]) -> float:
-        return sum(launch.totals().get(part, 0) for launch in launches for part in parts)
+        return sum(launch.totals().get(name, 0) for launch in launches for name in SUMS.get(key, (key,)))
 
     return value
 
 
-def of_line(text: str, op: str, field: str) -> Callable[[list[Any]], float]:
-    """The sum of `field` (requests, sectors, wavefronts, conflicts) over the accesses `op` whose source line
-    contains `text`."""
+def of_line(text: str, op: str, field: str = "requests") -> Value:
+    """A field of `Row`, summed over the rows of this op whose source line has `text` in it."""
+    return _of_rows(lambda row: text in row.text and row.op == op, field)
 
+
+def in_file(file: str, op: str, field: str = "requests") -> Value:
+    """A field of `Row`, summed over the rows of this op that stand in a file, "stage08_wmma_full.cu"."""
+    return _of_rows(lambda row: PurePath(row.file).name == file and row.op == op, field)
+
+
+def _of_rows(fits: Callable[[Any], bool], field: str) -> Value:
     def value(launches: list[Any]) -> float:
-        return sum(
-            getattr(row, field) or 0
-            for launch in launches
-            for row in launch.lines()
-            if row.op == op and (text in row.text or text in linecache.getline(str(row.file), row.line))
-        )
-
-    return value
-
-
-def in_file(file: str, op: str, field: str) -> Callable[[list[Any]], float]:
-    """The sum of `field` over the accesses `op` of one file, "stage08_wmma_full.cu" for example."""
-
-    def value(launches: list[Any]) -> float:
-        return sum(
-            getattr(row, field) or 0
-            for launch in launches
-            for row in launch.lines()
-            if row.op == op and Path(str(row.file)).name == file
-        )
+        rows = [row for launch in launches for row in launch.lines() if fits(row)]
+        return sum(getattr(row, field) for row in rows)
 
     return value

@@ -14,7 +14,7 @@ from flashcore_numba.problem import ArgumentError
 from . import judge, lessons, weave
 from .card import Card, Code, Table
 from .evidence import MISSION, Evidence
-from .exercise import region, source_text, starter_cell
+from .exercise import is_cuda, region, source_name, source_text, starter_cell
 from .figures import Figure
 from .progress import Progress, today
 from .spec import Lesson, Question
@@ -145,7 +145,7 @@ class Session:
     def source(self, solution: bool = False) -> Card:
         """The stage's file with line numbers; the region's lines only with `solution`."""
         exercise = self.lesson.exercise
-        place = region(exercise.file)
+        place, mark = region(exercise), "//" if is_cuda(exercise.file) else "#"
         lines = []
         for number, text in enumerate(source_text(exercise.file).splitlines(), 1):
             inside = place.first_line <= number <= place.last_line
@@ -153,8 +153,8 @@ class Session:
                 lines.append((number, text))
             elif number == place.first_line:
                 count = place.last_line - place.first_line + 1
-                lines.append((number, " " * place.indent + f"...  # {count} lines: yours"))
-        name = f"flashcore_numba/stages/{exercise.file}.py"
+                lines.append((number, " " * place.indent + f"...  {mark} {count} lines: yours"))
+        name = source_name(exercise.file)
         data = {"file": name, "lines": [list(line) for line in lines], "solution": bool(solution)}
         return Card(name, (Code(tuple(lines)),), data)
 

@@ -25,8 +25,8 @@ def test_from_the_starter_to_a_pass(tmp_path):
     assert again.returncode == 2 and "exists already" in again.stderr
     path = tmp_path / "mine.py"
     task = exercise.starter_cell(LESSONS[4])
-    indent = " " * exercise.region("stage04_shared_tiles").indent
-    solution = exercise.region("stage04_shared_tiles").text
+    indent = " " * exercise.region(LESSONS[4].exercise).indent
+    solution = exercise.region(LESSONS[4].exercise).text
     text = path.read_text()
     for line in task.splitlines():
         text = text.replace(f"{indent}{line}\n", "", 1)

@@ -28,9 +28,9 @@ def check_file(number, text, time_limit=60.0):
 def solved(number):
     """A whole file that is right."""
     lesson = LESSONS[number]
-    text = exercise.region(lesson.exercise.file).text
+    text = exercise.region(lesson.exercise).text
     starter = exercise.starter(lesson)
-    indent = exercise.region(lesson.exercise.file).indent
+    indent = exercise.region(lesson.exercise).indent
     head, _, rest = starter.partition("# <exercise>\n")
     return (
         head + "# <exercise>\n" + text + " " * indent + "# </exercise>" + rest.partition("# </exercise>")[2]
@@ -88,7 +88,7 @@ def test_an_exception_that_ends_processes(exception):
 
 
 def test_an_input_is_not_written_to():
-    text = exercise.region("stage01_scalar").text + "            k[b, h, 0, 0] = 0\n"
+    text = exercise.region(LESSONS[1].exercise).text + "            k[b, h, 0, 0] = 0\n"
     reply = check(1, text)
     assert reply["status"] == "failed"
     assert "k[b, h, 0, 0] = 0" in reply["result"]["message"] or "input" in reply["result"]["message"]
@@ -243,7 +243,7 @@ def test_a_job_that_is_none(job, named):
 
 def test_the_seed_repeats_the_inputs(rng):
     seed = int(rng.integers(1 << 31))
-    answer = exercise.region("stage00_three_loops").text.replace("scale * ", "")
+    answer = exercise.region(LESSONS[0].exercise).text.replace("scale * ", "")
     one, two = (
         judge.run({"job": "check", "lesson": 0, "answer": answer, "seed": seed})["result"] for _ in range(2)
     )

@@ -113,7 +113,7 @@ def test_write_check_and_the_rest_of_a_lesson(recorded):
     assert "nothing is written yet" in repr(starter)
     course.write("scores[b, h, j, row] = ")
     assert course.check().status == "refused"
-    course.write(exercise.region(course.lesson.exercise.file).text)
+    course.write(exercise.region(course.lesson.exercise).text)
     result = lesson("2").check()  # a kernel that was restarted in between
     assert result.passed, result
     record = course._record()
@@ -153,7 +153,7 @@ def test_hints_go_from_layer_to_layer():
 @pytest.mark.parametrize("number", NUMBERS)
 def test_source_hides_the_region(number):
     course = lesson(number)
-    place = exercise.region(course.lesson.exercise.file)
+    place = exercise.region(course.lesson.exercise)
     hidden, whole = repr(course.source()), repr(course.source(solution=True))
     secret = max((line.strip() for line in place.text.splitlines()), key=len)
     assert secret in whole and secret not in hidden

@@ -22,7 +22,7 @@ CASES = [
 @pytest.mark.parametrize("number, wrong", CASES)
 def test_a_wrong_answer_is_told_what_is_wrong_and_where(number, wrong):
     lesson = LESSONS[number]
-    answer = exercise.answer_in_cell(lesson, text_of(wrong, lesson.exercise.file))
+    answer = exercise.answer_in_cell(lesson, text_of(wrong, lesson.exercise))
     result = grade.check(lesson, answer)
     assert not result.passed and result.status in ("failed", "refused"), result
     for pattern in wrong.says:
@@ -72,6 +72,6 @@ def test_the_starter_is_empty(number):
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_region_has_5_to_25_lines(number):
     lines = [
-        line for line in exercise.region(LESSONS[number].exercise.file).text.splitlines() if line.strip()
+        line for line in exercise.region(LESSONS[number].exercise).text.splitlines() if line.strip()
     ]
     assert 5 <= len(lines) <= 25

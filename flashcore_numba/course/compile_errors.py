@@ -1,0 +1,192 @@
+"""What a C++ compiler says about an answer, as one plain sentence at the learner's own line."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import cuda_reference
+
+from .exercise import Answer
+from .screen_cuda import code_of
+
+__all__ = ["Complaint", "first_complaint"]
+
+MESSAGE = re.compile(
+    r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>fatal error|error|note): (?P<text>.*)$"
+)
+FROM = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):\s+required from here")
+WMMA = {
+    "load_matrix_sync": "It takes a fragment, the address of the matrix's first element and the distance of its rows; "
+    "of an accumulator also `wmma::mem_row_major`. The memory holds what the fragment holds: `half` in matrix_a and "
+    "matrix_b, `float` in the accumulator.",
+    "store_matrix_sync": "It takes the address, a fragment of accumulator, the distance of rows and "
+    "`wmma::mem_row_major`; only an accumulator can be stored, to memory of its own type, `float`.",
+    "mma_sync": "It takes (d, a, b, c): d and c are accumulators, a is a fragment of matrix_a, b one of matrix_b.",
+    "fill_fragment": "It takes a fragment and the value of all its elements.",
+}
+Rule = Callable[[re.Match], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """what: one plain sentence. look: what to look at. said: the compiler's own words. line: of the answer's file,
+    None where the compiler names none of it. inside: the line is one of the region's."""
+
+    what: str
+    look: str
+    said: str
+    line: int | None
+    inside: bool
+
+
+def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
+    """The first error of a compiler's output; `file` is the name of the answer's copy."""
+    errors: list[dict] = []
+    above: list[int] = []  # lines of the file that "required from here" names for the error that follows
+    for row in stderr.splitlines():
+        row = row.replace("\u2018", "'").replace("\u2019", "'")
+        if (start := FROM.match(row)) and PurePath(start["file"]).name == file:
+            above.append(int(start["line"]))
+        elif found := MESSAGE.match(row):
+            own = PurePath(found["file"]).name == file
+            line = int(found["line"]) if own else None
+            if line is not None and re.match(r"expected .* before", found["text"]):
+                line = _before(answer, line, int(found["column"]))
+            if found["kind"] != "note":
+                candidates = [*above, *([line] if line else [])]
+                inside = [n for n in candidates if answer.inside(n)]
+                errors.append({"text": found["text"], "line": (inside or candidates or [None])[0]})
+                above = []
+    if not errors:
+        return None
+    chosen = next((e for e in errors if e["line"] and answer.inside(e["line"])), errors[0])
+    if (
+        chosen is not errors[0]
+        and errors[0]["line"] is not None
+        and "static assertion" not in errors[0]["text"]
+    ):
+        chosen = (
+            errors[0] if not answer.inside(errors[0]["line"]) and _is_cause(errors[0]["text"]) else chosen
+        )
+    line, text = chosen["line"], chosen["text"]
+    inside = line is not None and answer.inside(line)
+    what, look = _told(text, inside)
+    if not inside and (missing := re.search(r"'(\w+)' was not declared", text)):
+        what = f"The lines behind the region need `{missing[1]}`, and the answer does not set it there."
+        look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what is declared in it."
+    return Complaint(what, look, text, line, inside)
+
+
+def _before(answer: Answer, line: int, column: int) -> int:
+    """Where something is missing before a line's first word, it is missing at the end of the line before."""
+    lines = code_of(answer.text).splitlines()
+    if lines[line - 1][: column - 1].strip():
+        return line
+    return next((n for n in range(line - 1, 0, -1) if lines[n - 1].strip()), line)
+
+
+def _is_cause(text: str) -> bool:
+    return "was not declared" in text
+
+
+def _told(text: str, inside: bool) -> tuple[str, str]:
+    for pattern, rule in RULES:
+        if match := re.search(pattern, text):
+            return rule(match)
+    return f"The compiler does not take it: {text}.", ""
+
+
+def _call(match: re.Match) -> tuple[str, str]:
+    name = re.sub(r"<.*", "", match[1]).split("(")[0].split("::")[-1].strip()
+    what = f"`{name}` does not take these arguments."
+    if name in WMMA:
+        return what, WMMA[name]
+    declared = _declaration(name)
+    return what, f"It is declared as `{declared}`." if declared else ""
+
+
+def _declaration(name: str) -> str:
+    """The head of a function of the headers."""
+    for path in sorted(cuda_reference.INCLUDE.glob("*.cuh")):
+        head = re.search(
+            rf"^[^\n;=]*\b{re.escape(name)}\(([^;{{]*?)(?: PTX_SITE)?\)\s*(?:PTX|\{{)",
+            path.read_text(),
+            re.MULTILINE,
+        )
+        if head:
+            return f"{name}({' '.join(head[1].split())})"
+    return ""
+
+
+def _semicolon(match: re.Match) -> tuple[str, str]:
+    return (
+        f"A `{match[1]}` is missing, in this line or at the end of the one before.",
+        "A statement ends with `;`, and every bracket closes."
+        if match[1] == ";"
+        else "Every bracket closes again.",
+    )
+
+
+def _converted(match: re.Match) -> tuple[str, str]:
+    have, want = match[1], match[2]
+    if "const" in have and "const" not in want and "*" in want:
+        return f"`{have}` points at memory that may only be read, and here `{want}` is needed.", (
+            "Read through `const` pointers and write through the others."
+        )
+    return f"A `{have}` stands where a `{want}` is needed.", (
+        "A pointer is an address, `pointer[index]` what lies there; `pointer + index` is an address again."
+        if ("*" in have) != ("*" in want)
+        else ""
+    )
+
+
+RULES: tuple[tuple[str, Rule], ...] = (
+    (r"static assertion failed: (.*)", lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
+    (r"expected '(.)' before", _semicolon),
+    (r"expected '(.)' at end", _semicolon),
+    (r"expected (?:initializer|',' or ';'|';'.*) before '(.*?)'", lambda m: (
+        f"A `;` is missing before `{m[1]}`.", "A statement ends with `;`.")),
+    (r"expected .*? before '(.*?)'", lambda m: (
+        f"Something is missing before `{m[1]}`.", "Look at the brackets, the commas and the end of the line before.")),
+    (r"'([\w:]+)' was not declared in this scope; did you mean '(.*?)'", lambda m: (
+        f"Nothing defines `{m[1]}` here.", f"Did you mean `{m[2]}`? A local lives only within the `{{ }}` it is declared in.")),
+    (r"'([\w:]+)' was not declared in this scope", lambda m: (
+        f"Nothing defines `{m[1]}` here.", "A local needs its type before it, and lives only within the `{ }` around it.")),
+    (r"'(\w+)' is not a member of '(\w+)'(?:; did you mean '(\w+)')?", lambda m: (
+        f"There is no `{m[1]}` in `{m[2]}`.", f"Did you mean `{m[3]}`?" if m[3] else "")),
+    (r"no matching function for call to '(.*)'", _call),
+    (r"too (?:few|many) arguments to function '(?:.*?[ :])??([\w]+)\(.*'", _call),
+    (r"(?:redeclaration of|conflicting declaration) '(.*?)'", lambda m: (
+        f"`{m[1]}` is declared a second time.", "It exists already: assign to it without its type.")),
+    (r"invalid conversion from '(.*?)' to '(.*?)'", _converted),
+    (r"cannot convert '(.*?)' to '(.*?)'", _converted),
+    (r"could not convert '.*?' from '(.*?)' to '(.*?)'", _converted),
+    (r"assignment of read-only (?:variable|location|parameter|reference) '(.*?)'", lambda m: (
+        f"`{m[1]}` is `const`: it may be read, not written.", "")),
+    (r"lvalue required as (.*?) operand", lambda m: (
+        "Only a variable or an element can be assigned to.", "`==` compares, `=` assigns.")),
+    (r"invalid types '(.*?)\[(.*?)\]' for array subscript", lambda m: (
+        f"`[...]` needs an array or a pointer, and this is a `{m[1]}`.", "")),
+    (r"no match for 'operator(.*?)' \(operand types are '(.*?)' and '(.*?)'\)", lambda m: (
+        f"`{m[1]}` is not defined between a `{_short(m[2])}` and a `{_short(m[3])}`.",
+        "Fragments are multiplied by `wmma::mma_sync`, halves turned into floats by `__half2float`.")),
+    (r"invalid operands of types '(.*?)' and '(.*?)' to binary '.*?(\W+)'", lambda m: (
+        f"`{m[3]}` is not defined between a `{m[1]}` and a `{m[2]}`.", "")),
+    (r"invalid type argument of unary '\*' \(have '(.*?)'\)", lambda m: (
+        f"`*` follows a pointer, and this is a `{m[1]}`.", "C++ has no operator `**` for powers.")),
+    (r"'(?:struct|class|union) (.*?)' has no member named '(\w+)'", lambda m: (
+        f"A `{_short(m[1])}` has no `{m[2]}`.", "")),
+    (r"request for member '(\w+)' in '(.*?)', which is of", lambda m: (
+        f"`{m[2]}` has no members, so no `.{m[1]}`.", "")),
+    (r"wrong number of template arguments", lambda m: (
+        "What stands between `<` and `>` is incomplete.",
+        "A fragment is `wmma::fragment<use, 16, 16, 16, type, layout>`, an accumulator has no layout.")),
+    (r"expected unqualified-id", lambda m: ("A name is missing or out of place here.", "")),
+    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the brackets and commas.")),
+    (r"narrowing conversion", lambda m: ("A number does not fit its type.", "")),
+)  # fmt: skip
+
+
+def _short(name: str) -> str:
+    return re.sub(r"\w+::", "", name.replace("nvcuda::wmma::", "")).replace(", 16, 16, 16", "")
