@@ -16,7 +16,7 @@ from ..problem import ArgumentError
 from .spec import Exercise, Lesson
 
 __all__ = [
-    *("LARGEST_ANSWER", "Answer", "Region", "answer_in_cell", "answer_in_file", "is_cuda", "region"),
+    *("LARGEST_ANSWER", "Answer", "Region", "answer_in_cell", "answer_in_file", "is_cuda", "path", "region"),
     *("source_name", "source_text", "starter", "starter_cell"),
 ]
 
@@ -88,7 +88,8 @@ def is_cuda(file: str) -> bool:
     return file.endswith((".cu", ".cuh"))
 
 
-def _path(file: str) -> Path:
+def path(file: str) -> Path:
+    """A module of `flashcore_numba.stages` by its name, a kernel or header by its file's; it need not exist."""
     if not is_cuda(file):
         return STAGES / f"{file}.py"
     return (cuda_reference.INCLUDE if file.endswith(".cuh") else cuda_reference.FOLDER) / file
@@ -96,12 +97,12 @@ def _path(file: str) -> Path:
 
 def source_name(file: str) -> str:
     """Where the file stands in the repository."""
-    return _path(file).relative_to(STAGES.parents[1]).as_posix()
+    return path(file).relative_to(STAGES.parents[1]).as_posix()
 
 
 def source_text(file: str) -> str:
     """The text of a module of `flashcore_numba.stages`, or of a file of `cuda_reference`."""
-    return _path(file).read_text()
+    return path(file).read_text()
 
 
 def region(exercise: Exercise) -> Region:

@@ -23,6 +23,7 @@ SIZES = {
 }
 CONSTANT = re.compile(r"\bconstexpr\s+(?:int|unsigned|bool|float|uint32_t|size_t)\s+([^;]*);")
 UNREADABLE = (ArithmeticError, AttributeError, NameError, SyntaxError, TypeError, ValueError)
+MOST_PADDING = 32  # elements of a row: a part with more has more rows than its shape says
 POINTER = re.compile(
     r"^[ \t]*(?:const\s+)?(?P<type>unsigned char|\w+)\s*\*\s*(?:const\s+)?(?P<name>\w+)\s*=\s*(?P<value>[^;]*);"
     r"(?:[ \t]*//[ \t]*(?P<shape>\[[^\]]*\])?)?",
@@ -129,18 +130,24 @@ def dynamic_parts(source: Source, text: str | None = None, shared_bytes: int = 0
 def _sized(
     starts: list[tuple[str, int, str, str]], known: Mapping[str, Any], shared_bytes: int
 ) -> list[Part]:
-    """Each part ends where the next one that lies behind it begins; one that begins where an earlier one does
-    lies over it."""
-    firsts = sorted({first for _, first, _, _ in starts})
+    """A part ends where the next one begins. A pointer into the last part so far divides it; one into an
+    earlier part lies over it."""
+    owners: list[tuple[str, int]] = []  # in the order of their first bytes
+    over: dict[str, str] = {}
+    for name, first, _, _ in starts:
+        if not owners or first > owners[-1][1]:
+            owners.append((name, first))
+        else:
+            over[name] = next((owner for owner, at in reversed(owners) if at <= first), "smem")
+    stops = [first for _, first in owners[1:]] + [shared_bytes]
+    sizes = {name: stop - first for (name, first), stop in zip(owners, stops, strict=True)}
     found: list[Part] = []
-    owners: dict[int, str] = {}
+    if owners and owners[0][1] > 0:  # no pointer names what lies first
+        found.append(Part("smem", 0, owners[0][1], "half"))
     for name, first, type_, shape in starts:
-        stop = next((other for other in firsts if other > first), shared_bytes)
-        by_shape = _bytes_of(shape, type_, known)
-        bytes_ = stop - first if stop > first and first not in owners else by_shape
+        bytes_ = sizes.get(name, _bytes_of(shape, type_, known))
         row = _row_of(shape, bytes_, type_, known)
-        found.append(Part(name, first, bytes_, type_, shape, owners.get(first, ""), row))
-        owners.setdefault(first, name)
+        found.append(Part(name, first, bytes_, type_, shape, over.get(name, ""), row))
     return found
 
 
@@ -156,9 +163,12 @@ def _bytes_of(shape: str, type_: str, known: Mapping[str, Any]) -> int:
 
 def _row_of(shape: str, bytes_: int, type_: str, known: Mapping[str, Any]) -> int:
     """Elements from row to row, padding included: what the part has of them, over the rows of its shape."""
-    head = shape.strip("[]").rpartition(",")[0]
-    rows = _bytes_of(head, "char", known) if head else 0
-    return bytes_ // SIZES[type_] // rows if rows and bytes_ % (rows * SIZES[type_]) == 0 else 0
+    head, _, last = shape.strip("[]").rpartition(",")
+    rows, columns = (_bytes_of(extents, "char", known) for extents in (head, last))
+    if not head or not rows:
+        return 0
+    row = bytes_ // SIZES[type_] // rows
+    return row if columns <= row <= columns + MOST_PADDING else columns
 
 
 def part_at(found: list[Part], byte: int) -> Part | None:
