@@ -19,7 +19,7 @@ over its keys; and its row of O, the sum of 2^(score - m_of(i)) * value. This th
 of that row: o_of(i, 0) points to the lower four as floats, o_of(i, 1) to the upper four. Leave
   - float m: the greatest of m_of(0) .. m_of(count - 1), and LOWEST when that is smaller still
   - float l: the sum of 2^(score - m) over the keys of all parts
-  - o[0] .. o[7]: the output, that is the merged row of O divided by l; 0 when the row has seen no key (l == 0)
+  - o[0] .. o[7]: the output: the merged row of O divided by l; 0 when the row has seen no key (l == 0)
 The same function merges the parts of the warps, in shared memory, and those of the splits, in global memory.
 A part that has seen no key has l_of(i) == 0 and m_of(i) == LOWEST, or -INFINITY if it is a split's.
 Read each part of O once, with two 16-byte loads.""",
@@ -59,7 +59,7 @@ Read each part of O once, with two 16-byte loads.""",
             value=total("shared_load_requests"),
             before=576,
             right=1_280,
-            bar=1_280,
+            bar=1_480,
             advice="Eight neighbouring floats are two 16-byte loads: look for floats that are loaded one "
             "at a "
             "time, or for a part of O that is read a second time.",
@@ -78,7 +78,7 @@ Read each part of O once, with two 16-byte loads.""",
             value=total("global_load_sectors"),
             before=4_608,
             right=9_408,
-            bar=9_408,
+            bar=9_500,
             advice="A split's part of O is 256 bytes a row, and it is needed once: look for a second "
             "loop that "
             "reads it.",
