@@ -17,12 +17,15 @@ MESSAGE = re.compile(
 )
 FROM = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):\s+required from here")
 WMMA = {
-    "load_matrix_sync": "It takes a fragment, the address of the matrix's first element and the distance of its rows; "
-    "of an accumulator also `wmma::mem_row_major`. The memory holds what the fragment holds: `half` in matrix_a and "
+    "load_matrix_sync": "It takes a fragment, the address of the matrix's first element and the distance "
+    "of its rows; "
+    "of an accumulator also `wmma::mem_row_major`. The memory holds what the fragment holds: `half` in "
+    "matrix_a and "
     "matrix_b, `float` in the accumulator.",
     "store_matrix_sync": "It takes the address, a fragment of accumulator, the distance of rows and "
     "`wmma::mem_row_major`; only an accumulator can be stored, to memory of its own type, `float`.",
-    "mma_sync": "It takes (d, a, b, c): d and c are accumulators, a is a fragment of matrix_a, b one of matrix_b.",
+    "mma_sync": "It takes (d, a, b, c): d and c are accumulators, a is a fragment of matrix_a, b one of "
+    "matrix_b.",
     "fill_fragment": "It takes a fragment and the value of all its elements.",
 }
 Rule = Callable[[re.Match], tuple[str, str]]
@@ -30,8 +33,8 @@ Rule = Callable[[re.Match], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Complaint:
-    """what: one plain sentence. look: what to look at. said: the compiler's own words. line: of the answer's file,
-    None where the compiler names none of it. inside: the line is one of the region's."""
+    """what: one plain sentence. look: what to look at. said: the compiler's own words. line: of the answer's
+    file, None where the compiler names none of it. inside: the line is one of the region's."""
 
     what: str
     look: str
@@ -55,8 +58,8 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
                 line = _before(answer, line, int(found["column"]))
             if found["kind"] != "note":
                 candidates = [*above, *([line] if line else [])]
-                inside = [n for n in candidates if answer.inside(n)]
-                errors.append({"text": found["text"], "line": (inside or candidates or [None])[0]})
+                own_lines = [n for n in candidates if answer.inside(n)]
+                errors.append({"text": found["text"], "line": next(iter(own_lines + candidates), None)})
                 above = []
     if not errors:
         return None
@@ -74,7 +77,7 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     what, look = _told(text, inside)
     if not inside and (missing := re.search(r"'(\w+)' was not declared", text)):
         what = f"The lines behind the region need `{missing[1]}`, and the answer does not set it there."
-        look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what is declared in it."
+        look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what it declares."
     return Complaint(what, look, text, line, inside)
 
 
@@ -148,11 +151,14 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"expected (?:initializer|',' or ';'|';'.*) before '(.*?)'", lambda m: (
         f"A `;` is missing before `{m[1]}`.", "A statement ends with `;`.")),
     (r"expected .*? before '(.*?)'", lambda m: (
-        f"Something is missing before `{m[1]}`.", "Look at the brackets, the commas and the end of the line before.")),
+        f"Something is missing before `{m[1]}`.", "Look at the brackets, the commas and the end of the "
+        "line before.")),
     (r"'([\w:]+)' was not declared in this scope; did you mean '(.*?)'", lambda m: (
-        f"Nothing defines `{m[1]}` here.", f"Did you mean `{m[2]}`? A local lives only within the `{{ }}` it is declared in.")),
+        f"Nothing defines `{m[1]}` here.", f"Did you mean `{m[2]}`? A local lives only within the `{{ "
+        "}}` it is declared in.")),
     (r"'([\w:]+)' was not declared in this scope", lambda m: (
-        f"Nothing defines `{m[1]}` here.", "A local needs its type before it, and lives only within the `{ }` around it.")),
+        f"Nothing defines `{m[1]}` here.", "A local needs its type before it, and lives only within the "
+        "`{ }` around it.")),
     (r"'(\w+)' is not a member of '(\w+)'(?:; did you mean '(\w+)')?", lambda m: (
         f"There is no `{m[1]}` in `{m[2]}`.", f"Did you mean `{m[3]}`?" if m[3] else "")),
     (r"no matching function for call to '(.*)'", _call),
@@ -183,7 +189,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "What stands between `<` and `>` is incomplete.",
         "A fragment is `wmma::fragment<use, 16, 16, 16, type, layout>`, an accumulator has no layout.")),
     (r"expected unqualified-id", lambda m: ("A name is missing or out of place here.", "")),
-    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the brackets and commas.")),
+    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the "
+        "brackets and commas.")),
     (r"narrowing conversion", lambda m: ("A number does not fit its type.", "")),
 )  # fmt: skip
 

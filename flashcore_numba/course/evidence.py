@@ -228,9 +228,8 @@ class Evidence:
         causal: bool = False,
     ) -> int:
         """A field of `traffic.Traffic` by the stage's closed formula."""
-        s = parse(shape)
-        arrays = [np.zeros((s.batch, s.heads, s.seq, s.head_dim), np.float16) for _ in range(3)]
-        found = asdict(traffic.predict(find(stage), variant, Problem(*arrays, causal), EXAMPLE_SM_COUNT))
+        q, k, v = parse(shape).inputs(np.random.default_rng(0))
+        found = asdict(traffic.predict(find(stage), variant, Problem(q, k, v, causal), EXAMPLE_SM_COUNT))
         return memory_map.find(found, field, "predicted")
 
     # Measured

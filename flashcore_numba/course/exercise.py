@@ -89,7 +89,7 @@ def is_cuda(file: str) -> bool:
 
 
 def path(file: str) -> Path:
-    """A module of `flashcore_numba.stages` by its name, a kernel or header by its file's; it need not exist."""
+    """A module of `flashcore_numba.stages` by its name, a kernel or header by its file's."""
     if not is_cuda(file):
         return STAGES / f"{file}.py"
     return (cuda_reference.INCLUDE if file.endswith(".cuh") else cuda_reference.FOLDER) / file
@@ -164,8 +164,8 @@ def _task(exercise: Exercise) -> list[str]:
         out.append(f"{mark} Given:")
         for name, meaning in exercise.given.items():
             text = f"{name}: {meaning}"
-            indents = {"initial_indent": f"{mark}   ", "subsequent_indent": f"{mark}     "}
-            out += textwrap.wrap(text, WIDTH, **indents)
+            first, others = f"{mark}   ", f"{mark}     "
+            out += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others)
     return out
 
 

@@ -18,7 +18,7 @@ __all__ = ["Recorded", "Recorder", "recorded"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One launch: a kernel (in CUDA C a `Source`), blocks and threads along three axes, dynamic shared bytes."""
+    """One launch: a kernel (in CUDA C a `Source`), blocks, threads, and bytes of dynamic shared memory."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -48,11 +48,11 @@ class Recorder:
 def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> Recorder:
     """What the stage launches at a shape, BxHxSxD, on a GPU like the recorded one."""
     s = parse(shape)
-    arrays = [np.zeros((s.batch, s.heads, s.seq, s.head_dim), np.float16) for _ in range(4)]
+    q, k, v, out = (np.zeros((s.batch, s.heads, s.seq, s.head_dim), np.float16) for _ in range(4))
     recorder = Recorder()
     lse = np.zeros((s.batch, s.heads, s.seq), np.float32) if stage.returns_lse else None
-    problem = Problem(*arrays[:3], causal)
-    stage.launch(problem, arrays[3], recorder, lse=lse, variant=variant or stage.default_variant)
+    problem = Problem(q, k, v, causal)
+    stage.launch(problem, out, recorder, lse=lse, variant=variant or stage.default_variant)
     return recorder
 
 

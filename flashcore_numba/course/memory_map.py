@@ -1,12 +1,12 @@
 """Where what lies in shared memory, and the constants of a kernel: read from its own text.
 
-Constants are what `constexpr` and the launcher's macros say. Dynamic shared memory is divided by pointers that
-begin at `smem`, one statement each, `half* k_smem = q_smem + ROWS * D;  // [STAGES, KEYS, D]`; static arrays
-are declared `__shared__`. Nothing is compiled.
+Constants are what `constexpr` and the launcher's macros say. Dynamic shared memory is divided by pointers
+that begin at `smem`, one statement each, `half* k_smem = q_smem + ROWS * D;  // [STAGES, KEYS, D]`; static
+arrays are declared `__shared__`. Nothing is compiled.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,30 +17,48 @@ from .screen_cuda import code_of
 
 __all__ = ["SIZES", "Part", "constants", "dynamic_parts", "part_at", "parts", "static_parts"]
 
-SIZES = {
-    **{"half": 2, "float": 4, "float2": 8, "float4": 16, "int": 4, "uint32_t": 4, "uint64_t": 8, "uint2": 8},
-    **{"uint4": 16, "unsigned char": 1, "char": 1, "unsigned": 4, "half2": 4, "int4": 16, "uint16_t": 2},
+SIZES = {  # bytes
+    "unsigned char": 1,
+    "char": 1,
+    "half": 2,
+    "uint16_t": 2,
+    "half2": 4,
+    "float": 4,
+    "int": 4,
+    "unsigned": 4,
+    "uint32_t": 4,
+    "float2": 8,
+    "uint2": 8,
+    "uint64_t": 8,
+    "float4": 16,
+    "int4": 16,
+    "uint4": 16,
 }
 CONSTANT = re.compile(r"\bconstexpr\s+(?:int|unsigned|bool|float|uint32_t|size_t)\s+([^;]*);")
 UNREADABLE = (ArithmeticError, AttributeError, NameError, SyntaxError, TypeError, ValueError)
 MOST_PADDING = 32  # elements of a row: a part with more has more rows than its shape says
 POINTER = re.compile(
-    r"^[ \t]*(?:const\s+)?(?P<type>unsigned char|\w+)\s*\*\s*(?:const\s+)?(?P<name>\w+)\s*=\s*(?P<value>[^;]*);"
+    r"^[ \t]*(?:const\s+)?(?P<type>unsigned char|\w+)\s*\*\s*(?:const\s+)?"
+    r"(?P<name>\w+)\s*=\s*(?P<value>[^;]*);"
     r"(?:[ \t]*//[ \t]*(?P<shape>\[[^\]]*\])?)?",
     re.MULTILINE,
 )
 STATIC = re.compile(
-    r"^[ \t]*__shared__\s+(?:__align__\(\d+\)\s+)?(?P<type>\w+)\s+(?P<names>[^;]*);(?:[ \t]*//[ \t]*(?P<shape>\[[^\]]*\])?)?",
+    r"^[ \t]*__shared__\s+(?:__align__\(\d+\)\s+)?(?P<type>\w+)\s+(?P<names>[^;]*);"
+    r"(?:[ \t]*//[ \t]*(?P<shape>\[[^\]]*\])?)?",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a block's shared memory. first and bytes are of dynamic shared memory, or of the static arrays
-    in the order of their declaration; `type` is of an element; `shape` as its comment says, "" where there is
-    none; over: the part before which these bytes belonged to, "" where it has its own; row: elements from one row to
-    the next, 0 where the text does not say."""
+    """A part of a block's shared memory.
+
+    first and bytes are of dynamic shared memory, or of the static arrays in the order of their declaration;
+    `type` is of an element; `shape` as its comment says, "" where there is none; over: the part that these
+    bytes belonged to before, "" where it has its own; row: elements from one row to the next, 0 where the
+    text does not say.
+    """
 
     name: str
     first: int
@@ -206,18 +224,18 @@ def _evaluated(expression: str, names: Mapping[str, Any]) -> Any:
     text = re.sub(r"(?<![/])/(?![/])", "//", text)
     text = re.sub(r"&&", " and ", re.sub(r"\|\|", " or ", re.sub(r"!(?!=)", " not ", text)))
     text = _conditional(text)
-    casts = {
-        f"cast_{name.replace(' ', '_')}": (lambda size: lambda p: _Pointer(p.byte, size))(size)
-        for name, size in SIZES.items()
-    }
+    casts = {f"cast_{name.replace(' ', '_')}": _cast_to(size) for name, size in SIZES.items()}
     text = re.sub(r"cast_unsigned char", "cast_unsigned_char", text)
     text = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text)
     if not re.fullmatch(r"[\w\s()+\-*/%<>=!&|.,~]*", text):
         raise ValueError(expression)
-    scope = _Zero(casts | dict(names) | {"true": True, "false": False, "min": min, "max": max})
-    if not isinstance(names, _Zero):
-        scope = dict(scope)
-    return eval(text.strip(), {"__builtins__": {}}, scope)
+    scope = casts | dict(names) | {"true": True, "false": False, "min": min, "max": max}
+    known = _Zero(scope) if isinstance(names, _Zero) else scope
+    return eval(text.strip(), {"__builtins__": {}}, known)
+
+
+def _cast_to(size: int) -> Callable[["_Pointer"], "_Pointer"]:
+    return lambda pointer: _Pointer(pointer.byte, size)
 
 
 def _c_cast(match: re.Match) -> str:

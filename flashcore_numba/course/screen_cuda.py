@@ -26,25 +26,36 @@ TOKEN = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 CLOSES = {")": "(", "]": "[", "}": "{"}
-WORDS = set(
-    "alignas alignof auto bool break case char const const_cast constexpr continue decltype default do double "
-    "else enum false float for goto if inline int long mutable noexcept nullptr reinterpret_cast return short "
-    "signed sizeof static_cast struct switch true union unsigned void volatile while and or not xor "
-    "static_assert".split()
+WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        alignas alignof auto bool break case char const const_cast constexpr continue decltype default do double
+        else enum false float for goto if inline int long mutable noexcept nullptr reinterpret_cast return short
+        signed sizeof static_cast struct switch true union unsigned void volatile while and or not xor
+        static_assert
+        """,
+    )
 )
+TYPES = {"auto", "bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "void"}
 # What every kernel has: CUDA C++ Programming Guide, "C++ Language Extensions" and the headers of NVRTC.
-BUILT_IN = set(
-    "threadIdx blockIdx blockDim gridDim warpSize x y z w half half2 __half __half2 float2 float3 float4 int2 "
-    "int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY "
-    "make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp __shfl_sync "
-    "__shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync __activemask "
-    "__threadfence __threadfence_block __float2half __float2half_rn __half2float __half22float2 "
-    "__float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float __low2half __high2half "
-    "__half2half2 __hadd __hmul __hfma __hadd2 __hmul2 __hfma2 __hmax __hmax2 __expf exp2f expf __logf log2f "
-    "logf sqrtf rsqrtf __fdividef fmaf __fmaf_rn fmaxf fminf fabsf min max abs __int_as_float __float_as_int "
-    "__float_as_uint __uint_as_float isnan isinf atomicAdd atomicMax __popc __ffs __clz __ldg __restrict__ "
-    "__align__ nvcuda wmma fragment matrix_a matrix_b accumulator row_major col_major mem_row_major "
-    "mem_col_major load_matrix_sync store_matrix_sync mma_sync fill_fragment num_elements tile ptx".split()
+BUILT_IN = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        threadIdx blockIdx blockDim gridDim warpSize x y z w half half2 __half __half2 float2 float3 float4 int2
+        int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY make_float2
+        make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp __shfl_sync
+        __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync __activemask
+        __threadfence __threadfence_block __float2half __float2half_rn __half2float __half22float2
+        __float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float __low2half __high2half
+        __half2half2 __hadd __hmul __hfma __hadd2 __hmul2 __hfma2 __hmax __hmax2 __expf exp2f expf __logf log2f
+        logf sqrtf rsqrtf __fdividef fmaf __fmaf_rn fmaxf fminf fabsf min max abs __int_as_float __float_as_int
+        __float_as_uint __uint_as_float isnan isinf atomicAdd atomicMax __popc __ffs __clz __ldg __restrict__
+        __align__ nvcuda wmma fragment matrix_a matrix_b accumulator row_major col_major mem_row_major
+        mem_col_major load_matrix_sync store_matrix_sync mma_sync fill_fragment num_elements tile ptx
+        """,
+    )
 )
 REFUSED = {
     **dict.fromkeys(("asm", "__asm__", "__asm"), "The wrappers in ptx.cuh stand for the instructions."),
@@ -53,11 +64,12 @@ REFUSED = {
     **dict.fromkeys(("std", "string", "vector"), "Device code has no standard library."),
     "printf": "`course.check()` says which value is wrong and where.",
     **dict.fromkeys(
-        ("extern", "static", "thread_local", "namespace", "using", "template", "typename", "class", "typedef"),
+        (
+            *("extern", "static", "thread_local", "namespace", "using", "template", "typename", "class"),
+            *("typedef", "friend", "operator", "export", "import", "concept", "requires", "goto", "virtual"),
+        ),
         "The region is a few statements: locals, loops, conditions and calls.",
     ),
-    **dict.fromkeys(("friend", "operator", "export", "import", "concept", "requires", "goto", "virtual"),
-                    "The region is a few statements: locals, loops, conditions and calls."),
     **dict.fromkeys(("cpu", "site"), "It belongs to what runs the kernel."),
 }  # fmt: skip
 # Python that a reader of the first half may write by habit.
@@ -146,7 +158,8 @@ def _whole_file(lesson: Lesson, answer: Answer) -> Finding | None:
     for theirs, wanted, first in pairs:
         for n in range(max(len(theirs), len(wanted))):
             if [line.rstrip() for line in theirs[n : n + 1]] != [line.rstrip() for line in wanted[n : n + 1]]:
-                what = f"A line outside the region is not the stage's: `{(theirs[n : n + 1] or [''])[0].strip()}`."
+                changed = (theirs[n : n + 1] or [""])[0].strip()
+                what = f"A line outside the region is not the stage's: `{changed}`."
                 return Finding("refused", what, min(first + n, len(lines)), look)
     return None
 
@@ -226,7 +239,7 @@ def _names(lesson: Lesson, code: list[Token]) -> Finding | None:
 
 
 def _did_you_mean(lesson: Lesson, name: str, known: set[str]) -> str:
-    likely = difflib.get_close_matches(name, sorted(known | BUILT_IN), 2, 0.75)
+    likely = difflib.get_close_matches(name, sorted(known | set(BUILT_IN)), 2, 0.75)
     if not likely:
         given = ", ".join(lesson.exercise.given)
         return f"A local needs its type before it: `float {name} = ...;`. Given are {given}."
@@ -245,21 +258,12 @@ def _declared(code: list[Token]) -> set[str]:
         previous = code[back] if back >= 0 else None
         if previous is None or n == 0:
             continue
-        is_type = previous.kind == "name" and previous.text not in (
-            "return",
-            "else",
-            "case",
-            "goto",
-            "sizeof",
-        )
-        if (is_type or previous.text == ">") and not (
-            code[n - 1].text == "(" and code[back + 1 : n - 1] == []
-        ):
+        is_type = previous.kind == "name" and (previous.text not in WORDS or previous.text in TYPES)
+        is_call = code[n - 1].text == "(" and back == n - 2
+        follows_comma = previous.text == "," and back == n - 1 and _begins_with_a_type(code, n)
+        in_brackets = previous.text == "[" and back > 0 and code[back - 1].text in ("auto", "&")
+        if ((is_type or previous.text == ">") and not is_call) or follows_comma or in_brackets:
             found.add(token.text)
-        elif previous.text == "," and back == n - 1 and _begins_with_a_type(code, n):
-            found.add(token.text)
-        elif previous.text == "[" and back and code[back - 1].text in ("auto", "&"):
-            found.add(token.text)  # auto [a, b]
     return found
 
 

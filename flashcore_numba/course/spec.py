@@ -41,11 +41,11 @@ class Exercise:
 
     stage: number of the stage. file: the module of `flashcore_numba.stages` whose lines between
     `# <exercise>` and `# </exercise>` are removed; or a kernel or header in CUDA C, "stage08_wmma_full.cu",
-    whose lines from the one that reads `first` to the next that reads `last` are. task: what to write, in a few lines; it becomes the
-    comment in the starter. given: names the region may use, with their meaning. wanted: what must be right
-    where the region ends, in order of dependency; empty where the region leaves nothing behind. hints: from
-    the idea to almost the code. advice: for a kind of report of the CPU executor, or "compile", the sentence
-    that says what to look at, in place of the general one.
+    whose lines from the one that reads `first` to the next that reads `last` are. task: what to write, in a
+    few lines; it becomes the comment in the starter. given: names the region may use, with their meaning.
+    wanted: what must be right where the region ends, in order of dependency; empty where the region leaves
+    nothing behind. hints: from the idea to almost the code. advice: for a kind of report of the CPU executor,
+    or "compile", the sentence that says what to look at, in place of the general one.
 
     In CUDA C an expression of `wanted` is C++ and a number in every thread.
     """

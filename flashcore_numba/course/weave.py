@@ -8,8 +8,8 @@ In prose `<!--us 05 online_softmax-->73.0<!---->`. Kinds, all by `Evidence`:
     count STAGE[:VARIANT] KEY                    a total of the simulator
     line STAGE[:VARIANT] "TEXT" OP FIELD         a counter of one access
     calc EXPRESSION [| FORMAT]                   us("01 scalar") / us("02 coalesced") | .1f
-    code FILE "FIRST" "LAST"                     from one text to another of a stage's file, as a fence; FILE is a
-                                                 module without ending, or a .cu or .cuh of cuda_reference
+    code FILE "FIRST" "LAST"                     from one text to another of a stage's file, as a fence;
+                                                 a .cu or .cuh of cuda_reference has its ending
 
 All but the last two take `@SHAPE` and `causal` behind them. A code cell that begins with `%%write N` gets the
 starter of lesson N's exercise.
