@@ -80,8 +80,8 @@ will lie, in buffer t % BUFFERS. Leave
         ),
     ),
     advice={
-        "missing wait": "A warp reads what a copy has not delivered yet. Count the groups that are unfinished "
-        "when your wait is reached, and how many of them it lets be.",
+        "missing wait": "A warp reads what a copy has not delivered yet. Count the groups that are "
+        "unfinished when your wait is reached, and how many of them it lets be.",
     },
 )
 
@@ -163,14 +163,14 @@ LESSON = Lesson(
             "barriers": "No: four a tile, as in stage 08; at 1x1x512x64 they are <!--calc "
             'barriers(9, shape="1x1x512x64")--><!----> and <!--calc barriers(8, '
             'shape="1x1x512x64")--><!---->.',
-            "blocks": "Only in part: <!--calc 8 * grid(9, \"1x1x512x64\")--><!----> blocks of 48 rows leave a "
+            "blocks": 'Only in part: <!--calc 8 * grid(9, "1x1x512x64")--><!----> blocks of 48 rows leave a '
             "third of the SMs without work, but a block does half as much again as one of stage 08, and with "
             "padded rows the same blocks took 15.6 µs (measured once).",
             "conflicts": 'Yes: <!--calc count(9, "bank_conflicts", "1x1x512x64") / grid(9, "1x1x512x64") | '
-            ',.0f--><!----> wavefronts of a block are lost to bank conflicts; stage 08 loses <!--calc '
+            ",.0f--><!----> wavefronts of a block are lost to bank conflicts; stage 08 loses <!--calc "
             'count(8, "bank_conflicts", "1x1x512x64") / grid(8, "1x1x512x64") | ,.0f--><!---->. One a clock, '
             "that is most of what lies between the two times.",
-            "memory": "No: the profiler saw <!--calc profiled(\"09 async_copy\", \"dram_read_bytes\") / 1e6 | "
+            "memory": 'No: the profiler saw <!--calc profiled("09 async_copy", "dram_read_bytes") / 1e6 | '
             ".1f--><!----> MB come from device memory, the inputs once.",
         },
     ),

@@ -21,8 +21,8 @@ has produced must be visible to all warps, and everything that it has read may b
         "step": "int: 0, 1, ..., tiles + 1",
         "tiles": "int: how many tiles the block sees; can be 0",
         "loads, multiplies, exponentiates": "bool: the roles of this warp",
-        "load_for": "load_for(i): asks for K of tile i and V of tile i - 2, as one group of copies, into slot "
-        "i % SLOTS; before the first step 0 to AHEAD - 1 have been asked for",
+        "load_for": "load_for(i): asks for K of tile i and V of tile i - 2, as one group of copies, into "
+        "slot i % SLOTS; before the first step 0 to AHEAD - 1 have been asked for",
         "multiply_qk_of": "multiply_qk_of(tile, slot): S of a tile, with K in that slot",
         "accumulate_pv_of": "accumulate_pv_of(tile, slot): O += P V of a tile, with V in that slot",
         "softmax_of": "softmax_of(tile): S of a tile becomes P, and m, l and the factor for O",
@@ -40,8 +40,8 @@ has produced must be visible to all warps, and everything that it has read may b
         "The groups are one a step. At the end of step i the newest is that of step i + AHEAD, and the next "
         "step needs that of step i + 1. How many may stay unfinished?",
         "load_for(step + AHEAD); then `multiplies && step >= 2`: accumulate_pv_of(step - 2, step % SLOTS); "
-        "`multiplies && step < tiles`: multiply_qk_of(step, step % SLOTS); `exponentiates && step >= 1 && step "
-        "<= tiles`: softmax_of(step - 1); cp_async_wait<AHEAD - 1>; one __syncthreads.",
+        "`multiplies && step < tiles`: multiply_qk_of(step, step % SLOTS); `exponentiates && step >= 1 && "
+        "step <= tiles`: softmax_of(step - 1); cp_async_wait<AHEAD - 1>; one __syncthreads.",
     ),
     gates=(
         Gate(
@@ -50,8 +50,8 @@ has produced must be visible to all warps, and everything that it has read may b
             before=324,
             right=384,
             bar=390,
-            advice="One barrier a step: the roles work on different tiles, so that nothing inside a step has to "
-            "be ordered.",
+            advice="One barrier a step: the roles work on different tiles, so that nothing inside a step has "
+            "to be ordered.",
         ),
         Gate(
             what="waits for copies asked for a moment before, counted once a thread",
@@ -59,15 +59,15 @@ has produced must be visible to all warps, and everything that it has read may b
             before=1_152,
             right=512,
             bar=520,
-            advice="The group that a step has asked for is needed two steps later: look at how many groups your "
-            "wait lets stay unfinished.",
+            advice="The group that a step has asked for is needed two steps later: look at how many groups "
+            "your wait lets stay unfinished.",
         ),
     ),
     advice={
-        "race": "Two roles meet in one step: one writes what another reads, and no barrier is between. Which tile "
-        "does each of them work on in this step, and in which of the two buffers?",
-        "uninitialised read": "A role works on a tile that does not exist, or not yet: look at the conditions "
-        "for the first and the last steps.",
+        "race": "Two roles meet in one step: one writes what another reads, and no barrier is between. Which "
+        "tile does each of them work on in this step, and in which of the two buffers?",
+        "uninitialised read": "A role works on a tile that does not exist, or not yet: look at the "
+        "conditions for the first and the last steps.",
     },
 )
 
@@ -91,8 +91,8 @@ def _best(evidence) -> str:
 QUESTIONS = (
     Question(
         key="before",
-        text="A block at 1x8x512x64 walks over 8 tiles of 64 keys. In phase 0 each tile has four barriers, and "
-        "one more stands before the output is written. How many does a warp pass?",
+        text="A block at 1x8x512x64 walks over 8 tiles of 64 keys. In phase 0 each tile has four barriers, "
+        "and one more stands before the output is written. How many does a warp pass?",
         unit="barriers",
         truth=lambda evidence: _barriers(evidence, "0"),
         source="counted",
@@ -100,13 +100,14 @@ QUESTIONS = (
     ),
     Question(
         key="after",
-        text="In phase 1 each step has one barrier; a tile is multiplied in step i, exponentiated in step i + 1 "
-        "and multiplied with V in step i + 2. One barrier stands before the first step, one before the output. "
-        "How many does a warp pass now?",
+        text="In phase 1 each step has one barrier; a tile is multiplied in step i, exponentiated in step i "
+        "+ 1 and multiplied with V in step i + 2. One barrier stands before the first step, one before the "
+        "output. How many does a warp pass now?",
         unit="barriers",
         truth=lambda evidence: _barriers(evidence, "1"),
         source="counted",
-        why="8 tiles take 10 steps, since the last one entered has two more to go; with the two around them 12.",
+        why="8 tiles take 10 steps, since the last one entered has two more to go; with the two around them "
+        "12.",
     ),
     Question(
         key="phase1",
@@ -119,8 +120,9 @@ QUESTIONS = (
     ),
     Question(
         key="best",
-        text="Which phase gains the most over the one before it? 1: one barrier a step. 2: only four warps load. "
-        "3: they load 16 bytes at a time instead of 2. 4: by cp.async, two steps ahead. 5: Q stays in registers.",
+        text="Which phase gains the most over the one before it? 1: one barrier a step. 2: only four warps "
+        "load. 3: they load 16 bytes at a time instead of 2. 4: by cp.async, two steps ahead. 5: Q stays in "
+        "registers.",
         unit="",
         truth=_best,
         source="measured",
@@ -133,25 +135,29 @@ LESSON = Lesson(
     number=11,
     file="11_warp_specialized",
     title="Warps with roles, and a ledger of barriers",
-    idea="Multiplying, softmax and loading get warps of their own, on three tiles at once: one barrier a step.",
+    idea="Multiplying, softmax and loading get warps of their own, on three tiles at once: one barrier a "
+    "step.",
     exercise=EXERCISE,
     questions=QUESTIONS,
     explanation=Explanation(
         text="What set the time of phases 0 to 2?",
         right="loads",
         feedback={
-            "barriers": "No: phase 1 has 12 where phase 0 has 33, and takes <!--us 11 warp_specialized 1--><!----> "
-            "µs instead of <!--us 11 warp_specialized 0--><!---->. That warps wait at barriers says only that "
-            "somebody else is late.",
-            "loads": 'Yes: <!--calc profiled("11 warp_specialized 2", "global_load_requests") | ,.0f--><!----> '
+            "barriers": "No: phase 1 has 12 where phase 0 has 33, and takes <!--us 11 warp_specialized "
+            "1--><!----> µs instead of <!--us 11 warp_specialized 0--><!---->. That warps wait at barriers "
+            "says only that somebody else is late.",
+            "loads": 'Yes: <!--calc profiled("11 warp_specialized 2", "global_load_requests") | '
+            ",.0f--><!----> "
             "requests of 64 bytes each, with an address, a test and a store for every 2 bytes of a thread. "
             "Phase 3 moves the same sectors with <!--calc "
             'profiled("11 warp_specialized 3", "global_load_requests") | ,.0f--><!----> and takes '
             '<!--calc us("11 warp_specialized 3") / us("11 warp_specialized 2") | .0%--><!----> of the time.',
-            "tensor": "No: the products would take <!--limit tensor--><!----> µs, and phases 0 to 3 make the same "
-            "ones.",
-            "exponentials": "No: <!--limit exp--><!----> µs if all SMs compute them, in every phase the same.",
-            "memory": "No: <!--calc profiled(\"11 warp_specialized 2\", \"dram_read_bytes\") / 1e6 | .1f--><!----> "
+            "tensor": "No: the products would take <!--limit tensor--><!----> µs, and phases 0 to 3 make the "
+            "same ones.",
+            "exponentials": "No: <!--limit exp--><!----> µs if all SMs compute them, in every phase the "
+            "same.",
+            "memory": 'No: <!--calc profiled("11 warp_specialized 2", "dram_read_bytes") / 1e6 | '
+            ".1f--><!----> "
             "MB from device memory; the rest comes from the L2 cache, whose throughput is at <!--calc "
             'profiled("11 warp_specialized 2", "l2_pct") | .0f--><!----> % of its peak.',
         },
