@@ -30,10 +30,10 @@ WORDS = frozenset(
     re.findall(
         r"\w+",
         """
-        alignas alignof auto bool break case char const const_cast constexpr continue decltype default do double
-        else enum false float for goto if inline int long mutable noexcept nullptr reinterpret_cast return short
-        signed sizeof static_cast struct switch true union unsigned void volatile while and or not xor
-        static_assert
+        alignas alignof auto bool break case char const const_cast constexpr continue decltype default do
+        double else enum false float for goto if inline int long mutable noexcept nullptr reinterpret_cast
+        return short signed sizeof static_cast struct switch true union unsigned void volatile while and or
+        not xor static_assert
         """,
     )
 )
@@ -43,17 +43,18 @@ BUILT_IN = frozenset(
     re.findall(
         r"\w+",
         """
-        threadIdx blockIdx blockDim gridDim warpSize x y z w half half2 __half __half2 float2 float3 float4 int2
-        int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY make_float2
-        make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp __shfl_sync
-        __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync __activemask
-        __threadfence __threadfence_block __float2half __float2half_rn __half2float __half22float2
-        __float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float __low2half __high2half
-        __half2half2 __hadd __hmul __hfma __hadd2 __hmul2 __hfma2 __hmax __hmax2 __expf exp2f expf __logf log2f
-        logf sqrtf rsqrtf __fdividef fmaf __fmaf_rn fmaxf fminf fabsf min max abs __int_as_float __float_as_int
-        __float_as_uint __uint_as_float isnan isinf atomicAdd atomicMax __popc __ffs __clz __ldg __restrict__
-        __align__ nvcuda wmma fragment matrix_a matrix_b accumulator row_major col_major mem_row_major
-        mem_col_major load_matrix_sync store_matrix_sync mma_sync fill_fragment num_elements tile ptx
+        threadIdx blockIdx blockDim gridDim warpSize x y z w half half2 __half __half2 float2 float3 float4
+        int2 int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
+        make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
+        __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync
+        __activemask __threadfence __threadfence_block __float2half __float2half_rn __half2float
+        __half22float2 __float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float
+        __low2half __high2half __half2half2 __hadd __hmul __hfma __hadd2 __hmul2 __hfma2 __hmax __hmax2
+        __expf exp2f expf __logf log2f logf sqrtf rsqrtf __fdividef fmaf __fmaf_rn fmaxf fminf fabsf min max
+        abs __int_as_float __float_as_int __float_as_uint __uint_as_float isnan isinf atomicAdd atomicMax
+        __popc __ffs __clz __ldg __restrict__ __align__ nvcuda wmma fragment matrix_a matrix_b accumulator
+        row_major col_major mem_row_major mem_col_major load_matrix_sync store_matrix_sync mma_sync
+        fill_fragment num_elements tile ptx
         """,
     )
 )

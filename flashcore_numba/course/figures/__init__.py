@@ -6,7 +6,7 @@ from typing import Any
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import Stage
 
-from . import banks, fragments, parts, roofline, schedules, sectors, softmax, swizzle, tiles, timeline
+from . import banks, cuda, fragments, parts, roofline, schedules, sectors, softmax, swizzle, tiles, timeline
 from .figure import Figure, Frame
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
@@ -22,6 +22,9 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "swizzle": swizzle.draw,
     "parts": parts.draw,
     "schedules": schedules.draw,
+    "wavefronts": cuda.draw_wavefronts,
+    "barriers": cuda.draw_barriers,
+    "memory": cuda.draw_memory,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 
