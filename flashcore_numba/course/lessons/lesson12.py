@@ -1,7 +1,8 @@
 """Lesson 12: what one mma.sync gives, the next one takes."""
 
+from ...checks.mutation import Edit
 from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
+from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
 
@@ -149,6 +150,24 @@ def _turns(addresses: list[int]) -> list[int]:
     return [sum(bank in {(a // 4 + i) % 32 for i in range(4)} for a in addresses) for bank in range(32)]
 
 
+GIVEN = (
+    Given(
+        name="no_vote",
+        story='"After the first tile m is close to the maximum of the row. The other tiles have a few larger '
+        'scores, but a weight of 2 or 100 harms nobody: I left out the vote and the careful second try."',
+        edits=(Edit("    if (!__all_sync(ALL_LANES, close)) return false;\n", "", "warp_rows.cuh"),),
+        hints=(
+            "Weights are rounded to float16 before the product with V. What is the largest float16?",
+            "A weight beyond 65504 needs a score 11.1 above the reference, which is the maximum of the "
+            "first 64 "
+            "keys.",
+            "The mask sends a tile down the careful path, so use no mask and a multiple of 64 keys: 128 "
+            "keys, the "
+            "last one 20 times as long as the others and in the direction of a query row.",
+        ),
+    ),
+)
+
 LESSON = Lesson(
     number=12,
     file="12_mma_sync",
@@ -200,4 +219,5 @@ LESSON = Lesson(
         "roofline": "Where the stages so far stand between memory and arithmetic.",
     },
     before=("11 warp_specialized",),
+    given=GIVEN,
 )

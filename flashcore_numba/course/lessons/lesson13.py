@@ -1,7 +1,8 @@
 """Lesson 13: parts of a softmax merge, so the keys can be shared out."""
 
+from ...checks.mutation import Edit
 from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
+from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
 
@@ -140,6 +141,42 @@ QUESTIONS = (
     ),
 )
 
+GIVEN = (
+    Given(
+        name="first_reference",
+        story='"Any common reference gives the same quotient, so I need no loop that looks for the '
+        "greatest: I "
+        "take the first part's.\"",
+        edits=(
+            Edit(
+                "for (int i = 0; i < count; i++) m = fmaxf(m, m_of(i));",
+                "m = m_of(0);",
+                "stage13_split_kv.cu",
+            ),
+        ),
+        hints=(
+            "On paper any reference will do. Which factors does a float not have?",
+            "2^(m_of(1) - m_of(0)) is infinite from a difference of 128 on. In units of the scores that "
+            "is 128 "
+            "* ln 2, about 89.",
+            "Keys 64 and later belong to another warp's part. Make them 10 times as long as the early ones, "
+            "and let a query row point at one of them.",
+        ),
+    ),
+    Given(
+        name="from_minus_infinity",
+        story='"The maximum of no numbers is -INFINITY, so that is where m starts. LOWEST is a trick of '
+        "somebody "
+        'who does not trust infinities, and every row has a part with keys anyway."',
+        edits=(Edit("float m = LOWEST, l = 0.0f;", "float m = -INFINITY, l = 0.0f;", "stage13_split_kv.cu"),),
+        hints=(
+            "Which m does a split leave for a row that has seen no key? And what is m_of(i) - m then?",
+            "No values of q, k or v make a row without keys. Which mask and which shape do?",
+            "causal=True with more query rows than keys: the first S_q - S_k rows see nothing.",
+        ),
+    ),
+)
+
 LESSON = Lesson(
     number=13,
     file="13_split_kv",
@@ -190,4 +227,5 @@ LESSON = Lesson(
         "roofline": "Where the stages so far stand between memory and arithmetic.",
     },
     before=("12 mma_sync",),
+    given=GIVEN,
 )
