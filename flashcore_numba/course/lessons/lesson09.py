@@ -36,8 +36,8 @@ will lie, in buffer t % BUFFERS. Leave
         "q_rmem": "the warp's 16 rows of Q, in fragments",
     },
     wanted=(
-        Wanted("float(k_tile - k_smem)", "where tile t of K begins, in halves from k_smem"),
-        Wanted("float(v_tile - v_smem)", "where tile t of V begins, in halves from v_smem"),
+        Wanted("k_tile - k_smem", "where tile t of K begins, in halves from k_smem"),
+        Wanted("v_tile - v_smem", "where tile t of V begins, in halves from v_smem"),
         Wanted("s_smem[row * S_LD + 4 * part]", "one score of the row of this thread"),
     ),
     hints=(
@@ -82,6 +82,11 @@ will lie, in buffer t % BUFFERS. Leave
     advice={
         "missing wait": "A warp reads what a copy has not delivered yet. Count the groups that are "
         "unfinished when your wait is reached, and how many of them it lets be.",
+        "race": "Who wrote what is read here? Behind a copy stand the wait of the thread that asked for it "
+        "and then a barrier of the whole block. Behind S, which six warps write and all read, stands a "
+        "barrier.",
+        "uninitialised read": "Where does tile t begin, and who multiplies? A buffer is KEYS rows of KV_LD "
+        "halves, and only warps 0 to 5 have rows of Q and a part of S.",
     },
 )
 

@@ -1,0 +1,78 @@
+"""Wrong answers to lesson 11: two roles on one tile, a barrier that orders nobody, edges and slots."""
+
+from . import Wrong
+
+LOAD = "if (loads) load_for(step + AHEAD);"
+PV = "if (multiplies && step >= 2) accumulate_pv_of(step - 2, step % SLOTS);"
+QK = "if (multiplies && step < tiles) multiply_qk_of(step, step % SLOTS);"
+SOFTMAX = "if (exponentiates && step >= 1 && step <= tiles) softmax_of(step - 1);"
+WAIT = "cp_async_wait<AHEAD - 1>()"
+BARRIER = "__syncthreads();"
+
+WRONG = (
+    Wrong(
+        "softmax_of_the_same_tile", "S is exponentiated in the step in which it is computed.",
+        ((SOFTMAX, "if (exponentiates && step < tiles) softmax_of(step);"),),
+        (r"race|missing",),
+    ),
+    Wrong(
+        "pv_one_step_early", "P is multiplied in the step in which it is computed.",
+        ((PV, "if (multiplies && step >= 1 && step <= tiles) accumulate_pv_of(step - 1, (step + 1) % SLOTS);"),),
+        (r"race|missing|uninitialised",),
+    ),
+    Wrong(
+        "barrier_of_a_warp", "The plan's own cure: __syncwarp orders the lanes of one warp.",
+        ((BARRIER, "__syncwarp();"),),
+        (r"race",),
+    ),
+    Wrong(
+        "no_barrier", "Roles on different tiles need no barrier at all.",
+        ((BARRIER, ""),),
+        (r"race",),
+    ),
+    Wrong(
+        "a_barrier_a_role", "Three more barriers: right, and the roles take turns again.",
+        ((PV, PV + "\n            __syncthreads();"), (QK, QK + "\n            __syncthreads();")),
+        (r"barriers, counted once a warp", r"[Oo]ne barrier a step"),
+    ),
+    Wrong(
+        "slot_of_the_tile", "V of tile step - 2 is looked for in the slot of step - 2.",
+        (("accumulate_pv_of(step - 2, step % SLOTS)", "accumulate_pv_of(step - 2, (step - 2) % SLOTS)"),),
+        (r".",),
+    ),
+    Wrong(
+        "loads_for_this_step", "The load warps fill the slot that is being read.",
+        ((LOAD, "if (loads) load_for(step);"),),
+        (r".",),
+    ),
+    Wrong(
+        "loads_one_step_ahead", "One step ahead, and the wait lets it be unfinished.",
+        ((LOAD, "if (loads) load_for(step + 1);"),),
+        (r".",),
+    ),
+    Wrong(
+        "no_end", "The softmax warps go on behind the last tile.",
+        (("step >= 1 && step <= tiles", "step >= 1"),),
+        (r".",),
+    ),
+    Wrong(
+        "no_beginning", "The softmax warps begin before the first tile.",
+        (("exponentiates && step >= 1 && step <= tiles", "exponentiates && step <= tiles"),),
+        (r".",),
+    ),
+    Wrong(
+        "multiplies_too_far", "Q K^T of tiles that do not exist.",
+        (("multiplies && step < tiles", "multiplies"),),
+        (r".",),
+    ),
+    Wrong(
+        "waits_for_everything", "Right, and the copies have no step left to fly.",
+        ((WAIT, "cp_async_wait<0>()"),),
+        (r"copies asked for a moment before", r"unfinished"),
+    ),
+    Wrong(
+        "waits_for_too_little", "AHEAD groups may be unfinished: the next step's is one of them.",
+        ((WAIT, "cp_async_wait<AHEAD>()"),),
+        (r".",),
+    ),
+)
