@@ -25,6 +25,7 @@ __all__ = ["last_set", "leaving", "usable", "values", "words"]
 
 MOST = 1 << 20  # numbers that are noted
 SECONDS = 10.0
+TYPES = {"const", "float", "float2", "float4", "half", "half2", "int", "uint32_t"}  # of casts
 # Before the kernel's own first line and on that line, so that lines keep their numbers.
 PRELUDE = (
     'extern "C" {{ extern __attribute__((visibility("default"))) float flashcore_probed[{most}]; '
@@ -111,10 +112,10 @@ class _Probing:
 
 def last_set(answer: Answer, expression: str) -> int | None:
     """The last line of the region that assigns to the expression's variable or hands it to a call."""
-    match = re.match(r"\W*([A-Za-z_]\w*)", expression)
-    if match is None or answer.first is None:
+    names = [word for word in re.findall(r"[A-Za-z_]\w*", expression) if word not in TYPES]
+    if not names or answer.first is None:
         return None
-    name = re.escape(match[1])
+    name = re.escape(names[0])
     assigned = re.compile(
         rf"\b{name}\b(?:\s*\[[^=;]*?\]|\.\w+)*\s*(?:[-+*/|&^%]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{name}\b"
     )

@@ -42,16 +42,12 @@ MAX_SUM and add it to l.""",
     wanted=(
         Wanted("sum[0]", "the lane's sum of powers for its row 0, over all keys of the tile"),
         Wanted("sum[LANE_ROWS - 1]", "the lane's sum of powers for its last row"),
-        *(
-            Wanted(f"__{half}2float(*(const half2*)&p_rmem[{i}][{k}][{j}])", meaning)
-            for half, i, k, j, meaning in (
-                ("low", 0, 0, 0, "p_rmem[0][0][0], lower half: row g, key 2 t of the tile"),
-                ("high", 0, 0, 0, "p_rmem[0][0][0], upper half: row g, key 2 t + 1"),
-                ("low", 0, 0, 1, "p_rmem[0][0][1], lower half: row g + 8, key 2 t"),
-                ("low", 0, 0, 2, "p_rmem[0][0][2], lower half: row g, key 2 t + 8"),
-                ("low", "ROW_TILES - 1", "BLOCK_N / 16 - 1", 3, "the last register of p_rmem, lower half"),
-            )
-        ),
+        Wanted("((const half*)p_rmem[0][0])[0]", "row g, key 2 t of the tile: register 0, lower half"),
+        Wanted("((const half*)p_rmem[0][0])[1]", "row g, key 2 t + 1: register 0, upper half"),
+        Wanted("((const half*)p_rmem[0][0])[2]", "row g + 8, key 2 t: register 1, lower half"),
+        Wanted("((const half*)p_rmem[0][0])[4]", "row g, key 2 t + 8: register 2, lower half"),
+        Wanted("((const half*)p_rmem[0][1])[0]", "row g, key 16 + 2 t: the second operand's first number"),
+        Wanted("((const half*)p_rmem[ROW_TILES - 1][0])[0]", "row 16 + g, key 2 t: the second row tile's first"),
     ),
     hints=(
         "Take the lane's rows r one after the other. Where in s_rmem are the two scores of row r in score "

@@ -1,0 +1,70 @@
+"""Wrong answers to lesson 13: the merge of partial softmaxes."""
+
+from . import Wrong
+
+MAXIMUM = "for (int i = 0; i < count; i++) m = fmaxf(m, m_of(i));"
+UPPER = "upper = *(const float4*)o_of(i, 1)"
+
+WRONG = (
+    Wrong(
+        "sum_not_weighted", "l is added up without the factors.",
+        (("l += weight * l_of(i)", "l += l_of(i)"),),
+        (r"`l` \(the sum of powers", ),
+        "l += l_of(i);",
+    ),
+    Wrong(
+        "output_not_weighted", "O is added up without the factors.",
+        (("o[j] += weight * x[j]", "o[j] += x[j]"),),
+        (r"`o\[0\]`",),
+    ),
+    Wrong(
+        "factor_upside_down", "The factor is 2^(m - m_of(i)).",
+        (("ptx::ex2(m_of(i) - m)", "ptx::ex2(m - m_of(i))"),),
+        (r"",),
+    ),
+    Wrong(
+        "last_reference", "The loop keeps the last part's m, not the greatest.",
+        ((MAXIMUM, "for (int i = 0; i < count; i++) m = m_of(i);"),),
+        (r"`m` \(the greatest",),
+    ),
+    Wrong(
+        "parts_counted", "A part counts as one key: l_of is forgotten.",
+        (("l += weight * l_of(i)", "l += weight"),),
+        (r"`l` \(the sum of powers",),
+    ),
+    Wrong(
+        "upper_half_twice", "The lower four components are loaded twice.",
+        ((UPPER, "upper = *(const float4*)o_of(i, 0)"),),
+        (r"`o\[7\]`",),
+    ),
+    Wrong(
+        "not_divided", "The merged row is not divided by the sum.",
+        (("o[j] *= inv_l", "o[j] *= 1.0f"),),
+        (r"`o\[0\]`",),
+    ),
+    Wrong(
+        "no_keys_no_guard", "A row that has seen no key is 0 / 0.",
+        (("l == 0 ? 0.0f : 1.0f / l", "1.0f / l"),),
+        (r"",),
+    ),
+    Wrong(
+        "minus_infinity", "m starts at -INFINITY: -inf - -inf where no part has seen a key.",
+        (("float m = LOWEST", "float m = -INFINITY"),),
+        (r"",),
+    ),
+    Wrong(
+        "one_float_at_a_time", "Eight loads of four bytes where two of sixteen would do.",
+        (
+            ("        const float4 lower = *(const float4*)o_of(i, 0), upper = *(const float4*)o_of(i, 1);\n", ""),
+            ("const float x[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};",
+             "const float x[8] = {o_of(i, 0)[0], o_of(i, 0)[1], o_of(i, 0)[2], o_of(i, 0)[3], "
+             "o_of(i, 1)[0], o_of(i, 1)[1], o_of(i, 1)[2], o_of(i, 1)[3]};"),
+        ),
+        (r"requests of loads",),
+    ),
+    Wrong(
+        "l_of_m", "The factor is 2^m_of(i): no reference is subtracted.",
+        (("ptx::ex2(m_of(i) - m)", "ptx::ex2(m_of(i))"),),
+        (r"`l` \(the sum of powers",),
+    ),
+)  # fmt: skip
