@@ -100,8 +100,8 @@ class Row:
     """What one place of the source did.
 
     `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
-    wait, arrive or wait at once (`requests` counts warps, for the last three threads; "wait at once" waits
-    for a group of cp.async that the thread has committed since its last barrier); or tma load, tma store,
+    wait, arrive or wait at once (`requests` counts warps, for wait and arrive threads; of "wait at once" it
+    counts groups of cp.async that a thread waited for without a barrier since it committed them); or tma load, tma store,
     bulk load, bulk store, bulk add (`requests` counts instructions).
     """
 

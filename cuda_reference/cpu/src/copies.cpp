@@ -164,14 +164,14 @@ void cp_async_wait(int pending, Site site) {
   auto& groups = current->copy_groups;
   auto& committed = current->committed;
   const size_t finished = groups.size() > (size_t)pending ? groups.size() - pending : 0;
-  bool at_once = false;  // waits for copies that no barrier separates from it: nothing hides their latency
   for (size_t i = 0; i < finished; i++) {
-    at_once |= !groups[i].empty() && committed[i] == current->barriers_passed;
+    // Copies that no barrier separates from the wait: nothing hides their latency.
+    if (launch.counts && !groups[i].empty() && committed[i] == current->barriers_passed)
+      count_event(intern(site), "wait at once", 1);
     finish_by_thread(*current, groups[i]);
   }
   groups.erase(groups.begin(), groups.begin() + finished);
   committed.erase(committed.begin(), committed.begin() + finished);
-  if (at_once && launch.counts) count_event(intern(site), "wait at once", 1);
 }
 
 void cp_async_wait_all(Site site) {

@@ -62,7 +62,7 @@ will lie, in buffer t % BUFFERS. Leave
             "between S and the lanes that read it.",
         ),
         Gate(
-            what="waits for copies asked for a moment before, counted once a thread",
+            what="groups of copies waited for at once, counted once a thread",
             value=total("wait_at_once"),
             before=0,
             right=1_152,

@@ -63,7 +63,7 @@ the block execute these lines, once.
             shape=LONGER,
         ),
         Gate(
-            what="waits for copies asked for a moment before, counted once a thread",
+            what="groups of copies waited for at once, counted once a thread",
             value=total("wait_at_once"),
             before=2_304,
             right=2_304,
@@ -83,10 +83,13 @@ the block execute these lines, once.
         ),
     ),
     advice={
-        "missing wait": "A copy is still under way where its contents are read. Count the groups: one for Q, "
-        "one for each tile, also for tiles that do not exist.",
+        "missing wait": "Copies are still under way where somebody reads them or copies to the same place. "
+        "Count the groups: one for Q, then one for each tile, also for tiles that do not exist. And look at "
+        "which buffer a tile goes to.",
         "race": "A copy writes into a buffer that a warp may still be reading. Which tile was in this buffer "
         "before, and has every warp left it?",
+        "out of bounds": "The last argument of load_tile says how many rows there are from the tile's first "
+        "one on, not in the whole head.",
     },
 )
 

@@ -54,7 +54,7 @@ has produced must be visible to all warps, and everything that it has read may b
             "to be ordered.",
         ),
         Gate(
-            what="waits for copies asked for a moment before, counted once a thread",
+            what="groups of copies waited for at once, counted once a thread",
             value=total("wait_at_once"),
             before=1_152,
             right=512,

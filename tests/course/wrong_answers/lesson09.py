@@ -14,7 +14,7 @@ WRONG = (
     Wrong(
         "waits_for_everything", "Right, and nothing overlaps: the wait also covers the tile just asked for.",
         (("cp_async_wait<1>", "cp_async_wait<0>"),),
-        (r"copies asked for a moment before", r"stay under way"),
+        (r"groups of copies waited for at once", r"stay under way"),
     ),
     Wrong(
         "waits_for_too_little", "Two groups may be unfinished: tile t may be one of them.",

@@ -13,51 +13,51 @@ WRONG = (
     Wrong(
         "commit_inside_the_if", "A tile that does not exist gets no group: the last turns wait for too little.",
         ((COMMIT_BEHIND, COMMIT_INSIDE),),
-        (r"missing wait|cp\.async", r"group"),
+        (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
     ),
     Wrong(
         "prologue_one_too_many", "STAGES tiles are asked for before the first turn, which asks for the last again.",
         (("t < STAGES - 1; t++", "t < STAGES; t++"),),
-        (r".",),
+        (r"missing wait", r"which\s+buffer a tile goes to"),
     ),
     Wrong(
         "prologue_of_two_stages", "One tile, as in stage 09, whatever STAGES is.",
         ((LOOP, "load_keys_and_values(0);"),),
-        (r"missing wait|cp\.async", r"group"),
+        (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
     ),
     Wrong(
         "two_buffers", "The ring has two buffers, whatever STAGES is.",
         (("t % STAGES", "t % 2"),),
-        (r"race|missing wait|wrong",),
+        (r"missing wait", r"which\s+buffer a tile goes to"),
     ),
     Wrong(
         "no_group_for_q", "Q joins the group of tile 0.",
         ((Q_COMMIT, "S_q - first_row);\n"),),
-        (r"missing wait|cp\.async", r"group"),
+        (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
     ),
     Wrong(
         "a_group_each", "K and V get a group each: the waits count twice as fast.",
         ((V_LOAD, "            ptx::cp_async_commit();\n" + V_LOAD),),
-        (r".",),
+        (r"groups of copies waited for at once", r"one group for\s+Q and one for each tile"),
     ),
     Wrong(
         "rows_inside", "The number of keys, not of keys left: the last tile reads behind the end.",
         ((V_LOAD, V_LOAD.replace("S_k - first_key", "S_k")),),
-        (r"out of bounds|poison|wrong|not a number",),
+        (r"out of bounds.*past the end of v", r"from the tile's first one"),
     ),
     Wrong(
         "v_over_k", "V is copied into K's buffers.",
         (("load_tile(v_smem + buffer", "load_tile(k_smem + buffer"),),
-        (r".",),
+        (r"missing wait.*k_smem",),
     ),
     Wrong(
         "padding_forgotten", "Buffers are taken to be KEYS * D halves apart.",
         (("KEYS * LD;", "KEYS * D;"),),
-        (r"race|wrong|missing wait",),
+        (r"missing wait.*k_smem", r"which\s+buffer a tile goes to"),
     ),
     Wrong(
         "no_test", "Tiles behind the last are asked for, too.",
         (("if (t < tiles) {", "{"),),
-        (r".",),
+        (r"missing wait.*returns while",),
     ),
 )

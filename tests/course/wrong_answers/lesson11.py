@@ -68,7 +68,7 @@ WRONG = (
     Wrong(
         "waits_for_everything", "Right, and the copies have no step left to fly.",
         ((WAIT, "cp_async_wait<0>()"),),
-        (r"copies asked for a moment before", r"unfinished"),
+        (r"groups of copies waited for at once", r"unfinished"),
     ),
     Wrong(
         "waits_for_too_little", "AHEAD groups may be unfinished: the next step's is one of them.",
