@@ -65,9 +65,12 @@ has produced must be visible to all warps, and everything that it has read may b
     ),
     advice={
         "race": "Two roles meet in one step: one writes what another reads, and no barrier is between. Which "
-        "tile does each of them work on in this step, and in which of the two buffers?",
-        "uninitialised read": "A role works on a tile that does not exist, or not yet: look at the "
-        "conditions for the first and the last steps.",
+        "tile does each of them work on in this step, and in which buffer or slot?",
+        "uninitialised read": "A role works on a tile that does not exist or is not there yet, or looks for "
+        "it in the wrong slot: look at the conditions for the first and the last steps, then at the slots.",
+        "missing wait": "A tile is used before its copies have arrived, or its slot is filled while they are "
+        "still under way. What was asked for in step i is needed in step i + AHEAD: how many groups may be "
+        "unfinished at the end of a step?",
     },
 )
 

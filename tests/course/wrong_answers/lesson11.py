@@ -13,22 +13,25 @@ WRONG = (
     Wrong(
         "softmax_of_the_same_tile", "S is exponentiated in the step in which it is computed.",
         ((SOFTMAX, "if (exponentiates && step < tiles) softmax_of(step);"),),
-        (r"race|missing",),
+        (r"race.*s_smem", r"Two roles meet in one step"),
     ),
     Wrong(
         "pv_one_step_early", "P is multiplied in the step in which it is computed.",
         ((PV, "if (multiplies && step >= 1 && step <= tiles) accumulate_pv_of(step - 1, (step + 1) % SLOTS);"),),
-        (r"race|missing|uninitialised",),
+        (r"race.*factor_smem", r"Two roles meet in one step"),
+        SOFTMAX,
     ),
     Wrong(
         "barrier_of_a_warp", "The plan's own cure: __syncwarp orders the lanes of one warp.",
         ((BARRIER, "__syncwarp();"),),
-        (r"race",),
+        (r"race.*factor_smem.*no barrier between", r"Two roles meet in one step"),
+        SOFTMAX,
     ),
     Wrong(
         "no_barrier", "Roles on different tiles need no barrier at all.",
         ((BARRIER, ""),),
-        (r"race",),
+        (r"race.*factor_smem.*no barrier between",),
+        SOFTMAX,
     ),
     Wrong(
         "a_barrier_a_role", "Three more barriers: right, and the roles take turns again.",
@@ -38,32 +41,32 @@ WRONG = (
     Wrong(
         "slot_of_the_tile", "V of tile step - 2 is looked for in the slot of step - 2.",
         (("accumulate_pv_of(step - 2, step % SLOTS)", "accumulate_pv_of(step - 2, (step - 2) % SLOTS)"),),
-        (r".",),
+        (r"uninitialised read.*v_smem", r"then at the slots"),
     ),
     Wrong(
         "loads_for_this_step", "The load warps fill the slot that is being read.",
         ((LOAD, "if (loads) load_for(step);"),),
-        (r".",),
+        (r"missing wait.*k_smem", r"needed in step i \+ AHEAD"),
     ),
     Wrong(
         "loads_one_step_ahead", "One step ahead, and the wait lets it be unfinished.",
         ((LOAD, "if (loads) load_for(step + 1);"),),
-        (r".",),
+        (r"race.*v_smem", r"in which buffer or slot"),
     ),
     Wrong(
         "no_end", "The softmax warps go on behind the last tile.",
         (("step >= 1 && step <= tiles", "step >= 1"),),
-        (r".",),
+        (r"uninitialised read.*s_smem", r"the first and the last steps"),
     ),
     Wrong(
         "no_beginning", "The softmax warps begin before the first tile.",
         (("exponentiates && step >= 1 && step <= tiles", "exponentiates && step <= tiles"),),
-        (r".",),
+        (r"uninitialised read", r"the first and the last steps"),
     ),
     Wrong(
         "multiplies_too_far", "Q K^T of tiles that do not exist.",
         (("multiplies && step < tiles", "multiplies"),),
-        (r".",),
+        (r"uninitialised read.*k_smem", r"the first and the last steps"),
     ),
     Wrong(
         "waits_for_everything", "Right, and the copies have no step left to fly.",
@@ -73,6 +76,6 @@ WRONG = (
     Wrong(
         "waits_for_too_little", "AHEAD groups may be unfinished: the next step's is one of them.",
         ((WAIT, "cp_async_wait<AHEAD>()"),),
-        (r".",),
+        (r"race.*v_smem|missing wait", r"slot|unfinished"),
     ),
 )
