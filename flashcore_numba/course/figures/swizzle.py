@@ -109,10 +109,10 @@ def _counted(rows: list[tuple[str, int, int]], whose: str) -> Frame:
     )
     y = np.arange(len(rows))
     for offset, at, name, colour, hatch in (
-        (-0.2, 1, "rows in order", VERMILION, "///"),
-        (0.2, 2, whose, SKY, ""),
+        (-0.2, 0, "rows in order", VERMILION, "///"),
+        (0.2, 1, whose, SKY, ""),
     ):
-        values = [row[at] for row in rows]
+        values = [(old, new)[at] for _, old, new in rows]
         axes.barh(
             y + offset, values, 0.38, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6, label=name
         )
@@ -120,11 +120,11 @@ def _counted(rows: list[tuple[str, int, int]], whose: str) -> Frame:
             axes.text(value, line + offset, f" {value:,}", va="center", fontsize=8.5)
     axes.set_yticks(y, [_short(text) for text, _, _ in rows])
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.14 * max(row[1] for row in rows))
+    axes.set_xlim(0, 1.14 * max(old for _, old, _ in rows))
     axes.set_xlabel("wavefronts")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    before, after = (sum(row[at] for row in rows) for at in (1, 2))
+    before, after = sum(old for _, old, _ in rows), sum(new for _, _, new in rows)
     caption = f"Counted by the CPU executor: {before:,} wavefronts in order, {after:,} with the swizzle."
     listed = "; ".join(f"{_short(text)}: {old:,} and {new:,}" for text, old, new in rows)
     return Frame(png(figure), caption, f"{caption} {listed}.")

@@ -8,7 +8,8 @@ WRONG = (
     Wrong(
         "rows_and_keys_swapped", "Register 1 gets the later keys, register 2 the later row.",
         (("n % 2 * 2 + r % 2", "r % 2 * 2 + n % 2"),),
-        (r"row g \+ 8, key 2 t: register 1", r"It holds what `\(\(const half\*\)p_rmem\[0\]\[0\]\)\[4\]` should be"),
+        (r"row g \+ 8, key 2 t: register 1",
+         r"It holds what `\(\(const half\*\)p_rmem\[0\]\[0\]\)\[4\]` should be"),
         "p_rmem[r / 2][n / 2][r % 2 * 2 + n % 2] = ptx::pack_half2(p0, p1);",
     ),
     Wrong(
