@@ -155,6 +155,7 @@ LESSON = Lesson(
         },
     ),
     figures={
+        "twin": "The same loop in Numba and in CUDA C, line beside line, and what both ask of shared memory.",
         "wavefronts": "Wavefronts of shared memory by source line.",
         "barriers": "Barriers by source line, beside those of stage 06.",
     },

@@ -178,6 +178,7 @@ LESSON = Lesson(
         },
     ),
     figures={
+        "wmma": "Who holds which element of a fragment, in two runs: not specified, so drawn anew in each.",
         "wavefronts": "Wavefronts of shared memory by source line.",
         "barriers": "Barriers by source line, beside those of stage 07.",
         "memory": "What lies where in a block's shared memory.",
