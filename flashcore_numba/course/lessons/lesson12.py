@@ -47,7 +47,7 @@ MAX_SUM and add it to l.""",
         Wanted("((const half*)p_rmem[0][0])[2]", "row g + 8, key 2 t: register 1, lower half"),
         Wanted("((const half*)p_rmem[0][0])[4]", "row g, key 2 t + 8: register 2, lower half"),
         Wanted("((const half*)p_rmem[0][1])[0]", "row g, key 16 + 2 t: the second operand's first number"),
-        Wanted("((const half*)p_rmem[ROW_TILES - 1][0])[0]", "row 16 + g, key 2 t: the second row tile's first"),
+        Wanted("((const half*)p_rmem[ROW_TILES - 1][0])[0]", "row 16 + g, key 2 t: second row tile"),
     ),
     hints=(
         "Take the lane's rows r one after the other. Where in s_rmem are the two scores of row r in score "
