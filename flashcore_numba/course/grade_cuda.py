@@ -26,8 +26,9 @@ __all__ = ["ADVICE", "CudaGrading"]
 
 # What its neighbours find too, on a kernel of which one region is in question.
 LEFT_OUT_HERE = (
-    LEFT_OUT + r"|^every size of GPU|fall from|constant rows|identical keys|rises and fall|rise and fall"
-    r"|^20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|^ragged 127$|a factor moves|^medium"
+    LEFT_OUT + r"|^every size of GPU|fall from|constant rows|identical keys|rises? and fall|rise towards"
+    r"|20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|a factor moves|^medium"
+    r"|^grouped|^causal grouped|^keys permuted|^a constant added|hull of V|below -100000"
 )
 SECOND_LOOK = 2.0  # seconds of a launch that shows again what it did
 ORDERS = ("lockstep", "reverse", "random:1")
@@ -297,13 +298,18 @@ class CudaGrading(Grading):
             self.notes = (f"Not compiled for a GPU here: {reason}.",)
             return None
         self._step("compiling for compute capability 9.0")
+        registers, spilled = 0, 0
         for source in self._sources():
             try:
                 compiled = device.compile(source, (9, 0))
             except device.CompileError as error:
                 return self._not_compiled_there(str(error))
-            spills = f", {compiled.spill_bytes} bytes spilled" if compiled.spill_bytes else ""
-            self.notes = (f"Compiled for sm_90a: {compiled.registers} registers a thread{spills}.",)
+            registers, spilled = (
+                max(registers, compiled.registers),
+                max(spilled, compiled.spill_bytes),
+            )
+        spills = f", {spilled} bytes spilled" if spilled else ""
+        self.notes = (f"Compiled for sm_90a: {registers} registers a thread{spills}.",)
         return None
 
     def _not_compiled_there(self, text: str) -> CheckResult:
@@ -324,4 +330,5 @@ def _element(part: memory_map.Part, byte: int) -> str:
     if not part.row or part.bytes == part.row * memory_map.SIZES[part.type]:
         return f"`{part.name}[{element}]`"
     row, column = divmod(element, part.row)
-    return f"`{part.name}` at row {row}, column {column} (rows of it are {part.row} {part.type}s apart)"
+    elements = "halves" if part.type == "half" else f"{part.type}s"
+    return f"`{part.name}` at row {row}, column {column} (its rows are {part.row} {elements} apart)"

@@ -171,7 +171,9 @@ def _characters(code: list[Token], answer: Answer) -> Finding | None:
         if token.kind == "open":
             return Finding("refused", "A comment that `/*` opens is never closed.", token.line,
                            "Close it with `*/`, or write `//` before each line.")  # fmt: skip
-        if token.kind == "directive" and not re.fullmatch(r"#\s*pragma\s+unroll(\s*\(?\w+\)?)?", token.text):
+        if token.kind == "directive" and not re.fullmatch(
+            r"#\s*pragma\s+unroll(\s*\(?\w+\)?)?\s*(//.*)?", token.text
+        ):
             look = "A comment begins with `//`; of the lines with `#` an exercise has `#pragma unroll` only."
             return Finding(
                 "refused", f"`{token.text[:40]}` is a line for the preprocessor.", token.line, look

@@ -26,9 +26,7 @@ def test_the_starter_differs_from_the_stage_in_the_region_alone(number):
     before, _, after = starter.partition(begin)
     inside = after.partition(end)[0].splitlines()
     assert not [line for line in inside if line.strip() and line.strip() in solution]
-    kept = [
-        line for line in before.splitlines() + after.partition(end)[2].splitlines() if line.strip()
-    ]
+    kept = [line for line in before.splitlines() + after.partition(end)[2].splitlines() if line.strip()]
     for line in kept:
         assert line in stage or "flashcore_numba" in line
     assert lesson.exercise.task.strip().splitlines()[0] in after

@@ -71,7 +71,5 @@ def test_the_starter_is_empty(number):
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_region_has_5_to_25_lines(number):
-    lines = [
-        line for line in exercise.region(LESSONS[number].exercise).text.splitlines() if line.strip()
-    ]
+    lines = [line for line in exercise.region(LESSONS[number].exercise).text.splitlines() if line.strip()]
     assert 5 <= len(lines) <= 25

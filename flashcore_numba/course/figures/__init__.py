@@ -6,7 +6,24 @@ from typing import Any
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import Stage
 
-from . import banks, cuda, fragments, parts, roofline, schedules, sectors, softmax, swizzle, tiles, timeline
+from . import (
+    banks,
+    cuda,
+    fragments,
+    in_flight,
+    parts,
+    roofline,
+    schedules,
+    sectors,
+    softmax,
+    steps,
+    strides,
+    swizzle,
+    tiles,
+    timeline,
+    twin,
+    wmma,
+)
 from .figure import Figure, Frame
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
@@ -22,9 +39,14 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "swizzle": swizzle.draw,
     "parts": parts.draw,
     "schedules": schedules.draw,
+    "twin": twin.draw,
+    "wmma": wmma.draw,
     "wavefronts": cuda.draw_wavefronts,
     "barriers": cuda.draw_barriers,
     "memory": cuda.draw_memory,
+    "strides": strides.draw,
+    "in_flight": in_flight.draw,
+    "steps": steps.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

@@ -15,6 +15,7 @@ from flashcore_numba.stages.find import find
 
 from .. import launches, memory_map
 from ..evidence import COUNTED
+from ..exercise import region
 from .canvas import BLUE, CYCLE, INK, ORANGE, VERMILION, lettered, paper, png, several, short
 from .figure import Figure, Frame
 
@@ -49,9 +50,9 @@ def launched(
 @lettered
 def draw_wavefronts(lesson: Any, stage: Stage, whose: str) -> Figure:
     """Wavefronts of shared memory by source line; those that bank conflicts cost are hatched."""
-    bars = _bars(stage, lesson, ("load", "store", "atomic"))
-    bars = [bar for bar in bars if bar.value]
-    total, lost = sum(bar.value for bar in bars), sum(bar.wasted for bar in bars)
+    every = _bars(stage, lesson, ("load", "store", "atomic"), whose=whose)
+    bars = [bar for bar in every if bar.value and bar in _most(every)]
+    total, lost = sum(bar.value for bar in every), sum(bar.wasted for bar in every)
     picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
     _drawn(picture, bars, "wavefronts", "lost to bank conflicts")
     caption = (
@@ -69,13 +70,13 @@ def draw_barriers(lesson: Any, stage: Stage, whose: str) -> Figure:
     before = find(lesson.exercise.stage - 1)
     frames = []
     for each, name in ((before, f"stage {before.number:02d}"), (stage, whose)):
-        bars = _bars(each, lesson if each is stage else None, ("barrier",), "requests")
-        total = sum(bar.value for bar in bars)
+        every = _bars(each, lesson if each is stage else None, ("barrier",), "requests", whose)
+        total, bars = sum(bar.value for bar in every), _most(every)
         picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
         _drawn(picture, bars, "warps that came to the barrier", "")
         caption = f"{name}: {several(total, 'arrival')} of warps at barriers, at {COUNTED}."
         frames.append(Frame(png(picture), caption, f"{caption} By line: {_words(bars)}."))
-    return Figure(f"Barriers by source line: stage {before.number:02d}, then {whose}", tuple(frames), 1)
+    return Figure(f"Barriers by source line, first those of stage {before.number:02d}: {whose}", tuple(frames), 1)
 
 
 @lettered
@@ -122,8 +123,11 @@ def _box(first: int, row: float, width: int, colour: str, hatch: str) -> Any:
     return Rectangle((first, row), width, 1.0, facecolor=colour, edgecolor=INK, linewidth=0.7, hatch=hatch)
 
 
-def _bars(stage: Stage, lesson: Any, ops: tuple[str, ...], field: str = "wavefronts") -> list[Bar]:
-    """The source lines with the most, in the order of the files and their lines."""
+def _bars(
+    stage: Stage, lesson: Any, ops: tuple[str, ...], field: str = "wavefronts", whose: str = ""
+) -> list[Bar]:
+    """The source lines in the order of the files; those that the lesson's reader writes without their text,
+    as long as they are the stage's own."""
     variant = lesson.exercise.variant if lesson is not None else None
     sums: dict[tuple[str, int, str], list[int]] = defaultdict(lambda: [0, 0])
     for launch in launched(stage, COUNTED, variant):
@@ -132,9 +136,25 @@ def _bars(stage: Stage, lesson: Any, ops: tuple[str, ...], field: str = "wavefro
                 total = sums[row.file, row.line, row.text]
                 total[0] += getattr(row, field)
                 total[1] += row.conflicts
-    most = sorted(sums, key=lambda key: -sums[key][0])[:MOST_LINES]
-    kept = sorted(most, key=lambda key: (PurePath(key[0]).suffix == ".cuh", key))
-    return [Bar(f"{_file(file)}:{line}", text, *sums[file, line, text]) for file, line, text in kept]
+    kept = sorted(sums, key=lambda key: (PurePath(key[0]).suffix == ".cuh", key))
+    hidden = _written_by_the_reader(lesson) if lesson is not None and whose.startswith("stage") else {}
+    return [
+        Bar(f"{_file(file)}:{line}", hidden.get((PurePath(file).name, line), text), *sums[file, line, text])
+        for file, line, text in kept
+    ]
+
+
+def _written_by_the_reader(lesson: Any) -> dict[tuple[str, int], str]:
+    """What stands for the lines of the lesson's region."""
+    place = region(lesson.exercise)
+    lines = range(place.first_line, place.last_line + 1)
+    return {(lesson.exercise.file, n): f"line {n - place.first_line + 1} of the region" for n in lines}
+
+
+def _most(bars: list[Bar]) -> list[Bar]:
+    """Those with the largest values, in their order."""
+    kept = sorted(bars, key=lambda bar: -bar.value)[:MOST_LINES]
+    return [bar for bar in bars if bar in kept]
 
 
 def _file(path: str) -> str:

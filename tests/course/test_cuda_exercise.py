@@ -1,0 +1,259 @@
+"""Exercises in CUDA C: the region, what is said before it is compiled, by the compiler, of what it does."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from flashcore_numba.course import cuda_copies, exercise, weave
+from flashcore_numba.course.counters import in_file, of_line, total
+from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.course.screen_cuda import screen
+from flashcore_numba.course.spec import Gate
+from flashcore_numba.problem import ArgumentError
+
+from .cuda_lessons import PRODUCT, SOFTMAX, answer, edited, verdict
+
+STORE = "wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);"
+MULTIPLY = "wmma::mma_sync(o, p, v, o);"
+LOAD_O = "wmma::load_matrix_sync(o, o_smem, O_LD, wmma::mem_row_major);"
+LOAD_P = "wmma::load_matrix_sync(p, p_smem + key, P_LD);"
+WHOLE = "__syncthreads();  // P is whole, and O rescaled, before a warp multiplies them"
+LEFT = "__syncthreads();  // every warp has left K, V, P and O before the next tile overwrites them"
+
+# The region
+
+
+def test_anchors_that_do_not_fit_are_named():
+    task = PRODUCT.exercise
+    with pytest.raises(ArgumentError, match="first: 'nothing' is 0 lines of stage08"):
+        exercise.region(replace(task, first="nothing"))
+    with pytest.raises(ArgumentError, match="last: 'nothing' is no line"):
+        exercise.region(replace(task, last="nothing"))
+
+
+def test_indentation_and_tabs_do_not_matter():
+    solution = exercise.region(PRODUCT.exercise).text
+    for text in (solution.replace("    ", "\t"), re.sub(r"^    ", "", solution, flags=re.MULTILINE)):
+        found = exercise.answer_in_cell(PRODUCT, text)
+        assert found.text == exercise.source_text(PRODUCT.exercise.file)
+
+
+def whole(lesson, text):
+    """A starter with the region filled in."""
+    starter = exercise.starter(lesson)
+    head, _, rest = starter.partition(exercise.CUDA_BEGIN)
+    return f"{head}{exercise.CUDA_BEGIN}\n{text}{exercise.CUDA_END}{rest.partition(exercise.CUDA_END)[2]}"
+
+
+def test_a_whole_file_is_judged_by_its_region_alone():
+    text = whole(PRODUCT, edited(PRODUCT))
+    assert screen(PRODUCT, exercise.answer_in_file(PRODUCT, text, "mine.cu")) is None
+    unmarked = exercise.source_text(PRODUCT.exercise.file)
+    assert screen(PRODUCT, exercise.answer_in_file(PRODUCT, unmarked, "mine.cu")) is None
+    changed = exercise.answer_in_file(PRODUCT, text.replace("KEYS = 32", "KEYS = 16"), "mine.cu")
+    found = screen(PRODUCT, changed)
+    assert found.status == "refused" and "outside the region" in found.what and "KEYS = 16" in found.what
+    assert "KEYS = 16" in changed.text.splitlines()[found.line - 1]
+    empty = exercise.answer_in_file(PRODUCT, exercise.starter(PRODUCT), "mine.cu")
+    assert screen(PRODUCT, empty).status == "empty"
+    with pytest.raises(ArgumentError, match="no file of lesson 8"):
+        screen(PRODUCT, exercise.answer_in_file(PRODUCT, "int x;\n", "mine.cu"))
+
+
+def test_a_line_of_a_file_is_named_with_the_file():
+    text = whole(PRODUCT, edited(PRODUCT, (MULTIPLY, "wmma::mma_sync(o, v, p, o);")))
+    from flashcore_numba.course import grade
+
+    result = grade.check(PRODUCT, exercise.answer_in_file(PRODUCT, text, "mine.cu"))
+    assert result.line_text == "wmma::mma_sync(o, v, p, o);" and f"mine.cu:{result.line}" in result.where
+    assert text.splitlines()[result.line - 1].strip() == result.line_text
+
+
+# Before the compiler
+
+
+@pytest.mark.parametrize("text", ["", "...", "// a thought\n...\n", "/* nothing */\n;\n"])
+def test_nothing_written_is_empty(text):
+    assert screen(PRODUCT, exercise.answer_in_cell(PRODUCT, text)).status == "empty"
+
+
+@pytest.mark.parametrize(
+    "text, line, says",
+    [
+        ("float x = 1;\n...\n", 2, "still there"),
+        ("float x = (1;\n", 1, r"`;`|never closed"),
+        ("if (true) {\n", 1, "`{` is never closed"),
+        ("float x = 1;\n}\n", 2, "did not open"),
+        ("float x = y[0);\n", 1, "meets"),
+        ("float x = 1; /* a\n", 1, "never closed"),
+        ("#include <stdio.h>\nfloat x = 1;\n", 1, "preprocessor"),
+        ("# a comment of Python\n", 1, "begins with //|`//`"),
+        ('printf("x");\n', 1, "no text|printf"),
+        ("printf(o_smem);\n", 1, "which value is wrong"),
+        ("asm volatile(x);\n", 1, "asm"),
+        ("float x = zebra;\n", 1, "Nothing defines `zebra`.*Given are o_smem"),
+        ("float x = p_smen[0];\n", 1, "Did you mean .*`p_smem`"),
+        ("for key in range(KEYS):\n", 1, "`in` is Python.*for \\(int key"),
+        ("bool x = True;\n", 1, "`true`"),
+        ("float x = “1”;\n", 1, "no character of C\\+\\+"),
+        ("cpu::fault(1);\n", 1, "may not use `cpu`"),
+        ("std::vector<int> x;\n", 1, "std"),
+        ("%:include <x>\n", 1, "preprocessor"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text, line, says):
+    given = exercise.answer_in_cell(PRODUCT, text)
+    found = screen(PRODUCT, given)
+    assert found is not None and found.status == "refused", found
+    assert given.number(found.line) == line
+    assert re.search(says, f"{found.what} {found.look}", re.DOTALL), found
+
+
+DECLARES = """\
+const float a = 1, *b = &a;
+float4 c[2] = {};
+for (int n = 0, m = 2; n < m; n++) {
+    uint32_t (&r)[4] = *reinterpret_cast<uint32_t(*)[4]>(&c[n]);
+    r[0] = (uint32_t)a;
+}
+wmma::fragment<wmma::accumulator, 16, 16, 16, float> x, y;
+auto twice = [&](float z) { return 2.0f * z; };
+const float d = twice(*b);  // "no text", it's a comment
+"""
+
+
+def test_names_that_the_answer_declares_are_known():
+    assert screen(PRODUCT, exercise.answer_in_cell(PRODUCT, DECLARES)) is None
+
+
+# The compiler
+
+
+@pytest.mark.parametrize(
+    "old, new, line, says",
+    [
+        ("float> o;", "float> o", 1, "A `;` is missing"),
+        (MULTIPLY, "wmma::mma_sync(o, v, p, o);", 9, "a must be a fragment of matrix_a"),
+        (LOAD_O, "wmma::load_matrix_sync(o, o_smem, O_LD);", 2, "also takes its layout"),
+        (STORE, "wmma::store_matrix_sync(v_smem, o, O_LD, wmma::mem_row_major);", 11, "only an accumul"),
+        (MULTIPLY, "o = p * v;", 9, "not defined between .*mma_sync"),
+        ("float> o;", "float> x;", 2, "Nothing defines `o` here"),
+    ],
+)  # fmt: skip
+def test_a_compilers_error_is_one_sentence_at_the_learners_line(old, new, line, says):
+    result = verdict(PRODUCT, (old, new))
+    assert result.status == "failed" and result.kind == "error" and result.line == line, result
+    assert re.search(says, result.message, re.DOTALL), result
+    assert any("The compiler says:" in note for note in result.notes)
+
+
+def test_what_later_lines_need_is_named():
+    lesson = replace(
+        SOFTMAX,
+        exercise=replace(
+            SOFTMAX.exercise,
+            first="const int row_sees = tile::visible_keys(min(first_row + row, S_q - 1), S_q, S_k, causal);",
+            last="const int row_sees = tile::visible_keys(min(first_row + row, S_q - 1), S_q, S_k, causal);",
+        ),
+    )
+    result = verdict(lesson, ("const int row_sees", "const int rows_seen"))
+    assert "The lines behind the region need `row_sees`" in result.message
+
+
+# What it does
+
+
+@pytest.mark.parametrize(
+    "lesson, old, new, line, says",
+    [
+        (SOFTMAX, WHOLE, "", 6, "race.*`o_smem` at row .* floats apart.*against stage08.*exercise's own advice"),
+        (SOFTMAX, LEFT, "", None, r"race.*called in line \d+.*stand outside the region"),
+        (SOFTMAX, WHOLE, f"if (first_row + row >= S_q) return;\n{WHOLE}", 8,
+         "barrier after exit.*Threads leave at line 7"),
+        (SOFTMAX, "l = l * rescale +", "l = l +", 4, "second time it comes there.*`l` .*`m` is right there"),
+        (PRODUCT, LOAD_O, "", 9, "uninitialised read.*fragment c.*never loaded or filled"),
+        (PRODUCT, "key < KEYS", "key <= KEYS", 7, "uninitialised read.*`p_smem` at row 16, column 32"),
+        (PRODUCT, MULTIPLY, f"if (threadIdx.x % 32 == 0) {MULTIPLY}", 9, "warp mask.*Between line 9.*line 7"),
+        (PRODUCT, "p_smem + key,", "p_smem + key + 4,", 7, "misaligned"),
+        (PRODUCT, "half, wmma::row_major> v", "half, wmma::col_major> v", 11, "the first column of O"),
+        (PRODUCT, STORE, "", None, "It is 0 in every lane"),
+    ],
+)  # fmt: skip
+def test_what_happens_is_told_at_the_learners_line(lesson, old, new, line, says):
+    result = verdict(lesson, (old, new))
+    assert result.status == "failed" and result.line == line, result
+    assert re.search(says, result.message, re.DOTALL), result
+
+
+def test_a_loop_without_an_end_is_reported_with_its_line(monkeypatch):
+    monkeypatch.setattr(cuda_copies, "LAUNCH_SECONDS", 0.5)
+    result = verdict(PRODUCT, ("key += 16", "key += 0"))
+    assert result.kind == "hang" and 4 <= result.line <= 10 and "endless loop" in result.what
+
+
+def test_a_gate_is_missed_by_waste_alone():
+    gate = Gate("products", total("mma"), 256, 512, 512, "Look at the loop.")
+    lesson = replace(PRODUCT, exercise=replace(PRODUCT.exercise, gates=(gate,)))
+    twice = f"wmma::fill_fragment(z, 0.0f);\nwmma::mma_sync(z, p, v, z);\n{MULTIPLY}"
+    found = "wmma::fragment<wmma::accumulator, 16, 16, 16, float> o, z;"
+    result = verdict(lesson, (PRODUCT.exercise.first, found), (MULTIPLY, twice))
+    assert result.kind == "gate" and "products at 1x1x128x64 is 768" in result.what
+
+
+def test_the_same_answer_is_compiled_once():
+    one, two = (cuda_copies.folder_with(PRODUCT, answer(PRODUCT).text) for _ in range(2))
+    assert one == two and (one / PRODUCT.exercise.file).read_text() == answer(PRODUCT).text
+
+
+# Counters, evidence, excerpts
+
+
+def test_counters_sum_what_the_executor_counts():
+    launches = Evidence().counted(8).launches
+    assert total("barriers")(launches) == of_line("__syncthreads", "barrier")(launches) == 512
+    assert total("nothing of the kind")(launches) == 0
+    file = "stage08_wmma_full.cu"
+    headers = in_file("tile.cuh", "load", "wavefronts")(launches)
+    assert in_file(file, "load", "wavefronts")(launches) + headers == total("shared_load_wavefronts")(
+        launches
+    )
+
+
+def test_evidence_of_a_kernel_in_cuda_c():
+    e = Evidence()
+    assert e.barriers(8) == e.predicted(8, "barriers") == 4 * e.barriers(8, "S is whole")
+    assert e.wavefronts(8, "load_matrix_sync(v") == e.line(8, "load_matrix_sync(v", "load", "wavefronts")
+    assert e.conflicts(8) == e.predicted(8, "bank_conflicts") and e.degree(8, "load_matrix_sync(v") == 1
+    assert e.constant(9, "SMEM_BYTES") == e.shared_bytes(9) == e.part(9, "o_smem", "stop") == 49536
+    assert e.part(8, "p_smem", "row") == e.constant(8, "P_LD")
+    assert e.part(11, "k_smem", "row") == e.constant(11, "LD")
+    assert sum(part.bytes for part in e.memory_map(8)) == e.shared_bytes(8)
+    assert (e.grid(12, "1x8x512x64"), e.warps(8)) == (128, 8)
+    with pytest.raises(ArgumentError, match=r"constant of stage 9 'NONE': accepted are .*SMEM_BYTES"):
+        e.constant(9, "NONE")
+    with pytest.raises(ArgumentError, match="no kernel in CUDA C"):
+        e.grid(5)
+    with pytest.raises(ArgumentError, match="counted nowhere"):
+        e.wavefronts(8, "no such line")
+
+
+@pytest.mark.parametrize("number", range(7, 17))
+def test_the_parts_of_shared_memory_fill_what_the_launch_gives(number):
+    parts = [part for part in Evidence().memory_map(number) if not part.over]
+    assert sum(part.bytes for part in parts) == Evidence().shared_bytes(number)
+
+
+def test_an_excerpt_of_a_kernel_hides_what_its_reader_writes():
+    number = next((n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file)), None)
+    if number is None:
+        pytest.fail("no lesson has an exercise in CUDA C")
+    task = LESSONS[number].exercise
+    text = f'<!--code {task.file} "#include" "{task.first}"-->\n<!---->\n'.replace(
+        "#include", "using namespace"
+    )
+    with pytest.raises(ArgumentError, match="shows lines of the exercise"):
+        weave.woven(text, f"lessons/{number:02d}_x.md")
+    shown = '<!--code tile.cuh "void load8(" "x[2 * i]"-->\n<!---->\n'
+    assert "```cpp\n__device__ __forceinline__ void load8" in weave.woven(shown, f"lessons/{number:02d}_x.md")
