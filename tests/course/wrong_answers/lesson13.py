@@ -30,19 +30,9 @@ WRONG = (
         (r"`m` \(the greatest",),
     ),
     Wrong(
-        "parts_counted", "A part counts as one key: l_of is forgotten.",
-        (("l += weight * l_of(i)", "l += weight"),),
-        (r"`l` \(the sum of powers",),
-    ),
-    Wrong(
         "upper_half_twice", "The lower four components are loaded twice.",
         ((UPPER, "upper = *(const float4*)o_of(i, 0)"),),
         (r"`o\[7\]`",),
-    ),
-    Wrong(
-        "not_divided", "The merged row is not divided by the sum.",
-        (("o[j] *= inv_l", "o[j] *= 1.0f"),),
-        (r"`o\[0\]`",),
     ),
     Wrong(
         "no_keys_no_guard", "A row that has seen no key is 0 / 0.",
@@ -63,10 +53,5 @@ WRONG = (
              "o_of(i, 1)[0], o_of(i, 1)[1], o_of(i, 1)[2], o_of(i, 1)[3]};"),
         ),
         (r"requests of loads",),
-    ),
-    Wrong(
-        "l_of_m", "The factor is 2^m_of(i): no reference is subtracted.",
-        (("ptx::ex2(m_of(i) - m)", "ptx::ex2(m_of(i))"),),
-        (r"`l` \(the sum of powers",),
     ),
 )  # fmt: skip
