@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from flashcore_numba.course import cuda_copies, exercise, figures, lessons
-from flashcore_numba.course.figures import twin, wmma
+from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.figures import round_trip, twin, wmma
 from flashcore_numba.stages.find import find
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,3 +65,21 @@ def test_runs_differ_and_the_words_say_what_is_drawn():
     frames = figures.draw(lessons.find(8), "wmma", find(8), "stage 08").frames
     for held, frame in zip((one, two), frames, strict=True):
         assert f"row 3 is held by {len(set(held[3].tolist()))} lanes" in frame.caption
+
+
+def test_the_round_trip_adds_up_to_the_counters():
+    stage = find(8)
+    every = [leg for group in round_trip.legs(stage) for leg in group]
+    assert sum(leg.wavefronts for leg in every if leg.trip) == 416
+    # Once a block: tiles come in (Q too), O is cleared and goes out; the rest is the 608 of a tile.
+    evidence = Evidence()
+    once = evidence.wavefronts(8, "tile_smem + row * LD") + evidence.wavefronts(8, "make_float4(0, 0, 0, 0)")
+    once += evidence.wavefronts(8, "float4 a =") + evidence.wavefronts(8, "float4 b =")
+    assert 16 * sum(leg.wavefronts for leg in every) + once == evidence.count(8, "shared_wavefronts")
+
+
+def test_a_trip_for_each_product_shows():
+    load = "wmma::load_matrix_sync(o, o_smem, O_LD, wmma::mem_row_major);"
+    lesson, stage = with_answer(8, (load, load + " " + load))
+    caption = figures.draw(lesson, "round_trip", stage, "your kernel").frames[0].caption
+    assert caption.startswith("672 wavefronts a tile of a block, 480 of them")

@@ -35,8 +35,8 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
         Wanted("o[7]", "the last of the lane's 8 components of O, after these 4 keys"),
     ),
     hints=(
-        "The Numba twin above is the whole answer in another language: one load of 4 weights, then for each "
-        "of 4 keys one load of 8 components and 8 multiply-adds. Translate it line by line.",
+        "The Numba twin in the lesson is the whole answer in another language: one load of 4 weights, then "
+        "for each of 4 keys one load of 8 components and 8 multiply-adds. Translate it line by line.",
         "The 4 weights: a float4, loaded from p_row + key as `load_scores` loads its 4 scores. Copy .x .y "
         ".z .w into float p[4], so that a loop can take them one by one.",
         "The components of key `key + i` begin at v_smem + (key + i) * LD. Declare float v[8]; inside the "
@@ -145,9 +145,9 @@ LESSON = Lesson(
             "nothing else runs beside it.",
             "tensor_core": 'No: it starts <!--calc profiled(7, "tensor_pct") | .1f--><!----> % of the '
             "instructions it could, and both products together would need <!--limit tensor--><!----> µs.",
-            "memory": "No: reading the inputs once and writing the output takes <!--limit memory--><!----> "
-            "µs. Warps do wait for K and V, once a tile; but that is the second largest part, not the "
-            "largest.",
+            "memory": "Not its speed: all bytes take <!--limit memory--><!----> µs. Its latency counts: "
+            '<!--calc profiled(7, "stall long_scoreboard") | .0%--><!----> of the waiting was for K and V. '
+            "But the next stage waits for them as well, and needs little more than half of the time.",
             "exponentials": "No: the exponential unit needs <!--limit exp--><!----> µs for all pairs, and it "
             'was <!--calc profiled(7, "xu_pct") | .1f--><!----> % busy.',
             "bank_conflicts": "No: there are <!--count 7 bank_conflicts--><!---->. The wavefronts are many, "

@@ -179,6 +179,7 @@ LESSON = Lesson(
     ),
     figures={
         "wmma": "Who holds which element of a fragment, in two runs: not specified, so drawn anew in each.",
+        "round_trip": "A tile between fragments, shared memory and rows: what each leg of its way costs.",
         "wavefronts": "Wavefronts of shared memory by source line.",
         "barriers": "Barriers by source line, beside those of stage 07.",
         "memory": "What lies where in a block's shared memory.",
