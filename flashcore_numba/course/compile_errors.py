@@ -75,8 +75,9 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     line, text = chosen["line"], chosen["text"]
     inside = line is not None and answer.inside(line)
     what, look = _told(text, inside)
-    if not inside and (missing := re.search(r"'(\w+)' was not declared", text)):
-        what = f"The lines behind the region need `{missing[1]}`, and the answer does not set it there."
+    if not inside and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text)):
+        name = missing[1] or missing[2]
+        what = f"The lines behind the region need `{name}`, and the answer does not set it there."
         look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what it declares."
     return Complaint(what, look, text, line, inside)
 
@@ -90,7 +91,7 @@ def _before(answer: Answer, line: int, column: int) -> int:
 
 
 def _is_cause(text: str) -> bool:
-    return "was not declared" in text
+    return "was not declared" in text or "undeclared identifier" in text
 
 
 def _told(text: str, inside: bool) -> tuple[str, str]:
@@ -144,26 +145,35 @@ def _converted(match: re.Match) -> tuple[str, str]:
     )
 
 
+def _unknown(match: re.Match) -> tuple[str, str]:
+    meant = f"Did you mean `{match[2]}`? " if match[2] else "A local needs its type before it. "
+    return (
+        f"Nothing defines `{match[1]}` here.",
+        f"{meant}It lives only within the `{{ }}` around its declaration.",
+    )
+
+
 RULES: tuple[tuple[str, Rule], ...] = (
-    (r"static assertion failed: (.*)", lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
+    (r"static assertion failed(?: due to requirement '.*?')?: (.*)",
+        lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
     (r"expected '(.)' before", _semicolon),
-    (r"expected '(.)' at end", _semicolon),
+    (r"expected '(.)' (?:at end|after|in)", _semicolon),
     (r"expected (?:initializer|',' or ';'|';'.*) before '(.*?)'", lambda m: (
         f"A `;` is missing before `{m[1]}`.", "A statement ends with `;`.")),
     (r"expected .*? before '(.*?)'", lambda m: (
         f"Something is missing before `{m[1]}`.", "Look at the brackets, the commas and the end of the "
         "line before.")),
-    (r"'([\w:]+)' was not declared in this scope; did you mean '(.*?)'", lambda m: (
-        f"Nothing defines `{m[1]}` here.", f"Did you mean `{m[2]}`? A local lives only within the `{{ "
-        "}}` it is declared in.")),
-    (r"'([\w:]+)' was not declared in this scope", lambda m: (
-        f"Nothing defines `{m[1]}` here.", "A local needs its type before it, and lives only within the "
-        "`{ }` around it.")),
+    (r"'([\w:]+)' was not declared in this scope; did you mean '(.*?)'", _unknown),
+    (r"use of undeclared identifier '(\w+)'; did you mean '(.*?)'", _unknown),
+    (r"'([\w:]+)' was not declared in this scope()", _unknown),
+    (r"use of undeclared identifier '(\w+)'()", _unknown),
+    (r"no member named '(\w+)' in namespace '([\w:]+)'(?:; did you mean '(\w+)')?", lambda m: (
+        f"There is no `{m[1]}` in `{m[2]}`.", f"Did you mean `{m[3]}`?" if m[3] else "")),
     (r"'(\w+)' is not a member of '(\w+)'(?:; did you mean '(\w+)')?", lambda m: (
         f"There is no `{m[1]}` in `{m[2]}`.", f"Did you mean `{m[3]}`?" if m[3] else "")),
     (r"no matching function for call to '(.*)'", _call),
     (r"too (?:few|many) arguments to function '(?:.*?[ :])??([\w]+)\(.*'", _call),
-    (r"(?:redeclaration of|conflicting declaration) '(.*?)'", lambda m: (
+    (r"(?:redeclaration of|conflicting declaration|redefinition of) '(.*?)'", lambda m: (
         f"`{m[1]}` is declared a second time.", "It exists already: assign to it without its type.")),
     (r"invalid conversion from '(.*?)' to '(.*?)'", _converted),
     (r"cannot convert '(.*?)' to '(.*?)'", _converted),

@@ -235,6 +235,8 @@ class CudaGrading(Grading):
             part = memory_map.part_at(dynamic, int(match[1]))
             return match[0] if part is None else _element(part, int(match[1]) - part.first)
 
+        nowhere = r"(read|written) address (?:\(nil\)|0x[0-9a-f]+), near no array of the launch"
+        text = re.sub(nowhere, r"\1 through a pointer that points at no array of the launch", text)
         text = re.sub(r"`(\w+)` \(shared memory, byte (\d+) of it\)", of_static, text)
         text = re.sub(r"\bshared memory at byte (\d+)", of_dynamic, text)
         return re.sub(r"\s*\[block (\d+),(\d+),(\d+)\]", r" (block \1, \2, \3)", text)
