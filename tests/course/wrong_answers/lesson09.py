@@ -5,8 +5,8 @@ from . import Wrong
 K_TILE = "const half* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;"
 V_TILE = "const half* v_tile = v_smem + t % BUFFERS * KEYS * KV_LD;"
 LOAD = "        load_keys_and_values(t + 1);\n"
-WAIT = "        ptx::cp_async_wait<1>();  // this thread's copies of tile t have arrived; those of t + 1 need not\n"
-BARRIER = "        __syncthreads();          // every thread's have, before a warp reads what other warps copied\n"
+WAIT = "        ptx::cp_async_wait<1>();"
+BARRIER = "        __syncthreads();          //"
 MULTIPLY = "if (warp < 6) multiply_qk(s_smem + s_row * S_LD + s_col, q_rmem, k_tile + s_col * KV_LD);"
 LAST = "        __syncthreads();  // S is whole before a lane reads its row of it\n"
 
@@ -22,23 +22,23 @@ WRONG = (
         (r"missing wait.*k_smem", r"how many of them it lets be"),
     ),
     Wrong(
-        "wait_before_the_load", "The wait comes first, when tile t is the newest group and may stay unfinished.",
-        ((LOAD, ""), (WAIT, WAIT + LOAD)),
+        "wait_before_the_load", "The wait comes first: tile t is the newest group and may stay unfinished.",
+        ((LOAD, ""), (WAIT, WAIT + "\n" + LOAD + "        ")),
         (r"missing wait.*k_smem", r"how many of them it lets be"),
     ),
     Wrong(
         "no_wait", "The barrier is taken for a wait.",
-        ((WAIT, ""),),
+        ((WAIT, "        "),),
         (r"missing wait.*k_smem",),
     ),
     Wrong(
         "no_barrier_after_the_wait", "A thread waits for its own copies and reads those of others.",
-        ((BARRIER, ""),),
+        ((BARRIER, "        //"),),
         (r"race.*k_smem", r"a barrier of the whole block"),
     ),
     Wrong(
         "barrier_of_a_warp", "__syncwarp orders the lanes of one warp.",
-        ((BARRIER, "        __syncwarp();\n"),),
+        ((BARRIER, "        __syncwarp();  //"),),
         (r"race.*k_smem.*warp 1", r"a barrier of the whole block"),
     ),
     Wrong(

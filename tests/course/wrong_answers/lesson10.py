@@ -11,12 +11,12 @@ LOOP = "for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(t);"
 
 WRONG = (
     Wrong(
-        "commit_inside_the_if", "A tile that does not exist gets no group: the last turns wait for too little.",
+        "commit_inside_the_if", "A tile that does not exist gets no group, and the last waits are short.",
         ((COMMIT_BEHIND, COMMIT_INSIDE),),
         (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
     ),
     Wrong(
-        "prologue_one_too_many", "STAGES tiles are asked for before the first turn, which asks for the last again.",
+        "prologue_one_too_many", "STAGES tiles before the first turn, which asks for the last again.",
         (("t < STAGES - 1; t++", "t < STAGES; t++"),),
         (r"missing wait", r"which\s+buffer a tile goes to"),
     ),

@@ -11,13 +11,16 @@ BARRIER = "__syncthreads();"
 
 WRONG = (
     Wrong(
-        "softmax_of_the_same_tile", "S is exponentiated in the step in which it is computed.",
+        "softmax_of_the_same_tile", "S is exponentiated in its own step.",
         ((SOFTMAX, "if (exponentiates && step < tiles) softmax_of(step);"),),
         (r"race.*s_smem", r"Two roles meet in one step"),
     ),
     Wrong(
         "pv_one_step_early", "P is multiplied in the step in which it is computed.",
-        ((PV, "if (multiplies && step >= 1 && step <= tiles) accumulate_pv_of(step - 1, (step + 1) % SLOTS);"),),
+        (
+            ("step >= 2) accumulate_pv_of(step - 2, step % SLOTS)",
+             "step >= 1 && step <= tiles) accumulate_pv_of(step - 1, (step + 1) % SLOTS)"),
+        ),
         (r"race.*factor_smem", r"Two roles meet in one step"),
         SOFTMAX,
     ),
