@@ -27,7 +27,7 @@ __all__ = ["ADVICE", "CudaGrading"]
 # What its neighbours find too, on a kernel of which one region is in question.
 LEFT_OUT_HERE = (
     LEFT_OUT + r"|^every size of GPU|fall from|constant rows|identical keys|rises? and fall|rise towards"
-    r"|20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|a factor moves|^medium"
+    r"|causal 20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|a factor moves|^medium"
     r"|^grouped|^causal grouped|^keys permuted|^a constant added|hull of V|below -100000"
 )
 SECOND_LOOK = 2.0  # seconds of a launch that shows again what it did

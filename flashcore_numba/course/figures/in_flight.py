@@ -74,15 +74,15 @@ def _frame(stages: int, turn: float, latency: float, end: float) -> Frame:
         figure.text(0.055 + 0.25 * place, 0.035, words, fontsize=9)
     idle = sum(max(0.0, start - arrived) for _, arrived, start, _ in rows)
     caption = (
-        f"{several(stages, 'stage')}: {TILES} tiles take {rows[-1][3]:.2f} µs; unused in shared memory they lie "
-        f"for {idle:.2f} µs in all."
+        f"{several(stages, 'stage')}: {TILES} tiles take {rows[-1][3]:.2f} µs. Unused in shared memory they "
+        f"lie for {idle:.2f} µs in all."
     )
     alt = (
         caption
         + " "
         + " ".join(
-            f"Tile {tile}: asked for at {asked:.2f}, arrived at {arrived:.2f}, multiplied from {start:.2f} to "
-            f"{stop:.2f}."
+            f"Tile {tile}: asked for at {asked:.2f}, arrived at {arrived:.2f}, multiplied from {start:.2f} "
+            f"to {stop:.2f}."
             for tile, (asked, arrived, start, stop) in enumerate(rows)
         )
     )
