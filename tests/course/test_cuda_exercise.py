@@ -168,7 +168,7 @@ def test_what_later_lines_need_is_named():
 @pytest.mark.parametrize(
     "lesson, old, new, line, says",
     [
-        (SOFTMAX, WHOLE, "", 6, "race.*`o_smem` at row .* floats apart.*against stage08.*exercise's own advice"),
+        (SOFTMAX, WHOLE, "", 6, "race.*`o_smem` at row .*against stage08.*exercise's own advice"),
         (SOFTMAX, LEFT, "", None, r"race.*called in line \d+.*stand outside the region"),
         (SOFTMAX, WHOLE, f"if (first_row + row >= S_q) return;\n{WHOLE}", 8,
          "barrier after exit.*Threads leave at line 7"),

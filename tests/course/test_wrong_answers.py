@@ -1,6 +1,5 @@
 """Every exercise: the starter is empty, the solution passes with margin, a wrong answer gets help."""
 
-import importlib
 import re
 
 import pytest
@@ -9,11 +8,14 @@ from flashcore_numba.course import exercise, grade, judge
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
 
+from . import kill_table
 from .wrong_answers import text_of
 
 SMALLEST_MARGIN = 1.3
 FEWEST = 5
-WRONG = {n: importlib.import_module(f"{__package__}.wrong_answers.lesson{n:02d}").WRONG for n in LESSONS}
+LEAST_OF_ALL = 80  # over the whole course
+WRONG = {number: kill_table.wrongs(number) for number in LESSONS}
+KEPT = kill_table.kept()
 CASES = [
     pytest.param(n, wrong, id=f"{n:02d}-{wrong.name}") for n, wrongs in WRONG.items() for wrong in wrongs
 ]
@@ -30,11 +32,23 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_where(number, wrong):
     if wrong.line:
         assert result.line_text == wrong.line, result.message
         assert answer.lines[result.line - 1].strip() == wrong.line
+    known = KEPT.get(f"{number:02d} {wrong.name}")
+    assert known, f"it is not in the kill table yet: python -m course.kill_table {number}, in tests/"
+    assert kill_table.cause(result) == known["cause"], result
 
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_enough_wrong_answers(number):
     assert len({wrong.name for wrong in WRONG[number]}) >= FEWEST
+
+
+def test_the_kill_table_is_published_whole():
+    assert {name: kill["mistake"] for name, kill in KEPT.items()} == {
+        f"{number:02d} {wrong.name}": wrong.mistake for number, some in WRONG.items() for wrong in some
+    }
+    assert len(KEPT) >= LEAST_OF_ALL
+    assert kill_table.summary(KEPT) in kill_table.INDEX.read_text()
+    assert kill_table.TABLE.read_text() == kill_table.full_table(KEPT)
 
 
 @pytest.mark.parametrize("number", LESSONS)
