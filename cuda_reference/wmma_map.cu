@@ -1,4 +1,4 @@
-// Which lane holds which element of a WMMA accumulator: each lane writes its own number into all that it holds.
+// Which lane holds which element of a WMMA accumulator: each lane writes its own number into all it holds.
 #include <cuda_fp16.h>
 #include <mma.h>
 
