@@ -3,8 +3,11 @@
 
 import os
 import re
+from collections import defaultdict
+from copy import copy
 from dataclasses import replace
 from pathlib import PurePath
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from . import cuda_probe, memory_map
 from .compile_errors import first_complaint
 from .grade import LEFT_OUT, Grading, at, launch_on, stage_of
 from .launches import recorded
+from .spec import Gate
 from .verdict import CheckResult
 
 __all__ = ["ADVICE", "CudaGrading"]
@@ -27,10 +31,11 @@ __all__ = ["ADVICE", "CudaGrading"]
 # What its neighbours find too, on a kernel of which one region is in question.
 LEFT_OUT_HERE = (
     LEFT_OUT + r"|^every size of GPU|fall from|constant rows|identical keys|rises? and fall|rise towards"
-    r"|causal 20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|a factor moves|^medium"
-    r"|^grouped|^causal grouped|^keys permuted|^a constant added|hull of V|below -100000"
+    r"|causal 20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|a factor moves"
+    r"|^medium|^grouped|^causal grouped|^keys permuted|^a constant added|hull of V|below -100000"
 )
 SECOND_LOOK = 2.0  # seconds of a launch that shows again what it did
+MOST_ROWS = 4  # lines of the region that a missed gate names
 ORDERS = ("lockstep", "reverse", "random:1")
 ADVICE = {
     "race": "Nothing orders the two: between a write and what another thread reads there stands a "
@@ -87,6 +92,10 @@ class CudaGrading(Grading):
     """One answer in CUDA C under check."""
 
     notes: tuple[str, ...] = ()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.counted: dict[str, list] = {}  # launches by shape
 
     def left_out(self) -> str:
         return LEFT_OUT_HERE
@@ -263,6 +272,32 @@ class CudaGrading(Grading):
         what = f"On {self._case(found.name)} it cannot run: {self._own_lines(found.message)}."
         return self._failed(what, kind="error")
 
+    # Counters
+
+    def _launches(self, gate: Gate) -> list:
+        self.counted[gate.shape] = super()._launches(gate)
+        return self.counted[gate.shape]
+
+    def _run_gates(self) -> CheckResult | None:
+        """The gates; of one that is missed also the share of the region's own lines in it."""
+        failed = super()._run_gates()
+        if failed is None:
+            return None
+        missed = next(gate for gate in self.gates if not gate.passed)
+        gate = next(each for each in self.lesson.exercise.gates if each.what == missed.what)
+        shares: dict[int, float] = defaultdict(float)
+        for launch in self.counted[gate.shape]:
+            for row in launch.lines():
+                line = self._line_in(SimpleNamespace(file=row.file, line=row.line, caller=None))
+                if line is not None:
+                    shares[line] += _share(gate, launch, row)
+        most = sorted((line for line in shares if shares[line] > 0), key=lambda line: -shares[line])
+        said = [f"{self.answer.place(n)}, `{self.answer.source(n)}`: {shares[n]:,.6g}" for n in most]
+        if not said:
+            return failed
+        only = "all of it" if sum(shares.values()) >= missed.value else f"of {missed.value:,.6g}"
+        return replace(failed, where=f"Counted in the region, {only}: {'; '.join(said[:MOST_ROWS])}.")
+
     # What differs from Python in the rest
 
     def _any_input(self) -> Inputs:
@@ -324,6 +359,14 @@ class CudaGrading(Grading):
 
     def _notes(self) -> tuple[str, ...]:
         return self.notes
+
+
+def _share(gate: Gate, launch: Any, row: Any) -> float:
+    """What one row alone adds to a gate's counter."""
+    alone = copy(launch)
+    alone.result = copy(launch.result)
+    alone.result.__dict__["_lines"] = [row]
+    return float(gate.value([alone]))
 
 
 def _element(part: memory_map.Part, byte: int) -> str:

@@ -94,11 +94,6 @@ the block execute these lines, once.
 )
 
 
-def _latency(evidence) -> float:
-    """What a turn with one stage takes longer than one with two, in microseconds: the copy's latency."""
-    return (evidence.us("10 pipeline 1") - evidence.us("10 pipeline")) / 8
-
-
 QUESTIONS = (
     Question(
         key="stage_bytes",
@@ -138,8 +133,11 @@ QUESTIONS = (
         unit="times",
         truth=lambda evidence: evidence.ratio("10 pipeline 4", "10 pipeline"),
         source="measured",
-        why="A copy of 0.24 µs has one turn of 1.2 µs to arrive in. More time is of no use to it, and the "
-        "prologue has two tiles more to ask for before anything is multiplied.",
+        why='A copy of <!--calc (us("10 pipeline 1") - us("10 pipeline")) / 8 | .2f--><!----> µs has one '
+        'turn of <!--calc (us("10 pipeline") - us("10 pipeline", "1x8x256x64")) / 4 | .2f--><!----> µs to '
+        "arrive in. More "
+        "time is of no use to it, and the prologue has two tiles more to ask for before anything is "
+        "multiplied.",
     ),
 )
 
