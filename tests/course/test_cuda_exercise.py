@@ -1,11 +1,14 @@
 """Exercises in CUDA C: the region, what is said before it is compiled, by the compiler, of what it does."""
 
+import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
-from flashcore_numba.course import cuda_copies, exercise, weave
+from flashcore_numba.course import cuda_copies, exercise, judge, weave
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
@@ -193,6 +196,26 @@ def test_a_loop_without_an_end_is_reported_with_its_line(monkeypatch):
     assert result.kind == "hang" and 4 <= result.line <= 10 and "endless loop" in result.what
 
 
+def test_a_loop_that_touches_no_memory_is_stopped_at_the_time_limit():
+    number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
+    text = "int turns = threadIdx.x;\nwhile (turns < 1000) turns = turns / 2;\n"
+    reply = judge.run({"job": "check", "lesson": number, "answer": text}, time_limit=4)
+    assert reply["status"] == "timeout" and "4 s" in reply["why"], reply
+
+
+def test_the_commands_of_an_autograder_take_a_kernel(tmp_path):
+    number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
+    flashcore = [sys.executable, "-m", "flashcore_numba"]
+    made = subprocess.run([*flashcore, "starter", str(number)], cwd=tmp_path, capture_output=True, text=True)
+    path = tmp_path / f"lesson{number:02d}.cu"
+    assert made.returncode == 0 and path.name in made.stdout, made
+    lesson = LESSONS[number]
+    path.write_text(whole(lesson, exercise.region(lesson.exercise).text))
+    check = [*flashcore, "check", path.name, "--lesson", str(number), "--json"]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["passed"], done
+
+
 def test_a_gate_is_missed_by_waste_alone():
     gate = Gate("products", total("mma"), 256, 512, 512, "Look at the loop.")
     lesson = replace(PRODUCT, exercise=replace(PRODUCT.exercise, gates=(gate,)))
@@ -200,6 +223,7 @@ def test_a_gate_is_missed_by_waste_alone():
     found = "wmma::fragment<wmma::accumulator, 16, 16, 16, float> o, z;"
     result = verdict(lesson, (PRODUCT.exercise.first, found), (MULTIPLY, twice))
     assert result.kind == "gate" and "products at 1x1x128x64 is 768" in result.what
+    assert "Counted in the region, of 768: line 10" in result.where and "`: 256; line 11" in result.where
 
 
 def test_the_same_answer_is_compiled_once():
