@@ -36,7 +36,7 @@ class Tile(NamedTuple):
     persistent: bool = True
 
 
-TILES = {64: Tile(3, 128, 3, polynomials=3), 128: Tile(2, 128, 2)}  # by head dimension
+TILES = {64: Tile(3, 128, 3, polynomials=3), 128: Tile(3, 80, 3)}  # by head dimension
 VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
 
 
