@@ -119,8 +119,13 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
         executor = Noting()
         # Not cupy.full: filling is a kernel too.
         out = cupy.asarray(np.full(q.shape, np.nan, np.float16))
-        job.run.stage.launch(problem, out, executor, variant=job.run.variant)
-        record.add(executor.kernels, error=truth.judge([cupy.asnumpy(out)]))
+        try:
+            job.run.stage.launch(problem, out, executor, variant=job.run.variant)
+            judged = truth.judge([cupy.asnumpy(out)])
+        except Exception as error:  # whatever it is: the other runs can still be measured
+            record.add(executor.kernels, failed=f"{type(error).__name__}: {error}")
+        else:
+            record.add(executor.kernels, error=judged)
 
 
 def _pack(jobs: Iterable[Job]) -> str:
@@ -147,18 +152,24 @@ def measure(
 
     `launched` is told each of them. Raises NsightError when something went wrong, at the end.
     """
+    found, wrong = [], dict[str, list[str]]()
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch, "record.json")
         launches = collect(command(record, limit, jobs), record, limit + GRACE, (), sections, report)
-        found, lost = [], []
-        for job, (step, kernels) in zip(jobs, launches, strict=False):
-            if any(kernel.traffic is None for kernel in kernels):
-                lost.append(job.run.label)
-                continue
-            found.append(Measured(job, kernels, step["error"]))
-            launched(found[-1])
-    if lost:
-        raise NsightError(f"ncu counted nothing by instruction for {', '.join(lost)}")
+        try:
+            for job, (step, kernels) in zip(jobs, launches, strict=False):
+                counted = all(kernel.traffic is not None for kernel in kernels)
+                reason = step.get("failed") or (None if counted else "ncu counted nothing by instruction")
+                if reason is not None:
+                    wrong.setdefault(reason, []).append(f"{job.run.label} at {job.shape}")
+                    continue
+                found.append(Measured(job, kernels, step["error"]))
+                launched(found[-1])
+        except NsightError as error:
+            wrong.setdefault(str(error), [])
+    if wrong:
+        told = (": ".join([", ".join(runs), reason] if runs else [reason]) for reason, runs in wrong.items())
+        raise NsightError("; ".join(told))
     return found
 
 

@@ -59,7 +59,7 @@ SAVED = (
     ("1x2x200x64", True),
     ("1x1x128x128", False),
 )
-SAVE_LIMIT = 150  # seconds on the GPU for all of `SAVED`
+SAVE_LIMIT = 180  # seconds on the GPU for all of `SAVED`
 FEW_SCORES = 2**15
 
 
@@ -224,23 +224,25 @@ def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]
     return extracts.extract(shape, causal, extracts.measure(jobs, SAVE_LIMIT))
 
 
-def save(folder: Path, progress: Progress) -> tuple[Path | None, list[str]]:
-    """Measure every run at every shape of `SAVED` and write the extracts into `folder`.
+def save(
+    folder: Path, progress: Progress, shapes: Sequence[tuple[str, bool]] = SAVED
+) -> tuple[Path | None, list[str]]:
+    """Measure every run at every one of these shapes and masks and write the extracts into `folder`.
 
     Returns their file, and a sentence for each thing that failed or was left out. Needs a GPU and ncu. The
     shapes of one head dimension share a session of ncu, so that each of Numba's kernels is compiled once.
     """
     by_head_dim: dict[int, list[extracts.Job]] = {}
-    for text, causal in SAVED:
+    for text, causal in shapes:
         shape = parse(text)
-        # A time limit cuts the end, so what a stage runs by itself comes first.
-        chosen = sorted(served(LADDER, shape, causal), key=lambda run: not run.is_default)
-        jobs = [extracts.Job(shape, causal, run) for run in chosen]
+        jobs = [extracts.Job(shape, causal, run) for run in served(LADDER, shape, causal)]
         by_head_dim.setdefault(shape.head_dim, []).extend(jobs)
+    for jobs in by_head_dim.values():  # a time limit cuts the end: what stages run by themselves comes first
+        jobs.sort(key=lambda job: not job.run.is_default)
     _compile_all([job for jobs in by_head_dim.values() for job in jobs], progress)
     first, *rest = by_head_dim.values()
     # A short session comes first: it finds out which metrics this ncu knows.
-    sessions = [first[:1], first[1:], *rest]
+    sessions = [jobs for jobs in (first[:1], first[1:], *rest) if jobs]
     path, failed, found = None, list[str](), list[extracts.Measured]()
     todo, deadline = sum(map(len, sessions)), time.monotonic() + SAVE_LIMIT
     for jobs in sessions:
@@ -254,7 +256,7 @@ def save(folder: Path, progress: Progress) -> tuple[Path | None, list[str]]:
             failed.append(f"from {jobs[0].shape} on: {error}")
         if len(found) - before < len(jobs):
             failed.append(f"from {jobs[0].shape} on: {len(found) - before} of {len(jobs)} runs were measured")
-        for text, causal in SAVED:
+        for text, causal in shapes:
             if here := [m for m in found if (str(m.job.shape), m.job.causal) == (text, causal)]:
                 here.sort(key=lambda m: (m.job.run.stage.number, m.job.run.is_default))
                 path = extracts.save(extracts.extract(parse(text), causal, here), folder)

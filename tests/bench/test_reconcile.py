@@ -195,3 +195,10 @@ def test_saving_keeps_what_was_measured_before_the_time_was_up(monkeypatch, caps
     said = capsys.readouterr()
     assert "9 of 11 runs were measured" in said.err
     assert "stopped at its time limit" in said.err and "nsight-h200.json" in said.out
+    monkeypatch.setattr(reconcile, "LADDER", LADDER[:5])
+    assert cli.main(["reconcile", "--save", str(tmp_path), "--shape", "1x3x48x64", "--causal"]) == 1
+    found = extracts.recorded(tmp_path)
+    assert [(e["shape"], e["causal"]) for e in found] == [*reconcile.SAVED, ("1x3x48x64", True)]
+    capsys.readouterr()
+    assert cli.main(["reconcile", "--save", str(tmp_path), "--causal"]) == 2
+    assert "--save: measures the whole ladder; only --shape goes with it" in capsys.readouterr().err
