@@ -1,13 +1,12 @@
 """Launches that are made again and again, each time at other addresses: packed once, for the CUDA driver."""
 
 from collections.abc import Sequence
-from ctypes import CDLL, addressof, c_uint, c_uint64, c_void_p, create_string_buffer, memmove
+from ctypes import CDLL, addressof, c_uint64, c_void_p, create_string_buffer, memmove
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .gpu import GpuKernel
 from .tensor_map import TensorMap
 
 __all__ = ["PackedLaunches"]
@@ -33,19 +32,33 @@ class PackedLaunches:
         self._kernels = [kernel for kernel, *_ in launches]  # kept loaded
         self._steps = [
             (
-                (c_void_p(kernel.handle), *_sizes(grid), *_sizes(block), c_uint(shared_mem)),
+                (int(kernel.handle), *_sizes(grid), *_sizes(block), int(shared_mem)),
                 [_packed(value, arrays) for value in args],
             )
             for kernel, grid, block, args, shared_mem in launches
         ]
         self._free: list[_Buffer] = []
 
-    def __call__(self, addresses: list[Any], stream: int) -> None:
+        import cupy
+
+        self._driver = cupy.cuda.driver
+
+    def __call__(self, addresses: list[int], stream: int) -> None:
         try:  # popping and appending need no lock, and nobody waits for a thread whose launch waits
             buffer = self._free.pop()
         except IndexError:
             buffer = _Buffer(self._steps, self._count)
-        buffer.launch(addresses, stream, self._kernels)
+        if addresses != buffer.addresses:
+            buffer.write(addresses)
+        launch = self._driver.launchKernel
+        for i, (sizes, parameters) in enumerate(buffer.calls):
+            try:
+                launch(*sizes, stream, parameters, 0)
+            except self._driver.CUDADriverError as error:
+                if error.status != INVALID_CONTEXT:
+                    raise
+                self._kernels[i].use_device()
+                launch(*sizes, stream, parameters, 0)
         self._free.append(buffer)
 
 
@@ -57,8 +70,9 @@ class _Buffer:
         maps = sum(len(data) == MAP_BYTES for data, _ in values)
         size = MAP_BYTES * maps + 8 * (count + 2 * len(values))
         self.memory = create_string_buffer(size + MAP_ALIGNMENT)
+        self.addresses: list[int] | None = None  # what is written in the words and maps
         self.maps: list[list[Any]] = []  # slot, address inside, where the map lies
-        self.calls: list[tuple[tuple, c_void_p]] = []
+        self.calls: list[tuple[tuple[int, ...], int]] = []  # handle and sizes, where the pointers lie
         at = -(-addressof(self.memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
         words_at = at + MAP_BYTES * maps
         self.words = (c_uint64 * count).from_address(words_at)
@@ -78,24 +92,18 @@ class _Buffer:
                 places.append(place)
             pointers = (c_uint64 * len(places)).from_address(value_at)
             pointers[:] = places
-            self.calls.append((configuration, c_void_p(value_at)))
+            self.calls.append((configuration, value_at))
             value_at += 8 * len(places)
 
-    def launch(self, addresses: list[Any], stream: int, kernels: list[GpuKernel]) -> None:
-        self.words[:] = addresses
+    def write(self, addresses: list[int]) -> None:
+        self.addresses = None
+        self.words[:] = addresses  # type: ignore[assignment]
         for entry in self.maps:
             slot, inside, place = entry
             if addresses[slot] != inside:
                 _check(_driver().cuTensorMapReplaceAddress(place, c_void_p(addresses[slot])))
                 entry[1] = addresses[slot]
-        launch, handle = _driver().cuLaunchKernel, c_void_p(stream)
-        for (configuration, parameters), kernel in zip(self.calls, kernels, strict=True):
-            status = launch(*configuration, handle, parameters, None)
-            if status == INVALID_CONTEXT:
-                kernel.use_device()
-                status = launch(*configuration, handle, parameters, None)
-            if status:
-                _check(status)
+        self.addresses = addresses
 
 
 def _packed(value: Any, arrays: Sequence[Any]) -> tuple[bytes, int | None]:
@@ -111,9 +119,9 @@ def _packed(value: Any, arrays: Sequence[Any]) -> tuple[bytes, int | None]:
     return (value.for_gpu().tobytes() if isinstance(value, TensorMap) else bytes(8)), slot
 
 
-def _sizes(size: Any) -> tuple[c_uint, c_uint, c_uint]:
+def _sizes(size: Any) -> tuple[int, int, int]:
     x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
-    return c_uint(int(x)), c_uint(int(y)), c_uint(int(z))
+    return int(x), int(y), int(z)
 
 
 @cache

@@ -42,16 +42,22 @@ class FakeGpu:
         ctypes.memmove(place.value, struct.pack("Q", address.value), 8)
         return 0
 
-    def cuLaunchKernel(self, function, *rest):
-        sizes, stream, parameters = [x.value for x in rest[:7]], rest[7], rest[8]
+    def launchKernel(self, function, *rest):
+        sizes, stream, parameters, extra = list(rest[:7]), *rest[7:]
+        assert extra == 0
         if self.without_context:
-            return packed.INVALID_CONTEXT
-        kernel = next(k for k in self.kernels.values() if k.handle == function.value)
+            raise DriverError(packed.INVALID_CONTEXT)
+        kernel = next(k for k in self.kernels.values() if k.handle == function)
         self.pause(0)
-        places = (ctypes.c_uint64 * len(kernel.lengths)).from_address(parameters.value)
+        places = (ctypes.c_uint64 * len(kernel.lengths)).from_address(parameters)
         args = [ctypes.string_at(at, n) for at, n in zip(places, kernel.lengths, strict=True)]
-        self.launched.append((kernel.source, sizes, stream.value, args, self.current))
-        return 0
+        self.launched.append((kernel.source, sizes, stream, args, self.current))
+
+
+class DriverError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(status)
+        self.status = status
 
 
 class Kernel:
@@ -140,6 +146,7 @@ def fake(monkeypatch):
         runtime=types.SimpleNamespace(
             getDevice=lambda: fake.current, streamIsCapturing=lambda stream: stream == fake.capturing
         ),
+        driver=types.SimpleNamespace(launchKernel=fake.launchKernel, CUDADriverError=DriverError),
         get_current_stream=lambda: Stream(fake.stream),
         Stream=Stream,
         MemoryPointer=MemoryPointer,
@@ -307,7 +314,11 @@ def test_a_plan_does_not_hide_a_bad_argument(fake):
 
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
-def test_tensors_run_on_torchs_stream(fake, fake_torch, device, kv_shape):
+def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, device, kv_shape):
+    if device:  # with and without the call that makes no Stream object
+        raw = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda number: 70 + number)
+        monkeypatch.setattr(fake_torch, "_C", raw, raising=False)
+
     def tensors():
         return [fake_torch.empty(x, "torch.float16", device) for x in ((1, 8, 130, 64), kv_shape, kv_shape)]
 
