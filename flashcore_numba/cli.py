@@ -187,7 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--save",
         type=_folder,
         metavar="DIR",
-        help="measure the whole ladder at the recorded shapes, or at one, and write the extracts into DIR",
+        help="measure the ladder at the recorded shapes, or STAGEs at a --shape, and write extracts into DIR",
     )
     roofline = add(
         "roofline",
@@ -903,7 +903,7 @@ def _reconcile(args) -> int:
         option = "--save" if args.save else "--measure"
         raise ArgumentError(f"{option}: needs a measurement on a GPU; {why_not}")
     if args.save:
-        return _save_extracts(args, shape)
+        return _save_extracts(args, stages, shape)
     stages, not_run = simulated(stages)
     chosen = reconcile.served(stages, shape, args.causal)
     with _progress() as progress:
@@ -927,14 +927,14 @@ def _reconcile(args) -> int:
     return 1 if not_run or any(block.unexplained for block in found) else 0
 
 
-def _save_extracts(args, shape) -> int:
+def _save_extracts(args, stages, shape) -> int:
     from flashcore_numba.bench import extracts, reconcile
 
-    if args.stages or args.measure or (args.causal and not args.shape):
-        raise ArgumentError("--save: measures the whole ladder; only --shape goes with it, and --causal then")
-    shapes = [(str(shape), args.causal)] if args.shape else reconcile.SAVED
+    if args.measure or ((args.stages or args.causal) and not args.shape):
+        raise ArgumentError("--save: measures all that is recorded, or stages at a --shape that is given")
+    jobs = reconcile.jobs(stages, shape, args.causal) if args.shape else reconcile.jobs_to_save()
     with _progress() as progress:
-        path, failed = reconcile.save(args.save, progress, shapes)
+        path, failed = reconcile.save(args.save, progress, jobs)
     for sentence in failed:
         print(f"flashcore reconcile: {sentence}", file=sys.stderr)
     if not _give_json(args, lambda: {"failed": failed, "extracts": extracts.recorded(args.save)}) and path:
