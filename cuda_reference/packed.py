@@ -1,8 +1,8 @@
 """Launches that are made again and again, each time at other addresses: packed once, for the CUDA driver."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import CDLL, addressof, c_uint64, c_void_p, create_string_buffer, memmove
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -28,20 +28,19 @@ class PackedLaunches:
     """
 
     def __init__(self, launches: Sequence[tuple], arrays: Sequence[Any]) -> None:
-        self._count = len(arrays)
+        import cupy
+
+        self._driver, self._count = cupy.cuda.driver, len(arrays)
+        launch = self._driver.launchKernel
         self._kernels = [kernel for kernel, *_ in launches]  # kept loaded
         self._steps = [
             (
-                (int(kernel.handle), *_sizes(grid), *_sizes(block), int(shared_mem)),
+                partial(launch, int(kernel.handle), *_sizes(grid), *_sizes(block), int(shared_mem)),
                 [_packed(value, arrays) for value in args],
             )
             for kernel, grid, block, args, shared_mem in launches
         ]
         self._free: list[_Buffer] = []
-
-        import cupy
-
-        self._driver = cupy.cuda.driver
 
     def __call__(self, addresses: list[int], stream: int) -> None:
         try:  # popping and appending need no lock, and nobody waits for a thread whose launch waits
@@ -50,15 +49,15 @@ class PackedLaunches:
             buffer = _Buffer(self._steps, self._count)
         if addresses != buffer.addresses:
             buffer.write(addresses)
-        launch = self._driver.launchKernel
-        for i, (sizes, parameters) in enumerate(buffer.calls):
-            try:
-                launch(*sizes, stream, parameters, 0)
-            except self._driver.CUDADriverError as error:
-                if error.status != INVALID_CONTEXT:
-                    raise
-                self._kernels[i].use_device()
-                launch(*sizes, stream, parameters, 0)
+        try:
+            for launch, parameters in buffer.calls:
+                launch(stream, parameters, 0)
+        except self._driver.CUDADriverError as error:
+            if error.status != INVALID_CONTEXT:
+                raise
+            self._kernels[0].use_device()  # only the first launch can have missed it
+            for launch, parameters in buffer.calls:
+                launch(stream, parameters, 0)
         self._free.append(buffer)
 
 
@@ -72,12 +71,12 @@ class _Buffer:
         self.memory = create_string_buffer(size + MAP_ALIGNMENT)
         self.addresses: list[int] | None = None  # what is written in the words and maps
         self.maps: list[list[Any]] = []  # slot, address inside, where the map lies
-        self.calls: list[tuple[tuple[int, ...], int]] = []  # handle and sizes, where the pointers lie
+        self.calls: list[tuple[Callable, int]] = []  # and where the pointers to its parameters lie
         at = -(-addressof(self.memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
         words_at = at + MAP_BYTES * maps
         self.words = (c_uint64 * count).from_address(words_at)
         value_at = words_at + 8 * count
-        for configuration, args in steps:
+        for launch, args in steps:
             places = []
             for data, slot in args:
                 if slot is not None and len(data) != MAP_BYTES:
@@ -92,7 +91,7 @@ class _Buffer:
                 places.append(place)
             pointers = (c_uint64 * len(places)).from_address(value_at)
             pointers[:] = places
-            self.calls.append((configuration, value_at))
+            self.calls.append((launch, value_at))
             value_at += 8 * len(places)
 
     def write(self, addresses: list[int]) -> None:

@@ -9,6 +9,7 @@ A plan holds compiled kernels: it does not see that a file has been edited since
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import prod
@@ -28,6 +29,7 @@ MOST = 512  # plans; a program that never repeats a layout starts over after so 
 
 LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
 
+_readers: "dict[type, Callable]" = {}
 _plans: "dict[tuple, Plan]" = {}
 NOT_SERVED: "tuple[None, list[int], None]" = (None, [], None)
 # A CUDA graph keeps addresses, not memory: scratch memory that it was given is nobody else's from then on.
@@ -46,7 +48,7 @@ def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | Non
     addresses are those of q, k, v and out, 0 without one.
     """
     kind = type(q)
-    read = _READERS.get((kind.__module__, kind.__qualname__))
+    read = _readers.get(kind) or _reader(kind)
     if read is None or type(k) is not kind or type(v) is not kind:
         return NOT_SERVED
     if out is not None and type(out) is not kind:
@@ -99,7 +101,12 @@ def _torch(arrays: tuple) -> tuple[list[Any] | None, list[int]]:
     return layout, addresses
 
 
-_READERS = {("cupy", "ndarray"): _cupy, ("torch", "Tensor"): _torch}
+def _reader(kind: type) -> "Callable[[tuple], tuple[list[Any] | None, list[int]]] | None":
+    """What reads arrays of this type; a subclass may mean something else, so none reads it."""
+    read = {("cupy", "ndarray"): _cupy, ("torch", "Tensor"): _torch}.get((kind.__module__, kind.__qualname__))
+    if read is not None:
+        _readers[kind] = read
+    return read
 
 
 class Plan:
@@ -123,12 +130,16 @@ class Plan:
         self._shape, self._device = tuple(problem.q.shape), problem.q.device.id
         self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v, out)]
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
+        self._launch = self._with_scratch if scratch else launches
+        self._apart: list[int] = []  # addresses that were found not to overlap
         self._start = self._on_cupy if kind.__module__ == "cupy" else self._on_torch
 
     def run(self, addresses: list[int], out: Any) -> Any:
         """What `attention()` returns; None, and nothing is launched, where `out` may overlap an input."""
-        if out is not None and self._may_overlap(*addresses):
-            return None
+        if out is not None and addresses != self._apart:
+            if self._may_overlap(*addresses):
+                return None
+            self._apart = addresses.copy()
         if self._current_device() == self._device:
             return self._start(addresses, out)
         with self._cupy.cuda.Device(self._device):
@@ -161,10 +172,7 @@ class Plan:
             self._launch(addresses, stream)
         return out if lse is None else (out, lse)
 
-    def _launch(self, addresses: list[int], stream: int) -> None:
-        if not self._scratch:
-            self._launches(addresses, stream)
-            return
+    def _with_scratch(self, addresses: list[int], stream: int) -> None:
         cuda = self._cupy.cuda
         memory = [cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
         if stream not in LEGACY and cuda.runtime.streamIsCapturing(stream):

@@ -431,6 +431,6 @@ def test_the_number_of_plans_is_bounded(fake, monkeypatch):
     assert 1 <= len(plans._plans) <= 3
 
 
-def test_an_argument_from_elsewhere_cannot_be_packed():
+def test_an_argument_from_elsewhere_cannot_be_packed(fake):
     with pytest.raises(ValueError, match="none of the arrays"):
         packed.PackedLaunches([(types.SimpleNamespace(handle=1), 1, 1, (np.zeros(3),), 0)], [np.zeros(3)])
