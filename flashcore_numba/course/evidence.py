@@ -20,6 +20,8 @@ from flashcore_numba.simulator.report import Row
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
+from . import experiments
+
 __all__ = ["COUNTED", "FIELDS", "MISSION", "Evidence"]
 
 MISSION = "1x8x512x64"
@@ -112,6 +114,18 @@ class Evidence:
         if times is None:
             raise ArgumentError(f"{_label(label)} has no recorded caller's time: it is no default variant")
         return times["p50"]
+
+    def experiment(self, label: str, shape: str = MISSION) -> float:
+        """The GPU time of a kernel that differs from a stage in one thing ("01 row_in_registers"), or of a
+        stage beside it: median in microseconds, as recorded, see `experiments`.
+        """
+        found = artifact.find_shape(experiments.recorded() or {"shapes": []}, str(parse(shape)))
+        times = {entry["label"]: entry["gpu_us"]["p50"] for entry in (found or {"entries": []})["entries"]}
+        if label not in times:
+            raise ArgumentError(
+                f"experiment {label!r} is not recorded at {shape}: there are {', '.join(times) or 'none'}"
+            )
+        return times[label]
 
     def share(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
         """The limit over the time, 1.0 at best."""
