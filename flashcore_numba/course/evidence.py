@@ -164,17 +164,32 @@ class Evidence:
         """What Nsight Compute measured of a run, as recorded: a counter of `traffic.Traffic`, summed over the
         run's launches, or a figure of `bench.profile.MEANINGS` of a run that is one launch.
         """
+        name, found = _label(label), self._profile(label, shape, causal)
+        values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
+        if not isinstance(value := values.get(figure), int | float):
+            numbers = [key for key, value in values.items() if isinstance(value, int | float)]
+            raise ArgumentError(f"figure {figure!r} of {name}: accepted are {', '.join(numbers)}")
+        return value
+
+    def stalled(self, label: int | str, reason: str, shape: str = MISSION, causal: bool = False) -> float:
+        """The share of a run's warps' samples that waited for a reason of `bench.profile.STALLS`, as recorded;
+        of a run that is one launch.
+        """
+        kernels = self._profile(label, shape, causal)["kernels"]
+        known = kernels[0]["stalls"] if len(kernels) == 1 else {}
+        if reason not in known:
+            accepted = ", ".join(known) or "none, it has several launches"
+            raise ArgumentError(f"stall {reason!r} of {_label(label)}: accepted are {accepted}")
+        return known[reason]
+
+    def _profile(self, label: int | str, shape: str, causal: bool) -> dict[str, Any]:
         name, at = _label(label), parse(shape)
         run = next((run for run in runs(LADDER) if run.label == name), None)
         found = run and profile.find(run, extracts.find(at, causal))
         if not found:
             known = ", ".join(profile.which(run)) if run else "nothing, it is no run of the ladder"
             raise ArgumentError(f"{name} is not profiled at {at}{' causal' * causal}, but at: {known}")
-        values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
-        if not isinstance(value := values.get(figure), int | float):
-            numbers = [key for key, value in values.items() if isinstance(value, int | float)]
-            raise ArgumentError(f"figure {figure!r} of {name}: accepted are {', '.join(numbers)}")
-        return value
+        return found
 
     def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
         """One entry, of the first recorded run that has it at this shape: variants may have their own run.
