@@ -172,8 +172,8 @@ class Evidence:
         return value
 
     def stalled(self, label: int | str, reason: str, shape: str = MISSION, causal: bool = False) -> float:
-        """The share of a run's warps' samples that waited for a reason of `bench.profile.STALLS`, as recorded;
-        of a run that is one launch.
+        """The share of the samples of a run's warps that waited for a reason of `bench.profile.STALLS`, as
+        recorded, of a run that is one launch.
         """
         kernels = self._profile(label, shape, causal)["kernels"]
         known = kernels[0]["stalls"] if len(kernels) == 1 else {}
