@@ -187,7 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--save",
         type=_folder,
         metavar="DIR",
-        help="measure the ladder at the recorded shapes, or STAGEs at a --shape, and write extracts into DIR",
+        help="measure at the recorded shapes, or at a --shape, and write or renew the extracts in DIR",
     )
     roofline = add(
         "roofline",
@@ -930,9 +930,9 @@ def _reconcile(args) -> int:
 def _save_extracts(args, stages, shape) -> int:
     from flashcore_numba.bench import extracts, reconcile
 
-    if args.measure or ((args.stages or args.causal) and not args.shape):
-        raise ArgumentError("--save: measures all that is recorded, or stages at a --shape that is given")
-    jobs = reconcile.jobs(stages, shape, args.causal) if args.shape else reconcile.jobs_to_save()
+    if args.measure or (args.causal and not args.shape):
+        raise ArgumentError("--save: measures what is recorded; of the options only --shape goes with it")
+    jobs = reconcile.jobs(stages, shape, args.causal) if args.shape else reconcile.jobs_to_save(stages)
     with _progress() as progress:
         path, failed = reconcile.save(args.save, progress, jobs)
     for sentence in failed:

@@ -201,21 +201,33 @@ def extract(shape: Shape, causal: bool, runs: Sequence[Measured]) -> dict[str, A
 
 
 def save(fresh: dict[str, Any], folder: Path) -> Path:
-    """Put an extract into the file of its GPU, in the place of a former one of its shape and mask."""
+    """Put an extract into the file of its GPU, in the place of a former one of its shape and mask, whose runs
+    that were not measured again stay, with their own date and commit."""
     name = re.sub("[^a-z0-9]+", "-", fresh["gpu"].lower().replace("nvidia", "")).strip("-")
     path = folder / EXTRACTS.replace("*", name)
-    at = (fresh["shape"], fresh["causal"])
-    kept = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"] and (e["shape"], e["causal"]) != at]
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    runs = [{**each, "runs": "@"} for each in (*kept, fresh)]
-    text = json.dumps({"extracts": runs}, indent=1)
-    for each in (*kept, fresh):  # a run is one line, so that a difference shows what changed
+    extracts, at = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"]], _place(fresh)
+    former = next((e for e in extracts if _place(e) == at), {"runs": []})
+    again = {(run["stage"], run["variant"]) for run in fresh["runs"]}
+    kept = [
+        {"date": former["date"], "commit": former["commit"], **run}
+        for run in former["runs"]
+        if (run["stage"], run["variant"]) not in again
+    ]
+    runs = sorted([*kept, *fresh["runs"]], key=lambda run: run["stage"])
+    extracts = [e for e in extracts if _place(e) != at] + [{**fresh, "runs": runs}]
+    text = json.dumps({"extracts": [{**each, "runs": "@"} for each in extracts]}, indent=1)
+    for each in extracts:  # a run is one line, so that a difference shows what changed
         lines = ",\n".join(f"    {json.dumps(run)}" for run in each["runs"])
         text = text.replace('"@"', f"[\n{lines}\n   ]", 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
     unfinished.write_text(text + "\n")
     unfinished.replace(path)
     return path
+
+
+def _place(extract: dict[str, Any]) -> tuple[str, bool]:
+    return extract["shape"], extract["causal"]
 
 
 def recorded(folder: Path | None = None) -> list[dict[str, Any]]:

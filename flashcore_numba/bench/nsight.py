@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flashcore_numba.traffic import Traffic
+from flashcore_numba.traffic.formula import LANES
 
 __all__ = [
     *("BY_INSTRUCTION", "METRICS", "Kernel", "NsightError", "Record", "Table", "collect", "find_tool"),
@@ -233,7 +234,8 @@ def read_raw(text: str) -> list[dict[str, Any]]:
 
 EXECUTED, WAVES, IDEAL = "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"
 SECTORS = "L2 Theoretical Sectors Global"
-COLUMNS = ("Source", EXECUTED, WAVES, IDEAL, SECTORS)
+THREADS = "Predicated-On Thread Instructions Executed"
+COLUMNS = ("Source", EXECUTED, THREADS, WAVES, IDEAL, SECTORS)
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,10 @@ class Table:
             for line in self.lines
             if not opcodes or opcode(line["Source"]).startswith(opcodes)
         )
+
+    def whole_warps(self, *opcodes: str) -> int:
+        """Executions by all 32 lanes: `EXECUTED` counts a warp too whose predicate is off in every lane."""
+        return self.total(THREADS, *opcodes) // LANES
 
 
 def read_source(text: str) -> list[Table]:
@@ -345,5 +351,5 @@ def _traffic(figures: dict[str, float], table: Table) -> Traffic:
         shared_load_wavefronts=table.total(WAVES, "LDS"),  # and LDSM
         shared_store_wavefronts=table.total(WAVES, "STS", "LDGSTS"),  # and STSM, but not STAS
         bank_conflicts=table.total(WAVES) - table.total(IDEAL),
-        barriers=table.total(EXECUTED, "BAR.", "UCGABAR_ARV"),  # a block's, a cluster's
+        barriers=table.whole_warps("BAR.", "UCGABAR_ARV"),  # a block's, a cluster's
     )

@@ -12,7 +12,7 @@ from rich.table import Table
 from flashcore_numba import gpu
 from flashcore_numba.checks import pool
 from flashcore_numba.compiler import EXAMPLE_SM_COUNT
-from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find as find_stage
 from flashcore_numba.traffic import Traffic, predict
 from flashcore_numba.traffic.formula import SECTOR
@@ -212,8 +212,13 @@ def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
     if extract is None:
         shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
         return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
-    notes = {Run(find_stage(r["stage"]), r["variant"]).label: profile.special(r) for r in extract["runs"]}
-    return "; ".join([profile.provenance(extract), *(f"{run} {note}" for run, note in notes.items() if note)])
+    notes: dict[str, list[str]] = {}
+    for run in extract["runs"]:
+        if note := profile.special(run):
+            notes.setdefault(note, []).append(Run(find_stage(run["stage"]), run["variant"]).label)
+    return "; ".join(
+        [profile.provenance(extract), *(f"{', '.join(of)} {note}" for note, of in notes.items())]
+    )
 
 
 def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
@@ -227,14 +232,14 @@ def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]
     return extracts.extract(shape, causal, found)
 
 
-def jobs_to_save() -> list[extracts.Job]:
-    """Every run at every shape of `SAVED`, and those of `QUOTED`."""
-    of_all = [(text, causal, LADDER) for text, causal in SAVED]
+def jobs_to_save(stages: Sequence[Stage]) -> list[extracts.Job]:
+    """Every run of these stages at every shape of `SAVED`, and those of `QUOTED`."""
+    of_all = [(text, causal, stages) for text, causal in SAVED]
     of_some = [
-        (text, causal, [stage for stage in LADDER if stage.number in numbers])
+        (text, causal, [stage for stage in stages if stage.number in numbers])
         for text, causal, numbers in QUOTED
     ]
-    return [job for text, causal, stages in of_all + of_some for job in jobs(stages, parse(text), causal)]
+    return [job for text, causal, some in of_all + of_some for job in jobs(some, parse(text), causal)]
 
 
 def jobs(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[extracts.Job]:
