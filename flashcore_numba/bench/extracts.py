@@ -206,7 +206,7 @@ def save(fresh: dict[str, Any], folder: Path) -> Path:
     name = re.sub("[^a-z0-9]+", "-", fresh["gpu"].lower().replace("nvidia", "")).strip("-")
     path = folder / EXTRACTS.replace("*", name)
     extracts, at = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"]], _place(fresh)
-    former = next((e for e in extracts if _place(e) == at), {"runs": []})
+    former: dict[str, Any] = next((e for e in extracts if _place(e) == at), {"runs": []})
     again = {(run["stage"], run["variant"]) for run in fresh["runs"]}
     kept = [
         {"date": former["date"], "commit": former["commit"], **run}
