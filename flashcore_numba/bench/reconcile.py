@@ -49,9 +49,9 @@ __all__ = [
 
 MOST_APART = 0.02
 LEGEND = (
-    "Bytes are those of the 32-byte sectors that requests touch, one touched twice counting twice; waves: "
-    "wavefronts of shared memory; a barrier counts for each warp. Apart: relative to the largest; above 2 % "
-    "there must be a reason."
+    "Bytes are those of the 32-byte sectors that requests touch, one touched twice counting twice; a copy by "
+    "TMA is one request, and its sectors those of its box. Waves: wavefronts of shared memory; a barrier "
+    "counts for each warp. Apart: relative to the largest; above 2 % there must be a reason."
 )
 # The shapes and masks that the repository keeps extracts of.
 SAVED = (
