@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cuda_reference.packed import LEGACY
+
 from .problem import ALIGNMENT, Problem
 
 if TYPE_CHECKING:
@@ -27,11 +29,15 @@ __all__ = ["Plan", "Recorder", "find", "forget", "keep", "torchs_stream"]
 HALF = np.dtype(np.float16)
 MOST = 512  # plans; a program that never repeats a layout starts over after so many
 
-LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
+SPARE_BYTES, MOST_SPARES = 1 << 20, 8  # an output is allocated ahead where microseconds count
 
 _readers: "dict[type, Callable]" = {}
 _plans: "dict[tuple, Plan]" = {}
-NOT_SERVED: "tuple[None, list[int], None]" = (None, [], None)
+Addresses = tuple[int, ...]
+UNREAD: "tuple[None, Addresses]" = (None, ())
+NOT_SERVED: "tuple[None, Addresses, None]" = (None, (), None)
+# Outputs for the next call of a plan on a stream, allocated while the GPU was busy with the last one.
+_spares: "dict[tuple[Plan, int, bool], Any]" = {}
 # A CUDA graph keeps addresses, not memory: scratch memory that it was given is nobody else's from then on.
 _captured: list[Any] = []
 
@@ -39,9 +45,10 @@ _captured: list[Any] = []
 def forget() -> None:
     """Drop all plans, so that the next calls read the kernels' files again."""
     _plans.clear()
+    _spares.clear()
 
 
-def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | None, list[int], Plan | None]":
+def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | None, Addresses, Plan | None]":
     """What a call's plan depends on, where its arrays lie, and the plan that an earlier call left, if any.
 
     options: the other arguments of `attention()`. The first is None for a call that no plan can serve. The
@@ -53,13 +60,11 @@ def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | Non
         return NOT_SERVED
     if out is not None and type(out) is not kind:
         return NOT_SERVED
-    layout, addresses = read((q, k, v) if out is None else (q, k, v, out))
-    if out is None:
-        addresses.append(0)
+    layout, addresses = read(q, k, v, out)
     if layout is None or (addresses[0] | addresses[1] | addresses[2] | addresses[3]) % ALIGNMENT:
         return NOT_SERVED
     # True == 1 and 1 == 1.0, but only one of them may be a good argument.
-    key = (kind, *layout, options, *map(type, options))
+    key = (kind, layout, options, *map(type, options))
     try:
         return key, addresses, _plans.get(key)
     except TypeError:  # an argument without a hash is a bad one: the long way says so
@@ -74,34 +79,42 @@ def keep(key: tuple | None, plan: "Plan | None") -> None:
     _plans[key] = plan
 
 
-# Devices, shapes and strides, and addresses; no layout where a plan does not serve one of the arrays.
-def _cupy(arrays: tuple) -> tuple[list[Any] | None, list[int]]:
-    layout: list[Any] = []
-    addresses = []
-    for array in arrays:
-        if array.dtype is not HALF:
-            return None, []
-        data = array.data
-        layout += (data.device_id, array.shape, array.strides)
-        addresses.append(data.ptr)
-    return layout, addresses
+# What follows reads devices, shapes and strides, and addresses; no layout where a plan does not serve one of
+# the arrays. A loop over the arrays would take a microsecond longer.
+def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+    if q.dtype is not HALF or k.dtype is not HALF or v.dtype is not HALF:
+        return UNREAD
+    a, b, c = q.data, k.data, v.data
+    devices = (a.device_id, b.device_id, c.device_id)
+    layout = (devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
+    if out is None:
+        return layout, (a.ptr, b.ptr, c.ptr, 0)
+    if out.dtype is not HALF:
+        return UNREAD
+    d = out.data
+    return (layout, d.device_id, out.shape, out.strides), (a.ptr, b.ptr, c.ptr, d.ptr)
 
 
-def _torch(arrays: tuple) -> tuple[list[Any] | None, list[int]]:
-    torch = sys.modules["torch"]
-    half, strided = torch.float16, torch.strided
-    layout: list[Any] = []
-    addresses = []
-    for tensor in arrays:
-        plain = tensor.dtype is half and tensor.layout is strided
-        if not (plain and tensor.is_cuda) or tensor.requires_grad:
-            return None, []
-        layout += (tensor.get_device(), tensor.shape, tensor.stride())
-        addresses.append(tensor.data_ptr())
-    return layout, addresses
+def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+    half = sys.modules["torch"].float16
+    if q.dtype is not half or k.dtype is not half or v.dtype is not half:
+        return UNREAD
+    if not (q.is_cuda and k.is_cuda and v.is_cuda) or q.requires_grad or k.requires_grad or v.requires_grad:
+        return UNREAD
+    try:
+        devices = (q.get_device(), k.get_device(), v.get_device())
+        layout = (devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+        q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if out is None:
+            return layout, (q_at, k_at, v_at, 0)
+        if out.dtype is not half or not out.is_cuda or out.requires_grad:
+            return UNREAD
+        return (layout, out.get_device(), out.shape, out.stride()), (q_at, k_at, v_at, out.data_ptr())
+    except RuntimeError:  # a sparse tensor, which has no strides
+        return UNREAD
 
 
-def _reader(kind: type) -> "Callable[[tuple], tuple[list[Any] | None, list[int]]] | None":
+def _reader(kind: type) -> "Callable | None":
     """What reads arrays of this type; a subclass may mean something else, so none reads it."""
     read = {("cupy", "ndarray"): _cupy, ("torch", "Tensor"): _torch}.get((kind.__module__, kind.__qualname__))
     if read is not None:
@@ -131,53 +144,69 @@ class Plan:
         self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v, out)]
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
         self._launch = self._with_scratch if scratch else launches
-        self._apart: list[int] = []  # addresses that were found not to overlap
+        self._apart: Addresses = ()  # found not to overlap
+        self._spares = prod(self._shape) * HALF.itemsize <= SPARE_BYTES
         self._start = self._on_cupy if kind.__module__ == "cupy" else self._on_torch
 
-    def run(self, addresses: list[int], out: Any) -> Any:
+    def run(self, addresses: Addresses, out: Any) -> Any:
         """What `attention()` returns; None, and nothing is launched, where `out` may overlap an input."""
         if out is not None and addresses != self._apart:
             if self._may_overlap(*addresses):
                 return None
-            self._apart = addresses.copy()
+            self._apart = addresses
         if self._current_device() == self._device:
             return self._start(addresses, out)
         with self._cupy.cuda.Device(self._device):
             return self._start(addresses, out)
 
-    def _on_cupy(self, addresses: list[int], out: Any) -> Any:
-        cupy, lse, lse_at = self._cupy, None, 0
+    def _on_cupy(self, addresses: Addresses, out: Any) -> Any:
+        cuda, lse, lse_at = self._cupy.cuda, None, 0
+        stream = cuda.get_current_stream().ptr
+        q_at, k_at, v_at, out_at = addresses
+        spare = None
         if out is None:
-            out = cupy.ndarray(self._shape, HALF)
-            addresses[3] = out.data.ptr
+            spare = self, stream, False
+            out = _spares.pop(spare, None)
+            if out is None:
+                out = self._cupy.ndarray(self._shape, HALF)
+            out_at = out.data.ptr
         if self._lse:
-            lse = cupy.ndarray(self._shape[:3], np.float32)
+            lse = self._cupy.ndarray(self._shape[:3], np.float32)
             lse_at = lse.data.ptr
-        addresses.append(lse_at)
-        self._launch(addresses, cupy.cuda.get_current_stream().ptr)
+        self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
+        if spare is not None and self._spares and not self._is_captured(stream):
+            _put_aside(spare, self._cupy.ndarray(self._shape, HALF))
         return out if lse is None else (out, lse)
 
-    def _on_torch(self, addresses: list[int], out: Any) -> Any:
+    def _on_torch(self, addresses: Addresses, out: Any) -> Any:
         torch, device, lse, lse_at = sys.modules["torch"], self._device, None, 0
+        stream = torchs_handle(device)
+        q_at, k_at, v_at, out_at = addresses
+        spare = None
         if out is None:
-            out = torch.empty(self._shape, dtype=torch.float16, device=device)
-            addresses[3] = out.data_ptr()
+            spare = self, stream, torch.is_inference_mode_enabled()
+            out = None if self._is_captured(stream) else _spares.pop(spare, None)
+            if out is None:  # a graph has memory of its own
+                out = torch.empty(self._shape, dtype=torch.float16, device=device)
+            out_at = out.data_ptr()
         if self._lse:
             lse = torch.empty(self._shape[:3], dtype=torch.float32, device=device)
             lse_at = lse.data_ptr()
-        addresses.append(lse_at)
-        stream = torchs_handle(device)
         # CuPy's pool gives scratch memory out in the order of its current stream.
         with torchs_stream(device) if self._scratch else nullcontext():
-            self._launch(addresses, stream)
+            self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
+        if spare is not None and self._spares and not self._is_captured(stream):
+            _put_aside(spare, torch.empty(self._shape, dtype=torch.float16, device=device))
         return out if lse is None else (out, lse)
 
-    def _with_scratch(self, addresses: list[int], stream: int) -> None:
-        cuda = self._cupy.cuda
-        memory = [cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
-        if stream not in LEGACY and cuda.runtime.streamIsCapturing(stream):
+    def _is_captured(self, stream: int) -> bool:
+        return stream not in LEGACY and self._cupy.cuda.runtime.streamIsCapturing(stream)
+
+    def _with_scratch(self, addresses: Addresses, stream: int) -> None:
+        memory = [self._cupy.cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
+        if self._is_captured(stream):
             _captured.append(memory)
-        self._launches([*addresses, *(each.ptr for each in memory)], stream)
+        self._launches((*addresses, *(each.ptr for each in memory)), stream)
 
     def _may_overlap(self, q: int, k: int, v: int, out: int) -> bool:
         q_size, k_size, v_size, size = self._sizes
@@ -185,6 +214,13 @@ class Plan:
         return (
             (q < end and out < q + q_size) or (k < end and out < k + k_size) or (v < end and out < v + v_size)
         )
+
+
+def _put_aside(key: "tuple[Plan, int, bool]", out: Any) -> None:
+    _spares[key] = out
+    if len(_spares) > MOST_SPARES:
+        for oldest in list(_spares)[:-MOST_SPARES]:
+            _spares.pop(oldest, None)
 
 
 class Recorder:
