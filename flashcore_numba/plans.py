@@ -3,7 +3,8 @@
 Checking the arguments, choosing a stage and packing what its kernels take depends on how the arrays are laid
 out, not on where they lie. The first call of a layout does all of it and keeps the launches; the calls after
 it put in the addresses. Plans serve CuPy arrays and PyTorch tensors whose rows start at multiples of 16
-bytes, and stages in CUDA C; all other calls go the long way each time.
+bytes, and stages in CUDA C; all other calls go the long way each time. A small output that the caller does
+not give is allocated ahead, while the GPU works on the call before.
 
 A plan holds compiled kernels: it does not see that a file has been edited since. `forget()` after an edit.
 """
