@@ -169,7 +169,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     Ring k_ring, v_ring;
     for (int n = 0;; n++) {
         ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and its number
-        const int index = *work_smem;
+        const int index = __shfl_sync(ALL_LANES, lane == 0 ? *work_smem : 0, 0);  // lane 0 releases it
         if (index >= works) return;
         const auto [b, h, first_row] = work_at(index);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;

@@ -137,7 +137,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         ptx::fence_mbarrier_init();  // the other blocks see these
     }
     __syncthreads();  // the other threads see the mbarriers too
-    if (CLUSTER > 1) ptx::cluster_arrive();
+    if (CLUSTER > 1) ptx::cluster_arrive_relaxed();
 
     Scores s_rmem;
     Weights p_rmem;

@@ -53,9 +53,8 @@ def attention(
     then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
     simulator saw a race, a bad access or a NaN made of finite inputs.
     """
-    call = plans.Call(q, k, v, out, (causal, scale, stage, return_lse))
-    plan = plans.find(call)
-    if plan is not None and (done := plan.run(call)) is not None:
+    key, addresses, plan = plans.find(q, k, v, out, (causal, scale, stage, return_lse))
+    if plan is not None and (done := plan.run(addresses, out)) is not None:
         return done
 
     if not isinstance(return_lse, bool | np.bool_):
@@ -78,12 +77,12 @@ def attention(
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
         aligned = problem.with_aligned_rows()
         # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
-        if call.key is None or plan is not None or aligned is not problem or chosen.language == "Numba":
+        if key is None or plan is not None or aligned is not problem or chosen.language == "Numba":
             chosen.launch(aligned, result.view, executor, lse=lse and lse.view)
         else:
             recorder = plans.Recorder(executor, problem)
             chosen.launch(recorder.problem, result.view, recorder, lse=lse and lse.view)
-            plans.keep(call, recorder.plan(result.view, lse and lse.view))
+            plans.keep(key, recorder.plan(result.view, lse and lse.view, type(q)))
     return result.source if lse is None else (result.source, lse.source)
 
 

@@ -178,7 +178,7 @@ def build_parser() -> argparse.ArgumentParser:
         "hold against each other what stages move as predicted, counted and measured; exit 1 where a "
         "difference has no reason",
     )
-    reconcile.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
+    reconcile.add_argument("--shape", help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
     reconcile.add_argument("--causal", action="store_true", help="with the causal mask")
     reconcile.add_argument(
         "--measure", action="store_true", help="measure now, with Nsight Compute, not as recorded"
@@ -187,7 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--save",
         type=_folder,
         metavar="DIR",
-        help="measure the whole ladder at the recorded shapes and write the extracts into DIR",
+        help="measure at the recorded shapes, or at a --shape, and write or renew the extracts in DIR",
     )
     roofline = add(
         "roofline",
@@ -899,12 +899,12 @@ def _reconcile(args) -> int:
     from flashcore_numba.bench.shapes import parse
     from flashcore_numba.executor import simulated
 
-    stages, shape = _selected(args), parse(args.shape)
+    stages, shape = _selected(args), parse(args.shape or COUNT_SHAPE)
     if (args.save or args.measure) and (why_not := nsight.why_not()) is not None:
         option = "--save" if args.save else "--measure"
         raise ArgumentError(f"{option}: needs a measurement on a GPU; {why_not}")
     if args.save:
-        return _save_extracts(args)
+        return _save_extracts(args, stages, shape)
     stages, not_run = simulated(stages)
     chosen = reconcile.served(stages, shape, args.causal)
     with _progress() as progress:
@@ -928,13 +928,14 @@ def _reconcile(args) -> int:
     return 1 if not_run or any(block.unexplained for block in found) else 0
 
 
-def _save_extracts(args) -> int:
+def _save_extracts(args, stages, shape) -> int:
     from flashcore_numba.bench import extracts, reconcile
 
-    if args.stages or args.measure:
-        raise ArgumentError("--save: measures the whole ladder at all recorded shapes; nothing goes with it")
+    if args.measure or (args.causal and not args.shape):
+        raise ArgumentError("--save: measures what is recorded; of the options only --shape goes with it")
+    jobs = reconcile.jobs(stages, shape, args.causal) if args.shape else reconcile.jobs_to_save(stages)
     with _progress() as progress:
-        path, failed = reconcile.save(args.save, progress)
+        path, failed = reconcile.save(args.save, progress, jobs)
     for sentence in failed:
         print(f"flashcore reconcile: {sentence}", file=sys.stderr)
     if not _give_json(args, lambda: {"failed": failed, "extracts": extracts.recorded(args.save)}) and path:

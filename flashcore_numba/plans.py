@@ -3,12 +3,14 @@
 Checking the arguments, choosing a stage and packing what its kernels take depends on how the arrays are laid
 out, not on where they lie. The first call of a layout does all of it and keeps the launches; the calls after
 it put in the addresses. Plans serve CuPy arrays and PyTorch tensors whose rows start at multiples of 16
-bytes, and stages in CUDA C; all other calls go the long way each time.
+bytes, and stages in CUDA C; all other calls go the long way each time. A small output that the caller does
+not give is allocated ahead, while the GPU works on the call before.
 
 A plan holds compiled kernels: it does not see that a file has been edited since. `forget()` after an edit.
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import prod
@@ -16,20 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cuda_reference.packed import LEGACY
+
 from .problem import ALIGNMENT, Problem
 
 if TYPE_CHECKING:
     from cuda_reference.packed import PackedLaunches
 
-__all__ = ["Call", "Plan", "Recorder", "find", "forget", "keep", "torchs_stream"]
+__all__ = ["Plan", "Recorder", "find", "forget", "keep", "torchs_stream"]
 
 HALF = np.dtype(np.float16)
-NO_OUT = ("no out",)
 MOST = 512  # plans; a program that never repeats a layout starts over after so many
 
-LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
+SPARE_BYTES, MOST_SPARES = 1 << 20, 8  # an output is allocated ahead where microseconds count
 
+_readers: "dict[type, Callable]" = {}
 _plans: "dict[tuple, Plan]" = {}
+Addresses = tuple[int, ...]
+UNREAD: "tuple[None, Addresses]" = (None, ())
+NOT_SERVED: "tuple[None, Addresses, None]" = (None, (), None)
+# Outputs for the next call of a plan on a stream, allocated while the GPU was busy with the last one.
+_spares: "dict[tuple[Plan, int, bool], Any]" = {}
 # A CUDA graph keeps addresses, not memory: scratch memory that it was given is nobody else's from then on.
 _captured: list[Any] = []
 
@@ -37,131 +46,182 @@ _captured: list[Any] = []
 def forget() -> None:
     """Drop all plans, so that the next calls read the kernels' files again."""
     _plans.clear()
+    _spares.clear()
 
 
-class Call:
-    """The arrays of one call: `key`, all that its plan depends on, and where they lie.
+def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | None, Addresses, Plan | None]":
+    """What a call's plan depends on, where its arrays lie, and the plan that an earlier call left, if any.
 
-    addresses: of q, k, v and out, 0 without one. key: None for a call that no plan can serve.
+    options: the other arguments of `attention()`. The first is None for a call that no plan can serve. The
+    addresses are those of q, k, v and out, 0 without one.
     """
-
-    __slots__ = ("addresses", "device", "key", "out", "torch")
-
-    def __init__(self, q: Any, k: Any, v: Any, out: Any, options: tuple) -> None:
-        self.key, self.out, kind = None, out, type(q)
-        if type(k) is not kind or type(v) is not kind or (out is not None and type(out) is not kind):
-            return
-        described = _READERS.get((kind.__module__, kind.__qualname__))
-        if described is None:
-            return
-        (q_layout, q_at), (k_layout, k_at), (v_layout, v_at) = described(q), described(k), described(v)
-        out_layout, out_at = (NO_OUT, 0) if out is None else described(out)
-        if not (q_layout and k_layout and v_layout and out_layout):
-            return
-        if (q_at | k_at | v_at | out_at) % ALIGNMENT:
-            return
-        self.torch, self.device = described is _torch, q_layout[0]
-        self.addresses = (q_at, k_at, v_at, out_at)
-        # True == 1 and 1 == 1.0, but only one of them may be a good argument.
-        self.key = (self.torch, q_layout, k_layout, v_layout, out_layout, options, *map(type, options))
-
-
-def _cupy(array: Any) -> tuple[tuple, int]:
-    """(device, shape, strides) and the address; no layout for what a plan does not serve."""
-    data = array.data
-    if array.dtype is not HALF:
-        return (), 0
-    return (data.device_id, array.shape, array.strides), data.ptr
-
-
-def _torch(tensor: Any) -> tuple[tuple, int]:
-    torch = sys.modules["torch"]
-    plain = tensor.dtype is torch.float16 and tensor.layout is torch.strided
-    if not (plain and tensor.is_cuda) or tensor.requires_grad:
-        return (), 0
-    return (tensor.get_device(), tensor.shape, tensor.stride()), tensor.data_ptr()
-
-
-_READERS = {("cupy", "ndarray"): _cupy, ("torch", "Tensor"): _torch}
-
-
-def find(call: Call) -> "Plan | None":
+    kind = type(q)
+    read = _readers.get(kind) or _reader(kind)
+    if read is None or type(k) is not kind or type(v) is not kind:
+        return NOT_SERVED
+    if out is not None and type(out) is not kind:
+        return NOT_SERVED
+    layout, addresses = read(q, k, v, out)
+    if layout is None or (addresses[0] | addresses[1] | addresses[2] | addresses[3]) % ALIGNMENT:
+        return NOT_SERVED
+    # True == 1 and 1 == 1.0, but only one of them may be a good argument.
+    key = (kind, layout, options, *map(type, options))
     try:
-        return None if call.key is None else _plans.get(call.key)
+        return key, addresses, _plans.get(key)
     except TypeError:  # an argument without a hash is a bad one: the long way says so
-        return None
+        return NOT_SERVED
 
 
-def keep(call: Call, plan: "Plan | None") -> None:
-    if plan is None or call.key is None:
+def keep(key: tuple | None, plan: "Plan | None") -> None:
+    if plan is None or key is None:
         return
     if len(_plans) >= MOST:
         _plans.clear()
-    _plans[call.key] = plan
+    _plans[key] = plan
+
+
+# What follows reads devices, shapes and strides, and addresses; no layout where a plan does not serve one of
+# the arrays. A loop over the arrays would take a microsecond longer.
+def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+    if q.dtype is not HALF or k.dtype is not HALF or v.dtype is not HALF:
+        return UNREAD
+    a, b, c = q.data, k.data, v.data
+    devices = (a.device_id, b.device_id, c.device_id)
+    layout = (devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
+    if out is None:
+        return layout, (a.ptr, b.ptr, c.ptr, 0)
+    if out.dtype is not HALF:
+        return UNREAD
+    d = out.data
+    return (layout, d.device_id, out.shape, out.strides), (a.ptr, b.ptr, c.ptr, d.ptr)
+
+
+def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+    half = sys.modules["torch"].float16
+    if q.dtype is not half or k.dtype is not half or v.dtype is not half:
+        return UNREAD
+    if not (q.is_cuda and k.is_cuda and v.is_cuda) or q.requires_grad or k.requires_grad or v.requires_grad:
+        return UNREAD
+    try:
+        devices = (q.get_device(), k.get_device(), v.get_device())
+        layout = (devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+        q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if out is None:
+            return layout, (q_at, k_at, v_at, 0)
+        if out.dtype is not half or not out.is_cuda or out.requires_grad:
+            return UNREAD
+        return (layout, out.get_device(), out.shape, out.stride()), (q_at, k_at, v_at, out.data_ptr())
+    except RuntimeError:  # a sparse tensor, which has no strides
+        return UNREAD
+
+
+def _reader(kind: type) -> "Callable | None":
+    """What reads arrays of this type; a subclass may mean something else, so none reads it."""
+    read = {("cupy", "ndarray"): _cupy, ("torch", "Tensor"): _torch}.get((kind.__module__, kind.__qualname__))
+    if read is not None:
+        _readers[kind] = read
+    return read
 
 
 class Plan:
-    """The launches of one stage for arrays of one layout, kind and device."""
+    """The launches of one stage for arrays of one layout, kind and device.
+
+    kind: the type of the arrays, CuPy's or PyTorch's.
+    """
 
     def __init__(
-        self, launches: "PackedLaunches", problem: Problem, out: Any, lse: bool, scratch: list[int]
+        self,
+        launches: "PackedLaunches",
+        problem: Problem,
+        out: Any,
+        kind: type,
+        lse: bool,
+        scratch: list[int],
     ) -> None:
-        self._launches, self._scratch, self._lse = launches, scratch, lse
-        self._shape = tuple(problem.q.shape)
-        self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v)]
-        self._out_size = _span(out)
-
-    def run(self, call: Call) -> Any:
-        """What `attention()` returns; None, and nothing is launched, where `out` may overlap an input."""
         import cupy
 
-        if call.out is not None and self._may_overlap(call.addresses):
-            return None
-        if cupy.cuda.runtime.getDevice() == call.device:
-            return self._torch(call, cupy) if call.torch else self._cupy(call, cupy)
-        with cupy.cuda.Device(call.device):
-            return self._torch(call, cupy) if call.torch else self._cupy(call, cupy)
+        self._launches, self._scratch, self._lse = launches, scratch, lse
+        self._shape, self._device = tuple(problem.q.shape), problem.q.device.id
+        self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v, out)]
+        self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
+        self._launch = self._with_scratch if scratch else launches
+        self._apart: Addresses = ()  # found not to overlap
+        self._spares = prod(self._shape) * HALF.itemsize <= SPARE_BYTES
+        self._start = self._on_cupy if kind.__module__ == "cupy" else self._on_torch
 
-    def _cupy(self, call: Call, cupy: Any) -> Any:
-        out, lse, (q_at, k_at, v_at, out_at), lse_at = call.out, None, call.addresses, 0
+    def run(self, addresses: Addresses, out: Any) -> Any:
+        """What `attention()` returns; None, and nothing is launched, where `out` may overlap an input."""
+        if out is not None and addresses != self._apart:
+            if self._may_overlap(*addresses):
+                return None
+            self._apart = addresses
+        if self._current_device() == self._device:
+            return self._start(addresses, out)
+        with self._cupy.cuda.Device(self._device):
+            return self._start(addresses, out)
+
+    def _on_cupy(self, addresses: Addresses, out: Any) -> Any:
+        cuda, lse, lse_at = self._cupy.cuda, None, 0
+        stream = cuda.get_current_stream().ptr
+        q_at, k_at, v_at, out_at = addresses
+        spare = None
         if out is None:
-            out = cupy.ndarray(self._shape, np.float16)
+            spare = self, stream, False
+            out = _spares.pop(spare, None)
+            if out is None:
+                out = self._cupy.ndarray(self._shape, HALF)
             out_at = out.data.ptr
         if self._lse:
-            lse = cupy.ndarray(self._shape[:3], np.float32)
+            lse = self._cupy.ndarray(self._shape[:3], np.float32)
             lse_at = lse.data.ptr
-        stream = cupy.cuda.get_current_stream().ptr
-        self._launch(cupy, [q_at, k_at, v_at, out_at, lse_at], stream)
+        self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
+        if spare is not None and self._spares and not self._is_captured(stream):
+            _put_aside(spare, self._cupy.ndarray(self._shape, HALF))
         return out if lse is None else (out, lse)
 
-    def _torch(self, call: Call, cupy: Any) -> Any:
-        torch = sys.modules["torch"]
-        out, lse, (q_at, k_at, v_at, out_at), lse_at = call.out, None, call.addresses, 0
+    def _on_torch(self, addresses: Addresses, out: Any) -> Any:
+        torch, device, lse, lse_at = sys.modules["torch"], self._device, None, 0
+        stream = torchs_handle(device)
+        q_at, k_at, v_at, out_at = addresses
+        spare = None
         if out is None:
-            out = torch.empty(self._shape, dtype=torch.float16, device=call.device)
+            spare = self, stream, torch.is_inference_mode_enabled()
+            out = None if self._is_captured(stream) else _spares.pop(spare, None)
+            if out is None:  # a graph has memory of its own
+                out = torch.empty(self._shape, dtype=torch.float16, device=device)
             out_at = out.data_ptr()
         if self._lse:
-            lse = torch.empty(self._shape[:3], dtype=torch.float32, device=call.device)
+            lse = torch.empty(self._shape[:3], dtype=torch.float32, device=device)
             lse_at = lse.data_ptr()
-        stream = torch.cuda.current_stream(call.device).cuda_stream
         # CuPy's pool gives scratch memory out in the order of its current stream.
-        with torchs_stream(call.device) if self._scratch else nullcontext():
-            self._launch(cupy, [q_at, k_at, v_at, out_at, lse_at], stream)
+        with torchs_stream(device) if self._scratch else nullcontext():
+            self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
+        if spare is not None and self._spares and not self._is_captured(stream):
+            _put_aside(spare, torch.empty(self._shape, dtype=torch.float16, device=device))
         return out if lse is None else (out, lse)
 
-    def _launch(self, cupy: Any, addresses: list[int], stream: int) -> None:
-        if not self._scratch:
-            self._launches(addresses, stream)
-            return
-        memory = [cupy.cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
-        if stream not in LEGACY and cupy.cuda.runtime.streamIsCapturing(stream):
-            _captured.append(memory)
-        self._launches([*addresses, *(each.ptr for each in memory)], stream)
+    def _is_captured(self, stream: int) -> bool:
+        return stream not in LEGACY and self._cupy.cuda.runtime.streamIsCapturing(stream)
 
-    def _may_overlap(self, addresses: tuple[int, ...]) -> bool:
-        *inputs, out = addresses
-        end = out + self._out_size
-        return any(at < end and out < at + size for at, size in zip(inputs, self._sizes, strict=True))
+    def _with_scratch(self, addresses: Addresses, stream: int) -> None:
+        memory = [self._cupy.cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
+        if self._is_captured(stream):
+            _captured.append(memory)
+        self._launches((*addresses, *(each.ptr for each in memory)), stream)
+
+    def _may_overlap(self, q: int, k: int, v: int, out: int) -> bool:
+        q_size, k_size, v_size, size = self._sizes
+        end = out + size
+        return (
+            (q < end and out < q + q_size) or (k < end and out < k + k_size) or (v < end and out < v + v_size)
+        )
+
+
+def _put_aside(key: "tuple[Plan, int, bool]", out: Any) -> None:
+    _spares[key] = out
+    if len(_spares) > MOST_SPARES:
+        for oldest in list(_spares)[:-MOST_SPARES]:
+            _spares.pop(oldest, None)
 
 
 class Recorder:
@@ -190,10 +250,10 @@ class Recorder:
         self._executor.launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
         self._notes.append((kernel, grid, block, args, shared_bytes))
 
-    def plan(self, out: Any, lse: Any) -> Plan | None:
+    def plan(self, out: Any, lse: Any, kind: type) -> Plan | None:
         """The plan of what was launched; None where an argument is neither an array of the call nor a number.
 
-        `out` and `lse` are the arrays that the stage was given.
+        `out` and `lse` are the arrays that the stage was given, `kind` is the type of the caller's.
         """
         from cuda_reference import Source
         from cuda_reference.gpu import load
@@ -208,7 +268,7 @@ class Recorder:
         except ValueError:
             return None
         sizes = [prod(x.shape) * x.dtype.itemsize for x in self._scratch]
-        return Plan(packed, p, out, lse is not None, sizes)
+        return Plan(packed, p, out, kind, lse is not None, sizes)
 
 
 def _span(array: Any) -> int:
@@ -227,9 +287,17 @@ class _Handle:
         return 0, self.address
 
 
+def torchs_handle(device: int) -> int:
+    """PyTorch's current stream of a device, as its address."""
+    torch = sys.modules["torch"]
+    try:  # what the code that PyTorch generates itself calls: no Stream object is made
+        return torch._C._cuda_getCurrentRawStream(device)
+    except AttributeError:
+        return torch.cuda.current_stream(device).cuda_stream
+
+
 def torchs_stream(device: int) -> AbstractContextManager:
     """PyTorch's current stream of a device as a CuPy stream."""
     import cupy
-    import torch
 
-    return cupy.cuda.Stream.from_external(_Handle(torch.cuda.current_stream(device).cuda_stream))
+    return cupy.cuda.Stream.from_external(_Handle(torchs_handle(device)))

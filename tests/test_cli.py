@@ -25,6 +25,7 @@ COMMANDS = (
 )
 LAST = str(LADDER[-1].number)
 FUSED = next(stage for stage in LADDER if stage.name == "online_softmax")  # quick to check, and no variants
+QUICK = find(14)  # its check takes the least time
 
 
 def process(*arguments, **environment):
@@ -191,10 +192,10 @@ def test_a_wrong_stage_fails_count(monkeypatch, capsys, wide):
 
 
 def test_check_of_one_stage(capsys, no_gpu):
-    assert cli.main(["check", FUSED.name, "--json"]) == 0
+    assert cli.main(["check", QUICK.name, "--json"]) == 0
     out, err = capsys.readouterr()
     reports = json.loads(out)
-    assert {report["number"] for report in reports} == {FUSED.number}
+    assert {report["number"] for report in reports} == {QUICK.number}
     assert all(report["passed"] for report in reports)
     assert "checking" in err
 
@@ -237,11 +238,11 @@ def test_a_surviving_mutant_exits_1(monkeypatch, capsys, no_gpu, wide):
 
 def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
     """Checks and counts for real; times only from a record, labelled with GPU, date and commit."""
-    assert cli.main(["compare", FUSED.name, "--shape", "1x1x64x64"]) == 0
+    assert cli.main(["compare", QUICK.name, "--shape", "1x1x64x64"]) == 0
     out = capsys.readouterr().out
     assert "No GPU (no NVIDIA driver in this test)." in out
     assert "No times are recorded for 1x1x64x64." in out
-    row = next(line for line in out.splitlines() if FUSED.label in line)
+    row = next(line for line in out.splitlines() if QUICK.label in line)
     passed, of = re.search(r"(\d+)/(\d+)", row).groups()
     assert passed == of
     assert int(passed) > 20

@@ -27,6 +27,7 @@ class FakeGpu:
         self.current, self.stream, self.top, self.capturing = 0, 7, 1 << 30, None
         self.long_way, self.launched, self.devices = [], [], []
         self.kernels, self.without_context, self.pause = {}, False, threading.Event().wait
+        self.recorded, self.graphs, self.graph_launches, self.inference = {}, [], 0, False
 
     def memory(self, size):
         at, self.top = self.top, self.top + -(-size // 256) * 256
@@ -42,16 +43,31 @@ class FakeGpu:
         ctypes.memmove(place.value, struct.pack("Q", address.value), 8)
         return 0
 
-    def cuLaunchKernel(self, function, *rest):
-        sizes, stream, parameters = [x.value for x in rest[:7]], rest[7], rest[8]
+    def launchKernel(self, function, *rest):
+        sizes, stream, parameters, extra = list(rest[:7]), *rest[7:]
+        assert extra == 0
         if self.without_context:
-            return packed.INVALID_CONTEXT
-        kernel = next(k for k in self.kernels.values() if k.handle == function.value)
+            raise DriverError(packed.INVALID_CONTEXT)
+        kernel = next(k for k in self.kernels.values() if k.handle == function)
         self.pause(0)
-        places = (ctypes.c_uint64 * len(kernel.lengths)).from_address(parameters.value)
+        launched = self.recorded.get(stream, self.launched)
+        places = (ctypes.c_uint64 * len(kernel.lengths)).from_address(parameters)
         args = [ctypes.string_at(at, n) for at, n in zip(places, kernel.lengths, strict=True)]
-        self.launched.append((kernel.source, sizes, stream.value, args, self.current))
-        return 0
+        launched.append((kernel.source, sizes, stream, args, self.current))
+
+    # Graphs.
+    def graphLaunch(self, graph, stream):
+        self.pause(0)
+        self.graph_launches += 1
+        for source, sizes, _, args, device in self.graphs[graph]:
+            assert device == self.current
+            self.launched.append((source, sizes, stream, args, device))
+
+
+class DriverError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(status)
+        self.status = status
 
 
 class Kernel:
@@ -116,8 +132,15 @@ def fake(monkeypatch):
             self.ptr, self.device_id = memory.ptr + offset, memory.device_id
 
     class Stream:
-        def __init__(self, ptr):
-            self.ptr, self.before = ptr, []
+        def __init__(self, ptr=None, non_blocking=False):
+            self.ptr, self.before = ptr or 1000 + len(fake.graphs), []
+
+        def begin_capture(self):
+            fake.recorded[self.ptr] = []
+
+        def end_capture(self):
+            fake.graphs.append(fake.recorded.pop(self.ptr))
+            return types.SimpleNamespace(graphExec=len(fake.graphs) - 1)
 
         @classmethod
         def from_external(cls, handle):
@@ -138,8 +161,11 @@ def fake(monkeypatch):
         Device=Device,
         alloc=fake.memory,
         runtime=types.SimpleNamespace(
-            getDevice=lambda: fake.current, streamIsCapturing=lambda stream: stream == fake.capturing
+            getDevice=lambda: fake.current,
+            streamIsCapturing=lambda stream: stream == fake.capturing,
+            graphLaunch=fake.graphLaunch,
         ),
+        driver=types.SimpleNamespace(launchKernel=fake.launchKernel, CUDADriverError=DriverError),
         get_current_stream=lambda: Stream(fake.stream),
         Stream=Stream,
         MemoryPointer=MemoryPointer,
@@ -185,7 +211,7 @@ def fake_torch(fake, monkeypatch):
             return self.array.data.ptr
 
     Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
-    torch.Tensor = Tensor
+    torch.Tensor, torch.is_inference_mode_enabled = Tensor, lambda: fake.inference
     torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, getattr(device, "index", device))
     torch.cuda = types.SimpleNamespace(
         current_stream=lambda device: types.SimpleNamespace(cuda_stream=70 + device)
@@ -202,6 +228,7 @@ def three(fake, shape=SHAPE, kv_shape=None):
 def both_ways(fake, *arrays, **options):
     """What a planned call launches, and what the long way does with the very same memory."""
     fake.launched.clear()
+    plans._spares.clear()
     top = fake.top
     attention(*arrays, **options)
     fast, fake.top = list(fake.launched), top
@@ -307,7 +334,11 @@ def test_a_plan_does_not_hide_a_bad_argument(fake):
 
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
-def test_tensors_run_on_torchs_stream(fake, fake_torch, device, kv_shape):
+def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, device, kv_shape):
+    if device:  # with and without the call that makes no Stream object
+        raw = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda number: 70 + number)
+        monkeypatch.setattr(fake_torch, "_C", raw, raising=False)
+
     def tensors():
         return [fake_torch.empty(x, "torch.float16", device) for x in ((1, 8, 130, 64), kv_shape, kv_shape)]
 
@@ -345,6 +376,82 @@ def test_a_tensor_that_requires_grad_is_refused_after_a_plan(fake, fake_torch):
     v.requires_grad = True
     with pytest.raises(ArgumentError, match="v requires grad"):
         attention(q, k, v, stage=12)
+
+
+@pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
+def test_addresses_that_come_back_are_launched_as_a_graph(fake, kv_shape):
+    arrays, out = three(fake, (1, 8, 130, 64), kv_shape), fake.array((1, 8, 130, 64))
+    top = fake.top
+    for _ in range(6):
+        fake.top = top  # scratch memory comes back too
+        attention(*arrays, stage=13, out=out)
+    assert fake.graph_launches == 3, "one way each: to the plan, kernel by kernel, and those of a graph"
+    assert len(fake.launched) % 5 == 0
+    each = len(fake.launched) // 5
+    assert all(fake.launched[i] == fake.launched[i % each] for i in range(len(fake.launched)))
+    fake.stream = fake.capturing = 9
+    fake.top = top
+    attention(*arrays, stage=13, out=out)
+    assert fake.graph_launches == 3, "a graph must not be put into the caller's"
+    assert [stream for _, _, stream, *_ in fake.launched[-each:]] == [9] * each
+    fake.capturing = None
+    fake.top = top
+    attention(*arrays, stage=13, out=out)
+    assert fake.graph_launches == 4
+    assert [stream for _, _, stream, *_ in fake.launched[-each:]] == [9] * each
+
+
+def test_graphs_of_a_plan_are_few(fake, monkeypatch):
+    monkeypatch.setattr(packed, "MOST_GRAPHS", 2)
+    sets = [three(fake) for _ in range(4)]
+    out = fake.array()
+    for _ in range(4):
+        for arrays in sets:
+            attention(*arrays, stage=12, out=out)
+    assert len(fake.graphs) == 2
+    assert len(fake.launched) == 15
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_a_small_output_is_allocated_ahead(fake, fake_torch, kind):
+    """In the shadow of the launch; each output is its caller's alone, and of the stream of its use."""
+
+    def arrays(shape=SHAPE):
+        return (
+            three(fake, shape)
+            if kind == "cupy"
+            else [fake_torch.empty(shape, "torch.float16", 0) for _ in "qkv"]
+        )
+
+    def place(array):
+        return array.data.ptr if kind == "cupy" else array.data_ptr()
+
+    same = arrays()
+    outs = [attention(*same, stage=12) for _ in range(5)]
+    assert len({place(out) for out in outs}) == 5
+    (spare,) = plans._spares.values()
+    assert place(attention(*same, stage=12)) == place(spare)
+    (spare,) = plans._spares.values()
+    fake.stream, fake_torch.cuda.current_stream = 9, lambda device: types.SimpleNamespace(cuda_stream=9)
+    assert place(attention(*same, stage=12)) != place(spare)
+    assert len(plans._spares) == 2
+    fake.capturing = 9
+    before = dict(plans._spares)
+    attention(*same, stage=12)
+    kept = before if kind == "torch" else {key: value for key, value in before.items() if key[1] != 9}
+    assert plans._spares == kept, "a graph's memory must not be given to later calls"
+    fake.capturing, fake.inference = None, True
+    out = attention(*same, stage=12)
+    assert kind == "cupy" or all(place(out) != place(each) for each in before.values())
+    for length in range(20, 40):
+        for _ in range(2):
+            attention(*arrays((1, 2, length, 64)), stage=12)
+    assert len(plans._spares) == plans.MOST_SPARES
+    plans.forget()
+    large = arrays((8, 32, 512, 64))
+    for _ in range(3):
+        attention(*large, stage=12)
+    assert not plans._spares
 
 
 def test_without_a_stage_the_table_is_asked_once(fake, monkeypatch):
@@ -420,6 +527,6 @@ def test_the_number_of_plans_is_bounded(fake, monkeypatch):
     assert 1 <= len(plans._plans) <= 3
 
 
-def test_an_argument_from_elsewhere_cannot_be_packed():
+def test_an_argument_from_elsewhere_cannot_be_packed(fake):
     with pytest.raises(ValueError, match="none of the arrays"):
         packed.PackedLaunches([(types.SimpleNamespace(handle=1), 1, 1, (np.zeros(3),), 0)], [np.zeros(3)])

@@ -353,7 +353,13 @@ PTX_INLINE uint32_t cluster_blocks() PTX(
 // ISA: "barrier.cluster": every thread of every block of the cluster arrives, and waits
 PTX_INLINE void cluster_arrive(PTX_SITE_ONLY) PTX(
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"),
-    cpu::cluster_arrive(site))
+    cpu::cluster_arrive(true, site))
+
+// ISA: the same, .relaxed: what the thread wrote is not announced, but for mbarriers by fence_mbarrier_init.
+// A release would wait for all that the thread has begun, tiles that TMA fetches included.
+PTX_INLINE void cluster_arrive_relaxed(PTX_SITE_ONLY) PTX(
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"),
+    cpu::cluster_arrive(false, site))
 
 PTX_INLINE void cluster_wait(PTX_SITE_ONLY) PTX(
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"),

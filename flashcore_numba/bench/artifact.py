@@ -41,6 +41,7 @@ from flashcore_numba.problem import ArgumentError
 from .limits import share_of_limit
 
 __all__ = [
+    "EXPERIMENTS",
     "RESOURCES",
     "SCHEMA",
     "ArtifactError",
@@ -59,7 +60,8 @@ RESOURCES = "resources.json"  # beside the artifacts, and none of them: see reso
 SCHEMA = 2
 SCHEMA_FILE = "artifact.schema.json"
 # What else lies in the folder of recorded runs.
-OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json")
+EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
+OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json", f"*-{EXPERIMENTS}.json")
 
 
 class ArtifactError(ArgumentError):

@@ -11,7 +11,7 @@ from flashcore_numba.problem import Problem, UnsupportedError
 from flashcore_numba.stages import Stage
 
 from . import artifact, environment, peers
-from .entries import Flush, StageEntry, runs
+from .entries import Flush, Run, StageEntry, runs
 from .limits import Device, limits_us
 from .progress import Progress
 from .registers import like, registers
@@ -21,7 +21,7 @@ from .stats import of_rounds
 from .timing import REPLAY_US, calibrate, measure, measure_cold
 from .truth import Truth
 
-__all__ = ["ROUNDS", "compare"]
+__all__ = ["ROUNDS", "compare", "timed"]
 
 ROUNDS = 20
 LONGEST_COLD_US = REPLAY_US  # filling the L2 again is then below one in a hundred
@@ -39,6 +39,21 @@ def compare(
     At the first shape every variant is timed, at the others what each stage runs by default. Inputs are fresh
     random numbers; their seed is in the artifact. Needs CuPy and a GPU.
     """
+    chosen = [
+        (shape, causal, [run for run in runs(stages) if k == 0 or run.is_default])
+        for k, (shape, causal) in enumerate(shapes)
+    ]
+    return timed(chosen, rounds, progress, label)
+
+
+def timed(
+    chosen: Sequence[tuple[Shape, bool, Sequence[Run]]],
+    rounds: int,
+    progress: Progress,
+    label: str | None = None,
+    alone: bool = False,
+) -> dict[str, Any]:
+    """`compare` of the runs that each shape and mask names; `alone`: no peers, no ceilings, no cold L2."""
     import cupy
 
     from . import ceilings
@@ -51,15 +66,18 @@ def compare(
     rng = np.random.default_rng(seed)
     commit, dirty = environment.commit()
     clock = GpuClock(stream, sensors)
-    progress.step("measuring what this GPU reaches at best")
-    reached = ceilings.measure(clock, progress.step)
-    flush = Flush(stream, gpu["l2_bytes"]) if gpu["l2_bytes"] else None
+    reached = None
+    if not alone:
+        progress.step("measuring what this GPU reaches at best")
+        reached = ceilings.measure(clock, progress.step)
+    flush = Flush(stream, gpu["l2_bytes"]) if gpu["l2_bytes"] and not alone else None
     if flush:
         calibrate(flush, clock)
     results, readings = [], []
-    for k, (shape, causal) in enumerate(shapes):
-        some = [run for run in runs(stages) if k == 0 or run.is_default]
-        result, seen_there = _compare_shape(some, shape, causal, rounds, rng, gpu, clock, flush, progress)
+    for shape, causal, some in chosen:
+        result, seen_there = _compare_shape(
+            some, shape, causal, rounds, rng, gpu, clock, flush, progress, alone
+        )
         results.append(result)
         readings.append(seen_there)
     every = [reading for of_shape in readings for of_entry in of_shape for reading in of_entry]
@@ -87,7 +105,7 @@ def compare(
     return record
 
 
-def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progress):
+def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progress, alone):
     """(the results of one shape, for each entry its sensor readings)"""
     import cupy
 
@@ -99,10 +117,11 @@ def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progre
     truth = Truth(*host, causal, problem.scale, rng)
 
     entries, absent = _stage_entries(chosen, problem, clock.stream, progress)
-    found, missing = peers.prepare(
-        problem, clock.stream, lambda label: progress.step(f"{what}: preparing {label}")
-    )
-    entries, absent = entries + found, absent | missing
+    if not alone:
+        found, missing = peers.prepare(
+            problem, clock.stream, lambda label: progress.step(f"{what}: preparing {label}")
+        )
+        entries, absent = entries + found, absent | missing
     cold = {}
     for entry in list(entries):
         progress.step(f"{what}: capturing {entry.label}")

@@ -119,8 +119,13 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
         executor = Noting()
         # Not cupy.full: filling is a kernel too.
         out = cupy.asarray(np.full(q.shape, np.nan, np.float16))
-        job.run.stage.launch(problem, out, executor, variant=job.run.variant)
-        record.add(executor.kernels, error=truth.judge([cupy.asnumpy(out)]))
+        try:
+            job.run.stage.launch(problem, out, executor, variant=job.run.variant)
+            judged = truth.judge([cupy.asnumpy(out)])
+        except Exception as error:  # whatever it is: the other runs can still be measured
+            record.add(executor.kernels, failed=f"{type(error).__name__}: {error}")
+        else:
+            record.add(executor.kernels, error=judged)
 
 
 def _pack(jobs: Iterable[Job]) -> str:
@@ -147,18 +152,24 @@ def measure(
 
     `launched` is told each of them. Raises NsightError when something went wrong, at the end.
     """
+    found, wrong = [], dict[str, list[str]]()
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch, "record.json")
         launches = collect(command(record, limit, jobs), record, limit + GRACE, (), sections, report)
-        found, lost = [], []
-        for job, (step, kernels) in zip(jobs, launches, strict=False):
-            if any(kernel.traffic is None for kernel in kernels):
-                lost.append(job.run.label)
-                continue
-            found.append(Measured(job, kernels, step["error"]))
-            launched(found[-1])
-    if lost:
-        raise NsightError(f"ncu counted nothing by instruction for {', '.join(lost)}")
+        try:
+            for job, (step, kernels) in zip(jobs, launches, strict=False):
+                counted = all(kernel.traffic is not None for kernel in kernels)
+                reason = step.get("failed") or (None if counted else "ncu counted nothing by instruction")
+                if reason is not None:
+                    wrong.setdefault(reason, []).append(f"{job.run.label} at {job.shape}")
+                    continue
+                found.append(Measured(job, kernels, step["error"]))
+                launched(found[-1])
+        except NsightError as error:
+            wrong.setdefault(str(error), [])
+    if wrong:
+        told = (": ".join([", ".join(runs), reason] if runs else [reason]) for reason, runs in wrong.items())
+        raise NsightError("; ".join(told))
     return found
 
 
@@ -190,21 +201,33 @@ def extract(shape: Shape, causal: bool, runs: Sequence[Measured]) -> dict[str, A
 
 
 def save(fresh: dict[str, Any], folder: Path) -> Path:
-    """Put an extract into the file of its GPU, in the place of a former one of its shape and mask."""
+    """Put an extract into the file of its GPU, in the place of a former one of its shape and mask, whose runs
+    that were not measured again stay, with their own date and commit."""
     name = re.sub("[^a-z0-9]+", "-", fresh["gpu"].lower().replace("nvidia", "")).strip("-")
     path = folder / EXTRACTS.replace("*", name)
-    at = (fresh["shape"], fresh["causal"])
-    kept = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"] and (e["shape"], e["causal"]) != at]
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    runs = [{**each, "runs": "@"} for each in (*kept, fresh)]
-    text = json.dumps({"extracts": runs}, indent=1)
-    for each in (*kept, fresh):  # a run is one line, so that a difference shows what changed
+    extracts, at = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"]], _place(fresh)
+    former: dict[str, Any] = next((e for e in extracts if _place(e) == at), {"runs": []})
+    again = {(run["stage"], run["variant"]) for run in fresh["runs"]}
+    kept = [
+        {"date": former["date"], "commit": former["commit"], **run}
+        for run in former["runs"]
+        if (run["stage"], run["variant"]) not in again
+    ]
+    runs = sorted([*kept, *fresh["runs"]], key=lambda run: run["stage"])
+    extracts = [e for e in extracts if _place(e) != at] + [{**fresh, "runs": runs}]
+    text = json.dumps({"extracts": [{**each, "runs": "@"} for each in extracts]}, indent=1)
+    for each in extracts:  # a run is one line, so that a difference shows what changed
         lines = ",\n".join(f"    {json.dumps(run)}" for run in each["runs"])
         text = text.replace('"@"', f"[\n{lines}\n   ]", 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
     unfinished.write_text(text + "\n")
     unfinished.replace(path)
     return path
+
+
+def _place(extract: dict[str, Any]) -> tuple[str, bool]:
+    return extract["shape"], extract["causal"]
 
 
 def recorded(folder: Path | None = None) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """Nsight Compute: runs its `ncu` over a process of ours, and reads what the GPU counted, launch by launch.
 
 Global requests and the sectors of loads are the L1 cache's own counters, an asynchronous copy being a load
-there as in `traffic.Traffic`. The rest is summed over the instructions of the machine code: sectors of
-stores, which the cache's counter gives with an error of several percent for a short kernel; shared
-wavefronts, to tell a store from an asynchronous copy; bank conflicts, to tell them from waiting; barriers.
+there as in `traffic.Traffic`; sectors that TMA moves have counters of their own. The rest is summed over the
+instructions of the machine code: copies by TMA; sectors of stores, which the cache's counter gives with an
+error of several percent for a short kernel; shared wavefronts, to tell a store from an asynchronous copy;
+bank conflicts, to tell them from waiting; barriers.
 """
 
 import csv
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flashcore_numba.traffic import Traffic
+from flashcore_numba.traffic.formula import LANES
 
 __all__ = [
     *("BY_INSTRUCTION", "METRICS", "Kernel", "NsightError", "Record", "Table", "collect", "find_tool"),
@@ -33,7 +35,9 @@ STALLS = "smsp__pcsamp_warps_issue_stalled_"
 METRICS: dict[str, tuple[str, ...]] = {
     "duration_ns": ("gpu__time_duration.sum",),
     "tensor_pct": ("sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",),
-    "tensor_busy_pct": (  # which one there is depends on the architecture
+    # Which one there is depends on the architecture; the first leaves out HFMA2, which shares the pipe.
+    "tensor_busy_pct": (
+        "sm__pipe_tensor_op_hmma_type_hmma_hgmma_qgmma_cycles_active.avg.pct_of_peak_sustained_active",
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
         "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
     ),
@@ -52,6 +56,8 @@ METRICS: dict[str, tuple[str, ...]] = {
     "load_requests": ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",),
     "load_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),
     "store_requests": ("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",),
+    "tma_load_sectors": ("l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",),
+    "tma_store_sectors": ("l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",),
     "instructions": ("inst_executed",),
 }
 """What is read of every launch: a name, and the metrics of ncu that give it, the first that there is."""
@@ -228,7 +234,8 @@ def read_raw(text: str) -> list[dict[str, Any]]:
 
 EXECUTED, WAVES, IDEAL = "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"
 SECTORS = "L2 Theoretical Sectors Global"
-COLUMNS = ("Source", EXECUTED, WAVES, IDEAL, SECTORS)
+THREADS = "Predicated-On Thread Instructions Executed"
+COLUMNS = ("Source", EXECUTED, THREADS, WAVES, IDEAL, SECTORS)
 
 
 @dataclass(frozen=True)
@@ -245,6 +252,10 @@ class Table:
             for line in self.lines
             if not opcodes or opcode(line["Source"]).startswith(opcodes)
         )
+
+    def whole_warps(self, *opcodes: str) -> int:
+        """Executions by all 32 lanes: `EXECUTED` counts a warp too whose predicate is off in every lane."""
+        return self.total(THREADS, *opcodes) // LANES
 
 
 def read_source(text: str) -> list[Table]:
@@ -329,13 +340,16 @@ def kernel(name: str, row: dict[str, Any], table: Table | None) -> Kernel:
 
 
 def _traffic(figures: dict[str, float], table: Table) -> Traffic:
+    def by_tma(op: str) -> int:
+        return int(figures.get(f"tma_{op}_sectors", 0))  # a GPU before sm_90 has none
+
     return Traffic(
-        global_load_requests=int(figures["load_requests"]),
-        global_load_sectors=int(figures["load_sectors"]),
-        global_store_requests=int(figures["store_requests"]),
-        global_store_sectors=table.total(SECTORS, "STG", "ST."),
+        global_load_requests=int(figures["load_requests"]) + table.total(EXECUTED, "UTMALDG"),
+        global_load_sectors=int(figures["load_sectors"]) + by_tma("load"),
+        global_store_requests=int(figures["store_requests"]) + table.total(EXECUTED, "UTMASTG"),
+        global_store_sectors=table.total(SECTORS, "STG", "ST.") + by_tma("store"),
         shared_load_wavefronts=table.total(WAVES, "LDS"),  # and LDSM
-        shared_store_wavefronts=table.total(WAVES, "STS", "LDGSTS"),
+        shared_store_wavefronts=table.total(WAVES, "STS", "LDGSTS"),  # and STSM, but not STAS
         bank_conflicts=table.total(WAVES) - table.total(IDEAL),
-        barriers=table.total(EXECUTED, "BAR."),
+        barriers=table.whole_warps("BAR.", "UCGABAR_ARV"),  # a block's, a cluster's
     )

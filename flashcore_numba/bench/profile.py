@@ -67,11 +67,15 @@ MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
         lambda x: f"{short_us(x)} us",
         "under the profiler, caches flushed: longer than timed",
     ),
-    "tensor_pct": ("tensor pipe", _percent, "of the instructions that the tensor cores could start"),
+    "tensor_pct": (
+        "tensor pipe",
+        _percent,
+        "of the instructions that it could start; one is HFMA2, with which compilers load constants",
+    ),
     "tensor_busy_pct": (
         "tensor pipe busy",
         _percent,
-        "of the cycles in which an SM has work",
+        "with matrix products, of the cycles in which an SM has work",
     ),
     "xu_pct": ("MUFU (XU) pipe", _percent, "of the instructions that the exponential unit could start"),
     "issue_pct": ("issue slots busy", _percent, "of the launch's cycles in which a scheduler issues"),

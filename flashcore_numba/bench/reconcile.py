@@ -12,7 +12,7 @@ from rich.table import Table
 from flashcore_numba import gpu
 from flashcore_numba.checks import pool
 from flashcore_numba.compiler import EXAMPLE_SM_COUNT
-from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find as find_stage
 from flashcore_numba.traffic import Traffic, predict
 from flashcore_numba.traffic.formula import SECTOR
@@ -37,6 +37,8 @@ __all__ = [
     "block",
     "blocks",
     "counted",
+    "jobs",
+    "jobs_to_save",
     "measure",
     "predicted",
     "save",
@@ -47,9 +49,9 @@ __all__ = [
 
 MOST_APART = 0.02
 LEGEND = (
-    "Bytes are those of the 32-byte sectors that requests touch, one touched twice counting twice; waves: "
-    "wavefronts of shared memory; a barrier counts for each warp. Apart: relative to the largest; above 2 % "
-    "there must be a reason."
+    "Bytes are those of the 32-byte sectors that requests touch, one touched twice counting twice; a copy by "
+    "TMA is one request, and its sectors those of its box. Waves: wavefronts of shared memory; a barrier "
+    "counts for each warp. Apart: relative to the largest; above 2 % there must be a reason."
 )
 # The shapes and masks that the repository keeps extracts of.
 SAVED = (
@@ -59,7 +61,8 @@ SAVED = (
     ("1x2x200x64", True),
     ("1x1x128x128", False),
 )
-SAVE_LIMIT = 150  # seconds on the GPU for all of `SAVED`
+QUOTED = (("1x8x1024x64", False, (2,)), ("1x8x4096x64", False, (4, 5)))  # with stages: lessons quote these
+SAVE_LIMIT = 180  # seconds on the GPU for all of them
 FEW_SCORES = 2**15
 
 
@@ -169,16 +172,16 @@ def blocks(
 ) -> list[Block]:
     """A block a run, counted in as many processes as there are cores; `extract` gives the measured column."""
     sm_count = extract["sm_count"] if extract else EXAMPLE_SM_COUNT
-    jobs = [(*_named(run, shape, causal), sm_count) for run in chosen]
+    to_count = [(*_named(run, shape, causal), sm_count) for run in chosen]
 
     def told(done: int, total: int, label: str) -> None:
         if progress:
             progress.count(f"counting at {shape}{' causal' if causal else ''}", done, total, label)
 
-    names = {job[:2]: run.label for job, run in zip(jobs, chosen, strict=True)}
+    names = {job[:2]: run.label for job, run in zip(to_count, chosen, strict=True)}
     # Starting processes takes longer than counting a few thousand scores.
     workers = 1 if shape.batch * shape.heads * shape.seq**2 <= FEW_SCORES else None
-    found = pool.run(_count_one, jobs, workers, told, lambda job: names[job[:2]])
+    found = pool.run(_count_one, to_count, workers, told, lambda job: names[job[:2]])
     return [
         block(run, predicted(run, shape, causal, sm_count), Traffic(**ours), _measured(run, extract))
         for run, ours in zip(chosen, found, strict=True)
@@ -209,8 +212,13 @@ def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
     if extract is None:
         shapes = [f"{e['shape']}{' causal' if e['causal'] else ''}" for e in extracts.recorded()]
         return f"not at {shape}{' causal' if causal else ''}, but at {', '.join(shapes) or 'no shape'}"
-    notes = {Run(find_stage(r["stage"]), r["variant"]).label: profile.special(r) for r in extract["runs"]}
-    return "; ".join([profile.provenance(extract), *(f"{run} {note}" for run, note in notes.items() if note)])
+    notes: dict[str, list[str]] = {}
+    for run in extract["runs"]:
+        if note := profile.special(run):
+            notes.setdefault(note, []).append(Run(find_stage(run["stage"]), run["variant"]).label)
+    return "; ".join(
+        [profile.provenance(extract), *(f"{', '.join(of)} {note}" for note, of in notes.items())]
+    )
 
 
 def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
@@ -220,53 +228,65 @@ def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
 
 def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]:
     """A fresh extract of these runs, which is not kept. Needs a GPU and ncu. Raises NsightError."""
-    jobs = [extracts.Job(shape, causal, run) for run in chosen]
-    return extracts.extract(shape, causal, extracts.measure(jobs, SAVE_LIMIT))
+    found = extracts.measure([extracts.Job(shape, causal, run) for run in chosen], SAVE_LIMIT)
+    return extracts.extract(shape, causal, found)
 
 
-def save(folder: Path, progress: Progress) -> tuple[Path | None, list[str]]:
-    """Measure every run at every shape of `SAVED` and write the extracts into `folder`.
+def jobs_to_save(stages: Sequence[Stage]) -> list[extracts.Job]:
+    """Every run of these stages at every shape of `SAVED`, and those of `QUOTED`."""
+    of_all = [(text, causal, stages) for text, causal in SAVED]
+    of_some = [
+        (text, causal, [stage for stage in stages if stage.number in numbers])
+        for text, causal, numbers in QUOTED
+    ]
+    return [job for text, causal, some in of_all + of_some for job in jobs(some, parse(text), causal)]
+
+
+def jobs(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[extracts.Job]:
+    """Each run of these stages at a shape that it serves."""
+    return [extracts.Job(shape, causal, run) for run in served(stages, shape, causal)]
+
+
+def save(folder: Path, progress: Progress, chosen: Sequence[extracts.Job]) -> tuple[Path | None, list[str]]:
+    """Measure these runs and write the extracts of their shapes and masks into `folder`.
 
     Returns their file, and a sentence for each thing that failed or was left out. Needs a GPU and ncu. The
     shapes of one head dimension share a session of ncu, so that each of Numba's kernels is compiled once.
     """
     by_head_dim: dict[int, list[extracts.Job]] = {}
-    for text, causal in SAVED:
-        shape = parse(text)
-        # A time limit cuts the end, so what a stage runs by itself comes first.
-        chosen = sorted(served(LADDER, shape, causal), key=lambda run: not run.is_default)
-        jobs = [extracts.Job(shape, causal, run) for run in chosen]
-        by_head_dim.setdefault(shape.head_dim, []).extend(jobs)
-    _compile_all([job for jobs in by_head_dim.values() for job in jobs], progress)
+    # A time limit cuts the end: what stages run by themselves comes first.
+    for job in sorted(chosen, key=lambda job: not job.run.is_default):
+        by_head_dim.setdefault(job.shape.head_dim, []).append(job)
+    _compile_all(chosen, progress)
     first, *rest = by_head_dim.values()
     # A short session comes first: it finds out which metrics this ncu knows.
-    sessions = [first[:1], first[1:], *rest]
+    sessions = [session for session in (first[:1], first[1:], *rest) if session]
     path, failed, found = None, list[str](), list[extracts.Measured]()
     todo, deadline = sum(map(len, sessions)), time.monotonic() + SAVE_LIMIT
-    for jobs in sessions:
-        limit = max(20.0, (deadline - time.monotonic()) * len(jobs) / todo)
-        todo -= len(jobs)
+    for session in sessions:
+        limit = max(20.0, (deadline - time.monotonic()) * len(session) / todo)
+        todo -= len(session)
         before = len(found)
-        progress.step(f"ncu: {len(jobs)} runs from {jobs[0].shape} on, within {limit:.0f} s")
+        progress.step(f"ncu: {len(session)} runs from {session[0].shape} on, within {limit:.0f} s")
         try:
-            extracts.measure(jobs, limit, launched=found.append)
+            extracts.measure(session, limit, launched=found.append)
         except NsightError as error:
-            failed.append(f"from {jobs[0].shape} on: {error}")
-        if len(found) - before < len(jobs):
-            failed.append(f"from {jobs[0].shape} on: {len(found) - before} of {len(jobs)} runs were measured")
-        for text, causal in SAVED:
-            if here := [m for m in found if (str(m.job.shape), m.job.causal) == (text, causal)]:
+            failed.append(f"from {session[0].shape} on: {error}")
+        if (of := len(found) - before) < len(session):
+            failed.append(f"from {session[0].shape} on: {of} of {len(session)} runs were measured")
+        for shape, causal in dict.fromkeys((job.shape, job.causal) for job in chosen):
+            if here := [m for m in found if (m.job.shape, m.job.causal) == (shape, causal)]:
                 here.sort(key=lambda m: (m.job.run.stage.number, m.job.run.is_default))
-                path = extracts.save(extracts.extract(parse(text), causal, here), folder)
+                path = extracts.save(extracts.extract(shape, causal, here), folder)
     return path, failed
 
 
-def _compile_all(jobs: Iterable[extracts.Job], progress: Progress) -> None:
+def _compile_all(chosen: Iterable[extracts.Job], progress: Progress) -> None:
     """Compile CUDA C in as many processes as there are cores: the one under ncu takes it from the cache."""
     progress.step("compiling the kernels in CUDA C")
     capability = gpu.compute_capability()
-    chosen = [job for job in jobs if job.run.stage.language == "CUDA C"]
-    pool.run(_compile, [(*_named(job.run, job.shape, job.causal), capability) for job in chosen])
+    in_cuda_c = [job for job in chosen if job.run.stage.language == "CUDA C"]
+    pool.run(_compile, [(*_named(job.run, job.shape, job.causal), capability) for job in in_cuda_c])
 
 
 def table(found: Sequence[Block], title: str, width: int) -> tuple[Table, list[str]]:

@@ -9,7 +9,7 @@ import cuda_reference
 from ..stages import Stage
 from .mutation import Edit, Mutant
 
-__all__ = ["HARMLESS", "deletions"]
+__all__ = ["HARMLESS", "deletions", "one_of_each"]
 
 # A call, as a statement, of something that orders memory: __syncthreads(), ptx::cp_async_wait<1>(), ...
 ORDERING = re.compile(
@@ -29,6 +29,11 @@ HARMLESS: dict[tuple[str, str], str] = {
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
     ): "It orders products in time, for speed: no memory depends on it.",
+    (
+        "stage15_ping_pong.cu",
+        "__syncwarp();  // all lanes have seen these phases before lane 0 lets the next ones begin",
+    ): "A lane would have to lag a whole turn of the ring: turns forbid that, and without them it takes more "
+    "idle tiles than a ring has slots.",
 }
 
 
@@ -51,9 +56,25 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
                 continue
             edit = _edit(text, call.start(), call.end(), path.name)
             mistake = f"{path.name}:{number}: `{call[0]}` is left out."
-            variant = stage.default_variant
-            found.append(Mutant(stage.number, f"without_line_{number}", mistake, (edit,), EXPECTED, variant))
+            name = f"without_line_{number}"
+            found.append(
+                Mutant(
+                    *(stage.number, name, mistake, (edit,), EXPECTED, stage.default_variant),
+                    any_variant=True,
+                    on_gpu=False,  # it may hang
+                )
+            )
     return found
+
+
+def one_of_each(mutants: Iterable[Mutant]) -> list[Mutant]:
+    """The first of these deletions of each stage and of each function that is no longer called there."""
+    first: dict[tuple, Mutant] = {}
+    for mutant in mutants:
+        call = ORDERING.search(mutant.mistake)
+        assert call is not None
+        first.setdefault((mutant.stage, call["name"]), mutant)
+    return list(first.values())
 
 
 def _files(number: int) -> list[Path]:

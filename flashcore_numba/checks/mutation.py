@@ -49,7 +49,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong stage. `mistake` says what a learner did, `expected` which kinds (runner.KINDS) may kill it."""
+    """A wrong stage. `mistake` says what a learner did, `expected` which kinds (runner.KINDS) may kill it.
+
+    variant: of the stage; with `any_variant` it is the first to be tried, and one that notices is enough.
+    """
 
     stage: int
     name: str
@@ -57,6 +60,7 @@ class Mutant:
     edits: tuple[Edit, ...]
     expected: tuple[str, ...] = ("value",)
     variant: str | None = None
+    any_variant: bool = False
     on_gpu: bool = True  # False: values need not show it, or it may fault and take the process with it
 
     @property
@@ -248,11 +252,11 @@ def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | 
     if backend == "gpu" and not mutant.on_gpu:
         return replace(fate, status=NOT_VISIBLE, message="run it on the simulator, which reports it")
     with loaded(mutant) as stage:
-        report = check_stage(
-            stage, mutant.variant, backend=backend, seed=SEED, names=names, stop_at_first=True
-        )
-    fate = replace(fate, seconds=report.seconds)
-    if report.passed:
-        return fate
-    first = report.failures[0]
-    return replace(fate, status="killed", kind=first.kind, case=first.name, message=first.message)
+        others = [name for name in stage.variants if name != mutant.variant] if mutant.any_variant else []
+        for variant in (mutant.variant, *others):
+            report = check_stage(stage, variant, backend=backend, seed=SEED, names=names, stop_at_first=True)
+            fate = replace(fate, seconds=fate.seconds + report.seconds)
+            if not report.passed:
+                first = report.failures[0]
+                return replace(fate, status="killed", kind=first.kind, case=first.name, message=first.message)
+    return fate

@@ -26,7 +26,7 @@ from flashcore_numba.simulator.report import Row
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
-from . import launches, memory_map
+from . import experiments, launches, memory_map
 
 __all__ = ["COUNTED", "FIELDS", "MISSION", "Evidence"]
 
@@ -252,6 +252,18 @@ class Evidence:
             raise ArgumentError(f"{_label(label)} has no recorded caller's time: it is no default variant")
         return times["p50"]
 
+    def experiment(self, label: str, shape: str = MISSION) -> float:
+        """The GPU time of a kernel that differs from a stage in one thing ("01 row_in_registers"), or of a
+        stage beside it: median in microseconds, as recorded, see `experiments`.
+        """
+        found = artifact.find_shape(experiments.recorded() or {"shapes": []}, str(parse(shape)))
+        times = {entry["label"]: entry["gpu_us"]["p50"] for entry in (found or {"entries": []})["entries"]}
+        if label not in times:
+            raise ArgumentError(
+                f"experiment {label!r} is not recorded at {shape}: there are {', '.join(times) or 'none'}"
+            )
+        return times[label]
+
     def share(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
         """The limit over the time, 1.0 at best."""
         entry = self.entry(label, shape, causal)
@@ -287,21 +299,34 @@ class Evidence:
 
     def profiled(self, label: int | str, figure: str, shape: str = MISSION, causal: bool = False) -> float:
         """What Nsight Compute measured of a run, as recorded: a counter of `traffic.Traffic`, summed over the
-        run's launches, or of a run that is one launch a figure of `bench.profile.MEANINGS` or the share of a
-        stall, "stall barrier".
+        run's launches, or a figure of `bench.profile.MEANINGS` of a run that is one launch.
         """
+        name, found = _label(label), self._profile(label, shape, causal)
+        values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
+        if not isinstance(value := values.get(figure), int | float):
+            numbers = [key for key, value in values.items() if isinstance(value, int | float)]
+            raise ArgumentError(f"figure {figure!r} of {name}: accepted are {', '.join(numbers)}")
+        return value
+
+    def stalled(self, label: int | str, reason: str, shape: str = MISSION, causal: bool = False) -> float:
+        """The share of the samples of a run's warps that waited for a reason of `bench.profile.STALLS`, as
+        recorded, of a run that is one launch.
+        """
+        kernels = self._profile(label, shape, causal)["kernels"]
+        known = kernels[0]["stalls"] if len(kernels) == 1 else {}
+        if reason not in known:
+            accepted = ", ".join(known) or "none, it has several launches"
+            raise ArgumentError(f"stall {reason!r} of {_label(label)}: accepted are {accepted}")
+        return known[reason]
+
+    def _profile(self, label: int | str, shape: str, causal: bool) -> dict[str, Any]:
         name, at = _label(label), parse(shape)
         run = next((run for run in runs(LADDER) if run.label == name), None)
         found = run and profile.find(run, extracts.find(at, causal))
         if not found:
             known = ", ".join(profile.which(run)) if run else "nothing, it is no run of the ladder"
             raise ArgumentError(f"{name} is not profiled at {at}{' causal' * causal}, but at: {known}")
-        values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
-        values |= {f"stall {reason}": share for reason, share in (values.get("stalls") or {}).items()}
-        if not isinstance(value := values.get(figure), int | float):
-            numbers = [key for key, value in values.items() if isinstance(value, int | float)]
-            raise ArgumentError(f"figure {figure!r} of {name}: accepted are {', '.join(numbers)}")
-        return value
+        return found
 
     def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
         """One entry, of the first recorded run that has it at this shape: variants may have their own run.

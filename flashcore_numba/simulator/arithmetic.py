@@ -81,10 +81,12 @@ class Arithmetic(LaneSet):
 
     def _note_nan(self, site: int, value, operands):
         """Remember where a lane first made a NaN out of numbers; a store to global memory reports it."""
-        made = np.isnan(value)
+        made = np.isnan(value) & self.active()
+        if not made.any():  # inactive lanes hold what was never written
+            return
         for operand in operands:
-            made = made & ~np.isnan(operand)
-        made = np.broadcast_to(made, self.n) & self.active() & (self.nan_sites < 0)
+            made &= ~np.isnan(operand)
+        made &= self.nan_sites < 0
         if made.any():
             lane = int(np.flatnonzero(made)[0])
             shown = (str(np.broadcast_to(operand, self.n)[lane]) for operand in operands)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from flashcore_numba import cli, executor, gpu
 from flashcore_numba.bench import artifact, ceilings, compare, pictures, timing
+from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.peers import LABELS
 from flashcore_numba.bench.progress import Progress
 from flashcore_numba.bench.sensors import Reading
@@ -177,6 +178,19 @@ def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
     first, second = compare.compare(LADDER[5:6], shapes, 1, quiet())["shapes"]
     assert {entry["variant"] for entry in first["entries"]} == set(LADDER[5].variants)
     assert [entry["label"] for entry in second["entries"]] == [LADDER[5].label]
+
+
+def test_kernels_can_be_timed_alone(monkeypatch):
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    chosen = [
+        (Shape(1, 1, 9, 64), True, [Run(LADDER[5], "q_outer")]),
+        (Shape(1, 1, 7, 64), False, runs(LADDER[:2])),
+    ]
+    record = compare.timed(chosen, 1, quiet(), "try", alone=True)
+    assert (record["label"], record["ceilings"]) == ("try", None)
+    found = [[entry["label"] for entry in shape["entries"]] for shape in record["shapes"]]
+    assert found == [["06 q_outer"], ["01 scalar", "02 coalesced"]]
+    assert [shape["absent"] for shape in record["shapes"]] == [{}, {}], "no peer is tried"
 
 
 def test_what_held_the_clocks_back_is_told(monkeypatch):

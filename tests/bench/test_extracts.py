@@ -4,13 +4,14 @@ import json
 import stat
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flashcore_numba import cli
-from flashcore_numba.bench import artifact, extracts, nsight, profile
+from flashcore_numba.bench import artifact, extracts, nsight, profile, reconcile
 from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.shapes import parse
 from flashcore_numba.executor import Simulator
@@ -20,7 +21,8 @@ from flashcore_numba.stages.find import find
 from flashcore_numba.traffic import Traffic
 
 SHARED = '"L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"'
-NO_SHARED = '"Address","Source","Instructions Executed","L2 Theoretical Sectors Global"'
+EXECUTED = '"Instructions Executed","Predicated-On Thread Instructions Executed"'
+NO_SHARED = f'"Address","Source",{EXECUTED},"L2 Theoretical Sectors Global"'
 HEADER = f"{NO_SHARED},{SHARED}"
 
 
@@ -28,20 +30,23 @@ def raw_page(*launches):
     """ncu's raw page: (kernel, instructions, load requests, milliseconds) a launch."""
     names = ["ID", "Kernel Name", "inst_executed", "gpu__time_duration.sum", "launch__registers_per_thread"]
     units = ["", "", "inst", "ms", "register/thread"]
-    counters = ("load_requests", "load_sectors", "store_requests")
+    counters = ("load_requests", "load_sectors", "store_requests", "tma_load_sectors", "tma_store_sectors")
     names += [nsight.METRICS[counter][0] for counter in counters]
     names += [f"{nsight.STALLS}{reason}" for reason in ("selected", "wait", "wait_not_issued", "barrier")]
-    rows = [names, [*units, *[""] * 7]]
+    rows = [names, [*units, *[""] * 9]]
     for n, (kernel, instructions, requests, ms) in enumerate(launches):
-        counts = [requests, 16 * requests, 2, 50, 30, 29, 20]
+        counts = [requests, 16 * requests, 2, 7000, 300, 50, 30, 29, 20]
         rows.append([n, kernel, f"{instructions:,}", ms, 40, *(f"{count:,}" for count in counts)])
     lines = [",".join(f'"{cell}"' for cell in row) for row in rows]
     return "\n".join(["==PROF== Connected to process 7", *lines]) + "\n"
 
 
 def table(kernel, *lines, header=HEADER):
+    """Of an instruction: its text; how often executed, or that and in how many lanes; its other counters."""
     rows = [f'"Kernel Name","{kernel}",', header]
-    rows += [",".join(f'"{cell}"' for cell in ("0x7f0", *line)) for line in lines]
+    for source, executed, *others in lines:
+        times, lanes = executed if isinstance(executed, tuple) else (executed, 7)
+        rows.append(",".join(f'"{cell}"' for cell in ("0x7f0", source, times, lanes, *others)))
     return "\n".join(rows) + "\n"
 
 
@@ -52,12 +57,19 @@ FIRST = table(
     (" @P1 STS [R4], R5", 10, 0, 30, 10),
     ("      LDGSTS.E.BYPASS.128 [R4], [R6]", 20, 640, 200, 80),
     ("      LDGDEPBAR", 5, 0, 0, 0),
-    ("      BAR.SYNC.DEFER_BLOCKING 0x0", 7, 0, 0, 0),
+    ("      BAR.SYNC.DEFER_BLOCKING 0x0", (7, 7 * 32), 0, 0, 0),
+    ("@!P1  BAR.ARV 0x1, 0x100", (12, 4 * 32), 0, 0, 0),
+    ("      UTMALDG.4D [UR8], [UR6], desc[UR10]", 40, 0, 0, 0),
+    ("      STAS.128 [R8.64], R4", 6, 0, 0, 0),
+    ("      STSM.16.M88.4 [R4], R8", 8, 0, 32, 32),
+    ("      UTMASTG.4D [UR4], [UR6]", 4, 0, 0, 0),
+    ("      UCGABAR_ARV", (4, 4 * 32), 0, 0, 0),
+    ("      UCGABAR_WAIT", 4, 0, 0, 0),
 )
 SECOND = table(
     "two",
     ("      LDG.E R4, [R2]", 3, 9),
-    ("      BAR.ARV 0x1, 0x80", 2, 0),
+    ("      BAR.ARV 0x1, 0x80", (2, 64), 0),
     ("@P0 STG.E.128 [R2], R4", 2, 32),
     header=NO_SHARED,
 )
@@ -65,12 +77,12 @@ SECOND = table(
 
 def test_a_launch_is_read_from_both_pages():
     steps = [{"kernels": ["one"], "name": "a"}, {"kernels": ["two"], "name": "b"}]
-    raw = nsight.read_raw(raw_page(("one", 1142, 1234, 0.5), ("two", 7, 3, 2)))
+    raw = nsight.read_raw(raw_page(("one", 1220, 1234, 0.5), ("two", 7, 3, 2)))
     # ncu prints some tables twice.
     (step, (one,)), (_, (two,)) = nsight.match(steps, raw, nsight.read_source(FIRST + FIRST + SECOND))
     assert step["name"] == "a"
-    assert one.traffic == Traffic(1234, 16 * 1234, 2, 0, 4900, 230, 640, 7)
-    assert two.traffic == Traffic(3, 48, 2, 32, 0, 0, 0, 2)
+    assert one.traffic == Traffic(1274, 16 * 1234 + 7000, 6, 300, 4900, 262, 640, 15)
+    assert two.traffic == Traffic(3, 7048, 2, 332, 0, 0, 0, 2)
     assert one.figures["duration_ns"] == 0.5e6
     assert one.figures["registers"] == 40
     assert "tensor_pct" not in one.figures
@@ -78,12 +90,12 @@ def test_a_launch_is_read_from_both_pages():
 
 
 def test_another_launch_than_ours_is_refused():
-    raw = nsight.read_raw(raw_page(("one", 1142, 1, 1)))
+    raw = nsight.read_raw(raw_page(("one", 1220, 1, 1)))
     with pytest.raises(nsight.NsightError, match="ncu saw one where three was launched"):
         list(nsight.match([{"kernels": ["three"]}], raw, nsight.read_source(FIRST)))
 
 
-@pytest.mark.parametrize("instructions, name", [(1141, "one"), (1142, "other")])
+@pytest.mark.parametrize("instructions, name", [(1219, "one"), (1220, "other")])
 def test_another_table_than_ours_is_not_taken(instructions, name):
     raw = nsight.read_raw(raw_page(("one", instructions, 1, 1), ("two", 7, 3, 2)))
     tables = nsight.read_source(FIRST.replace('"one"', f'"{name}"') + SECOND)
@@ -93,7 +105,7 @@ def test_another_table_than_ours_is_not_taken(instructions, name):
 
 
 def test_what_was_not_profiled_any_more_is_left_out():
-    raw = nsight.read_raw(raw_page(("one", 1142, 1, 1)))
+    raw = nsight.read_raw(raw_page(("one", 1220, 1, 1)))
     steps = [{"kernels": ["one"]}, {"kernels": ["one", "two"]}]
     assert len(list(nsight.match(steps, raw, nsight.read_source(FIRST)))) == 1
 
@@ -147,20 +159,19 @@ def child_that_records(tmp_path, kernels, status=0):
 
 
 def test_ncu_is_run_over_a_child_and_its_report_read(tmp_path, fake_ncu):
-    calls = fake_ncu(raw_page(("one", 1142, 9, 1)), FIRST, refuse=["sm__pipe_tensor_cycles_active"])
+    refused = nsight.METRICS["tensor_busy_pct"][0]
+    calls = fake_ncu(raw_page(("one", 1220, 9, 1)), FIRST, refuse=[refused.partition(".")[0]])
     command, record = child_that_records(tmp_path, ["one"])
     ((_, (one,)),) = nsight.collect(command, record, 60, report=tmp_path / "kept" / "x.ncu-rep")
-    assert one.traffic.global_load_requests == 9
+    assert one.traffic.global_load_requests == 9 + 40
     assert (tmp_path / "kept" / "x.ncu-rep").read_text() == "a report"
     first, second = (call[call.index("--metrics") + 1].split(",") for call in calls()[:2])
-    assert set(first) - set(second) == {nsight.METRICS["tensor_busy_pct"][0]}, (
-        "only what ncu does not know is left out"
-    )
+    assert set(first) - set(second) == {refused}, "only what ncu does not know is left out"
     assert [call[call.index("--clock-control") + 1] for call in calls()[:2]] == ["none", "none"]
 
 
 def test_a_child_that_fails_is_told_after_what_it_launched(tmp_path, fake_ncu):
-    fake_ncu(raw_page(("one", 1142, 9, 1)), FIRST)
+    fake_ncu(raw_page(("one", 1220, 9, 1)), FIRST)
     command, record = child_that_records(tmp_path, ["one"], status=3)
     launches = nsight.collect(command, record, 60)
     assert next(launches)[1][0].name == "one"
@@ -168,21 +179,26 @@ def test_a_child_that_fails_is_told_after_what_it_launched(tmp_path, fake_ncu):
         next(launches)
 
 
-def test_a_run_that_was_not_counted_is_named(tmp_path, fake_ncu, monkeypatch):
-    fake_ncu(raw_page(("one", 1142, 9, 1), ("two", 8, 3, 2)), FIRST + SECOND)
+def test_a_run_that_failed_or_was_not_counted_is_named(tmp_path, fake_ncu, monkeypatch):
+    fake_ncu(raw_page(("one", 1220, 9, 1), ("two", 8, 3, 2)), FIRST + SECOND)
     steps = [{"kernels": [name], "error": {"max": 1e-4, "right": True}} for name in ("one", "two")]
+    steps.insert(1, {"kernels": [], "failed": "OSError: Oh!"})
 
     def command(record, seconds, jobs):
         return [sys.executable, "-c", f"open({str(record)!r}, 'w').write({json.dumps(steps)!r})"]
 
     monkeypatch.setattr(extracts, "command", command)
-    chosen = [Run(find(3), None), Run(find(4), None)]
+    chosen = [Run(find(number), None) for number in (3, 1, 4)]
     found = []
-    with pytest.raises(nsight.NsightError, match="counted nothing by instruction for 04 shared_tiles"):
+    with pytest.raises(nsight.NsightError) as caught:
         extracts.measure(
             [extracts.Job(parse("1x1x32x64"), False, run) for run in chosen], 60, launched=found.append
         )
     assert [measured.job.run.label for measured in found] == ["03 warp_reduction"]
+    assert str(caught.value) == (
+        "01 scalar at 1x1x32x64: OSError: Oh!; "
+        "04 shared_tiles at 1x1x32x64: ncu counted nothing by instruction"
+    )
 
 
 def test_no_right_to_the_counters_is_said_so(tmp_path, fake_ncu):
@@ -224,6 +240,15 @@ def test_the_child_launches_every_run_and_judges_it(tmp_path, monkeypatch):
     extracts.child(tmp_path / "late.json", -1, jobs)
     assert not (tmp_path / "late.json").exists(), "nothing is begun when the time is up"
 
+    def fail(*_, **__):
+        raise OSError("Oh!")
+
+    broken = Run(replace(find(5), launch=fail), None)
+    extracts.child(tmp_path / "failed.json", 60, [extracts.Job(shape, True, broken), jobs[1]])
+    steps = json.loads((tmp_path / "failed.json").read_text())
+    assert steps[0] == {"kernels": [], "failed": "OSError: Oh!"}
+    assert steps[1]["error"]["right"], "the others have their chance"
+
 
 def make_extract(shape="1x1x32x64", causal=False, gpu="NVIDIA H200"):
     stalls = {"wait": 0.5, "barrier": 0.25, "misc": 0.1, "membar": 0.05}
@@ -256,6 +281,19 @@ def test_saving_replaces_the_extract_of_the_same_shape_and_mask(tmp_path):
     path.write_text("[]")
     with pytest.raises(ArgumentError, match=r"nsight-h200.json: is not a file of measured extracts"):
         extracts.recorded(tmp_path)
+
+
+def test_runs_that_were_not_measured_again_stay_with_their_date(tmp_path):
+    former = make_extract()
+    other = {**former["runs"][0], "stage": 9}
+    extracts.save({**former, "runs": [*former["runs"], other]}, tmp_path)
+    for year in (2002, 2003):
+        fresh = make_extract() | {"date": f"{year}-02-03T04:05:06Z", "commit": "d" * 40}
+        extracts.save(fresh, tmp_path)
+    (extract,) = extracts.recorded(tmp_path)
+    assert (extract["date"], extract["commit"]) == (fresh["date"], fresh["commit"])
+    assert extract["runs"] == [*fresh["runs"], {**other, "date": former["date"], "commit": former["commit"]}]
+    assert "09 async_copy measured on 2001-02-03, commit cccccccccc" in reconcile.where(extract, None, None)
 
 
 def test_a_profile_gives_every_figure_a_value_and_a_meaning():
@@ -297,7 +335,7 @@ def test_without_a_gpu_the_recorded_profile_is_shown(capsys, monkeypatch):
 
 
 def test_a_profile_is_measured_and_its_report_kept(capsys, monkeypatch, tmp_path, fake_ncu):
-    fake_ncu(raw_page(("warp_reduction", 1142, 9, 1)), FIRST.replace('"one"', '"warp_reduction"'))
+    fake_ncu(raw_page(("warp_reduction", 1220, 9, 1)), FIRST.replace('"one"', '"warp_reduction"'))
     about = {"name": "NVIDIA H200", "sm_count": 132, "driver": "1"}
     monkeypatch.setattr(nsight, "why_not", lambda: None)
     monkeypatch.setattr(extracts.environment, "gpu", lambda: about)

@@ -61,8 +61,10 @@ def test_an_extract_says_where_it_comes_from(name):
         run.stage.number for run in reconcile.served(LADDER, parse(extract["shape"]), extract["causal"])
     }
     measured = {stage for stage, _ in keys}
+    quoted = {(shape, causal): set(stages) for shape, causal, stages in reconcile.QUOTED}
     # The ladder may have grown since: its last stages may be missing, and no other.
-    assert measured == {stage for stage in served if stage <= max(measured)}
+    expected = {stage for stage in served if stage <= max(measured)}
+    assert measured == quoted.get((extract["shape"], extract["causal"]), expected)
     assert not any(run["error"] and not run["error"]["right"] for run in extract["runs"])
 
 
@@ -187,11 +189,29 @@ def test_saving_keeps_what_was_measured_before_the_time_was_up(monkeypatch, caps
     monkeypatch.setattr(
         extracts.environment, "gpu", lambda: {"name": "NVIDIA H200", "sm_count": 132, "driver": "1"}
     )
-    monkeypatch.setattr(reconcile, "LADDER", LADDER[:3])
-    assert cli.main(["reconcile", "--save", str(tmp_path)]) == 1
+    assert cli.main(["reconcile", "1", "2", "3", "--save", str(tmp_path)]) == 1
     found = extracts.recorded(tmp_path)
     assert [(e["shape"], e["causal"]) for e in found] == list(reconcile.SAVED)
-    assert [len(e["runs"]) for e in found] == [2, 3, 3, 1, 1]
+    assert [len(e["runs"]) for e in found] == [2, 3, 3, 2, 1]
     said = capsys.readouterr()
-    assert "9 of 11 runs were measured" in said.err
+    assert "10 of 12 runs were measured" in said.err
     assert "stopped at its time limit" in said.err and "nsight-h200.json" in said.out
+    for alone in (["--causal"], ["--measure"]):
+        assert cli.main(["reconcile", "--save", str(tmp_path), *alone]) == 2
+        assert "--save: measures what is recorded; of the options only --shape" in capsys.readouterr().err
+    one = ["2", "3", "4", "--shape", "1x3x48x64", "--causal"]
+    monkeypatch.setattr(
+        extracts, "measure", lambda jobs, limit, launched: measure([*jobs, *jobs[:2]], limit, launched)
+    )
+    assert cli.main(["reconcile", "--save", str(tmp_path), *one]) == 1
+    found = extracts.recorded(tmp_path)
+    assert [(e["shape"], e["causal"], len(e["runs"])) for e in found[5:]] == [("1x3x48x64", True, 2)]
+
+
+def test_what_lessons_quote_is_measured_too():
+    quoted = reconcile.jobs_to_save(LADDER)[-3:]
+    assert [(str(job.shape), job.run.stage.number) for job in quoted] == [
+        ("1x8x1024x64", 2),
+        ("1x8x4096x64", 4),
+        ("1x8x4096x64", 5),
+    ]

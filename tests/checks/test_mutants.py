@@ -37,7 +37,8 @@ def test_the_real_source_survives():
         with loaded(Mutant(stage.number, "unedited", "nothing", ())) as copy:
             assert copy is not stage
             assert (copy.number, copy.name) == (stage.number, stage.name)
-    assert kill_one(Mutant(4, "unedited", "nothing", ())).status == "survived"
+    some = ("causal ragged 127", "grouped queries, 4 heads on 2", "a factor moves between q and scale")
+    assert kill_one(Mutant(5, "unedited", "nothing", ()), names=some).status == "survived"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,8 @@ def test_a_race_is_not_claimed_on_a_gpu():
 
 
 def test_the_kill_table_shows_survivors():
-    fates = kill(MUTANTS[:2], backend="simulator", workers=2)
+    two = [mutant for mutant in MUTANTS if mutant.stage == 12][:2]
+    fates = kill(two, backend="simulator", workers=2)
     json.dumps([fate.as_dict() for fate in fates], allow_nan=False)
     survivor = dataclasses.replace(fates[0], status="survived", kind="", case="")
     out = io.StringIO()

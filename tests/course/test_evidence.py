@@ -90,6 +90,8 @@ def test_a_profiled_figure_is_the_recorded_one(evidence):
             assert evidence.profiled(run.label, counter, *where) == value
         if len(found["kernels"]) == 1:
             assert evidence.profiled(run.label, "registers", *where) == found["kernels"][0]["registers"]
+            for reason, share in found["kernels"][0]["stalls"].items():
+                assert evidence.stalled(run.label, reason, *where) == share
             seen += 1
         else:
             with pytest.raises(ArgumentError, match="accepted are global_load_requests"):
@@ -118,6 +120,8 @@ def test_closed_forms(evidence):
             lambda e: e.profiled("12 tiny", "barriers"),
             r"12 tiny is not profiled at 1x8x512x64, .*nothing",
         ),
+        (lambda e: e.stalled(1, "fatigue"), r"stall 'fatigue' of 01 scalar: accepted are long_scoreboard"),
+        (lambda e: e.stalled("13 two_splits", "wait"), r"stall 'wait' of .*accepted are none, it has"),
         (lambda e: e.count(99, "barriers"), r"stage 99 is not in the ladder: accepted are 01 scalar"),
         (lambda e: e.count(6, "barriers", variant="x"), r"variant 'x' of stage 06.*: accepted are q_outer"),
         (lambda e: e.count(2, "sectors", SMALL), r"count 'sectors' of stage 2: accepted are .*global_bytes"),

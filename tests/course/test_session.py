@@ -107,20 +107,20 @@ def test_what_is_no_number_is_refused_and_nothing_kept(value):
 
 
 def test_write_check_and_the_rest_of_a_lesson(recorded):
-    course = lesson(2)
+    course = lesson(4)
     assert course.check().status == "empty" and course._record()["attempts"] == 0
     starter = course.write(exercise.starter_cell(course.lesson))
     assert "nothing is written yet" in repr(starter)
     course.write("scores[b, h, j, row] = ")
     assert course.check().status == "refused"
     course.write(exercise.region(course.lesson.exercise).text)
-    result = lesson("2").check()  # a kernel that was restarted in between
+    result = lesson("4").check()  # a kernel that was restarted in between
     assert result.passed, result
     record = course._record()
     assert record["attempts"] == 2 and record["passed"]
     figure = course.watch()
     assert isinstance(figure, Figure) and "your kernel" in figure.title
-    assert overview().data["lessons"][2]["passed"] == record["passed"]
+    assert overview().data["lessons"][4]["passed"] == record["passed"]
     assert overview().data["next"] == 0
 
 

@@ -177,6 +177,24 @@ cluster_no_barrier(float* out, const __grid_constant__ ptx::TensorMap map) {
 }
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1)
+cluster_relaxed(float* out, const __grid_constant__ ptx::TensorMap map) {
+    __shared__ float mine[64];
+    __shared__ __align__(8) uint64_t mbarrier;
+    const int t = threadIdx.x % 64;
+    if (threadIdx.x == 64) {
+        ptx::mbarrier_init(&mbarrier, 1);
+        ptx::fence_mbarrier_init();
+    }
+    if (threadIdx.x < 64) mine[t] = t;
+    ptx::cluster_arrive_relaxed();  // announces the mbarrier, not the values
+    ptx::cluster_wait();
+    if (threadIdx.x == 64) ptx::mbarrier_arrive_remote(&mbarrier, ptx::cluster_rank() ^ 1);
+    if (ptx::cluster_rank() == 0 && threadIdx.x < 64) out[t] = *ptx::remote(mine + t, 1);  // BUG race
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
 cluster_barrier_missed(float* out, const __grid_constant__ ptx::TensorMap map) {
     const int t = threadIdx.x;
     if (t < 64 && ptx::cluster_rank() == 0) out[t] = 0;

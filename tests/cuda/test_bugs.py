@@ -14,7 +14,7 @@ BUG = re.compile(r"// BUG (.*)")
 KERNEL = re.compile(r'extern "C" __global__ .*?(\w+)\(float\* out', re.DOTALL)
 SCHEDULES = ("forward", "reverse", "random:1", "random:2")
 BLOCKS = {"blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2}
-CLUSTERS = {"block_is_gone": 2, "cluster_no_barrier": 2, "cluster_barrier_missed": 2}
+CLUSTERS = {"block_is_gone": 2, "cluster_no_barrier": 2, "cluster_relaxed": 2, "cluster_barrier_missed": 2}
 
 
 def bugs(file: str) -> list[tuple[str, str, int]]:

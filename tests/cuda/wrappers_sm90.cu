@@ -130,7 +130,7 @@ cluster_stores(const float* in, float* out) {
         ptx::fence_mbarrier_init();
         ptx::mbarrier_arrive_expect(full, 512);
     }
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();  // both mbarriers are initialised
     const float* mine = in + (blockIdx.x * 32 + t) * 4;
     const float x[4] = {mine[0], mine[1], mine[2], mine[3]};

@@ -9,7 +9,19 @@ from flashcore_numba.bench.shapes import Shape
 from flashcore_numba.stages.find import find
 
 pytestmark = pytest.mark.gpu
-CHOSEN = [Run(find(3), None), Run(find(9), None), Run(find(12), "small"), Run(find(13), "two_splits")]
+CHOSEN = [
+    Run(find(stage), variant)
+    for stage, variant in (
+        (3, None),
+        (9, None),
+        (12, "small"),
+        (13, "two_splits"),
+        (14, None),
+        (15, "ping_pong"),
+        (16, "cluster_split"),
+        (16, "two_blocks"),
+    )
+]
 
 
 def test_the_columns_agree_at_a_fresh_shape_or_the_reason_is_known(rng):

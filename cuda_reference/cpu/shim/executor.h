@@ -101,7 +101,7 @@ void bulk_commit(Site);
 void bulk_wait(int pending, bool read_only, Site);
 uint32_t cluster_rank();
 uint32_t cluster_blocks();
-void cluster_arrive(Site);
+void cluster_arrive(bool release, Site);
 void cluster_wait(Site);
 void* remote(const void*, uint32_t rank, Site);
 void set_registers(int registers, bool up, Site);

@@ -269,10 +269,11 @@ void release_cluster() {
       if (fiber.state == State::at_cluster) make_ready(fiber);
 }
 
-void cluster_arrive(Site site) {
+void cluster_arrive(bool release, Site site) {
   Fiber& fiber = *current;
   fiber.cluster_phase = launch.cluster_phase;
-  launch.cluster_arrived.join(fiber.clock);
+  const Clock& known = release ? fiber.clock : fiber.announced;
+  if (!known.seen.empty()) launch.cluster_arrived.join(known);
   launch.cluster_arrivals++;
   fiber.tick();
   if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);

@@ -273,7 +273,11 @@ static void announce_mbarriers() {
     for (auto& [offset, mbarrier] : block->mbarriers) mbarrier.announced = true;
 }
 
-void fence_mbarrier_init(Site) { announce_mbarriers(); }
+void fence_mbarrier_init(Site) {
+  current->announced = current->clock;
+  current->tick();
+  announce_mbarriers();
+}
 
 void fence_proxy_async(Site) {
   Clock& clock = current->clock;

@@ -111,6 +111,7 @@ struct Fiber {
   uint32_t parity = 0;
 
   Clock clock;
+  Clock announced;                                  // at the last fence.mbarrier_init
   Past past;                                        // of earlier clusters
   std::unique_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
   Past released_past;

@@ -74,6 +74,7 @@ void make_fibers(Block& block) {
     fiber.index = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
     fiber.clock.reset(launch.agents);
     fiber.clock.seen[fiber.agent] = 1;
+    fiber.announced.seen.clear();
     start_fiber(fiber);
     block.ready.push_back(thread);
   }

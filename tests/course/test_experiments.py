@@ -1,0 +1,54 @@
+"""What the lessons' experiments time: right, and different from the stage in what they say."""
+
+import pytest
+
+from flashcore_numba.bench.counts import count
+from flashcore_numba.bench.entries import Run
+from flashcore_numba.bench.shapes import Shape
+from flashcore_numba.course import experiments
+from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.experiments import EXPERIMENTS, experiment
+from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages.find import find
+
+SAME = {"forty_registers"}  # what only the compiler sees
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_right_and_moves_something_else_than_its_stage(name, rng):
+    run, shape = experiment(name), Shape(1, 1, int(rng.integers(17, 48)), 64)
+    assert run.label == f"{EXPERIMENTS[name].stage:02d} {name}" and not run.is_default
+    stage = find(EXPERIMENTS[name].stage)
+    own, others = (count(r, shape, True, rng) for r in (run, Run(stage, stage.default_variant)))
+    assert own.right, own.error
+    assert (own.totals() == others.totals()) == (name in SAME)
+
+
+def test_text_that_is_no_longer_there_is_told(monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "lost", experiments.Experiment(1, "", {"no such text": ""}))
+    with pytest.raises(ArgumentError, match=r"'lost': 'no such text' is no longer in .*stage01_scalar"):
+        experiment("lost")
+
+
+def test_every_experiment_is_timed_beside_its_stage():
+    timed = {run.label: runs for _, _, runs in experiments.planned() for run in runs}
+    for name, chosen in EXPERIMENTS.items():
+        beside = timed[f"{chosen.stage:02d} {name}"]
+        assert find(chosen.stage).label in [run.label for run in beside]
+
+
+def test_an_experiment_is_quoted_from_its_record(monkeypatch):
+    record = {
+        "shapes": [
+            {
+                "shape": "2x8x512x64",
+                "causal": False,
+                "entries": [{"label": "01 row_in_registers", "gpu_us": {"p50": 12.5}}],
+            }
+        ]
+    }
+    monkeypatch.setattr(experiments, "recorded", lambda: record)
+    assert Evidence().experiment("01 row_in_registers", "2x8x512x64") == 12.5
+    for label, shape in (("01 scalar", "2x8x512x64"), ("01 row_in_registers", "mission")):
+        with pytest.raises(ArgumentError, match=f"experiment '{label}' is not recorded at {shape}"):
+            Evidence().experiment(label, shape)
