@@ -146,7 +146,7 @@ LESSON = Lesson(
             "tensor_core": 'No: it starts <!--calc profiled(7, "tensor_pct") | .1f--><!----> % of the '
             "instructions it could, and both products together would need <!--limit tensor--><!----> µs.",
             "memory": "Not its speed: all bytes take <!--limit memory--><!----> µs. Its latency counts: "
-            '<!--calc profiled(7, "stall long_scoreboard") | .0%--><!----> of the waiting was for K and V. '
+            '<!--calc stalled(7, "long_scoreboard") | .0%--><!----> of the waiting was for K and V. '
             "But the next stage waits for them as well, and needs little more than half of the time.",
             "exponentials": "No: the exponential unit needs <!--limit exp--><!----> µs for all pairs, and it "
             'was <!--calc profiled(7, "xu_pct") | .1f--><!----> % busy.',
