@@ -161,9 +161,9 @@ LESSON = Lesson(
         text="What makes stage 09 slower than stage 08?",
         right="conflicts",
         feedback={
-            "copies": "No: they are hidden. Every thread waits at once "
-            '<!--calc count(9, "wait_at_once") / grid(9, "1x1x128x64") / 384 | .0f--><!----> time in its '
-            "life, for Q. And stage 10 shows what hiding one tile's copies is worth: it gains "
+            "copies": "No: they are hidden. The groups of copies that are waited for at once are "
+            "<!--count 9 wait_at_once--><!----> at 1x1x128x64, one a thread, for Q. "
+            "And stage 10 shows what hiding one tile's copies is worth: it gains "
             '<!--calc us("10 pipeline 1") - us("10 pipeline") | .1f--><!----> µs.',
             "barriers": "No: four a tile, as in stage 08; at 1x1x512x64 they are <!--calc "
             'barriers(9, shape="1x1x512x64")--><!----> and <!--calc barriers(8, '
@@ -171,10 +171,13 @@ LESSON = Lesson(
             "blocks": 'Only in part: <!--calc 8 * grid(9, "1x1x512x64")--><!----> blocks of 48 rows leave a '
             "third of the SMs without work, but a block does half as much again as one of stage 08, and with "
             "padded rows the same blocks took 15.6 µs (measured once).",
-            "conflicts": 'Yes: <!--calc count(9, "bank_conflicts", "1x1x512x64") / grid(9, "1x1x512x64") | '
-            ",.0f--><!----> wavefronts of a block are lost to bank conflicts; stage 08 loses <!--calc "
-            'count(8, "bank_conflicts", "1x1x512x64") / grid(8, "1x1x512x64") | ,.0f--><!---->. One a clock, '
-            "that is most of what lies between the two times.",
+            "conflicts": 'Yes: a block loses <!--calc conflicts(9, "_matrix_sync", shape="1x1x512x64") / '
+            'grid(9, "1x1x512x64") | ,.0f--><!----> wavefronts in its fragment loads and stores; stage 08 '
+            'loses <!--calc conflicts(8, "_matrix_sync", shape="1x1x512x64") / grid(8, "1x1x512x64") | '
+            ',.0f--><!---->. At one a clock these are <!--calc conflicts(9, "_matrix_sync", '
+            'shape="1x1x512x64") / grid(9, "1x1x512x64") / 1980 | .1f--><!----> µs, and the two times differ '
+            'by <!--calc us("09 async_copy") - us("08 wmma_full") | '
+            ".1f--><!---->.",
             "memory": 'No: the profiler saw <!--calc profiled("09 async_copy", "dram_read_bytes") / 1e6 | '
             ".1f--><!----> MB come from device memory, the inputs once.",
         },
