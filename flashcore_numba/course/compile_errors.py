@@ -28,6 +28,7 @@ WMMA = {
     "matrix_b.",
     "fill_fragment": "It takes a fragment and the value of all its elements.",
 }
+LAYOUT = re.compile(r"\bwmma::(?:row|col)_major(?=\s*\))")
 Rule = Callable[[re.Match], tuple[str, str]]
 
 
@@ -75,6 +76,9 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     line, text = chosen["line"], chosen["text"]
     inside = line is not None and answer.inside(line)
     what, look = _told(text, inside)
+    if inside and "before ')'" in text and (named := LAYOUT.search(answer.text.splitlines()[line - 1])):
+        what = f"`{named[0]}` belongs into a fragment's type and is no value."
+        look = "Where an accumulator is loaded or stored the layout is `wmma::mem_row_major`."
     if not inside and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text)):
         name = missing[1] or missing[2]
         what = f"The lines behind the region need `{name}`, and the answer does not set it there."
@@ -87,7 +91,9 @@ def _before(answer: Answer, line: int, column: int) -> int:
     lines = code_of(answer.text).splitlines()
     if lines[line - 1][: column - 1].strip():
         return line
-    return next((n for n in range(line - 1, 0, -1) if lines[n - 1].strip()), line)
+    return next(
+        (n for n in range(line - 1, 0, -1) if lines[n - 1].strip() and lines[n - 1].strip()[0] != "#"), line
+    )
 
 
 def _is_cause(text: str) -> bool:
@@ -146,14 +152,24 @@ def _converted(match: re.Match) -> tuple[str, str]:
 
 
 def _unknown(match: re.Match) -> tuple[str, str]:
-    meant = f"Did you mean `{match[2]}`? " if match[2] else "A local needs its type before it. "
-    return (
-        f"Nothing defines `{match[1]}` here.",
-        f"{meant}It lives only within the `{{ }}` around its declaration.",
-    )
+    what = f"Nothing defines `{match[1]}` here."
+    if match[2]:
+        return what, f"Did you mean `{match[2].removeprefix('nvcuda::')}`?"
+    return what, "A local needs its type before it. It lives only within the `{ }` around its declaration."
+
+
+FRAGMENT = (
+    "Of a sum it is `wmma::fragment<wmma::accumulator, 16, 16, 16, float>`, of an operand "
+    "`wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>`, or matrix_b, or col_major."
+)
 
 
 RULES: tuple[tuple[str, Rule], ...] = (
+    (r"'use' is not a member of", lambda m: (
+        "`mma_sync` multiplies fragments, and this is something else.",
+        f"Declare fragments, load them from the pointers, then multiply. {WMMA['mma_sync']}")),
+    (r"class template argument deduction failed|missing template arguments before", lambda m: (
+        "A fragment is declared with its kind, its shape and its type.", FRAGMENT)),
     (r"static assertion failed(?: due to requirement '.*?')?: (.*)",
         lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
     (r"expected '(.)' before", _semicolon),

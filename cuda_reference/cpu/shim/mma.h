@@ -26,6 +26,18 @@ template <>
 struct is_column<col_major> {
   enum { value = 1 };
 };
+template <class L>
+struct is_layout {
+  enum { value = 0 };
+};
+template <>
+struct is_layout<row_major> {
+  enum { value = 1 };
+};
+template <>
+struct is_layout<col_major> {
+  enum { value = 1 };
+};
 
 namespace detail {
 // A NaN that no arithmetic makes.
@@ -173,6 +185,7 @@ inline void load_matrix_sync(fragment<Use, 16, 16, 16, T, L>& f, const T* matrix
   using F = fragment<Use, 16, 16, 16, T, L>;
   static_assert((int)Use::use != (int)accumulator::use,
                 "load_matrix_sync of an accumulator also takes its layout, wmma::mem_row_major");
+  static_assert(is_layout<L>::value, "the type of an operand's fragment ends with wmma::row_major or col_major");
   detail::Move<F, const T> mine{&f, matrix, stride, (bool)is_column<L>::value};
   cpu::warp_collective("wmma::load_matrix_sync", "", ~0u, &mine, detail::move<F, const T, false>, site);
 }

@@ -27,6 +27,8 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
         "LD": "72: halves from one row of the V tile to the next",
         "tile::load8": "tile::load8(x, pointer): 8 halves from pointer on, as floats, into float x[8]; one "
         "16-byte load",
+        "C++": "float v[8]; declares 8 floats; for (int i = 0; i < 4; i++) { ... } is a loop; a statement "
+        "ends with ;",
         "float4": "four floats, .x .y .z .w; *reinterpret_cast<const float4*>(pointer) loads them, 16 bytes",
     },
     wanted=(

@@ -38,8 +38,16 @@ Load o once and store it once, whatever KEYS is.""",
         "v_smem": "const half*, shared: KEYS rows of V with 16 columns; rows are LD halves apart",
         "KEYS": "32, the keys of a tile",
         "O_LD, P_LD, LD": "72, 40, 72: elements from one row to the next of O, P and V",
-        "wmma": "fragment, load_matrix_sync, mma_sync, store_matrix_sync, fill_fragment; matrix_a, matrix_b, "
-        "accumulator; row_major, col_major, mem_row_major",
+        "wmma::fragment": "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; declares a sum, "
+        "wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; a left operand; matrix_b is a "
+        "right one. row_major: it lies in memory row after row, as the product takes it; col_major: "
+        "transposed",
+        "wmma::load_matrix_sync": "wmma::load_matrix_sync(f, pointer, distance of rows); of an accumulator "
+        "with a fourth argument, wmma::mem_row_major",
+        "wmma::mma_sync": "wmma::mma_sync(d, a, b, c): d = a b + c; d may be c",
+        "wmma::store_matrix_sync": "wmma::store_matrix_sync(pointer, f, distance of rows, "
+        "wmma::mem_row_major)",
+        "wmma::fill_fragment": "wmma::fill_fragment(f, x): every element of f is x",
     },
     wanted=(
         Wanted(
@@ -70,8 +78,8 @@ Load o once and store it once, whatever KEYS is.""",
             before=23_168,
             right=11_648,
             bar=12_200,
-            advice="A part of O costs 8 wavefronts to load and 8 to store. It should make that trip once a "
-            "tile, not once a product.",
+            advice="Let mma_sync multiply, not lanes. A part of O costs 8 wavefronts to load and 8 to store: "
+            "it should make that trip once a tile, not once a product.",
         ),
         Gate(
             what="products of the tensor core",

@@ -29,7 +29,7 @@ WRONG = (
     Wrong(
         "padding_forgotten", "Rows of V are taken to be 64 halves apart.",
         (("(key + i) * LD", "(key + i) * 64"),),
-        ("uninitialised read", "rows of it are 72 halfs apart", "8 of padding that nobody writes"),
+        ("uninitialised read", "rows are 72 halves apart", "8 of padding that nobody writes"),
         LOAD_V.replace("LD", "64"),
     ),
     Wrong(
@@ -78,7 +78,7 @@ for (int i = 0; i < 4; i++)
         "no_semicolon", "A statement without its end.",
         ((COPY_P, COPY_P[:-1]),),
         ("does not compile", "`;` is missing"),
-        "#pragma unroll",
+        COPY_P[:-1],
     ),
     Wrong(
         "pointer_as_value", "The pointer itself in the place of what it points to.",

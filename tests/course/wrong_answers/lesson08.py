@@ -36,7 +36,7 @@ WRONG = (
     Wrong(
         "stride_of_v_for_p", "Rows of P are taken to be as far apart as rows of V.",
         (("p_smem + key, P_LD", "p_smem + key, LD"),),
-        ("uninitialised read", "`p_smem` at row", "rows of it are 40 halfs apart"),
+        ("uninitialised read", "`p_smem` at row", "rows are 40 halves apart"),
         LOAD_P.replace("P_LD", "LD"),
     ),
     Wrong(
@@ -86,5 +86,30 @@ for (int key = 0; key < KEYS; key += 16) {
         ((LOAD_O, LOAD_O.replace(", wmma::mem_row_major", "")),),
         ("does not compile", "also takes its layout"),
         LOAD_O.replace(", wmma::mem_row_major", ""),
+    ),
+    Wrong(
+        "pointers_multiplied", "The matrices themselves are handed to mma_sync.",
+        (),
+        ("does not compile", "multiplies fragments", "load them from the pointers"),
+        "wmma::mma_sync(o_smem, p_smem, v_smem, o_smem);",
+        text="wmma::mma_sync(o_smem, p_smem, v_smem, o_smem);\n",
+    ),
+    Wrong(
+        "operand_without_layout", "The type of P does not say how it lies in memory.",
+        ((", half, wmma::row_major> p;", ", half> p;"),),
+        ("does not compile", "ends with wmma::row_major or col_major"),
+        LOAD_P,
+    ),
+    Wrong(
+        "by_lanes", "Right values, multiplied by lanes as in lesson 07.",
+        (),
+        ("wavefronts of shared memory", "the bar is 12,200", "not lanes"),
+        "",
+        text="""\
+for (int i = threadIdx.x % 32; i < 256; i += 32)
+    for (int key = 0; key < KEYS; key++)
+        o_smem[i / 16 * O_LD + i % 16] +=
+            __half2float(p_smem[i / 16 * P_LD + key]) * __half2float(v_smem[key * LD + i % 16]);
+""",
     ),
 )  # fmt: skip
