@@ -18,12 +18,13 @@ from flashcore_numba.course.verdict import CheckResult
 
 from .wrong_answers import Wrong, text_of
 
-__all__ = ["FILE", "cause", "full_table", "kept", "summary", "wrongs"]
+__all__ = ["FILE", "cause", "full_table", "kept", "misconceptions", "summary", "wrongs"]
 
 HERE = Path(__file__).parent
 FILE = HERE / "wrong_answers" / "kills.json"
 LESSONS_FOLDER = HERE.parents[1] / "lessons"
 INDEX, TABLE = LESSONS_FOLDER / "README.md", LESSONS_FOLDER / "wrong_answers.md"
+TEACHING = LESSONS_FOLDER / "teaching.md"
 SEED = 20260101
 # What kills, in the words of the table, from the verdict's status and kind; the heading of its column.
 CAUSES = {
@@ -41,7 +42,46 @@ KINDS = {
     **dict.fromkeys(("value", "property"), "value"),
     "error": "compiler",
 }
+# What most people believe at first, for the teachers' page: lesson -> (a wrong answer, the belief).
+MISCONCEPTIONS = {
+    0: (
+        "no_maximum",
+        "Subtracting the maximum makes softmax faster, or is cosmetic: without it exp overflows.",
+    ),
+    1: ("maximum_from_zero", "A running maximum starts at 0: it starts at the maximum of nothing, -inf."),
+    2: ("load_not_transposed", "Who writes an array may choose its order, and who reads it need not know."),
+    3: ("shuffle_down", "A reduction leaves its result everywhere: this one leaves it in one lane."),
+    4: (
+        "no_second_barrier",
+        "A barrier belongs between write and read; that the next write needs one is forgotten.",
+    ),
+    5: (
+        "l_not_rescaled",
+        "A new maximum changes the weights to come; it also changes the sum of those before.",
+    ),
+    6: (
+        "one_score_at_a_time",
+        "Right is enough: the same products with every operand loaded again for each.",
+    ),
+    7: ("pointer_as_value", "A pointer is the array: it is an address, and what lies there needs an index."),
+    8: (
+        "v_by_columns",
+        "A matrix operand has one way to lie in memory: K is read as its transpose, V is not.",
+    ),
+    9: (
+        "no_barrier_after_the_wait",
+        "Waiting for my copies is waiting for all: others' copies need the barrier too.",
+    ),
+    10: ("commit_inside_the_if", "Groups are counted by what they copy: an empty group counts as well."),
+    11: ("no_barrier", "Warps that work on different tiles need no barrier: they hand the tiles on."),
+    12: (
+        "rows_and_keys_swapped",
+        "Registers of a fragment follow the rows: two of the four follow the columns.",
+    ),
+    13: ("last_reference", "Parts can be added as they are: each has a reference of its own."),
+}
 MARKS = ("<!-- kills:begin -->", "<!-- kills:end -->")
+MISTAKES = ("<!-- mistakes:begin -->", "<!-- mistakes:end -->")
 
 
 def wrongs(number: int) -> tuple[Wrong, ...]:
@@ -120,12 +160,25 @@ def _escaped(text: str) -> str:
 
 
 def publish(kills: dict[str, dict[str, str]]) -> None:
-    """Write the two tables."""
-    begin, end = MARKS
-    index = INDEX.read_text()
-    pattern = re.compile(f"(?<={re.escape(begin)}\n).*?(?={re.escape(end)})", re.DOTALL)
-    INDEX.write_text(pattern.sub(lambda _: summary(kills) + "\n", index))
+    """Write the three tables."""
+    _between(INDEX, MARKS, summary(kills))
+    _between(TEACHING, MISTAKES, misconceptions())
     TABLE.write_text(full_table(kills))
+
+
+def _between(path: Path, marks: tuple[str, str], text: str) -> None:
+    pattern = re.compile(f"(?<={re.escape(marks[0])}\n).*?(?={re.escape(marks[1])})", re.DOTALL)
+    path.write_text(pattern.sub(lambda _: text + "\n", path.read_text()))
+
+
+def misconceptions() -> str:
+    """A row a lesson: what most people believe, and the wrong answer that embodies it."""
+    rows = ["| lesson | what most people believe | hand out | its author's thought |", "|---|---|---|---|"]
+    for number, (name, belief) in MISCONCEPTIONS.items():
+        wrong = next(wrong for wrong in wrongs(number) if wrong.name == name)
+        title = LESSONS[number].title
+        rows.append(f"| {number:02d} {title} | {belief} | `{name}` | {_escaped(wrong.mistake)} |")
+    return "\n".join(rows)
 
 
 def main(numbers: Collection[int]) -> None:

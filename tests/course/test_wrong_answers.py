@@ -49,6 +49,8 @@ def test_the_kill_table_is_published_whole():
     assert len(KEPT) >= LEAST_OF_ALL
     assert kill_table.summary(KEPT) in kill_table.INDEX.read_text()
     assert kill_table.TABLE.read_text() == kill_table.full_table(KEPT)
+    assert set(kill_table.MISCONCEPTIONS) == set(LESSONS)
+    assert kill_table.misconceptions() in kill_table.TEACHING.read_text()
 
 
 @pytest.mark.parametrize("number", LESSONS)
