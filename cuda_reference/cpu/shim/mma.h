@@ -185,7 +185,8 @@ inline void load_matrix_sync(fragment<Use, 16, 16, 16, T, L>& f, const T* matrix
   using F = fragment<Use, 16, 16, 16, T, L>;
   static_assert((int)Use::use != (int)accumulator::use,
                 "load_matrix_sync of an accumulator also takes its layout, wmma::mem_row_major");
-  static_assert(is_layout<L>::value, "the type of an operand's fragment ends with wmma::row_major or col_major");
+  static_assert(is_layout<L>::value,
+                "the type of an operand's fragment ends with wmma::row_major or col_major");
   detail::Move<F, const T> mine{&f, matrix, stride, (bool)is_column<L>::value};
   cpu::warp_collective("wmma::load_matrix_sync", "", ~0u, &mine, detail::move<F, const T, false>, site);
 }
