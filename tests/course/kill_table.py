@@ -42,43 +42,34 @@ KINDS = {
     **dict.fromkeys(("value", "property"), "value"),
     "error": "compiler",
 }
-# What most people believe at first, for the teachers' page: lesson -> (a wrong answer, the belief).
+# For the teachers' page: lesson -> (a wrong answer, what most people believe who write it, what is so).
 MISCONCEPTIONS = {
-    0: (
-        "no_maximum",
-        "Subtracting the maximum makes softmax faster, or is cosmetic: without it exp overflows.",
+    0: ("no_maximum", "Subtracting the maximum is cosmetic.", "Without it exp overflows."),
+    1: ("maximum_from_zero", "A running maximum starts at 0.", "The maximum of nothing is -inf."),
+    2: (
+        "load_not_transposed",
+        "The order of an array is its writer's affair.",
+        "Its reader must know it too.",
     ),
-    1: ("maximum_from_zero", "A running maximum starts at 0: it starts at the maximum of nothing, -inf."),
-    2: ("load_not_transposed", "Who writes an array may choose its order, and who reads it need not know."),
-    3: ("shuffle_down", "A reduction leaves its result everywhere: this one leaves it in one lane."),
-    4: (
-        "no_second_barrier",
-        "A barrier belongs between write and read; that the next write needs one is forgotten.",
+    3: ("shuffle_down", "A reduction leaves its result everywhere.", "A tree leaves it in one lane."),
+    4: ("no_second_barrier", "A barrier stands between write and read.", "And one before the next write."),
+    5: ("l_not_rescaled", "A new maximum concerns the weights to come.", "And the sum of those before it."),
+    6: ("one_score_at_a_time", "Right values are enough.", "The same operands are loaded again and again."),
+    7: ("pointer_as_value", "A pointer is the array.", "It is an address; what lies there needs an index."),
+    8: ("v_by_columns", "An operand lies in memory in one way.", "K is read as its transpose, V is not."),
+    9: ("no_barrier_after_the_wait", "A wait is for all copies.", "It is for this thread's own copies."),
+    10: (
+        "commit_inside_the_if",
+        "A group is what it copies.",
+        "Waits count groups, and empty ones count as well.",
     ),
-    5: (
-        "l_not_rescaled",
-        "A new maximum changes the weights to come; it also changes the sum of those before.",
-    ),
-    6: (
-        "one_score_at_a_time",
-        "Right is enough: the same products with every operand loaded again for each.",
-    ),
-    7: ("pointer_as_value", "A pointer is the array: it is an address, and what lies there needs an index."),
-    8: (
-        "v_by_columns",
-        "A matrix operand has one way to lie in memory: K is read as its transpose, V is not.",
-    ),
-    9: (
-        "no_barrier_after_the_wait",
-        "Waiting for my copies is waiting for all: others' copies need the barrier too.",
-    ),
-    10: ("commit_inside_the_if", "Groups are counted by what they copy: an empty group counts as well."),
-    11: ("no_barrier", "Warps that work on different tiles need no barrier: they hand the tiles on."),
+    11: ("no_barrier", "Warps on different tiles need no barrier.", "They hand the tiles on to each other."),
     12: (
         "rows_and_keys_swapped",
-        "Registers of a fragment follow the rows: two of the four follow the columns.",
+        "Registers of an operand go on by columns.",
+        "The second one goes on by rows.",
     ),
-    13: ("last_reference", "Parts can be added as they are: each has a reference of its own."),
+    13: ("last_reference", "Parts can be added as they are.", "Each has a reference of its own."),
 }
 MARKS = ("<!-- kills:begin -->", "<!-- kills:end -->")
 MISTAKES = ("<!-- mistakes:begin -->", "<!-- mistakes:end -->")
@@ -173,11 +164,12 @@ def _between(path: Path, marks: tuple[str, str], text: str) -> None:
 
 def misconceptions() -> str:
     """A row a lesson: what most people believe, and the wrong answer that embodies it."""
-    rows = ["| lesson | what most people believe | hand out | its author's thought |", "|---|---|---|---|"]
-    for number, (name, belief) in MISCONCEPTIONS.items():
-        wrong = next(wrong for wrong in wrongs(number) if wrong.name == name)
-        title = LESSONS[number].title
-        rows.append(f"| {number:02d} {title} | {belief} | `{name}` | {_escaped(wrong.mistake)} |")
+    rows = ["| lesson | what people believe | what is so | hand out |", "|---|---|---|---|"]
+    for number, (name, belief, truth) in MISCONCEPTIONS.items():
+        assert any(wrong.name == name for wrong in wrongs(number)), f"{number}: there is no {name}"
+        rows.append(
+            f"| {number:02d} {LESSONS[number].title} | {belief} | {truth} | {name.replace('_', ' ')} |"
+        )
     return "\n".join(rows)
 
 
