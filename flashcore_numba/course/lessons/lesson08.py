@@ -1,24 +1,9 @@
 """Lesson 08: both products on the tensor core, and what it costs that a fragment has no rows."""
 
-from typing import Any
-
 from ..counters import total
 from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 __all__ = ["LESSON"]
-
-
-def _output_wavefronts(evidence: Any) -> float:
-    """What O costs between one tile and the next: shrunk by softmax, then loaded and stored by P V."""
-    return sum(
-        evidence.line(8, text, op, "wavefronts")
-        for text, op in (
-            ("const float4 o = *reinterpret_cast<const float4*>(o_row + c)", "load"),
-            ("*reinterpret_cast<float4*>(o_row + c) = scaled", "store"),
-            ("load_matrix_sync(o, o_smem", "load"),
-            ("store_matrix_sync(o_smem, o", "store"),
-        )
-    )
 
 
 EXERCISE = Exercise(
@@ -131,14 +116,15 @@ LESSON = Lesson(
             "2,048, and the trips of P and O cost most of what is left.",
         ),
         Question(
-            key="output",
-            text="How many of them are O's, from one tile to the next? Softmax reads and writes all of O to "
-            "shrink its rows, P V reads and writes all of it to add. O is 32 rows x 64 float32 a block, and "
-            "there are 16 pairs of a block and a tile.",
-            unit="wavefronts",
-            truth=_output_wavefronts,
-            source="counted",
-            why="32 x 64 x 4 bytes are 64 wavefronts of 128 bytes, four times a tile, 16 times.",
+            key="crowd",
+            text="The shape 4x8x256x64 has as many multiply-adds as the mission shape, in 256 blocks of 8 "
+            "tiles instead of 128 blocks of 16. An SM has room for two blocks of stage 08. Divide the time "
+            "there by the time at the mission shape: how much is it?",
+            unit="",
+            truth=lambda evidence: evidence.us("08 wmma_full", "4x8x256x64") / evidence.us("08 wmma_full"),
+            source="measured",
+            why="Two blocks on an SM wait for different things at different moments. Were a unit the limit, "
+            "the same work would take the same time.",
         ),
         Question(
             key="instructions",
