@@ -76,13 +76,11 @@ def test_a_gate_quotes_the_stage_below(number):
 @pytest.mark.parametrize("number", LESSONS)
 def test_the_starter_is_empty(number):
     lesson = LESSONS[number]
-    for given in (
-        {"answer": exercise.starter_cell(lesson)},
-        {"file": {"name": "mine.py", "text": exercise.starter(lesson)}},
-    ):
-        reply = judge.run({"job": "check", "lesson": number, **given})
-        assert reply["status"] == "empty"
-        assert lesson.exercise.task.strip() in reply["result"]["message"]
+    reply = judge.run({"job": "check", "lesson": number, "answer": exercise.starter_cell(lesson)})
+    assert reply["status"] == "empty"
+    assert lesson.exercise.task.strip() in reply["result"]["message"]
+    whole = grade.check(lesson, exercise.answer_in_file(lesson, exercise.starter(lesson), "mine"))
+    assert whole.status == "empty" and whole.message == reply["result"]["message"]
 
 
 @pytest.mark.parametrize("number", LESSONS)
