@@ -67,6 +67,11 @@ WRONG = (
         (r"uninitialised read", r"the first and the last steps"),
     ),
     Wrong(
+        "chained_comparison", "Python's 1 <= step <= tiles: in C++ it is true for every step.",
+        (("step >= 1 && step <= tiles", "1 <= step <= tiles"),),
+        (r"step",),
+    ),
+    Wrong(
         "multiplies_too_far", "Q K^T of tiles that do not exist.",
         (("multiplies && step < tiles", "multiplies"),),
         (r"uninitialised read.*k_smem", r"the first and the last steps"),
