@@ -8,7 +8,7 @@ from pathlib import PurePath
 import cuda_reference
 
 from .exercise import Answer
-from .screen_cuda import code_of
+from .screen_cuda import NEW_NAME, code_of
 
 __all__ = ["Complaint", "first_complaint"]
 
@@ -18,10 +18,8 @@ MESSAGE = re.compile(
 FROM = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):\s+required from here")
 WMMA = {
     "load_matrix_sync": "It takes a fragment, the address of the matrix's first element and the distance "
-    "of its rows; "
-    "of an accumulator also `wmma::mem_row_major`. The memory holds what the fragment holds: `half` in "
-    "matrix_a and "
-    "matrix_b, `float` in the accumulator.",
+    "of its rows; of an accumulator also `wmma::mem_row_major`. The memory holds what the fragment holds: "
+    "`half` in matrix_a and matrix_b, `float` in the accumulator.",
     "store_matrix_sync": "It takes the address, a fragment of accumulator, the distance of rows and "
     "`wmma::mem_row_major`; only an accumulator can be stored, to memory of its own type, `float`.",
     "mma_sync": "It takes (d, a, b, c): d and c are accumulators, a is a fragment of matrix_a, b one of "
@@ -64,21 +62,18 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
                 above = []
     if not errors:
         return None
+    # The first in the region; but a name that lines behind it lack is the region's fault, and comes first.
     chosen = next((e for e in errors if e["line"] and answer.inside(e["line"])), errors[0])
-    if (
-        chosen is not errors[0]
-        and errors[0]["line"] is not None
-        and "static assertion" not in errors[0]["text"]
-    ):
-        chosen = (
-            errors[0] if not answer.inside(errors[0]["line"]) and _is_cause(errors[0]["text"]) else chosen
-        )
+    if errors[0]["line"] is not None and _is_cause(errors[0]["text"]):
+        chosen = errors[0]
     line, text = chosen["line"], chosen["text"]
     inside = line is not None and answer.inside(line)
-    what, look = _told(text, inside)
+    what, look = _told(text)
     if inside and "before ')'" in text and (named := LAYOUT.search(answer.text.splitlines()[line - 1])):
         what = f"`{named[0]}` belongs into a fragment's type and is no value."
         look = "Where an accumulator is loaded or stored the layout is `wmma::mem_row_major`."
+    if inside and (new := re.match(r"Nothing defines `(\w+)`", what)) and _is_first(answer, line, new[1]):
+        look = f"{NEW_NAME.format(new[1])} Given names need none."
     if not inside and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text)):
         name = missing[1] or missing[2]
         what = f"The lines behind the region need `{name}`, and the answer does not set it there."
@@ -96,11 +91,18 @@ def _before(answer: Answer, line: int, column: int) -> int:
     )
 
 
+def _is_first(answer: Answer, line: int, name: str) -> bool:
+    """Does a statement of the line begin with `name =`?"""
+    code = code_of(answer.text).splitlines()[line - 1]
+    return re.search(rf"(?:^|[;{{}}])\s*{re.escape(name)}\s*=(?!=)", code) is not None
+
+
 def _is_cause(text: str) -> bool:
     return "was not declared" in text or "undeclared identifier" in text
 
 
-def _told(text: str, inside: bool) -> tuple[str, str]:
+def _told(text: str) -> tuple[str, str]:
+    text = re.sub(r" \{aka '[^']*'\}| \[-f\w+\]", "", text)
     for pattern, rule in RULES:
         if match := re.search(pattern, text):
             return rule(match)
@@ -113,19 +115,25 @@ def _call(match: re.Match) -> tuple[str, str]:
     if name in WMMA:
         return what, WMMA[name]
     declared = _declaration(name)
-    return what, f"It is declared as `{declared}`." if declared else ""
+    if not declared:
+        return what, ""
+    brackets = " What stands in angle brackets is a constant: `ptx::cp_async_wait<1>()`." * ("<" in declared)
+    return what, f"It is declared as `{declared}`.{brackets}"
 
 
 def _declaration(name: str) -> str:
     """The head of a function of the headers."""
     for path in sorted(cuda_reference.INCLUDE.glob("*.cuh")):
         head = re.search(
-            rf"^[^\n;=]*\b{re.escape(name)}\(([^;{{]*?)(?: PTX_SITE)?\)\s*(?:PTX|\{{)",
+            rf"^(?:template <(?P<parameters>[^\n>]*)>\s*)?[^\n;=]*\b{re.escape(name)}"
+            r"\((?P<arguments>[^;{]*?)\)\s*(?:PTX|\{)",
             path.read_text(),
             re.MULTILINE,
         )
         if head:
-            return f"{name}({' '.join(head[1].split())})"
+            parameters = re.findall(r"int (\w+)", head["parameters"] or "")
+            arguments = re.sub(r"\s*\bPTX_SITE(?:_ONLY)?\b", "", " ".join(head["arguments"].split()))
+            return f"{name}{'<' + ', '.join(parameters) + '>' if parameters else ''}({arguments})"
     return ""
 
 

@@ -91,6 +91,11 @@ FROM_PYTHON = {
     "math": "In CUDA C functions stand alone: `fmaxf(a, b)`, `ptx::ex2(x)`.",
 }
 OURS = re.compile(r"^(?:cpu_\w+|CPU_\w+|PTX\w*|FLASHCORE\w*|flashcore\w*|_[A-Z]\w*|__\w+)$")
+NEW_NAME = "A new name has its type in front: `float {0} = ...;`, or `const half* {0} = ...;` for an address."
+CHAINED = re.compile(
+    r"(?<![<>=!-])<=?(?![<=])([^;,(){}&|?:<>=]+)(?<![<>=!-])<=?(?![<=])"
+    r"|(?<![<>=!-])>=?(?![>=])([^;,(){}&|?:<>=]+)(?<![<>=!-])>=?(?![>=])"
+)
 SMALLEST_SHARE = 0.6  # of the stage's lines that a file of the lesson has at least
 
 
@@ -113,7 +118,12 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
     code = [token for token in tokens if token.kind != "comment"]
     if "".join(token.text for token in code).strip(";") in ("", "..."):
         return Finding("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
-    return _characters(code, answer) or _brackets(code, first) or _names(lesson, code)
+    return (
+        _characters(code, answer)
+        or _brackets(code, first)
+        or _names(lesson, code)
+        or _chained(code_of("\n".join(lines)), first)
+    )
 
 
 def code_of(text: str) -> str:
@@ -216,6 +226,17 @@ def _brackets(code: list[Token], first: int) -> Finding | None:
     return None
 
 
+def _chained(code: str, first: int) -> Finding | None:
+    """`0 <= step < tiles`, which C++ takes for `(0 <= step) < tiles`."""
+    for n, line in enumerate(code.splitlines()):
+        if (found := CHAINED.search(line)) and not line.lstrip().startswith("#"):
+            middle = (found[1] or found[2]).strip()
+            look = f"Write both comparisons, with `&&` between: `... <= {middle} && {middle} <= ...`."
+            what = f"C++ has no chained comparisons: `{line.strip()}` compares `{middle}` once."
+            return Finding("refused", what, first + n, look)
+    return None
+
+
 def _names(lesson: Lesson, code: list[Token]) -> Finding | None:
     """Names that no exercise needs, and names that nothing defines."""
     known = known_names(lesson.exercise.file, lesson.exercise.stage)
@@ -235,17 +256,17 @@ def _names(lesson: Lesson, code: list[Token]) -> Finding | None:
             continue
         if OURS.match(name) and not name.startswith("__"):
             return Finding("refused", f"An exercise may not use `{name}`.", token.line, REFUSED["cpu"])
-        return Finding(
-            "refused", f"Nothing defines `{name}`.", token.line, _did_you_mean(lesson, name, known | declared)
-        )
+        begins = before in ("", ";", "{", "}") and [t.text for t in code[n + 1 : n + 2]] == ["="]
+        look = _did_you_mean(lesson, name, known | declared, begins)
+        return Finding("refused", f"Nothing defines `{name}`.", token.line, look)
     return None
 
 
-def _did_you_mean(lesson: Lesson, name: str, known: set[str]) -> str:
+def _did_you_mean(lesson: Lesson, name: str, known: set[str], is_new: bool) -> str:
     likely = difflib.get_close_matches(name, sorted(known | set(BUILT_IN)), 2, 0.75)
-    if not likely:
+    if not likely or is_new:
         given = ", ".join(lesson.exercise.given)
-        return f"A local needs its type before it: `float {name} = ...;`. Given are {given}."
+        return f"{NEW_NAME.format(name)} Given are {given}."
     return f"Did you mean {' or '.join(f'`{each}`' for each in likely)}?"
 
 

@@ -104,6 +104,8 @@ def test_nothing_written_is_empty(text):
         ("cpu::fault(1);\n", 1, "may not use `cpu`"),
         ("std::vector<int> x;\n", 1, "std"),
         ("%:include <x>\n", 1, "preprocessor"),
+        ("zebra = 1;\n", 1, "type in front: `float zebra"),
+        ("if (0 <= KEYS < 3) o_smem[0] = 1;\n", 1, "no chained.*`... <= KEYS && KEYS <= ...`"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text, line, says):
@@ -143,6 +145,10 @@ def test_names_that_the_answer_declares_are_known():
         (STORE, "wmma::store_matrix_sync(v_smem, o, O_LD, wmma::mem_row_major);", 11, "only an accumul"),
         (MULTIPLY, "o = p * v;", 9, "not defined between .*mma_sync"),
         ("float> o;", "float> x;", 2, "Nothing defines `o` here"),
+        (LOAD_O, f"v = v_smem;\n{LOAD_O}", 2, "Nothing defines `v`.*`const half\\* v = ...;`"),
+        (LOAD_O, f"ptx::cp_async_wait(1);\n{LOAD_O}", 2, "`cp_async_wait<PENDING>\\(\\)`.*angle brackets"),
+        (LOAD_O, f"tile::store4(p_smem, o_smem);\n{LOAD_O}", 2, "only be read, and here `half\\*` is needed"),
+        (LOAD_O, f"tile::store4();\n{LOAD_O}", 2, "`store4\\(half\\* target, const float\\* x\\)`"),
     ],
 )  # fmt: skip
 def test_a_compilers_error_is_one_sentence_at_the_learners_line(old, new, line, says):
