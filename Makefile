@@ -28,6 +28,7 @@ BROWSER_TESTS ?= $(shell command -v chromium || command -v chromium-browser || c
 READY := .venv/.ready$(CUDA:%=-%)
 READY_TEST := .venv/.ready-$(TOOLS)-dev
 READY_LAB := .venv/.ready-$(TOOLS)-notebooks
+READY_SITE := .venv/.ready-site
 
 # $(call install,extras): the project with these extras into .venv, with a line for each large download.
 define install
@@ -49,6 +50,7 @@ help:
 	@echo "make test      every test that this machine can run, style included"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
+	@echo "make site      the lessons as pages to read in a browser, without Jupyter or a network"
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
@@ -74,6 +76,10 @@ lessons: $(READY_LAB)
 
 lab-env: $(READY_LAB)
 
+site: $(READY_SITE)
+	@$(BIN)/python -m sphinx -q -W -c site -d build/doctrees . build/site
+	@echo "flashcore: open build/site/index.html"
+
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -87,4 +93,7 @@ $(READY_TEST): pyproject.toml constraints.txt
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)
 
-.PHONY: help ladder test lab lab-env lessons clean
+$(READY_SITE): pyproject.toml constraints.txt
+	@$(call install,site)
+
+.PHONY: help ladder test lab lab-env lessons site clean

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 FILE = HERE / "wrong_answers" / "kills.json"
 LESSONS_FOLDER = HERE.parents[1] / "lessons"
 INDEX, TABLE = LESSONS_FOLDER / "README.md", LESSONS_FOLDER / "wrong_answers.md"
-TEACHING = LESSONS_FOLDER / "teaching.md"
+TEACHING = LESSONS_FOLDER / "instructor.md"
 SEED = 20260101
 # What kills, in the words of the table, from the verdict's status and kind; the heading of its column.
 CAUSES = {
