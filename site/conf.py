@@ -1,4 +1,4 @@
-"""The lessons as a static site, for `make site`: its source folder is the repository, so links keep their sense."""
+"""The lessons as a static site, for `make site`. The repository is its source folder, so links stay as they are."""
 
 import html
 import json
