@@ -69,7 +69,7 @@ WRONG = (
     Wrong(
         "chained_comparison", "Python's 1 <= step <= tiles: in C++ it is true for every step.",
         (("step >= 1 && step <= tiles", "1 <= step <= tiles"),),
-        (r"step",),
+        (r"uninitialised read|chained comparison",),
     ),
     Wrong(
         "multiplies_too_far", "Q K^T of tiles that do not exist.",
