@@ -49,6 +49,7 @@ help:
 	@echo "make test      every test that this machine can run, style included"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
+	@echo "make kills     judge the lessons' wrong answers anew and write the tables of what kills them"
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
@@ -72,6 +73,9 @@ lessons: $(READY_LAB)
 	@$(BIN)/python -m flashcore_numba lessons $(ARGS)
 	@$(BIN)/python -m flashcore_numba lessons --check
 
+kills: $(READY_LAB)
+	@cd tests && ../$(BIN)/python -m course.kill_table $(N)
+
 lab-env: $(READY_LAB)
 
 clean:
@@ -87,4 +91,4 @@ $(READY_TEST): pyproject.toml constraints.txt
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)
 
-.PHONY: help ladder test lab lab-env lessons clean
+.PHONY: help ladder test lab lab-env lessons kills clean

@@ -33,7 +33,7 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_where(number, wrong):
         assert result.line_text == wrong.line, result.message
         assert answer.lines[result.line - 1].strip() == wrong.line
     known = KEPT.get(f"{number:02d} {wrong.name}")
-    assert known, f"it is not in the kill table yet: python -m course.kill_table {number}, in tests/"
+    assert known, f"it is not in the kill table yet: make kills N={number}"
     assert kill_table.cause(result) == known["cause"], result
 
 
