@@ -401,6 +401,15 @@ def test_addresses_that_come_back_are_launched_as_a_graph(fake, kv_shape):
     assert [stream for _, _, stream, *_ in fake.launched[-each:]] == [9] * each
 
 
+def test_no_graph_is_made_while_one_is_captured(fake):
+    arrays, out = three(fake), fake.array()
+    for captured in (None, None, fake.stream, fake.stream, None):
+        fake.capturing = captured
+        attention(*arrays, stage=12, out=out)
+        assert len(fake.graphs) == (captured is None and len(fake.launched) == 4)
+    assert fake.graph_launches == 0
+
+
 def test_graphs_of_a_plan_are_few(fake, monkeypatch):
     monkeypatch.setattr(packed, "MOST_GRAPHS", 2)
     sets = [three(fake) for _ in range(4)]
