@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from copy import copy
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +68,15 @@ ADVICE = {
     "bad instruction": "All lanes give the instruction the same matrix, and its operands keep its rules.",
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
     "endless loop": "Look at what ends the loop, and whether each turn brings it nearer.",
+}
+# What a report's text says more exactly than its kind.
+ADVICE_ON_TEXT = {
+    "more arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
+    "initialised "
+    "for. Does one thread come here, or all?",
+    "accumulator": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
+    "may still "
+    "be unfinished here?",
 }
 SIMPLY = {
     "race": "Two threads touch the same memory, one of them writes, and nothing orders them",
@@ -171,7 +180,8 @@ class CudaGrading(Grading):
         text = self._names_of_memory(problem.text)
         simply = SIMPLY.get(problem.kind, problem.kind)
         what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
-        look = self.lesson.exercise.advice.get(problem.kind, ADVICE.get(problem.kind, ""))
+        general = next((said for part, said in ADVICE_ON_TEXT.items() if part in problem.text), None)
+        look = self.lesson.exercise.advice.get(problem.kind, general or ADVICE.get(problem.kind, ""))
         result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=family(problem.kind))
         own = self._own(problem)
         sites = [site for site in (problem.site, problem.other) if site is not None]
@@ -198,8 +208,19 @@ class CudaGrading(Grading):
         while site is not None:
             if PurePath(site.file).name == self.lesson.exercise.file and self.answer.inside(site.line):
                 return site.line
+            if site.caller is None:
+                return self._only_caller(site)
             site = site.caller
         return None
+
+    def _only_caller(self, site: Any) -> int | None:
+        """The region's line that calls the function a site is in, if nothing else in the kernel calls it."""
+        text = self.answer.text
+        if PurePath(site.file).name != self.lesson.exercise.file:
+            text = Path(site.file).read_text()
+        name = cuda_probe.function_around(text, site.line)
+        calls = cuda_probe.lines_calling(self.answer.text, name) if name else []
+        return calls[0] if len(calls) == 1 and self.answer.inside(calls[0]) else None
 
     def _outside(self, sites: list) -> str:
         places = [self._place_of(site) for site in sites]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashcore_numba.course import cuda_copies, exercise, judge, weave
+from flashcore_numba.course import cuda_copies, cuda_probe, exercise, judge, weave
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
@@ -131,6 +131,20 @@ const float d = twice(*b);  // "no text", it's a comment
 
 def test_names_that_the_answer_declares_are_known():
     assert screen(PRODUCT, exercise.answer_in_cell(PRODUCT, DECLARES)) is None
+
+
+def test_calls_lead_from_a_header_to_the_line_that_makes_them():
+    text = exercise.source_text("tile.cuh")
+    line = next(n for n, each in enumerate(text.splitlines(), 1) if "m_new > -INFINITY" in each)
+    assert cuda_probe.function_around(text, line) == "online_softmax"
+    kernel = exercise.source_text("stage08_wmma_full.cu")
+    (call,) = cuda_probe.lines_calling(kernel, "online_softmax")
+    assert "tile::online_softmax(p, m)" in kernel.splitlines()[call - 1]
+    assert cuda_probe.function_around(kernel, call) == "wmma_full"
+    assert len(cuda_probe.lines_calling(kernel, "load_tile")) == 3
+    ring = exercise.source_text("stage14_tma_wgmma.cu")
+    inside = next(n for n, each in enumerate(ring.splitlines(), 1) if "arrive_expect(k_full" in each)
+    assert cuda_probe.function_around(ring, inside) == "load_keys"
 
 
 # The compiler
