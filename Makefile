@@ -51,6 +51,7 @@ help:
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
 	@echo "make site      the lessons as pages to read in a browser, without Jupyter or a network"
+	@echo "make kills     judge the lessons' wrong answers anew and write the tables of what kills them"
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
@@ -74,6 +75,9 @@ lessons: $(READY_LAB)
 	@$(BIN)/python -m flashcore_numba lessons $(ARGS)
 	@$(BIN)/python -m flashcore_numba lessons --check
 
+kills: $(READY_LAB)
+	@cd tests && ../$(BIN)/python -m course.kill_table $(N)
+
 lab-env: $(READY_LAB)
 
 site: $(READY_SITE)
@@ -96,4 +100,4 @@ $(READY_LAB): pyproject.toml constraints.txt
 $(READY_SITE): pyproject.toml constraints.txt
 	@$(call install,site)
 
-.PHONY: help ladder test lab lab-env lessons site clean
+.PHONY: help ladder test lab lab-env lessons kills site clean

@@ -56,16 +56,17 @@ class PackedLaunches:
         graph = self._graphs.pop(addresses, None)
         if graph is None:
             self._launch(addresses, stream)
-            if addresses in self._seen:
-                self._make_graph(addresses)
-            elif len(self._seen) < MOST_SEEN:
-                self._seen.add(addresses)
+            if not self._captured(stream):
+                self._prepare(addresses)
             return
-        if stream not in LEGACY and self._runtime.streamIsCapturing(stream):
+        if self._captured(stream):
             self._launch(addresses, stream)
         else:
             self._runtime.graphLaunch(graph.graphExec, stream)
         self._graphs[addresses] = graph
+
+    def _captured(self, stream: int) -> bool:
+        return stream not in LEGACY and self._runtime.streamIsCapturing(stream)
 
     def _launch(self, addresses: tuple[int, ...], stream: int) -> None:
         try:
@@ -85,7 +86,12 @@ class PackedLaunches:
                 launch(stream, parameters, 0)
         self._free.append(buffer)
 
-    def _make_graph(self, addresses: tuple[int, ...]) -> None:
+    def _prepare(self, addresses: tuple[int, ...]) -> None:
+        """Make a graph of these addresses when they come a second time."""
+        if addresses not in self._seen:
+            if len(self._seen) < MOST_SEEN:
+                self._seen.add(addresses)
+            return
         if self._graphs_made >= MOST_GRAPHS:
             return
         self._graphs_made += 1

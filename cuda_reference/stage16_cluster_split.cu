@@ -2,82 +2,46 @@
 // warpgroups of a block do, and merge through distributed shared memory: one launch, no scratch memory.
 //
 // A cluster owns 64 query rows of one head. Tiles of BLOCK_N keys are dealt to its PARTS = CLUSTER *
-// WARPGROUPS warpgroups, first across blocks. Each (warpgroup_rows.cuh) has all 64 rows, a ring of STAGES
-// slots and a loading thread of its own: where its tiles fit the ring, all loads of the launch are in flight
-// at once; at 512 keys and 4 parts the loop has one tile. P V of a tile's first half hides exponentials.
-// Each part ends with its own m, l and O, and parts merge in pairs, in registers: of the columns that a warp
-// still has it sends half to its partner, the same warp of another part, and merges the other half with what
-// the partner sends: M = max(m, m'), O = 2^(m - M) O + 2^(m' - M) O', l alike. Rounds between warpgroups of
-// a block come first, so little crosses to other blocks; in the end a warp has D / PARTS columns of 16 rows.
-// Messages are float4s in the order of the registers, which partners share: no bank meets two addresses.
-// Each has its place and an mbarrier that counts its bytes: nothing is reused, nobody waits to send. A block
-// is written to when it has started (cluster barrier), and ends when all messages to it have come.
+// WARPGROUPS warpgroups, first across blocks. Each (warpgroup_rows.cuh) has all 64 rows and a ring of STAGES
+// slots. One thread asks for the tiles in the order of their use: at 512 keys and 4 parts all loads of the
+// launch are in flight at once, and the loop has one turn. P V of a tile's first half hides exponentials.
+// Parts end with m, l and O of their own. Under the last P V they tell each other m and l, in the block and
+// then across: M = max(m, m'), l = 2^(m - M) l + 2^(m' - M) l'. So O only has to be scaled and added up: half
+// of a warp's columns goes to the same warp of the other warpgroup, and of the rest a share to that of each
+// other block; in the end a warp has D / PARTS columns of 16 rows. What crosses is counted in bytes by an
+// mbarrier there. Each message has its place: nothing is reused, nobody waits to send. A block is written to
+// when it has started (cluster barrier), and ends when all messages to it have come.
 #include "warpgroup_rows.cuh"
 
 constexpr int WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS, PARTS = CLUSTER * WARPGROUPS;
-constexpr int TILE = BLOCK_N * D, HALF = HALVES ? BLOCK_N / 2 : BLOCK_N;
-constexpr int ROUNDS = PARTS == 1 ? 0 : PARTS == 2 ? 1 : PARTS == 4 ? 2 : 3;
-static_assert(PARTS == 1 << ROUNDS && D / 2 / PARTS >= 4, "parts are halved down to 8 columns");
+constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 2, OTHERS = CLUSTER - 1;
+constexpr int LEFT = D / 2 / WARPGROUPS, OWN = LEFT / CLUSTER;  // accumulators after the two sums
+static_assert(WARPGROUPS <= 2 && OWN >= 4, "two sums, of whole float4s");
 
-// Where a warp's message of a round begins, in float4: D / 16 a lane and its m and l, then half as many, ...
-__device__ constexpr int message(int round) { return 32 * (D / 8 - (D / 8 >> round) + round); }
-__device__ constexpr uint32_t message_bytes(int round) { return 16 * (message(round + 1) - message(round)); }
+// m and l become those of both parts; `mine` and `theirs`: what O of each has to be scaled by.
+__device__ __forceinline__ void join(RowState& m, RowState& l, const float4& other, RowState& mine,
+                                     RowState& theirs) {
+    const float m_other[2] = {other.x, other.y}, l_other[2] = {other.z, other.w};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float m_new = fmaxf(m[r], m_other[r]);
+        mine[r] = ptx::ex2(m[r] - m_new), theirs[r] = ptx::ex2(m_other[r] - m_new);
+        l[r] = mine[r] * l[r] + theirs[r] * l_other[r], m[r] = m_new;
+    }
+}
 
-// Rounds ROUND and later of a warp: returns the first of the columns that it has in the end.
-template <int ROUND>
-__device__ __forceinline__ int merge(Output& o_rmem, RowState& m, RowState& l, float4* box_smem,
-                                     uint64_t* merge_full, int warpgroup, int warp, int rank, int lane) {
-    if constexpr (ROUND == ROUNDS) {
-        return 0;
-    } else {
-        constexpr int BIT = 1 << ROUND, COUNT = D / 4 >> ROUND;  // COUNT: accumulators to keep, and to send
-        constexpr bool ACROSS = BIT >= WARPGROUPS;
-        const bool upper = (ACROSS ? rank * WARPGROUPS : warpgroup) & BIT;
-        const int partner = ACROSS ? warpgroup : warpgroup ^ BIT, partner_rank = rank ^ BIT / WARPGROUPS;
-        const float4* inbox = box_smem + (warpgroup * 4 + warp) * message(ROUNDS) + message(ROUND) + lane;
-        float4* outbox = box_smem + (partner * 4 + warp) * message(ROUNDS) + message(ROUND) + lane;
-        uint64_t* here = merge_full + ROUND * WARPS + warpgroup * 4 + warp;
-        uint64_t* there = merge_full + ROUND * WARPS + partner * 4 + warp;
+// The share of block `rank ^ s` goes to place s, from BIT on: 0 is the block's own.
+template <int BIT>
+__device__ __forceinline__ void sort_shares(Output& o_rmem, int rank) {
+    if constexpr (BIT < CLUSTER) {
 #pragma unroll
-        for (int i = 0; i <= COUNT; i += 4) {
-            float x[4] = {m[0], m[1], l[0], l[1]};
-#pragma unroll
-            for (int j = 0; j < 4 && i < COUNT; j++) {
-                const float lower_half = o_rmem[i + j], upper_half = o_rmem[i + j + COUNT];
-                o_rmem[i + j] = upper ? upper_half : lower_half;
-                x[j] = upper ? lower_half : upper_half;
+        for (int i = 0; i < LEFT; i++)
+            if (!(i / OWN & BIT)) {
+                const float low = o_rmem[i], high = o_rmem[i + BIT * OWN];
+                o_rmem[i] = rank & BIT ? high : low;
+                o_rmem[i + BIT * OWN] = rank & BIT ? low : high;
             }
-            if (ACROSS)
-                ptx::store_async(outbox + 8 * i, x, there, partner_rank);
-            else
-                outbox[8 * i] = make_float4(x[0], x[1], x[2], x[3]);
-        }
-        if (!ACROSS) {
-            __syncwarp();  // the other lanes' parts are stored before one lane says that the message is whole
-            if (lane == 0) ptx::mbarrier_arrive(there);  // it is
-            ptx::mbarrier_wait(here, 0);                 // the partner's message is whole
-        } else {
-            ptx::mbarrier_wait_cluster(here, 0);  // all bytes of the partner's message have come
-        }
-        const float4 ml = inbox[8 * COUNT];
-        const float m_other[2] = {ml.x, ml.y}, l_other[2] = {ml.z, ml.w};
-        float weight[2], weight_other[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float m_new = fmaxf(m[r], m_other[r]);
-            weight[r] = ptx::ex2(m[r] - m_new), weight_other[r] = ptx::ex2(m_other[r] - m_new);
-            m[r] = m_new, l[r] = weight[r] * l[r] + weight_other[r] * l_other[r];
-        }
-#pragma unroll
-        for (int i = 0; i < COUNT; i += 4) {
-            const float4 x = inbox[8 * i];
-            o_rmem[i] = weight[0] * o_rmem[i] + weight_other[0] * x.x;
-            o_rmem[i + 1] = weight[0] * o_rmem[i + 1] + weight_other[0] * x.y;
-            o_rmem[i + 2] = weight[1] * o_rmem[i + 2] + weight_other[1] * x.z;
-            o_rmem[i + 3] = weight[1] * o_rmem[i + 3] + weight_other[1] * x.w;
-        }
-        return (upper ? 2 * COUNT : 0) +
-               merge<ROUND + 1>(o_rmem, m, l, box_smem, merge_full, warpgroup, warp, rank, lane);
+        sort_shares<2 * BIT>(o_rmem, rank);
     }
 }
 
@@ -90,112 +54,204 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
               int S_q, int S_k, int H, int group, float scale_log2, int causal) {
     extern __shared__ __align__(1024) unsigned char smem[];
     half* q_smem = reinterpret_cast<half*>(smem);  // [64, D]
-    half* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, 2 * STAGES, BLOCK_N, D]
-    float4* box_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * STAGES * TILE);
-    uint64_t* q_full = reinterpret_cast<uint64_t*>(box_smem + WARPS * message(ROUNDS));
-    uint64_t* ring_full = q_full + 1;                            // [WARPGROUPS, 2 * STAGES]
-    uint64_t* merge_full = ring_full + WARPGROUPS * 2 * STAGES;  // [ROUNDS, WARPS]
+    half* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, K and V, STAGES, BLOCK_N, D]
+    float4* sum_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * RING);  // [WARPS, LEFT / 4, 32]
+    float4* share_smem = sum_smem + (WARPGROUPS - 1) * WARPS * LEFT * 8;  // [WARPS, OTHERS, OWN / 4, 32]
+    float4* near_smem = share_smem + WARPS * OTHERS * OWN * 8;  // [WARPS, 8]: m and l from the same block
+    float4* far_smem = near_smem + WARPS * 8;                   // [WARPS, OTHERS, 8]: and from the others
+    uint64_t* q_full = reinterpret_cast<uint64_t*>(far_smem + WARPS * OTHERS * 8);
+    uint64_t* ring_full = q_full + 1;                          // [WARPGROUPS, K and V, STAGES]
+    uint64_t* far_full = ring_full + WARPGROUPS * 2 * STAGES;  // [WARPS], for far_smem
+    uint64_t* share_full = far_full + WARPS;                   // [WARPS], for share_smem
     // The shuffle tells the compiler that a warp is of one mind: addresses of tiles take uniform registers.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
     const int h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x / CLUSTER * ROWS;
+    const int kv_head = group == 1 ? h : h / group;  // a division takes longer than all that K waits for here
     auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
     const int tiles = (keys_seen(min(first_row + ROWS, S_q) - 1) + BLOCK_N - 1) / BLOCK_N;
-    const int first_tile = warpgroup * CLUSTER + rank;
-    const int turns = (tiles - first_tile + PARTS - 1) / PARTS;
-    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
-    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
+    auto first_tile = [&](int warpgroup) { return warpgroup * CLUSTER + rank; };
+    auto turns_of = [&](int warpgroup) { return (tiles - first_tile(warpgroup) + PARTS - 1) / PARTS; };
+    const int turns = turns_of(warpgroup);
 
-    half* k_smem = ring_smem + warpgroup * 2 * STAGES * TILE;  // [STAGES, BLOCK_N, D]
-    half* v_smem = k_smem + STAGES * TILE;                     // [STAGES, BLOCK_N, D]
+    half* k_smem = ring_smem + warpgroup * 2 * RING;  // [STAGES, BLOCK_N, D]
+    half* v_smem = k_smem + RING;                     // the same
     uint64_t *k_full = ring_full + warpgroup * 2 * STAGES, *v_full = k_full + STAGES;
-    auto load = [&](half* ring, const ptx::TensorMap& map, uint64_t* full, int turn) {
-        const int slot = turn % STAGES, key = (first_tile + turn * PARTS) * BLOCK_N;
-        ptx::mbarrier_arrive_expect(full + slot, TILE * 2);  // a phase ends with its bytes, not before
-        load_tile<BLOCK_N>(ring + slot * TILE, &map, full + slot, key, h / group, b);
+    auto load = [&](int warpgroup, bool is_v, int turn) {
+        const int slot = turn % STAGES, ring = warpgroup * 2 + is_v;
+        uint64_t* full = ring_full + ring * STAGES + slot;
+        ptx::mbarrier_arrive_expect(full, TILE * 2);  // a phase ends with its bytes, not before
+        load_tile<BLOCK_N>(ring_smem + ring * RING + slot * TILE, is_v ? &v_map : &k_map, full,
+                           (first_tile(warpgroup) + turn * PARTS) * BLOCK_N, kv_head, b);
     };
-    if (threadIdx.x % 128 == 0) {
-        for (int i = 0; i < 2 * STAGES; i++) ptx::mbarrier_init(k_full + i, 1);
-        if (warpgroup == 0) ptx::mbarrier_init(q_full, 1);
-        ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
-        if (warpgroup == 0) {
-            ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // the same
-            load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
-        }
-        for (int turn = 0; turn < min(STAGES, turns); turn++) {
-            load(k_smem, k_map, k_full, turn);
-            load(v_smem, v_map, v_full, turn);
+    if (threadIdx.x == 0) {
+        for (const ptx::TensorMap* map : {&q_map, &k_map, &v_map}) ptx::prefetch_map(map);
+        for (int i = 0; i < 1 + WARPGROUPS * 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);
+        ptx::fence_mbarrier_init();                          // TMA sees the mbarriers initialised
+        ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // as with the ring
+        load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
+#pragma unroll
+        for (int i = 0; i < STAGES * 2 * WARPGROUPS; i++) {
+            const int to = i % WARPGROUPS, is_v = i / WARPGROUPS % 2, turn = i / WARPGROUPS / 2;
+            if (turn < turns_of(to)) load(to, is_v, turn);
         }
     }
-    if (lane == 0) {  // of each warp, for the messages to it
-        for (int round = 0; round < ROUNDS; round++) {
-            uint64_t* here = merge_full + round * WARPS + threadIdx.x / 32;
-            ptx::mbarrier_init(here, 1);
-            if (1 << round >= WARPGROUPS)
-                ptx::mbarrier_arrive_expect(here, message_bytes(round));  // as with the ring
-        }
+    if (CLUSTER > 1 && threadIdx.x == 32) {
+        for (int i = 0; i < 2 * WARPS; i++) ptx::mbarrier_init(far_full + i, 1);
         ptx::fence_mbarrier_init();  // the other blocks see these
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) {
+            ptx::mbarrier_arrive_expect(far_full + i, OTHERS * 128);          // as with the ring
+            ptx::mbarrier_arrive_expect(share_full + i, OTHERS * OWN * 128);  // the same
+        }
     }
     __syncthreads();  // the other threads see the mbarriers too
     if (CLUSTER > 1) ptx::cluster_arrive_relaxed();
+    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
+    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
 
     Scores s_rmem;
     Weights p_rmem;
     Output o_rmem = {};
     RowState m = {LOWEST, LOWEST}, l = {0.0f, 0.0f}, rescale;
     const int warp_row = first_row + warp * WARP_ROWS;
-    ptx::mbarrier_wait(q_full, 0);  // Q has arrived
-    for (int turn = 0; turn < turns; turn++) {
+    auto one_turn = [&](int turn) {
         const int slot = turn % STAGES, parity = turn / STAGES % 2;
-        const int first_key = (first_tile + turn * PARTS) * BLOCK_N;
+        const int first_key = (first_tile(warpgroup) + turn * PARTS) * BLOCK_N;
         ptx::mbarrier_wait(k_full + slot, parity);  // K has arrived
         issue_qk(s_rmem, q_smem, k_smem + slot * TILE);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
-        const bool masked = first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f;
-        if (masked) {
+        if (first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f) {
             const int row = warp_row + lane / 4;
             mask(s_rmem, {keys_seen(row) - first_key, keys_seen(row + 8) - first_key}, sign, lane);
         }
         const float scale_left = raise_reference(s_rmem, m, rescale, scale_log2);
-        follow_reference(o_rmem, l, rescale);
-        if (POLYNOMIALS == 0 || masked)
-            exponentiate<false, 0, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
-        else
-            exponentiate<false, POLYNOMIALS, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
+        if (turn > 0) follow_reference(o_rmem, l, rescale);
+        exponentiate<false, 0, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
         ptx::mbarrier_wait(v_full + slot, parity);  // V has arrived
         issue_pv<0, HALF>(o_rmem, p_rmem, v_smem + slot * TILE);
-        if (HALF < BLOCK_N) {  // under the product of the first half
-            if (POLYNOMIALS == 0 || masked)
-                exponentiate<false, 0, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);
-            else
-                exponentiate<false, POLYNOMIALS, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);
-            issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem + slot * TILE);
-        }
+        exponentiate<false, 0, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);  // under the first half's
+        issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem + slot * TILE);
+    };
+    ptx::mbarrier_wait(q_full, 0);  // Q has arrived
+    for (int turn = 0; turn + 1 < turns; turn++) {
+        one_turn(turn);
         ptx::wgmma_wait<0>();  // O is whole
         ptx::wgmma_pin(o_rmem);
         if (turn + STAGES < turns) {
-            ptx::bar_sync(1 + warpgroup, 128);  // all its warps' products have read the slot filled again
-            if (threadIdx.x % 128 == 0) {
-                load(k_smem, k_map, k_full, turn + STAGES);
-                load(v_smem, v_map, v_full, turn + STAGES);
+            ptx::bar_sync(1 + warpgroup, 128);  // all its warps' products have read the slots filled again
+            if (threadIdx.x % 128 == 0)
+                for (int is_v = 0; is_v < 2; is_v++) load(warpgroup, is_v, turn + STAGES);
+        }
+    }
+    if (turns > 0) one_turn(turns - 1);
+
+    // Under the last P V: m and l, in the block and across.
+    const int box = threadIdx.x / 32, other_box = (box + 4) % WARPS;
+    RowState factor, other_factor[CLUSTER];
+    l[0] = quad_sum(l[0]), l[1] = quad_sum(l[1]);
+    if (WARPGROUPS > 1) {
+        if (lane % 4 == 0) near_smem[other_box * 8 + lane / 4] = make_float4(m[0], m[1], l[0], l[1]);
+        ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have told each other
+        join(m, l, near_smem[box * 8 + lane / 4], factor, other_factor[0]);
+    }
+    if (CLUSTER > 1) {
+        ptx::cluster_wait();  // every block has started, its mbarriers are initialised
+        const float state[4] = {m[0], m[1], l[0], l[1]};
+        for (int s = 1; s < CLUSTER; s++)
+            if (lane % 4 == 0)
+                ptx::store_async(far_smem + (box * OTHERS + s - 1) * 8 + lane / 4, state, far_full + box,
+                                 rank ^ s);
+    }
+    ptx::wgmma_wait<0>();  // O is whole
+    ptx::wgmma_pin(o_rmem);
+    if (WARPGROUPS > 1) {
+#pragma unroll
+        for (int i = 0; i < LEFT; i += 4) {
+            float x[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float low = o_rmem[i + j] * factor[j / 2], high = o_rmem[i + j + LEFT] * factor[j / 2];
+                o_rmem[i + j] = warpgroup ? high : low;
+                x[j] = warpgroup ? low : high;
+            }
+            sum_smem[(other_box * LEFT / 4 + i / 4) * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+        ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have stored what they give away
+#pragma unroll
+        for (int i = 0; i < LEFT; i += 4) {
+            const float4 x = sum_smem[(box * LEFT / 4 + i / 4) * 32 + lane];
+            o_rmem[i] += x.x, o_rmem[i + 1] += x.y, o_rmem[i + 2] += x.z, o_rmem[i + 3] += x.w;
+        }
+    }
+    factor[0] = factor[1] = 1.0f;
+    if (CLUSTER > 1) {
+        sort_shares<1>(o_rmem, rank);
+#pragma unroll
+        for (int s = 1; s < CLUSTER; s++)
+#pragma unroll
+            for (int i = 0; i < OWN; i += 4) {
+                const float* of = o_rmem + s * OWN + i;
+                const float x[4] = {of[0], of[1], of[2], of[3]};
+                ptx::store_async(share_smem + ((box * OTHERS + s - 1) * OWN / 4 + i / 4) * 32 + lane, x,
+                                 share_full + box, rank ^ s);
+            }
+        ptx::mbarrier_wait_cluster(far_full + box, 0);  // m and l of the other blocks have come
+#pragma unroll
+        for (int s = 1; s < CLUSTER; s++) {
+            RowState mine;
+            join(m, l, far_smem[(box * OTHERS + s - 1) * 8 + lane / 4], mine, other_factor[s]);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                factor[r] *= mine[r];
+#pragma unroll
+                for (int i = 1; i < s; i++) other_factor[i][r] *= mine[r];
             }
         }
     }
-
-    if (CLUSTER > 1) ptx::cluster_wait();  // every block has started, its mbarriers are initialised
-    const int first_column = merge<0>(o_rmem, m, l, box_smem, merge_full, warpgroup, warp, rank, lane);
-    float* lse_row = lse + ((long long)b * H + h) * S_q + warp_row;
-    if (!lse || warpgroup > 0 || rank > 0) lse_row = nullptr;  // one part writes it
-    normalise(o_rmem, m, l, lse_row, S_q - warp_row, lane);
-    out += b * out_batch + h * out_head + first_column + lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row + lane / 4 + 8 * r;
+        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < S_q)  // one part writes it
+            lse[((long long)b * H + h) * S_q + row] = l[r] == 0 ? -INFINITY : (m[r] + __log2f(l[r])) * LN2;
+        const float inv_l = l[r] == 0 ? 0.0f : __fdividef(1.0f, l[r]);  // of a row without keys: 0, not 0 / 0
+        factor[r] *= inv_l;
 #pragma unroll
-        for (int i = 0; i < D / 2 / PARTS; i += 4)
-            if (row < S_q)
-                *reinterpret_cast<uint32_t*>(out + row * out_row + 2 * i) =
-                    ptx::pack_half2(o_rmem[i + 2 * r], o_rmem[i + 2 * r + 1]);
+        for (int s = 1; s < CLUSTER; s++) other_factor[s][r] *= inv_l;
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) o_rmem[i] *= factor[i / 2 % 2];
+    if (CLUSTER > 1) {
+        ptx::mbarrier_wait_cluster(share_full + box, 0);  // the other blocks' part of its columns has come
+#pragma unroll
+        for (int s = 1; s < CLUSTER; s++)
+#pragma unroll
+            for (int i = 0; i < OWN; i += 4) {
+                const float4 x = share_smem[((box * OTHERS + s - 1) * OWN / 4 + i / 4) * 32 + lane];
+                o_rmem[i] += other_factor[s][0] * x.x, o_rmem[i + 1] += other_factor[s][0] * x.y;
+                o_rmem[i + 2] += other_factor[s][1] * x.z, o_rmem[i + 3] += other_factor[s][1] * x.w;
+            }
+    }
+    out += b * out_batch + h * out_head + 2 * (warpgroup * LEFT + rank * OWN);
+    const bool odd = lane % 2;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = warp_row + lane / 4 + 8 * r;
+        if constexpr (OWN >= 8) {  // two lanes trade: each has 4 columns in a row then, of 16
+#pragma unroll
+            for (int i = 2 * r; i < OWN; i += 8) {
+                const uint32_t low = ptx::pack_half2(o_rmem[i], o_rmem[i + 1]);
+                const uint32_t high = ptx::pack_half2(o_rmem[i + 4], o_rmem[i + 5]);
+                const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
+                const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
+                if (row < S_q)
+                    *reinterpret_cast<uint2*>(out + row * out_row + column) =
+                        odd ? make_uint2(other, high) : make_uint2(low, other);
+            }
+        } else if (row < S_q) {
+            *reinterpret_cast<uint32_t*>(out + row * out_row + lane % 4 * 2) =
+                ptx::pack_half2(o_rmem[2 * r], o_rmem[2 * r + 1]);
+        }
     }
 }

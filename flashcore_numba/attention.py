@@ -54,7 +54,7 @@ def attention(
     simulator saw a race, a bad access or a NaN made of finite inputs.
     """
     key, addresses, plan = plans.find(q, k, v, out, (causal, scale, stage, return_lse))
-    if plan is not None and (done := plan.run(addresses, out)) is not None:
+    if plan is not None and (done := plan.run(addresses, q, out)) is not None:
         return done
 
     if not isinstance(return_lse, bool | np.bool_):

@@ -106,7 +106,9 @@ def fake(monkeypatch):
         def __init__(self, shape, dtype, data=None, strides=None):
             self.shape, self.dtype, self.ndim = tuple(shape), np.dtype(dtype), len(shape)
             self.itemsize, self.nbytes = self.dtype.itemsize, int(np.prod(shape)) * self.dtype.itemsize
-            self.strides = strides or np.empty((1,), self.dtype)[:0].reshape(0, *self.shape).strides[1:]
+            packed = np.empty((1,), self.dtype)[:0].reshape(0, *self.shape).strides[1:]
+            self.strides = strides or packed
+            self.flags = types.SimpleNamespace(c_contiguous=self.strides == packed)
             self.data = data or fake.memory(self.nbytes)
             self.device = types.SimpleNamespace(id=self.data.device_id)
 
@@ -213,6 +215,7 @@ def fake_torch(fake, monkeypatch):
     Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
     torch.Tensor, torch.is_inference_mode_enabled = Tensor, lambda: fake.inference
     torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, getattr(device, "index", device))
+    torch.empty_like = lambda other: Tensor(other.shape, other.dtype, other.get_device())
     torch.cuda = types.SimpleNamespace(
         current_stream=lambda device: types.SimpleNamespace(cuda_stream=70 + device)
     )
@@ -354,6 +357,15 @@ def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, device, kv_
     assert (fake.stream, fake.current) == (7, 0)
 
 
+def test_an_output_is_contiguous_whatever_q_is(fake, fake_torch, monkeypatch):
+    q, k, v = (fake_torch.empty(SHAPE, "torch.float16", 0) for _ in range(3))
+    q.array.strides = (8 * 512 * 128, 128, 8 * 128, 2)  # [B, S, H, D] underneath
+    monkeypatch.setattr(fake_torch, "empty_like", None)  # it would follow q
+    for _ in range(3):
+        assert attention(q, k, v, stage=12).array.flags.c_contiguous
+    assert len(fake.launched) == 2
+
+
 def test_scratch_memory_of_a_captured_call_stays_the_graphs(fake, monkeypatch):
     monkeypatch.setattr(plans, "_captured", [])
     arrays = three(fake, (1, 8, 130, 64), (1, 8, 8192, 64))
@@ -399,6 +411,15 @@ def test_addresses_that_come_back_are_launched_as_a_graph(fake, kv_shape):
     attention(*arrays, stage=13, out=out)
     assert fake.graph_launches == 4
     assert [stream for _, _, stream, *_ in fake.launched[-each:]] == [9] * each
+
+
+def test_no_graph_is_made_while_one_is_captured(fake):
+    arrays, out = three(fake), fake.array()
+    for captured in (None, None, fake.stream, fake.stream, None):
+        fake.capturing = captured
+        attention(*arrays, stage=12, out=out)
+        assert len(fake.graphs) == (captured is None and len(fake.launched) == 4)
+    assert fake.graph_launches == 0
 
 
 def test_graphs_of_a_plan_are_few(fake, monkeypatch):

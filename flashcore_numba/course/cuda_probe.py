@@ -21,7 +21,7 @@ from .exercise import Answer
 from .screen_cuda import code_of
 from .spec import Lesson, Wanted
 
-__all__ = ["last_set", "leaving", "usable", "values", "words"]
+__all__ = ["function_around", "last_set", "leaving", "lines_calling", "usable", "values", "words"]
 
 MOST = 1 << 20  # numbers that are noted
 SECONDS = 10.0
@@ -129,6 +129,39 @@ def last_set(answer: Answer, expression: str) -> int | None:
         (answer.first + n for n, line in enumerate(code) if assigned.search(line) or handed.search(line)),
         default=None,
     )
+
+
+def function_around(text: str, line: int) -> str | None:
+    """The name of the innermost function, or lambda with a name, that a line of C++ stands in."""
+    code = code_of(text)
+    start = sum(len(each) + 1 for each in code.split("\n")[: line - 1])
+    heads = re.compile(
+        r"(?:\bauto (?P<local>\w+) = \[[^\]]*\]\s*|__(?:forceinline|noinline|global)__[^;{}()]*?"
+        r"(?:__launch_bounds__\s*\([^)]*\))?[^;{}()]*?\b(?P<name>\w+)\s*)\((?:[^(){};]|\([^()]*\))*\)\s*\{"
+    )
+    found = None
+    for head in heads.finditer(code):
+        if head.end() <= start < _closing(code, head.end()):
+            found = head["local"] or head["name"]
+    return found
+
+
+def _closing(code: str, at: int) -> int:
+    """Where the block that opened before `at` closes."""
+    depth = 1
+    for n in range(at, len(code)):
+        depth += (code[n] == "{") - (code[n] == "}")
+        if depth == 0:
+            return n
+    return len(code)
+
+
+def lines_calling(text: str, name: str) -> list[int]:
+    """The lines that call a function of this name, its own head aside."""
+    call = re.compile(rf"(?<!\w){re.escape(name)}(?:<[^;()]*>)?\(")
+    head = re.compile(rf"__(?:forceinline|noinline|global)__.*\b{re.escape(name)}\(|auto {re.escape(name)} =")
+    lines = enumerate(code_of(text).splitlines(), 1)
+    return [number for number, line in lines if call.search(line) and not head.search(line)]
 
 
 def leaving(answer: Answer, *statements: str) -> int | None:

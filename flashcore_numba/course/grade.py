@@ -20,8 +20,8 @@ from ..checks.bounds import judge, reference
 from ..checks.cases import normal
 from ..checks.mutation import MutationError, imported, sources
 from ..checks.trial import Failed, Inputs, Trial
-from ..executor import Simulator
-from ..problem import Problem
+from ..executor import Simulator, why_not_simulated
+from ..problem import ArgumentError, Problem
 from ..simulator.problems import Site
 from ..stages import Stage
 from ..stages.find import find
@@ -94,7 +94,7 @@ def check(
     """Judge an answer in this process, which it may harm: `judge.run` does it in another one.
 
     seed: of the random inputs, fresh when None. step(done, total, label) is called before each part. Raises
-    ArgumentError for a whole file of something else.
+    ArgumentError for a whole file of something else, and for CUDA C where no C++ compiler is installed.
     """
     start = time.perf_counter()
     finding = screen(lesson, answer)
@@ -104,6 +104,8 @@ def check(
         if finding.line is not None and finding.status != "empty":
             result = at(result, answer, finding.line)
         return replace(result, seconds=time.perf_counter() - start)
+    if answer.is_cuda and (reason := why_not_simulated("CUDA C")) is not None:
+        raise ArgumentError(f"lesson {lesson.number} is in CUDA C: {reason}")
     seed = secrets.randbits(31) if seed is None else seed
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"), loaded(lesson, answer) as stage:

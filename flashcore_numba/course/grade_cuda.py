@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from copy import copy
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..checks.trial import Inputs, family
 from ..executor import Simulator
 from . import cuda_probe, memory_map
 from .compile_errors import first_complaint
+from .exercise import region
 from .grade import LEFT_OUT, Grading, at, launch_on, stage_of
 from .launches import recorded
 from .spec import Gate
@@ -32,8 +33,10 @@ __all__ = ["ADVICE", "CudaGrading"]
 LEFT_OUT_HERE = (
     LEFT_OUT + r"|^every size of GPU|fall from|constant rows|identical keys|rises? and fall|rise towards"
     r"|causal 20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|a factor moves"
-    r"|^medium|^grouped|^causal grouped|^keys permuted|^a constant added|hull of V|below -100000"
+    r"|^medium|^keys permuted|^a constant added|hull of V|below -100000"
 )
+GROUPED = r"|^causal grouped"  # of a region that divides heads into groups
+UNGROUPED = r"|^grouped|^causal grouped"
 SECOND_LOOK = 2.0  # seconds of a launch that shows again what it did
 MOST_ROWS = 4  # lines of the region that a missed gate names
 ORDERS = ("lockstep", "reverse", "random:1")
@@ -69,6 +72,19 @@ ADVICE = {
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
     "endless loop": "Look at what ends the loop, and whether each turn brings it nearer.",
 }
+# What a report's text says more exactly than its kind.
+ADVICE_ON_TEXT = {
+    "lacks": "Keep the ledger of this mbarrier: the arrivals that it was initialised for, and the bytes that "
+    "were announced to it against those that its copies bring. Which of them is off?",
+    "fence_mbarrier_init": "The copy engine sees an mbarrier initialised only behind a "
+    "`ptx::fence_mbarrier_init()`, by the thread that initialised it.",
+    "more arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
+    "initialised "
+    "for. Does one thread come here, or all?",
+    "accumulator": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
+    "may still "
+    "be unfinished here?",
+}
 SIMPLY = {
     "race": "Two threads touch the same memory, one of them writes, and nothing orders them",
     "race between blocks": "Two blocks touch the same global memory, and one of them writes",
@@ -96,9 +112,11 @@ class CudaGrading(Grading):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.counted: dict[str, list] = {}  # launches by shape
+        self.head_dim = 64  # of the input that a report is about
 
     def left_out(self) -> str:
-        return LEFT_OUT_HERE
+        groups = "group" in cuda_probe.words(region(self.lesson.exercise).text)
+        return LEFT_OUT_HERE + (GROUPED if groups else UNGROUPED)
 
     def result(self) -> CheckResult:
         return self._compiled_here() or super().result()
@@ -156,10 +174,12 @@ class CudaGrading(Grading):
         """What the executor reports on the input that failed, in the first order of warps that shows "
         "anything."""
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
+        inputs = inputs or self._any_input()
+        self.head_dim = inputs.q.shape[-1]
         for order in ORDERS:
             executor = Simulator(order=order, ops=False, time_limit=SECOND_LOOK)
             try:
-                launch_on(self.stage, self.variant, inputs or self._any_input(), executor)
+                launch_on(self.stage, self.variant, inputs, executor)
             except Exception:  # what it did the first time is known already
                 return []
             if problems := [problem for launch in executor.launches for problem in launch.problems]:
@@ -171,7 +191,8 @@ class CudaGrading(Grading):
         text = self._names_of_memory(problem.text)
         simply = SIMPLY.get(problem.kind, problem.kind)
         what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
-        look = self.lesson.exercise.advice.get(problem.kind, ADVICE.get(problem.kind, ""))
+        general = next((said for part, said in ADVICE_ON_TEXT.items() if part in problem.text), None)
+        look = self.lesson.exercise.advice.get(problem.kind, general or ADVICE.get(problem.kind, ""))
         result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=family(problem.kind))
         own = self._own(problem)
         sites = [site for site in (problem.site, problem.other) if site is not None]
@@ -198,8 +219,19 @@ class CudaGrading(Grading):
         while site is not None:
             if PurePath(site.file).name == self.lesson.exercise.file and self.answer.inside(site.line):
                 return site.line
+            if site.caller is None:
+                return self._only_caller(site)
             site = site.caller
         return None
+
+    def _only_caller(self, site: Any) -> int | None:
+        """The region's line that calls the function a site is in, if nothing else in the kernel calls it."""
+        text = self.answer.text
+        if PurePath(site.file).name != self.lesson.exercise.file:
+            text = Path(site.file).read_text()
+        name = cuda_probe.function_around(text, site.line)
+        calls = cuda_probe.lines_calling(self.answer.text, name) if name else []
+        return calls[0] if len(calls) == 1 and self.answer.inside(calls[0]) else None
 
     def _outside(self, sites: list) -> str:
         places = [self._place_of(site) for site in sites]
@@ -252,7 +284,7 @@ class CudaGrading(Grading):
 
     def _parts(self) -> tuple[list[memory_map.Part], list[memory_map.Part]]:
         """Static and dynamic parts of shared memory, of the stage's own text."""
-        launches = recorded(stage_of(self.lesson), self.variant, "1x1x64x64").launches
+        launches = recorded(stage_of(self.lesson), self.variant, f"1x1x64x{self.head_dim}").launches
         launch = next((each for each in launches if each.kernel.path.name == self._kernel), launches[0])
         source, size = launch.kernel, launch.shared_bytes
         return memory_map.static_parts(source), memory_map.dynamic_parts(source, shared_bytes=size)

@@ -135,13 +135,19 @@ def dynamic_parts(source: Source, text: str | None = None, shared_bytes: int = 0
             r"_smem$|^\w*(?:full|empty|arrived|mbarrier)\w*$", match["name"]
         ):
             continue
-        try:
-            value = _evaluated(match["value"], _Zero(known))
-        except UNREADABLE:
-            continue
-        if isinstance(value, _Pointer) and match["name"] not in known:
-            known[match["name"]] = _Pointer(value.byte, SIZES[match["type"]])
-            starts.append((match["name"], value.byte, match["type"], match["shape"] or ""))
+        first, *others = _split(match["value"])
+        declared_here = [(match["name"], first)]
+        declared_here += [
+            (m[1], m[2]) for m in (re.fullmatch(r"\s*\*\s*(\w+)\s*=(.*)", o) for o in others) if m
+        ]
+        for name, expression in declared_here:
+            try:
+                value = _evaluated(expression, _Zero(known))
+            except UNREADABLE:
+                continue
+            if isinstance(value, _Pointer) and name not in known:
+                known[name] = _Pointer(value.byte, SIZES[match["type"]])
+                starts.append((name, value.byte, match["type"], match["shape"] or ""))
     return _sized(starts, known, shared_bytes)
 
 

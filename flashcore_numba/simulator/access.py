@@ -93,7 +93,7 @@ class Accesses(LaneSet):
 
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
-        fenced = op == LOAD and bool(fences.any()) and bool(fences[self.block[self.active()]].all())
+        fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
         access = Access(
             site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory, value, fenced
         )

@@ -103,7 +103,10 @@ class CudaModule:
 
     def threadfence(self, site):
         lanes = self.lanes
-        lanes.group.fenced[lanes.block[lanes.active()]] = True
+        group = lanes.group
+        if group.fenced is None:
+            group.fenced = np.zeros(len(group.blocks), bool)
+        group.fenced[lanes.block[lanes.active()]] = True
 
     threadfence_system = threadfence
 

@@ -19,7 +19,7 @@ class Group:
     def __init__(self, launch, blocks: list[int]):
         self.launch, self.blocks = launch, blocks
         self.scheduled = launch.scheduled
-        self.fenced = np.zeros(len(blocks), bool)  # blocks with a thread that executed threadfence
+        self.fenced: np.ndarray | None = None  # blocks with a thread that executed threadfence
         self.memories: dict = {}
         self.allocations: list[Allocation] = []
         self.pool: tuple | None = None  # dynamic shared memory: allocation, bytes, which were written

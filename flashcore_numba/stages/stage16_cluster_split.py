@@ -14,24 +14,18 @@ ROWS = 64
 
 
 class Split(NamedTuple):
-    """How the keys of 64 rows are divided: blocks of a cluster, warpgroups a block, keys a tile, slots.
-
-    halves: the second half of a tile's exponentials runs under P V of the first. polynomials: of 16
-    exponentials so many leave the special-function unit.
-    """
+    """How the keys of 64 rows are divided: blocks of a cluster, warpgroups a block, keys a tile, slots."""
 
     cluster: int
     warpgroups: int
     keys: int
     stages: int
-    halves: bool = True
-    polynomials: int = 0
 
 
 SPLITS = {  # by head dimension
     64: {
         "four_blocks": Split(4, 2, 64, 2),
-        "two_blocks": Split(2, 2, 128, 2),
+        "two_blocks": Split(2, 2, 128, 1),
         "one_block": Split(1, 2, 128, 2),
         "one_warpgroup": Split(1, 1, 64, 2),
     },
@@ -59,10 +53,12 @@ def choose(problem, sm_count):
 
 def shared_bytes(head_dim, split):
     """Q, the rings, the messages of the merge, the mbarriers."""
-    rounds, tiles = (split.cluster * split.warpgroups).bit_length() - 1, 2 * split.warpgroups * split.stages
-    message = sum(512 * ((head_dim // 16 >> i) + 1) for i in range(rounds))
-    mbarriers = 1 + tiles + 4 * split.warpgroups * rounds
-    return 2 * head_dim * (ROWS + tiles * split.keys) + 4 * split.warpgroups * message + 8 * mbarriers
+    warps, others = 4 * split.warpgroups, split.cluster - 1
+    tiles = 2 * split.warpgroups * split.stages
+    left = head_dim // 2 // split.warpgroups  # floats a lane
+    sums = 128 * warps * ((split.warpgroups - 1) * left + others * left // split.cluster)
+    states = 128 * warps * (1 + others)
+    return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * (1 + tiles + 2 * warps)
 
 
 def launch(problem, out, executor, lse=None, variant=None):
@@ -80,8 +76,6 @@ def launch_split(problem, out, executor, lse, split):
         WARPGROUPS=split.warpgroups,
         BLOCK_N=split.keys,
         STAGES=split.stages,
-        HALVES=split.halves,
-        POLYNOMIALS=split.polynomials,
     )
     executor.launch(
         kernel,

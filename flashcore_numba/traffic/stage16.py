@@ -1,7 +1,7 @@
 """Stage 16, cluster_split: K and V once a row tile, whoever of the cluster loads them; then the parts merge.
 
-Within a block a part's message is ordinary shared memory. What goes to another block is written past the
-warp's wavefronts, as asynchronous stores, and read as the others are.
+Within a block what a part gives away is ordinary shared memory. What goes to another block is written past
+the warp's wavefronts, as asynchronous stores, and read as the rest is.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from .formula import Traffic, ceil_div
 from .warpgroup_rows import ROWS, load_tiles, tiles_seen
 
 WARPS = 4  # of a warpgroup
-MESSAGE_WAVEFRONTS = 4  # 16 bytes a lane
-STORED_COLUMNS = 8  # a quad's pairs of halves: half a sector
+WAVEFRONTS = 4  # 16 bytes a lane
+STATE_STORED, STATE_READ = 2, 4  # m and l, 16 bytes a quad: one lane stores them, all read them
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
@@ -29,22 +29,24 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
         )
         beginnings = parts * (2 if split.cluster > 1 else 1)  # a block's barrier, and the cluster's
         of_a_head += load_tiles(split.cluster, ROWS, D) + load_tiles(2 * tiles, split.keys, D)
-        of_a_head += Traffic(barriers=WARPS * (beginnings + refills)) + _merge(split.warpgroups, parts, D)
-        # Every 8 columns of O are a store of their own for each 8 rows.
+        of_a_head += Traffic(barriers=WARPS * (beginnings + refills)) + _merge(split, parts, D)
+        # For each 8 rows a store of 16 columns of O, a sector each: of 8, half a sector, where a part has 8.
         rows = min(ROWS, p.seq_q - first_row)
-        of_a_head += (D // STORED_COLUMNS) * Traffic(
+        of_a_head += (D // min(16, D // parts)) * Traffic(
             global_store_requests=ceil_div(rows, 8), global_store_sectors=rows
         )
     return p.batch * p.heads * of_a_head
 
 
-def _merge(warpgroups: int, parts: int, D: int) -> Traffic:
-    """Rounds of messages: first half of O, D / 4 floats a lane, then half of that; each with its m and l."""
-    merged = Traffic()
-    for step in range((parts - 1).bit_length()):
-        wavefronts = parts * WARPS * MESSAGE_WAVEFRONTS * ((D // 16 >> step) + 1)
-        in_block = 1 << step < warpgroups
+def _merge(split: Any, parts: int, D: int) -> Traffic:
+    """What each warp gives away and gets: m and l, and floats of O, 16 bytes a lane at a time."""
+    merged, left = Traffic(), D // 2  # floats of O a lane
+    if split.warpgroups > 1:
+        left //= 2
+        sums = WAVEFRONTS * left // 4
         merged += Traffic(
-            shared_load_wavefronts=wavefronts, shared_store_wavefronts=wavefronts if in_block else 0
+            shared_store_wavefronts=STATE_STORED + sums, shared_load_wavefronts=STATE_READ + sums, barriers=2
         )
-    return merged
+    others = split.cluster - 1
+    merged += Traffic(shared_load_wavefronts=others * (STATE_READ + WAVEFRONTS * left // split.cluster // 4))
+    return parts * WARPS * merged

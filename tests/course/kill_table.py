@@ -1,7 +1,7 @@
 """The kill table: what kills each wrong answer, kept beside them and published in the lessons' index.
 
-`python -m course.kill_table`, from `tests/`, judges them all anew and writes the table; with numbers, those
-of these lessons.
+`make kills` (`python -m course.kill_table` in `tests/`) judges them all anew and writes the table; with the
+numbers of lessons, only those.
 """
 
 import importlib

@@ -66,3 +66,11 @@ def test_barriers_are_those_counted():
     stage = find(11)
     assert steps.passed(stage, "0") == 4 * steps.TILES + 1 == len(steps.taking_turns()) + 1
     assert steps.passed(stage, None) == steps.TILES + 4 == len(steps.together()) + 1
+
+
+@pytest.mark.parametrize("variant, groups", [("1", 5), ("2", 1), ("3", 1), ("4", 1)])
+def test_groups_of_copies_that_nothing_hides(variant, groups):
+    """Stage 10 waits at once for Q, and with one stage for each of its four tiles too."""
+    blocks, threads = 6, 384
+    counted = Evidence().count(10, "wait_at_once", "1x1x256x64", variant)
+    assert counted == groups * blocks * threads

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashcore_numba.course import cuda_copies, exercise, judge, weave
+from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, judge, weave
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
@@ -67,8 +67,6 @@ def test_a_whole_file_is_judged_by_its_region_alone():
 
 def test_a_line_of_a_file_is_named_with_the_file():
     text = whole(PRODUCT, edited(PRODUCT, (MULTIPLY, "wmma::mma_sync(o, v, p, o);")))
-    from flashcore_numba.course import grade
-
     result = grade.check(PRODUCT, exercise.answer_in_file(PRODUCT, text, "mine.cu"))
     assert result.line_text == "wmma::mma_sync(o, v, p, o);" and f"mine.cu:{result.line}" in result.where
     assert text.splitlines()[result.line - 1].strip() == result.line_text
@@ -131,6 +129,20 @@ const float d = twice(*b);  // "no text", it's a comment
 
 def test_names_that_the_answer_declares_are_known():
     assert screen(PRODUCT, exercise.answer_in_cell(PRODUCT, DECLARES)) is None
+
+
+def test_calls_lead_from_a_header_to_the_line_that_makes_them():
+    text = exercise.source_text("tile.cuh")
+    line = next(n for n, each in enumerate(text.splitlines(), 1) if "m_new > -INFINITY" in each)
+    assert cuda_probe.function_around(text, line) == "online_softmax"
+    kernel = exercise.source_text("stage08_wmma_full.cu")
+    (call,) = cuda_probe.lines_calling(kernel, "online_softmax")
+    assert "tile::online_softmax(p, m)" in kernel.splitlines()[call - 1]
+    assert cuda_probe.function_around(kernel, call) == "wmma_full"
+    assert len(cuda_probe.lines_calling(kernel, "load_tile")) == 3
+    ring = exercise.source_text("stage14_tma_wgmma.cu")
+    inside = next(n for n, each in enumerate(ring.splitlines(), 1) if "arrive_expect(k_full" in each)
+    assert cuda_probe.function_around(ring, inside) == "load_keys"
 
 
 # The compiler
@@ -230,6 +242,12 @@ def test_a_gate_is_missed_by_waste_alone():
     result = verdict(lesson, (PRODUCT.exercise.first, found), (MULTIPLY, twice))
     assert result.kind == "gate" and "products at 1x1x128x64 is 768" in result.what
     assert "Counted in the region, of 768: line 10" in result.where and "`: 256; line 11" in result.where
+
+
+def test_without_a_compiler_the_check_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(grade, "why_not_simulated", lambda language: f"{language} needs g++: install it")
+    with pytest.raises(ArgumentError, match="lesson 8 is in CUDA C: CUDA C needs g\\+\\+"):
+        verdict(PRODUCT, (STORE, ""))
 
 
 def test_the_same_answer_is_compiled_once():

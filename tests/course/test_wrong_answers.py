@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from flashcore_numba.course import exercise, grade, judge
+from flashcore_numba.checks.cases import normal
+from flashcore_numba.course import cuda_probe, exercise, grade, judge
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
 
@@ -16,6 +17,7 @@ FEWEST = 5
 LEAST_OF_ALL = 80  # over the whole course
 WRONG = {number: kill_table.wrongs(number) for number in LESSONS}
 KEPT = kill_table.kept()
+CUDA = [number for number, lesson in LESSONS.items() if exercise.is_cuda(lesson.exercise.file)]
 CASES = [
     pytest.param(n, wrong, id=f"{n:02d}-{wrong.name}") for n, wrongs in WRONG.items() for wrong in wrongs
 ]
@@ -33,7 +35,7 @@ def test_a_wrong_answer_is_told_what_is_wrong_and_where(number, wrong):
         assert result.line_text == wrong.line, result.message
         assert answer.lines[result.line - 1].strip() == wrong.line
     known = KEPT.get(f"{number:02d} {wrong.name}")
-    assert known, f"it is not in the kill table yet: python -m course.kill_table {number}, in tests/"
+    assert known, f"it is not in the kill table yet: make kills N={number}"
     assert kill_table.cause(result) == known["cause"], result
 
 
@@ -71,6 +73,17 @@ def test_a_gate_quotes_the_stage_below(number):
     for gate in LESSONS[number].exercise.gates:
         below = Evidence().counted(number - 1, gate.shape)
         assert gate.value(below.launches) == gate.before, gate.what
+
+
+@pytest.mark.parametrize("number", CUDA)
+def test_what_is_wanted_of_a_kernel_has_a_value(number, rng):
+    task = LESSONS[number].exercise
+    solution = exercise.answer_in_cell(LESSONS[number], exercise.region(task).text)
+    wanted = cuda_probe.usable(solution, task.wanted)
+    assert wanted == list(task.wanted)
+    if wanted:
+        visits = cuda_probe.values(LESSONS[number], solution, wanted, normal(rng, 1, 1, 70, 70, 64))
+        assert visits and all(len(values) == len(wanted) for _, _, values in visits)
 
 
 @pytest.mark.parametrize("number", LESSONS)

@@ -335,3 +335,15 @@ extern "C" __global__ void wrong_in_one_schedule_only(float* out) {  // the valu
     if (t == 0) tile[0] = 1;
     out[t] = t == 0 ? 0 : tile[0];  // BUG race
 }
+
+extern "C" __global__ void wmma_sum_never_filled(float* out) {
+    SMEM; T;
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> b;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(a, __float2half(1));
+    wmma::fill_fragment(b, __float2half(1));
+    wmma::mma_sync(sum, a, b, sum);  // BUG uninitialised read
+    wmma::store_matrix_sync(tile + t / 32 * 256, sum, 16, wmma::mem_row_major);
+    out[t] = tile[t];
+}

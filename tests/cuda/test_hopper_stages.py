@@ -43,11 +43,11 @@ def launched(launch, problem, *args, order="lockstep", **options):
 @pytest.mark.parametrize(
     "split",
     [
-        Split(2, 2, 128, 1, halves=False),
-        Split(2, 2, 128, 1, polynomials=4),
-        Split(2, 4, 32, 2, halves=False),
+        Split(2, 2, 128, 1),
+        Split(2, 1, 64, 2),
+        Split(4, 2, 32, 2),
         Split(4, 1, 64, 1),
-        Split(1, 4, 64, 1, halves=False, polynomials=3),
+        Split(1, 2, 64, 1),
     ],
     ids=lambda split: "-".join(map(str, split)),
 )
@@ -91,8 +91,8 @@ def test_the_mission_shape_waits_for_no_slot(rng):
         found = launched(stage16_cluster_split.launch, problem(rng, 1, 64, seq_k), "two_blocks")
         return [row.text.strip() for row in found.lines() if row.requests]
 
-    assert not [line for line in lines(512) if "bar_sync" in line]
-    assert [line for line in lines(1100) if "bar_sync" in line]
+    assert not [line for line in lines(512) if "slots" in line]
+    assert [line for line in lines(1100) if "slots" in line]
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
