@@ -1,4 +1,4 @@
-"""The lessons as a static site, for `make site`. The repository is its source folder, so links stay as they are."""
+"""The lessons as a static site, for `make site`. Its source folder is the repository: links stay."""
 
 import html
 import json

@@ -16,6 +16,7 @@ from flashcore_numba.course import exercise, grade
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.course.verdict import CheckResult
 
+from .misconceptions import MISCONCEPTIONS
 from .wrong_answers import Wrong, text_of
 
 __all__ = ["FILE", "cause", "full_table", "kept", "misconceptions", "summary", "wrongs"]
@@ -24,7 +25,7 @@ HERE = Path(__file__).parent
 FILE = HERE / "wrong_answers" / "kills.json"
 LESSONS_FOLDER = HERE.parents[1] / "lessons"
 INDEX, TABLE = LESSONS_FOLDER / "README.md", LESSONS_FOLDER / "wrong_answers.md"
-TEACHING = LESSONS_FOLDER / "instructor.md"
+INSTRUCTOR = LESSONS_FOLDER / "instructor.md"
 SEED = 20260101
 # What kills, in the words of the table, from the verdict's status and kind; the heading of its column.
 CAUSES = {
@@ -41,35 +42,6 @@ KINDS = {
     **dict.fromkeys(("memory", "guard", "unwritten"), "memory"),
     **dict.fromkeys(("value", "property"), "value"),
     "error": "compiler",
-}
-# For the teachers' page: lesson -> (a wrong answer, what most people believe who write it, what is so).
-MISCONCEPTIONS = {
-    0: ("no_maximum", "Subtracting the maximum is cosmetic.", "Without it exp overflows."),
-    1: ("maximum_from_zero", "A running maximum starts at 0.", "The maximum of nothing is -inf."),
-    2: (
-        "load_not_transposed",
-        "The order of an array is its writer's affair.",
-        "Its reader must know it too.",
-    ),
-    3: ("shuffle_down", "A reduction leaves its result everywhere.", "A tree leaves it in one lane."),
-    4: ("no_second_barrier", "A barrier stands between write and read.", "And one before the next write."),
-    5: ("l_not_rescaled", "A new maximum concerns the weights to come.", "And the sum of those before it."),
-    6: ("one_score_at_a_time", "Right values are enough.", "The same operands are loaded again and again."),
-    7: ("pointer_as_value", "A pointer is the array.", "It is an address; what lies there needs an index."),
-    8: ("v_by_columns", "An operand lies in memory in one way.", "K is read as its transpose, V is not."),
-    9: ("no_barrier_after_the_wait", "A wait is for all copies.", "It is for this thread's own copies."),
-    10: (
-        "commit_inside_the_if",
-        "A group is what it copies.",
-        "Waits count groups, and empty ones count as well.",
-    ),
-    11: ("no_barrier", "Warps on different tiles need no barrier.", "They hand the tiles on to each other."),
-    12: (
-        "rows_and_keys_swapped",
-        "Registers of an operand go on by columns.",
-        "The second one goes on by rows.",
-    ),
-    13: ("last_reference", "Parts can be added as they are.", "Each has a reference of its own."),
 }
 MARKS = ("<!-- kills:begin -->", "<!-- kills:end -->")
 MISTAKES = ("<!-- mistakes:begin -->", "<!-- mistakes:end -->")
@@ -153,7 +125,7 @@ def _escaped(text: str) -> str:
 def publish(kills: dict[str, dict[str, str]]) -> None:
     """Write the three tables."""
     _between(INDEX, MARKS, summary(kills))
-    _between(TEACHING, MISTAKES, misconceptions())
+    _between(INSTRUCTOR, MISTAKES, misconceptions(kills))
     TABLE.write_text(full_table(kills))
 
 
@@ -162,14 +134,18 @@ def _between(path: Path, marks: tuple[str, str], text: str) -> None:
     path.write_text(pattern.sub(lambda _: text + "\n", path.read_text()))
 
 
-def misconceptions() -> str:
-    """A row a lesson: what most people believe, and the wrong answer that embodies it."""
-    rows = ["| lesson | what people believe | what is so | hand out |", "|---|---|---|---|"]
-    for number, (name, belief, truth) in MISCONCEPTIONS.items():
-        assert any(wrong.name == name for wrong in wrongs(number)), f"{number}: there is no {name}"
-        rows.append(
-            f"| {number:02d} {LESSONS[number].title} | {belief} | {truth} | {name.replace('_', ' ')} |"
-        )
+def misconceptions(kills: dict[str, dict[str, str]]) -> str:
+    """A row a misconception: what is believed, and the wrong answer that embodies it."""
+    rows = [
+        "| lesson | what people believe | what is so | hand out | what the check finds |",
+        "|---|---|---|---|---|",
+    ]
+    for number, some in MISCONCEPTIONS.items():
+        head = f"{number:02d} {LESSONS[number].title}"
+        for name, belief, truth in some:
+            found = CAUSES[kills[f"{number:02d} {name}"]["cause"]]
+            rows.append(f"| {head} | {belief} | {truth} | `{number} {name}` | {found} |")
+            head = ""
     return "\n".join(rows)
 
 
