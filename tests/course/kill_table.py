@@ -70,6 +70,11 @@ MISCONCEPTIONS = {
         "The second one goes on by rows.",
     ),
     13: ("last_reference", "Parts can be added as they are.", "Each has a reference of its own."),
+    14: (
+        "parity_of_the_tile",
+        "A wait names what it waits for.",
+        "It names one of two phases, and the other one lets it pass.",
+    ),
 }
 MARKS = ("<!-- kills:begin -->", "<!-- kills:end -->")
 MISTAKES = ("<!-- mistakes:begin -->", "<!-- mistakes:end -->")
