@@ -75,4 +75,20 @@ WRONG = (
         (("first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f", "sign != 1.0f"),),
         (r"`l\[0\]`", r"`m\[0\]` is right there",),
     ),
+    Wrong(
+        "python_division", "The integer division of Python.",
+        (("tile / STAGES % 2", "tile // STAGES % 2"),),
+        (r"does not compile", r"`//` begins a comment"),
+    ),
+    Wrong(
+        "one_thread_waits", "The thread that asks for the tiles waits for them; the others need not.",
+        (("ptx::mbarrier_wait(v_full", "if (threadIdx.x == 0) ptx::mbarrier_wait(v_full"),),
+        (r"missing wait", r"`v_smem`", r"warp [123]"),
+        "issue_pv(o_rmem, p_rmem, v_smem + slot * TILE);",
+    ),
+    Wrong(
+        "beyond_the_last_tile", "Tiles behind the last key arrive as zeros, so they may be asked for.",
+        ((" && tile + STAGES < tiles", ""),),
+        (r"a counter is too high", r"copies by TMA"),
+    ),
 )  # fmt: skip
