@@ -9,6 +9,7 @@
 // Tiles go from the last to the first: what a mask touches, with a true maximum, comes first. Then LAZY_MAX
 // keeps m; a warp whose weights grow too great does S again alone, on mma.sync, while it still holds K.
 // The special-function unit takes as long as the products of D = 64: POLYNOMIALS of 16 exponentials avoid it.
+// On an H200 their instructions cost more time and energy than that saves; a fourth warpgroup brings more.
 // PERSISTENT: a block does several pieces of work, BLOCK_M rows of a head, and loads the next under the end
 // of one: O then has memory beside Q. Under a causal mask the longest come first, and who is done takes the
 // next one.

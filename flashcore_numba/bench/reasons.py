@@ -10,15 +10,20 @@ STRADDLED = (
     "Every other row of a padded tile begins in the middle of a 32-byte sector of shared memory: for an "
     "asynchronous copy whose source sector falls into two of them the L1 cache looks that sector up twice."
 )
+ZEROS = (
+    "An asynchronous copy fills a row with zeros in one wavefront, as counted here, or in as many as a row "
+    "takes that it reads: of the copies of a ragged tile some do the one and some the other."
+)
 REREAD = (
     "The compiler keeps a part's maximum, and in the merging kernel its log-sum, in a register; the source "
     "reads it again."
 )
 
 REASONS: dict[tuple[int, str, str], str] = {
-    **{(6, name, "shared load waves"): MERGED for name in ("q_outer", "kv_outer_local", "kv_outer_shared")},
+    (6, "*", "shared load waves"): MERGED,
     **{(stage, "*", row): STRADDLED for stage in (9, 10) for row in ("bytes loaded", "sectors a load")},
     **{(11, phase, row): STRADDLED for phase in "45" for row in ("bytes loaded", "sectors a load")},
+    **{(10, "*", row): ZEROS for row in ("shared store waves", "bank conflicts")},
     (13, "*", "shared load waves"): REREAD,
     (13, "two_splits", "sectors a load"): REREAD,
 }

@@ -27,6 +27,7 @@ WMMA = {
     "fill_fragment": "It takes a fragment and the value of all its elements.",
 }
 LAYOUT = re.compile(r"\bwmma::(?:row|col)_major(?=\s*\))")
+COMMENT = re.compile(r"^(.*[\w)\]])\s*//")  # code that does not end before the comment does
 Rule = Callable[[re.Match], tuple[str, str]]
 
 
@@ -72,6 +73,9 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     if inside and "before ')'" in text and (named := LAYOUT.search(answer.text.splitlines()[line - 1])):
         what = f"`{named[0]}` belongs into a fragment's type and is no value."
         look = "Where an accumulator is loaded or stored the layout is `wmma::mem_row_major`."
+    if inside and "`;` is missing" in what and (cut := COMMENT.search(answer.text.splitlines()[line - 1])):
+        what = f"`//` begins a comment: nothing behind `{cut[1].strip()}` is read."
+        look = "`/` divides, and drops the rest where both sides are integers; a statement ends with `;`."
     if inside and (new := re.match(r"Nothing defines `(\w+)`", what)) and _is_first(answer, line, new[1]):
         look = f"{NEW_NAME.format(new[1])} Given names need none."
     if not inside and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text)):

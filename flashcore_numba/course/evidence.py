@@ -55,9 +55,10 @@ class Evidence:
     def counted(
         self, stage: int | str, shape: str = COUNTED, variant: str | None = None, causal: bool = False
     ) -> Counted:
-        """The stage's run on the simulator, made once in a process."""
+        """The stage's run on the simulator, made once in a process. `variant` may be one of `experiments`."""
         found = find(stage)
-        if variant is not None and variant not in found.variants:
+        tried = [name for name, each in experiments.EXPERIMENTS.items() if each.stage == found.number]
+        if variant is not None and variant not in (*found.variants, *tried):
             accepted = ", ".join(found.variants) or "none, this stage has no variants"
             raise ArgumentError(f"variant {variant!r} of stage {found.label}: accepted are {accepted}")
         chosen = variant or found.default_variant
@@ -378,7 +379,9 @@ class Evidence:
 
 @functools.cache
 def _counted(number: int, variant: str | None, shape: Shape, causal: bool) -> Counted:
-    return run_counting(Run(find(number), variant), shape, causal)
+    tried = variant in experiments.EXPERIMENTS
+    run = experiments.experiment(str(variant)) if tried else Run(find(number), variant)
+    return run_counting(run, shape, causal)
 
 
 @functools.cache

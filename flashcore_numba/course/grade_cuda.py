@@ -390,7 +390,25 @@ class CudaGrading(Grading):
         return at(self._failed(f"{what}: {lines[0][1].strip()}.", kind="error"), self.answer, lines[0][0])
 
     def _notes(self) -> tuple[str, ...]:
-        return self.notes
+        return (*self._conflicts(), *self.notes)
+
+    def _conflicts(self) -> tuple[str, ...]:
+        """A word on bank conflicts in the region's lines, which are no mistake and cost time."""
+        shape = next(iter(self.counted), None)
+        if shape is None:
+            return ()
+        waves: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        for launch in self.counted[shape]:
+            for row in launch.lines():
+                line = self._line_in(SimpleNamespace(file=row.file, line=row.line, caller=None))
+                if line is not None and row.conflicts:
+                    waves[line][0] += row.conflicts
+                    waves[line][1] += row.wavefronts
+        said = [
+            f"{self.answer.place(line)}, `{self.answer.source(line)}`: {lost:,} of {all_:,} wavefronts"
+            for line, (lost, all_) in sorted(waves.items())
+        ]
+        return (f"Lost to bank conflicts at {shape}, in {'; '.join(said[:MOST_ROWS])}.",) if said else ()
 
 
 def _share(gate: Gate, launch: Any, row: Any) -> float:

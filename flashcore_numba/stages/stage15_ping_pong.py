@@ -36,7 +36,7 @@ class Tile(NamedTuple):
     persistent: bool = True
 
 
-TILES = {64: Tile(4, 64, 4), 128: Tile(3, 80, 3)}  # by head dimension
+TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3)}  # by head dimension
 VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
 
 

@@ -27,12 +27,14 @@ SPLITS = {  # by head dimension
         "four_blocks": Split(4, 2, 64, 2),
         "two_blocks": Split(2, 2, 128, 1),
         "one_block": Split(1, 2, 128, 2),
+        "two_warpgroups": Split(2, 1, 64, 2),
         "one_warpgroup": Split(1, 1, 64, 2),
     },
     128: {
         "four_blocks": Split(4, 2, 64, 2),
         "two_blocks": Split(2, 2, 64, 2),
         "one_block": Split(1, 2, 64, 2),
+        "two_warpgroups": Split(2, 1, 64, 2),
         "one_warpgroup": Split(1, 1, 64, 2),
     },
 }
@@ -44,6 +46,8 @@ def choose(problem, sm_count):
     row_tiles = p.batch * p.heads * -(-p.seq_q // ROWS)
     if p.seq_k <= 64:
         return "one_warpgroup"
+    if p.seq_k <= 128 and row_tiles * 2 <= sm_count:
+        return "two_warpgroups"  # of two blocks
     if p.seq_k <= 256 or row_tiles * 2 > sm_count:
         return "one_block"
     if row_tiles * 4 <= sm_count and p.seq_k > 1024:

@@ -100,7 +100,8 @@ def full_table(kills: dict[str, dict[str, str]]) -> str:
         "# Wrong answers, and what kills them",
         "For every exercise: answers of the kind that people really write, each with its mistake and with "
         "what the check finds first. Every change of the course judges them all again. A program writes "
-        "this page; solutions show through, so do the exercise first.",
+        "this page; solutions show through, so do the exercise first. [The page for instructors]"
+        "(instructor.md) says which of them to hand out.",
     ]
     for number, lesson in LESSONS.items():
         rows = [

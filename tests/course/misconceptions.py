@@ -142,4 +142,17 @@ MISCONCEPTIONS = {
         ("sum_not_weighted", "Only O has a reference.", "l is a sum of the same weights."),
         ("minus_infinity", "-inf changes no maximum.", "True, and -inf - -inf is NaN all the same."),
     ),
+    14: (
+        (
+            "parity_of_the_tile",
+            "A wait names what it waits for.",
+            "It names one of two phases, and the other one lets it pass.",
+        ),
+        (
+            "no_wait_for_o",
+            "A product that was started has read its operands.",
+            "It reads on; its slot is free when it has been waited for.",
+        ),
+        ("no_mask", "Zeros behind the last key add nothing.", "A score of 0 is a weight like others."),
+    ),
 }

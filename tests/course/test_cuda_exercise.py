@@ -244,6 +244,15 @@ def test_a_gate_is_missed_by_waste_alone():
     assert "Counted in the region, of 768: line 10" in result.where and "`: 256; line 11" in result.where
 
 
+def test_bank_conflicts_of_a_right_answer_are_told_by_line():
+    gate = Gate("wavefronts", total("shared_wavefronts"), 0, 11_648, 1e9, "")
+    lesson = replace(SOFTMAX, exercise=replace(SOFTMAX.exercise, gates=(gate,)))
+    result = verdict(lesson, ("4 * part, p);", "4 * part, p);  // 8 lanes a row"))
+    assert result.passed
+    (note,) = (note for note in result.notes if note.startswith("Lost to bank conflicts at 1x1x128x64"))
+    assert "line 5 of your answer, `tile::store4(" in note and "256 of 512 wavefronts" in note
+
+
 def test_without_a_compiler_the_check_says_what_to_install(monkeypatch):
     monkeypatch.setattr(grade, "why_not_simulated", lambda language: f"{language} needs g++: install it")
     with pytest.raises(ArgumentError, match="lesson 8 is in CUDA C: CUDA C needs g\\+\\+"):

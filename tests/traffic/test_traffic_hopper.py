@@ -49,7 +49,13 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
 @pytest.mark.parametrize("name", stage16_cluster_split.SPLITS[64])
 def test_each_split_of_stage_16(name, head_dim, rng):
     """The last keys are so many that some slot is filled again, where the split has room for it."""
-    most = {"one_warpgroup": 64, "one_block": 256, "two_blocks": 1024, "four_blocks": 1500}[name]
+    most = {
+        "one_warpgroup": 64,
+        "two_warpgroups": 128,
+        "one_block": 256,
+        "two_blocks": 1024,
+        "four_blocks": 1500,
+    }[name]
     p = problem(rng, 1, 1, int(rng.integers(1, 64)), most - int(rng.integers(20)), head_dim, False)
     assert stage16_cluster_split.choose(p, 132) == name
     check(CLUSTER_SPLIT, None, p)

@@ -11,6 +11,7 @@ from . import (
     cuda,
     fragments,
     in_flight,
+    ledger,
     parts,
     roofline,
     round_trip,
@@ -49,6 +50,7 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "strides": strides.draw,
     "in_flight": in_flight.draw,
     "steps": steps.draw,
+    "ledger": ledger.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

@@ -76,7 +76,9 @@ def draw_barriers(lesson: Any, stage: Stage, whose: str) -> Figure:
         _drawn(picture, bars, "warps that came to the barrier", "")
         caption = f"{name}: {several(total, 'arrival')} of warps at barriers, at {COUNTED}."
         frames.append(Frame(png(picture), caption, f"{caption} By line: {_words(bars)}."))
-    return Figure(f"Barriers by source line, first those of stage {before.number:02d}: {whose}", tuple(frames), 1)
+    return Figure(
+        f"Barriers by source line, first those of stage {before.number:02d}: {whose}", tuple(frames), 1
+    )
 
 
 @lettered
