@@ -57,6 +57,6 @@ def test_the_executor_reports_a_wrong_entry(old, new, kind):
 
 @pytest.mark.parametrize("keys, causal, dies", [(128, False, False), (70, True, False), (70, False, True)])
 def test_zeros_weigh_something(rng, keys, causal, dies):
-    """The wrong kernel that the reader must kill: right on whole tiles and on causal ones, wrong on others."""
+    """The wrong kernel to kill: right on whole tiles and on causal ones, wrong on others."""
     q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(np.float16) for n in (70, keys, keys))
     assert kill(LESSONS[14], LESSONS[14].given[0], q, k, v, causal).killed == dies
