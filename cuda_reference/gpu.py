@@ -36,6 +36,10 @@ class GpuKernel:
         self._opted_in = False
 
     @property
+    def source(self) -> Source:
+        return self.compiled.source
+
+    @property
     def registers(self) -> int:
         return self._kernel.num_regs
 
@@ -72,7 +76,20 @@ class GpuKernel:
             # CUDA C++ Programming Guide, "Shared Memory" of 7.x and later: more than 48 KB must be asked for.
             self._kernel.max_dynamic_shared_size_bytes = self.shared_room
             self._opted_in = True
-        self._kernel(_three(grid), _three(block), tuple(map(_argument, args)), shared_mem=shared_mem)
+        if self.source.early:
+            self._launch_early(grid, block, args, shared_mem)
+        else:
+            self._kernel(_three(grid), _three(block), tuple(map(_argument, args)), shared_mem=shared_mem)
+
+    def _launch_early(self, grid: Any, block: Any, args: tuple, shared_mem: int) -> None:
+        import cupy
+
+        from .packed import PackedLaunches
+
+        arrays = [each.array if isinstance(each, TensorMap) else each for each in args]
+        arrays = [array for array in arrays if isinstance(array, cupy.ndarray)]
+        launches = PackedLaunches([(self, grid, block, args, shared_mem)], arrays)
+        launches(tuple(array.data.ptr for array in arrays), cupy.cuda.get_current_stream().ptr)
 
 
 def _argument(value: Any) -> Any:

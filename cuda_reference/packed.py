@@ -1,7 +1,18 @@
 """Launches that are made again and again, each time at other addresses: packed once, for the CUDA driver."""
 
 from collections.abc import Callable, Sequence
-from ctypes import CDLL, addressof, c_uint64, c_void_p, create_string_buffer, memmove
+from ctypes import (
+    CDLL,
+    Structure,
+    addressof,
+    byref,
+    c_int,
+    c_uint,
+    c_uint64,
+    c_void_p,
+    create_string_buffer,
+    memmove,
+)
 from functools import cache, partial
 from typing import Any
 
@@ -37,11 +48,14 @@ class PackedLaunches:
         import cupy
 
         self._cuda, self._runtime, self._count = cupy.cuda, cupy.cuda.runtime, len(arrays)
-        launch = cupy.cuda.driver.launchKernel
+        plain = cupy.cuda.driver.launchKernel
         self._kernels = [kernel for kernel, *_ in launches]  # kept loaded
         self._steps = [
             (
-                partial(launch, int(kernel.handle), *_sizes(grid), *_sizes(block), int(shared_mem)),
+                partial(
+                    _launch_early if kernel.source.early else plain,
+                    *(int(kernel.handle), *_sizes(grid), *_sizes(block), int(shared_mem)),
+                ),
                 [_packed(value, arrays) for value in args],
             )
             for kernel, grid, block, args, shared_mem in launches
@@ -159,6 +173,34 @@ def _packed(value: Any, arrays: Sequence[Any]) -> tuple[bytes, int | None]:
     if slot is None:
         raise ValueError(f"a {type(value).__qualname__} among the arguments is none of the arrays")
     return (value.for_gpu().tobytes() if isinstance(value, TensorMap) else bytes(8)), slot
+
+
+class _Attribute(Structure):
+    """CUlaunchAttribute of the CUDA driver API."""
+
+    _fields_ = (("id", c_int), ("_", c_int), ("value", c_int * 16))
+
+
+class _Config(Structure):
+    """CUlaunchConfig of the CUDA driver API."""
+
+    _fields_ = (
+        ("sizes", c_uint * 7),  # grid, block, dynamic shared memory
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("count", c_uint),
+    )
+
+
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
+_MAY_BEGIN_EARLY = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, (c_int * 16)(1))
+
+
+def _launch_early(handle: int, *rest: int) -> None:
+    """`cupy.cuda.driver.launchKernel` of a kernel that may begin before the one before it has ended."""
+    *sizes, stream, parameters, _ = rest
+    config = _Config((c_uint * 7)(*sizes), stream, addressof(_MAY_BEGIN_EARLY), 1)
+    _check(_driver().cuLaunchKernelEx(byref(config), c_void_p(handle), c_void_p(parameters), None))
 
 
 def _sizes(size: Any) -> tuple[int, int, int]:

@@ -27,6 +27,12 @@ class Source:
         return self.path.stem
 
     @property
+    def early(self) -> bool:
+        """Whether EARLY is 1: the kernel itself waits for those before it (`ptx::grid_dependency_wait`), and
+        is launched so that it may begin before they have ended (programmatic dependent launch)."""
+        return ("EARLY", 1) in self.defines
+
+    @property
     def label(self) -> str:
         """`mma_sync (HEAD_DIM=64)`."""
         values = ", ".join(f"{name}={value}" for name, value in self.defines)

@@ -11,6 +11,7 @@
 // other block; in the end a warp has D / PARTS columns of 16 rows. What crosses is counted in bytes by an
 // mbarrier there. Each message has its place: nothing is reused, nobody waits to send. A block is written to
 // when it has started (cluster barrier), and ends when all messages to it have come.
+// EARLY: launched so that it may begin under the end of the kernel before, which one thread then waits for.
 #include "warpgroup_rows.cuh"
 
 constexpr int WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS, PARTS = CLUSTER * WARPGROUPS;
@@ -89,6 +90,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         for (int i = 0; i < 1 + WARPGROUPS * 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);
         ptx::fence_mbarrier_init();                          // TMA sees the mbarriers initialised
         ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // as with the ring
+        if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out
         load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
 #pragma unroll
         for (int i = 0; i < STAGES * 2 * WARPGROUPS; i++) {
@@ -135,6 +137,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem + slot * TILE);
     };
     ptx::mbarrier_wait(q_full, 0);  // Q has arrived
+    if (EARLY) ptx::grid_dependency_launch();  // the next kernel may begin where blocks of this one end
     for (int turn = 0; turn + 1 < turns; turn++) {
         one_turn(turn);
         ptx::wgmma_wait<0>();  // O is whole

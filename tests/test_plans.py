@@ -1,6 +1,7 @@
 """Plans of attention(), without a GPU: a stand-in for CuPy and the driver notes what a launch was given."""
 
 import ctypes
+import dataclasses
 import gc
 import struct
 import sys
@@ -28,6 +29,7 @@ class FakeGpu:
         self.long_way, self.launched, self.devices = [], [], []
         self.kernels, self.without_context, self.pause = {}, False, threading.Event().wait
         self.recorded, self.graphs, self.graph_launches, self.inference = {}, [], 0, False
+        self.early = []
 
     def memory(self, size):
         at, self.top = self.top, self.top + -(-size // 256) * 256
@@ -55,6 +57,17 @@ class FakeGpu:
         args = [ctypes.string_at(at, n) for at, n in zip(places, kernel.lengths, strict=True)]
         launched.append((kernel.source, sizes, stream, args, self.current))
 
+    def cuLaunchKernelEx(self, config, function, parameters, extra):
+        config = config._obj
+        attribute = packed._Attribute.from_address(config.attributes)
+        assert (config.count, attribute.id, attribute.value[0], extra) == (1, 6, 1, None)
+        try:
+            self.launchKernel(function.value, *config.sizes, config.stream or 0, parameters.value, 0)
+        except DriverError as error:
+            return error.status
+        self.early.append(next(k.source for k in self.kernels.values() if k.handle == function.value))
+        return 0
+
     # Graphs.
     def graphLaunch(self, graph, stream):
         self.pause(0)
@@ -68,6 +81,11 @@ class DriverError(RuntimeError):
     def __init__(self, status):
         super().__init__(status)
         self.status = status
+
+
+def check_status(status):
+    if status:
+        raise DriverError(status)
 
 
 class Kernel:
@@ -167,7 +185,9 @@ def fake(monkeypatch):
             streamIsCapturing=lambda stream: stream == fake.capturing,
             graphLaunch=fake.graphLaunch,
         ),
-        driver=types.SimpleNamespace(launchKernel=fake.launchKernel, CUDADriverError=DriverError),
+        driver=types.SimpleNamespace(
+            launchKernel=fake.launchKernel, check_status=check_status, CUDADriverError=DriverError
+        ),
         get_current_stream=lambda: Stream(fake.stream),
         Stream=Stream,
         MemoryPointer=MemoryPointer,
@@ -548,6 +568,25 @@ def test_the_number_of_plans_is_bounded(fake, monkeypatch):
     assert 1 <= len(plans._plans) <= 3
 
 
+def launch_not_early(problem, out, executor, lse=None, variant=None):
+    LADDER[15].launch(problem, out, executor, lse, "not_early")
+
+
+Stage16NotEarly = dataclasses.replace(LADDER[15], launch=launch_not_early)
+
+
+def test_only_a_kernel_that_waits_itself_may_begin_early(fake):
+    """Stage 16 does, its variant `not_early` and the other stages do not; what they are given is the same."""
+    for stage, early in ((16, True), (Stage16NotEarly, False), (13, False)):
+        fake.early.clear()
+        arrays = three(fake)
+        for _ in range(2):
+            attention(*arrays, stage=stage)
+        assert len(fake.early) == early
+        assert all(source.early for source in fake.early)
+
+
 def test_an_argument_from_elsewhere_cannot_be_packed(fake):
+    kernel = types.SimpleNamespace(handle=1, source=types.SimpleNamespace(early=False))
     with pytest.raises(ValueError, match="none of the arrays"):
-        packed.PackedLaunches([(types.SimpleNamespace(handle=1), 1, 1, (np.zeros(3),), 0)], [np.zeros(3)])
+        packed.PackedLaunches([(kernel, 1, 1, (np.zeros(3),), 0)], [np.zeros(3)])

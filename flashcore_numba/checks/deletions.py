@@ -26,6 +26,10 @@ EXPECTED = (
 # Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
 HARMLESS: dict[tuple[str, str], str] = {
     (
+        "stage16_cluster_split.cu",
+        "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out",
+    ): "The CPU executor runs one kernel after the other; tests/gpu/test_cuda_gpu.py runs them on a GPU.",
+    (
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
     ): "It orders products in time, for speed: no memory depends on it.",

@@ -68,10 +68,10 @@ def shared_bytes(head_dim, split):
 def launch(problem, out, executor, lse=None, variant=None):
     p, splits = problem, SPLITS[problem.head_dim]
     split = splits[variant if variant in splits else choose(p, executor.sm_count)]
-    launch_split(p, out, executor, lse, split)
+    launch_split(p, out, executor, lse, split, early=variant != "not_early")
 
 
-def launch_split(problem, out, executor, lse, split):
+def launch_split(problem, out, executor, lse, split, early=True):
     p = problem
     kernel = source(
         "stage16_cluster_split",
@@ -80,6 +80,7 @@ def launch_split(problem, out, executor, lse, split):
         WARPGROUPS=split.warpgroups,
         BLOCK_N=split.keys,
         STAGES=split.stages,
+        EARLY=early,
     )
     executor.launch(
         kernel,
@@ -107,6 +108,7 @@ STAGE = Stage(
     variants={
         "one_block": "the keys divided among two warpgroups of one block",
         "two_blocks": "the keys divided among the warpgroups of two blocks",
+        "not_early": "begins when the kernel before has ended, not under its end",
         "cluster_split": "one, two or four blocks of one or two warpgroups, by the numbers of rows and keys",
     },
 )

@@ -23,9 +23,9 @@ class Traffic:
     """Sums over all warps of all launches of one run.
 
     A request is one warp's execution of a memory instruction, a sector 32 bytes of global memory. An
-    asynchronous copy counts as a global load and as a shared store; one that fills with zeros for all lanes of
-    a warp is no load. A wavefront is one pass through the 32 banks; bank_conflicts are the wavefronts beyond
-    the fewest that the same bytes need. A barrier counts once for each warp that arrives.
+    asynchronous copy counts as a global load and as a shared store; as the latter alone if all lanes of the
+    warp fill with zeros. A wavefront is one pass through the 32 banks; bank_conflicts are the wavefronts
+    beyond the fewest that the same bytes need. A barrier counts once for each warp that arrives.
 
     A copy by TMA is one request, and the sectors are those of its box. It has no wavefronts, nor have wgmma's
     operands, nor what a block stores into another one of its cluster.

@@ -189,8 +189,8 @@ def test_what_later_lines_need_is_named():
 @pytest.mark.parametrize(
     "lesson, old, new, line, says",
     [
-        (SOFTMAX, WHOLE, "", 6, "race.*`o_smem` at row .*against stage08.*exercise's own advice"),
-        (SOFTMAX, LEFT, "", None, r"race.*called in line \d+.*stand outside the region"),
+        (SOFTMAX, WHOLE, "", 8, "race.*`o_smem` at row .*Between line 8.*line 6.*exercise's own advice"),
+        (SOFTMAX, LEFT, "", 8, r"race.*In line 8.*against tile.cuh:\d+ \(called in line \d+\)"),
         (SOFTMAX, WHOLE, f"if (first_row + row >= S_q) return;\n{WHOLE}", 8,
          "barrier after exit.*Threads leave at line 7"),
         (SOFTMAX, "l = l * rescale +", "l = l +", 4, "second time it comes there.*`l` .*`m` is right there"),

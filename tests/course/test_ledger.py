@@ -1,9 +1,11 @@
 """The ledger of lesson 14: its model of an mbarrier, and what the executor says of a wrong entry."""
 
+import numpy as np
 import pytest
 
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import ledger
+from flashcore_numba.course.killing import kill
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.stages.find import find
 
@@ -51,3 +53,10 @@ def test_every_frame_is_told_and_the_last_one_counts():
 )
 def test_the_executor_reports_a_wrong_entry(old, new, kind):
     assert ledger.reports(old, new)[0].startswith(kind)
+
+
+@pytest.mark.parametrize("keys, causal, dies", [(128, False, False), (70, True, False), (70, False, True)])
+def test_zeros_weigh_something(rng, keys, causal, dies):
+    """The wrong kernel to kill: right on whole tiles and on causal ones, wrong on others."""
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(np.float16) for n in (70, keys, keys))
+    assert kill(LESSONS[14], LESSONS[14].given[0], q, k, v, causal).killed == dies

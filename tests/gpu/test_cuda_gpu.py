@@ -132,6 +132,34 @@ def test_strides_of_any_layout(stage, head_dim, rng):
     assert verdict.passed, verdict.reason
 
 
+@pytest.mark.parametrize("stage", CUDA, ids=lambda stage: stage.label)
+def test_a_launch_sees_what_the_one_before_wrote(stage, rng):
+    """Each launch reads what the one before writes, and writes what that one reads: with nothing between them
+    they give what they give one by one, also where a kernel may begin before the one before has ended."""
+    import cupy
+
+    x, k, v = (cupy.asarray(rng.standard_normal((1, 8, 512, 64)).astype(np.float16)) for _ in range(3))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    executor = KeepScratch(Gpu(stream))
+    cupy.cuda.Device().synchronize()
+
+    def chain(between):
+        buffers = [x.copy(), cupy.empty_like(x)]
+        cupy.cuda.Device().synchronize()
+        for _ in range(30):
+            executor.start()
+            stage.launch(Problem(buffers[0], k, v), buffers[1], executor)
+            between()
+            buffers.reverse()
+        stream.synchronize()
+        return buffers[0].get()
+
+    one_by_one = chain(stream.synchronize)
+    assert np.abs(one_by_one).max() > 0
+    for _ in range(10):
+        np.testing.assert_array_equal(chain(lambda: None), one_by_one)
+
+
 @EACH_VARIANT
 def test_what_runs_is_what_the_compiler_reports(stage, variant):
     """The table of registers is about the very kernels that run."""

@@ -217,8 +217,8 @@ LESSON = Lesson(
             "wavefronts in all, <!--calc profiled(14, 'shared_store_wavefronts') / 64 | .0f--><!----> a "
             "block. "
             "In stage 13 they were <!--calc (profiled(13, 'shared_load_wavefronts') + profiled(13, "
-            "'shared_store_wavefronts')) | ,.0f--><!---->. And wgmma reads at most 128 bytes a clock "
-            "for 4096 FLOP a clock, far from what shared memory can give.",
+            "'shared_store_wavefronts')) | ,.0f--><!---->. And wgmma, while it runs, "
+            "reads 96 bytes a clock for Q K^T and 64 for P V, of 128 that shared memory gives.",
             "memory": "No: the L2 cache, which serves K and V to every block, was busy for "
             "<!--calc profiled(14, 'l2_pct') | .0f--><!----> % (Nsight Compute).",
             "latency": "Yes. <!--calc grid(14) | .0f--><!----> blocks leave "
