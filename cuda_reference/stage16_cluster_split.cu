@@ -157,7 +157,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     if (WARPGROUPS > 1) {
         if (lane % 4 == 0) near_smem[other_box * 8 + lane / 4] = make_float4(m[0], m[1], l[0], l[1]);
         ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have told each other
-        join(m, l, near_smem[box * 8 + lane / 4], factor, other_factor[0]);
+        const float4 other = near_smem[box * 8 + lane / 4];
+        join(m, l, other, factor, other_factor[0]);
     }
     if (CLUSTER > 1) {
         ptx::cluster_wait();  // every block has started, its mbarriers are initialised
@@ -204,7 +205,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
 #pragma unroll
         for (int s = 1; s < CLUSTER; s++) {
             RowState mine;
-            join(m, l, far_smem[(box * OTHERS + s - 1) * 8 + lane / 4], mine, other_factor[s]);
+            const float4 other = far_smem[(box * OTHERS + s - 1) * 8 + lane / 4];
+            join(m, l, other, mine, other_factor[s]);
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 factor[r] *= mine[r];

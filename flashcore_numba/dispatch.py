@@ -33,10 +33,9 @@ class Rule(NamedTuple):
 
 # Written by `flashcore dispatch --save`, never by hand.
 TABLE: tuple[Rule, ...] = (
-    Rule((9, 0), None, None, 5792, None, (13, 12, 11, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
-    Rule((9, 0), False, None, None, None, (12, 13, 11, 10, 8, 9, 7, 6, 5, 4, 2, 3, 1)),
-    Rule((9, 0), True, 64, None, None, (13, 12, 11, 10, 8, 9, 6, 7, 5, 4, 3, 2, 1)),
-    Rule((9, 0), True, 128, None, None, (12, 13, 10, 11, 9, 8, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, None, 11585, None, (16, 13, 14, 12, 11, 15, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, 64, None, None, (13, 12, 11, 10, 8, 9, 7, 6, 4, 5, 2, 3, 1, 16, 14, 15)),
+    Rule((9, 0), None, 128, None, None, (12, 13, 10, 11, 9, 16, 14, 15, 8, 7, 6, 5, 4, 3, 2, 1)),
 )
 
 

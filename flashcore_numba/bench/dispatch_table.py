@@ -46,7 +46,7 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
     """The recorded problems with the default run of each stage that was right.
 
     Of several records of one problem only those with the most stages count: one that timed a few stages says
-    nothing about the others.
+    nothing about the others. Neither does one between problems of fewer and of more rows that know more.
     """
     found: dict[tuple, list[Point]] = {}
     for _, record in records:
@@ -65,12 +65,22 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
             )
             if times:
                 found.setdefault((gpu["name"], each["shape"], each["causal"]), []).append(point)
-    return [
+    fullest = [
         point
         for same in found.values()
         for point in same
         if len(point.times) == max(len(other.times) for other in same)
     ]
+    return [point for point in fullest if not _outdone(point, fullest)]
+
+
+def _outdone(point: Point, found: Sequence[Point]) -> bool:
+    kin = [
+        other.rows
+        for other in found
+        if other[:1] + other[2:4] == point[:1] + point[2:4] and len(other.times) > len(point.times)
+    ]
+    return bool(kin) and min(kin) <= point.rows <= max(kin)
 
 
 def rules(found: Sequence[Point]) -> tuple[Rule, ...]:

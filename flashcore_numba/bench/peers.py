@@ -111,6 +111,12 @@ def _function(label, problem, tensors):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         _same_alignment(problem)
+        scores = 4 * problem.batch * problem.heads * problem.seq_q * problem.seq_k
+        memory = torch.cuda.get_device_properties(q.device).total_memory
+        if label == "SDPA math" and scores > memory / 10:  # it makes several copies of them
+            raise ValueError(
+                f"it writes out scores of {scores / 1e9:.0f} GB, more than a tenth of the memory"
+            )
         sdpa = torch.nn.functional.scaled_dot_product_attention
 
         def run():

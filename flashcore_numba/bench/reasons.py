@@ -18,6 +18,10 @@ REREAD = (
     "The compiler keeps a part's maximum, and in the merging kernel its log-sum, in a register; the source "
     "reads it again."
 )
+FEW_LANES = (
+    "Eight lanes of a warp store m and l, one of each four: four wavefronts. Nsight Compute holds that "
+    "against the one that 128 bytes would need from lanes that stand side by side."
+)
 
 REASONS: dict[tuple[int, str, str], str] = {
     (6, "*", "shared load waves"): MERGED,
@@ -26,4 +30,5 @@ REASONS: dict[tuple[int, str, str], str] = {
     **{(10, "*", row): ZEROS for row in ("shared store waves", "bank conflicts")},
     (13, "*", "shared load waves"): REREAD,
     (13, "two_splits", "sectors a load"): REREAD,
+    (16, "*", "bank conflicts"): FEW_LANES,
 }

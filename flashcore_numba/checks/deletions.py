@@ -28,7 +28,8 @@ HARMLESS: dict[tuple[str, str], str] = {
     (
         "stage16_cluster_split.cu",
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out",
-    ): "The CPU executor runs one kernel after the other; tests/gpu/test_cuda_gpu.py runs them on a GPU.",
+    ): "The CPU executor runs one kernel after the other, and on an H200 a block finds room when one of the "
+    "kernel before ends, so nothing shows. The programming guide asks for it: blocks that still run write.",
     (
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",

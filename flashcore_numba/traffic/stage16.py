@@ -13,7 +13,7 @@ from .warpgroup_rows import ROWS, load_tiles, tiles_seen
 
 WARPS = 4  # of a warpgroup
 WAVEFRONTS = 4  # 16 bytes a lane
-STATE_STORED, STATE_READ = 2, 4  # m and l, 16 bytes a quad: one lane stores them, all read them
+STATE_STORED, STATE_READ = 4, 2  # m and l, 16 bytes a quad: one lane stores them, all read them
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:

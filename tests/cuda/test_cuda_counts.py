@@ -30,10 +30,18 @@ def test_bank_patterns_measured_on_a_gpu(itemsize):
     for pattern in patterns:
         out = np.zeros((32, itemsize // 4), np.float32)
         launch = kernel(1, 32, (np.array(pattern["index"], np.int32), out), shared_mem=65536)
-        for mark, op in (("// LOAD", "load"), ("// STORE", "store")):
-            (row,) = [row for row in rows(launch, mark, op) if row.space == "shared"]
-            assert (row.requests, row.lanes) == (1, sum(i >= 0 for i in pattern["index"]))
-            assert (row.wavefronts, row.conflicts) == (pattern["wavefronts"], pattern["conflicts"]), pattern
+        (row,) = [row for row in rows(launch, "// LOAD", "load") if row.space == "shared"]
+        assert (row.requests, row.lanes) == (1, sum(i >= 0 for i in pattern["index"]))
+        assert (row.wavefronts, row.conflicts) == (pattern["wavefronts"], pattern["conflicts"]), pattern
+
+
+def test_passes_of_a_store_never_join():
+    """One lane of each four stores 16 bytes, side by side: measured in stage 16, on an H200."""
+    index = np.where(np.arange(32) % 4 == 0, np.arange(32) // 4, -1).astype(np.int32)
+    launch = module().kernel("touch_16")(1, 32, (index, np.zeros((32, 4), np.float32)), shared_mem=65536)
+    for mark, op, wavefronts in (("// LOAD", "load", 2), ("// STORE", "store", 4)):
+        (row,) = [row for row in rows(launch, mark, op) if row.space == "shared"]
+        assert (row.requests, row.lanes, row.wavefronts, row.conflicts) == (1, 8, wavefronts, 0)
 
 
 @pytest.mark.parametrize(("swizzle", "wavefronts"), [(1, 4), (0, 32)])
