@@ -22,7 +22,7 @@ def inputs(rng, seq_q, seq_k, head_dim=64):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("stage", "variant"), STAGES)
 def test_the_executor_is_near_float64(stage, variant, causal, rng):
-    """Half an ulp is the output's rounding; weights as halves, each half an ulp off, add up to one at most."""
+    """Half an ulp is the output's rounding; weights as halves, half an ulp off each, add up to one."""
     q, k, v = inputs(rng, int(rng.integers(20, 97)), int(rng.integers(20, 160)))
     out = np.full(q.shape, np.nan, np.float16)
     executor = Simulator(races=False, ops=False)
