@@ -1,4 +1,4 @@
-"""The CPU executor's outputs are right to one fp16 ulp; `tests/gpu` holds a GPU's against them."""
+"""The CPU executor's outputs are right to an fp16 ulp and a half; `tests/gpu` holds a GPU against them."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,13 @@ def inputs(rng, seq_q, seq_k, head_dim=64):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("stage", "variant"), STAGES)
-def test_the_executor_is_an_ulp_from_float64(stage, variant, causal, rng):
+def test_the_executor_is_near_float64(stage, variant, causal, rng):
+    """Half an ulp is the output's rounding; weights as halves, half an ulp off each, add up to one."""
     q, k, v = inputs(rng, int(rng.integers(20, 97)), int(rng.integers(20, 160)))
     out = np.full(q.shape, np.nan, np.float16)
     executor = Simulator(races=False, ops=False)
     stage.launch(Problem(q, k, v, causal=causal), out, executor, variant=variant)
-    assert apart(out, oracle.attention(q, k, v, causal)[0], q, k, v, causal).max() <= 1
+    assert apart(out, oracle.attention(q, k, v, causal)[0], q, k, v, causal).max() <= 1.5
 
 
 def test_the_yardstick(rng):
