@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .compile import Compiled, compile
+from .packed import PackedLaunches, three
 from .source import Source
 from .tensor_map import TensorMap
 
@@ -79,12 +80,10 @@ class GpuKernel:
         if self.source.early:
             self._launch_early(grid, block, args, shared_mem)
         else:
-            self._kernel(_three(grid), _three(block), tuple(map(_argument, args)), shared_mem=shared_mem)
+            self._kernel(three(grid), three(block), tuple(map(_argument, args)), shared_mem=shared_mem)
 
     def _launch_early(self, grid: Any, block: Any, args: tuple, shared_mem: int) -> None:
         import cupy
-
-        from .packed import PackedLaunches
 
         arrays = [each.array if isinstance(each, TensorMap) else each for each in args]
         arrays = [array for array in arrays if isinstance(array, cupy.ndarray)]
@@ -96,10 +95,6 @@ def _argument(value: Any) -> Any:
     if value is None:
         return NULL
     return value.for_gpu() if isinstance(value, TensorMap) else value
-
-
-def _three(size: Any) -> tuple[int, ...]:
-    return (size,) if isinstance(size, int) else tuple(size)
 
 
 _loaded: dict[tuple[Source, str, int], GpuKernel] = {}

@@ -20,7 +20,7 @@ import numpy as np
 
 from .tensor_map import TensorMap
 
-__all__ = ["LEGACY", "PackedLaunches"]
+__all__ = ["LEGACY", "PackedLaunches", "three"]
 
 MOST_GRAPHS, MOST_SEEN = 8, 64  # of one plan; other addresses are launched kernel by kernel
 LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
@@ -54,7 +54,7 @@ class PackedLaunches:
             (
                 partial(
                     _launch_early if kernel.source.early else plain,
-                    *(int(kernel.handle), *_sizes(grid), *_sizes(block), int(shared_mem)),
+                    *(int(kernel.handle), *three(grid), *three(block), int(shared_mem)),
                 ),
                 [_packed(value, arrays) for value in args],
             )
@@ -203,7 +203,8 @@ def _launch_early(handle: int, *rest: int) -> None:
     _check(_driver().cuLaunchKernelEx(byref(config), c_void_p(handle), c_void_p(parameters), None))
 
 
-def _sizes(size: Any) -> tuple[int, int, int]:
+def three(size: Any) -> tuple[int, int, int]:
+    """The x, y and z of a grid or block that is given as a number or as one to three of them."""
     x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
     return int(x), int(y), int(z)
 

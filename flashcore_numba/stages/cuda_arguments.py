@@ -8,7 +8,7 @@ from cuda_reference import TensorMap
 
 from ..problem import Problem
 
-__all__ = ["cuda_arguments", "strides", "tile_map"]
+__all__ = ["cuda_arguments", "scalars", "strides", "tile_map"]
 
 PANEL = 64  # columns of a box of halves: the 128 bytes of its swizzle
 
@@ -27,9 +27,15 @@ def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
     return (
         *(p.q, p.k, p.v, out, lse),
         *(step for x in (p.q, p.k, p.v, out) for step in strides(x)),
-        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
-        *(np.float32(scale), np.int32(p.causal)),
+        *scalars(p, scale),
     )
+
+
+def scalars(problem: Problem, scale: float) -> tuple:
+    """The arguments for `int S_q, int S_k, int H, int group, float scale, int causal`."""
+    p = problem
+    sizes = (np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group))
+    return *sizes, np.float32(scale), np.int32(p.causal)
 
 
 def strides(array: Any) -> tuple[np.int64, np.int64, np.int64]:

@@ -3,11 +3,9 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from cuda_reference import source
 
-from .cuda_arguments import tile_map
+from .cuda_arguments import scalars, tile_map
 from .stage import Stage
 
 ROWS, STORED_ROWS = 64, 16  # of a block, and of what one warp stores
@@ -39,8 +37,7 @@ def launch_tile(problem, out, executor, lse, tile):
         (-(-p.seq_q // ROWS), p.heads, p.batch),
         128,
         *(tile_map(p.q, ROWS), tile_map(p.k, keys), tile_map(p.v, keys), tile_map(out, STORED_ROWS), lse),
-        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
-        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        *scalars(p, p.scale * math.log2(math.e)),
         shared_bytes=2 * p.head_dim * (ROWS + 2 * stages * keys) + 8 * mbarriers,
     )
 

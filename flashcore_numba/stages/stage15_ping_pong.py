@@ -7,7 +7,7 @@ import numpy as np
 
 from cuda_reference import source
 
-from .cuda_arguments import tile_map
+from .cuda_arguments import scalars, tile_map
 from .stage import Stage
 
 FILE = "stage15_ping_pong"
@@ -71,8 +71,7 @@ def run(problem, out, executor, lse, tile, longest_first):
         blocks,
         128 * (tile.consumers + 1),
         *(*maps, lse),
-        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
-        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        *scalars(p, p.scale * math.log2(math.e)),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
         shared_bytes=2 * p.head_dim * ((1 + tile.persistent) * rows + 2 * tile.stages * tile.keys)
         + 8 * (4 * tile.stages + 3),

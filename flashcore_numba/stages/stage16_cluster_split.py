@@ -3,11 +3,9 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from cuda_reference import source
 
-from .cuda_arguments import strides, tile_map
+from .cuda_arguments import scalars, strides, tile_map
 from .stage import Stage
 
 ROWS = 64
@@ -88,8 +86,7 @@ def launch_split(problem, out, executor, lse, split, early=True):
         128 * split.warpgroups,
         *(tile_map(p.q, ROWS), tile_map(p.k, split.keys), tile_map(p.v, split.keys), out, lse),
         *strides(out),
-        *(np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group)),
-        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        *scalars(p, p.scale * math.log2(math.e)),
         shared_bytes=shared_bytes(p.head_dim, split),
     )
 

@@ -2,27 +2,14 @@
 
 import numpy as np
 import pytest
+from small_weights import counted, problem
 
-from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
 from flashcore_numba.stages import stage12_mma_sync, stage13_split_kv
-from flashcore_numba.traffic import Traffic, predict
+from flashcore_numba.traffic import predict
 
 STAGES = (stage12_mma_sync.STAGE, stage13_split_kv.STAGE)
 VARIANTS = [(stage, variant) for stage in STAGES for variant in stage.variants]
-
-
-def problem(rng, batch, heads, seq_q, seq_k, head_dim, causal, group=1):
-    """Scores lie within +-1.42 (D = 128), so no weight exceeds exp(2.84), and no tile is done twice."""
-    q = rng.uniform(-1 / 8, 1 / 8, (batch, heads, seq_q, head_dim))
-    k, v = (rng.uniform(-1, 1, (batch, heads // group, seq_k, head_dim)) for _ in range(2))
-    return Problem(*(x.astype(np.float16) for x in (q, k, v)), causal=causal)
-
-
-def counted(stage, variant, problem, sm_count):
-    executor = Simulator(sm_count=sm_count, races=False)
-    stage.launch(problem, np.empty(problem.q.shape, np.float16), executor, variant=variant)
-    return sum((Traffic.of_totals(launch.totals()) for launch in executor.launches), Traffic())
 
 
 def check(stage, variant, p, sm_count):
