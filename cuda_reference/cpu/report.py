@@ -101,7 +101,8 @@ class Row:
 
     `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
     wait, arrive or wait at once (`requests` counts warps, for wait and arrive threads; of "wait at once" it
-    counts groups of cp.async that a thread waited for without a barrier since it committed them); or
+    counts groups of cp.async that a thread waited for without a barrier since it committed them); arrive
+    under way: threads that arrived at a named barrier, without waiting, while their wgmma ran on; or
     tma load, tma store, bulk load, bulk store, bulk add (`requests` counts instructions).
     """
 
