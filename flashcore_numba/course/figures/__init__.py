@@ -12,6 +12,7 @@ from . import (
     fragments,
     in_flight,
     ledger,
+    overlap,
     parts,
     roofline,
     round_trip,
@@ -51,6 +52,7 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "in_flight": in_flight.draw,
     "steps": steps.draw,
     "ledger": ledger.draw,
+    "overlap": overlap.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

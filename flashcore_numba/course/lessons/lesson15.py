@@ -132,7 +132,7 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
         "last, and where is it released?",
         "deadlock": "Somebody waits for what never comes: a turn that nobody hands on, a tile that is not "
         "asked for because some warp has not released its slot, or a slot that this warpgroup takes for "
-        "another. Count, for one turn: one begin, one end, one release of K, one of V, one step of each ring.",
+        "another. Count, for one turn: one begin, one end, one release of K and of V, one step of each ring.",
         "bad instruction": "Too many arrivals at an mbarrier: a slot is released once a turn by each warp. "
         "Or too many at a turn's barrier: every warpgroup begins and ends one turn a tile.",
     },

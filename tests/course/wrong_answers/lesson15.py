@@ -14,7 +14,7 @@ WRONG = (
     Wrong(
         "no_turn", "The tensor cores sort out by themselves who comes first.",
         ((BEGIN, ""),),
-        (r"a counter is too high.*without waiting for its turn", r"begin_turn\(\) stands before the products"),
+        (r"a counter is too high.*without waiting for its turn", r"begin_turn\(\) stands before"),
     ),
     Wrong(
         "turn_through_softmax", "A turn is over when its results are there.",
