@@ -155,4 +155,21 @@ MISCONCEPTIONS = {
         ),
         ("no_mask", "Zeros behind the last key add nothing.", "A score of 0 is a weight like others."),
     ),
+    15: (
+        (
+            "turn_through_softmax",
+            "A turn lasts until its results are there.",
+            "It is for issuing; the next one's products queue behind.",
+        ),
+        (
+            "k_released_before_the_reference",
+            "K has been read when Q K^T is done.",
+            "Not by the warp that has to do its scores again.",
+        ),
+        (
+            "no_turn",
+            "The hardware shares fairly, so all is well.",
+            "Who shares is done together, and idle together.",
+        ),
+    ),
 }
