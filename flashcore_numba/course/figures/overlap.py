@@ -188,8 +188,9 @@ def _stamped() -> Frame:
     }  # fmt: skip
     for place, (words, colour) in enumerate(legend.items()):
         x, y = 0.03 + 0.33 * (place % 3), 0.13 - 0.075 * (place // 3)
-        box = {"fc": colour, "ec": INK, "hatch": "////" if colour == "white" else "", "pad": 1.5, "lw": 0.6}
-        figure.text(x, y, "    ", fontsize=9, bbox=box)
+        hatch = "////" if colour == "white" else ""
+        sample = {"fc": colour, "ec": INK, "hatch": hatch, "pad": 1.5, "lw": 0.6}
+        figure.text(x, y, "    ", fontsize=9, bbox=sample)
         figure.text(x + 0.035, y, words, fontsize=9)
     listed = ", ".join(f"{words} {clocks}" for words, clocks in STAMPS.items())
     caption = (
