@@ -8,6 +8,8 @@ from flashcore_numba.stages import Stage
 
 from . import (
     banks,
+    budget,
+    cluster,
     cuda,
     fragments,
     in_flight,
@@ -51,6 +53,8 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "in_flight": in_flight.draw,
     "steps": steps.draw,
     "ledger": ledger.draw,
+    "cluster": cluster.draw,
+    "budget": budget.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 
