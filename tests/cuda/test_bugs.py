@@ -89,9 +89,12 @@ def test_every_kind_has_a_bug():
     ("kernel", "says"),
     [
         ("past_a_local_array", r"index 4 of a `float \[4\]` is used by thread \d+"),
+        ("misaligned_wide_copy", r"a multiple of 16 bytes and starts (?:4|8|12) behind one, by thread \d+"),
         ("past_a_static_array", r"index 64 of a `float \[64\]` is used by thread 63"),
     ],
 )
-def test_an_index_outside_an_array_is_told(kernel, says, rng):
-    launch = CpuModule(HERE / "bugs.cu").kernel(kernel)(1, 64, arguments("bugs.cu", kernel, rng))
+def test_what_an_access_lacks_is_told(kernel, says, rng):
+    launch = CpuModule(HERE / "bugs.cu").kernel(kernel)(
+        1, 64, arguments("bugs.cu", kernel, rng), shared_mem=49152
+    )
     assert any(re.search(says, problem.text) for problem in launch.problems), launch

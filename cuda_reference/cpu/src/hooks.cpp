@@ -74,6 +74,11 @@ struct TypeDescriptor {
   uint16_t kind, info;  // of an integer: bit 0 whether it is signed, above it log2 of its bits
   char name[];
 };
+struct AccessData {
+  SourceLocation at;
+  const TypeDescriptor* type;
+  uint8_t log_alignment, kind;
+};
 struct IndexData {
   SourceLocation at;
   const TypeDescriptor *array, *index;
@@ -86,11 +91,14 @@ static int64_t integer(const TypeDescriptor& type, uint64_t value) {
 
 // Neither returns to an access that would end the process: wide loads and stores, and a division by zero, do.
 extern "C" void __ubsan_handle_type_mismatch_v1(void* data, uint64_t address) {
-  auto* at = (SourceLocation*)data;
+  auto& of = *(AccessData*)data;
   if (!cpu::current) return;
-  cpu::fault(address ? "misaligned" : "out of bounds", {at->file, (int)at->line}, "%s, by %s",
-             address ? "the address is no multiple of the size of what is accessed" : "a null pointer is used",
-             cpu::who(cpu::current->agent).c_str());
+  const cpu::Site site = {of.at.file, (int)of.at.line};
+  const std::string who = cpu::who(cpu::current->agent);
+  if (!address) cpu::fault("out of bounds", site, "a null pointer is used by %s", who.c_str());
+  const int wanted = 1 << of.log_alignment;
+  cpu::fault("misaligned", site, "it wants a multiple of %d bytes and starts %d behind one, by %s", wanted,
+             (int)(address % wanted), who.c_str());
 }
 extern "C" void __ubsan_handle_divrem_overflow(void* data, uint64_t, uint64_t) {
   auto* at = (SourceLocation*)data;
