@@ -103,7 +103,8 @@ class Row:
     wait, arrive or wait at once (`requests` counts warps, for wait and arrive threads; of "wait at once" it
     counts groups of cp.async that a thread waited for without a barrier since it committed them); arrive
     under way: threads that arrived at a named barrier, without waiting, while their wgmma ran on; or
-    tma load, tma store, bulk load, bulk store, bulk add (`requests` counts instructions).
+    tma load, tma store, bulk load, bulk store, bulk add (`requests` counts instructions); or, with "block 0
+    to block 1" as `array`, store async and bulk copy (`requests` counts threads).
     """
 
     file: str
@@ -210,7 +211,7 @@ class Launch:
             if row.op not in (*MEMORY_OPS, "barrier"):
                 name = row.op.replace(" ", "_")
                 out[name] = out.get(name, 0) + row.requests
-                if row.bytes_moved:
+                if row.bytes_moved or row.space == "cluster":
                     out[f"{name}_bytes"] = out.get(f"{name}_bytes", 0) + row.bytes_requested
         return out
 

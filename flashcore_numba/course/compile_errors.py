@@ -8,7 +8,7 @@ from pathlib import PurePath
 import cuda_reference
 
 from .exercise import Answer
-from .screen_cuda import NEW_NAME, code_of
+from .screen_cuda import NEW_NAME, code_of, declared_names
 
 __all__ = ["Complaint", "first_complaint"]
 
@@ -27,6 +27,7 @@ WMMA = {
     "fill_fragment": "It takes a fragment and the value of all its elements.",
 }
 LAYOUT = re.compile(r"\bwmma::(?:row|col)_major(?=\s*\))")
+FOR = re.compile(r"\bfor\s*\(")
 COMMENT = re.compile(r"^(.*[\w)\]])\s*//")  # code that does not end before the comment does
 Rule = Callable[[re.Match], tuple[str, str]]
 
@@ -73,12 +74,25 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     if inside and "before ')'" in text and (named := LAYOUT.search(answer.text.splitlines()[line - 1])):
         what = f"`{named[0]}` belongs into a fragment's type and is no value."
         look = "Where an accumulator is loaded or stored the layout is `wmma::mem_row_major`."
+    if inside and "`;` is missing" in what and FOR.search(answer.text.splitlines()[line - 1]):
+        what = "The three parts in the brackets of a `for` are divided by `;`."
+        look = "`for (int i = 0; i < 4; i++)`: where it starts, while it goes on, what a turn ends with."
     if inside and "`;` is missing" in what and (cut := COMMENT.search(answer.text.splitlines()[line - 1])):
         what = f"`//` begins a comment: nothing behind `{cut[1].strip()}` is read."
         look = "`/` divides, and drops the rest where both sides are integers; a statement ends with `;`."
-    if inside and (new := re.match(r"Nothing defines `(\w+)`", what)) and _is_first(answer, line, new[1]):
+    new = re.match(r"Nothing defines `(\w+)`", what) if inside else None
+    if new and _is_first(answer, line, new[1]):
         look = f"{NEW_NAME.format(new[1])} Given names need none."
-    if not inside and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text)):
+    elif new and new[1] not in declared_names(answer) and new[1] in _names_outside(answer):
+        look = (
+            "It is a name of the file, but not in this place: the region has what is given and what it "
+            "declares itself."
+        )
+    if (
+        line
+        and not inside
+        and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text))
+    ):
         name = missing[1] or missing[2]
         what = f"The lines behind the region need `{name}`, and the answer does not set it there."
         look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what it declares."
@@ -101,12 +115,18 @@ def _is_first(answer: Answer, line: int, name: str) -> bool:
     return re.search(rf"(?:^|[;{{}}])\s*{re.escape(name)}\s*=(?!=)", code) is not None
 
 
+def _names_outside(answer: Answer) -> set[str]:
+    """Names of the file's code, without those of the region."""
+    lines = code_of(answer.text).splitlines()
+    return set(re.findall(r"\w+", " ".join(line for n, line in enumerate(lines, 1) if not answer.inside(n))))
+
+
 def _is_cause(text: str) -> bool:
     return "was not declared" in text or "undeclared identifier" in text
 
 
 def _told(text: str) -> tuple[str, str]:
-    text = re.sub(r" \{aka '[^']*'\}| \[-f\w+\]", "", text)
+    text = re.sub(r" \{aka [^}]*\}| \[-f\w+\]", "", text)
     for pattern, rule in RULES:
         if match := re.search(pattern, text):
             return rule(match)
@@ -117,7 +137,16 @@ def _call(match: re.Match) -> tuple[str, str]:
     name = re.sub(r"<.*", "", match[1]).split("(")[0].split("::")[-1].strip()
     what = f"`{name}` does not take these arguments."
     if name in WMMA:
+        if re.search(r"accumulator, \d+, \d+, \d+, \w+, ", match[1]):
+            return "A fragment of accumulator has no layout in its type.", FRAGMENT
+        if re.search(r"accumulator, \d+, \d+, \d+, (?:_Float16|half)", match[1]):
+            return "The accumulator of these kernels holds `float`, not `half`.", FRAGMENT
         return what, WMMA[name]
+    if re.fullmatch(r"(?:float|uint|int|half)[234]", name):
+        return f"A `{name}` is not made of this.", (
+            f"`make_{name}(...)` makes one from its numbers, and `*reinterpret_cast<const {name}*>(pointer)` "
+            "loads one."
+        )
     declared = _declaration(name)
     if not declared:
         return what, ""
@@ -156,10 +185,39 @@ def _converted(match: re.Match) -> tuple[str, str]:
         return f"`{have}` points at memory that may only be read, and here `{want}` is needed.", (
             "Read through `const` pointers and write through the others."
         )
-    return f"A `{have}` stands where a `{want}` is needed.", (
-        "A pointer is an address, `pointer[index]` what lies there; `pointer + index` is an address again."
-        if ("*" in have) != ("*" in want)
-        else ""
+    look = _parts(have)
+    if ("*" in have) != ("*" in want):
+        look = (
+            "A pointer is an address: `pointer[index]` and `*pointer` are what lies there, `pointer + index` "
+            "is an address again."
+        )
+    if (vector := re.search(r"\w+[24]$", want)) and have.endswith("*"):
+        look += f" `*reinterpret_cast<const {vector[0]}*>(pointer)` is the `{vector[0]}` that lies there."
+    return f"A `{have}` stands where a `{want}` is needed.", look
+
+
+def _parts(kind: str) -> str:
+    """How to get at the numbers of a vector type."""
+    if not (vector := re.search(r"\b(?:float|uint|int)([24])$", kind)):
+        return ""
+    parts = [f".{part}" for part in "xyzw"[: int(vector[1])]]
+    return f"Its numbers are {', '.join(parts[:-1])} and {parts[-1]}."
+
+
+def _reference(match: re.Match) -> tuple[str, str]:
+    """An argument that the function writes to."""
+    want = re.sub(r" ?\(?&\)?", "", match[1]).replace("[", " [")
+    name = re.sub(r"(?=\s*\[)| *$", " name", want, count=1).replace(" [", "[")
+    return (
+        f"The function writes into a `{want}` of its caller, and this is a `{match[2]}`.",
+        f"Declare it before, `{name};`, and hand it over by its name alone.",
+    )
+
+
+def _void(match: re.Match) -> tuple[str, str]:
+    return "What stands right of `=` gives nothing back: it is `void`.", (
+        "Call it as a statement of its own: it writes into what it is handed, declared before, as `float "
+        "v[8];` is."
     )
 
 
@@ -167,7 +225,10 @@ def _unknown(match: re.Match) -> tuple[str, str]:
     what = f"Nothing defines `{match[1]}` here."
     if match[2]:
         return what, f"Did you mean `{match[2].removeprefix('nvcuda::')}`?"
-    return what, "A local needs its type before it. It lives only within the `{ }` around its declaration."
+    return what, (
+        "A local needs its type before it. It lives only within the `{ }` around its declaration, and a "
+        "`for` without braces governs one statement."
+    )
 
 
 FRAGMENT = (
@@ -184,6 +245,12 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "A fragment is declared with its kind, its shape and its type.", FRAGMENT)),
     (r"static assertion failed(?: due to requirement '.*?')?: (.*)",
         lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
+    (r"expected .*? before 'if'", lambda m: (
+        "`if` cannot stand within an expression.", "Python's `a if c else b` is `c ? a : b`.")),
+    (r"expected .*? before ':'", lambda m: (
+        "Something is missing before `:`, or the `:` is too much.",
+        "A block stands in braces, `if (...) { ... }`, and begins with no `:`; there are no slices, a loop "
+        "takes element after element.")),
     (r"expected '(.)' before", _semicolon),
     (r"expected '(.)' (?:at end|after|in)", _semicolon),
     (r"expected (?:initializer|',' or ';'|';'.*) before '(.*?)'", lambda m: (
@@ -204,6 +271,23 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"(?:redeclaration of|conflicting declaration|redefinition of) '(.*?)'", lambda m: (
         f"`{m[1]}` is declared a second time.", "It exists already: assign to it without its type.")),
     (r"invalid conversion from '(.*?)' to '(.*?)'", _converted),
+    (r"conversion from '(.*?)' to non-scalar type '(.*?)' requested", _converted),
+    (r"no viable conversion from '(.*?)' to '(.*?)'", _converted),
+    (r"invalid initialization of (?:non-const )?reference of type '(.*?)' from (?:an rvalue|expression) of "
+        r"type '(.*?)'", _reference),
+    (r"assignment of 'void'|void value not ignored|declared void|incomplete type 'void'", _void),
+    (r"array must be initialized with|array initializer must be|invalid array assignment|array type '.*?' is "
+        r"not assignable|incompatible types in assignment of '.*?' to '.*?\[", lambda m: (
+        "An array is not set as a whole.",
+        "Declare it, `float v[8];`, and then let a loop set its elements, or a function that takes it; "
+        "`float p[4] = {a, b, c, d};` declares and sets.")),
+    (r"from (?:type )?'(.*?)' to (?:type )?'(.*?)' casts away", lambda m: (
+        f"`{m[1]}` points at memory that may only be read.", f"Cast to `const {m[2]}`.")),
+    (r"cannot be used as a function|called object type", lambda m: (
+        "Only a function is called with `( )`.", "An element of an array is `o[c]`.")),
+    (r"expected identifier before", lambda m: (
+        "A name is missing or out of place here.",
+        "The values of an array stand in braces: `float p[4] = {a, b, c, d};`.")),
     (r"cannot convert '(.*?)' to '(.*?)'", _converted),
     (r"could not convert '.*?' from '(.*?)' to '(.*?)'", _converted),
     (r"assignment of read-only (?:variable|location|parameter|reference) '(.*?)'", lambda m: (
@@ -211,12 +295,15 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"lvalue required as (.*?) operand", lambda m: (
         "Only a variable or an element can be assigned to.", "`==` compares, `=` assigns.")),
     (r"invalid types '(.*?)\[(.*?)\]' for array subscript", lambda m: (
-        f"`[...]` needs an array or a pointer, and this is a `{m[1]}`.", "")),
+        f"`[...]` needs an array or a pointer, and this is a `{m[1]}`.",
+        _parts(m[1]) or "An array in shared memory has one dimension here: `v_smem[key * LD + c]`.")),
     (r"no match for 'operator(.*?)' \(operand types are '(.*?)' and '(.*?)'\)", lambda m: (
         f"`{m[1]}` is not defined between a `{_short(m[2])}` and a `{_short(m[3])}`.",
-        "Fragments are multiplied by `wmma::mma_sync`, halves turned into floats by `__half2float`.")),
+        _parts(m[2]) or "Fragments are multiplied by `wmma::mma_sync`, halves turned into floats by "
+        "`__half2float`.")),
     (r"invalid operands of types '(.*?)' and '(.*?)' to binary '.*?(\W+)'", lambda m: (
-        f"`{m[3]}` is not defined between a `{m[1]}` and a `{m[2]}`.", "")),
+        f"`{m[3]}` is not defined between a `{m[1]}` and a `{m[2]}`.",
+        "A pointer is an address: `pointer[index]` is what lies there." * ("*" in m[1] + m[2]))),
     (r"invalid type argument of unary '\*' \(have '(.*?)'\)", lambda m: (
         f"`*` follows a pointer, and this is a `{m[1]}`.", "C++ has no operator `**` for powers.")),
     (r"'(?:struct|class|union) (.*?)' has no member named '(\w+)'", lambda m: (

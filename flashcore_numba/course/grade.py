@@ -415,6 +415,7 @@ class Grading:
                 return self._returned(self._failed(what, kind=found.kind), leaving)
             look = f"{look} A query row that sees no key has an output too: zeros.".strip()
         if where is None:
+            look = " ".join(filter(None, (self.lesson.exercise.advice.get("value"), look)))
             return self._failed(what, look=look, kind=found.kind)
         return self._pointed(self._failed(what, look=look, kind=found.kind), where)
 

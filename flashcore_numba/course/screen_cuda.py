@@ -17,7 +17,7 @@ from .exercise import Answer
 from .screen import Finding
 from .spec import Lesson
 
-__all__ = ["code_of", "known_names", "screen"]
+__all__ = ["code_of", "declared_names", "known_names", "screen"]
 
 TOKEN = re.compile(
     r"(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<open>/\*)|(?P<directive>^[ \t]*#[^\n]*)"
@@ -89,6 +89,8 @@ FROM_PYTHON = {
     "syncthreads": "In CUDA C it is `__syncthreads()`.",
     "syncwarp": "In CUDA C it is `__syncwarp()`.",
     "math": "In CUDA C functions stand alone: `fmaxf(a, b)`, `ptx::ex2(x)`.",
+    "load4": "In CUDA C `*reinterpret_cast<const float4*>(pointer)` loads 16 bytes.",
+    "fma4": "In CUDA C `a * b + c` of floats is one FMA.",
 }
 OURS = re.compile(r"^(?:cpu_\w+|CPU_\w+|PTX\w*|FLASHCORE\w*|flashcore\w*|_[A-Z]\w*|__\w+)$")
 NEW_NAME = "A new name has its type in front: `float {0} = ...;`, or `const half* {0} = ...;` for an address."
@@ -121,7 +123,9 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
     return (
         _characters(code, answer)
         or _brackets(code, first)
+        or _commas(code)
         or _names(lesson, code)
+        or _hidden(lesson, code)
         or _chained(code_of("\n".join(lines)), first)
     )
 
@@ -133,6 +137,11 @@ def code_of(text: str) -> str:
         return re.sub(r"[^\n]", " ", match[0]) if match.lastgroup == "comment" else match[0]
 
     return TOKEN.sub(blank, text)
+
+
+def declared_names(answer: Answer) -> set[str]:
+    """Names that the answer's lines seem to declare, in whatever block."""
+    return _declared([token for token in _tokens("\n".join(answer.lines), 1) if token.kind != "comment"])
 
 
 def _tokens(text: str, first: int) -> Iterator[Token]:
@@ -223,6 +232,34 @@ def _brackets(code: list[Token], first: int) -> Finding | None:
         return Finding(
             "refused", what, opened[-1].line, "Every bracket that opens closes again in the region."
         )
+    return None
+
+
+def _commas(code: list[Token]) -> Finding | None:
+    """`tile[row, column]`, which C++ takes for `tile[column]`."""
+    opened: list[tuple[str, bool]] = []  # the bracket, and whether it takes an element
+    for n, token in enumerate(code):
+        if token.text in ("(", "[", "{"):
+            before = code[n - 1] if n else token
+            of_element = before.text in (")", "]") or (before.kind == "name" and before.text not in WORDS)
+            opened.append((token.text, token.text == "[" and of_element))
+        elif token.text in CLOSES:
+            opened.pop()
+        elif token.text == "," and opened and opened[-1][1]:
+            what = "`[row, column]` is Python: C++ takes what stands behind the comma."
+            look = "The array has one dimension: `tile[row * LD + column]`, with the distance of its rows."
+            return Finding("refused", what, token.line, look)
+    return None
+
+
+def _hidden(lesson: Lesson, code: list[Token]) -> Finding | None:
+    """A given name that the region declares anew, so that its own lines see another variable."""
+    types = TYPES | {"half", "float4", "uint4"}
+    for n, token in enumerate(code[1:-1], 1):
+        is_new = code[n - 1].text in types and code[n + 1].text in ("=", ";", "{", "[", ",")
+        if is_new and token.text in lesson.exercise.given:
+            what = f"`{token.text}` is given, and this declares a second one that hides it."
+            return Finding("refused", what, token.line, "Use what is given, or take another name.")
     return None
 
 

@@ -45,7 +45,8 @@ class Exercise:
     few lines; it becomes the comment in the starter. given: names the region may use, with their meaning.
     wanted: what must be right where the region ends, in order of dependency; empty where the region leaves
     nothing behind. hints: from the idea to almost the code. advice: for a kind of report of the CPU executor,
-    or "compile", the sentence that says what to look at, in place of the general one.
+    or "compile", the sentence that says what to look at, in place of the general one; for "value" one where
+    the output is wrong and everything in `wanted` is right.
 
     In CUDA C an expression of `wanted` is C++ and a number in every thread.
     """

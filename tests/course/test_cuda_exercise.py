@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from cuda_reference import Source, load
+from cuda_reference.cpu import CompileError
 from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, judge, weave
+from flashcore_numba.course.compile_errors import first_complaint
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.lessons import LESSONS
@@ -104,6 +107,9 @@ def test_nothing_written_is_empty(text):
         ("%:include <x>\n", 1, "preprocessor"),
         ("zebra = 1;\n", 1, "type in front: `float zebra"),
         ("if (0 <= KEYS < 3) o_smem[0] = 1;\n", 1, "no chained.*`... <= KEYS && KEYS <= ...`"),
+        ("float x = load4(o_smem);\n", 1, "`load4` is Python.*reinterpret_cast"),
+        ("float x = 1;\nx += o_smem[KEYS, 0];\n", 2, "is Python.*behind the comma.*row \\* LD"),
+        ("float x = min(1, 2);\nfloat o_smem[2];\n", 2, "`o_smem` is given.*hides"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text, line, says):
@@ -122,7 +128,8 @@ for (int n = 0, m = 2; n < m; n++) {
     r[0] = (uint32_t)a;
 }
 wmma::fragment<wmma::accumulator, 16, 16, 16, float> x, y;
-auto twice = [&](float z) { return 2.0f * z; };
+auto twice = [&, x](float z) { return 2.0f * z; };
+const float e = o_smem[max(0, 1)];
 const float d = twice(*b);  // "no text", it's a comment
 """
 
@@ -156,11 +163,14 @@ def test_calls_lead_from_a_header_to_the_line_that_makes_them():
         (LOAD_O, "wmma::load_matrix_sync(o, o_smem, O_LD);", 2, "also takes its layout"),
         (STORE, "wmma::store_matrix_sync(v_smem, o, O_LD, wmma::mem_row_major);", 11, "only an accumul"),
         (MULTIPLY, "o = p * v;", 9, "not defined between .*mma_sync"),
-        ("float> o;", "float> x;", 2, "Nothing defines `o` here"),
+        ("float> o;", "float> x;", 2, "Nothing defines `o` here.*needs its type"),
         (LOAD_O, f"v = v_smem;\n{LOAD_O}", 2, "Nothing defines `v`.*`const half\\* v = ...;`"),
         (LOAD_O, f"ptx::cp_async_wait(1);\n{LOAD_O}", 2, "`cp_async_wait<PENDING>\\(\\)`.*angle brackets"),
         (LOAD_O, f"tile::store4(p_smem, o_smem);\n{LOAD_O}", 2, "only be read, and here `half\\*` is needed"),
         (LOAD_O, f"tile::store4();\n{LOAD_O}", 2, "`store4\\(half\\* target, const float\\* x\\)`"),
+        ("float> o;", "float, wmma::row_major> o;", 2, "accumulator has no layout"),
+        ("float> o;", "half> o;", 2, "holds `float`, not `half`"),
+        (LOAD_O, f"tile::load8(o, first_row);\n{LOAD_O}", 2, "`first_row` here.*of the file, but not in"),
     ],
 )  # fmt: skip
 def test_a_compilers_error_is_one_sentence_at_the_learners_line(old, new, line, says):
@@ -168,6 +178,51 @@ def test_a_compilers_error_is_one_sentence_at_the_learners_line(old, new, line, 
     assert result.status == "failed" and result.kind == "error" and result.line == line, result
     assert re.search(says, result.message, re.DOTALL), result
     assert any("The compiler says:" in note for note in result.notes)
+
+
+PYTHONIC = {  # a line, of a reader of Python, and what is said of it
+    "float4 x = reinterpret_cast<const float4*>(p_smem);": r"`const float4\*` stands where a `float4`",
+    "float x[8] = tile::load8(x, p_smem);": "not set as a whole",
+    "float x = tile::load8(eight, p_smem);": "gives nothing back",
+    "float x; tile::load8(x, p_smem);": r"writes into a `float \[8\]`.*`float name\[8\];`",
+    "float4 x; float y = x[0];": r"\.x, \.y, \.z and \.w",
+    "float4 x; float y = x;": r"\.x, \.y, \.z and \.w",
+    "float4 x = (float4) o_smem[0];": r"`make_float4\(...\)` makes",
+    "float4 x = *reinterpret_cast<float4*>(p_smem);": r"only be read.*`const float4\*`",
+    "float x = o_smem[0][1];": "one dimension",
+    "float x = o_smem(0);": "Only a function is called",
+    "float x = o_smem * 2.0f;": "pointer is an address",
+    "float x[2] = [1, 2];": "in braces",
+    "float x = 1 if KEYS > 0 else 2;": r"`c \? a : b`",
+    "if (KEYS > 0): o_smem[0] = 1;": "begins with no `:`",
+    "for (int i = 0, i < 4, i++) o_smem[i] = 0;": "divided by `;`",
+}
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory):
+    """A file with a function for each of these lines, and what the compiler says of it."""
+    heads = ["#include <cuda_fp16.h>", '#include "tile.cuh"', "constexpr int KEYS = 32;"]
+    given = "float* o_smem, const half* p_smem, float (&eight)[8]"
+    for number, line in enumerate(PYTHONIC):
+        heads += [f"__device__ void f{number}({given}) {{", line, "}"]
+    path = tmp_path_factory.mktemp("pythonic") / "stage.cu"
+    heads.append('extern "C" __global__ void stage(float* out) {}')
+    path.write_text("\n".join(heads) + "\n")
+    with pytest.raises(CompileError) as caught:
+        load(Source(path, "stage"), "cpu")
+    return path.read_text(), str(caught.value)
+
+
+@pytest.mark.parametrize("line", PYTHONIC)
+def test_what_a_reader_of_python_writes_is_told_in_words(refused, line):
+    text, said = refused
+    number = text.splitlines().index(line) + 1
+    given = exercise.Answer(text, "stage.cu", number, number, False, is_cuda=True)
+    found = first_complaint(given, said, "stage.cu")
+    assert found is not None and found.line == number and found.inside, (found, said)
+    assert "does not take it" not in found.what, found
+    assert re.search(PYTHONIC[line], f"{found.what} {found.look}", re.DOTALL), found
 
 
 def test_what_later_lines_need_is_named():

@@ -270,6 +270,14 @@ extern "C" __global__ void misaligned_vector(float* out, const float* in) {
     out[t] = reinterpret_cast<const float4*>(in + t)->x;  // BUG misaligned
 }
 
+extern "C" __global__ void misaligned_wide_copy(float* out) {
+    SMEM; T;
+    for (int i = t; i < 4096; i += 64) tile[i] = 0;
+    __syncthreads();
+    const uint4 bits = *reinterpret_cast<const uint4*>(tile + t);  // BUG misaligned
+    out[t] = reinterpret_cast<const float*>(&bits)[t % 4];
+}
+
 extern "C" __global__ void misaligned_cp_async(float* out, const float* in) {
     SMEM; T;
     ptx::cp_async_16(tile + 4 * t, in + 2 * t);  // BUG misaligned

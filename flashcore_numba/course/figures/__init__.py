@@ -8,6 +8,8 @@ from flashcore_numba.stages import Stage
 
 from . import (
     banks,
+    budget,
+    cluster,
     cuda,
     fragments,
     in_flight,
@@ -53,6 +55,8 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "steps": steps.draw,
     "ledger": ledger.draw,
     "overlap": overlap.draw,
+    "cluster": cluster.draw,
+    "budget": budget.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

@@ -77,12 +77,14 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
         ),
     ),
     advice={
-        "out of bounds": "Row key + i of the V tile begins (key + i) * LD halves behind v_smem, and the "
-        "weight of key + i is p_row[key + i]. Which of the two left its array?",
+        "out of bounds": "An array float v[8] has elements 0 to 7. In shared memory, row key + i of the V "
+        "tile begins (key + i) * LD halves behind v_smem, and the weight of key + i is p_row[key + i]. Which "
+        "of them left its array?",
         "uninitialised read": "Behind the 64 halves of a row of V come 8 of padding that nobody writes, and "
         "a local array such as float v[8] holds nothing until load8 has filled it.",
-        "misaligned": "A 16-byte load needs an address that is a multiple of 16: p_row + key with key = 0, "
-        "4, 8, ... floats is one, p_row + key + 1 is not.",
+        "misaligned": "16 bytes are 4 floats or 8 halves. With key = 0, 4, 8, ... a load of P may start at "
+        "p_row + key, and p_row + key + 1 is not a multiple. Of V it may start at a row, and rows are LD "
+        "halves apart: v_smem + key + i is no beginning of one.",
     },
 )
 

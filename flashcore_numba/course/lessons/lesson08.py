@@ -85,6 +85,10 @@ Load o once and store it once, whatever KEYS is.""",
         ),
     ),
     advice={
+        "deadlock": "A fragment belongs to the whole warp: all 32 lanes come to every wmma line together. "
+        "Which condition keeps some of them away?",
+        "misaligned": "A 16 x 16 matrix starts at a multiple of 32 bytes, 16 halves or 8 floats: steps along "
+        "the keys and the components are steps of 16.",
         "warp mask": "A fragment belongs to the whole warp: every wmma line must be reached by all 32 lanes "
         "together, with the same arguments.",
         "uninitialised read": "A fragment holds nothing until it is loaded or filled. And a load that reads "

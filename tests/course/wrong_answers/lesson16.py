@@ -1,0 +1,82 @@
+"""Wrong answers to lesson 16: m and l told in the block and across the cluster."""
+
+from . import Wrong
+
+OWN_SUM = "l[0] = quad_sum(l[0]), l[1] = quad_sum(l[1]);"
+BARRIER = "ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have told each other"
+STATE = "const float state[4] = {m[0], m[1], l[0], l[1]};"
+CLUSTER_WAIT = "ptx::cluster_wait();  // every block has started, its mbarriers are initialised"
+SENDER = "for (int s = 1; s < CLUSTER; s++)\n            if (lane % 4 == 0)\n"
+
+WRONG = (
+    Wrong(
+        "own_columns_only", "l is summed where the row is, and that is this lane.",
+        ((OWN_SUM, ""),),
+        (r"`l\[0\]`",),
+    ),
+    Wrong(
+        "m_summed_too", "What a quad shares is summed over the quad, the reference too.",
+        ((OWN_SUM, OWN_SUM + "\nm[0] = quad_sum(m[0]), m[1] = quad_sum(m[1]);"),),
+        (r"`m\[0\]`",),
+    ),
+    Wrong(
+        "no_barrier", "Two warps of one block run in step.",
+        ((BARRIER, ""),),
+        (r"race|uninitialised", r"near_smem"),
+    ),
+    Wrong(
+        "one_barrier_for_all", "A barrier of 64 threads is for two warps, whichever come.",
+        (("1 + WARPGROUPS + warp", "1 + WARPGROUPS"),),
+        (r"race|uninitialised|deadlock",),
+    ),
+    Wrong(
+        "told_itself", "A box belongs to the warp that writes into it, and it reads it, too.",
+        (("near_smem[other_box * 8", "near_smem[box * 8"),),
+        (r"`l\[0\]`",),
+    ),
+    Wrong(
+        "factors_swapped", "The order of two results is a matter of taste.",
+        (("factor, other_factor[0])", "other_factor[0], factor)"),),
+        (r"`factor\[0\]`",),
+    ),
+    Wrong(
+        "no_cluster_wait", "Blocks of a cluster run together, so they start together.",
+        ((CLUSTER_WAIT, ""),),
+        (r"cluster_wait",),
+    ),
+    Wrong(
+        "sent_before_the_join", "Each part speaks for itself, to its own block and to the others.",
+        ((STATE, ""), ("if (WARPGROUPS > 1) {", STATE + "\nif (WARPGROUPS > 1) {")),
+        (r"wrong|off by|error",),
+    ),
+    Wrong(
+        "everybody_sends", "A store with the same value four times does no harm.",
+        ((SENDER, "for (int s = 1; s < CLUSTER; s++)\n"),),
+        (r"bytes", r"lane|quad"),
+    ),
+    Wrong(
+        "to_block_s", "s counts the blocks.",
+        (("rank ^ s);", "s);"),),
+        (r"deadlock|bytes",),
+    ),
+    Wrong(
+        "to_the_next_block", "The other block is the next one.",
+        (("rank ^ s);", "rank + s);"),),
+        (r"the cluster has 2 blocks", r"rank \^ 1"),
+    ),
+    Wrong(
+        "one_mbarrier_for_all", "One mbarrier counts for the whole block.",
+        (("far_full + box", "far_full"),),
+        (r"bytes",),
+    ),
+    Wrong(
+        "no_wait_for_o", "The last product has had time enough.",
+        (("ptx::wgmma_wait<0>();  // O is whole", ""),),
+        (r"missing wait",),
+    ),
+    Wrong(
+        "python_condition", "A condition as Python writes it.",
+        (("if (lane % 4 == 0) near_smem", "if lane % 4 == 0: near_smem"),),
+        (r"does not compile",),
+    ),
+)  # fmt: skip
