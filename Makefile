@@ -5,6 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Checks and tests start hundreds of processes: compiled modules are kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 ARGS ?=
 N ?=

@@ -9,13 +9,15 @@ from typing import Any
 
 from flashcore_numba import gpu
 from flashcore_numba.bench.tables import percent, provenance, short_us, times
+from flashcore_numba.executor import why_not_simulated
 from flashcore_numba.problem import ArgumentError
 
 from . import judge, lessons, weave
 from .card import Card, Code, Table
 from .evidence import MISSION, Evidence
 from .exercise import is_cuda, region, source_name, source_text, starter_cell
-from .figures import Figure
+from .figures import Figure, draw
+from .grade import stage_of
 from .progress import Progress, today
 from .spec import Lesson, Question
 from .timing import own_label
@@ -171,16 +173,16 @@ class Session:
         name = next(iter(figures)) if name is None else name
         if name not in figures:
             raise ArgumentError(f"name: {name!r}; lesson {self.lesson.number} has {', '.join(figures)}")
-        replies = []
-        for own in [{"answer": self._answer()}] * self._written() + [{}]:
-            reply = judge.run(self._job("watch", figure=name, **own))
+        if self._written():
+            reply = judge.run(self._job("watch", figure=name, answer=self._answer()))
+            if reply["status"] != "done" or reply["whose"] == "stage":
+                print(f"Your kernel is not drawn, the stage is. {reply.get('why') or reply['status']}")
             if reply["status"] == "done":
-                if own and reply.get("whose") == "stage" and "why" in reply:
-                    print(f"Your kernel is not drawn, the stage is. {reply['why']}")
                 return Figure.from_dict(reply["result"])
-            replies.append(reply)
-        why = replies[-1].get("why") or replies[-1]["status"]
-        return Card(f"Lesson {self.lesson.number}: the figure {name} was not drawn", (str(why),))
+        stage = stage_of(self.lesson)
+        if why := why_not_simulated(stage.language):
+            return Card(f"Lesson {self.lesson.number}: the figure {name} was not drawn", (why,))
+        return draw(self.lesson, name, stage, f"stage {stage.number:02d}")
 
     def measure(self) -> Card:
         """Times: on a GPU of the reader's kernel, the stage and those before it, interleaved; without one the
