@@ -52,9 +52,9 @@ Parts that have seen no key need no special case.""",
         "WARPGROUPS": "2 here; the stage also runs with 1, and with 1, 2 or 4 blocks",
     },
     wanted=(
-        Wanted("l[0]", "the row's sum over both parts of the block"),
         Wanted("m[0]", "the row's reference of both parts of the block"),
         Wanted("m[1]", "the reference of the thread's second row"),
+        Wanted("l[0]", "the row's sum over both parts of the block"),
         Wanted("l[1]", "the sum of the thread's second row"),
         Wanted("factor[0]", "what this part's O has to be scaled by, first row"),
         Wanted("factor[1]", "the same, second row"),
@@ -145,12 +145,14 @@ QUESTIONS = (
     Question(
         key="alone",
         text="Stage 14 takes <!--us 14 tma_wgmma--><!----> µs, with 64 blocks of one warpgroup, each alone "
-        "with its 512 keys. Give every block a second warpgroup that takes half of the keys, nothing else: "
-        "still 64 blocks, no cluster. How many microseconds?",
+        "with its 512 keys. Give every block a second warpgroup that takes half of the keys: still 64 "
+        "blocks, no cluster. (Like all of stage 16 it also starts under the end of the launch before.) How "
+        "many microseconds?",
         unit="µs",
         truth=lambda evidence: evidence.us("16 one_block"),
         source="measured",
-        why="Half as many turns, and a merge through the block's own shared memory. What is paid once stays.",
+        why="Half as many turns, and a merge through the block's own shared memory. What is paid once stays, "
+        "but for the start.",
     ),
     Question(
         key="microseconds",
@@ -178,20 +180,22 @@ GIVEN = (
     Given(
         name="mean_of_references",
         story='"Both sides of a merge need the same reference. The mean of the two is as symmetric as the '
-        'maximum, needs no comparison, and any common reference gives the same quotient."',
+        "maximum, and any common reference gives the same quotient. Only a part that has seen no key must be "
+        'left out, and I do that."',
         edits=(
             Edit(
                 "const float m_new = fmaxf(m[r], m_other[r]);",
-                "const float m_new = 0.5f * (m[r] + m_other[r]);",
+                "const float m_new = l[r] == 0 ? m_other[r] : l_other[r] == 0 ? m[r] : 0.5f * "
+                "(m[r] + m_other[r]);",
                 "stage16_cluster_split.cu",
             ),
         ),
         hints=(
             "How large may a factor 2^(m - m_new) become when m_new is smaller than m?",
-            "Infinite, from a difference of 128 on. Which two parts of a row have references that lie 256 "
-            "apart?",
-            "A part that has seen no key has LOWEST for a reference. In which problem does some part of a "
-            "row see no key?",
+            "Infinite, from a difference of 128 on. How far apart must the references of two parts be, in "
+            "units of log2, and how far the scores, which are q k / 8?",
+            "Keys 0 to 127 are one part, 128 to 255 another. Let the keys of one be zeros, and those of the "
+            "other query rows times 30.",
         ),
     ),
 )

@@ -22,12 +22,12 @@ WRONG = (
     Wrong(
         "no_barrier", "Two warps of one block run in step.",
         ((BARRIER, ""),),
-        (r"race|uninitialised", r"near_smem"),
+        (r"race", r"near_smem", r"which barrier"),
     ),
     Wrong(
         "one_barrier_for_all", "A barrier of 64 threads is for two warps, whichever come.",
         (("1 + WARPGROUPS + warp", "1 + WARPGROUPS"),),
-        (r"race|uninitialised|deadlock",),
+        (r"race", r"near_smem"),
     ),
     Wrong(
         "told_itself", "A box belongs to the warp that writes into it, and it reads it, too.",
@@ -42,22 +42,22 @@ WRONG = (
     Wrong(
         "no_cluster_wait", "Blocks of a cluster run together, so they start together.",
         ((CLUSTER_WAIT, ""),),
-        (r"cluster_wait",),
+        (r"race|missing fence", r"far_full", r"started and made its mbarriers"),
     ),
     Wrong(
         "sent_before_the_join", "Each part speaks for itself, to its own block and to the others.",
         ((STATE, ""), ("if (WARPGROUPS > 1) {", STATE + "\nif (WARPGROUPS > 1) {")),
-        (r"wrong|off by|error",),
+        (r"off by", r"whose m and l do you send"),
     ),
     Wrong(
         "everybody_sends", "A store with the same value four times does no harm.",
         ((SENDER, "for (int s = 1; s < CLUSTER; s++)\n"),),
-        (r"bytes", r"lane|quad"),
+        (r"missing wait|more arrivals|deadlock", r"one lane of a quad"),
     ),
     Wrong(
         "to_block_s", "s counts the blocks.",
         (("rank ^ s);", "s);"),),
-        (r"deadlock|bytes",),
+        (r"missing wait|deadlock", r"rank \^ s"),
     ),
     Wrong(
         "to_the_next_block", "The other block is the next one.",
@@ -67,12 +67,12 @@ WRONG = (
     Wrong(
         "one_mbarrier_for_all", "One mbarrier counts for the whole block.",
         (("far_full + box", "far_full"),),
-        (r"bytes",),
+        (r"missing wait|deadlock", r"counts its bytes|less, or somebody"),
     ),
     Wrong(
         "no_wait_for_o", "The last product has had time enough.",
         (("ptx::wgmma_wait<0>();  // O is whole", ""),),
-        (r"missing wait",),
+        (r"missing wait", r"the last product"),
     ),
     Wrong(
         "python_condition", "A condition as Python writes it.",
