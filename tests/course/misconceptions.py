@@ -172,4 +172,21 @@ MISCONCEPTIONS = {
             "Who shares is done together, and idle together.",
         ),
     ),
+    16: (
+        (
+            "no_cluster_wait",
+            "What runs together starts together.",
+            "A block may be written to when it has made its mbarriers, and says so.",
+        ),
+        (
+            "everybody_sends",
+            "Storing the same value four times does no harm.",
+            "Each store counts its bytes at the receiver.",
+        ),
+        (
+            "sent_before_the_join",
+            "Each part speaks for itself.",
+            "The other block expects one state for both, for O is summed already.",
+        ),
+    ),
 }
