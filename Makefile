@@ -60,12 +60,11 @@ ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
 test: $(READY_TEST)
-	@$(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
-ifneq ($(BROWSER_TESTS),)
-	@$(BIN)/python -m pytest -m browser --durations 10 $(ARGS)
-else
-	@echo "flashcore: no Chromium, so the tests in a browser did not run (on Debian: apt install chromium)"
+ifeq ($(BROWSER_TESTS),)
+	@echo "flashcore: no Chromium, so the tests in a browser do not run (on Debian: apt install chromium)"
 endif
+	@$(BIN)/python -m pytest -m "not gpu$(if $(BROWSER_TESTS),, and not browser)" \
+		-n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
 ifneq ($(CUDA),)
 	@$(BIN)/python -m pytest -m gpu --durations 10 $(ARGS)
 endif
