@@ -1,5 +1,6 @@
 """Which block of a cluster sends what to which: stage 16, from the stores that the executor counted."""
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from flashcore_numba.checks.mutation import Edit, Mutant, loaded
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find
 
+from .. import launches, memory_map
 from .canvas import CYCLE, INK, lettered, paper, png, several
 from .cuda import launched
 from .figure import Figure, Frame
@@ -61,7 +63,19 @@ def reports(old: str, new: str) -> list[str]:
     """What the executor says of stage 16 with `new` in the place of `old`: kind and words of each problem."""
     with loaded(Mutant(16, "edited", "", (Edit(old, new, KERNEL),))) as stage:
         found = launched(stage, SHAPE, "two_blocks")
-    return [f"{problem.kind}: {problem.text}" for launch in found for problem in launch.problems]
+    return [f"{problem.kind}: {_named(problem.text)}" for launch in found for problem in launch.problems]
+
+
+def _named(text: str) -> str:
+    """A report with the parts of shared memory by name."""
+    launch = launches.recorded(find(16), "two_blocks", SHAPE).launches[0]
+    parts = memory_map.dynamic_parts(launch.kernel, shared_bytes=launch.shared_bytes)
+
+    def name(match: re.Match) -> str:
+        part = memory_map.part_at(parts, int(match[1]))
+        return match[0] if part is None else f"`{part.name}`"
+
+    return re.sub(r"\bshared memory at byte (\d+)", name, text)
 
 
 @lettered
