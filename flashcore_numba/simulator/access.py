@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import count_nonzero
 
 from .masks import LaneSet
 from .memory import GLOBAL, FromEnd, LocalArray, View
@@ -77,7 +78,7 @@ class Accesses(LaneSet):
         bad = (i < 0) | (i >= extent)
         if self.mask is not None:
             bad &= self.mask
-        if bad.any():
+        if count_nonzero(bad):
             self._out_of_bounds(view, index, site, bad)
         if len(self.index_cache) > 500:
             self.index_cache.clear()
@@ -172,12 +173,14 @@ class Accesses(LaneSet):
         return value
 
     def check_written(self, memory, element, site, width=1):
-        whole = len(memory.flat) // width * width
-        rows = memory.written[:whole].reshape(whole // width, -1)
-        rows = rows.take(element // width, axis=0, mode="clip")
-        if rows.all():
+        rows = memory.written
+        if width > 1:
+            whole = len(rows) // width * width
+            rows, element = rows[:whole].reshape(whole // width, -1), element // width
+        rows = rows.take(element, axis=0, mode="clip")
+        if count_nonzero(rows) == rows.size:
             return
-        known = rows.all(-1)
+        known, element = rows.reshape(*np.shape(element), -1).all(-1), element * width
         bad = ~np.broadcast_to(known, self.n) & self.active()
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
@@ -250,10 +253,14 @@ class Accesses(LaneSet):
         if type(array) is not View or array.dtype != dtype or array.strides[-1:] != (1,):
             found = f"shape {array.shape}, {array.dtype}"
             raise TypeError(f"a wide access wants {dtype} and a contiguous last dimension, not {found}")
-        self.address(array, (*index[:-1], index[-1] + (width - 1)), site)
+        last = index[-1] + (width - 1)
+        if type(last) is ndarray:
+            self._checked(array, (*index[:-1], last), site, last, array.shape[-1], 1)
+        else:
+            self.address(array, (*index[:-1], last), site)
         element, memory = self.address(array, index, site), array.memory
-        bad = np.broadcast_to(np.asarray(element) % width != 0, self.n) & self.active()
-        if bad.any():
+        odd = element & (width - 1)  # widths are powers of two
+        if count_nonzero(odd) and (bad := np.broadcast_to(odd != 0, self.n) & self.active()).any():
             lane = int(np.flatnonzero(bad)[0])
             first = int(np.broadcast_to(element, self.n)[lane])
             text = (
