@@ -99,7 +99,8 @@ def chain() -> list[str]:
     sums = [0.0] * 3
     measured = [_spent(AFTER), _spent(EARLY)]
     for work in WORK:
-        least, most = (sum(piece[n] for piece in PREDICTED if piece[3] == work) for n in (1, 2))
+        least = sum(low for _, low, _, kind in PREDICTED if kind == work)
+        most = sum(high for _, _, high, kind in PREDICTED if kind == work)
         numbers = [least, *(spent.get(work, 0.0) / 1000 for spent in measured)]
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         said = f"{least:.2f}" if least == most else f"{least:.2f} to {most:.2f}"

@@ -89,7 +89,7 @@ Parts that have seen no key need no special case.""",
         Gate(
             what="barriers, counted once a warp",
             value=total("barriers"),
-            before=160,
+            before=560,
             right=512,
             bar=520,
             advice="Two warps that tell each other something need one barrier, of 64 threads; blocks need "
@@ -99,7 +99,7 @@ Parts that have seen no key need no special case.""",
         Gate(
             what="wavefronts of shared memory made by loads and stores of warps",
             value=total("shared_wavefronts"),
-            before=0,
+            before=580,
             right=6_144,
             bar=6_400,
             advice="Each warp stores 8 times 16 bytes for the other warpgroup and loads as much: look for "

@@ -32,7 +32,7 @@ WRONG = (
     Wrong(
         "told_itself", "A box belongs to the warp that writes into it, and it reads it, too.",
         (("near_smem[other_box * 8", "near_smem[box * 8"),),
-        (r"`l\[0\]`",),
+        (r"`m\[0\]`",),
     ),
     Wrong(
         "factors_swapped", "The order of two results is a matter of taste.",
