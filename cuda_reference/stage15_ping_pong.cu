@@ -10,9 +10,8 @@
 // keeps m; a warp whose weights grow too great does S again alone, on mma.sync, while it still holds K.
 // The special-function unit takes as long as the products of D = 64: POLYNOMIALS of 16 exponentials avoid it.
 // On an H200 their instructions cost more time and energy than that saves; a fourth warpgroup brings more.
-// PERSISTENT: a block does several pieces of work, BLOCK_M rows of a head, and loads the next under the end
-// of one: O then has memory beside Q. Under a causal mask the longest come first, and who is done takes the
-// next one.
+// A block does several pieces of work, BLOCK_M rows of a head, and loads the next under the end of one: O has
+// memory beside Q. Under a causal mask the longest come first, and who is done takes the next one.
 #include "warpgroup_rows.cuh"
 
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
@@ -66,10 +65,10 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           int heads, int heads_together,                   // B * H, and how many of them go side by side
           int* next_work) {                                // or null: every gridDim.x-th piece is a block's
     extern __shared__ __align__(1024) unsigned char smem[];
-    half* q_smem = (half*)smem;                               // [CONSUMERS, 64, D]
-    half* o_smem = q_smem + PERSISTENT * CONSUMERS * Q_TILE;  // the same
-    half* k_smem = o_smem + CONSUMERS * Q_TILE;               // [STAGES, BLOCK_N, D]
-    half* v_smem = k_smem + STAGES * KV_TILE;                 // [STAGES, BLOCK_N, D]
+    half* q_smem = (half*)smem;                  // [CONSUMERS, 64, D]
+    half* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
+    half* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, D]
+    half* v_smem = k_smem + STAGES * KV_TILE;    // [STAGES, BLOCK_N, D]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
     uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;

@@ -1,4 +1,4 @@
-// Stage 16: a short problem on the whole GPU. Blocks of a cluster share the keys of the same rows, as the
+// Stage 16: a short problem on the whole GPU. Two blocks of a cluster share the keys of the same rows, as two
 // warpgroups of a block do, and merge through distributed shared memory: one launch, no scratch memory.
 //
 // A cluster owns 64 query rows of one head. Tiles of BLOCK_N keys are dealt to its PARTS = CLUSTER *
@@ -7,17 +7,17 @@
 // launch are in flight at once, and the loop has one turn. P V of a tile's first half hides exponentials.
 // Parts end with m, l and O of their own. Under the last P V they tell each other m and l, in the block and
 // then across: M = max(m, m'), l = 2^(m - M) l + 2^(m' - M) l'. So O only has to be scaled and added up: half
-// of a warp's columns goes to the same warp of the other warpgroup, and of the rest a share to that of each
-// other block; in the end a warp has D / PARTS columns of 16 rows. What crosses is counted in bytes by an
-// mbarrier there. Each message has its place: nothing is reused, nobody waits to send. A block is written to
-// when it has started (cluster barrier), and ends when all messages to it have come.
+// of a warp's columns goes to the same warp of the other warpgroup, and half of the rest to that of the other
+// block; in the end a warp has D / PARTS columns of 16 rows. What crosses is counted in bytes by an mbarrier
+// there. Each message has its place: nothing is reused, nobody waits to send. A block is written to when it
+// has started (cluster barrier), and ends when all messages to it have come.
 // EARLY: launched so that it may begin under the end of the kernel before, which one thread then waits for.
 #include "warpgroup_rows.cuh"
 
 constexpr int WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS, PARTS = CLUSTER * WARPGROUPS;
-constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 2, OTHERS = CLUSTER - 1;
+constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 2;
 constexpr int LEFT = D / 2 / WARPGROUPS, OWN = LEFT / CLUSTER;  // accumulators after the two sums
-static_assert(WARPGROUPS <= 2 && OWN >= 4, "two sums, of whole float4s");
+static_assert(WARPGROUPS <= 2 && CLUSTER <= 2, "a sum in the block and one across");
 
 // m and l become those of both parts; `mine` and `theirs`: what O of each has to be scaled by.
 __device__ __forceinline__ void join(RowState& m, RowState& l, const float4& other, RowState& mine,
@@ -28,21 +28,6 @@ __device__ __forceinline__ void join(RowState& m, RowState& l, const float4& oth
         const float m_new = fmaxf(m[r], m_other[r]);
         mine[r] = ptx::ex2(m[r] - m_new), theirs[r] = ptx::ex2(m_other[r] - m_new);
         l[r] = mine[r] * l[r] + theirs[r] * l_other[r], m[r] = m_new;
-    }
-}
-
-// The share of block `rank ^ s` goes to place s, from BIT on: 0 is the block's own.
-template <int BIT>
-__device__ __forceinline__ void sort_shares(Output& o_rmem, int rank) {
-    if constexpr (BIT < CLUSTER) {
-#pragma unroll
-        for (int i = 0; i < LEFT; i++)
-            if (!(i / OWN & BIT)) {
-                const float low = o_rmem[i], high = o_rmem[i + BIT * OWN];
-                o_rmem[i] = rank & BIT ? high : low;
-                o_rmem[i + BIT * OWN] = rank & BIT ? low : high;
-            }
-        sort_shares<2 * BIT>(o_rmem, rank);
     }
 }
 
@@ -57,10 +42,10 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     half* q_smem = reinterpret_cast<half*>(smem);  // [64, D]
     half* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, K and V, STAGES, BLOCK_N, D]
     float4* sum_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * RING);  // [WARPS, LEFT / 4, 32]
-    float4* share_smem = sum_smem + (WARPGROUPS - 1) * WARPS * LEFT * 8;  // [WARPS, OTHERS, OWN / 4, 32]
-    float4* near_smem = share_smem + WARPS * OTHERS * OWN * 8;  // [WARPS, 8]: m and l from the same block
-    float4* far_smem = near_smem + WARPS * 8;                   // [WARPS, OTHERS, 8]: and from the others
-    uint64_t* q_full = reinterpret_cast<uint64_t*>(far_smem + WARPS * OTHERS * 8);
+    float4* share_smem = sum_smem + (WARPGROUPS - 1) * WARPS * LEFT * 8;  // [WARPS, OWN / 4, 32]
+    float4* near_smem = share_smem + (CLUSTER - 1) * WARPS * OWN * 8;  // [WARPS, 8]: m, l from the same block
+    float4* far_smem = near_smem + WARPS * 8;                          // [WARPS, 8]: and from the other one
+    uint64_t* q_full = reinterpret_cast<uint64_t*>(far_smem + (CLUSTER - 1) * WARPS * 8);
     uint64_t* ring_full = q_full + 1;                          // [WARPGROUPS, K and V, STAGES]
     uint64_t* far_full = ring_full + WARPGROUPS * 2 * STAGES;  // [WARPS], for far_smem
     uint64_t* share_full = far_full + WARPS;                   // [WARPS], for share_smem
@@ -100,11 +85,11 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     if (CLUSTER > 1 && threadIdx.x == 32) {
         for (int i = 0; i < 2 * WARPS; i++) ptx::mbarrier_init(far_full + i, 1);
-        ptx::fence_mbarrier_init();  // the other blocks see these
+        ptx::fence_mbarrier_init();  // the other block sees these
 #pragma unroll
         for (int i = 0; i < WARPS; i++) {
-            ptx::mbarrier_arrive_expect(far_full + i, OTHERS * 128);          // as with the ring
-            ptx::mbarrier_arrive_expect(share_full + i, OTHERS * OWN * 128);  // the same
+            ptx::mbarrier_arrive_expect(far_full + i, 128);          // as with the ring
+            ptx::mbarrier_arrive_expect(share_full + i, OWN * 128);  // the same
         }
     }
     __syncthreads();  // the other threads see the mbarriers too
@@ -152,21 +137,19 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
 
     // Under the last P V: m and l, in the block and across.
     const int box = threadIdx.x / 32, other_box = (box + 4) % WARPS;
-    RowState factor, other_factor[CLUSTER];
+    RowState factor, other_factor = {};
     l[0] = quad_sum(l[0]), l[1] = quad_sum(l[1]);
     if (WARPGROUPS > 1) {
         if (lane % 4 == 0) near_smem[other_box * 8 + lane / 4] = make_float4(m[0], m[1], l[0], l[1]);
         ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have told each other
         const float4 other = near_smem[box * 8 + lane / 4];
-        join(m, l, other, factor, other_factor[0]);
+        join(m, l, other, factor, other_factor);
     }
     if (CLUSTER > 1) {
-        ptx::cluster_wait();  // every block has started, its mbarriers are initialised
+        ptx::cluster_wait();  // the other block has started, its mbarriers are initialised
         const float state[4] = {m[0], m[1], l[0], l[1]};
-        for (int s = 1; s < CLUSTER; s++)
-            if (lane % 4 == 0)
-                ptx::store_async(far_smem + (box * OTHERS + s - 1) * 8 + lane / 4, state, far_full + box,
-                                 rank ^ s);
+        if (lane % 4 == 0)
+            ptx::store_async(far_smem + box * 8 + lane / 4, state, far_full + box, rank ^ 1);
     }
     ptx::wgmma_wait<0>();  // O is whole
     ptx::wgmma_pin(o_rmem);
@@ -191,29 +174,20 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     factor[0] = factor[1] = 1.0f;
     if (CLUSTER > 1) {
-        sort_shares<1>(o_rmem, rank);
 #pragma unroll
-        for (int s = 1; s < CLUSTER; s++)
+        for (int i = 0; i < OWN; i += 4) {
+            float x[4];
 #pragma unroll
-            for (int i = 0; i < OWN; i += 4) {
-                const float* of = o_rmem + s * OWN + i;
-                const float x[4] = {of[0], of[1], of[2], of[3]};
-                ptx::store_async(share_smem + ((box * OTHERS + s - 1) * OWN / 4 + i / 4) * 32 + lane, x,
-                                 share_full + box, rank ^ s);
+            for (int j = 0; j < 4; j++) {
+                const float low = o_rmem[i + j], high = o_rmem[i + j + OWN];
+                o_rmem[i + j] = rank ? high : low;
+                x[j] = rank ? low : high;
             }
-        ptx::mbarrier_wait_cluster(far_full + box, 0);  // m and l of the other blocks have come
-#pragma unroll
-        for (int s = 1; s < CLUSTER; s++) {
-            RowState mine;
-            const float4 other = far_smem[(box * OTHERS + s - 1) * 8 + lane / 4];
-            join(m, l, other, mine, other_factor[s]);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                factor[r] *= mine[r];
-#pragma unroll
-                for (int i = 1; i < s; i++) other_factor[i][r] *= mine[r];
-            }
+            ptx::store_async(share_smem + (box * OWN / 4 + i / 4) * 32 + lane, x, share_full + box, rank ^ 1);
         }
+        ptx::mbarrier_wait_cluster(far_full + box, 0);  // m and l of the other block have come
+        const float4 other = far_smem[box * 8 + lane / 4];
+        join(m, l, other, factor, other_factor);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -221,42 +195,33 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < S_q)  // one part writes it
             lse[((long long)b * H + h) * S_q + row] = l[r] == 0 ? -INFINITY : (m[r] + __log2f(l[r])) * LN2;
         const float inv_l = l[r] == 0 ? 0.0f : __fdividef(1.0f, l[r]);  // of a row without keys: 0, not 0 / 0
-        factor[r] *= inv_l;
-#pragma unroll
-        for (int s = 1; s < CLUSTER; s++) other_factor[s][r] *= inv_l;
+        factor[r] *= inv_l, other_factor[r] *= inv_l;
     }
 #pragma unroll
     for (int i = 0; i < OWN; i++) o_rmem[i] *= factor[i / 2 % 2];
     if (CLUSTER > 1) {
-        ptx::mbarrier_wait_cluster(share_full + box, 0);  // the other blocks' part of its columns has come
+        ptx::mbarrier_wait_cluster(share_full + box, 0);  // the other block's part of these columns has come
 #pragma unroll
-        for (int s = 1; s < CLUSTER; s++)
-#pragma unroll
-            for (int i = 0; i < OWN; i += 4) {
-                const float4 x = share_smem[((box * OTHERS + s - 1) * OWN / 4 + i / 4) * 32 + lane];
-                o_rmem[i] += other_factor[s][0] * x.x, o_rmem[i + 1] += other_factor[s][0] * x.y;
-                o_rmem[i + 2] += other_factor[s][1] * x.z, o_rmem[i + 3] += other_factor[s][1] * x.w;
-            }
+        for (int i = 0; i < OWN; i += 4) {
+            const float4 x = share_smem[(box * OWN / 4 + i / 4) * 32 + lane];
+            o_rmem[i] += other_factor[0] * x.x, o_rmem[i + 1] += other_factor[0] * x.y;
+            o_rmem[i + 2] += other_factor[1] * x.z, o_rmem[i + 3] += other_factor[1] * x.w;
+        }
     }
     out += b * out_batch + h * out_head + 2 * (warpgroup * LEFT + rank * OWN);
     const bool odd = lane % 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row + lane / 4 + 8 * r;
-        if constexpr (OWN >= 8) {  // two lanes trade: each has 4 columns in a row then, of 16
 #pragma unroll
-            for (int i = 2 * r; i < OWN; i += 8) {
-                const uint32_t low = ptx::pack_half2(o_rmem[i], o_rmem[i + 1]);
-                const uint32_t high = ptx::pack_half2(o_rmem[i + 4], o_rmem[i + 5]);
-                const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
-                const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
-                if (row < S_q)
-                    *reinterpret_cast<uint2*>(out + row * out_row + column) =
-                        odd ? make_uint2(other, high) : make_uint2(low, other);
-            }
-        } else if (row < S_q) {
-            *reinterpret_cast<uint32_t*>(out + row * out_row + lane % 4 * 2) =
-                ptx::pack_half2(o_rmem[2 * r], o_rmem[2 * r + 1]);
+        for (int i = 2 * r; i < OWN; i += 8) {  // two lanes trade: each has 4 columns in a row then, of 16
+            const uint32_t low = ptx::pack_half2(o_rmem[i], o_rmem[i + 1]);
+            const uint32_t high = ptx::pack_half2(o_rmem[i + 4], o_rmem[i + 5]);
+            const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
+            const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
+            if (row < S_q)
+                *reinterpret_cast<uint2*>(out + row * out_row + column) =
+                    odd ? make_uint2(other, high) : make_uint2(low, other);
         }
     }
 }

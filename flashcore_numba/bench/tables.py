@@ -123,11 +123,15 @@ def either_side(times: dict[str, Any]) -> str:
 
 
 def throttled_lines(shape: dict[str, Any]) -> list[str]:
-    """One sentence for each entry whose clocks were held back."""
+    """One sentence for each way in which clocks were held back."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in shape["entries"]:
+        for reason in entry["throttled"] or []:
+            by_reason.setdefault(reason, []).append(entry["label"])
+    every = len(shape["entries"])
     return [
-        f"Throttled: {entry['label']}: {'; '.join(entry['throttled'])}."
-        for entry in shape["entries"]
-        if entry["throttled"]
+        f"Throttled: {'all' if len(labels) == every else ', '.join(labels)}: {reason}"
+        for reason, labels in by_reason.items()
     ]
 
 

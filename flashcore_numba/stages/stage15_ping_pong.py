@@ -33,7 +33,6 @@ class Tile(NamedTuple):
     turns: bool = True
     lazy: bool = True
     polynomials: int = 0
-    persistent: bool = True
 
 
 TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3)}  # by head dimension
@@ -51,7 +50,6 @@ def run(problem, out, executor, lse, tile, longest_first):
         "STAGES": tile.stages,
         "OVERLAP": tile.overlap,
         "PING_PONG": tile.turns and tile.consumers > 1,
-        "PERSISTENT": tile.persistent,
         "LAZY_MAX": tile.lazy,
         "POLYNOMIALS": tile.polynomials,
         "CONSUMER_REGISTERS": registers,
@@ -60,7 +58,7 @@ def run(problem, out, executor, lse, tile, longest_first):
     works = p.batch * p.heads * -(-p.seq_q // rows)
     # Longest first, over as many heads at a time as the L2 holds K and V of.
     together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k)) if longest_first else 1
-    blocks = min(works, executor.sm_count) if tile.persistent else works
+    blocks = min(works, executor.sm_count)
     next_work = None
     if longest_first and blocks < works:  # pieces of different length: a block that is done takes the next
         next_work = executor.empty((1,), np.int32)
@@ -73,8 +71,7 @@ def run(problem, out, executor, lse, tile, longest_first):
         *(*maps, lse),
         *scalars(p, p.scale * math.log2(math.e)),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
-        shared_bytes=2 * p.head_dim * ((1 + tile.persistent) * rows + 2 * tile.stages * tile.keys)
-        + 8 * (4 * tile.stages + 3),
+        shared_bytes=4 * p.head_dim * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 3),
     )
 
 
@@ -104,6 +101,6 @@ STAGE = Stage(
     returns_lse=True,
     variants={
         "in_sequence": "a warpgroup's products and then its softmax, nothing of what the others add",
-        "ping_pong": "both overlaps and the lazy maximum",
+        "ping_pong": "turns at the tensor cores, the lazy maximum; at D = 128 also softmax under P V",
     },
 )

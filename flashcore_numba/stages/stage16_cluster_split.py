@@ -12,7 +12,7 @@ ROWS = 64
 
 
 class Split(NamedTuple):
-    """How the keys of 64 rows are divided: blocks of a cluster, warpgroups a block, keys a tile, slots."""
+    """How keys are divided: blocks of a cluster, warpgroups of a block, keys of a tile, slots of a ring."""
 
     cluster: int
     warpgroups: int
@@ -20,37 +20,41 @@ class Split(NamedTuple):
     stages: int
 
 
-SPLITS = {  # by head dimension
-    64: {
-        "four_blocks": Split(4, 2, 64, 2),
-        "two_blocks": Split(2, 2, 128, 1),
-        "one_block": Split(1, 2, 128, 2),
-        "two_warpgroups": Split(2, 1, 64, 2),
-        "one_warpgroup": Split(1, 1, 64, 2),
-    },
+ONE_BLOCK = {64: Split(1, 2, 128, 2), 128: Split(1, 2, 64, 2)}  # by head dimension
+TWO_BLOCKS = {64: Split(2, 2, 128, 2), 128: Split(2, 2, 128, 1)}
+FORCED = {"one_block": ONE_BLOCK, "two_blocks": TWO_BLOCKS}
+
+# The fastest on an H200, by head dimension, for up to so many keys. FEW_ROWS: there are SMs for two blocks a
+# row tile. MANY_ROWS: with more keys than hide it, two blocks of one warpgroup share an SM out of step.
+FEW_ROWS = {
+    64: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: ONE_BLOCK[64], math.inf: TWO_BLOCKS[64]},
     128: {
-        "four_blocks": Split(4, 2, 64, 2),
-        "two_blocks": Split(2, 2, 64, 2),
-        "one_block": Split(1, 2, 64, 2),
-        "two_warpgroups": Split(2, 1, 64, 2),
-        "one_warpgroup": Split(1, 1, 64, 2),
+        64: Split(1, 1, 64, 1),
+        128: Split(2, 1, 64, 1),
+        256: Split(2, 2, 64, 1),
+        math.inf: TWO_BLOCKS[128],
+    },
+}
+MANY_ROWS = {
+    64: {128: Split(1, 1, 64, 2), 1023: ONE_BLOCK[64], math.inf: Split(2, 1, 128, 2)},
+    128: {
+        64: Split(1, 1, 64, 1),
+        256: Split(1, 2, 128, 1),
+        1023: ONE_BLOCK[128],
+        math.inf: Split(2, 1, 64, 2),
     },
 }
 
 
-def choose(problem, sm_count):
-    """The name of the split: as many blocks a row tile as the GPU has places for and the keys feed."""
+def choose(problem, variant, sm_count):
+    """The split that a variant names or the table has, with no more slots than there are turns."""
     p = problem
-    row_tiles = p.batch * p.heads * -(-p.seq_q // ROWS)
-    if p.seq_k <= 64:
-        return "one_warpgroup"
-    if p.seq_k <= 128 and row_tiles * 2 <= sm_count:
-        return "two_warpgroups"  # of two blocks
-    if p.seq_k <= 256 or row_tiles * 2 > sm_count:
-        return "one_block"
-    if row_tiles * 4 <= sm_count and p.seq_k > 1024:
-        return "four_blocks"
-    return "two_blocks"
+    few = 2 * p.batch * p.heads * -(-p.seq_q // ROWS) <= sm_count
+    rows = (FEW_ROWS if few else MANY_ROWS)[p.head_dim]
+    split = next(split for most, split in rows.items() if p.seq_k <= most)
+    split = FORCED[variant][p.head_dim] if variant in FORCED else split
+    turns = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
+    return split._replace(stages=min(split.stages, turns))
 
 
 def shared_bytes(head_dim, split):
@@ -64,9 +68,8 @@ def shared_bytes(head_dim, split):
 
 
 def launch(problem, out, executor, lse=None, variant=None):
-    p, splits = problem, SPLITS[problem.head_dim]
-    split = splits[variant if variant in splits else choose(p, executor.sm_count)]
-    launch_split(p, out, executor, lse, split, early=variant != "not_early")
+    split = choose(problem, variant, executor.sm_count)
+    launch_split(problem, out, executor, lse, split, early=variant != "not_early")
 
 
 def launch_split(problem, out, executor, lse, split, early=True):
@@ -106,6 +109,6 @@ STAGE = Stage(
         "one_block": "the keys divided among two warpgroups of one block",
         "two_blocks": "the keys divided among the warpgroups of two blocks",
         "not_early": "begins when the kernel before has ended, not under its end",
-        "cluster_split": "one, two or four blocks of one or two warpgroups, by the numbers of rows and keys",
+        "cluster_split": "one or two blocks of one or two warpgroups, by the numbers of rows and keys",
     },
 )

@@ -21,7 +21,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     block_rows, turns = ROWS * tile.consumers, tile.turns and tile.consumers > 1
     row_tiles = ceil_div(p.seq_q, block_rows)
     works = p.batch * p.heads * row_tiles
-    blocks = min(works, sm_count) if tile.persistent else works
+    blocks = min(works, sm_count)
     of_a_head = Traffic()
     # Where the rows fill no block, those that miss are before the first one.
     start = ceil_div(p.seq_q, ROWS) * ROWS - row_tiles * block_rows

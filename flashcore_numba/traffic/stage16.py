@@ -6,7 +6,7 @@ the warp's wavefronts, as asynchronous stores, and read as the rest is.
 
 from typing import Any
 
-from flashcore_numba.stages.stage16_cluster_split import SPLITS, choose
+from flashcore_numba.stages.stage16_cluster_split import choose
 
 from .formula import Traffic, ceil_div
 from .warpgroup_rows import ROWS, load_tiles, tiles_seen
@@ -18,7 +18,7 @@ STATE_STORED, STATE_READ = 4, 2  # m and l, 16 bytes a quad: one lane stores the
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     p, D = problem, problem.head_dim
-    split = SPLITS[D][variant if variant in SPLITS[D] else choose(p, sm_count)]
+    split = choose(p, variant, sm_count)
     parts = split.cluster * split.warpgroups
     of_a_head = Traffic()
     for first_row in range(0, p.seq_q, ROWS):
@@ -30,11 +30,8 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
         beginnings = parts * (2 if split.cluster > 1 else 1)  # a block's barrier, and the cluster's
         of_a_head += load_tiles(split.cluster, ROWS, D) + load_tiles(2 * tiles, split.keys, D)
         of_a_head += Traffic(barriers=WARPS * (beginnings + refills)) + _merge(split, parts, D)
-        # For each 8 rows a store of 16 columns of O, a sector each: of 8, half a sector, where a part has 8.
-        rows = min(ROWS, p.seq_q - first_row)
-        of_a_head += (D // min(16, D // parts)) * Traffic(
-            global_store_requests=ceil_div(rows, 8), global_store_sectors=rows
-        )
+        rows = min(ROWS, p.seq_q - first_row)  # for each 8, a store of 16 columns of O, a sector each
+        of_a_head += (D // 16) * Traffic(global_store_requests=ceil_div(rows, 8), global_store_sectors=rows)
     return p.batch * p.heads * of_a_head
 
 
@@ -47,6 +44,6 @@ def _merge(split: Any, parts: int, D: int) -> Traffic:
         merged += Traffic(
             shared_store_wavefronts=STATE_STORED + sums, shared_load_wavefronts=STATE_READ + sums, barriers=2
         )
-    others = split.cluster - 1
-    merged += Traffic(shared_load_wavefronts=others * (STATE_READ + WAVEFRONTS * left // split.cluster // 4))
+    if split.cluster > 1:
+        merged += Traffic(shared_load_wavefronts=STATE_READ + WAVEFRONTS * left // 2 // 4)
     return parts * WARPS * merged

@@ -73,14 +73,21 @@ def test_an_interval_is_shown_as_a_share_of_the_median():
     assert tables.either_side({"p50": 10.0, "ci": None}) == "-"
 
 
-def test_what_was_throttled_gets_a_sentence(fake):
+def test_what_was_throttled_gets_a_sentence_a_reason(fake):
     shape = fake()["shapes"][0]
     assert tables.throttled_lines(shape) == []
-    shape["entries"][1]["throttled"] = ["the power limit in 3 of 20 readings", "SM clock 1510 MHz, 76% ..."]
+    power, clock = "the power limit in 3 of 20 readings", "SM clock 1510 MHz, 76% ..."
+    shape["entries"][1]["throttled"] = [power, clock]
     shape["entries"][2]["throttled"] = None
     assert tables.throttled_lines(shape) == [
-        "Throttled: 05 online_softmax: the power limit in 3 of 20 readings; SM clock 1510 MHz, 76% ...."
+        f"Throttled: 05 online_softmax: {power}",
+        f"Throttled: 05 online_softmax: {clock}",
     ]
+    for entry in shape["entries"]:
+        entry["throttled"] = [power]
+    shape["entries"][-1]["throttled"] = [clock, power]
+    last = shape["entries"][-1]["label"]
+    assert tables.throttled_lines(shape) == [f"Throttled: all: {power}", f"Throttled: {last}: {clock}"]
 
 
 def test_reasons_are_grouped_and_limits_and_clocks_are_told(fake):

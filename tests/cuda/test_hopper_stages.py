@@ -11,7 +11,15 @@ from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
 from flashcore_numba.stages import LADDER, stage14_tma_wgmma, stage16_cluster_split
 from flashcore_numba.stages.cuda_arguments import tile_map
-from flashcore_numba.stages.stage16_cluster_split import SPLITS, Split, choose, launch_split, shared_bytes
+from flashcore_numba.stages.stage16_cluster_split import (
+    FEW_ROWS,
+    FORCED,
+    MANY_ROWS,
+    Split,
+    choose,
+    launch_split,
+    shared_bytes,
+)
 
 HOPPER = [stage for stage in LADDER if stage.no_other_gpu]
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
@@ -45,8 +53,8 @@ def launched(launch, problem, *args, order="lockstep", **options):
     [
         Split(2, 2, 128, 1),
         Split(2, 1, 64, 2),
-        Split(4, 2, 32, 2),
-        Split(4, 1, 64, 1),
+        Split(2, 2, 32, 2),
+        Split(2, 1, 128, 1),
         Split(1, 2, 64, 1),
     ],
     ids=lambda split: "-".join(map(str, split)),
@@ -67,22 +75,38 @@ def test_few_heads_of_any_strides(stage, head_dim, rng):
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_every_split_fits_shared_memory(head_dim):
-    assert max(shared_bytes(head_dim, split) for split in SPLITS[head_dim].values()) <= ROOM
+    tables = [
+        *FEW_ROWS[head_dim].values(),
+        *MANY_ROWS[head_dim].values(),
+        *(x[head_dim] for x in FORCED.values()),
+    ]
+    assert max(shared_bytes(head_dim, split) for split in tables) <= ROOM
 
 
-@pytest.mark.parametrize("name", stage16_cluster_split.STAGE.variants)
-def test_every_variant_is_a_split_or_the_choice(name):
-    of_choice = (stage16_cluster_split.STAGE.name, "not_early")
-    assert (name in SPLITS[64] and name in SPLITS[128]) != (name in of_choice)
+def test_every_variant_is_a_split_or_the_choice():
+    stage = stage16_cluster_split.STAGE
+    assert set(stage.variants) == {*FORCED, "not_early", stage.name}
 
 
-@pytest.mark.parametrize("seq_k", [1, 64, 200, 512, 1024, 5000])
+def stand_in(heads, seq_q, seq_k, head_dim):
+    zeros = np.lib.stride_tricks.as_strided(
+        np.zeros(head_dim, np.float16), (1, heads, max(seq_q, seq_k), head_dim), (0, 0, 0, 2)
+    )
+    return Problem(zeros[:, :, :seq_q], zeros[:, :, :seq_k], zeros[:, :, :seq_k])
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("variant", [None, *FORCED])
 @pytest.mark.parametrize("heads", [1, 8, 64])
-def test_a_choice_is_a_split(heads, seq_k, rng):
-    zeros = np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (1, heads, 5000, 64), (0, 0, 0, 2))
-    p = Problem(zeros[:, :, :512], zeros[:, :, :seq_k], zeros[:, :, :seq_k])
-    split = SPLITS[64][choose(p, 132)]
-    assert split.cluster == 1 or split.cluster * 8 * heads <= 132, "clusters are for rows that leave room"
+def test_no_part_and_no_slot_for_nothing(heads, variant, head_dim, rng):
+    """Whatever the number of keys, every slot is filled, and without a variant every part has a tile."""
+    for seq_k in (1, 64, 65, 128, 129, 256, 257, 1023, 1024, int(rng.integers(1, 5000))):
+        split = choose(stand_in(heads, 512, seq_k, head_dim), variant, 132)
+        parts, tiles = split.cluster * split.warpgroups, -(-seq_k // split.keys)
+        assert 1 <= split.stages <= -(-tiles // parts), f"{seq_k} keys"
+        assert variant or parts <= tiles or seq_k < 2 * tiles * split.keys, f"{seq_k} keys"
+    mission = choose(stand_in(8, 512, 512, 64), None, 132)
+    assert mission == Split(2, 2, 128, 1)
 
 
 def test_the_mission_shape_waits_for_no_slot(rng):

@@ -33,20 +33,16 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     check(stage, variant, problem(rng, 1, 2, seq_q, seq_k, head_dim, causal, int(rng.integers(1, 3))))
 
 
+@pytest.mark.parametrize("sm_count", [132, 1])
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("name", stage16_cluster_split.SPLITS[64])
-def test_each_split_of_stage_16(name, head_dim, rng):
+def test_each_split_of_stage_16(head_dim, sm_count, rng):
     """The last keys are so many that some slot is filled again, where the split has room for it."""
-    most = {
-        "one_warpgroup": 64,
-        "two_warpgroups": 128,
-        "one_block": 256,
-        "two_blocks": 1024,
-        "four_blocks": 1500,
-    }[name]
-    p = problem(rng, 1, 1, int(rng.integers(1, 64)), most - int(rng.integers(20)), head_dim, False)
-    assert stage16_cluster_split.choose(p, 132) == name
-    check(CLUSTER_SPLIT, None, p)
+    table = stage16_cluster_split.FEW_ROWS if sm_count > 1 else stage16_cluster_split.MANY_ROWS
+    for most, split in table[head_dim].items():
+        seq_k = int(min(most, 1100)) - int(rng.integers(20))
+        p = problem(rng, 1, 1, int(rng.integers(1, 64)), seq_k, head_dim, False)
+        assert stage16_cluster_split.choose(p, None, sm_count)[:3] == split[:3]
+        check(CLUSTER_SPLIT, None, p, sm_count)
 
 
 def test_a_slot_is_filled_again(rng):
