@@ -19,6 +19,7 @@ __all__ = ["bytes_moved", "draw"]
 
 KEYS = (64, 128)  # the two numbers of keys that traffic is counted at
 ROWS, HEAD_DIM = 64, 64
+MOST_NAMED = 6  # with more stages than these a label is a number alone
 
 
 @lettered
@@ -53,7 +54,13 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
         axes.plot(x, y, "o", markeredgecolor=INK, zorder=4, **style)
         crowded = any(1 < other / x < 2 and 0.6 < level / y < 1.7 for _, other, level, _ in points)
         weight = "bold" if mine else "normal"
-        _label(axes, name, x, y, left=crowded, fontsize=10, fontweight=weight, zorder=5)
+        if number <= MOST_NAMED:
+            _label(axes, name, x, y, left=crowded, fontsize=10, fontweight=weight, zorder=5)
+        elif mine:
+            axes.annotate(name, (x, y), (0, -16), ha="center", fontsize=10, fontweight=weight, zorder=5,
+                          textcoords="offset points")  # fmt: skip
+        else:
+            _label(axes, name.removeprefix("stage "), x, y, left=crowded, fontsize=8.5, zorder=5)
     for _, y in peers:
         axes.plot(flops / least, y, "D", ms=7, mfc="white", mec=ORANGE, mew=1.8)
     if peers:
@@ -67,7 +74,7 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
     )
     figure.text(0.012, 0.02, told, fontsize=9, linespacing=1.4)
     listed = "; ".join(f"{name}: {x:.3g} FLOPs a byte, {y:,.0f} GFLOP/s" for name, x, y, _ in points)
-    others = ", ".join(f"{name} {y:,.0f}" for name, y in peers)
+    libraries = ", ".join(f"{name} {y:,.0f}" for name, y in peers)
     name, x, y, mine = points[-1]
     roof = min(roofs["CUDA cores"], x * bandwidth)
     limit = "the CUDA cores" if roof == roofs["CUDA cores"] else "device memory"
@@ -80,7 +87,7 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
     allowed = ", ".join(f"the {unit} {value:,.0f} GFLOP/s" for unit, value in roofs.items())
     alt = (
         f"Roofline of the {record['gpu']['name']} at {MISSION}. Device memory gives {bandwidth:,.0f} GB/s, "
-        f"{allowed}. {listed}. Other libraries in GFLOP/s: {others}. "
+        f"{allowed}. {listed}. Other libraries in GFLOP/s: {libraries}. "
         f"The problem itself: {flops / least:.3g} FLOPs a byte."
     )
     return Figure(f"Roofline: {whose}", (Frame(png(figure), caption, alt),))
