@@ -1,7 +1,7 @@
 """The figures of lesson 16: its budget, and the messages that the executor counts between blocks."""
 
 import re
-from itertools import pairwise, permutations
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +37,11 @@ def test_the_chain_adds_up():
     assert np.allclose(np.sum(least, axis=0), last, atol=0.05)
 
 
-@pytest.mark.parametrize("variant, blocks", [("two_blocks", 2), ("four_blocks", 4)])
-def test_every_block_sends_every_other_its_state_and_its_share(variant, blocks):
-    found = {(m.what, m.sender, m.receiver): m for m in cluster.sent(find(16), variant)}
-    pairs = list(permutations(range(blocks), 2))
+def test_each_block_sends_the_other_its_state_and_its_share():
+    found = {(m.what, m.sender, m.receiver): m for m in cluster.sent(find(16))}
+    pairs = ((0, 1), (1, 0))
     assert set(found) == {(what, *pair) for what in (cluster.STATE, cluster.SHARE) for pair in pairs}
-    columns = 64 // 2 // blocks  # that a warp keeps, of 16 rows in float32
+    columns = 64 // 2 // 2  # that a warp keeps, of 16 rows in float32
     for pair in pairs:
         state, share = found[cluster.STATE, *pair], found[cluster.SHARE, *pair]
         assert (state.stores, state.bytes) == (WARPS * 8, WARPS * 8 * 16)
@@ -50,18 +49,18 @@ def test_every_block_sends_every_other_its_state_and_its_share(variant, blocks):
 
 
 def test_the_arrows_are_those_of_the_kernel_at_hand():
-    edit = Edit("share_full + box, rank ^ s);", "share_full + box, 1);", cluster.KERNEL)
+    edit = Edit("share_full + box, rank ^ 1);", "share_full + box, 1);", cluster.KERNEL)
     with loaded(Mutant(16, "edited", "", (edit,))) as stage:
         figure = cluster.draw(LESSONS[16], stage, "your kernel")
     assert "block 0 to block 1: O, 512 stores" in figure.frames[2].caption
     assert "block 1 to block 0: nothing" in figure.frames[2].caption
     assert "block 1 to block 1: O, 512 stores" in figure.frames[2].caption
-    assert "your kernel" in figure.title and len({frame.png for frame in figure.frames}) == 5
+    assert "your kernel" in figure.title and len({frame.png for frame in figure.frames}) == 4
 
 
 @pytest.mark.parametrize(
     "old, new",
-    [("OTHERS * OWN * 128", "OTHERS * OWN * 64"), ("ptx::mbarrier_wait_cluster(share_full + box, 0);", "")],
+    [("i, OWN * 128", "i, OWN * 64"), ("ptx::mbarrier_wait_cluster(share_full + box, 0);", "")],
 )
 def test_the_executor_reports_a_share_that_nobody_waits_for(old, new):
     assert cluster.reports(old, new)[0].startswith("missing wait: `share_smem`")

@@ -16,10 +16,9 @@ from .figure import Figure, Frame
 
 __all__ = ["Message", "draw", "messages", "reports", "sent"]
 
-SHAPE, KERNEL = "1x1x64x64", "stage16_cluster_split.cu"  # one cluster
+SHAPE, VARIANT, KERNEL = "1x1x64x64", "two_blocks", "stage16_cluster_split.cu"  # one cluster
 KEYS, COLUMNS, WARPGROUPS = 128, 64, 2
 STATE, SHARE = "m and l", "O"
-PLACES = ((0, 1), (1, 1), (0, 0), (1, 0))  # of the blocks of a cluster, x and y
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class Message:
         )
 
 
-def sent(stage: Stage, variant: str = "two_blocks") -> list[Message]:
+def sent(stage: Stage) -> list[Message]:
     """The messages of one cluster. What goes to `share_smem` is O, everything else m and l."""
     sums: dict[tuple[str, int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for launch in launched(stage, SHAPE, variant):
+    for launch in launched(stage, SHAPE, VARIANT):
         for row in launch.lines():
             if row.space != "cluster":
                 continue
@@ -54,21 +53,21 @@ def sent(stage: Stage, variant: str = "two_blocks") -> list[Message]:
     return [Message(*key, *sums[key]) for key in sorted(sums)]
 
 
-def messages(variant: str = "two_blocks") -> list[str]:
+def messages() -> list[str]:
     """What the blocks of stage 16 send each other, a line a message."""
-    return [str(message) for message in sorted(sent(find(16), variant), key=lambda m: m.what != STATE)]
+    return [str(message) for message in sorted(sent(find(16)), key=lambda m: m.what != STATE)]
 
 
 def reports(old: str, new: str) -> list[str]:
     """What the executor says of stage 16 with `new` in the place of `old`: kind and words of each problem."""
     with loaded(Mutant(16, "edited", "", (Edit(old, new, KERNEL),))) as stage:
-        found = launched(stage, SHAPE, "two_blocks")
+        found = launched(stage, SHAPE, VARIANT)
     return [f"{problem.kind}: {_named(problem.text)}" for launch in found for problem in launch.problems]
 
 
 def _named(text: str) -> str:
     """A report with the parts of shared memory by name."""
-    launch = launches.recorded(find(16), "two_blocks", SHAPE).launches[0]
+    launch = launches.recorded(find(16), VARIANT, SHAPE).launches[0]
     parts = memory_map.dynamic_parts(launch.kernel, shared_bytes=launch.shared_bytes)
 
     def name(match: re.Match) -> str:
@@ -80,9 +79,9 @@ def _named(text: str) -> str:
 
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """Keys, words and sums of a cluster of two; then all messages of a cluster of four."""
+    """Keys, words, sums and columns of a cluster."""
     two = sent(stage)
-    frames = (_keys(), _words(two), _sums(two), _columns(), _four(sent(stage, "four_blocks")))
+    frames = (_keys(), _words(two), _sums(two), _columns())
     return Figure(f"What the blocks of a cluster tell each other: {whose}", frames, 2)
 
 
@@ -220,41 +219,6 @@ def _columns() -> Frame:
             said.append(f"block {block}, warpgroup {warpgroup}: columns {first} to {first + each - 1}")
     caption = "In the end each part has 16 of the 64 columns, of all 64 rows: everybody stores a quarter."
     return Frame(png(figure), caption, f"{caption} {'; '.join(said)}.")
-
-
-def _four(found: list[Message]) -> Frame:
-    from matplotlib.patches import FancyArrowPatch
-
-    sums: dict[tuple[int, int], int] = defaultdict(int)
-    for message in found:
-        sums[message.sender, message.receiver] += message.bytes
-    figure = paper(9.4, 4.2)
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-    axes.set_axis_off()
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 56)
-    centre = [(18 + 64 * x, 9 + 36 * y) for x, y in PLACES]
-    for block, (x, y) in enumerate(centre):
-        axes.add_patch(_box(x - 11, y - 6, 22, 12, CYCLE[block]))
-        axes.text(x, y, f"block {block}\n{WARPGROUPS} warpgroups", ha="center", va="center")
-    for sender, receiver in sums:
-        (x, y), (u, v) = centre[sender], centre[receiver]
-        ends = [(x + 11.5 * _sign(u - x), y + 6.5 * _sign(v - y) * (u == x or 0.9)),
-                (u - 11.5 * _sign(u - x), v - 6.5 * _sign(v - y) * (u == x or 0.9))]  # fmt: skip
-        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=14, lw=1.4, color=INK,
-                                       connectionstyle="arc3,rad=0.10"))  # fmt: skip
-    amounts = sorted(set(sums.values()))
-    each = " or ".join(f"{amount:,}" for amount in amounts) or "0"
-    said = "; ".join(f"{a} to {b} {amount:,} bytes" for (a, b), amount in sorted(sums.items()))
-    caption = (
-        f"A cluster of four, counted: {several(len(sums), 'direction')}, {each} bytes each. Block r finds "
-        "block r ^ s at place s - 1, and is found there."
-    )
-    return Frame(png(figure), caption, f"{caption} {said}.")
-
-
-def _sign(x: float) -> int:
-    return (x > 0) - (x < 0)
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> Any:

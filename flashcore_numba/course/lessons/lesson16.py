@@ -11,16 +11,16 @@ MISSION_HEAD, ONE_CLUSTER, SPLIT = "1x1x512x64", "1x1x64x64", "two_blocks"
 EXERCISE = Exercise(
     stage=16,
     file="stage16_cluster_split.cu",
-    first="RowState factor, other_factor[CLUSTER];",
+    first="RowState factor, other_factor = {};",
     last="ptx::wgmma_pin(o_rmem);",
     task="""\
 The parts of the same rows tell each other m and l, first in the block, then across the cluster, while the
 last P V still runs. Every thread executes these lines once, after its part's last turn. It has m and l of its
 two rows; l is only what its own columns gave, and the four lanes of a quad share the rows. Leave
-  - RowState factor and RowState other_factor[CLUSTER], declared here: factor is what this part's O has to be
-    scaled by, other_factor[0] what the O of the block's other warpgroup has to; the rest comes later
+  - RowState factor and RowState other_factor, declared here: what this part's O has to be scaled by, and what
+    the O of the block's other warpgroup has to
   - m and l: those of both parts of this block, with l the sum over the whole row
-  - these m and l on their way to every other block of the cluster: m[0], m[1], l[0], l[1], one store of 16
+  - these m and l on their way to the other block of the cluster: m[0], m[1], l[0], l[1], one store of 16
     bytes for each quad, into that block's far_smem
   - o_rmem: finished. Nothing above needs it, so it should be waited for last
 Parts that have seen no key need no special case.""",
@@ -33,23 +33,21 @@ Parts that have seen no key need no special case.""",
         "lane / 4 and lane / 4 + 8 of the warp",
         "near_smem": "float4*, shared: [WARPS, 8]: what the warp of that number is told from its own block, "
         "a place for each quad",
-        "far_smem": "float4*, shared: [WARPS, OTHERS, 8]: what it is told by the other blocks: that of "
-        "block rank ^ s comes to place s - 1",
+        "far_smem": "float4*, shared: [WARPS, 8]: the same from the other block",
         "far_full": "uint64_t*, shared: [WARPS]: an mbarrier for far_smem of each warp; it has been "
-        "announced OTHERS * 128 bytes",
-        "rank, CLUSTER, OTHERS": "int: this block's number in the cluster; how many blocks that has; one "
-        "less. The other blocks are rank ^ 1 .. rank ^ OTHERS",
+        "announced 128 bytes",
+        "rank": "int: this block's number in the cluster, 0 or 1; the other one's is rank ^ 1",
         "join": "join(m, l, other, mine, theirs): m and l, which are changed, become those of both parts; "
         "`other` is a float4 of m[0], m[1], l[0], l[1]; mine and theirs, RowState, are set to what O of each "
         "part has to be scaled by",
         "make_float4": "make_float4(x, y, z, w): four floats, stored by one assignment to an element of a "
         "float4*",
         "ptx": "ptx::bar_sync(id, threads): a barrier of so many threads; 1 + WARPGROUPS + warp is one for "
-        "the two warps with the same rows. ptx::cluster_wait(): returns when every block of the cluster has "
-        "started and made its mbarriers. ptx::store_async(place, x, mbarrier, block): 16 bytes, `const float "
-        "x[4]`, into another block; place and mbarrier are pointers into one's own shared memory, and mean "
-        "the same place there. ptx::wgmma_wait<0>() and, for the compiler, ptx::wgmma_pin(o_rmem)",
-        "WARPGROUPS": "2 here; the stage also runs with 1, and with 1, 2 or 4 blocks",
+        "the two warps with the same rows. ptx::cluster_wait(): returns when both blocks of the cluster have "
+        "started and made their mbarriers. ptx::store_async(place, x, mbarrier, block): 16 bytes, `const "
+        "float x[4]`, into another block; place and mbarrier are pointers into one's own shared memory, and "
+        "mean the same place there. ptx::wgmma_wait<0>() and, for the compiler, ptx::wgmma_pin(o_rmem)",
+        "WARPGROUPS, CLUSTER": "2 and 2 here; the stage also runs with one warpgroup, or one block",
     },
     wanted=(
         Wanted("m[0]", "the row's reference of both parts of the block"),
@@ -61,8 +59,8 @@ Parts that have seen no key need no special case.""",
         Wanted("o_rmem[0]", "one element of this part's O"),
     ),
     hints=(
-        "Five steps: finish l; tell the other warpgroup and hear from it; join; tell the other blocks; wait "
-        "for O. What the other blocks say is read later, behind the region, when it has had time to come.",
+        "Five steps: finish l; tell the other warpgroup and hear from it; join; tell the other block; wait "
+        "for O. What the other block says is read later, behind the region, when it has had time to come.",
         "Of four lanes with the same m and l one stores. Between the store to near_smem and the load from "
         "it stands a barrier of the two warps: one's store is the other's load. You write to the other "
         "warp's box and read your own.",
@@ -71,9 +69,9 @@ Parts that have seen no key need no special case.""",
         "reaches it.",
         "l[r] = quad_sum(l[r]); if (lane % 4 == 0) near_smem[other_box * 8 + lane / 4] = make_float4(...); "
         "ptx::bar_sync(1 + WARPGROUPS + warp, 64); join(m, l, near_smem[box * 8 + lane / 4], factor, "
-        "other_factor[0]); ptx::cluster_wait(); const float state[4] = {m[0], m[1], l[0], l[1]}; for s = 1 "
-        ".. CLUSTER - 1, if (lane % 4 == 0), ptx::store_async(far_smem + (box * OTHERS + s - 1) * 8 + lane / "
-        "4, state, far_full + box, rank ^ s); ptx::wgmma_wait<0>(); ptx::wgmma_pin(o_rmem);",
+        "other_factor); ptx::cluster_wait(); const float state[4] = {m[0], m[1], l[0], l[1]}; if (lane % 4 "
+        "== 0) ptx::store_async(far_smem + box * 8 + lane / 4, state, far_full + box, rank ^ 1); "
+        "ptx::wgmma_wait<0>(); ptx::wgmma_pin(o_rmem);",
     ),
     gates=(
         Gate(
@@ -113,20 +111,20 @@ Parts that have seen no key need no special case.""",
         "and the load of the other? Does each write to the other's box and read its own? In far_smem and "
         "far_full blocks meet: how does this one know that the other has started and made its mbarriers?",
         "missing wait": "Something is still under way. In o_rmem it is the last product, which the next "
-        "lines use. In far_smem it is what another block sends: each place there gets one store, from one "
-        "lane of a quad of block rank ^ s, and far_full[box] there counts its bytes.",
-        "value": "What is compared where the region ends is right, so it must be what the other blocks are "
+        "lines use. In far_smem it is what the other block sends: each place there gets one store, from "
+        "one lane of a quad of block rank ^ 1, and far_full[box] there counts its bytes.",
+        "value": "What is compared where the region ends is right, so it must be what the other block is "
         "told: whose m and l do you send, those of one part or those of both?",
         "missing fence": "Has the other block made its mbarriers when this store reaches it? Blocks of a "
-        "cluster do not start at the same moment: ptx::cluster_wait() returns when all of them have.",
+        "cluster do not start at the same moment: ptx::cluster_wait() returns when both have.",
         "uninitialised read": "Is what is read here told to this warp, by somebody who has already come to "
         "the barrier? And has the other block made its mbarriers when a store reaches it? "
         "ptx::cluster_wait() knows.",
-        "deadlock": "Each mbarrier of far_full waits for OTHERS * 128 bytes: 8 quads of 16 bytes from each "
-        "other block. And a barrier of 64 threads for two warps. Which of them gets less, or somebody "
+        "deadlock": "Each mbarrier of far_full waits for 128 bytes: 8 quads of 16 bytes from the other "
+        "block. And a barrier of 64 threads for two warps. Which of them gets less, or somebody "
         "else's?",
-        "bad instruction": "The other blocks are rank ^ 1 up to rank ^ OTHERS: with two blocks, 1 and 0. "
-        "Each of them is sent 8 quads of 16 bytes for each warp, not more.",
+        "bad instruction": "The other block is rank ^ 1: of block 0 block 1, of block 1 block 0. It is sent "
+        "8 quads of 16 bytes for each warp, not more.",
     },
 )
 
