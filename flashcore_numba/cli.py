@@ -333,7 +333,7 @@ def _console(to_stderr: bool = False):
 
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False)
+    return Console(file=stream, width=width, highlight=False, emoji=False)  # `file.cu:100:` is no emoji
 
 
 def _give_json(args, data: Callable[[], Any]) -> bool:

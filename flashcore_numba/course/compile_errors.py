@@ -68,7 +68,7 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     chosen = next((e for e in errors if e["line"] and answer.inside(e["line"])), errors[0])
     if errors[0]["line"] is not None and _is_cause(errors[0]["text"]):
         chosen = errors[0]
-    line, text = chosen["line"], chosen["text"]
+    line, text = chosen["line"], re.sub(r"\w+\([^<>]*\)::<lambda", "<lambda", chosen["text"])
     inside = line is not None and answer.inside(line)
     what, look = _told(text)
     if inside and "before ')'" in text and (named := LAYOUT.search(answer.text.splitlines()[line - 1])):
@@ -205,8 +205,11 @@ def _parts(kind: str) -> str:
 
 
 def _reference(match: re.Match) -> tuple[str, str]:
-    """An argument that the function writes to."""
+    """An argument that the function takes as its caller's own, most often to write to it."""
     want = re.sub(r" ?\(?&\)?", "", match[1]).replace("[", " [")
+    if want.startswith("const "):
+        what = f"A `{match[2]}` stands where a `{want.removeprefix('const ')}` is needed."
+        return what, "Compare the arguments and their order with what is given."
     name = re.sub(r"(?=\s*\[)| *$", " name", want, count=1).replace(" [", "[")
     return (
         f"The function writes into a `{want}` of its caller, and this is a `{match[2]}`.",
@@ -285,6 +288,12 @@ RULES: tuple[tuple[str, Rule], ...] = (
         f"`{m[1]}` points at memory that may only be read.", f"Cast to `const {m[2]}`.")),
     (r"cannot be used as a function|called object type", lambda m: (
         "Only a function is called with `( )`.", "An element of an array is `o[c]`.")),
+    (r"a function-definition is not allowed here", lambda m: (
+        "No function is defined within another one.",
+        "A small one is a variable: `auto name = [&](int t) { ... };`, with a semicolon behind it.")),
+    (r"'(\w+)' is not captured|variable '(\w+)' cannot be implicitly captured", lambda m: (
+        f"The small function may not use `{m[1] or m[2]}`.",
+        "`[&]` in front of its arguments lets it use all variables around it.")),
     (r"expected identifier before", lambda m: (
         "A name is missing or out of place here.",
         "The values of an array stand in braces: `float p[4] = {a, b, c, d};`.")),
@@ -297,6 +306,11 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"invalid types '(.*?)\[(.*?)\]' for array subscript", lambda m: (
         f"`[...]` needs an array or a pointer, and this is a `{m[1]}`.",
         _parts(m[1]) or "An array in shared memory has one dimension here: `v_smem[key * LD + c]`.")),
+    (r"no match for call to '\(.*<lambda\((.*?)\)>\) \((.*?)\)'", lambda m: (
+        "This small function is called with other arguments than it takes.",
+        f"It takes ({m[1]}), and here are ({m[2].replace('&', '')}).")),
+    (r"no match for 'operator\[\]' \(operand types are '[^']*<lambda\((.*?)\)>'", lambda m: (
+        "`[...]` stands behind a function.", f"Call it with round brackets: it takes ({m[1]}).")),
     (r"no match for 'operator(.*?)' \(operand types are '(.*?)' and '(.*?)'\)", lambda m: (
         f"`{m[1]}` is not defined between a `{_short(m[2])}` and a `{_short(m[3])}`.",
         _parts(m[2]) or "Fragments are multiplied by `wmma::mma_sync`, halves turned into floats by "

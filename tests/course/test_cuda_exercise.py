@@ -196,13 +196,23 @@ PYTHONIC = {  # a line, of a reader of Python, and what is said of it
     "float x = 1 if KEYS > 0 else 2;": r"`c \? a : b`",
     "if (KEYS > 0): o_smem[0] = 1;": "begins with no `:`",
     "for (int i = 0, i < 4, i++) o_smem[i] = 0;": "divided by `;`",
+    "void twice(float x) { }": r"within another.*`auto name = \[&\]",
+    "auto twice = [](int i) { return o_smem[i]; };": r"not use `o_smem`.*`\[&\]`",
+    "auto a = [](int i) { return i; }; int b = a();": r"other arguments.*takes \(int\), and here are \(\)",
+    "auto a = [](int i) { return i; }; int b = a[2];": r"round brackets: it takes \(int\)",
+    "take(o_smem);": r"A `float\*` stands where a `float \[4\]`.*order",
 }
 
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory):
     """A file with a function for each of these lines, and what the compiler says of it."""
-    heads = ["#include <cuda_fp16.h>", '#include "tile.cuh"', "constexpr int KEYS = 32;"]
+    heads = [
+        "#include <cuda_fp16.h>",
+        '#include "tile.cuh"',
+        "constexpr int KEYS = 32;",
+        "void take(const float (&x)[4]);",
+    ]
     given = "float* o_smem, const half* p_smem, float (&eight)[8]"
     for number, line in enumerate(PYTHONIC):
         heads += [f"__device__ void f{number}({given}) {{", line, "}"]

@@ -88,6 +88,11 @@ MAX_SUM and add it to l.""",
             advice="A warp's rows belong to nobody else: look for what makes it wait for the other warps.",
         ),
     ),
+    advice={
+        "out of bounds": "A lane has LANE_ROWS sums, r = 0 to LANE_ROWS - 1. Of row r it has two scores in "
+        "each s_rmem[r / 2][n], n = 0 to BLOCK_N / 8 - 1, and two of these score tiles make one operand: "
+        "p_rmem[r / 2][k], k = 0 to BLOCK_N / 16 - 1, of four registers. Which index went too far?",
+    },
 )
 
 QUESTIONS = (

@@ -108,6 +108,7 @@ Between the scores and the new reference stands the mask. Take it over as it is,
         ),
     ),
     advice={
+        "misaligned": "A slot is TILE halves long: it begins at k_smem + slot * TILE, V likewise.",
         "missing wait": "Something is still under way: a tile (has the phase with this tile ended, or "
         "an older "
         "one of the same slot?), or a product (have all four warps waited since it was started, before its "

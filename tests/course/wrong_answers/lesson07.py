@@ -83,7 +83,7 @@ for (int i = 0; i < 4; i++)
     Wrong(
         "pointer_as_value", "The pointer itself in the place of what it points to.",
         (("*reinterpret_cast<const float4*>(p_row + key)", "p_row + key"),),
-        ("does not compile", r"`const float\*` stands where", r"`\*reinterpret_cast<const float4\*>\(pointer\)` is"),
+        ("does not compile", r"`const float\*` stands where", r"`\*reinterpret_cast<const float4\*>\(poi"),
         "const float4 four = p_row + key;",
     ),
 )  # fmt: skip

@@ -68,7 +68,8 @@ WRONG = (
     Wrong(
         "slot_in_halves", "The slot's number is added as if it were an offset in halves.",
         (("v_smem + slot * TILE", "v_smem + slot"),),
-        (r"`o_rmem\[0\]`", r"`l\[0\]`.*right there",),
+        ("misaligned", "multiple of 1024 bytes, this one 2 behind", r"slot \* TILE"),
+        "issue_pv(o_rmem, p_rmem, v_smem + slot);",
     ),
     Wrong(
         "no_mask", "TMA fills up with zeros, and zeros add nothing.",
