@@ -37,10 +37,12 @@ FIRST = "small 1x2x64x64, seed 0"  # whole tiles, no mask: a mistake shows in it
 # Inputs of the whole check that find nothing here which their neighbours do not find too.
 LEFT_OUT = (
     r"seed (0|12345)$|^(mission|large|multi_batch) |^small .*42$|^ragged (31|33)$|^one row, 127|about 100$"
+    r"|^keys permuted|^a constant added|hull of V|^a factor moves"
 )
 # A thread of stages 01 and 02 walks alone over every key, and its simulation takes three times as long.
 LEFT_OUT_OF_SLOW = LEFT_OUT + r"|^ragged 127$|fall from|constant rows|identical keys|dominates"
 SLOW = (1, 2)
+OF_ONE_HEAD = 4  # of the simple inputs that tell what an answer gets right
 MAX_TURNS = 10_000
 LONGEST = 2_000  # characters of a message
 Step = Callable[[int, int, str], None]
@@ -440,17 +442,20 @@ class Grading:
     def _which_are_right(self) -> tuple[dict[str, Inputs], dict[str, Inputs]]:
         """Simple inputs that the answer gets right, and those that it gets wrong."""
         rng = np.random.default_rng(self.seed)
+        keys = 32 if self.lesson.exercise.stage in SLOW else 64
         inputs = {
-            "whole tiles, no mask": normal(rng, 1, 1, 64, 64, 64),
-            "70 keys, so the last tile is not full": normal(rng, 1, 1, 64, 70, 64),
-            "33 rows, so the last block is not full": normal(rng, 1, 1, 33, 64, 64),
-            "the causal mask": normal(rng, 1, 1, 64, 64, 64, causal=True),
-            "several heads and batches": normal(rng, 2, 2, 32, 64, 64),
-            "D = 128": normal(rng, 1, 1, 32, 64, 128),
+            "whole tiles, no mask": normal(rng, 1, 1, 64, keys, 64),
+            f"{keys + 6} keys, so the last tile is not full": normal(rng, 1, 1, 64, keys + 6, 64),
+            "33 rows, so the last block is not full": normal(rng, 1, 1, 33, keys, 64),
+            "the causal mask": normal(rng, 1, 1, keys, keys, 64, causal=True),
+            "several heads and batches": normal(rng, 2, 2, 32, keys, 64),
+            "D = 128": normal(rng, 1, 1, 32, keys, 128),
         }
         right: dict[str, Inputs] = {}
         wrong: dict[str, Inputs] = {}
         for name, x in inputs.items():
+            if len(wrong) == OF_ONE_HEAD and not right:  # then more heads or components tell nothing
+                break
             try:
                 passed = judge(self.trial(x).out, reference(x.q, x.k, x.v, x.causal, x.scale)).passed
             except (Failed, Exception):

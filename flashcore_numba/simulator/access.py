@@ -53,12 +53,16 @@ class Accesses(LaneSet):
 
     def address(self, view: Any, index: tuple, site: int):
         """The element's number in its memory: a Python integer, or one a lane. Every index is checked."""
-        offset, vector = view.offset, None
+        offset, vector, known, mask = view.offset, None, self.index_cache, self.mask
         if len(index) != len(view.shape):
             raise _wrong_rank(view, index)
         for i, extent, stride in zip(index, view.shape, view.strides, strict=True):
             if type(i) is ndarray:
-                scaled = self._checked(view, index, site, i, extent, stride)
+                hit = known.get((id(i), extent, stride))
+                if hit is not None and hit[0] is i and (hit[2] is None or hit[2] is mask):
+                    scaled = hit[1]
+                else:
+                    scaled = self._checked(view, index, site, i, extent, stride)
                 vector = scaled if vector is None else vector + scaled
             elif 0 <= i < extent:
                 offset = offset + int(i) * stride
@@ -72,9 +76,6 @@ class Accesses(LaneSet):
 
     def _checked(self, view, index, site, i, extent, stride):
         """i * stride, checked against the extent; a vector never changes, so its identity is a cache key."""
-        hit = self.index_cache.get((id(i), extent, stride))
-        if hit is not None and hit[0] is i and (hit[2] is None or hit[2] is self.mask):
-            return hit[1]
         bad = (i < 0) | (i >= extent)
         if self.mask is not None:
             bad &= self.mask
