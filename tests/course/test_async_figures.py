@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from flashcore_numba.course.evidence import Evidence
-from flashcore_numba.course.figures import in_flight, steps, strides
+from flashcore_numba.course.figures import cuda, in_flight, steps, strides
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.stages.find import find
 
@@ -74,3 +74,8 @@ def test_groups_of_copies_that_nothing_hides(variant, groups):
     blocks, threads = 6, 384
     counted = Evidence().count(10, "wait_at_once", "1x1x256x64", variant)
     assert counted == groups * blocks * threads
+
+
+def test_parts_too_narrow_for_a_name_are_named_below_the_map():
+    (frame,) = cuda.draw_memory(LESSONS[9], find(9), "stage 09").frames
+    assert frame.caption == "49,536 bytes a block. Too narrow for a name: m 192, l 192."

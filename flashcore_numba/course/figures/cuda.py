@@ -88,17 +88,18 @@ def draw_memory(lesson: Any, stage: Stage, whose: str) -> Figure:
     parts = memory_map.parts(launch.kernel, launch.shared_bytes)
     total = launch.shared_bytes + sum(part.bytes for part in memory_map.static_parts(launch.kernel))
     below = [part for part in parts if part.over]
+    narrow = [part for part in parts if part.bytes <= 0.055 * total]
     picture = paper(9.4, 2.5 if below else 1.9)
     axes = picture.add_axes((0.02, 0.30 if below else 0.34, 0.96, 0.64 if below else 0.56))
     for number, part in enumerate(parts):
         row = -1.25 if part.over else 0.0
         colour = CYCLE[number % len(CYCLE)]
         axes.add_patch(_box(part.first, row, part.bytes, colour, "///" if part.over else ""))
-        if part.bytes > 0.055 * total:
+        if part not in narrow:
             text = f"{part.name.removesuffix('_smem')}\n{part.bytes:,}"
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
             axes.text(part.first + part.bytes / 2, row + 0.5, text, ha="center", va="center", bbox=box)
-    axes.set_xlim(0, max(total, 1))
+    axes.set_xlim(-0.002 * total, 1.002 * max(total, 1))
     axes.set_ylim(-1.4 if below else -0.05, 1.05)
     axes.set_yticks([])
     axes.set_xlabel("byte of the block's shared memory")
@@ -107,7 +108,8 @@ def draw_memory(lesson: Any, stage: Stage, whose: str) -> Figure:
         axes.spines[side].set_visible(False)
     listed = "; ".join(_part_in_words(part) for part in parts)
     over = " The lower row lies over the upper one, at another time." if below else ""
-    caption = f"{total:,} bytes a block.{over}"
+    unnamed = ", ".join(f"{part.name.removesuffix('_smem')} {part.bytes:,}" for part in narrow)
+    caption = f"{total:,} bytes a block.{over}" + f" Too narrow for a name: {unnamed}." * bool(narrow)
     return Figure(
         f"The memory map of a block: {whose}", (Frame(png(picture), caption, f"{caption} {listed}."),)
     )
