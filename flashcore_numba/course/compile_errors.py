@@ -185,6 +185,11 @@ def _converted(match: re.Match) -> tuple[str, str]:
         return f"`{have}` points at memory that may only be read, and here `{want}` is needed.", (
             "Read through `const` pointers and write through the others."
         )
+    if "fragment<" in want:
+        return f"A fragment is not set from a `{have}`.", (
+            "Declare it, and load it: `wmma::load_matrix_sync(fragment, pointer, distance of rows)`, of an "
+            "accumulator with `wmma::mem_row_major` behind."
+        )
     look = _parts(have)
     if ("*" in have) != ("*" in want):
         look = (
@@ -250,6 +255,9 @@ RULES: tuple[tuple[str, Rule], ...] = (
         lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
     (r"expected .*? before 'if'", lambda m: (
         "`if` cannot stand within an expression.", "Python's `a if c else b` is `c ? a : b`.")),
+    (r"expected .*? before '\.'", lambda m: (
+        "What stands before `.` is no variable.",
+        "A name of a module stands behind two colons: `wmma::`, `ptx::`.")),
     (r"expected .*? before ':'", lambda m: (
         "Something is missing before `:`, or the `:` is too much.",
         "A block stands in braces, `if (...) { ... }`, and begins with no `:`; there are no slices, a loop "

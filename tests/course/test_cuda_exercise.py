@@ -170,6 +170,8 @@ def test_calls_lead_from_a_header_to_the_line_that_makes_them():
         (LOAD_O, f"tile::store4();\n{LOAD_O}", 2, "`store4\\(half\\* target, const float\\* x\\)`"),
         ("float> o;", "float, wmma::row_major> o;", 2, "accumulator has no layout"),
         ("float> o;", "half> o;", 2, "holds `float`, not `half`"),
+        ("float> o;", "float> o = o_smem;", 1, "not set from a `float\\*`.*load_matrix_sync"),
+        ("wmma::fragment<wmma::accumulator", "wmma.fragment<wmma::accumulator", 1, "two colons"),
         (LOAD_O, f"tile::load8(o, first_row);\n{LOAD_O}", 2, "`first_row` here.*of the file, but not in"),
     ],
 )  # fmt: skip
