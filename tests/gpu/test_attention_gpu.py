@@ -292,7 +292,7 @@ def test_calls_of_one_layout_share_a_plan(rng, make, seq_k):
 @EACH_KIND
 @pytest.mark.parametrize("seq_k", [130, 5000])
 def test_a_thread_that_has_not_used_the_gpu(rng, make, seq_k):
-    """It has no CUDA context, and nothing is allocated that would make one current: addresses are told first."""
+    """It has no CUDA context, and nothing is allocated that would make one current."""
     import cupy
 
     plans.forget()
