@@ -7,7 +7,8 @@ from cuda_reference.compile import compile
 from flashcore_numba import oracle
 from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
-from flashcore_numba.stages.stage15_ping_pong import REGISTERS, TILES, TIMES, Tile, choose, launch, run
+from flashcore_numba.stages.stage15_ping_pong import REGISTERS, launch, run
+from flashcore_numba.stages.stage15_tiles import TILES, TIMES, Tile, choose
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
 REGISTERS_OF_AN_SM = 65536
