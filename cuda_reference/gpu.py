@@ -77,6 +77,7 @@ class GpuKernel:
             # CUDA C++ Programming Guide, "Shared Memory" of 7.x and later: more than 48 KB must be asked for.
             self._kernel.max_dynamic_shared_size_bytes = self.shared_room
             self._opted_in = True
+        self.use_device()  # a thread that has not used the GPU has no context yet, and tensor maps need one
         if self.source.early:
             self._launch_early(grid, block, args, shared_mem)
         else:

@@ -87,17 +87,13 @@ class PackedLaunches:
             buffer = self._free.pop()
         except IndexError:
             buffer = _Buffer(self._steps, self._count)
-        if addresses != buffer.addresses:
-            buffer.write(addresses)
         try:
-            for launch, parameters in buffer.calls:
-                launch(stream, parameters, 0)
+            buffer.launch(addresses, stream)
         except self._cuda.driver.CUDADriverError as error:
             if error.status != INVALID_CONTEXT:
                 raise
-            self._kernels[0].use_device()  # only the first launch can have missed it
-            for launch, parameters in buffer.calls:
-                launch(stream, parameters, 0)
+            self._kernels[0].use_device()  # only the first thing asked of the driver can have missed it
+            buffer.launch(addresses, stream)
         self._free.append(buffer)
 
     def _prepare(self, addresses: tuple[int, ...]) -> None:
@@ -150,6 +146,12 @@ class _Buffer:
             pointers[:] = places
             self.calls.append((launch, value_at))
             value_at += 8 * len(places)
+
+    def launch(self, addresses: tuple[int, ...], stream: int) -> None:
+        if addresses != self.addresses:
+            self.write(addresses)
+        for launch, parameters in self.calls:
+            launch(stream, parameters, 0)
 
     def write(self, addresses: tuple[int, ...]) -> None:
         self.addresses = None

@@ -34,8 +34,8 @@ class Rule(NamedTuple):
 # Written by `flashcore dispatch --save`, never by hand.
 TABLE: tuple[Rule, ...] = (
     Rule((9, 0), None, None, 11585, None, (16, 13, 14, 12, 11, 15, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
-    Rule((9, 0), None, 64, None, None, (13, 12, 11, 10, 8, 9, 7, 6, 4, 5, 2, 3, 1, 16, 14, 15)),
-    Rule((9, 0), None, 128, None, None, (12, 13, 10, 11, 9, 16, 14, 15, 8, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, None, None, 256, (14, 16, 15, 12, 13, 11, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, None, None, None, (15, 14, 16, 12, 13, 11, 10, 8, 9, 7, 6, 4, 5, 2, 3, 1)),
 )
 
 

@@ -42,6 +42,8 @@ class FakeGpu:
 
     # The driver.
     def cuTensorMapReplaceAddress(self, place, address):
+        if self.without_context:
+            return packed.INVALID_CONTEXT
         ctypes.memmove(place.value, struct.pack("Q", address.value), 8)
         return 0
 
@@ -523,14 +525,16 @@ def test_a_plan_keeps_no_array_alive(fake):
     assert [x() for x in seen] == [None] * 3
 
 
-def test_the_arrays_device_is_current_and_a_new_thread_gets_its_context(fake):
+@pytest.mark.parametrize("stage", [12, 16])
+def test_the_arrays_device_is_current_and_a_new_thread_gets_its_context(fake, stage):
+    """What the driver is asked first: a launch, or the address in a tensor map."""
     fake.current = 1
-    arrays = three(fake)
+    arrays, others = three(fake), three(fake)
     fake.current = 0
-    attention(*arrays, stage=12)
+    attention(*arrays, stage=stage)
     fake.devices.clear()
     fake.without_context = True
-    out = attention(*arrays, stage=12)
+    out = attention(*others, stage=stage)
     assert fake.launched[0][4] == out.device.id == 1
     assert (fake.devices, fake.current) == ([1], 0)
 

@@ -1,7 +1,6 @@
 """Stage 15: loading, multiplying and softmax at the same time. The kernel: `stage15_ping_pong.cu`."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -9,34 +8,14 @@ from cuda_reference import source
 
 from .cuda_arguments import scalars, tile_map
 from .stage import Stage
+from .stage15_tiles import ROWS, choose
 
 FILE = "stage15_ping_pong"
-ROWS, STORED_ROWS = 64, 16  # of a warpgroup, and of what one warp stores
+STORED_ROWS = 16  # of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
 # By warpgroups that multiply: registers of their threads and of the producer's. All together are no more than
 # the block starts with, or setmaxnreg would wait for ever.
 REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32)}
-
-
-class Tile(NamedTuple):
-    """A configuration: warpgroups that multiply, keys a K/V tile, slots of the rings, and what overlaps.
-
-    overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
-    maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
-    special-function unit.
-    """
-
-    consumers: int
-    keys: int
-    stages: int
-    overlap: bool = True
-    turns: bool = True
-    lazy: bool = True
-    polynomials: int = 0
-
-
-TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3)}  # by head dimension
-VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
 
 
 def run(problem, out, executor, lse, tile, longest_first):
@@ -73,15 +52,6 @@ def run(problem, out, executor, lse, tile, longest_first):
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
         shared_bytes=4 * p.head_dim * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 3),
     )
-
-
-def choose(problem, variant, sm_count):
-    """The configuration of a variant, and whether the longest pieces of work go first."""
-    p = problem
-    tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant, {}))
-    blocks = p.batch * p.heads * -(-p.seq_q // (ROWS * tile.consumers))
-    # An order matters to blocks that wait for a place.
-    return tile, p.causal and blocks > sm_count
 
 
 def launch(problem, out, executor, lse=None, variant=None):

@@ -6,7 +6,7 @@ the numbers of the pieces, which go through shared memory.
 
 from typing import Any
 
-from flashcore_numba.stages.stage15_ping_pong import choose
+from flashcore_numba.stages.stage15_tiles import choose
 
 from .formula import Traffic, ceil_div
 from .warpgroup_rows import ROWS, load_tiles, store_rows, tiles_seen

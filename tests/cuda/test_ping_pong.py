@@ -7,7 +7,8 @@ from cuda_reference.compile import compile
 from flashcore_numba import oracle
 from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
-from flashcore_numba.stages.stage15_ping_pong import REGISTERS, TILES, Tile, launch, run
+from flashcore_numba.stages.stage15_ping_pong import REGISTERS, launch, run
+from flashcore_numba.stages.stage15_tiles import TILES, TIMES, Tile, choose
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
 REGISTERS_OF_AN_SM = 65536
@@ -94,7 +95,7 @@ def recorded(head_dim, tile, causal=False, sm_count=132):
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_a_block_fits(head_dim):
-    assert max(recorded(head_dim, TILES[head_dim]).sizes) <= ROOM
+    assert max(size for tile in TIMES[head_dim] for size in recorded(head_dim, tile).sizes) <= ROOM
 
 
 @pytest.mark.parametrize("consumers", REGISTERS)
@@ -116,7 +117,37 @@ def test_as_many_blocks_as_run_at_once():
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_wgmma_stays_asynchronous(head_dim):
     """The assembler serialises nothing, and nothing spills, also where the stage is used otherwise."""
-    for change in ({}, {"overlap": False}, {"lazy": False}, {"polynomials": 3}):
-        kernel = recorded(head_dim, TILES[head_dim]._replace(**change)).kernels[-1]
+    changes = ({"overlap": False}, {"lazy": False}, {"polynomials": 3})
+    for tile in (*TIMES[head_dim], *(TILES[head_dim]._replace(**change) for change in changes)):
+        kernel = recorded(head_dim, tile).kernels[-1]
         found = compile(kernel, (9, 0))
         assert (found.spill_bytes, found.warnings) == (0, ())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "consumers"),
+    [
+        ((1, 8, 512, 64), 4),  # too few rows for any configuration: the ladder's
+        ((1, 8, 2048, 64), 2),  # 64 pieces of 256 rows, 128 of 128
+        ((4, 32, 4096, 64), 4),
+        ((1, 8, 2048, 128), 2),
+        ((4, 16, 4096, 128), 3),
+    ],
+)
+def test_pieces_are_as_large_as_leaves_no_sm_idle(shape, consumers, causal):
+    batch, heads, seq, head_dim = shape
+    q = np.lib.stride_tricks.as_strided(np.zeros(head_dim, np.float16), shape, (0, 0, 0, 2))
+    p = Problem(q, q, q, causal=causal)
+    tile, longest_first = choose(p, None, 132)
+    assert tile.consumers == consumers
+    assert longest_first == (causal and batch * heads * -(-seq // (64 * consumers)) > 132)
+    assert choose(p, "in_sequence", 132)[0].consumers == TILES[head_dim].consumers
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_every_configuration_of_the_table_is_right(head_dim, rng):
+    q, k, v = (normal(rng, 1, 1, rows, head_dim) for rows in (150, 430, 430))
+    for tile in TIMES[head_dim]:
+        causal = bool(rng.integers(2))
+        compared(run, Problem(q, k, v, causal=causal), tile, causal, order=f"random:{rng.integers(2**31)}")

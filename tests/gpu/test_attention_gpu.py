@@ -291,6 +291,23 @@ def test_calls_of_one_layout_share_a_plan(rng, make, seq_k):
 
 @EACH_KIND
 @pytest.mark.parametrize("seq_k", [130, 5000])
+def test_a_thread_that_has_not_used_the_gpu(rng, make, seq_k):
+    """It has no CUDA context, and nothing is allocated that would make one current."""
+    import cupy
+
+    plans.forget()
+    first, second = inputs(rng, seq_k=seq_k), inputs(rng, seq_k=seq_k)
+    attention(*map(make, first))
+    arrays, out = [make(x) for x in second], make(np.full_like(second[0], np.nan))
+    cupy.cuda.Device().synchronize()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(attention, *arrays, out=out).result()
+        pool.submit(cupy.cuda.Device().synchronize).result()
+    assert_right(out, *second)
+
+
+@EACH_KIND
+@pytest.mark.parametrize("seq_k", [130, 5000])
 def test_calls_with_the_same_arrays(rng, make, seq_k):
     """From the third on they are launched as a graph and get an output that was allocated ahead."""
     import cupy
