@@ -157,8 +157,8 @@ def _closing(code: str, at: int) -> int:
 
 
 def lines_calling(text: str, name: str) -> list[int]:
-    """The lines that call a function of this name, its own head aside."""
-    call = re.compile(rf"(?<!\w){re.escape(name)}(?:<[^;()]*>)?\(")
+    """The lines that call a function of this name or give it another one, its own head aside."""
+    call = re.compile(rf"(?<!\w){re.escape(name)}(?:<[^;()]*>)?[(;]")
     head = re.compile(rf"__(?:forceinline|noinline|global)__.*\b{re.escape(name)}\(|auto {re.escape(name)} =")
     lines = enumerate(code_of(text).splitlines(), 1)
     return [number for number, line in lines if call.search(line) and not head.search(line)]

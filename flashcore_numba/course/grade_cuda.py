@@ -191,7 +191,7 @@ class CudaGrading(Grading):
 
     def _told(self, found: runner.CaseResult, problems: list[Problem]) -> CheckResult:
         problem = next((p for p in problems if self._own(p)), problems[0])
-        text = self._names_of_memory(problem.text)
+        text = self._own_numbers(self._names_of_memory(problem.text))
         simply = SIMPLY.get(problem.kind, problem.kind)
         what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
         general = next((said for part, said in ADVICE_ON_TEXT.items() if part in problem.text), None)
@@ -284,6 +284,15 @@ class CudaGrading(Grading):
         text = re.sub(r"`(\w+)` \(shared memory, byte (\d+) of it\)", of_static, text)
         text = re.sub(r"\bshared memory at byte (\d+)", of_dynamic, text)
         return re.sub(r"\s*\[block (\d+),(\d+),(\d+)\]", r" (block \1, \2, \3)", text)
+
+    def _own_numbers(self, text: str) -> str:
+        """A report's text with the lines of a cell as its author counts them."""
+        if not self.answer.is_cell:
+            return text
+        own = self.answer.inside
+        return re.sub(
+            r"\bline (\d+)", lambda m: self.answer.place(int(m[1])) if own(int(m[1])) else m[0], text
+        )
 
     def _parts(self) -> tuple[list[memory_map.Part], list[memory_map.Part]]:
         """Static and dynamic parts of shared memory, of the stage's own text."""

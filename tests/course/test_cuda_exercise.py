@@ -147,6 +147,7 @@ def test_calls_lead_from_a_header_to_the_line_that_makes_them():
     assert "tile::online_softmax(p, m)" in kernel.splitlines()[call - 1]
     assert cuda_probe.function_around(kernel, call) == "wmma_full"
     assert len(cuda_probe.lines_calling(kernel, "load_tile")) == 3
+    assert len(cuda_probe.lines_calling(exercise.source_text("stage10_pipeline.cu"), "load_tile_async")) == 2
     ring = exercise.source_text("stage14_tma_wgmma.cu")
     inside = next(n for n, each in enumerate(ring.splitlines(), 1) if "arrive_expect(k_full" in each)
     assert cuda_probe.function_around(ring, inside) == "load_keys"
@@ -273,6 +274,14 @@ def test_what_happens_is_told_at_the_learners_line(lesson, old, new, line, says)
     result = verdict(lesson, (old, new))
     assert result.status == "failed" and result.line == line, result
     assert re.search(says, result.message, re.DOTALL), result
+
+
+def test_a_report_counts_lines_as_the_author_of_a_cell_does():
+    declared = "wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;"
+    result = verdict(
+        PRODUCT, (declared, f"if (threadIdx.x % 32 == 0) {{\n{declared}"), (STORE, f"{STORE}\n}}")
+    )
+    assert re.search(r"waiting at wmma::load_matrix_sync, line 3 of your answer", result.what), result
 
 
 def test_a_loop_without_an_end_is_reported_with_its_line(monkeypatch):
