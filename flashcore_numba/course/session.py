@@ -20,7 +20,7 @@ from .figures import Figure, draw
 from .grade import stage_of
 from .progress import Progress, today
 from .spec import Lesson, Question
-from .timing import own_label
+from .timing import YOURS, own_labels
 from .verdict import CheckResult, no_result
 
 __all__ = ["Session", "begin", "overview"]
@@ -200,8 +200,12 @@ class Session:
         )
 
     def _labels(self) -> list[str]:
-        own = own_label(self.lesson)
-        return list(dict.fromkeys([*self.lesson.before, *([own] if own else []), *self.lesson.after]))
+        own = own_labels(self.lesson)
+        return list(dict.fromkeys([*self.lesson.before, *own[:1], *self.lesson.after, *own[1:]]))
+
+    def _comparison(self, yours: str) -> list[str]:
+        """Which row the reader's kernel is to be compared with, where that is not the stage's default."""
+        return [f"{yours} is to be compared with {label}." for label in own_labels(self.lesson)[1:]]
 
     def _recorded(self) -> tuple[list[Any], dict[str, Any]]:
         if not (labels := self._labels()):
@@ -220,7 +224,8 @@ class Session:
             for entry in entries
         ]
         where = f"{shape['shape']}, {provenance(record)}"
-        return [_times_table(f"GPU time of a launch, recorded: {where}", rows)], {
+        table = _times_table(f"GPU time of a launch, recorded: {where}", rows)
+        return [table, *self._comparison("The kernel of the exercise")], {
             "measured": rows,
             "recorded": True,
             "where": where,
@@ -241,6 +246,7 @@ class Session:
         rows, where = reply["result"]["rows"], reply["result"]["where"]
         self._live = {row["label"]: row["us"] for row in rows if row["right"]}
         table = _times_table(f"GPU time of a launch, measured now: {MISSION}, {where}", rows)
+        note += self._comparison(YOURS.capitalize() if own else "The kernel of the exercise")
         return [table, *note], {"measured": rows, "recorded": False, "where": where}
 
     def _scores(self, evidence: Evidence) -> tuple[list[Any], list[dict[str, Any]]]:
