@@ -5,6 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Checks and tests start hundreds of processes: compiled modules are kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 ARGS ?=
 N ?=
@@ -28,6 +30,7 @@ BROWSER_TESTS ?= $(shell command -v chromium || command -v chromium-browser || c
 READY := .venv/.ready$(CUDA:%=-%)
 READY_TEST := .venv/.ready-$(TOOLS)-dev
 READY_LAB := .venv/.ready-$(TOOLS)-notebooks
+READY_SITE := .venv/.ready-site
 
 # $(call install,extras): the project with these extras into .venv, with a line for each large download.
 define install
@@ -49,18 +52,19 @@ help:
 	@echo "make test      every test that this machine can run, style included"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
+	@echo "make site      the lessons as pages to read in a browser, without Jupyter or a network"
+	@echo "make kills     judge the lessons' wrong answers anew and write the tables of what kills them"
 	@echo "make clean     remove .venv and caches"
 
 ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
 test: $(READY_TEST)
-	@$(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
-ifneq ($(BROWSER_TESTS),)
-	@$(BIN)/python -m pytest -m browser --durations 10 $(ARGS)
-else
-	@echo "flashcore: no Chromium, so the tests in a browser did not run (on Debian: apt install chromium)"
+ifeq ($(BROWSER_TESTS),)
+	@echo "flashcore: no Chromium, so the tests in a browser do not run (on Debian: apt install chromium)"
 endif
+	@$(BIN)/python -m pytest -m "not gpu$(if $(BROWSER_TESTS),, and not browser)" \
+		-n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
 ifneq ($(CUDA),)
 	@$(BIN)/python -m pytest -m gpu --durations 10 $(ARGS)
 endif
@@ -72,7 +76,14 @@ lessons: $(READY_LAB)
 	@$(BIN)/python -m flashcore_numba lessons $(ARGS)
 	@$(BIN)/python -m flashcore_numba lessons --check
 
+kills: $(READY_LAB)
+	@cd tests && ../$(BIN)/python -m course.kill_table $(N)
+
 lab-env: $(READY_LAB)
+
+site: $(READY_SITE)
+	@$(BIN)/python -m sphinx -q -W -c site -d build/doctrees . build/site
+	@echo "flashcore: open build/site/index.html"
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
@@ -87,4 +98,7 @@ $(READY_TEST): pyproject.toml constraints.txt
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)
 
-.PHONY: help ladder test lab lab-env lessons clean
+$(READY_SITE): pyproject.toml constraints.txt
+	@$(call install,site)
+
+.PHONY: help ladder test lab lab-env lessons kills site clean

@@ -121,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     starter.add_argument("lesson", metavar="LESSON", help="the number of a lesson")
     starter.add_argument(
-        "file", nargs="?", metavar="FILE.py", help="lessonNN.py by default; never overwritten"
+        "file", nargs="?", metavar="FILE", help="lessonNN.py, or lessonNN.cu, by default; never overwritten"
     )
     add("mutants", _mutants, "check wrong versions of the stages: each of them must be caught")
     count = add("count", _count, "count what one stage moves, by source line, on the simulator", stages=None)
@@ -333,7 +333,7 @@ def _console(to_stderr: bool = False):
 
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False)
+    return Console(file=stream, width=width, highlight=False, emoji=False)  # `file.cu:100:` is no emoji
 
 
 def _give_json(args, data: Callable[[], Any]) -> bool:
@@ -464,7 +464,7 @@ def _check(args) -> int:
         return _check_answer(args)
     if args.time_limit is not None:
         raise ArgumentError("--time-limit is for the file of an exercise: add --lesson N")
-    if files := [name for name in args.stages if name.endswith(".py")]:
+    if files := [name for name in args.stages if name.endswith((".py", ".cu"))]:
         raise ArgumentError(f"{files[0]!r} is a file: name the lesson whose exercise it answers, --lesson N")
 
     from flashcore_numba.checks import check
@@ -500,25 +500,26 @@ def _check_answer(args) -> int:
 
 
 def _source(path: Path) -> str:
-    """The text of a Python file that somebody names."""
+    """The text of a source file that somebody names."""
     try:
         if path.exists() and not path.is_file():
-            raise ArgumentError(f"{str(path)!r}: no file; a Python file is accepted")
+            raise ArgumentError(f"{str(path)!r}: no file; a source file is accepted")
         data = path.read_bytes()
     except OSError as error:
         raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ArgumentError(f"{str(path)!r}: no text in UTF-8; a Python file is accepted") from None
+        raise ArgumentError(f"{str(path)!r}: no text in UTF-8; a source file is accepted") from None
 
 
 def _starter(args) -> int:
-    from flashcore_numba.course.exercise import starter
+    from flashcore_numba.course.exercise import is_cuda, starter
     from flashcore_numba.course.lessons import find
 
     lesson = find(args.lesson)
-    path = Path(args.file or f"lesson{lesson.number:02d}.py")
+    ending = "cu" if is_cuda(lesson.exercise.file) else "py"
+    path = Path(args.file or f"lesson{lesson.number:02d}.{ending}")
     text = starter(lesson)
     try:
         with path.open("x") as file:

@@ -420,3 +420,8 @@ def test_ctrl_c_ends_quietly_with_130():
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "Traceback" not in err
+
+
+def test_a_line_number_stays_a_number(capsys):
+    cli._console().print("mine.cu:100: 2", markup=False)
+    assert capsys.readouterr().out == "mine.cu:100: 2\n"

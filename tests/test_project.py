@@ -111,7 +111,7 @@ def pins() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("group", ["dependencies", "dev", "notebooks"])
+@pytest.mark.parametrize("group", ["dependencies", "dev", "notebooks", "site"])
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_constraints_pin_what_the_project_asks_for(group: str, python: str) -> None:
     project = PYPROJECT["project"]
@@ -168,7 +168,7 @@ def test_make_picks_the_cuda_extra(driver_version, devices, capability, extra, m
     assert capsys.readouterr().out.strip() == extra
 
 
-@pytest.mark.parametrize("target", ["ladder", "test", "lab-env"])
+@pytest.mark.parametrize("target", ["ladder", "test", "lab-env", "site"])
 def test_make_without_a_usable_python_says_what_to_do(target: str, tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)

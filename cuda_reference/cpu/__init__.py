@@ -107,7 +107,7 @@ class CpuModule:
         )
         self.compile_seconds += time.perf_counter()
         self._runtime = ctypes.CDLL(str(build_runtime(compiler)))
-        self._code = ctypes.CDLL(str(self.library))
+        self.code = ctypes.CDLL(str(self.library))
         self._places = Places(self.library, (HERE / "shim", INCLUDE / "ptx.cuh"))
         self._kernels: dict[str, CpuKernel] = {}
 
@@ -138,9 +138,9 @@ class CpuKernel:
     def __init__(self, module: CpuModule, declared: "_Declaration"):
         self.name = declared.name
         self._module = module
-        self._entry = getattr(module._code, f"cpu_run_{self.name}")
+        self._entry = getattr(module.code, f"cpu_run_{self.name}")
         described = (ctypes.c_uint32 * 128)()
-        count = getattr(module._code, f"cpu_describe_{self.name}")(described)
+        count = getattr(module.code, f"cpu_describe_{self.name}")(described)
         names = declared.parameters if len(declared.parameters) == count else [f"#{i}" for i in range(count)]
         self.parameters = [
             Parameter(
@@ -152,7 +152,7 @@ class CpuKernel:
             for i, name in enumerate(names)
         ]
         limits = (ctypes.c_uint32 * 4)()
-        getattr(module._code, f"cpu_limits_{self.name}")(limits)
+        getattr(module.code, f"cpu_limits_{self.name}")(limits)
         self.cluster = tuple(limits[:3])
         self.max_threads = limits[3]
 
@@ -241,7 +241,7 @@ class CpuKernel:
         text = ctypes.c_char_p()
         self._module._runtime.cpu_launch(
             self._entry,
-            self._module._code.cpu_dynamic_shared,
+            self._module.code.cpu_dynamic_shared,
             pointers,
             (ctypes.c_uint * 9)(*shape),
             ctypes.c_uint(shared_mem),

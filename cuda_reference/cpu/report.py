@@ -1,6 +1,7 @@
 """What a launch reports: problems, and counts by source line."""
 
 import linecache
+import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ KINDS = {
     "deadlock": "threads wait for what will never come",
     "warp mask": "a warp instruction names other lanes than those that execute it, or lanes elsewhere",
     "out of bounds": "an access outside every array of the launch, shared memory or a local array",
-    "uninitialised read": "shared memory, scratch memory or an mbarrier is read before it is written",
+    "uninitialised read": "shared or scratch memory, an mbarrier or a fragment is read before it is written",
     "misaligned": "an address is no multiple of what the access needs",
     "division by zero": "an integer division by zero",
     "bad instruction": "an instruction's operands break its rules",
@@ -99,8 +100,11 @@ class Row:
     """What one place of the source did.
 
     `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
-    wait or arrive (`requests` counts warps, for wait and arrive threads); or tma load, tma store, bulk load,
-    bulk store, bulk add (`requests` counts instructions).
+    wait, arrive or wait at once (`requests` counts warps, for wait and arrive threads; of "wait at once" it
+    counts groups of cp.async that a thread waited for without a barrier since it committed them); arrive
+    under way: threads that arrived at a named barrier, without waiting, while their wgmma ran on; or
+    tma load, tma store, bulk load, bulk store, bulk add (`requests` counts instructions); or, with "block 0
+    to block 1" as `array`, store async and bulk copy (`requests` counts threads).
     """
 
     file: str
@@ -145,6 +149,7 @@ class Launch:
         self._places.look_up(place for record in self._problems for place in record[1:3])
         found: dict[tuple, Problem] = {}
         for kind, place, other, text, count in self._problems:
+            text = self._places.named(text)
             site, other_site = self._places[place], self._places[other] if other else None
             key = (kind, site[:2], other_site and other_site[:2])
             if key in found:
@@ -206,7 +211,7 @@ class Launch:
             if row.op not in (*MEMORY_OPS, "barrier"):
                 name = row.op.replace(" ", "_")
                 out[name] = out.get(name, 0) + row.requests
-                if row.bytes_moved:
+                if row.bytes_moved or row.space == "cluster":
                     out[f"{name}_bytes"] = out.get(f"{name}_bytes", 0) + row.bytes_requested
         return out
 
@@ -225,6 +230,25 @@ class Places:
 
     def __getitem__(self, place: str) -> Site:
         return self._known[place]
+
+    def named(self, text: str) -> str:
+        """A problem's text with static shared arrays by name: "p_smem, byte 128 of it"."""
+
+        def name(match: re.Match) -> str:
+            byte = int(match[1])
+            for first, size, array in self._arrays:
+                if first <= byte < first + size:
+                    return f"`{array}` (shared memory, byte {byte - first} of it)"
+            return f"shared memory between two arrays, byte {byte} of the block's storage"
+
+        return re.sub(r"static shared memory at byte (\d+)", name, text) if "static" in text else text
+
+    @cached_property
+    def _arrays(self) -> list[tuple[int, int, str]]:
+        """First byte, size and name of each static shared array: thread-local variables of the library."""
+        said = subprocess.run(["nm", "-SC", str(self._library)], capture_output=True, text=True).stdout
+        rows = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [bB] (?:.*::)?(\w+)$", said, re.MULTILINE)
+        return [(int(first, 16), int(size, 16), name) for first, size, name in rows if name != "smem"]
 
     def look_up(self, places: Iterable[str]) -> None:
         """Makes the places known, with one call of addr2line for all program counters."""

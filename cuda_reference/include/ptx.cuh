@@ -396,6 +396,9 @@ template <int REGISTERS> PTX_INLINE void registers_up(PTX_SITE_ONLY) PTX(
 // panel_bytes from one 64 to the next. k16 steps: descriptor + 2 for K-major, + 128 for MN-major.
 PTX_INLINE uint64_t wgmma_tile(
     const void* smem, uint32_t panel_bytes = 16, uint32_t row_bytes = 1024 PTX_SITE) {
+#ifdef FLASHCORE_CPU
+    cpu::check_tile(smem, site);  // a descriptor has no place for an address between two tiles
+#endif
     const uint64_t start = (smem_address(smem PTX_PASS_SITE) & 0x3ffff) >> 4;
     return start | (uint64_t)(panel_bytes >> 4) << 16 | (uint64_t)(row_bytes >> 4) << 32 | (uint64_t)1 << 62;
 }

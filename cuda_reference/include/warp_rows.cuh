@@ -146,7 +146,6 @@ __device__ __forceinline__ float raise_reference(Scores& s_rmem, Output& o_rmem,
 __device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rmem, const RowState& m,
                                              RowState& l, float scale_log2) {
     RowState sum;
-    bool close = true;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) sum[r] = 0.0f;
 #pragma unroll
@@ -160,6 +159,7 @@ __device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rm
             sum[r] += p1;
             p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_half2(p0, p1);
         }
+    bool close = true;
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) close = close && !(sum[r] > MAX_SUM);
     if (!__all_sync(ALL_LANES, close)) return false;

@@ -120,6 +120,8 @@ def _row_ratio(out: np.ndarray, expected: np.ndarray) -> str | None:
     if rest > CLOSE * np.abs(out).max() or np.abs(factor - 1).max() < 0.01:
         return None
     low, high = float(factor[some].min()), float(factor[some].max())
+    if low == high == 0:  # nothing points anywhere
+        return None
     return (
         f"every row points the right way but is {low:.3g} to {high:.3g} times too long: "
         "is O divided by the running sum l, once, and does l count every key once?"

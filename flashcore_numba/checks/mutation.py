@@ -22,7 +22,7 @@ from .runner import check_stage, default_backend
 
 __all__ = [
     *("Edit", "Kill", "Mutant", "MutationError"),
-    *("absolute_imports", "imported", "kill", "kill_one", "loaded", "sources"),
+    *("absolute_imports", "imported", "kill", "kill_one", "loaded", "sources", "with_copies"),
 ]
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
@@ -135,7 +135,7 @@ def imported(texts: Mapping[str, str], main: str) -> Iterator[Stage]:
         module.__path__ = [folder]
         sys.modules[package] = module
         try:
-            yield _with_copies(_stage_of(package, main), Path(folder))
+            yield with_copies(_stage_of(package, main), Path(folder))
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == package]:
                 del sys.modules[name]
@@ -163,7 +163,8 @@ class _Copies:
         self.executor.launch(kernel, *args, **options)
 
 
-def _with_copies(stage: Stage, folder: Path) -> Stage:
+def with_copies(stage: Stage, folder: Path) -> Stage:
+    """The stage, launching kernels from those of its CUDA C files that `folder` has a copy of."""
     if not any(_is_cuda(path.name) for path in folder.iterdir()):
         return stage
 

@@ -57,7 +57,12 @@ class Card:
         from rich.console import Console
 
         console = Console(
-            file=io.StringIO(), width=TEXT_WIDTH, highlight=False, force_jupyter=False, force_terminal=False
+            file=io.StringIO(),
+            width=TEXT_WIDTH,
+            highlight=False,
+            emoji=False,
+            force_jupyter=False,
+            force_terminal=False,
         )
         console.print(self.title, markup=False, soft_wrap=True)
         for part in self.parts:

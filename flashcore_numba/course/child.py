@@ -34,7 +34,7 @@ def main() -> None:
     from ..problem import ArgumentError
 
     try:
-        reply = _do(job, lambda done, total, label: say({"step": [done, total, label]}))
+        reply = do(job, lambda done, total, label: say({"step": [done, total, label]}))
     except ArgumentError as error:
         reply = {"argument_error": str(error)}
     except MemoryError:
@@ -52,7 +52,8 @@ def main() -> None:
     os._exit(0)  # whatever the answer left running does not hold this process
 
 
-def _do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
+def do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
+    """One job of `judge.run`, in this process. Raises ArgumentError for a job that is none."""
     from ..problem import ArgumentError
     from . import exercise
     from .lessons import find
@@ -74,7 +75,7 @@ def _check(lesson, answer, job, step) -> dict[str, Any]:
     from .grade import check
 
     if answer is None:
-        answer = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise.file).text)
+        answer = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise).text)
     result = check(lesson, answer, seed=job.get("seed"), step=step)
     return {"status": result.status, "result": result.as_dict()}
 

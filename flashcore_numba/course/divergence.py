@@ -16,7 +16,7 @@ from ..executor import Simulator
 from ..problem import Problem
 from ..simulator import Probed
 from ..stages import Stage
-from . import exercise
+from . import cuda_probe, exercise
 from .exercise import Answer
 from .spec import Exercise, Lesson, Wanted
 
@@ -61,8 +61,10 @@ def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
     """
     if answer.first is None or answer.last is None:
         return None
+    if answer.is_cuda:
+        return _of_cuda(lesson, answer, inputs)
     known = _names(answer)
-    solution = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise.file).text)
+    solution = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise).text)
     if lesson.exercise.stage == 0:
         mine, wanted, theirs, ours = _of_python(lesson, answer, solution, inputs)
         if not theirs:
@@ -81,6 +83,30 @@ def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
     if not theirs:
         return Divergence("", "No thread of your kernel comes to the end of the region.", "", None)
     return _first(lesson, answer, wanted, theirs, ours)
+
+
+def _of_cuda(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
+    wanted = cuda_probe.usable(answer, lesson.exercise.wanted)
+    if not wanted:
+        return None
+    solution = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise).text)
+    theirs, ours = (cuda_probe.values(lesson, each, wanted, inputs) for each in (answer, solution))
+    if not theirs:
+        return Divergence("", "No thread of your kernel comes to the end of the region.", "", None)
+    if [len(places["block"]) for _, places, _ in theirs] != [len(places["block"]) for _, places, _ in ours]:
+        mine, right = (sum(len(places["block"]) for _, places, _ in each) for each in (theirs, ours))
+        if mine != right:
+            where = f"Threads come to the end of the region {mine:,} times; in the solution {right:,} times."
+            return Divergence("", where, "Which threads leave, or skip it, and how often does it run?", None)
+        return None
+    return _first(lesson, answer, wanted, *map(_visits_of_cuda, (theirs, ours)))
+
+
+def _visits_of_cuda(noted: list[tuple[int, dict, list]]) -> Values:
+    return [
+        Visit(number, np.ones(len(places["block"]), bool), tuple(values), places)
+        for number, places, values in noted
+    ]
 
 
 def _first(
@@ -113,7 +139,7 @@ def _names(answer: Answer) -> set[str]:
 
 def _is_outside(name: str, task: Exercise) -> bool:
     """Is this name set in the exercise's function before the region?"""
-    text, found = exercise.source_text(task.file), exercise.region(task.file)
+    text, found = exercise.source_text(task.file), exercise.region(task)
     for function in ast.walk(ast.parse(text)):
         if not isinstance(function, ast.FunctionDef) or not (
             function.lineno < found.first_line <= (function.end_lineno or 0)
@@ -254,7 +280,7 @@ def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
     """The module's text with lines added where the region ends."""
     assert answer.last is not None
     every = answer.text.splitlines()
-    indent = " " * exercise.region(lesson.exercise.file).indent
+    indent = " " * exercise.region(lesson.exercise).indent
     every[answer.last : answer.last] = [indent + line for line in lines]
     return "\n".join(every)
 
@@ -318,7 +344,9 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
     agree = [w.expression for w in wanted[:index] if visit.values[wanted.index(w)] is not None]
     if agree:
         where += f" {_listed(agree)} {'is' if len(agree) == 1 else 'are'} right there."
-    if visit.number > 0 and several and lesson.number:
+    if visit.number > 0 and several and answer.is_cuda:
+        where += " Before that everything was right there."
+    elif visit.number > 0 and several and lesson.number:
         where += " Up to the tile before, everything was right there."
     look = _relation(wanted, index, pair, found, _before(ours, visit))
     value = math.nan
@@ -334,6 +362,8 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
 
 def _is_used(answer: Answer, array: str) -> bool:
     """Does the region name an array at all? A call or a slice may change it."""
+    if answer.is_cuda:
+        return array in cuda_probe.words("\n".join(answer.lines))
     return any(
         isinstance(node, ast.Name) and node.id == array and answer.inside(node.lineno)
         for node in ast.walk(ast.parse(answer.text))
@@ -373,6 +403,10 @@ def _place(lesson: Lesson, visit: Visit, lane: int, several: bool) -> str:
     at = {name: int(np.broadcast_to(v, len(visit.active))[lane]) for name, v in visit.places.items()}
     if lesson.exercise.stage == 0:
         return f"for query row {at['row']}"
+    if set(visit.places) == {"block", "thread"}:  # in CUDA C nothing else is known of a thread
+        thread = f"thread {at['thread']} (warp {at['thread'] // 32}, lane {at['thread'] % 32})"
+        turn = f", the {_ordinal(visit.number + 1)} time it comes there" if several else ""
+        return f"{thread} of block {at['block']}{turn}"
     parts = []
     if several:
         keys = f" (keys from {at['first_key']})" if "first_key" in at else ""
@@ -386,6 +420,10 @@ def _place(lesson: Lesson, visit: Visit, lane: int, several: bool) -> str:
     elif "col" in at:
         parts.append(f"thread {at['thread']} (column {at['col']})")
     return ", ".join(parts)
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _before(ours: Values, visit: Visit) -> Visit | None:
@@ -498,19 +536,22 @@ def _factor(got: np.ndarray, expected: np.ndarray) -> str:
         )
         return f"It is {factor:.4g} times what it should be in every lane{known}."
     difference = got - expected
-    if np.allclose(difference, difference[0], rtol=1e-3, atol=1e-6):
+    off = abs(difference[0]) > 1e-6
+    if off and np.allclose(difference, difference[0], rtol=1e-3, atol=1e-6):
         return f"It is off by the same {difference[0]:.4g} in every lane."
     return ""
 
 
 def _base(expression: str) -> str:
-    match = re.match(r"\w+", expression)
+    match = re.search(r"[A-Za-z_]\w*", expression)
     return match[0] if match else expression
 
 
 def last_set(answer: Answer, expression: str, value: float = math.nan) -> int | None:
     """The last line of the region that gives the value of an expression something new. A line that sets a
     constant is not meant where `value`, what the expression was found to be, is another number."""
+    if answer.is_cuda:
+        return cuda_probe.last_set(answer, expression)
     name = _base(expression)
     lines: dict[int, float | None] = {}
     for statement in ast.walk(ast.parse(answer.text)):

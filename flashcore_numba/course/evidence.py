@@ -6,21 +6,27 @@ the recorded run that the repository keeps, or from this session's own GPU.
 
 import functools
 import linecache
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
+from flashcore_numba import traffic
 from flashcore_numba.bench import artifact, extracts, profile
 from flashcore_numba.bench.counts import Counted
 from flashcore_numba.bench.counts import count as run_counting
 from flashcore_numba.bench.entries import Run, runs
 from flashcore_numba.bench.shapes import Shape, parse
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.problem import ArgumentError, Problem
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
 from flashcore_numba.simulator.report import Row
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
-from . import experiments
+from . import experiments, launches, memory_map
 
 __all__ = ["COUNTED", "FIELDS", "MISSION", "Evidence"]
 
@@ -95,6 +101,137 @@ class Evidence:
         counted = self.counted(stage, shape, variant, causal)
         rows = [row for launch in counted.launches for row in launch.lines() if row.op == op]
         return _value(_one_access(rows, text, f"{op} {text!r} of stage {stage}"), field)
+
+    def lines(
+        self, stage: int | str, shape: str = COUNTED, variant: str | None = None, causal: bool = False
+    ) -> list[Row]:
+        """The counters of every access of all launches, by source line."""
+        counted = self.counted(stage, shape, variant, causal)
+        return [row for launch in counted.launches for row in launch.lines()]
+
+    def barriers(
+        self,
+        stage: int | str,
+        text: str = "",
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """Barriers that warps came to, at source lines with `text` in them."""
+        return self._summed(stage, text, "barrier", "requests", (shape, variant, causal))
+
+    def requests(
+        self,
+        stage: int | str,
+        text: str = "",
+        op: str = "",
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """Requests at source lines with `text` in them: of one `Row.op`, or of all loads and stores."""
+        return self._summed(stage, text, op, "requests", (shape, variant, causal))
+
+    def wavefronts(
+        self,
+        stage: int | str,
+        text: str = "",
+        op: str = "",
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """Passes through the banks of shared memory at source lines with `text` in them."""
+        return self._summed(stage, text, op, "wavefronts", (shape, variant, causal))
+
+    def conflicts(
+        self,
+        stage: int | str,
+        text: str = "",
+        op: str = "",
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """Wavefronts at source lines with `text` in them that bank conflicts cost."""
+        return self._summed(stage, text, op, "conflicts", (shape, variant, causal))
+
+    def degree(
+        self,
+        stage: int | str,
+        text: str,
+        op: str = "load",
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> float:
+        """Wavefronts over the fewest that the same accesses need: 1.0 is free of conflicts."""
+        waves = self.wavefronts(stage, text, op, shape, variant, causal)
+        return waves / max(1, waves - self.conflicts(stage, text, op, shape, variant, causal))
+
+    def _summed(self, stage: int | str, text: str, op: str, field: str, at: tuple) -> float:
+        rows = self.lines(stage, *at)
+        ops = {op} if op else {"load", "store", "atomic"}
+        of_op = [row for row in rows if row.op in ops]
+        found = [row for row in of_op if text in row.text or text in linecache.getline(row.file, row.line)]
+        if not found:
+            listed = "; ".join(sorted({row.text for row in of_op})) or "none"
+            raise ArgumentError(f"{op} {text!r} of stage {stage} is counted nowhere: there are {listed}")
+        return sum(getattr(row, field) for row in found)
+
+    # Read from the code
+
+    def constant(self, stage: int | str, name: str, head_dim: int = 64, variant: str | None = None) -> int:
+        """A `constexpr` of a stage in CUDA C, or a macro that its launcher defines, at the counted shape."""
+        known = memory_map.constants(_launches(stage, f"1x1x128x{head_dim}", variant).sources[0])
+        return memory_map.find(known, name, f"constant of stage {stage}")
+
+    def memory_map(
+        self, stage: int | str, head_dim: int = 64, variant: str | None = None
+    ) -> list[memory_map.Part]:
+        """The parts of a block's shared memory, in the order of the code: see `memory_map.Part`."""
+        launch = _launches(stage, f"1x1x128x{head_dim}", variant).launches[0]
+        return memory_map.parts(launch.kernel, launch.shared_bytes)
+
+    def part(
+        self, stage: int | str, name: str, field: str, head_dim: int = 64, variant: str | None = None
+    ) -> int:
+        """One number of a part of shared memory: first, bytes, stop, or row, elements from row to row."""
+        found = {part.name: part for part in self.memory_map(stage, head_dim, variant)}
+        if field not in ("first", "bytes", "stop", "row"):
+            raise ArgumentError(f"field {field!r}: accepted are first, bytes, stop, row")
+        return getattr(memory_map.find(found, name, f"part of stage {stage}"), field)
+
+    def shared_bytes(self, stage: int | str, head_dim: int = 64, variant: str | None = None) -> int:
+        """Bytes of shared memory of a block: the static arrays, and what the launch asks for."""
+        launch = _launches(stage, f"1x1x128x{head_dim}", variant).launches[0]
+        return launch.shared_bytes + sum(part.bytes for part in memory_map.static_parts(launch.kernel))
+
+    def grid(
+        self, stage: int | str, shape: str = MISSION, variant: str | None = None, causal: bool = False
+    ) -> int:
+        """Blocks of the stage's largest launch on a GPU like the recorded one."""
+        return max(math.prod(each.grid) for each in _launches(stage, shape, variant, causal).launches)
+
+    def warps(
+        self, stage: int | str, shape: str = MISSION, variant: str | None = None, causal: bool = False
+    ) -> int:
+        """Warps of a block of that launch."""
+        launches = _launches(stage, shape, variant, causal).launches
+        return -(-math.prod(max(launches, key=lambda each: math.prod(each.grid)).block) // 32)
+
+    def predicted(
+        self,
+        stage: int | str,
+        field: str,
+        shape: str = COUNTED,
+        variant: str | None = None,
+        causal: bool = False,
+    ) -> int:
+        """A field of `traffic.Traffic` by the stage's closed formula."""
+        q, k, v = parse(shape).inputs(np.random.default_rng(0))
+        found = asdict(traffic.predict(find(stage), variant, Problem(q, k, v, causal), EXAMPLE_SM_COUNT))
+        return memory_map.find(found, field, "predicted")
 
     # Measured
 
@@ -245,6 +382,17 @@ def _counted(number: int, variant: str | None, shape: Shape, causal: bool) -> Co
     tried = variant in experiments.EXPERIMENTS
     run = experiments.experiment(str(variant)) if tried else Run(find(number), variant)
     return run_counting(run, shape, causal)
+
+
+@functools.cache
+def _launches(
+    stage: int | str, shape: str, variant: str | None = None, causal: bool = False
+) -> launches.Recorder:
+    """What a stage in CUDA C launches there."""
+    found = find(stage)
+    if found.language != "CUDA C":
+        raise ArgumentError(f"stage {found.label} is no kernel in CUDA C: those are 07 and later")
+    return launches.recorded(found, variant, shape, causal)
 
 
 @functools.cache

@@ -1,20 +1,27 @@
-"""Exercises: the marked region of a stage's file, the starter made by removing it, the answer put back."""
+"""Exercises: the region of a stage's file, the starter made by removing it, the answer put back.
+
+In a Python file two comments mark the region. In a CUDA C file the exercise names the text of its first and
+last line, so that the kernel needs no comments for the course.
+"""
 
 import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+import cuda_reference
+
 from .. import stages
 from ..problem import ArgumentError
 from .spec import Exercise, Lesson
 
 __all__ = [
-    *("LARGEST_ANSWER", "Answer", "Region", "answer_in_cell", "answer_in_file", "region", "source_text"),
-    *("starter", "starter_cell"),
+    *("LARGEST_ANSWER", "Answer", "Region", "answer_in_cell", "answer_in_file", "is_cuda", "path", "region"),
+    *("source_name", "source_text", "starter", "starter_cell"),
 ]
 
 BEGIN, END = "# <exercise>", "# </exercise>"
+CUDA_BEGIN, CUDA_END = "// <exercise>", "// </exercise>"
 WIDTH = 96  # of the task's comment in a starter
 LARGEST_ANSWER = 200_000  # characters
 STAGES = Path(stages.__file__).parent
@@ -39,7 +46,7 @@ class Answer:
 
     text: the module. file: how messages call it. first, last: the lines of the region in `text`; None where
     a file handed in has no markers. is_cell: the answer was only the region's lines, so a line of it is
-    counted from the answer's own first line.
+    counted from the answer's own first line. is_cuda: it is CUDA C, not Python.
     """
 
     text: str
@@ -47,6 +54,8 @@ class Answer:
     first: int | None
     last: int | None
     is_cell: bool
+
+    is_cuda: bool = False
 
     @property
     def lines(self) -> list[str]:
@@ -74,26 +83,63 @@ class Answer:
         return every[line - 1].strip() if 0 < line <= len(every) else ""
 
 
+def is_cuda(file: str) -> bool:
+    """Whether an exercise's file is one of `cuda_reference`: a kernel, or a header of `include/`."""
+    return file.endswith((".cu", ".cuh"))
+
+
+def path(file: str) -> Path:
+    """A module of `flashcore_numba.stages` by its name, a kernel or header by its file's."""
+    if not is_cuda(file):
+        return STAGES / f"{file}.py"
+    return (cuda_reference.INCLUDE if file.endswith(".cuh") else cuda_reference.FOLDER) / file
+
+
+def source_name(file: str) -> str:
+    """Where the file stands in the repository."""
+    return path(file).relative_to(STAGES.parents[1]).as_posix()
+
+
 def source_text(file: str) -> str:
-    """The text of a module of `flashcore_numba.stages`."""
-    return (STAGES / f"{file}.py").read_text()
+    """The text of a module of `flashcore_numba.stages`, or of a file of `cuda_reference`."""
+    return path(file).read_text()
 
 
-def region(file: str) -> Region:
-    """The marked region of a module of `flashcore_numba.stages`.
+def region(exercise: Exercise) -> Region:
+    """The lines of the exercise's file that the learner writes.
 
-    Raises ArgumentError when it has not exactly one.
+    Raises ArgumentError when there is not exactly one such region.
     """
-    found = _marked(source_text(file))
+    text = source_text(exercise.file)
+    if is_cuda(exercise.file):
+        return _between(exercise, text)
+    found = _marked(text, BEGIN, END)
     if found is None:
-        raise ArgumentError(f"{file}.py has not exactly one region from {BEGIN} to {END}")
+        raise ArgumentError(f"{exercise.file}.py has not exactly one region from {BEGIN} to {END}")
     return found
 
 
-def _marked(text: str) -> Region | None:
+def _between(exercise: Exercise, text: str) -> Region:
+    """The region from the line `exercise.first` to the next line `exercise.last`."""
     lines = text.splitlines(keepends=True)
-    begins = [n for n, line in enumerate(lines) if line.strip() == BEGIN]
-    ends = [n for n, line in enumerate(lines) if line.strip() == END]
+    starts = [n for n, line in enumerate(lines) if line.strip() == exercise.first.strip()]
+    if len(starts) != 1:
+        raise ArgumentError(f"first: {exercise.first!r} is {len(starts)} lines of {exercise.file}, not one")
+    start = starts[0]
+    stops = [n for n in range(start, len(lines)) if lines[n].strip() == exercise.last.strip()]
+    if not stops:
+        raise ArgumentError(
+            f"last: {exercise.last!r} is no line of {exercise.file} from {exercise.first!r} on"
+        )
+    inside = lines[start : stops[0] + 1]
+    indent = min(len(line) - len(line.lstrip()) for line in inside if line.strip() and line[0] != "#")
+    return Region("".join(inside), start + 1, indent)
+
+
+def _marked(text: str, begin_mark: str, end_mark: str) -> Region | None:
+    lines = text.splitlines(keepends=True)
+    begins = [n for n, line in enumerate(lines) if line.strip() == begin_mark]
+    ends = [n for n, line in enumerate(lines) if line.strip() == end_mark]
     if len(begins) != 1 or len(ends) != 1 or ends[0] <= begins[0]:
         return None
     begin, end = begins[0], ends[0]
@@ -101,14 +147,25 @@ def _marked(text: str) -> Region | None:
     return Region("".join(lines[begin + 1 : end]), begin + 2, indent)
 
 
+def _comment(exercise: Exercise) -> str:
+    return "//" if is_cuda(exercise.file) else "#"
+
+
+def _marks(exercise: Exercise) -> tuple[str, str]:
+    """The lines around the region in a file that is handed in."""
+    return (CUDA_BEGIN, CUDA_END) if is_cuda(exercise.file) else (BEGIN, END)
+
+
 def _task(exercise: Exercise) -> list[str]:
     """The task and the given names as comment lines."""
-    out = [f"# {line}".rstrip() for line in textwrap.dedent(exercise.task).strip().splitlines()]
+    mark = _comment(exercise)
+    out = [f"{mark} {line}".rstrip() for line in textwrap.dedent(exercise.task).strip().splitlines()]
     if exercise.given:
-        out.append("# Given:")
+        out.append(f"{mark} Given:")
         for name, meaning in exercise.given.items():
             text = f"{name}: {meaning}"
-            out += textwrap.wrap(text, WIDTH, initial_indent="#   ", subsequent_indent="#     ")
+            first, others = f"{mark}   ", f"{mark}     "
+            out += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others)
     return out
 
 
@@ -118,18 +175,21 @@ def starter_cell(lesson: Lesson) -> str:
 
 
 def starter(lesson: Lesson) -> str:
-    """The stage's file with the region replaced by the task; it imports from anywhere."""
+    """The stage's file with the region replaced by the task; as Python it imports from anywhere."""
     from ..checks.mutation import absolute_imports
 
-    found = region(lesson.exercise.file)
-    cell = textwrap.indent(starter_cell(lesson), " " * found.indent)
-    return absolute_imports(_with(lesson.exercise.file, cell))
+    found = region(lesson.exercise)
+    cell = starter_cell(lesson)
+    if not is_cuda(lesson.exercise.file):
+        return absolute_imports(_with(lesson.exercise, textwrap.indent(cell, " " * found.indent)))
+    begin, end = _marks(lesson.exercise)
+    return _with(lesson.exercise, textwrap.indent(f"{begin}\n{cell}{end}\n", " " * found.indent))
 
 
-def _with(file: str, lines: str) -> str:
-    """The module's text with other lines in its region."""
-    found = region(file)
-    every = source_text(file).splitlines(keepends=True)
+def _with(exercise: Exercise, lines: str) -> str:
+    """The file's text with other lines in its region."""
+    found = region(exercise)
+    every = source_text(exercise.file).splitlines(keepends=True)
     every[found.first_line - 1 : found.last_line] = lines.splitlines(keepends=True)
     return "".join(every)
 
@@ -137,24 +197,41 @@ def _with(file: str, lines: str) -> str:
 def answer_in_cell(lesson: Lesson, text: str) -> Answer:
     """The answer of a notebook's cell: the region's lines alone, all indented alike.
 
-    Raises ArgumentError for what is no text, is too long, or is indented with tabs.
+    Raises ArgumentError for what is no text, is too long, or, as Python, is indented with tabs.
     """
+    exercise = lesson.exercise
+    cuda = is_cuda(exercise.file)
     text = _checked("the answer", text)
     tabs = [
         n for n, line in enumerate(text.splitlines(), 1) if "\t" in line[: len(line) - len(line.lstrip())]
     ]
-    if tabs:
+    if tabs and not cuda:
         raise ArgumentError(
             f"the answer: line {tabs[0]} is indented with a tab; four spaces a level are accepted"
         )
-    kept = [line for line in text.splitlines() if line.strip() not in (BEGIN, END)]
-    lines = textwrap.dedent("\n".join(kept)).splitlines() or [""]
-    found = region(lesson.exercise.file)
-    indented = "".join(" " * found.indent + line + "\n" if line.strip() else "\n" for line in lines)
-    name = f"{lesson.exercise.file}.py"
-    return Answer(
-        _with(lesson.exercise.file, indented), name, found.first_line, found.first_line + len(lines) - 1, True
-    )
+    kept = [line for line in text.splitlines() if line.strip() not in _marks(exercise)]
+    found = region(exercise)
+    lines = _dedented(kept, cuda) or [""]
+    indented = "".join(_indented(line, found.indent, cuda) + "\n" for line in lines)
+    name = exercise.file if cuda else f"{exercise.file}.py"
+    whole = _with(exercise, indented)
+    return Answer(whole, name, found.first_line, found.first_line + len(lines) - 1, True, cuda)
+
+
+def _dedented(lines: list[str], cuda: bool) -> list[str]:
+    """The lines without the indentation that all have; directives stand at a margin of their own."""
+    if not cuda:
+        return textwrap.dedent("\n".join(lines)).splitlines()
+    lines = [line.expandtabs(4) for line in lines]
+    margins = [len(line) - len(line.lstrip()) for line in lines if line.strip() and line[0] != "#"]
+    margin = min(margins, default=0)
+    return [line if line.startswith("#") else line[margin:] for line in lines]
+
+
+def _indented(line: str, indent: int, cuda: bool) -> str:
+    if not line.strip():
+        return ""
+    return line if cuda and line.startswith("#") else " " * indent + line
 
 
 def answer_in_file(lesson: Lesson, text: str, name: str) -> Answer:
@@ -163,10 +240,21 @@ def answer_in_file(lesson: Lesson, text: str, name: str) -> Answer:
     Raises ArgumentError for what is no text or is too long.
     """
     text = _checked(name, text)
-    found = _marked(text)
+    cuda = is_cuda(lesson.exercise.file)
+    found = _marked(text, *_marks(lesson.exercise)) or (_unmarked(lesson.exercise, text) if cuda else None)
     if found is None:
-        return Answer(text, name, None, None, False)
-    return Answer(text, name, found.first_line, found.last_line, False)
+        return Answer(text, name, None, None, False, cuda)
+    return Answer(text, name, found.first_line, found.last_line, False, cuda)
+
+
+def _unmarked(exercise: Exercise, text: str) -> Region | None:
+    """The region of a CUDA C file that has lost its marks: what stands where the stage has its own."""
+    found, stage, lines = region(exercise), source_text(exercise.file).splitlines(), text.splitlines()
+    head, tail = stage[: found.first_line - 1], stage[found.last_line :]
+    if lines[: len(head)] != head or lines[len(lines) - len(tail) :] != tail:
+        return None
+    inside = lines[len(head) : len(lines) - len(tail)]
+    return Region("".join(f"{line}\n" for line in inside), found.first_line, found.indent)
 
 
 def _checked(what: str, text: str) -> str:
@@ -177,7 +265,7 @@ def _checked(what: str, text: str) -> str:
     if len(text) > LARGEST_ANSWER:
         raise ArgumentError(f"{what}: {len(text)} characters; at most {LARGEST_ANSWER} are accepted")
     if "\0" in text:
-        raise ArgumentError(f"{what}: a zero byte; Python source text is accepted")
+        raise ArgumentError(f"{what}: a zero byte; source text is accepted")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ArgumentError(f"{what}: half of a surrogate pair; text that UTF-8 can encode is accepted")
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "").removeprefix("\ufeff")

@@ -94,6 +94,10 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
 
     Raises ArgumentError for a whole file that is not one of this lesson.
     """
+    if answer.is_cuda:
+        from . import screen_cuda
+
+        return screen_cuda.screen(lesson, answer)
     try:
         tree = ast.parse(answer.text)
     except SyntaxError as error:
@@ -174,7 +178,7 @@ def _enclosing(tree: ast.Module, answer: Answer, lesson: Lesson) -> ast.Function
 
 def _solution_function(lesson: Lesson) -> ast.FunctionDef:
     file = lesson.exercise.file
-    found = exercise.region(file)
+    found = exercise.region(lesson.exercise)
     tree = ast.parse(exercise.source_text(file))
     around = [
         node
@@ -429,7 +433,7 @@ def _read_early(answer: Answer, statements: list, names: set[str]) -> Finding | 
 def _needed(lesson: Lesson) -> dict[str, tuple[int, str]]:
     """Names that the solution's region sets and a later line reads: name -> that line and its text."""
     text = exercise.source_text(lesson.exercise.file)
-    found = exercise.region(lesson.exercise.file)
+    found = exercise.region(lesson.exercise)
     function = _solution_function(lesson)
     inside = [
         node

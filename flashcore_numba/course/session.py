@@ -9,16 +9,18 @@ from typing import Any
 
 from flashcore_numba import gpu
 from flashcore_numba.bench.tables import percent, provenance, short_us, times
+from flashcore_numba.executor import why_not_simulated
 from flashcore_numba.problem import ArgumentError
 
 from . import judge, lessons, weave
 from .card import Card, Code, Table
 from .evidence import MISSION, Evidence
-from .exercise import region, source_text, starter_cell
-from .figures import Figure
+from .exercise import is_cuda, region, source_name, source_text, starter_cell
+from .figures import Figure, draw
+from .grade import stage_of
 from .progress import Progress, today
 from .spec import Lesson, Question
-from .timing import own_label
+from .timing import YOURS, own_labels
 from .verdict import CheckResult, no_result
 
 __all__ = ["Session", "begin", "overview"]
@@ -145,7 +147,7 @@ class Session:
     def source(self, solution: bool = False) -> Card:
         """The stage's file with line numbers; the region's lines only with `solution`."""
         exercise = self.lesson.exercise
-        place = region(exercise.file)
+        place, mark = region(exercise), "//" if is_cuda(exercise.file) else "#"
         lines = []
         for number, text in enumerate(source_text(exercise.file).splitlines(), 1):
             inside = place.first_line <= number <= place.last_line
@@ -153,8 +155,8 @@ class Session:
                 lines.append((number, text))
             elif number == place.first_line:
                 count = place.last_line - place.first_line + 1
-                lines.append((number, " " * place.indent + f"...  # {count} lines: yours"))
-        name = f"flashcore_numba/stages/{exercise.file}.py"
+                lines.append((number, " " * place.indent + f"...  {mark} {count} lines: yours"))
+        name = source_name(exercise.file)
         data = {"file": name, "lines": [list(line) for line in lines], "solution": bool(solution)}
         return Card(name, (Code(tuple(lines)),), data)
 
@@ -171,16 +173,16 @@ class Session:
         name = next(iter(figures)) if name is None else name
         if name not in figures:
             raise ArgumentError(f"name: {name!r}; lesson {self.lesson.number} has {', '.join(figures)}")
-        replies = []
-        for own in [{"answer": self._answer()}] * self._written() + [{}]:
-            reply = judge.run(self._job("watch", figure=name, **own))
+        if self._written():
+            reply = judge.run(self._job("watch", figure=name, answer=self._answer()))
+            if reply["status"] != "done" or reply["whose"] == "stage":
+                print(f"Your kernel is not drawn, the stage is. {reply.get('why') or reply['status']}")
             if reply["status"] == "done":
-                if own and reply.get("whose") == "stage" and "why" in reply:
-                    print(f"Your kernel is not drawn, the stage is. {reply['why']}")
                 return Figure.from_dict(reply["result"])
-            replies.append(reply)
-        why = replies[-1].get("why") or replies[-1]["status"]
-        return Card(f"Lesson {self.lesson.number}: the figure {name} was not drawn", (str(why),))
+        stage = stage_of(self.lesson)
+        if why := why_not_simulated(stage.language):
+            return Card(f"Lesson {self.lesson.number}: the figure {name} was not drawn", (why,))
+        return draw(self.lesson, name, stage, f"stage {stage.number:02d}")
 
     def measure(self) -> Card:
         """Times: on a GPU of the reader's kernel, the stage and those before it, interleaved; without one the
@@ -198,8 +200,12 @@ class Session:
         )
 
     def _labels(self) -> list[str]:
-        own = own_label(self.lesson)
-        return list(dict.fromkeys([*self.lesson.before, *([own] if own else []), *self.lesson.after]))
+        own = own_labels(self.lesson)
+        return list(dict.fromkeys([*self.lesson.before, *own[:1], *self.lesson.after, *own[1:]]))
+
+    def _comparison(self, yours: str) -> list[str]:
+        """Which row the reader's kernel is to be compared with, where that is not the stage's default."""
+        return [f"{yours} is to be compared with {label}." for label in own_labels(self.lesson)[1:]]
 
     def _recorded(self) -> tuple[list[Any], dict[str, Any]]:
         if not (labels := self._labels()):
@@ -218,7 +224,8 @@ class Session:
             for entry in entries
         ]
         where = f"{shape['shape']}, {provenance(record)}"
-        return [_times_table(f"GPU time of a launch, recorded: {where}", rows)], {
+        table = _times_table(f"GPU time of a launch, recorded: {where}", rows)
+        return [table, *self._comparison("The kernel of the exercise")], {
             "measured": rows,
             "recorded": True,
             "where": where,
@@ -239,6 +246,7 @@ class Session:
         rows, where = reply["result"]["rows"], reply["result"]["where"]
         self._live = {row["label"]: row["us"] for row in rows if row["right"]}
         table = _times_table(f"GPU time of a launch, measured now: {MISSION}, {where}", rows)
+        note += self._comparison(YOURS.capitalize() if own else "The kernel of the exercise")
         return [table, *note], {"measured": rows, "recorded": False, "where": where}
 
     def _scores(self, evidence: Evidence) -> tuple[list[Any], list[dict[str, Any]]]:

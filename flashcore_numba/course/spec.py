@@ -1,7 +1,7 @@
 """What a lesson is, as data: its exercise, its questions, its gates, its figures."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Exercise", "Explanation", "Gate", "Given", "Lesson", "Question", "Wanted"]
@@ -37,13 +37,18 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Exercise:
-    """The marked region of a stage's file that the learner writes.
+    """The region of a stage's file that the learner writes.
 
     stage: number of the stage. file: the module of `flashcore_numba.stages` whose lines between
-    `# <exercise>` and `# </exercise>` are removed. task: what to write, in a few lines; it becomes the
-    comment in the starter. given: names the region may use, with their meaning. wanted: what must be right
-    where the region ends, in order of dependency; empty where the region leaves nothing behind. hints: from
-    the idea to almost the code.
+    `# <exercise>` and `# </exercise>` are removed; or a kernel or header in CUDA C, "stage08_wmma_full.cu",
+    whose lines from the one that reads `first` to the next that reads `last` are. task: what to write, in a
+    few lines; it becomes the comment in the starter. given: names the region may use, with their meaning.
+    wanted: what must be right where the region ends, in order of dependency; empty where the region leaves
+    nothing behind. hints: from the idea to almost the code. advice: for a kind of report of the CPU executor,
+    or "compile", the sentence that says what to look at, in place of the general one; for "value" one where
+    the output is wrong and everything in `wanted` is right.
+
+    In CUDA C an expression of `wanted` is C++ and a number in every thread.
     """
 
     stage: int
@@ -54,6 +59,9 @@ class Exercise:
     hints: tuple[str, ...]
     gates: tuple[Gate, ...] = ()
     variant: str | None = None
+    first: str = ""
+    last: str = ""
+    advice: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,34 @@ from flashcore_numba.stages import LADDER, Stage
 from .evidence import MISSION
 from .spec import Lesson
 
-__all__ = ["YOURS", "own_label", "time_answer"]
+__all__ = ["YOURS", "own_labels", "time_answer", "timed_labels"]
 
 YOURS = "your kernel"
 ROUNDS = 10
 
 
-def own_label(lesson: Lesson) -> str | None:
-    """The label of the lesson's own stage; None for lesson 00, whose stage is not on the ladder."""
-    return next((stage.label for stage in LADDER if stage.number == lesson.exercise.stage), None)
+def own_labels(lesson: Lesson) -> tuple[str, ...]:
+    """The labels of the lesson's own stage: as it runs by default, last the variant that the reader writes.
+
+    One label where these are the same; none for lesson 00, whose stage is not on the ladder.
+    """
+    exercise = lesson.exercise
+    stage = next((stage for stage in LADDER if stage.number == exercise.stage), None)
+    if stage is None:
+        return ()
+    written = exercise.variant or stage.default_variant
+    return tuple(dict.fromkeys((stage.label, Run(stage, written).label)))
+
+
+def timed_labels(lesson: Lesson) -> list[str]:
+    """The runs of the ladder that `time_answer` sets beside the reader's kernel."""
+    own, known = own_labels(lesson), {run.label for run in runs(LADDER)}
+    labels = [*lesson.before, *own, *(() if own else lesson.after)]
+    return [label for label in dict.fromkeys(labels) if label in known]
 
 
 def time_answer(lesson: Lesson, stage: Stage | None) -> dict[str, Any]:
-    """Time `stage`, the reader's own (None: it is left out), beside the lesson's stage and those in `before`.
+    """Time `stage`, the reader's own (None: it is left out), beside the runs of `timed_labels`.
 
     Fresh random inputs at the mission shape, GPU time of a launch in a CUDA graph, interleaved. Returns
     `where`, the GPU and the date, and `rows`: label, us (the median), share of the limit, the largest error
@@ -44,8 +59,7 @@ def time_answer(lesson: Lesson, stage: Stage | None) -> dict[str, Any]:
     with stream:
         problem = Problem(*map(cupy.asarray, (q, k, v)))
     known = {run.label: run for run in runs(LADDER)}
-    labels = [*lesson.before, own_label(lesson) or "", *(lesson.after if own_label(lesson) is None else ())]
-    entries = [StageEntry(known[label], problem, stream) for label in dict.fromkeys(labels) if label in known]
+    entries = [StageEntry(known[label], problem, stream) for label in timed_labels(lesson)]
     if stage is not None:
         entries.append(StageEntry(Run(stage, lesson.exercise.variant), problem, stream))
         entries[-1].label = YOURS

@@ -8,7 +8,8 @@ In prose `<!--us 05 online_softmax-->73.0<!---->`. Kinds, all by `Evidence`:
     count STAGE[:VARIANT] KEY                    a total of the simulator
     line STAGE[:VARIANT] "TEXT" OP FIELD         a counter of one access
     calc EXPRESSION [| FORMAT]                   us("01 scalar") / us("02 coalesced") | .1f
-    code FILE "FIRST" "LAST"                     from one text to another of a stage's file, as a fence
+    code FILE "FIRST" "LAST"                     from one text to another of a stage's file, as a fence;
+                                                 a .cu or .cuh of cuda_reference has its ending
 
 All but the last two take `@SHAPE` and `causal` behind them. A code cell that begins with `%%write N` gets the
 starter of lesson N's exercise.
@@ -17,12 +18,10 @@ starter of lesson N's exercise.
 import inspect
 import re
 import shlex
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flashcore_numba import stages
 from flashcore_numba.bench.tables import short_us
 from flashcore_numba.problem import ArgumentError
 
@@ -182,10 +181,12 @@ def _excerpt(argument: str, lesson: int | None) -> str:
     if len(words) != 3:
         raise ArgumentError(f'{argument!r}: FILE "FIRST" "LAST" is accepted')
     name, first, last = words
-    path = Path(stages.__file__).parent / f"{name}.py"
+    cuda = exercise.is_cuda(name)
+    path = exercise.path(name)
     if not path.is_file():
-        known = sorted(p.stem for p in path.parent.glob("*.py") if p.stem != "__init__")
-        raise ArgumentError(f"there is no {name}.py among the stages: accepted are {', '.join(known)}")
+        known = sorted(p.name if cuda else p.stem for p in path.parent.glob(f"*{path.suffix}"))
+        known = [name for name in known if name != "__init__"]
+        raise ArgumentError(f"there is no {path.name} among the stages: accepted are {', '.join(known)}")
     lines = path.read_text().splitlines()
     starts = [n for n, line in enumerate(lines) if first in line]
     if len(starts) != 1:
@@ -194,10 +195,27 @@ def _excerpt(argument: str, lesson: int | None) -> str:
     if not ends:
         raise ArgumentError(f"{last!r} is in no line of {path.name} from {first!r} on")
     marks = [n for n, line in enumerate(lines) if line.strip() in (exercise.BEGIN, exercise.END)]
-    kept = [n for n in range(starts[0], ends[0] + 1) if n not in marks]
-    hidden = range(*marks) if len(marks) == 2 else ()
-    stage = re.match(r"stage(\d\d)_", name)
-    if lesson is not None and stage and int(stage[1]) >= lesson and set(kept) & set(hidden):
+    kept = [n for n in range(starts[0], ends[0] + 1) if n not in marks or cuda]
+    if set(kept) & _hidden(name, lesson, marks):
         raise ArgumentError(f"the excerpt shows lines of the exercise of {path.name}")
-    body = textwrap.dedent("\n".join(lines[n] for n in kept))
-    return f"\n```python\n{body}\n```\n"
+    body = _dedented([lines[n] for n in kept])
+    return f"\n```{'cpp' if cuda else 'python'}\n{body}\n```\n"
+
+
+def _hidden(name: str, lesson: int | None, marks: list[int]) -> set[int]:
+    """Indices of lines that the lesson's reader, or that of a later one, writes."""
+    if lesson is None:
+        return set()
+    if not exercise.is_cuda(name):
+        stage = re.match(r"stage(\d\d)_", name)
+        return set(range(*marks)) if len(marks) == 2 and stage and int(stage[1]) >= lesson else set()
+    tasks = [each.exercise for number, each in lessons.LESSONS.items() if number >= lesson]
+    found = [exercise.region(task) for task in tasks if task.file == name]
+    return {n for place in found for n in range(place.first_line - 1, place.last_line)}
+
+
+def _dedented(lines: list[str]) -> str:
+    """Without the common indentation; a `#pragma` stands at a margin of its own."""
+    full = [line for line in lines if line.strip() and not line.startswith("#pragma")]
+    margin = min((len(line) - len(line.lstrip()) for line in full), default=0)
+    return "\n".join(line if line.startswith("#pragma") else line[margin:] for line in lines)

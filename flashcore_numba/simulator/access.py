@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import count_nonzero
 
 from .masks import LaneSet
 from .memory import GLOBAL, FromEnd, LocalArray, View
@@ -52,12 +53,16 @@ class Accesses(LaneSet):
 
     def address(self, view: Any, index: tuple, site: int):
         """The element's number in its memory: a Python integer, or one a lane. Every index is checked."""
-        offset, vector = view.offset, None
+        offset, vector, known, mask = view.offset, None, self.index_cache, self.mask
         if len(index) != len(view.shape):
             raise _wrong_rank(view, index)
         for i, extent, stride in zip(index, view.shape, view.strides, strict=True):
             if type(i) is ndarray:
-                scaled = self._checked(view, index, site, i, extent, stride)
+                hit = known.get((id(i), extent, stride))
+                if hit is not None and hit[0] is i and (hit[2] is None or hit[2] is mask):
+                    scaled = hit[1]
+                else:
+                    scaled = self._checked(view, index, site, i, extent, stride)
                 vector = scaled if vector is None else vector + scaled
             elif 0 <= i < extent:
                 offset = offset + int(i) * stride
@@ -71,13 +76,10 @@ class Accesses(LaneSet):
 
     def _checked(self, view, index, site, i, extent, stride):
         """i * stride, checked against the extent; a vector never changes, so its identity is a cache key."""
-        hit = self.index_cache.get((id(i), extent, stride))
-        if hit is not None and hit[0] is i and (hit[2] is None or hit[2] is self.mask):
-            return hit[1]
         bad = (i < 0) | (i >= extent)
         if self.mask is not None:
             bad &= self.mask
-        if bad.any():
+        if count_nonzero(bad):
             self._out_of_bounds(view, index, site, bad)
         if len(self.index_cache) > 500:
             self.index_cache.clear()
@@ -172,12 +174,14 @@ class Accesses(LaneSet):
         return value
 
     def check_written(self, memory, element, site, width=1):
-        whole = len(memory.flat) // width * width
-        rows = memory.written[:whole].reshape(whole // width, -1)
-        rows = rows.take(element // width, axis=0, mode="clip")
-        if rows.all():
+        rows = memory.written
+        if width > 1:
+            whole = len(rows) // width * width
+            rows, element = rows[:whole].reshape(whole // width, -1), element // width
+        rows = rows.take(element, axis=0, mode="clip")
+        if count_nonzero(rows) == rows.size:
             return
-        known = rows.all(-1)
+        known, element = rows.reshape(*np.shape(element), -1).all(-1), element * width
         bad = ~np.broadcast_to(known, self.n) & self.active()
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
@@ -250,10 +254,14 @@ class Accesses(LaneSet):
         if type(array) is not View or array.dtype != dtype or array.strides[-1:] != (1,):
             found = f"shape {array.shape}, {array.dtype}"
             raise TypeError(f"a wide access wants {dtype} and a contiguous last dimension, not {found}")
-        self.address(array, (*index[:-1], index[-1] + (width - 1)), site)
+        last = index[-1] + (width - 1)
+        if type(last) is ndarray:
+            self._checked(array, (*index[:-1], last), site, last, array.shape[-1], 1)
+        else:
+            self.address(array, (*index[:-1], last), site)
         element, memory = self.address(array, index, site), array.memory
-        bad = np.broadcast_to(np.asarray(element) % width != 0, self.n) & self.active()
-        if bad.any():
+        odd = element & (width - 1)  # widths are powers of two
+        if count_nonzero(odd) and (bad := np.broadcast_to(odd != 0, self.n) & self.active()).any():
             lane = int(np.flatnonzero(bad)[0])
             first = int(np.broadcast_to(element, self.n)[lane])
             text = (

@@ -43,8 +43,8 @@ def _counted(kind: str, compute):
             value = compute(*map(_widen, values))
         if self.launch.counting:
             self.launch.counter.operation(kind, site, value.itemsize, self)
-        lowest = value.min()
-        if lowest != lowest:
+        squares = value.dot(value) if type(value) is np.ndarray else value
+        if squares != squares:  # a NaN is among them; sooner known than by isnan
             self._note_nan(site, value, values)
         return value
 

@@ -6,6 +6,7 @@ A value that all lanes share stays a Python or NumPy scalar; a vector is never c
 from typing import Any
 
 import numpy as np
+from numpy import count_nonzero
 
 from .access import Accesses
 from .arithmetic import Arithmetic
@@ -60,9 +61,9 @@ class Lanes(Accesses, Arithmetic):
             return Branch(saved, saved, NOBODY) if condition else Branch(saved, NOBODY, saved)
         condition = condition.astype(bool, copy=False)
         yes, no = (condition, ~condition) if saved is None else (condition & saved, ~condition & saved)
-        if not no.any():
+        if not count_nonzero(no):
             return Branch(saved, saved, NOBODY)
-        if not yes.any():
+        if not count_nonzero(yes):
             return Branch(saved, NOBODY, saved)
         self.divided_at.append(line)
         return Branch(saved, yes, no, line)
@@ -119,7 +120,7 @@ class Lanes(Accesses, Arithmetic):
     def _come_back(self, lanes):
         if lanes is not None:
             left = self.gone & ~lanes
-            self.gone = left if left.any() else None
+            self.gone = left if count_nonzero(left) else None
 
     # Loops
 
@@ -150,11 +151,11 @@ class Lanes(Accesses, Arithmetic):
         """The condition of a while loop: lanes for which it is false wait for the end of the loop."""
         if type(condition) is not ndarray:
             return bool(condition)
-        if condition.all():
+        if count_nonzero(condition) == self.n:
             return True
         condition = condition.astype(bool, copy=False)
         go = condition if self.mask is None else condition & self.mask
-        if not go.any():
+        if not count_nonzero(go):
             loop.mask = self.mask = NOBODY
             return False
         if not loop.divided:

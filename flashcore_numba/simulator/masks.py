@@ -32,6 +32,8 @@ class LaneSet:
         self.top: Frame | None = None
         self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
         self.index_cache: dict = {}
+        self.whole = np.ones(self.n, bool)
+        self.whole.flags.writeable = False
         self.visits: dict[str, int] = {}  # label of a probe -> how often these lanes came to it
         self.ids = (block * launch.padded + tid).astype(np.int64)
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
@@ -57,14 +59,14 @@ class LaneSet:
         return self.mask is not NOBODY
 
     def active(self) -> np.ndarray:
-        return np.ones(self.n, bool) if self.mask is None else self.mask
+        return self.whole if self.mask is None else self.mask
 
     def without(self, mask, drop):
         """The lanes of mask that are not in drop."""
         if drop is None or mask is NOBODY:
             return mask
         left = ~drop if mask is None else mask & ~drop
-        return left if left.any() else NOBODY
+        return left if np.count_nonzero(left) else NOBODY
 
     def who(self, lane: int) -> str:
         """How a report names a lane."""

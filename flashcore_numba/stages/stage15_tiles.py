@@ -31,6 +31,7 @@ TIMES = {
     128: {TILES[128]: 1.33, Tile(2, 128, 2): 1.68},
 }
 PIECE_TIME = BEGIN_TIME = 2.0
+GAPS = 1.25  # what is left of them, where pieces of different length meet
 VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
 
 
@@ -49,12 +50,12 @@ def _pieces(p, consumers):
 
 
 def _predicted(p, tile, sm_count):
-    """Microseconds of a launch: pieces of one length go in rounds, others fill each other's gaps."""
+    """Microseconds of a launch: pieces of one length go in rounds, others fill most of each other's gaps."""
     pieces, longest = _pieces(p, tile.consumers), math.ceil(p.seq_k / tile.keys)
     rounds = math.ceil(pieces / sm_count)
     tiles, time = rounds * longest, rounds * PIECE_TIME
-    if p.causal:
+    if p.causal and rounds > 1:
         shortest = math.ceil(max(0, p.seq_k - p.seq_q + ROWS * tile.consumers) / tile.keys)
-        tiles = max(longest, pieces / sm_count * (longest + shortest) / 2)
-        time += BEGIN_TIME * (rounds > 1)
+        tiles = GAPS * max(longest, pieces / sm_count * (longest + shortest) / 2)
+        time += BEGIN_TIME
     return time + tiles * TIMES[p.head_dim][tile]

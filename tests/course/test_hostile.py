@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba.course import exercise, judge
+from flashcore_numba.course import child, exercise, judge
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.course.screen import screen
 from flashcore_numba.problem import ArgumentError
 
 SLACK = 20.0  # seconds that a busy machine may take beyond a time limit
@@ -28,9 +29,9 @@ def check_file(number, text, time_limit=60.0):
 def solved(number):
     """A whole file that is right."""
     lesson = LESSONS[number]
-    text = exercise.region(lesson.exercise.file).text
+    text = exercise.region(lesson.exercise).text
     starter = exercise.starter(lesson)
-    indent = exercise.region(lesson.exercise.file).indent
+    indent = exercise.region(lesson.exercise).indent
     head, _, rest = starter.partition("# <exercise>\n")
     return (
         head + "# <exercise>\n" + text + " " * indent + "# </exercise>" + rest.partition("# </exercise>")[2]
@@ -88,7 +89,7 @@ def test_an_exception_that_ends_processes(exception):
 
 
 def test_an_input_is_not_written_to():
-    text = exercise.region("stage01_scalar").text + "            k[b, h, 0, 0] = 0\n"
+    text = exercise.region(LESSONS[1].exercise).text + "            k[b, h, 0, 0] = 0\n"
     reply = check(1, text)
     assert reply["status"] == "failed"
     assert "k[b, h, 0, 0] = 0" in reply["result"]["message"] or "input" in reply["result"]["message"]
@@ -108,9 +109,10 @@ def test_an_input_is_not_written_to():
     ],
 )
 def test_a_file_keeps_the_launch_and_the_stage_that_are_judged(more, named):
-    reply = check_file(1, f"{solved(1)}\n{more}\n")
-    assert reply["status"] == "refused"
-    assert f"`{named}` is given another value" in reply["result"]["message"]
+    answer = exercise.answer_in_file(LESSONS[1], f"{solved(1)}\n{more}\n", "mine.py")
+    finding = screen(LESSONS[1], answer)
+    assert finding.status == "refused"
+    assert f"`{named}` is given another value" in finding.what
 
 
 def test_an_exception_with_a_long_message():
@@ -130,14 +132,14 @@ def test_functions_inside_the_region_of_lesson_00():
     [
         ("import os\nos._exit(0)", "os"),
         ("from numpy import load", "load"),
-        ("__import__('os').system('true')", "__import__"),
+        ("__import__('os').system('true')", ".system"),
         ("exec('1')", "exec"),
         ("eval('1')", "eval"),
         ("open('x', 'w')", "open"),
         ("().__class__.__bases__", "__bases__"),
         ("np.exp = None", "np.exp"),
         ("np.load('x')", "load"),
-        ("np.ctypeslib.load_library('x', '.')", "load_library"),
+        ("np.ctypeslib.load_library('x', '.')", ".ctypeslib"),
         ("q.tofile('x')", "tofile"),
         ("getattr(np, 'load')", "getattr"),
         ("(n for n in (1,)).gi_frame.f_builtins", "f_builtins"),
@@ -150,10 +152,17 @@ def test_functions_inside_the_region_of_lesson_00():
     ],
 )
 def test_what_reaches_out_is_refused_by_name(text, named):
-    reply = check(0, text)
-    assert reply["status"] == "refused"
-    assert named in reply["result"]["message"]
-    assert reply["result"]["line"] in (1, 2)
+    answer = exercise.answer_in_cell(LESSONS[0], text)
+    finding = screen(LESSONS[0], answer)
+    assert finding.status == "refused" and named in f"{finding.what} {finding.look}"
+    assert answer.number(finding.line) in (1, 2)
+
+
+def test_what_is_refused_is_not_run(tmp_path):
+    written = tmp_path / "written"
+    reply = check(0, f"open({str(written)!r}, 'w')\nout[row] = 0")
+    assert reply["status"] == "refused" and reply["result"]["line"] == 1
+    assert "open" in reply["result"]["message"] and not written.exists()
 
 
 BODIES = {
@@ -238,12 +247,17 @@ def test_a_time_limit_is_a_number_of_seconds(limit):
 )
 def test_a_job_that_is_none(job, named):
     with pytest.raises(ArgumentError, match=named):
-        judge.run(job)
+        child.do(job, lambda *_: None)
+
+
+def test_a_job_that_is_none_is_an_error_of_the_caller():
+    with pytest.raises(ArgumentError, match="lesson 77"):
+        judge.run({"job": "check", "lesson": 77})
 
 
 def test_the_seed_repeats_the_inputs(rng):
     seed = int(rng.integers(1 << 31))
-    answer = exercise.region("stage00_three_loops").text.replace("scale * ", "")
+    answer = exercise.region(LESSONS[0].exercise).text.replace("scale * ", "")
     one, two = (
         judge.run({"job": "check", "lesson": 0, "answer": answer, "seed": seed})["result"] for _ in range(2)
     )

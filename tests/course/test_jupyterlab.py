@@ -117,7 +117,7 @@ def test_a_lesson_from_the_first_cell_to_the_pass(server, browser):
     assert first.startswith("step 1 of") and second.startswith("step 2 of")
     assert page.locator(".jp-Notebook.jp-mod-editMode").count() == 0
 
-    solution = textwrap.dedent(exercise.region(lessons.find(NUMBER).exercise.file).text)
+    solution = textwrap.dedent(exercise.region(lessons.find(NUMBER).exercise).text)
     cell_with(page, "%%write").locator(".cm-content").click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(f"%%write {NUMBER}\n{solution}")

@@ -8,7 +8,7 @@ from flashcore_numba.course import exercise
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.course.screen import screen
 
-RIGHT = {number: exercise.region(lesson.exercise.file).text for number, lesson in LESSONS.items()}
+RIGHT = {number: exercise.region(lesson.exercise).text for number, lesson in LESSONS.items()}
 
 
 def look(number, text):

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from flashcore_numba import gpu
+from flashcore_numba.bench.entries import Run
 from flashcore_numba.course import exercise, judge, lesson, lessons
 from flashcore_numba.course.card import Card, Table
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import Figure
 from flashcore_numba.course.session import overview
+from flashcore_numba.course.timing import timed_labels
 from flashcore_numba.problem import ArgumentError
+from flashcore_numba.stages.find import find
 
 NUMBERS = sorted(lessons.LESSONS)
 
@@ -113,7 +116,7 @@ def test_write_check_and_the_rest_of_a_lesson(recorded):
     assert "nothing is written yet" in repr(starter)
     course.write("scores[b, h, j, row] = ")
     assert course.check().status == "refused"
-    course.write(exercise.region(course.lesson.exercise.file).text)
+    course.write(exercise.region(course.lesson.exercise).text)
     result = lesson("4").check()  # a kernel that was restarted in between
     assert result.passed, result
     record = course._record()
@@ -153,7 +156,7 @@ def test_hints_go_from_layer_to_layer():
 @pytest.mark.parametrize("number", NUMBERS)
 def test_source_hides_the_region(number):
     course = lesson(number)
-    place = exercise.region(course.lesson.exercise.file)
+    place = exercise.region(course.lesson.exercise)
     hidden, whole = repr(course.source()), repr(course.source(solution=True))
     secret = max((line.strip() for line in place.text.splitlines()), key=len)
     assert secret in whole and secret not in hidden
@@ -225,6 +228,30 @@ def test_live_times_answer_the_questions(monkeypatch):
     shown = course.measure()
     assert "measured now" in repr(shown) and "wrong" in repr(shown)
     assert course._live == {"05 online_softmax": 10.0}
+
+
+def test_a_kernel_is_set_beside_the_variant_that_it_is(recorded):
+    """The exercise of lesson 12 writes the variant `large`, not what runs by default."""
+    beside = {number: lesson(number).measure() for number in (10, 12, 13)}
+    for number, label in ((10, "10 pipeline 3"), (12, "12 large"), (13, "13 two_splits")):
+        us = {row["label"]: row["us"] for row in beside[number].data["measured"]}
+        assert us[label] == Evidence().us(label) and us[find(number).label] == Evidence().us(number)
+        assert f"is to be compared with {label}." in repr(beside[number])
+    for number in NUMBERS[1:]:
+        chosen = lessons.find(number)
+        run = Run(find(chosen.exercise.stage), chosen.exercise.variant)
+        assert run.label in timed_labels(chosen)
+
+
+def test_what_a_gpu_times_says_which_row_is_the_learners_variant(monkeypatch):
+    course = lesson(12)
+    row = {"us": 10.0, "share": 0.5, "error": 1e-4, "right": True}
+    reply = {"status": "done", "result": {"rows": [{"label": "12 large"} | row], "where": "a GPU"}}
+    monkeypatch.setattr(gpu, "why_not", lambda: None)
+    monkeypatch.setattr(judge, "run", lambda *a, **b: reply)
+    assert "The kernel of the exercise is to be compared with 12 large." in repr(course.measure())
+    course._change(passed="today", answer="an answer")
+    assert "Your kernel is to be compared with 12 large." in repr(course.measure())
 
 
 def test_cards_escape_what_they_show():

@@ -270,6 +270,14 @@ extern "C" __global__ void misaligned_vector(float* out, const float* in) {
     out[t] = reinterpret_cast<const float4*>(in + t)->x;  // BUG misaligned
 }
 
+extern "C" __global__ void misaligned_wide_copy(float* out) {
+    SMEM; T;
+    for (int i = t; i < 4096; i += 64) tile[i] = 0;
+    __syncthreads();
+    const uint4 bits = *reinterpret_cast<const uint4*>(tile + t);  // BUG misaligned
+    out[t] = reinterpret_cast<const float*>(&bits)[t % 4];
+}
+
 extern "C" __global__ void misaligned_cp_async(float* out, const float* in) {
     SMEM; T;
     ptx::cp_async_16(tile + 4 * t, in + 2 * t);  // BUG misaligned
@@ -334,4 +342,16 @@ extern "C" __global__ void wrong_in_one_schedule_only(float* out) {  // the valu
     SMEM; T;
     if (t == 0) tile[0] = 1;
     out[t] = t == 0 ? 0 : tile[0];  // BUG race
+}
+
+extern "C" __global__ void wmma_sum_never_filled(float* out) {
+    SMEM; T;
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> b;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(a, __float2half(1));
+    wmma::fill_fragment(b, __float2half(1));
+    wmma::mma_sync(sum, a, b, sum);  // BUG uninitialised read
+    wmma::store_matrix_sync(tile + t / 32 * 256, sum, 16, wmma::mem_row_major);
+    out[t] = tile[t];
 }

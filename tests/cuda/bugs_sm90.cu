@@ -127,6 +127,19 @@ extern "C" __global__ void wgmma_no_fence(float* out, const __grid_constant__ pt
     if (t < 64) out[t] = sum[0];
 }
 
+extern "C" __global__ void wgmma_misaligned_tile(float* out, const __grid_constant__ ptx::TensorMap map) {
+    SETUP;
+    store_tile(tile);
+    ptx::fence_proxy_async();
+    __syncthreads();
+    float sum[32];
+    ptx::wgmma_fence();
+    ptx::wgmma_ss<64>(sum, ptx::wgmma_tile(tile), ptx::wgmma_tile(tile + 1), 0);  // BUG misaligned
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    if (t < 64) out[t] = sum[0];
+}
+
 extern "C" __global__ void wgmma_no_wait(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;
     store_tile(tile);

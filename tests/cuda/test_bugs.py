@@ -83,3 +83,18 @@ AND: dict[str, tuple[str, ...]] = {
 
 def test_every_kind_has_a_bug():
     assert {each for _, _, kind, _ in ALL if kind for each in kind.split(" or ")} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("past_a_local_array", r"index 4 of a `float \[4\]` is used by thread \d+"),
+        ("misaligned_wide_copy", r"a multiple of 16 bytes and starts (?:4|8|12) behind one, by thread \d+"),
+        ("past_a_static_array", r"index 64 of a `float \[64\]` is used by thread 63"),
+    ],
+)
+def test_what_an_access_lacks_is_told(kernel, says, rng):
+    launch = CpuModule(HERE / "bugs.cu").kernel(kernel)(
+        1, 64, arguments("bugs.cu", kernel, rng), shared_mem=49152
+    )
+    assert any(re.search(says, problem.text) for problem in launch.problems), launch

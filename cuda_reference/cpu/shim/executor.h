@@ -63,6 +63,7 @@ void count_lanes(Access, const void* const* addresses, size_t bytes, Site);  // 
 void before_atomic(void* address, size_t bytes, Site);                       // checks, orders and counts it
 void fence(bool whole_gpu, Site);  // __threadfence, __threadfence_block
 uint32_t shared_address(const void*, Site);
+void check_tile(const void*, Site);  // of wgmma
 [[noreturn]] void fault(const char* kind, Site, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 void problem(const char* kind, Site, const char* format, ...) __attribute__((format(printf, 3, 4)));

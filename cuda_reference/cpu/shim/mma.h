@@ -26,6 +26,37 @@ template <>
 struct is_column<col_major> {
   enum { value = 1 };
 };
+template <class L>
+struct is_layout {
+  enum { value = 0 };
+};
+template <>
+struct is_layout<row_major> {
+  enum { value = 1 };
+};
+template <>
+struct is_layout<col_major> {
+  enum { value = 1 };
+};
+
+namespace detail {
+// A NaN that no arithmetic makes.
+template <class T>
+struct unwritten;
+template <>
+struct unwritten<float> {
+  static constexpr uint32_t bits = 0x7fc05a17;
+};
+template <>
+struct unwritten<half> {
+  static constexpr uint16_t bits = 0x7e17;
+};
+
+template <class T>
+CPU_UNCHECKED bool is_unwritten(const T& element) {
+  return !memcmp(&element, &unwritten<T>::bits, sizeof(T));
+}
+}  // namespace detail
 
 template <class Use, int M, int N, int K, class T, class Layout = void>
 struct fragment {
@@ -34,6 +65,9 @@ struct fragment {
   using storage_element_type = T;
   enum { num_elements = Use::elements, use = Use::use };
   T x[num_elements];
+  CPU_UNCHECKED fragment() {  // holds nothing yet: what is read before it is written shows
+    for (T& element : x) memcpy(&element, &detail::unwritten<T>::bits, sizeof(T));
+  }
 };
 
 template <class F, class V>
@@ -123,6 +157,13 @@ CPU_UNCHECKED void multiply(const cpu::Lanes& lanes) {
   float a[256], b[256], d[256];
   for (int lane = 0; lane < 32; lane++) {
     auto& mine = *(Multiply<D, A, B, C>*)lanes.argument[lane];
+    const char* empty = is_unwritten(mine.a->x[0])   ? "a, the second argument"
+                        : is_unwritten(mine.b->x[0]) ? "b, the third argument"
+                        : is_unwritten(mine.c->x[0]) ? "c, the last argument"
+                                                     : nullptr;
+    if (empty)
+      cpu::fault("uninitialised read", lanes.site,
+                 "the fragment %s of mma_sync, was never loaded or filled", empty);
     for (int i = 0; i < 8; i++) {
       a[cpu::fragment_element(0, lane, i)] = mine.a->x[i];
       b[cpu::fragment_element(1, lane, i)] = mine.b->x[i];
@@ -142,6 +183,10 @@ CPU_UNCHECKED void multiply(const cpu::Lanes& lanes) {
 template <class Use, class T, class L>
 inline void load_matrix_sync(fragment<Use, 16, 16, 16, T, L>& f, const T* matrix, unsigned stride CPU_SITE) {
   using F = fragment<Use, 16, 16, 16, T, L>;
+  static_assert((int)Use::use != (int)accumulator::use,
+                "load_matrix_sync of an accumulator also takes its layout, wmma::mem_row_major");
+  static_assert(is_layout<L>::value,
+                "the type of an operand's fragment ends with wmma::row_major or col_major");
   detail::Move<F, const T> mine{&f, matrix, stride, (bool)is_column<L>::value};
   cpu::warp_collective("wmma::load_matrix_sync", "", ~0u, &mine, detail::move<F, const T, false>, site);
 }
@@ -161,6 +206,10 @@ inline void store_matrix_sync(T* matrix, const fragment<accumulator, 16, 16, 16,
 }
 template <class D, class A, class B, class C>
 inline void mma_sync(D& d, const A& a, const B& b, const C& c CPU_SITE) {
+  static_assert((int)A::use == (int)matrix_a::use, "mma_sync(d, a, b, c): a must be a fragment of matrix_a");
+  static_assert((int)B::use == (int)matrix_b::use, "mma_sync(d, a, b, c): b must be a fragment of matrix_b");
+  static_assert((int)C::use == (int)accumulator::use && (int)D::use == (int)accumulator::use,
+                "mma_sync(d, a, b, c): c and d must be fragments of accumulator");
   detail::Multiply<D, A, B, C> mine{&d, &a, &b, &c};
   cpu::warp_collective("wmma::mma_sync", "mma", ~0u, &mine, detail::multiply<D, A, B, C>, site);
 }

@@ -196,6 +196,7 @@ void wait_at_barrier(const char* name, int id, int threads, Site site) {
   if (threads < 0 && fiber.block->live < launch.threads) report_exited(fiber);
   if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
   fiber.state = State::at_barrier;
+  fiber.barriers_passed++;
   fiber.block->barriers[id].waiting.push_back(&fiber);
   release_barrier(*fiber.block, id);
   switch_away();
@@ -244,7 +245,11 @@ void barrier_arrive(int id, int threads, Site site) {
   check_count(fiber, id, threads, site);
   NamedBarrier& barrier = fiber.block->barriers[id];
   if (barrier.arrived.seen.empty()) barrier.arrived.reset(launch.agents);
-  if (launch.counts) log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
+  if (launch.counts) {
+    log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
+    // Whoever waits here goes on while the products of this warp run.
+    if (!fiber.block->products[fiber.warp()].groups.empty()) count_event(intern(site), "arrive under way", 1);
+  }
   barrier.arrived.join(fiber.clock);
   barrier.arrivals++;
   fiber.tick();

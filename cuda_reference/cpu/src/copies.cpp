@@ -156,14 +156,22 @@ void cp_async(void* destination, const void* source, int bytes, bool valid, Site
 
 void cp_async_commit(Site) {
   current->copy_groups.push_back(std::move(current->open_copies));
+  current->committed.push_back(current->barriers_passed);
   current->open_copies.clear();
 }
 
-void cp_async_wait(int pending, Site) {
+void cp_async_wait(int pending, Site site) {
   auto& groups = current->copy_groups;
+  auto& committed = current->committed;
   const size_t finished = groups.size() > (size_t)pending ? groups.size() - pending : 0;
-  for (size_t i = 0; i < finished; i++) finish_by_thread(*current, groups[i]);
+  for (size_t i = 0; i < finished; i++) {
+    // Copies that no barrier separates from the wait: nothing hides their latency.
+    if (launch.counts && !groups[i].empty() && committed[i] == current->barriers_passed)
+      count_event(intern(site), "wait at once", 1);
+    finish_by_thread(*current, groups[i]);
+  }
   groups.erase(groups.begin(), groups.begin() + finished);
+  committed.erase(committed.begin(), committed.begin() + finished);
 }
 
 void cp_async_wait_all(Site site) {

@@ -166,6 +166,15 @@ void count_bulk(Place place, const char* operation, const void* address, size_t 
   traffic.sectors += bytes / SECTOR;
 }
 
+// Into block `rank` of the cluster; what stands for the buffer names both blocks.
+void count_message(Place place, const char* operation, uint32_t rank, size_t bytes) {
+  const int from_and_to = current->block->rank * MOST_BLOCKS + rank;
+  Traffic& traffic = launch.traffic[{place, operation, -3 - from_and_to}];
+  traffic.requests++;
+  traffic.requested_bytes += bytes;
+  traffic.unique_bytes += bytes;
+}
+
 // ldmatrix, stmatrix: eight rows of 16 bytes are served at a time.
 void count_rows(Access access, const void* const* rows, int count, Site site) {
   if (!launch.counts) return;

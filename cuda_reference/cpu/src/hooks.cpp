@@ -70,21 +70,46 @@ struct SourceLocation {
   uint32_t line, column;
 };
 
-static void report(void* data, const char* kind, const char* what) {
-  auto* at = (SourceLocation*)data;
-  if (!cpu::current || !cpu::launch.checks) return;
-  cpu::problem(kind, {at->file, (int)at->line}, "%s, by %s", what, cpu::who(cpu::current->agent).c_str());
+struct TypeDescriptor {
+  uint16_t kind, info;  // of an integer: bit 0 whether it is signed, above it log2 of its bits
+  char name[];
+};
+struct AccessData {
+  SourceLocation at;
+  const TypeDescriptor* type;
+  uint8_t log_alignment, kind;
+};
+struct IndexData {
+  SourceLocation at;
+  const TypeDescriptor *array, *index;
+};
+
+static int64_t integer(const TypeDescriptor& type, uint64_t value) {
+  const int unused = 64 - (1 << (type.info >> 1));
+  return type.info & 1 ? (int64_t)(value << unused) >> unused : (int64_t)value;
 }
+
+// Neither returns to an access that would end the process: wide loads and stores, and a division by zero, do.
 extern "C" void __ubsan_handle_type_mismatch_v1(void* data, uint64_t address) {
-  report(data, address ? "misaligned" : "out of bounds",
-         address ? "the address is no multiple of the size of what is accessed" : "a null pointer is used");
+  auto& of = *(AccessData*)data;
+  if (!cpu::current) return;
+  const cpu::Site site = {of.at.file, (int)of.at.line};
+  const std::string who = cpu::who(cpu::current->agent);
+  if (!address) cpu::fault("out of bounds", site, "a null pointer is used by %s", who.c_str());
+  const int wanted = 1 << of.log_alignment;
+  cpu::fault("misaligned", site, "it wants a multiple of %d bytes and starts %d behind one, by %s", wanted,
+             (int)(address % wanted), who.c_str());
 }
-// Returns to the division, which would end the process: so it does not return.
 extern "C" void __ubsan_handle_divrem_overflow(void* data, uint64_t, uint64_t) {
   auto* at = (SourceLocation*)data;
   cpu::fault("division by zero", {at->file, (int)at->line}, "an integer is divided by zero, by %s",
              cpu::who(cpu::current->agent).c_str());
 }
-extern "C" void __ubsan_handle_out_of_bounds(void* data, uint64_t) {
-  report(data, "out of bounds", "an index is outside its array");
+extern "C" void __ubsan_handle_out_of_bounds(void* data, uint64_t index) {
+  auto& of = *(IndexData*)data;
+  if (!cpu::current || !cpu::launch.checks) return;
+  const std::string name = of.array->name;  // 'float [8]'
+  cpu::problem("out of bounds", {of.at.file, (int)of.at.line}, "index %ld of a `%s` is used by %s",
+               (long)integer(*of.index, index), name.substr(1, name.size() - 2).c_str(),
+               cpu::who(cpu::current->agent).c_str());
 }

@@ -349,6 +349,13 @@ uint32_t shared_address(const void* address, Site site) {
   return (const char*)address - block.dynamic;
 }
 
+void check_tile(const void* address, Site site) {
+  constexpr uint32_t SWIZZLE = 1024;  // bytes after which its pattern repeats
+  if (const uint32_t behind = shared_address(address, site) % SWIZZLE)
+    fault("misaligned", site, "a tile of wgmma starts at a multiple of %u bytes, this one %u behind one, by %s",
+          SWIZZLE, behind, who(current->agent).c_str());
+}
+
 int fragment_element(int use, int lane, int index) { return launch.permutation[use][lane * 8 + (index & 7)]; }
 
 // ---- atomics carry what their writers' fences released

@@ -93,8 +93,13 @@ std::string write_report() {
   for (auto& [key, t] : launch.traffic) {
     auto& [place, operation, buffer] = key;
     field("row"), field(describe(place)), field(operation);
-    field(buffer == -2 ? "" : buffer == -1 ? "shared" : "global");
-    field(buffer < 0 ? (buffer == -1 ? "smem" : "") : launch.buffers[buffer].name);
+    const int from_and_to = -3 - buffer;
+    field(from_and_to >= 0 ? "cluster" : buffer == -2 ? "" : buffer == -1 ? "shared" : "global");
+    field(from_and_to >= 0
+              ? text("block %d to block %d", from_and_to / MOST_BLOCKS, from_and_to % MOST_BLOCKS)
+          : buffer == -1 ? "smem"
+          : buffer < 0   ? ""
+                         : launch.buffers[buffer].name);
     for (uint64_t n :
          {t.requests, t.lanes, t.requested_bytes, t.unique_bytes, t.sectors, t.wavefronts, t.ideal, t.worst})
       field(std::to_string(n));

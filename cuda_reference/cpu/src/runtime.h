@@ -118,6 +118,8 @@ struct Fiber {
   Past acquired;  // by atomics since the last __threadfence
   Copies open_copies;
   std::vector<Copies> copy_groups;
+  std::vector<uint32_t> committed;  // barriers passed when each group was committed
+  uint32_t barriers_passed = 0;
   std::vector<std::shared_ptr<Transfer>> open_stores;
   std::vector<StoreGroup> store_groups;
   uint32_t cluster_phase = 0;  // in which it arrived last
@@ -193,6 +195,7 @@ struct Traffic {
            ideal = 0, worst = 0;
 };
 
+constexpr int MOST_BLOCKS = 64;  // of a cluster
 constexpr int ENGINES =
     32;  // engine agents a block: that many copies may be under way and still be told apart
 
@@ -284,6 +287,7 @@ bool is_accumulator_in_use(const Fiber&, const void*);
 void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);
 void count_event(Place, const char* operation, uint64_t lanes = 0);
 void count_bulk(Place, const char* operation, const void* address, size_t bytes);
+void count_message(Place, const char* operation, uint32_t rank, size_t bytes);
 void flush_warp(Block&, int warp);
 
 // ---- reporting (report.cpp)

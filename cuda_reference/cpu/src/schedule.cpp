@@ -140,6 +140,22 @@ void block_loop(Block& block) {
   }
 }
 
+// What an mbarrier that a thread waits for still lacks.
+std::string lacking(const Fiber& fiber) {
+  if (fiber.state != State::at_mbarrier) return "";
+  const Mbarrier& mbarrier = *fiber.mbarrier;
+  std::string place = "an mbarrier of another block";
+  for (auto& [offset, known] : fiber.block->mbarriers)
+    if (&known == &mbarrier)
+      place = text("shared memory at byte %ld", (long)(fiber.block->storage + offset - fiber.block->dynamic));
+  if ((mbarrier.phase & 1) != fiber.parity) return "";
+  std::string lack = text(" (%s: phase %u lacks %d of %d arrivals", place.c_str(), mbarrier.phase,
+                          mbarrier.pending, mbarrier.arrivals);
+  if (mbarrier.bytes > 0) lack += text(", and %ld bytes that it expects", (long)mbarrier.bytes);
+  if (mbarrier.bytes < 0) lack += text(", and %ld bytes more have arrived than it expects", (long)-mbarrier.bytes);
+  return lack + ")";
+}
+
 void report_deadlock() {
   std::map<std::string, std::vector<int>> waiting;
   Fiber* first = nullptr;
@@ -147,7 +163,8 @@ void report_deadlock() {
     for (auto& fiber : block->fibers) {
       std::string where = fiber.state == State::done
                               ? "returned"
-                              : text("waiting at %s, line %d", fiber.waits_at, fiber.site.line);
+                              : text("waiting at %s, line %d", fiber.waits_at, fiber.site.line) +
+                                    lacking(fiber);
       waiting[where].push_back(fiber.thread);
       if (!first && fiber.state != State::done) first = &fiber;
     }

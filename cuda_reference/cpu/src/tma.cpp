@@ -147,6 +147,7 @@ void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, ui
   auto transfer = new_transfer(*current, true);
   add_copy(*transfer, remote(destination, rank, site), source, bytes, bytes, intern(site));
   transfer->completes.push_back({&announced((uint64_t*)remote(address, rank, site), site), bytes});
+  if (launch.counts) count_message(intern(site), "bulk copy", rank, bytes);
   issue(transfer);
 }
 
@@ -156,6 +157,7 @@ void store_async(void* destination, const void* value, uint32_t bytes, uint64_t*
   auto transfer = new_transfer(*current, true);  // after the look at the mbarrier: whoever waits knows of it
   add_value(*transfer, remote(destination, rank, site), value, bytes, intern(site));
   transfer->completes.push_back({&mbarrier, bytes});
+  if (launch.counts) count_message(intern(site), "store async", rank, bytes);
   issue(transfer);
 }
 

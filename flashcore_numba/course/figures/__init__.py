@@ -6,7 +6,29 @@ from typing import Any
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import Stage
 
-from . import banks, roofline, sectors, softmax, tiles, timeline
+from . import (
+    banks,
+    budget,
+    cluster,
+    cuda,
+    fragments,
+    in_flight,
+    ledger,
+    overlap,
+    parts,
+    roofline,
+    round_trip,
+    schedules,
+    sectors,
+    softmax,
+    steps,
+    strides,
+    swizzle,
+    tiles,
+    timeline,
+    twin,
+    wmma,
+)
 from .figure import Figure, Frame
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
@@ -18,6 +40,23 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "timeline": timeline.draw,
     "softmax": softmax.draw,
     "roofline": roofline.draw,
+    "fragments": fragments.draw,
+    "swizzle": swizzle.draw,
+    "parts": parts.draw,
+    "schedules": schedules.draw,
+    "twin": twin.draw,
+    "wmma": wmma.draw,
+    "round_trip": round_trip.draw,
+    "wavefronts": cuda.draw_wavefronts,
+    "barriers": cuda.draw_barriers,
+    "memory": cuda.draw_memory,
+    "strides": strides.draw,
+    "in_flight": in_flight.draw,
+    "steps": steps.draw,
+    "ledger": ledger.draw,
+    "overlap": overlap.draw,
+    "cluster": cluster.draw,
+    "budget": budget.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

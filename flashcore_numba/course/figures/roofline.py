@@ -19,15 +19,16 @@ __all__ = ["bytes_moved", "draw"]
 
 KEYS = (64, 128)  # the two numbers of keys that traffic is counted at
 ROWS, HEAD_DIM = 64, 64
+MOST_NAMED = 6  # with more stages than these a label is a number alone
 
 
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None) -> Figure:
     """Every stage up to the lesson's, the kernel handed in highlighted, and the other libraries.
 
-    FLOPs are the problem's; bytes are the sectors that a kernel's requests touch, counted on the simulator;
-    times are the recorded ones at the mission shape, or those of `evidence`. Raises SimulationError for a
-    kernel that the simulator finds wrong.
+    FLOPs are the problem's; bytes are the sectors that a kernel's requests touch and the boxes that TMA
+    copies, counted on the simulator; times are the recorded ones at the mission shape, or those of
+    `evidence`. Raises SimulationError for a kernel that the simulator finds wrong.
     """
     evidence = evidence or Evidence()
     record, shape = evidence.recorded(MISSION)
@@ -53,7 +54,13 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
         axes.plot(x, y, "o", markeredgecolor=INK, zorder=4, **style)
         crowded = any(1 < other / x < 2 and 0.6 < level / y < 1.7 for _, other, level, _ in points)
         weight = "bold" if mine else "normal"
-        _label(axes, name, x, y, left=crowded, fontsize=10, fontweight=weight, zorder=5)
+        if number <= MOST_NAMED:
+            _label(axes, name, x, y, left=crowded, fontsize=10, fontweight=weight, zorder=5)
+        elif mine:
+            axes.annotate(name, (x, y), (0, -16), ha="center", fontsize=10, fontweight=weight, zorder=5,
+                          textcoords="offset points")  # fmt: skip
+        else:
+            _label(axes, name.removeprefix("stage "), x, y, left=crowded, fontsize=8.5, zorder=5)
     for _, y in peers:
         axes.plot(flops / least, y, "D", ms=7, mfc="white", mec=ORANGE, mew=1.8)
     if peers:
@@ -67,7 +74,7 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
     )
     figure.text(0.012, 0.02, told, fontsize=9, linespacing=1.4)
     listed = "; ".join(f"{name}: {x:.3g} FLOPs a byte, {y:,.0f} GFLOP/s" for name, x, y, _ in points)
-    others = ", ".join(f"{name} {y:,.0f}" for name, y in peers)
+    libraries = ", ".join(f"{name} {y:,.0f}" for name, y in peers)
     name, x, y, mine = points[-1]
     roof = min(roofs["CUDA cores"], x * bandwidth)
     limit = "the CUDA cores" if roof == roofs["CUDA cores"] else "device memory"
@@ -80,7 +87,7 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
     allowed = ", ".join(f"the {unit} {value:,.0f} GFLOP/s" for unit, value in roofs.items())
     alt = (
         f"Roofline of the {record['gpu']['name']} at {MISSION}. Device memory gives {bandwidth:,.0f} GB/s, "
-        f"{allowed}. {listed}. Other libraries in GFLOP/s: {others}. "
+        f"{allowed}. {listed}. Other libraries in GFLOP/s: {libraries}. "
         f"The problem itself: {flops / least:.3g} FLOPs a byte."
     )
     return Figure(f"Roofline: {whose}", (Frame(png(figure), caption, alt),))
@@ -122,22 +129,29 @@ def _slope(axes: Any) -> float:
 
 @lru_cache(maxsize=16)
 def bytes_moved(stage: Stage, heads: int = 8, seq: int = 512) -> float:
-    """Bytes of the sectors that a launch touches without a mask, from two counts of one head with 64 rows.
+    """Bytes of the sectors that a launch touches without a mask, and of the boxes that TMA copies.
 
-    Every query row meets every key, so the traffic grows by the same amount with each further key and with
-    each further row; `seq` must be a multiple of 64. Raises SimulationError for a kernel with problems.
+    From two counts of one head with 64 rows: every query row meets every key, so the traffic grows by the
+    same amount with each further key and with each further row; `seq` must be a multiple of 64. A kernel in
+    CUDA C, whose blocks may have more rows, is counted on a whole head. Raises SimulationError for a kernel
+    with problems.
     """
-    small, large = (_counted(stage, keys) for keys in KEYS)
+    if stage.language == "CUDA C":
+        return heads * _counted(stage, seq, seq)
+    small, large = (_counted(stage, ROWS, keys) for keys in KEYS)
     a_key = (large - small) / (KEYS[1] - KEYS[0])
     return heads * seq / ROWS * (small + a_key * (seq - KEYS[0]))
 
 
-def _counted(stage: Stage, keys: int) -> int:
+def _counted(stage: Stage, rows: int, keys: int) -> int:
     rng = np.random.default_rng(0)
-    shapes = ((1, 1, rows, HEAD_DIM) for rows in (ROWS, keys, keys))
+    shapes = ((1, 1, length, HEAD_DIM) for length in (rows, keys, keys))
     q, k, v = (rng.standard_normal(shape, dtype=np.float32).astype(np.float16) for shape in shapes)
-    executor = Simulator(races=False, ops=False)
+    executor = Simulator(
+        races=False, ops=stage.language == "CUDA C"
+    )  # without it that executor counts nothing
     stage.launch(Problem(q, k, v), np.full(q.shape, np.nan, np.float16), executor)
     executor.check()
     totals = [launch.totals() for launch in executor.launches]
-    return SECTOR * sum(t[f"global_{op}_sectors"] for t in totals for op in ("load", "store", "atomic"))
+    sectors = sum(t[f"global_{op}_sectors"] for t in totals for op in ("load", "store", "atomic"))
+    return SECTOR * sectors + sum(t.get(f"tma_{op}_bytes", 0) for t in totals for op in ("load", "store"))

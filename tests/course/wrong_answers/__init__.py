@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from flashcore_numba.course import exercise
+from flashcore_numba.course.spec import Exercise
 
 __all__ = ["Wrong", "text_of"]
 
@@ -24,13 +25,13 @@ class Wrong:
     text: str = ""
 
 
-def text_of(wrong: Wrong, file: str) -> str:
+def text_of(wrong: Wrong, task: Exercise) -> str:
     """The answer of a wrong one, as a learner hands it in."""
     if wrong.text:
         return wrong.text
-    text = exercise.region(file).text
+    text = exercise.region(task).text
     for old, new in wrong.edits:
         count = text.count(old)
-        assert count == 1, f"{wrong.name}: {old!r} occurs {count} times in the region of {file}"
+        assert count == 1, f"{wrong.name}: {old!r} occurs {count} times in the region of {task.file}"
         text = text.replace(old, new)
     return text

@@ -1,0 +1,73 @@
+"""Wrong answers to lesson 10: groups miscounted, buffers mistaken."""
+
+from . import Wrong
+
+COMMIT_BEHIND = "        }\n        ptx::cp_async_commit();\n    };\n"
+COMMIT_INSIDE = "            ptx::cp_async_commit();\n        }\n    };\n"
+V_LOAD = "            load_tile(v_smem + buffer, v + first_key * v_row, v_row, S_k - first_key);\n"
+Q_LOAD = "    tile::load_tile_async<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);\n"
+Q_COMMIT = "S_q - first_row);\n    ptx::cp_async_commit();\n"
+LOOP = "for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(t);"
+
+WRONG = (
+    Wrong(
+        "commit_inside_the_if",
+        "A tile that does not exist gets no group, and the last waits are short.",
+        ((COMMIT_BEHIND, COMMIT_INSIDE),),
+        (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
+    ),
+    Wrong(
+        "prologue_one_too_many",
+        "STAGES tiles before the first turn, which asks for the last again.",
+        (("t < STAGES - 1; t++", "t < STAGES; t++"),),
+        (r"missing wait", r"which\s+buffer a tile goes to"),
+    ),
+    Wrong(
+        "prologue_of_two_stages",
+        "One tile, as in stage 09, whatever STAGES is.",
+        ((LOOP, "load_keys_and_values(0);"),),
+        (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
+    ),
+    Wrong(
+        "two_buffers",
+        "The ring has two buffers, whatever STAGES is.",
+        (("t % STAGES", "t % 2"),),
+        (r"missing wait", r"which\s+buffer a tile goes to"),
+    ),
+    Wrong(
+        "no_group_for_q",
+        "Q joins the group of tile 0.",
+        ((Q_COMMIT, "S_q - first_row);\n"),),
+        (r"missing wait.*q_smem", r"one for Q, then one for each tile"),
+    ),
+    Wrong(
+        "a_group_each",
+        "K and V get a group each: the waits count twice as fast.",
+        ((V_LOAD, "            ptx::cp_async_commit();\n" + V_LOAD),),
+        (r"groups of copies waited for at once", r"one group for\s+Q and one for each tile"),
+    ),
+    Wrong(
+        "rows_inside",
+        "The number of keys, not of keys left: the last tile reads behind the end.",
+        ((V_LOAD, V_LOAD.replace("S_k - first_key", "S_k")),),
+        (r"out of bounds.*past the end of v", r"from the tile's first one"),
+    ),
+    Wrong(
+        "v_over_k",
+        "V is copied into K's buffers.",
+        (("load_tile(v_smem + buffer", "load_tile(k_smem + buffer"),),
+        (r"missing wait.*k_smem",),
+    ),
+    Wrong(
+        "padding_forgotten",
+        "Buffers are taken to be KEYS * D halves apart.",
+        (("KEYS * LD;", "KEYS * D;"),),
+        (r"missing wait.*k_smem", r"which\s+buffer a tile goes to"),
+    ),
+    Wrong(
+        "no_test",
+        "Tiles behind the last are asked for, too.",
+        (("if (t < tiles) {", "{"),),
+        (r"missing wait.*returns while",),
+    ),
+)
