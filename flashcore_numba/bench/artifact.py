@@ -105,13 +105,18 @@ def save(artifact: dict[str, Any], path: Path) -> None:
 
 def load(path: Path) -> dict[str, Any]:
     """Read and validate. Raises ArtifactError."""
+    artifact = _read(path)
+    validate(artifact, str(path))
+    return artifact
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         artifact = json.loads(path.read_text())
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ArtifactError(f"{path}: is not JSON ({error})") from None
-    validate(artifact, str(path))
     return artifact
 
 
@@ -131,10 +136,12 @@ def recorded_dir() -> Path:
 def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
     """The recorded runs: those without a label first, the newest first among equals.
 
-    Raises ArtifactError when one of them is damaged.
+    Those of another folder are validated: raises ArtifactError when one is damaged. The repository's own were
+    validated when they were saved and by a test: every command and every exercise reads them.
     """
     paths = sorted((folder or recorded_dir()).glob("*.json"))
-    found = [(path, load(path)) for path in paths if not any(map(path.match, OTHERS))]
+    read = _read if folder is None else load
+    found = [(path, read(path)) for path in paths if not any(map(path.match, OTHERS))]
     return sorted(found, key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
 
 

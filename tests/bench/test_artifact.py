@@ -179,7 +179,7 @@ def test_a_label_is_part_of_the_file_name(fake):
 
 def test_what_the_repository_records_is_valid():
     """Fails on a damaged record; passes on a repository that has none yet."""
-    for path, record in artifact.recorded():
+    for path, record in artifact.recorded(artifact.recorded_dir()):
         assert path.name == artifact.file_name(record)
         entries = [entry for shape in record["shapes"] for entry in shape["entries"]]
         assert all(entry["error"]["right"] for entry in entries if entry["kind"] == "stage")
