@@ -7,18 +7,16 @@ from flashcore_numba import LADDER, Problem
 from flashcore_numba.compiler import Compiler
 
 CASES = [
-    pytest.param(
-        stage, variant, head_dim, id="-".join([stage.label, *([variant] if variant else []), str(head_dim)])
-    )
+    pytest.param(stage, variant, id="-".join([stage.label, *([variant] if variant else [])]))
     for stage in LADDER
     if stage.language == "Numba"
     for variant in stage.variants or [None]
-    for head_dim in stage.head_dims
 ]
 
 
-@pytest.mark.parametrize("stage, variant, head_dim", CASES)
-def test_no_float64(stage, variant, head_dim):
+@pytest.mark.parametrize("stage, variant", CASES)
+def test_no_float64(stage, variant, rng):
+    head_dim = int(rng.choice(stage.head_dims))
     contiguous = np.empty((1, 4, 70, head_dim), np.float16)
     strided = np.empty((1, 70, 4, head_dim), np.float16).transpose(0, 2, 1, 3)
     executor = Compiler()
