@@ -8,7 +8,7 @@ from cuda_reference import source
 
 from .cuda_arguments import scalars, tile_map
 from .stage import Stage
-from .stage15_tiles import ROWS, choose
+from .stage15_tiles import ROWS, choose, pieces
 
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores
@@ -34,7 +34,7 @@ def run(problem, out, executor, lse, tile, longest_first):
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
     }
-    works = p.batch * p.heads * -(-p.seq_q // rows)
+    works = pieces(p, tile.consumers)
     # Longest first, over as many heads at a time as the L2 holds K and V of.
     together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k)) if longest_first else 1
     blocks = min(works, executor.sm_count)

@@ -39,23 +39,24 @@ def choose(problem, variant, sm_count):
     """The configuration of a variant, and whether the longest pieces of work go first."""
     p = problem
     tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant, {}))
-    if variant not in VARIANTS and 2 * _pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
+    if variant not in VARIANTS and 2 * pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
         tile = min(TIMES[p.head_dim], key=lambda tile: _predicted(p, tile, sm_count))
     # An order matters to blocks that wait for a place.
-    return tile, p.causal and _pieces(p, tile.consumers) > sm_count
+    return tile, p.causal and pieces(p, tile.consumers) > sm_count
 
 
-def _pieces(p, consumers):
+def pieces(p, consumers):
+    """How many pieces of work a problem is, of `consumers` * ROWS rows of a head each."""
     return p.batch * p.heads * -(-p.seq_q // (ROWS * consumers))
 
 
 def _predicted(p, tile, sm_count):
     """Microseconds of a launch: pieces of one length go in rounds, others fill most of each other's gaps."""
-    pieces, longest = _pieces(p, tile.consumers), math.ceil(p.seq_k / tile.keys)
-    rounds = math.ceil(pieces / sm_count)
+    works, longest = pieces(p, tile.consumers), math.ceil(p.seq_k / tile.keys)
+    rounds = math.ceil(works / sm_count)
     tiles, time = rounds * longest, rounds * PIECE_TIME
     if p.causal and rounds > 1:
         shortest = math.ceil(max(0, p.seq_k - p.seq_q + ROWS * tile.consumers) / tile.keys)
-        tiles = GAPS * max(longest, pieces / sm_count * (longest + shortest) / 2)
+        tiles = GAPS * max(longest, works / sm_count * (longest + shortest) / 2)
         time += BEGIN_TIME
     return time + tiles * TIMES[p.head_dim][tile]

@@ -18,6 +18,7 @@ __all__ = ["Message", "draw", "messages", "reports", "sent"]
 
 SHAPE, VARIANT, KERNEL = "1x1x64x64", "two_blocks", "stage16_cluster_split.cu"  # one cluster
 KEYS, COLUMNS, WARPGROUPS = 128, 64, 2
+BOXES = [(block, warpgroup) for block in (0, 1) for warpgroup in range(WARPGROUPS)]
 STATE, SHARE = "m and l", "O"
 
 
@@ -86,7 +87,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 
 
 def _colour(block: int, warpgroup: int) -> str:
-    return CYCLE[warpgroup * 2 + block]
+    return CYCLE[_part(block, warpgroup)]
 
 
 def _part(block: int, warpgroup: int) -> int:
@@ -157,11 +158,10 @@ def _across(axes: Any, two: list[Message], what: str) -> str:
 
 def _keys() -> Frame:
     figure, axes = _cluster()
-    for block in (0, 1):
-        for warpgroup in range(WARPGROUPS):
-            first = _part(block, warpgroup) * KEYS
-            words = f"warpgroup {warpgroup}\nkeys {first} to {first + KEYS - 1}"
-            _in_box(axes, block, warpgroup, words)
+    for block, warpgroup in BOXES:
+        first = _part(block, warpgroup) * KEYS
+        words = f"warpgroup {warpgroup}\nkeys {first} to {first + KEYS - 1}"
+        _in_box(axes, block, warpgroup, words)
     for part in range(4):
         axes.add_patch(_box(5 + 22.5 * part, 50.5, 22.5, 4.5, CYCLE[part]))
         axes.text(16 + 22.5 * part, 52.7, f"tile {part}", ha="center", va="center")
@@ -175,9 +175,8 @@ def _keys() -> Frame:
 
 def _words(two: list[Message]) -> Frame:
     figure, axes = _cluster()
-    for block in (0, 1):
-        for warpgroup in range(WARPGROUPS):
-            _in_box(axes, block, warpgroup, f"m, l of part {_part(block, warpgroup)}")
+    for block, warpgroup in BOXES:
+        _in_box(axes, block, warpgroup, f"m, l of part {_part(block, warpgroup)}")
     _within(axes, "1. m, l by shared memory")
     counted = _across(axes, two, STATE)
     axes.text(50, 46, "2. m, l of the block's\ntwo parts", ha="center", va="center", fontsize=8.8)
@@ -190,11 +189,10 @@ def _words(two: list[Message]) -> Frame:
 
 def _sums(two: list[Message]) -> Frame:
     figure, axes = _cluster()
-    for block in (0, 1):
-        for warpgroup in range(WARPGROUPS):
-            half = warpgroup * COLUMNS // 2
-            words = f"sum of its block's two O,\ncolumns {half} to {half + COLUMNS // 2 - 1}"
-            _in_box(axes, block, warpgroup, words)
+    for block, warpgroup in BOXES:
+        half = warpgroup * COLUMNS // 2
+        words = f"sum of its block's two O,\ncolumns {half} to {half + COLUMNS // 2 - 1}"
+        _in_box(axes, block, warpgroup, words)
     _within(axes, "3. half of the columns")
     counted = _across(axes, two, SHARE)
     axes.text(50, 46, "4. half of the sums", ha="center", va="center", fontsize=8.8)
@@ -208,15 +206,14 @@ def _sums(two: list[Message]) -> Frame:
 def _columns() -> Frame:
     figure, axes = _cluster()
     each, said = COLUMNS // 4, []
-    for block in (0, 1):
-        for warpgroup in range(WARPGROUPS):
-            first = warpgroup * COLUMNS // 2 + block * each
-            _in_box(axes, block, warpgroup, f"stores columns\n{first} to {first + each - 1}")
-            x = 5 + 90 * first / COLUMNS
-            axes.add_patch(_box(x, 50.5, 90 * each / COLUMNS, 4.5, _colour(block, warpgroup)))
-            axes.text(x + 45 * each / COLUMNS, 52.7, f"{first} to {first + each - 1}", ha="center",
-                      va="center")  # fmt: skip
-            said.append(f"block {block}, warpgroup {warpgroup}: columns {first} to {first + each - 1}")
+    for block, warpgroup in BOXES:
+        first = warpgroup * COLUMNS // 2 + block * each
+        _in_box(axes, block, warpgroup, f"stores columns\n{first} to {first + each - 1}")
+        x = 5 + 90 * first / COLUMNS
+        axes.add_patch(_box(x, 50.5, 90 * each / COLUMNS, 4.5, _colour(block, warpgroup)))
+        axes.text(x + 45 * each / COLUMNS, 52.7, f"{first} to {first + each - 1}", ha="center",
+                  va="center")  # fmt: skip
+        said.append(f"block {block}, warpgroup {warpgroup}: columns {first} to {first + each - 1}")
     caption = "In the end each part has 16 of the 64 columns, of all 64 rows: everybody stores a quarter."
     return Frame(png(figure), caption, f"{caption} {'; '.join(said)}.")
 
