@@ -61,7 +61,7 @@ SCHEMA = 2
 SCHEMA_FILE = "artifact.schema.json"
 # What else lies in the folder of recorded runs.
 EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
-OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json", f"*-{EXPERIMENTS}.json")
+OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
 
 
 class ArtifactError(ArgumentError):
