@@ -10,6 +10,7 @@
 #include <string>
 #include <string.h>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 #include "../shim/executor.h"
 
@@ -34,21 +35,26 @@ using Past = std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>>;
 void join_past(Past& into, const Past& from);
 
 // ---- shadow of memory: one cell for two bytes
+
+// Agents 32 * group + i, for each bit i of `agents`, read at the same clock and place. A cell keeps every
+// reader that no later one comes after, so at most one entry for each agent of a cluster.
 struct Reader {
-  uint16_t agent;
-  uint32_t clock;
+  uint16_t group;
+  uint32_t cluster, clock, agents;
   Place place;
 };
-constexpr int READERS = 12;  // a cell forgets older readers
 struct Readers {
-  int count;
-  Reader list[READERS];
+  uint32_t count, capacity;
+  Reader list[1];  // of `capacity`
+  Reader* begin() { return list; }
+  Reader* end() { return list + count; }
 };
 struct Cell {            // all zero: never touched
   uint32_t write_clock;  // 0: never written
-  uint32_t write_cluster, read_cluster;
+  uint32_t write_cluster;
   uint16_t writer;
-  bool by_async_proxy, in_flight, atomic;
+  bool by_async_proxy, in_flight;
+  Access how;  // it was written
   Place written_at;
   Readers* readers;
 };
@@ -92,9 +98,25 @@ struct StoreGroup {
   std::vector<std::shared_ptr<Transfer>> transfers;
 };
 
+constexpr size_t STACK_BYTES = 256 << 10;
+
+// When each word of a stack was touched last, as the number of the warp's wgmma.fence before it.
+struct StackUse {
+  uint16_t* fences = nullptr;
+  size_t lowest = STACK_BYTES / 4;  // word that was touched: a stack grows downwards
+};
+
+// A read of a local variable that nothing was assigned to.
+struct Unset {
+  const char* address;
+  Place place;
+};
+
 struct Fiber {
   jmp_buf context;
   char* stack = nullptr;
+  StackUse* use = nullptr;   // from the first wgmma.fence on
+  std::vector<Unset> unset;  // until their variable's scope ends, which says its name
   Block* block = nullptr;
   int thread = 0;  // in the block
   uint16_t agent = 0;
@@ -141,8 +163,17 @@ struct Product {
   bool registers_a, transpose_b, accumulate;
   uint64_t a, b;
   std::vector<float*> d;
+  const uint32_t* a_place[32];
   uint32_t a_registers[32][4];
   Clock clock;
+  Place place;
+  uint32_t number;
+};
+// Registers of one lane that products in flight read (the left operand) or write (the accumulators).
+struct InFlight {
+  const char *start, *end;
+  bool accumulators, told;
+  uint32_t product;
   Place place;
 };
 struct WarpProducts {
@@ -150,7 +181,8 @@ struct WarpProducts {
   std::vector<std::vector<Product>> groups;
   std::map<float*, std::vector<float>>
       sums;  // what the accumulators will hold; until waited for, they hold NaN
-  bool fenced = false;
+  std::vector<InFlight> in_flight[32];
+  uint16_t fences = 0;  // wgmma.fence so far
 };
 
 struct Logged {
@@ -221,8 +253,9 @@ struct Launch {
   uint32_t cluster_phase = 0;
   std::vector<Buffer> buffers;
   std::vector<Cell*> cells;  // by rank: kept from one cluster to the next
-  std::deque<Readers> readers;
+  std::deque<std::unique_ptr<char[]>> readers;
   std::vector<Readers*> free_readers;
+  std::unordered_set<Place> unset;  // places that were reported
   std::unordered_map<uint64_t, Past> atomics;                      // address -> what its writers released
   std::map<std::tuple<Place, std::string, int>, Traffic> traffic;  // place, operation, buffer (-1 shared)
   int permutation[3][256];
@@ -261,6 +294,9 @@ Actor actor_of(Fiber&);
 Block* shared_owner(const void*);  // the block of the cluster whose shared memory holds the address, or null
 void touch_shared(const Actor&, Block&, size_t offset, size_t bytes, Access, Place);
 void touch(Fiber&, const void*, size_t bytes, Access, Place, bool counted);
+void touch_registers(Fiber&, const void*, size_t bytes, Access, Place);  // the fiber's own stack
+void check_set(Fiber&, const void*, size_t bytes, Place);
+void report_unset(Fiber&);
 void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
 void forget_cells(Block&);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
@@ -280,8 +316,9 @@ bool deliver_a_transfer();
 void check_copies_awaited(Fiber&);
 Mbarrier& mbarrier_at(uint64_t*, Site);
 
+
 // ---- matrix (matrix.cpp)
-bool is_accumulator_in_use(const Fiber&, const void*);
+void check_in_flight(Fiber&, const void*, size_t bytes, Access, Place);
 
 // ---- counting (count.cpp)
 void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);

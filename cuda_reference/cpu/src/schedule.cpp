@@ -19,7 +19,7 @@ Launch launch;
 Fiber* current;
 
 namespace {
-constexpr size_t STACK = 256 << 10, GUARD = 4096;
+constexpr size_t STACK = STACK_BYTES, GUARD = 4096;
 char* stacks;
 size_t stacks_bytes;
 ucontext_t starter;
@@ -225,7 +225,7 @@ void take_storage(Block& block) {
 
 void run_cluster(uint3 first, dim3 cluster) {
   const size_t blocks = cluster.x * cluster.y * cluster.z;
-  launch.agents = blocks * launch.agents_of_block();
+  launch.agents = (blocks * launch.agents_of_block() + 31) / 32 * 32;  // readers are looked at by 32
   launch.cluster++;
   launch.blocks.clear();
   launch.transfers.clear();
@@ -267,8 +267,10 @@ void run_cluster(uint3 first, dim3 cluster) {
     for (auto& thread : others) thread.join();
   }
   if (!launch.failed) report_deadlock();
-  for (auto& block : launch.blocks)
+  for (auto& block : launch.blocks) {
     for (int warp = 0; warp < launch.warps; warp++) flush_warp(*block, warp);
+    for (Fiber& fiber : block->fibers) report_unset(fiber);
+  }
 }
 }  // namespace
 
