@@ -16,6 +16,8 @@ from pathlib import Path
 
 import platformdirs
 
+from .unset import rewritten
+
 __all__ = [
     "CompileError",
     "Compiler",
@@ -218,6 +220,8 @@ def build_kernels(
     runtime = build_runtime(compiler)
     # NVRTC turns a * b + c into one FMA, which rounds once: where that matters, it must matter here too.
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=fast", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
+    # A variable without a value holds a pattern, and a NaN as a half; unset.py names it.
+    flags += ["-ftrivial-auto-var-init=pattern", "-fno-exceptions"]
     flags.append("-O1" if optimise else "-O0")
     if compiler.family == "g++":
         # A vector stays one access; shared memory has no constructor to look for.
@@ -225,6 +229,7 @@ def build_kernels(
         # Where a condition throws a load's value away, the load is still there, as on the GPU.
         flags += ["-fno-thread-jumps"]
         flags += ["-fexpensive-optimizations"]  # has the pass that forms FMAs
+        flags += ["-fstack-reuse=none"]  # registers of one variable are not those of another
     if instrument:
         flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
     flags += _compiled_headers(compiler, flags)
@@ -234,11 +239,17 @@ def build_kernels(
     beside = [path for kind in ("*.h", "*.cuh") for path in sorted(source.parent.glob(kind))]
     headers = [*sorted((HERE / "shim").iterdir()), *sorted(INCLUDE.iterdir()), *beside]
     texts = [path.read_bytes() for path in [source, *headers] if path.is_file()]
-    key = _key([compiler.version, repr(flags), exports, str(source), runtime.name, *texts])
+    plain = f'#include "{source}"'
+    body = rewritten(source, [INCLUDE]) if instrument else plain
+    key = _key([compiler.version, repr(flags), body, exports, str(source), runtime.name, *texts])
     target = cache_folder() / f"{source.stem}-{key}.so"
     if not _found(target):
-        unit = f'#include "cuda_dialect.h"\n#include "{source}"\n{exports}\n'
-        _compile(compiler, unit, target, flags, [str(runtime), f"-Wl,-rpath,{runtime.parent}"], source.name)
+        link = [str(runtime), f"-Wl,-rpath,{runtime.parent}"]
+        unit = '#include "cuda_dialect.h"\n{}\n' + exports + "\n"
+        try:
+            _compile(compiler, unit.replace("{}", body, 1), target, flags, link, source.name)
+        except CompileError:  # of a declaration that only looks like one, or of the source: then it says so itself
+            _compile(compiler, unit.replace("{}", plain, 1), target, flags, link, source.name)
     return target
 
 
