@@ -23,8 +23,10 @@ float half_at(const void* address) {
 // An instruction's operand, an array of the lane that runs it.
 void touch_register(const Lanes& lanes, int lane, const void* address, size_t bytes, Access access) {
   Fiber& fiber = current->block->fibers[lanes.first_thread + lane];
-  if (launch.checks && inside(address, fiber.stack, STACK_BYTES))
-    touch_registers(fiber, address, bytes, access, intern(lanes.site));
+  if (!launch.checks || !inside(address, fiber.stack, STACK_BYTES)) return;
+  for (size_t i = 0; i < bytes && access == Access::read; i += sizeof(uint32_t))
+    check_set(fiber, (const char*)address + i, sizeof(uint32_t), intern(lanes.site));
+  touch_registers(fiber, address, bytes, access, intern(lanes.site));
 }
 
 // ---- ldmatrix, stmatrix
@@ -437,8 +439,31 @@ void wgmma_wait(int pending, Site site) {
   warp_collective("wgmma.wait_group", "wait", ~0u, &pending, wait_for_products, site);
 }
 
-void set_registers(int registers, bool, Site site) {
+void check_products_awaited(Fiber& fiber) {
+  const WarpProducts& products = fiber.block->products[fiber.warp()];
+  const Product* left = nullptr;
+  for (auto& group : products.groups)
+    if (!group.empty()) left = &group[0];
+  if (!products.open.empty()) left = &products.open[0];
+  if (left)
+    add_problem("missing wait", left->place, 0,
+                text("%s returns while its wgmma is under way", who(fiber.agent).c_str()));
+}
+
+void set_registers(int registers, bool up, Site site) {
   if (registers < 24 || registers > 256 || registers % 8)
     fault("bad instruction", site, "setmaxnreg takes a multiple of 8 from 24 to 256, not %d", registers);
+  Block& block = *current->block;
+  if (block.registers.empty()) block.registers.resize(launch.warps);
+  int& mine = block.registers[current->warp()];
+  if (mine && (up ? registers < mine : registers > mine))
+    fault("bad instruction", site, "the warp has %d registers for each thread: %d is no %s", mine, registers,
+          up ? "increase" : "decrease");
+  mine = registers;
+  constexpr int ALL = 65536;
+  int taken = 0;
+  for (int each : block.registers) taken += 32 * each;
+  if (taken > ALL)
+    fault("deadlock", site, "the block's warps ask for %d registers by now, the multiprocessor has %d", taken, ALL);
 }
 }  // namespace cpu

@@ -447,6 +447,26 @@ void access(int thread, const void* address, size_t bytes, Access kind, Site sit
   touch(current->block->fibers[thread], address, bytes, kind, intern(site), false);
 }
 
+// memcpy and memset of more than a vector, by words where both ends allow it.
+static size_t step_of(const void* one, const void* other, size_t bytes) {
+  return ((uintptr_t)one | (uintptr_t)other | bytes) % 4 ? 1 : 4;
+}
+
+void* copy_bytes(void* to, const void* from, size_t bytes, Site site) {
+  const size_t step = step_of(to, from, bytes);
+  for (size_t i = 0; i < bytes; i += step) {
+    touch(*current, (const char*)from + i, step, Access::read, intern(site), true);
+    touch(*current, (char*)to + i, step, Access::write, intern(site), true);
+  }
+  return memmove(to, from, bytes);
+}
+
+void* fill_bytes(void* to, int value, size_t bytes, Site site) {
+  const size_t step = step_of(to, to, bytes);
+  for (size_t i = 0; i < bytes; i += step) touch(*current, (char*)to + i, step, Access::write, intern(site), true);
+  return memset(to, value, bytes);
+}
+
 void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w, Site site) {
   const uint32_t words[] = {x, y, z, w};
   if ((uintptr_t)destination % sizeof words)

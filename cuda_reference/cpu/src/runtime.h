@@ -71,6 +71,7 @@ struct Copy {
   const char* source;
   int bytes, source_bytes;
   Place place;
+  char before[16];  // of cp.async: the source when it was issued
 };
 using Copies = std::vector<Copy>;
 
@@ -80,6 +81,7 @@ struct Mbarrier {
   uint32_t phase = 0;
   bool announced = false;  // to the async proxy, by a fence after mbarrier.init
   Clock arriving, released;
+  Place initialised;
 };
 
 // A copy of an engine under way: what to do when it arrives, and which mbarrier, if any, then counts it.
@@ -87,7 +89,8 @@ struct Transfer {
   Copies copies;
   std::vector<std::pair<Mbarrier*, int64_t>> completes;  // mbarrier, bytes (-1: one arrival)
   Clock clock;
-  uint16_t agent;
+  uint16_t agent, writer;  // out of shared memory: `writer` fills the destination, after `agent` has read
+  uint32_t written;        // the writer's clock
   bool async_proxy;
   bool add = false;
   std::shared_ptr<bool> done;
@@ -95,7 +98,8 @@ struct Transfer {
 };
 
 struct StoreGroup {
-  std::vector<std::shared_ptr<Transfer>> transfers;
+  std::vector<std::shared_ptr<Transfer>> transfers;  // until their source has been read
+  Clock written;                                     // of their writers
 };
 
 constexpr size_t STACK_BYTES = 256 << 10;
@@ -145,6 +149,7 @@ struct Fiber {
   std::vector<std::shared_ptr<Transfer>> open_stores;
   std::vector<StoreGroup> store_groups;
   uint32_t cluster_phase = 0;  // in which it arrived last
+  bool cluster_arrived = false;
 
   int warp() const { return thread / 32; }
   int lane() const { return thread % 32; }
@@ -203,6 +208,7 @@ struct Block {
   std::map<int, NamedBarrier> barriers;
   std::map<uint32_t, Mbarrier> mbarriers;  // by offset in storage
   std::vector<WarpProducts> products;      // [warps]
+  std::vector<int> registers;              // [warps] that setmaxnreg gave to each thread; 0: as compiled
   std::vector<std::vector<Logged>> log;    // [warps]
   std::vector<int> ready;
   int live = 0;
@@ -312,6 +318,7 @@ void add_copy(Transfer&, void* destination, const void* source, int bytes, int s
 void add_value(Transfer&, void* destination, const void* value, int bytes, Place);
 void issue(const std::shared_ptr<Transfer>&);
 void deliver(Transfer&);
+void give_writer(Transfer&);
 bool deliver_a_transfer();
 void check_copies_awaited(Fiber&);
 Mbarrier& mbarrier_at(uint64_t*, Site);
@@ -319,6 +326,7 @@ Mbarrier& mbarrier_at(uint64_t*, Site);
 
 // ---- matrix (matrix.cpp)
 void check_in_flight(Fiber&, const void*, size_t bytes, Access, Place);
+void check_products_awaited(Fiber&);
 
 // ---- counting (count.cpp)
 void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);
