@@ -248,7 +248,7 @@ def build_kernels(
         unit = '#include "cuda_dialect.h"\n{}\n' + exports + "\n"
         try:
             _compile(compiler, unit.replace("{}", body, 1), target, flags, link, source.name)
-        except CompileError:  # of a declaration that only looks like one, or of the source: then it says so itself
+        except CompileError:  # what looked like a declaration is none, or the source says it once more
             _compile(compiler, unit.replace("{}", plain, 1), target, flags, link, source.name)
     return target
 

@@ -156,11 +156,16 @@ class Launch:
                 found[key].count += int(count)
             else:
                 found[key] = Problem(kind, site, other_site, text, int(count))
-        # What is read too early in one order is never written in another: the race says it all.
+        # What is read too early in one order is never written in another: the race says it all. A local
+        # variable, whose declaration is the other place, is no part of a race.
         unordered = {
             site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site
         }
-        return [p for p in found.values() if p.kind != "uninitialised read" or p.site[:2] not in unordered]
+        return [
+            p
+            for p in found.values()
+            if p.kind != "uninitialised read" or p.other or p.site[:2] not in unordered
+        ]
 
     @cached_property
     def _lines(self) -> list[Row]:

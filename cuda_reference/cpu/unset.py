@@ -1,8 +1,8 @@
-"""Names the local variables that a kernel declares without a value, so that a read before a write can name them.
+"""Names the local variables that a kernel declares without a value, for whoever reads them before a write.
 
-The compiler fills such variables with a pattern; the runtime sees a read that finds it. The attribute `cleanup`,
-put behind each declarator, keeps the variable in memory, where reads are seen, and tells the runtime its name,
-size and place when its scope ends.
+The compiler fills such variables with a pattern, and the runtime sees a read that finds it. The attribute
+`cleanup` after each declarator keeps the variable in memory, where reads are seen, and tells the runtime its
+name, size and place when its scope ends.
 """
 
 import re
@@ -23,16 +23,18 @@ TYPE = re.compile(
 )
 DECLARATOR = re.compile(r"\s*(?P<pointer>[*\s]*)(?P<name>[A-Za-z_]\w*)\s*(?:\[[^\]=;{}]*\]\s*)*")
 NOT_A_TYPE = frozenset(
-    "return goto break continue using typedef class enum union template extern static case default if else while do "
-    "for switch namespace constexpr asm delete throw new operator public private protected friend inline auto void "
-    "__shared__ __constant__ __device__ __global__ __host__ sizeof".split()
+    """
+    return goto break continue using typedef class enum union template extern static case default if else
+    while do for switch namespace constexpr asm delete throw new operator public private protected friend
+    inline auto void __shared__ __constant__ __device__ __global__ __host__ sizeof
+    """.split()  # noqa: SIM905
 )
 
 
 def rewritten(source: Path, folders: Sequence[Path]) -> str:
-    """The text of `source` with its variables named; files that it includes from `folders` stand in their place.
+    """The text of `source` with its variables named, and with the files that it includes from `folders`.
 
-    Every line keeps its number and file. ptx.cuh, which declares what it assigns, is read as it is.
+    Every line keeps its number and file. ptx.cuh, whose variables `asm` assigns, is included as it is.
     """
     names: list[str] = []
     body = _file(source, [source.parent, *folders], names, set())

@@ -14,10 +14,8 @@ BUG = re.compile(r"// BUG (.*)")
 KERNEL = re.compile(r'extern "C" __global__ .*?(\w+)\(float\* out', re.DOTALL)
 SCHEDULES = ("forward", "reverse", "random:1", "random:2")
 BLOCKS = {"blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2}
-CLUSTERS = {
-    name: 2
-    for name in re.findall(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(", (HERE / "bugs_sm90.cu").read_text())
-}
+CLUSTERED = re.compile(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(")
+CLUSTERS = dict.fromkeys(CLUSTERED.findall((HERE / "bugs_sm90.cu").read_text()), 2)
 THREADS = {"registers_do_not_suffice": 384, "registers_suffice": 384}
 
 
