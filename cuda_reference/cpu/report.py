@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from .unset import only_copied
+
 __all__ = ["KINDS", "ExecutionError", "Launch", "Problem", "Row", "Site"]
 
 KINDS = {
@@ -164,7 +166,7 @@ class Launch:
         return [
             p
             for p in found.values()
-            if p.kind != "uninitialised read" or p.other or p.site[:2] not in unordered
+            if p.kind != "uninitialised read" or not (_is_copy(p) if p.other else p.site[:2] in unordered)
         ]
 
     @cached_property
@@ -223,6 +225,12 @@ class Launch:
     def __repr__(self) -> str:
         state = "\n".join(map(str, self.problems)) or "no problems"
         return f"<{self.kernel}: {state}>"
+
+
+def _is_copy(problem: Problem) -> bool:
+    """Whether a variable without a value is only copied where it is read: a loop may do so at its end."""
+    name = problem.text.split("`")[1]
+    return only_copied(name, problem.site.text, "".join(linecache.getlines(problem.file)))
 
 
 class Places:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["rewritten"]
+__all__ = ["only_copied", "rewritten"]
 
 BLANK = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#(?:[^\n\\]|\\.)*', re.DOTALL | re.MULTILINE
@@ -22,11 +22,13 @@ TYPE = re.compile(
     r"(?:\s*<[^<>;{}]*(?:<[^<>;{}]*>[^<>;{}]*)*>)?\s*"
 )
 DECLARATOR = re.compile(r"\s*(?P<pointer>[*\s]*)(?P<name>[A-Za-z_]\w*)\s*(?:\[[^\]=;{}]*\]\s*)*")
+INDEX = r"\s*(?:\[[^\]]*\]\s*)*"
+COPY = re.compile(rf"\b(?P<to>[A-Za-z_]\w*){INDEX}=\s*(?P<of>[A-Za-z_]\w*){INDEX}[;,]")
 NOT_A_TYPE = frozenset(
     """
     return goto break continue using typedef class enum union template extern static case default if else
     while do for switch namespace constexpr asm delete throw new operator public private protected friend
-    inline auto void __shared__ __constant__ __device__ __global__ __host__ sizeof
+    inline void __shared__ __constant__ __device__ __global__ __host__ sizeof
     """.split()  # noqa: SIM905
 )
 
@@ -58,24 +60,66 @@ def _file(path: Path, folders: Sequence[Path], names: list[str], seen: set[Path]
 
 
 def _attributed(text: str, path: Path, names: list[str]) -> str:
-    """`text` with the attribute behind each declarator without a value."""
-    plain = BLANK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    places: list[tuple[int, str]] = []
-    for statement in STATEMENT.finditer(plain):
-        places += _unset(plain, statement.end())
-    for end, name in reversed(places):
+    """`text` with every local variable without a value watched, and those that one is copied to."""
+    plain = _blanked(text)
+    declared = [(at, *each) for at in STATEMENT.finditer(plain) for each in _declarators(plain, at.end())]
+    watched = {name for *_, name, has_value in declared if not has_value}
+    while copies := {copy["to"] for copy in COPY.finditer(plain) if copy["of"] in watched} - watched:
+        watched |= copies
+    added: list[tuple[int, str]] = []
+    for at, end, name, has_value in declared:
+        if name not in watched:
+            continue
         line = text.count("\n", 0, end) + 1
         function = f"cpu_scope_end_{len(names)}"
         names.append(
             f"inline __attribute__((always_inline)) void {function}(void* p) "
             f'{{ cpu::scope_end(p, __builtin_object_size(p, 0), "{name}", {{"{path}", {line}}}); }}'
         )
-        text = f"{text[:end]} __attribute__((cleanup({function}))){text[end:]}"
+        added.append((end, f" __attribute__((cleanup({function})))"))
+        if not has_value and _is_statement(
+            plain, at
+        ):  # or the compiler would hand the pattern on without a read
+            added.append((plain.index(";", end) + 1, f' asm volatile("" : "+m"({name}));'))
+    for place, addition in sorted(added, reverse=True):
+        text = text[:place] + addition + text[place:]
     return text
 
 
-def _unset(plain: str, start: int) -> list[tuple[int, str]]:
-    """End and name of each declarator without a value, if a declaration begins at `start`."""
+def _is_statement(plain: str, at: re.Match) -> bool:
+    """Whether a declaration is a statement of a function, where another may follow it."""
+    if "(" in at[0]:
+        return False  # in the head of a loop
+    depth = 0
+    for i in range(at.start() - 1, -1, -1):
+        depth += (plain[i] == "}") - (plain[i] == "{")
+        if depth < 0:
+            before = re.split(r"[;{}()]", plain[:i][-400:])[-1]
+            return not re.search(r"\b(struct|class|union|enum|namespace|extern)\b", before)
+    return False
+
+
+def _blanked(text: str) -> str:
+    return BLANK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def only_copied(name: str, line: str, text: str) -> bool:
+    """Whether all that `line` does with the variable is to copy it to another local one of `text`, the file.
+
+    That is a read, but no use of what it holds; the copy is watched in its turn.
+    """
+    plain = _blanked(text)
+    local = {each[1] for at in STATEMENT.finditer(plain) for each in _declarators(plain, at.end())}
+    rest, copies = re.subn(
+        COPY,
+        lambda copy: ";" if copy["of"] == name and copy["to"] in local else copy[0],
+        _blanked(line),
+    )
+    return copies > 0 and not re.search(rf"\b{re.escape(name)}\b", rest)
+
+
+def _declarators(plain: str, start: int) -> list[tuple[int, str, bool]]:
+    """End, name and whether it has a value of each declarator from `start` on, but of pointers with one."""
     head = TYPE.match(plain, start)
     if not head or head["name"] in NOT_A_TYPE:
         return []
@@ -86,10 +130,11 @@ def _unset(plain: str, start: int) -> list[tuple[int, str]]:
             return []
         end = declarator.start("name") + len(plain[declarator.start("name") : declarator.end()].rstrip())
         at = declarator.end()
-        if plain[at : at + 1] in ("=", "{", "("):
+        has_value = plain[at : at + 1] in ("=", "{", "(")
+        if has_value:
             at = _after_value(plain, at)
-        else:
-            found.append((end, declarator["name"]))
+        if not (has_value and declarator["pointer"].strip()):  # what it points to is no local variable
+            found.append((end, declarator["name"], has_value))
         if plain[at : at + 1] == ";":
             return found
         if plain[at : at + 1] != ",":

@@ -517,3 +517,29 @@ extern "C" __global__ void copies_a_row_at_once(float* out, const float* in) {
     memcpy(tile + 16 * t, in, 64);
     out[t] = tile[16 * (63 - t)];  // BUG race
 }
+
+extern "C" __global__ void unset_after_the_last_turn(float* out, const float* in) {  // no bug
+    T;
+    float x = in[t], next, both[2], pair[2];
+    for (int i = 0; i < 3; i++) {
+        if (i + 1 < 3) next = in[t + i], pair[0] = pair[1] = x;
+        out[t] = x;
+        x = next;
+        for (int j = 0; j < 2; j++) both[j] = pair[j];
+    }
+}
+
+extern "C" __global__ void unset_and_copied(float* out, const float* in) {
+    T;
+    float x = in[t], next;
+    for (int i = 0; i < 3; i++) {
+        out[t] = fmaxf(x, 0);  // BUG uninitialised read
+        x = next;
+    }
+}
+
+extern "C" __global__ void unset_and_stored(float* out) {
+    T;
+    float x;
+    out[t] = x;  // BUG uninitialised read
+}
