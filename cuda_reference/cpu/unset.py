@@ -64,16 +64,17 @@ def _attributed(text: str, path: Path, names: list[str]) -> str:
     plain = _blanked(text)
     declared = [(at, *each) for at in STATEMENT.finditer(plain) for each in _declarators(plain, at.end())]
     watched = {name for *_, name, has_value in declared if not has_value}
-    while copies := {copy["to"] for copy in COPY.finditer(plain) if copy["of"] in watched} - watched:
-        watched |= copies
+    copied: set[str] = set()
+    while more := {copy["to"] for copy in COPY.finditer(plain) if copy["of"] in watched | copied} - copied:
+        copied |= more
     added: list[tuple[int, str]] = []
     for at, end, name, has_value in declared:
-        if name not in watched:
+        if name not in (copied if has_value else watched):
             continue
         line = text.count("\n", 0, end) + 1
         function = f"cpu_scope_end_{len(names)}"
         names.append(
-            f"inline __attribute__((always_inline)) void {function}(void* p) "
+            f"inline __attribute__((always_inline)) void {function}(const void* p) "
             f'{{ cpu::scope_end(p, __builtin_object_size(p, 0), "{name}", {{"{path}", {line}}}); }}'
         )
         added.append((end, f" __attribute__((cleanup({function})))"))

@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda_reference.cpu import CpuModule
+from cuda_reference.cpu import CpuModule, build
 from cuda_reference.cpu.unset import rewritten
 from flashcore_numba.checks import Edit, Mutant, kill_one
+from flashcore_numba.executor import Simulator
+from flashcore_numba.problem import Problem
+from flashcore_numba.stages import LADDER
 
 ROWS = "warpgroup_rows.cuh"
 S14, S15, S16 = "stage14_tma_wgmma.cu", "stage15_ping_pong.cu", "stage16_cluster_split.cu"
@@ -103,6 +106,23 @@ def test_declarations_without_a_value_are_found(tmp_path):
     assert len(body) == len(source.read_text().splitlines())
     launch = CpuModule(source).kernel("declares")(1, 1, (np.zeros(4, np.float32),))
     assert not launch.problems, launch
+
+
+@pytest.mark.parametrize("stage", [stage for stage in LADDER if stage.language == "CUDA C"], ids=str)
+def test_the_stages_compile_with_their_variables_watched(stage, rng, monkeypatch, tmp_path):
+    """Not as they stand, which is what happens to a source that the attribute does not fit."""
+    kernels, compiled = [], []
+    executor = Simulator()
+    monkeypatch.setattr(executor, "launch", lambda kernel, *args, **options: kernels.append(kernel))
+    rows = rng.standard_normal((1, 1, 64, 64)).astype(np.float16)
+    stage.launch(Problem(rows, rows, rows), np.empty_like(rows), executor)
+    runtime = build.build_runtime(build.find_compiler())
+    compile_ = build._compile
+    monkeypatch.setattr(build, "_compile", lambda *args: compiled.append(args[1]) or compile_(*args))
+    monkeypatch.setattr(build, "build_runtime", lambda compiler: runtime)
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
+    build.build_kernels(build.find_compiler(), kernels[-1].path, "", kernels[-1].defines, True, True)
+    assert len(compiled) == 1 and "cleanup(cpu_scope_end_0)" in compiled[0]
 
 
 def test_headers_keep_their_places(tmp_path):
