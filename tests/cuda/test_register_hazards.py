@@ -108,7 +108,9 @@ def test_declarations_without_a_value_are_found(tmp_path):
     assert not launch.problems, launch
 
 
-@pytest.mark.parametrize("stage", [stage for stage in LADDER if stage.language == "CUDA C"], ids=str)
+@pytest.mark.parametrize(
+    "stage", [stage for stage in LADDER if stage.language == "CUDA C"], ids=lambda stage: stage.name
+)
 def test_the_stages_compile_with_their_variables_watched(stage, rng, monkeypatch, tmp_path):
     """Not as they stand, which is what happens to a source that the attribute does not fit."""
     kernels, compiled = [], []
@@ -121,7 +123,7 @@ def test_the_stages_compile_with_their_variables_watched(stage, rng, monkeypatch
     monkeypatch.setattr(build, "_compile", lambda *args: compiled.append(args[1]) or compile_(*args))
     monkeypatch.setattr(build, "build_runtime", lambda compiler: runtime)
     monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
-    build.build_kernels(build.find_compiler(), kernels[-1].path, "", kernels[-1].defines, True, True)
+    build.build_kernels(build.find_compiler(), kernels[-1].path, "", dict(kernels[-1].defines), True, True)
     assert len(compiled) == 1 and "cleanup(cpu_scope_end_0)" in compiled[0]
 
 

@@ -173,7 +173,7 @@ inline T __shfl_sync(unsigned mask, T value, int source, int width = 32 CPU_SITE
 }
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32 CPU_SITE) {
-  const int lane = cpu::lane(), source = lane ^ bits;
+  const int lane = cpu::lane(), source = lane ^ (bits & 31);  // the device looks at five bits
   const bool outside = (source & ~(width - 1)) > (lane & ~(width - 1));
   return cpu::shuffle("__shfl_xor_sync", mask, value, outside ? lane : source, site);
 }
