@@ -85,6 +85,6 @@ WRONG = (
     Wrong(
         "o_not_awaited", "P V is somebody else's concern: the next turn waits for it.",
         ((S_WAIT, "ptx::wgmma_wait<1>();\n"), (O_WAIT, "")),
-        (r"missing wait", r"wgmma accumulator"),
+        (r"missing wait", r"wgmma accumulator|left operand of a wgmma"),
     ),
 )  # fmt: skip
