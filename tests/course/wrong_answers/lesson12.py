@@ -21,8 +21,7 @@ WRONG = (
     Wrong(
         "operands_interleaved", "Score tile n goes to operand n modulo their number, not to n / 2.",
         (("[n / 2]", "[n % (BLOCK_N / 16)]"),),
-        (r"register 0, lower half", r"`sum\[0\]` and `sum\[LANE_ROWS - 1\]` are right there"),
-        "p_rmem[r / 2][n % (BLOCK_N / 16)][n % 2 * 2 + r % 2] = ptx::pack_half2(p0, p1);",
+        (r"uninitialised read", r"`p_rmem` is read by thread 0", r"stage12_mma_sync.cu:\d+, `Weights p_rmem;`"),
     ),
     Wrong(
         "reference_scaled", "m is in units of log2 already, and is scaled once more.",
