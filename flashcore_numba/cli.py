@@ -4,15 +4,17 @@ import argparse
 import errno
 import io
 import json
-import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import MachineError, write
 from flashcore_numba import __version__
 from flashcore_numba.problem import ArgumentError
 
@@ -32,7 +34,9 @@ PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0; 1 when what was run is wrong or cannot run; 2 for a bad argument; 130 for
-    Ctrl-C."""
+    Ctrl-C, 143 for SIGTERM: then no process that it started is left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or pipe that cannot show a character gets a "?"
             stream.reconfigure(errors="replace")
@@ -44,14 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 2
+    except MachineError as error:
+        print(f"flashcore {args.command}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        for worker in multiprocessing.active_children():  # they would finish their part first
-            worker.terminate()
         return 130
     except MemoryError as error:
         print(f"flashcore {args.command}: out of memory; choose a smaller shape ({error})", file=sys.stderr)
         return 1
     except OSError as error:
+        if error.filename is not None:
+            print(f"flashcore {args.command}: {error.filename!r}: {error.strerror}", file=sys.stderr)
+            return 1
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes once more at exit
@@ -59,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print(f"flashcore {args.command}: the output cannot be written ({error.strerror})", file=sys.stderr)
         return 1
+
+
+def _end(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -345,7 +358,7 @@ def _give_json(args, data: Callable[[], Any]) -> bool:
         print(text)
         return True
     try:
-        Path(args.json).write_text(text + "\n")
+        write(Path(args.json), text + "\n")
     except OSError as error:
         raise ArgumentError(f"--json {args.json!r}: cannot be written ({error.strerror})") from None
     return False

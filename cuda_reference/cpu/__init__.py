@@ -10,14 +10,15 @@ What it executes, checks and counts, and what not, is said in README.md beside t
 import ctypes
 import math
 import re
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..files import MachineError, lock
 from ..tensor_map import TensorMap
 from .arguments import Memory, Parameter, pack
 from .build import (
@@ -39,6 +40,7 @@ __all__ = [
     "CpuModule",
     "ExecutionError",
     "Launch",
+    "MachineError",
     "Problem",
     "Row",
     "Site",
@@ -48,7 +50,25 @@ __all__ = [
 ]
 
 MOST_THREADS, MOST_SHARED = 1024, 232448
-LOCK = threading.Lock()  # the runtime runs one launch at a time
+# The runtime runs one launch at a time. While it does, no other library may be loaded and no function of one
+# called: the runtime would take what they do for accesses of the kernel.
+LOCK = lock()
+
+
+_running: list[str] = []
+
+
+@contextmanager
+def _alone(kernel: str) -> Iterator[None]:
+    """Lets one thread at a time launch; refuses a signal handler that would launch inside a launch."""
+    with LOCK:
+        if _running:
+            raise RuntimeError(f"{kernel} cannot be launched by a signal handler while {_running[0]} runs")
+        _running.append(kernel)
+        try:
+            yield
+        finally:
+            _running.clear()
 
 
 class SourceError(ValueError):
@@ -102,14 +122,17 @@ class CpuModule:
         )
         compiler = find_compiler()
         self.compile_seconds = -time.perf_counter()
-        self.library = build_kernels(
-            compiler, self.source, exports, defines or {}, checks or counts, optimise
+        runtime = build_runtime(compiler)
+        held, texts = build_kernels(
+            compiler, runtime, self.source, exports, defines or {}, checks or counts, optimise
         )
         self.compile_seconds += time.perf_counter()
-        self._runtime = ctypes.CDLL(str(build_runtime(compiler)))
-        self.code = ctypes.CDLL(str(self.library))
-        self._places = Places(self.library, (HERE / "shim", INCLUDE / "ptx.cuh"))
-        self._kernels: dict[str, CpuKernel] = {}
+        self.library = held.path
+        self._places = Places(held, texts, (HERE / "shim", INCLUDE / "ptx.cuh"))
+        with LOCK:
+            self._runtime = runtime.load()
+            self.code = held.load()
+            self._kernels = {name: CpuKernel(self, declared) for name, declared in self._declared.items()}
 
     @property
     def names(self) -> list[str]:
@@ -118,12 +141,10 @@ class CpuModule:
 
     def kernel(self, name: str) -> "CpuKernel":
         """The kernel of that name. Raises AttributeError."""
-        if name not in self._declared:
+        if name not in self._kernels:
             raise AttributeError(
                 f"{self.source.name} has no kernel {name!r}, only {', '.join(self._declared)}"
             )
-        if name not in self._kernels:
-            self._kernels[name] = CpuKernel(self, self._declared[name])
         return self._kernels[name]
 
     def __getattr__(self, name: str) -> "CpuKernel":
@@ -191,7 +212,7 @@ class CpuKernel:
             for i, (parameter, value) in enumerate(zip(self.parameters, args, strict=True))
         ]
         ranges, array_names = self._ranges(arrays, scratch, memory)
-        with LOCK:
+        with _alone(self.name):
             started = time.perf_counter()
             report = self._run(shape, shared_mem, packed, ranges, array_names, options)
             seconds = time.perf_counter() - started

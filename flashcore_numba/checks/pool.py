@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
@@ -31,7 +33,8 @@ def run(
                 progress(done, len(jobs), label(job))
         return results
     # Spawned, not forked: a fork of a process with threads (progress bars, CUDA) may hang.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as executor:
         futures = {executor.submit(function, *job): i for i, job in enumerate(jobs)}
         try:
             for future in as_completed(futures):
@@ -41,9 +44,22 @@ def run(
                 if progress:
                     progress(done, len(jobs), label(jobs[i]))
         except BaseException:
+            for worker in list((executor._processes or {}).values()):  # they would finish their part first
+                worker.terminate()
             executor.shutdown(wait=False, cancel_futures=True)
             raise
     return results
+
+
+def _begin() -> None:
+    """What a worker does first: it leaves Ctrl-C to the process that started it, and goes when that goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _cores() -> int:

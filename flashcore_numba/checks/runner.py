@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.files import MachineError
+
 from ..problem import ArgumentError
 from ..stages import Stage
 from ..stages.find import find, select
@@ -119,7 +121,8 @@ def check(
     time_limit: seconds for everything; what it leaves out is reported as failed. progress(done, total, label)
     is called after each part.
 
-    Raises ArgumentError for an unknown stage, variant or back end.
+    Raises ArgumentError for an unknown stage, variant or back end, and MachineError where this machine cannot
+    compile kernels, for example on a full disk.
     """
     backend = default_backend() if backend is None else _known_backend(backend)
     seed = secrets.randbits(31) if seed is None else seed
@@ -194,12 +197,14 @@ def _items(stage: Stage, backend: str) -> list[Case | Property]:
 
 
 def _run(trial: Trial, item: Case | Property, seed: int) -> CaseResult:
-    """Never raises: whatever a stage under test throws is a failure of that stage."""
+    """Whatever a stage under test throws is a failure of that stage. Raises MachineError, which is none."""
     start = time.perf_counter()
     try:
         outcome = _run_case(trial, item, seed) if isinstance(item, Case) else _run_property(trial, item, seed)
     except Failed as failure:
         outcome = {"passed": False, "kind": failure.kind, "message": failure.text}
+    except MachineError:
+        raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
