@@ -57,15 +57,17 @@ def cache_folder(kind: str) -> Path:
 
 
 def _wanted() -> Path:
-    named = os.environ.get(CACHE_VARIABLE)
-    return (
-        Path(named).absolute() if named else Path(platformdirs.user_cache_dir("flashcore", appauthor=False))
-    )
+    if named := os.environ.get(CACHE_VARIABLE):
+        return Path(named).absolute()
+    try:
+        return Path(platformdirs.user_cache_dir("flashcore", appauthor=False))
+    except RuntimeError:  # nobody knows a home folder
+        return Path("~/.cache/flashcore")
 
 
 def _try(root: Path) -> None:
     """Raises OSError where no file can be made."""
-    if not root.is_absolute():  # without HOME, "~" stays as it is
+    if not root.is_absolute():
         raise FileNotFoundError(2, "there is no home folder")
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=root):

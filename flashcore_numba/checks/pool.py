@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
+from cuda_reference.files import cache_folder
+
 __all__ = ["run"]
 
 
@@ -33,6 +35,7 @@ def run(
                 progress(done, len(jobs), label(job))
         return results
     # Spawned, not forked: a fork of a process with threads (progress bars, CUDA) may hang.
+    cache_folder("cpu")  # what it says of a folder that cannot be written is said once, not by each worker
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as executor:
         futures = {executor.submit(function, *job): i for i, job in enumerate(jobs)}

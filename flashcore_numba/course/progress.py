@@ -43,6 +43,13 @@ def _nothing() -> dict[str, Any]:
     }
 
 
+def _data_folder() -> Path:
+    try:
+        return Path(platformdirs.user_data_dir("flashcore", appauthor=False))
+    except RuntimeError:  # nobody knows a home folder: a place where nothing can be written
+        return Path(os.devnull) / "flashcore"
+
+
 class Progress:
     """Reads and changes the file, also while another notebook does.
 
@@ -52,7 +59,7 @@ class Progress:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or Path(platformdirs.user_data_dir("flashcore", appauthor=False))
+        self.folder = folder or _data_folder()
         self._memory: dict[str, Any] | None = None  # in place of a file that cannot be written
 
     @property
