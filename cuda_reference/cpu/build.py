@@ -63,6 +63,11 @@ INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from oth
     ],
 }  # fmt: skip
 
+# A program may end while a thread that nobody joins is in a launch: the variables of the runtime stay.
+NO_DESTRUCTORS = """
+extern "C" __attribute__((visibility("hidden"))) int __cxa_atexit(void (*)(void*), void*, void*) { return 0; }
+"""
+
 
 class CompilerMissingError(RuntimeError):
     """There is no C++ compiler, or it is too old: the message says what to install."""
@@ -324,7 +329,7 @@ def build_runtime(compiler: Compiler) -> Held:
     flags += ["-std=c++20", "-O2", "-ftree-vectorize", "-pthread"]
     flags += ["-I", str(HERE / "src")]
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
-    unit = "".join(f'#include "{path}"\n' for path in sources)
+    unit = "".join(f'#include "{path}"\n' for path in sources) + NO_DESTRUCTORS
 
     def make(target: Path) -> None:
         _compile(compiler, unit, target, flags, ["-pthread"], "the CPU executor")

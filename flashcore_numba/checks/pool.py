@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -37,7 +38,10 @@ def run(
     # Spawned, not forked: a fork of a process with threads (progress bars, CUDA) may hang.
     cache_folder("cpu")  # what it says of a folder that cannot be written is said once, not by each worker
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as executor:
+    with (
+        tempfile.TemporaryDirectory(prefix="flashcore-workers-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(folder,)) as executor,
+    ):
         futures = {executor.submit(function, *job): i for i, job in enumerate(jobs)}
         try:
             for future in as_completed(futures):
@@ -48,14 +52,18 @@ def run(
                     progress(done, len(jobs), label(jobs[i]))
         except BaseException:
             for worker in list((executor._processes or {}).values()):  # they would finish their part first
-                worker.terminate()
+                worker.kill()
             executor.shutdown(wait=False, cancel_futures=True)
             raise
     return results
 
 
-def _begin() -> None:
-    """What a worker does first: it leaves Ctrl-C to the process that started it, and goes when that goes."""
+def _begin(folder: str) -> None:
+    """What a worker does first: it leaves Ctrl-C to the process that started it, and goes when that goes.
+
+    Its temporary files are in `folder`, which that process removes.
+    """
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
 
