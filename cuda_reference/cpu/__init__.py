@@ -109,7 +109,7 @@ class CpuModule:
         schedule: str = "forward",
         checks: bool = True,
         counts: bool = True,
-        time_limit: float = 60,
+        time_limit: float | None = None,
         optimise: bool = True,
     ):
         self.source = Path(source).resolve()
@@ -258,9 +258,11 @@ class CpuKernel:
             raise ValueError(
                 f'schedule is "forward", "reverse" or "random:SEED", not {options["schedule"]!r}'
             )
-        settings = [options["checks"], options["counts"], order, int(seed or 0), options["time_limit"]]
-        text = ctypes.c_char_p()
-        self._module._runtime.cpu_launch(
+        limit = seconds("time_limit", options["time_limit"])
+        settings = [options["checks"], options["counts"], order, int(seed or 0), limit]
+        runtime = self._module._runtime
+        runtime.cpu_end.restype = ctypes.c_char_p
+        started = runtime.cpu_start(
             self._entry,
             self._module.code.cpu_dynamic_shared,
             pointers,
@@ -270,9 +272,27 @@ class CpuKernel:
             (ctypes.c_char_p * max(1, len(names)))(*names),
             len(names),
             (ctypes.c_double * 5)(*settings),
-            ctypes.byref(text),
         )
-        return (text.value or b"").decode(errors="replace")
+        if not started:
+            raise MemoryError(f"{self.name}: the machine has no thread left for the launch")
+        try:  # what a signal raises, it raises between two waits
+            while not runtime.cpu_wait():
+                pass
+        finally:
+            report = runtime.cpu_end()
+        if report is None:
+            raise MemoryError(f"{self.name}: there is no memory for the stacks of its threads")
+        return report.decode(errors="replace")
+
+
+def seconds(name: str, limit: Any) -> float:
+    """A limit of time as a number; None is none, which is infinite. Raises ValueError, naming the argument."""
+    if limit is None:
+        return math.inf
+    number = isinstance(limit, int | float | np.integer | np.floating) and not isinstance(limit, bool)
+    if not number or not limit > 0:
+        raise ValueError(f"{name} is {limit!r}: it must be a number of seconds above 0, or None for no limit")
+    return float(min(limit, 1e9))
 
 
 def _extents(name: str, given: int | Sequence[int]) -> list[int]:

@@ -204,8 +204,9 @@ inline int __all_sync(unsigned mask, int value CPU_SITE) {
   template <class T, class U>                                 \
   CPU_UNCHECKED inline T name(T* address, U value CPU_SITE) { \
     cpu::before_atomic(address, sizeof(T), site);             \
-    const T old = *address;                                   \
-    *address = updated;                                       \
+    const T old = *address, now = updated;                    \
+    *address = now;                                           \
+    cpu::after_atomic(address, memcmp(&old, &now, sizeof(T)) != 0, site); \
     return old;                                               \
   }
 CPU_ATOMIC(atomicAdd, old + (T)value)
@@ -223,6 +224,7 @@ CPU_UNCHECKED inline T atomicCAS(T* address, T expected, T value CPU_SITE) {
   cpu::before_atomic(address, sizeof(T), site);
   const T old = *address;
   if (old == expected) *address = value;
+  cpu::after_atomic(address, old == expected && old != value, site);
   return old;
 }
 

@@ -31,7 +31,7 @@ struct Site {
   const char* file;
   int line;
 };
-enum class Access { read, write, atomic };
+enum class Access { read, write, atomic, volatile_read, volatile_write };  // from atomic on: no race of two
 
 // ---- what all lanes of a warp do together
 
@@ -61,6 +61,7 @@ void access(int thread, const void* address, size_t bytes, Access, Site);    // 
 void count_rows(Access, const void* const* rows, int count, Site);           // 16-byte rows, eight a phase
 void count_lanes(Access, const void* const* addresses, size_t bytes, Site);  // one of each of 32 lanes
 void before_atomic(void* address, size_t bytes, Site);                       // checks, orders and counts it
+void after_atomic(const void* address, bool changed, Site);
 void fence(bool whole_gpu, Site);  // __threadfence, __threadfence_block
 uint32_t shared_address(const void*, Site);
 void check_tile(const void*, Site);  // of wgmma

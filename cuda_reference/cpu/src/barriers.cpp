@@ -87,6 +87,7 @@ bool complete_collective(Fiber& fiber) {
   else
     join_everyone(here);
   at_warp &= ~fiber.mask;
+  launch.meetings++;
   for (Fiber* other : here)
     if (other != current) make_ready(*other);
   return true;
@@ -121,7 +122,7 @@ void warp_collective(const char* name, const char* kind, unsigned mask, void* ar
   if (!complete_collective(fiber)) return switch_away();
   if (launch.counts && *kind) count_event(intern(site), kind);
   fiber.state = State::ready;
-  if (launch.schedule != 0) give_way(intern(site));
+  if (launch.schedule != 0) give_way();
 }
 
 void syncwarp(unsigned mask, Site site) {
@@ -227,6 +228,7 @@ void release_barrier(Block& block, int id) {
     stop_launch();
   }
   if (launch.counts) flush_whole_warps(block, waiting);
+  launch.meetings++;
   join_everyone(waiting, barrier.arrivals ? &barrier.arrived : nullptr);
   for (Fiber* fiber : waiting) make_ready(*fiber);
   block.barriers.erase(id);
@@ -268,6 +270,7 @@ void release_cluster() {
   launch.cluster_arrived.reset(launch.agents);
   launch.cluster_arrivals = 0;
   launch.cluster_phase++;
+  launch.meetings++;
   for (auto& block : launch.blocks)
     for (Fiber& fiber : block->fibers)
       if (fiber.state == State::at_cluster) make_ready(fiber);
@@ -307,7 +310,7 @@ void fence(bool, Site) {
   fiber.acquired.erase(launch.cluster);
   join_past(fiber.past, fiber.acquired);
   fiber.acquired.clear();
-  fiber.released = std::make_unique<std::vector<uint32_t>>(fiber.clock.seen);
+  fiber.released = std::make_shared<std::vector<uint32_t>>(fiber.clock.seen);
   fiber.released_past = fiber.past;
   fiber.tick();
 }

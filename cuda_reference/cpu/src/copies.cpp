@@ -7,6 +7,7 @@
 namespace cpu {
 namespace {
 void fill(const Copy& copy, bool add) {
+  launch.changes++;
   if (add) {
     for (int i = 0; i < copy.bytes / 4; i++) ((float*)copy.destination)[i] += ((const float*)copy.source)[i];
     return;
@@ -28,6 +29,7 @@ void finish_by_thread(Fiber& fiber, const Copies& copies) {
 void complete_phase(Mbarrier& mbarrier) {
   if (mbarrier.pending || mbarrier.bytes) return;
   mbarrier.phase++;
+  launch.meetings++;
   mbarrier.pending = mbarrier.arrivals;
   mbarrier.released = mbarrier.arriving;
   mbarrier.arriving.reset(launch.agents);

@@ -5,40 +5,47 @@
 
 namespace cpu {
 namespace {
-constexpr uint64_t PATIENCE = 1 << 20;  // accesses after which the clock is looked at
-uint64_t since_look;
+constexpr ptrdiff_t ROOM = 32 << 10;  // of a stack, that what is called here may need
 
 inline void hook(const void* address, size_t bytes, Access access, const void* pc) {
   Fiber* fiber = current;
-  if (!fiber || !(launch.checks || launch.counts)) return;
-  touch(*fiber, address, bytes, access, (Place)pc, true);
-  if (++since_look % PATIENCE == 0) give_way((Place)pc);
+  if (!fiber) return;
+  settle_write();
+  beats++;
+  if (heeded) heed(address, (Place)pc);
+  if ((char*)__builtin_frame_address(0) - fiber->stack < ROOM) overflow((Place)pc);
+  if (launch.checks || launch.counts) touch(*fiber, address, bytes, access, (Place)pc, true);
+  if (access == Access::write) before_write(address, bytes);
+  suspect();
 }
 
 // A volatile access is a flag between threads: others run before it, and it carries what fences released.
-void hook_volatile(void* address, size_t bytes, const void* pc) {
+void hook_volatile(void* address, size_t bytes, Access access, const void* pc) {
   if (!current) return;
-  give_way((Place)pc);
+  poll(address, (Place)pc);
   hook(address, bytes, Access::atomic, pc);
+  carry(*current, address, access == Access::volatile_read, access == Access::volatile_write);
+  if (access == Access::volatile_write) note_change(address, (Place)pc);
 }
 }  // namespace
 }  // namespace cpu
 
 using cpu::Access;
 #define PC __builtin_return_address(0)
-#define HOOKS(bytes)                                                                                    \
-  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                \
-  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }              \
-  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }      \
-  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }    \
-  extern "C" void __tsan_read_write##bytes(void* p) {                                                   \
-    cpu::hook(p, bytes, Access::read, PC);                                                              \
-    cpu::hook(p, bytes, Access::write, PC);                                                             \
-  }                                                                                                     \
-  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }  \
-  extern "C" void __tsan_unaligned_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); } \
-  extern "C" void __tsan_volatile_read##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }            \
-  extern "C" void __tsan_volatile_write##bytes(void* p) { cpu::hook_volatile(p, bytes, PC); }
+#define HOOKS(bytes)                                                                                     \
+  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                 \
+  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }               \
+  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }       \
+  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }     \
+  extern "C" void __tsan_read_write##bytes(void* p) {                                                    \
+    cpu::hook(p, bytes, Access::read, PC);                                                               \
+    cpu::hook(p, bytes, Access::write, PC);                                                              \
+  }                                                                                                      \
+  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { VOLATILE(p, bytes, volatile_read); }  \
+  extern "C" void __tsan_unaligned_volatile_write##bytes(void* p) { VOLATILE(p, bytes, volatile_write); } \
+  extern "C" void __tsan_volatile_read##bytes(void* p) { VOLATILE(p, bytes, volatile_read); }            \
+  extern "C" void __tsan_volatile_write##bytes(void* p) { VOLATILE(p, bytes, volatile_write); }
+#define VOLATILE(p, bytes, access) cpu::hook_volatile(p, bytes, Access::access, PC)
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
