@@ -1,10 +1,10 @@
 """Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
 
-An executor has `empty(shape, dtype)`, scratch memory for a stage, `counter()`, a uint32 [1] that is 0 and that
-every launch must leave 0, `launch(kernel, grid, block, *args, shared_bytes=0)`, and `sm_count`, the
-multiprocessors that a grid should fill. `Problem` arrays go in as they
-are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`:
-then numbers are NumPy scalars of the parameters' types.
+An executor has `empty(shape, dtype)`, scratch memory for a stage, `counter()`, a uint32 [1] that is 0 and
+that every launch must leave 0, `launch(kernel, grid, block, *args, shared_bytes=0)`, and `sm_count`, the
+multiprocessors that a grid should fill. `Problem` arrays go in as they are: NumPy for `Simulator` and
+`Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`: then numbers are NumPy scalars
+of the parameters' types.
 """
 
 import warnings
@@ -92,8 +92,8 @@ class Gpu:
     """Queues each launched kernel on one CuPy stream (None: the current one), and never waits for it.
 
     The arrays' device must be the current one. A launch can be captured into a CUDA graph, the first one too:
-    kernels are compiled and loaded and memory is allocated beside the capture, and the graph keeps the memory.
-    `done` when all is queued, unless what `empty` and `counter` gave is to be used again.
+    kernels are loaded and memory is allocated beside the capture, and the graph keeps the memory. Call `done`
+    when all is queued, unless what `empty` and `counter` gave is to be used again.
     """
 
     def __init__(self, stream: Any = None) -> None:

@@ -129,8 +129,8 @@ def _reader(kind: type) -> "Callable | None":
 class Plan:
     """The launches of one stage for arrays of one layout, kind and device.
 
-    kind: the type of the arrays, CuPy's or PyTorch's. scratch: bytes of each array of scratch memory among the
-    arguments of the launches. counter: whether a counter follows.
+    kind: the type of the arrays, CuPy's or PyTorch's. scratch: bytes of each array of scratch memory among
+    the arguments of the launches. counter: whether a counter follows.
     """
 
     def __init__(
