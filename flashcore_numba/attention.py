@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cuda_reference.driver import Allowed
+
 from . import gpu, plans
 from .arrays import Adopted, adopt, empty_like, overlap, same_kind
 from .dispatch import ranking
@@ -83,6 +85,9 @@ def attention(
             recorder = plans.Recorder(executor, problem)
             chosen.launch(recorder.problem, result.view, recorder, lse=lse and lse.view)
             plans.keep(key, recorder.plan(result.view, lse and lse.view, type(q)))
+        if problem.on_gpu:
+            made = () if like.kind == "PyTorch" else (result, lse)  # its graphs have memory of their own
+            executor.done(*made, None if aligned is problem else aligned)
     return result.source if lse is None else (result.source, lse.source)
 
 
@@ -213,7 +218,7 @@ def _executor(like: Adopted, problem: Problem):
     import cupy
 
     device = like.view.device.id
-    with cupy.cuda.Device(device):
+    with cupy.cuda.Device(device), Allowed():
         if like.kind != "PyTorch":
             yield Gpu()
             return
