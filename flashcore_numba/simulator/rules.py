@@ -67,7 +67,7 @@ def char_of(x: Any) -> str:
 
 
 def plain(x: Any) -> Any:
-    """A scalar as the simulator keeps it: an int64 is a Python int of 64 bits, all others have a NumPy type."""
+    """A scalar as the simulator keeps it: an int64 is a Python int, all others have a NumPy type."""
     if type(x) is int:
         return x if INT64_MIN <= x <= INT64_MAX else (x - INT64_MIN) % 2**64 + INT64_MIN
     if type(x) is np.int64:
