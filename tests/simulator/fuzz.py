@@ -1,0 +1,369 @@
+"""Random kernels in the simulator and in others: Numba's own, a plain one of greenlets, and a GPU.
+
+    python -m tests.simulator.fuzz --count 5000 --seed 7      without a GPU; writes the record
+    python -m tests.simulator.fuzz --gpu --count 5000         with one; prints a summary, differences go to --out
+
+`check` says of one kernel, `check_mutant` of one planted fault, whether all agree.
+"""
+
+import argparse
+import collections
+import json
+import linecache
+import os
+import pickle
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numba.core.errors import NumbaError
+
+from flashcore_numba import gpu
+from flashcore_numba.simulator import Launch, Unsupported, simulate
+
+from .greenlet_oracle import Oracle
+from .random_kernels import Kernel, Mutant
+from .random_kernels import kernel as make
+
+__all__ = ["Verdict", "agree", "check", "check_mutant", "function", "orders", "run"]
+
+TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
+"""Of rough outputs, whose values are at most 1: a thousand operations of some last bits each."""
+
+
+@contextmanager
+def function(text: str, name: str) -> Iterator:
+    """The kernel of a source text; its lines can be read as if there were a file."""
+    file = f"<{name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope: dict = {"__name__": name}
+    try:
+        exec(compile(text, file, "exec"), scope)
+        yield scope["kernel"]
+    finally:
+        linecache.cache.pop(file, None)
+
+
+def run(kernel: Kernel, text: str, **options) -> tuple[Launch, dict[str, np.ndarray]]:
+    """The simulator's launch, and the arguments after it by name."""
+    args = kernel.arguments()
+    with function(text, f"fuzz_{kernel.seed}") as found:
+        return simulate(found, kernel.grid, kernel.block, *args.values(), **options), args
+
+
+def run_oracle(kernel: Kernel) -> tuple[Oracle, dict[str, np.ndarray]]:
+    args = kernel.arguments()
+    with function(kernel.explicit, f"fuzz_{kernel.seed}") as found, np.errstate(all="ignore"):
+        return Oracle(found, kernel.grid, kernel.block, list(args.values())), args
+
+
+def orders(kernel: Kernel) -> list[dict]:
+    return [{"order": "forward"}, {"order": "reverse"}, {"order": f"random:{kernel.seed}"}, {"max_lanes": 1}]
+
+
+def agree(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> list[str]:
+    """Where two runs differ: bit for bit, and within the tolerance for what is rough."""
+    different = []
+    for name, array in want.items():
+        if name[0] == "z":
+            same = np.allclose(got[name], array, rtol=0, atol=TOLERANCE[name[2:]], equal_nan=True)
+            where = np.abs(got[name] - array) > TOLERANCE[name[2:]]
+        else:
+            where = ~((got[name] == array) | ((got[name] != got[name]) & (array != array)))
+            same = not where.any()
+        if not same:
+            place = tuple(int(n) for n in np.argwhere(where)[0])
+            different.append(
+                f"{name}{list(place)}: {got[name][place]} for {array[place]}; {int(where.sum())} differ"
+            )
+    return different
+
+
+@dataclass
+class Verdict:
+    """What was found of one kernel: "equal", or what kind of fault, and its details."""
+
+    seed: int
+    kind: str
+    details: list[str] = field(default_factory=list)
+
+    def __str__(self):
+        return f"seed {self.seed}: {self.kind}: {'; '.join(self.details)}"
+
+
+def check(kernel: Kernel, every_order: bool = True) -> Verdict:
+    """One kernel in the simulator under each order, in both spellings, and in the oracle."""
+    oracle, want = run_oracle(kernel)
+    if oracle.fault or oracle.races or oracle.uninitialised:
+        return Verdict(
+            kernel.seed, "not well defined", [str(oracle.fault), str(oracle.races), str(oracle.uninitialised)]
+        )
+    runs = [(kernel.source, {}), (kernel.explicit, {})]
+    runs += [(kernel.source, options) for options in orders(kernel)] if every_order else []
+    totals = None
+    for text, options in runs:
+        side = "explicit" if text is kernel.explicit else "source"
+        try:
+            launch, got = run(kernel, text, **options)
+        except Unsupported as error:
+            return Verdict(kernel.seed, "refused", [f"{side} {options}", str(error)])
+        except Exception as error:
+            return Verdict(kernel.seed, "crash", [f"{side} {options}", f"{type(error).__name__}: {error}"])
+        if launch.problems:
+            return Verdict(kernel.seed, "false alarm", [f"{side} {options}", *map(str, launch.problems)])
+        different = agree(got, want)
+        if different:
+            return Verdict(kernel.seed, "wrong value", [f"{side} {options}", *different])
+        now = launch.totals()
+        if side == "explicit":
+            wrong = counts_differ(now, oracle)
+            if wrong:
+                return Verdict(kernel.seed, "wrong count", wrong)
+        elif totals is None:
+            totals = now
+        elif now != totals:
+            wrong = [
+                f"{key}: {now.get(key)} for {totals.get(key)}"
+                for key in totals
+                if now.get(key) != totals[key]
+            ]
+            return Verdict(kernel.seed, "totals by order", [f"{options}", *wrong])
+    return Verdict(kernel.seed, "equal")
+
+
+def counts_differ(totals: dict, oracle: Oracle) -> list[str]:
+    """The counters that do not depend on how a diverged warp is put together again."""
+    wrong = []
+    expected = {"barriers": oracle.barriers}
+    for (space, op), count in oracle.counts.items():
+        expected[f"{space}_{op}_lanes"] = count["lanes"]
+    for key, value in expected.items():
+        if totals.get(key, 0) != value:
+            wrong.append(f"{key}: {totals.get(key, 0)} for {value}")
+    return wrong
+
+
+def check_mutant(mutant: Mutant) -> Verdict:
+    """Is the planted fault reported, or is it none?"""
+    kernel = mutant.kernel
+    oracle, want = run_oracle(kernel)
+    faults = [
+        f"{name} {sorted(found)[:3]}"
+        for name, found in (("race", oracle.races), ("uninitialised", oracle.uninitialised))
+        if found
+    ]
+    if oracle.fault:
+        faults.append(oracle.fault)
+    details = [mutant.kind, mutant.change, *faults]
+    problems, different = [], []
+    for options in ({}, *orders(kernel)):
+        try:
+            launch, got = run(kernel, kernel.source, **options)
+        except Unsupported as error:
+            return Verdict(kernel.seed, "refused", [*details, str(error)])
+        problems.append(sorted({problem.kind for problem in launch.problems}))
+        different.append(agree(got, want))
+    details.append(str(problems))
+    if all(problems):
+        return Verdict(kernel.seed, "reported" if faults else "false alarm", details)
+    if any(problems):
+        return Verdict(kernel.seed, "reported in some orders" if faults else "false alarm", details)
+    if faults:
+        return Verdict(kernel.seed, "silent", details)
+    wrong = [text for found in different for text in found]
+    return Verdict(kernel.seed, "wrong value" if wrong else "harmless", [*details, *wrong])
+
+
+# Numba's own simulator
+
+
+def cudasim_lacks(kernel: Kernel) -> str | None:
+    """Why Numba's simulator cannot run a kernel; None when it can."""
+    if "warp" in kernel.features:
+        return "has no shuffles, votes and syncwarp"
+    wide = [feature for feature in kernel.features if feature.endswith("of 64 bits")]
+    return f"counts 32 bits: {wide[0]}" if wide else None
+
+
+def run_cudasim(kernels: list[Kernel], timeout: float = 240) -> list[dict[str, np.ndarray] | str]:
+    """The arguments after a launch in Numba's own simulator, or what went wrong there, for each kernel."""
+    arguments = [kernel.arguments() for kernel in kernels]
+    jobs = [
+        (f"fuzz_{kernel.seed}", kernel.explicit, kernel.grid, kernel.block, list(args.values()))
+        for kernel, args in zip(kernels, arguments, strict=True)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        given, taken = Path(folder, "given"), Path(folder, "taken")
+        given.write_bytes(pickle.dumps(jobs))
+        program = Path(__file__).with_name("cudasim.py")
+        done = subprocess.run(
+            [sys.executable, str(program), str(given), str(taken)],
+            env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"Numba's simulator ended with {done.returncode}: {done.stderr[-2000:]}")
+        results = pickle.loads(taken.read_bytes())
+    return [
+        result if isinstance(result, str) else dict(zip(args, result, strict=True))
+        for args, result in zip(arguments, results, strict=True)
+    ]
+
+
+# On a GPU
+
+
+def run_gpu(kernel: Kernel) -> dict[str, np.ndarray]:
+    """The arguments after a launch on the GPU; raises what Numba raises for a kernel that it refuses."""
+    from numba import cuda
+
+    args = kernel.arguments()
+    with function(kernel.source, f"fuzz_{kernel.seed}") as found:
+        device = {name: cuda.to_device(array) for name, array in args.items()}
+        found[kernel.grid, kernel.block](*device.values())
+        cuda.synchronize()
+        return {name: array.copy_to_host() for name, array in device.items()}
+
+
+def compare_on_gpu(seed: int) -> dict:
+    """One kernel on the GPU, in the simulator and in the oracle: what became of it, without the arrays."""
+    kernel = make(seed)
+    found: dict = {"seed": seed, "features": sorted(kernel.features)}
+    try:
+        want = run_gpu(kernel)
+    except NumbaError as error:
+        want, found["gpu"] = None, "refused: " + " ".join(str(error).split())[-300:]
+    for name, compute in (
+        ("simulator", lambda: run(kernel, kernel.source)),
+        ("oracle", lambda: run_oracle(kernel)),
+    ):
+        try:
+            result, got = compute()
+        except Exception as error:
+            found[name] = [f"{type(error).__name__}: {error}"[:400]]
+            continue
+        problems = [str(problem)[:400] for problem in getattr(result, "problems", [])]
+        different = [] if want is None else agree(got, want)
+        if problems or different:
+            found[name] = problems + different[:4]
+    return found
+
+
+def gpu_worker(seeds: range, until: float) -> None:
+    """One line of JSON for each seed, until the time is over."""
+    warnings.simplefilter("ignore")
+    for seed in seeds:
+        if time.time() > until:
+            return
+        print(json.dumps(compare_on_gpu(seed)), flush=True)
+
+
+class Worker:
+    """A process that works through seeds; one that is silent for too long is ended, and goes on after it."""
+
+    def __init__(self, seeds: range, until: float, silence: float):
+        self.seeds, self.until, self.silence = seeds, until, silence
+        self.results: list[dict] = []
+        self.start()
+
+    def start(self):
+        rest = self.seeds[len(self.results) :]
+        command = [sys.executable, "-m", __spec__.name, "--worker", f"{rest.start}:{rest.stop}:{rest.step}"]
+        self.said, self.errors = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self.process = subprocess.Popen(
+            [*command, "--until", str(self.until)], stdout=self.said, stderr=self.errors
+        )
+        self.heard, self.read = time.time(), 0
+
+    def poll(self) -> bool:
+        """Collect what it has said; False when it has ended."""
+        over = self.process.poll() is not None
+        self.said.seek(0)
+        lines = self.said.read().split("\n")[self.read : -1]
+        self.read += len(lines)
+        for line in lines:
+            self.results.append(json.loads(line))
+            self.heard = time.time()
+        if over and self.process.returncode == 0:
+            return False
+        silent = time.time() - self.heard > self.silence
+        if not (over or silent):
+            return True
+        self.process.kill()
+        self.process.wait()
+        self.errors.seek(0)
+        why = "no word for too long" if silent else f"ended with {self.process.returncode}"
+        seed = self.seeds[len(self.results)]
+        self.results.append({"seed": seed, "gpu": f"{why}: {self.errors.read()[-500:]}"})
+        if len(self.results) < len(self.seeds) and time.time() < self.until:
+            self.start()
+            return True
+        return False
+
+
+def gpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> int:
+    began = time.time()
+    until = began + seconds
+    workers = [Worker(range(first + n, first + count, jobs), until, 60) for n in range(min(jobs, count))]
+    running = workers
+    while running:
+        time.sleep(0.2)
+        running = [worker for worker in running if worker.poll()]
+    results = sorted(
+        (result for worker in workers for result in worker.results), key=lambda result: result["seed"]
+    )
+    refused = [result for result in results if "gpu" in result]
+    summary = {
+        "first_seed": first,
+        "kernels": len(results),
+        "seconds": round(time.time() - began),
+        "ran on the GPU": len(results) - len(refused),
+        "refused or broken on the GPU": len(refused),
+        **{
+            f"{name} {what}": sum((name in r) == (what == "differs") for r in results if "gpu" not in r)
+            for name in ("simulator", "oracle")
+            for what in ("equal", "differs")
+        },
+        "features": dict(collections.Counter(f for result in results for f in result.get("features", []))),
+    }
+    odd = [result for result in results if "gpu" in result or "simulator" in result or "oracle" in result]
+    out.write_text(json.dumps({"summary": summary, "differences": odd}, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+    for result in odd[:40]:
+        print(json.dumps(result)[:700])
+    return bool(odd)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", action="store_true", help="compare with the GPU")
+    parser.add_argument("--count", type=int, default=1000, help="kernels")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed; a fresh one without it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--seconds", type=float, default=300, help="stop after this time")
+    parser.add_argument("--out", type=Path, default=Path("fuzz.json"), help="where the result goes")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        gpu_worker(range(*map(int, options.worker.split(":"))), options.until)
+        return 0
+    if not gpu.available():
+        sys.exit(f"no GPU: {gpu.why_not()}")
+    first = secrets.randbits(31) if options.seed is None else options.seed
+    print(f"seeds from {first}", flush=True)
+    return gpu_main(first, options.count, options.jobs, options.seconds, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
