@@ -8,7 +8,7 @@ from numpy import count_nonzero
 
 from .masks import LaneSet
 from .memory import GLOBAL, FromEnd, LocalArray, View
-from .vecmath import Cast
+from .rules import char_of, convert, plain
 
 __all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
 
@@ -37,11 +37,18 @@ def _as_tuple(index) -> tuple:
     return index if type(index) is tuple else (index,)
 
 
-def _fitting(value, dtype: np.dtype):
-    """An integer as `dtype` keeps it: NumPy refuses those that do not fit, a GPU drops the high bits."""
-    if type(value) is int and dtype.kind in "iu":
-        value = Cast(dtype)(value)
-    return value
+def _converted(value, dtype: np.dtype):
+    """A stored value in the element's type; NumPy converts between floats and widens as a machine does."""
+    if type(value) is ndarray and value.dtype == dtype:
+        return value
+    return convert(value, dtype.char) if dtype.kind in "iu" else value
+
+
+def _is_index(i) -> bool:
+    """May this number index an array? Not a float or a truth value."""
+    if char_of(i) not in "bhilBHIL":
+        raise TypeError(f"an index of type {np.dtype(char_of(i)).name}: Numba takes integers")
+    return True
 
 
 def _wrong_rank(array, index: tuple) -> IndexError:
@@ -64,7 +71,7 @@ class Accesses(LaneSet):
                 else:
                     scaled = self._checked(view, index, site, i, extent, stride)
                 vector = scaled if vector is None else vector + scaled
-            elif 0 <= i < extent:
+            elif 0 <= i < extent and (type(i) is int or type(i) is FromEnd or _is_index(i)):
                 offset = offset + int(i) * stride
             elif type(i) is FromEnd and -extent <= i:
                 offset = offset + (extent + i) * stride
@@ -76,6 +83,7 @@ class Accesses(LaneSet):
 
     def _checked(self, view, index, site, i, extent, stride):
         """i * stride, checked against the extent; a vector never changes, so its identity is a cache key."""
+        _is_index(i)
         bad = (i < 0) | (i >= extent)
         if self.mask is not None:
             bad &= self.mask
@@ -83,7 +91,8 @@ class Accesses(LaneSet):
             self._out_of_bounds(view, index, site, bad)
         if len(self.index_cache) > 500:
             self.index_cache.clear()
-        scaled = i if stride == 1 else i * stride
+        wide = i if i.dtype == np.int64 else i.astype(np.int64)
+        scaled = wide if stride == 1 else wide * stride
         self.index_cache[id(i), extent, stride] = (i, scaled, self.mask)
         return scaled
 
@@ -151,13 +160,9 @@ class Accesses(LaneSet):
         if memory.written is not None:
             self.check_written(memory, element, site)
         if type(element) is not ndarray:
-            value = memory.flat[element]
-            return int(value) if value.dtype.kind in "iu" else value
+            return plain(memory.flat[element])
         # Inactive lanes may hold any address: take clips it and their value is never used.
-        value = memory.flat.take(element, mode="clip")
-        if value.dtype.kind in "iu" and value.dtype != np.uint64:
-            value = value.astype(np.int64, copy=False)
-        return value
+        return memory.flat.take(element, mode="clip")
 
     def _constant_load(self, array: ndarray, index, site: int):
         """An element of a global NumPy array, which the kernel holds as constants."""
@@ -169,9 +174,7 @@ class Accesses(LaneSet):
         )
         self.address(constants, index, site)
         value = array[tuple(np.clip(i, -n, n - 1) for i, n in zip(index, array.shape, strict=True))]
-        if value.dtype.kind in "iu" and value.dtype != np.uint64:
-            return value.astype(np.int64) if type(value) is ndarray else int(value)
-        return value
+        return value if type(value) is ndarray else plain(value)
 
     def check_written(self, memory, element, site, width=1):
         rows = memory.written
@@ -200,7 +203,7 @@ class Accesses(LaneSet):
         if any(type(i) is slice for i in index) or len(index) < len(array.shape):
             self._fill(self.view(array, index, site), value, site)
             return
-        value = _fitting(value, array.dtype)
+        value = _converted(value, array.dtype)
         element, memory = self.address(array, index, site), array.memory
         if self.launch.counting:
             self.record(memory, site, STORE, element, value=value)
@@ -322,8 +325,6 @@ class Accesses(LaneSet):
         if not array.complete:
             self._check_local(array, index, site)
         value = array.data[index]
-        if value.dtype.kind in "iu":
-            return value.astype(np.int64)
         return value.copy() if value.base is not None else value
 
     def _check_local(self, array: LocalArray, index, site):
@@ -338,7 +339,7 @@ class Accesses(LaneSet):
     def _local_store(self, array: LocalArray, index, value, site):
         if type(value) in (View, LocalArray, tuple):
             raise TypeError("an assignment of an array to a part of an array")
-        value = _fitting(value, array.dtype)
+        value = _converted(value, array.dtype)
         if not any(type(i) is slice for i in _as_tuple(index)):
             index = self._local_index(array, index, site)
         if self.mask is None:

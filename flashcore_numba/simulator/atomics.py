@@ -3,6 +3,7 @@
 import numpy as np
 
 from .access import ATOMIC
+from .rules import convert
 
 __all__ = ["Atomics"]
 
@@ -53,7 +54,8 @@ class Atomics:
         if memory.written is not None:
             lanes.check_written(memory, element, site)
         where = np.broadcast_to(element, lanes.n)
-        operands = [np.broadcast_to(operand, lanes.n) for operand in operands]
+        kind = memory.flat.dtype.char
+        operands = [np.broadcast_to(convert(operand, kind), lanes.n) for operand in operands]
         order = np.flatnonzero(lanes.active())
         if launch.reverse:
             order = order[::-1]
@@ -62,4 +64,4 @@ class Atomics:
         for turn in [order] if all_different else order:
             old[turn] = memory.flat[where[turn]]
             memory.flat[where[turn]] = update(old[turn], *(operand[turn] for operand in operands))
-        return old.astype(np.int64) if old.dtype.kind in "iu" else old
+        return old

@@ -13,23 +13,53 @@ from .probe import probe
 
 __all__ = ["Expressions"]
 
-BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+BINARY = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "modulo",
+    ast.LShift: "left_shift",
+    ast.RShift: "right_shift",
+    ast.BitAnd: "bit_and",
+    ast.BitOr: "bit_or",
+    ast.BitXor: "bit_xor",
+}
 
-DIVISIONS = {ast.FloorDiv: "floor_divide", ast.Mod: "modulo"}
+UNARY = {ast.USub: "negative", ast.UAdd: "positive", ast.Invert: "invert", ast.Not: "not_"}
+
+COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+
+COUNTED = {"add", "subtract", "multiply", "divide"}
+
+PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic"}
+"""Methods that neither touch memory nor report; with a site the first of them count and may report."""
 
 
 def _is_simple(node) -> bool:
-    """May both operands be computed for all lanes? Not when that would touch memory or call anything."""
-    return not any(isinstance(n, ast.Subscript | ast.Call) for n in ast.walk(node))
+    """May both operands be computed for all lanes? Not when that would touch memory, count or report."""
+    for n in ast.walk(node):
+        if isinstance(n, ast.Subscript | ast.Lambda):
+            return False
+        if isinstance(n, ast.Call):
+            method = n.func.attr if isinstance(n.func, ast.Attribute) else ""
+            if method not in PURE or (method in COUNTED | DIVISIONS and len(n.args) > 2):
+                return False
+    return True
+
+
+DIVISIONS = {"floor_divide", "modulo"}
+
+
+def _is_divisor(node) -> bool:
+    """Is this a literal that nothing can be wrong with as a divisor?"""
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
 
 
 def _is_int(node) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int
-
-
-def _is_condition(node) -> bool:
-    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    return is_not or isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def _has_yield(node) -> bool:
@@ -61,7 +91,7 @@ class Expressions(Names):
             return self.bind(np.array(node.value)[()])
         if not isinstance(node.value, int | str | type(None)):
             self.error(node, f"a {type(node.value).__name__} constant")
-        return node
+        return self.constant(node, node.value) if type(node.value) is int else node
 
     def visit_Tuple(self, node):
         if any(isinstance(element, ast.Starred) for element in node.elts):
@@ -127,17 +157,17 @@ class Expressions(Names):
     # Arithmetic
 
     def visit_BinOp(self, node):
-        if isinstance(node.op, ast.MatMult):
-            self.error(node, "the operator @")
         return self.arithmetic(node, node.op, node.left, node.right)
 
     def arithmetic(self, node, op, left, right):
         """An operation on two source expressions; the left one may be already rewritten."""
-        method = BINARY.get(type(op))
-        if type(op) in DIVISIONS and not _is_int(right):
-            return call(DIVISIONS[type(op)], self._operand(left), self._operand(right), self.site(node))
-        if not self.counts or method is None:
-            return ast.BinOp(self._operand(left), op, self._operand(right))
+        if isinstance(op, ast.MatMult):
+            self.error(node, "the operator @")
+        method = BINARY[type(op)]
+        if method in DIVISIONS and not _is_divisor(right):
+            return call(method, self._operand(left), self.visit(right), self.site(node))
+        if not self.counts or method not in COUNTED:
+            return call(method, self._operand(left), self.visit(right))
         site = self.site(node)
         if isinstance(op, ast.Add | ast.Sub):
             # The compiler fuses a product and a sum into one instruction.
@@ -147,20 +177,16 @@ class Expressions(Names):
                 return call(method, self.visit(right.left), self.visit(right.right), accumulator, site)
             if _product(left):
                 method = "multiply_add" if isinstance(op, ast.Add) else "multiply_subtract"
-                return call(method, self.visit(left.left), self.visit(left.right), self._operand(right), site)
-        return call(method, self._operand(left), self._operand(right), site)
+                return call(method, self.visit(left.left), self.visit(left.right), self.visit(right), site)
+        return call(method, self._operand(left), self.visit(right), site)
 
     def _operand(self, node):
-        if isinstance(node, Rewritten):
-            return node.node
-        return call("number", self.visit(node)) if _is_condition(node) else self.visit(node)
+        return node.node if isinstance(node, Rewritten) else self.visit(node)
 
     def visit_UnaryOp(self, node):
-        if isinstance(node.op, ast.Not):
-            return call("not_", self.visit(node.operand))
-        if isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant):
-            return call("negative", self.visit(node.operand))
-        return ast.UnaryOp(node.op, self._operand(node.operand))
+        if isinstance(node.op, ast.USub) and _is_int(node.operand):
+            return self.constant(node, -node.operand.value)
+        return call(UNARY[type(node.op)], self.visit(node.operand))
 
     # Conditions
 
@@ -178,20 +204,27 @@ class Expressions(Names):
             new = call("logic", is_and, self.visit(value), second)
         return new
 
+    @staticmethod
+    def _comparison(left, op, right):
+        if type(op) in COMPARE:
+            return call(COMPARE[type(op)], left, right)
+        return ast.Compare(left, [op], [right])
+
     def visit_Compare(self, node):
         if any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             self.error(node, "the operator in")
         if len(node.ops) == 1:
-            return ast.Compare(self.visit(node.left), node.ops, [self.visit(node.comparators[0])])
+            return self._comparison(self.visit(node.left), node.ops[0], self.visit(node.comparators[0]))
         left, new, pairs = self.visit(node.left), None, []
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.visit(comparator)
             if comparator is not node.comparators[-1] and not _is_simple(right):  # evaluate it once
                 name = self.temporary()
-                pairs.append(ast.Compare(left, [op], [ast.NamedExpr(ast.Name(name, ast.Store()), right)]))
+                once = ast.NamedExpr(ast.Name(name, ast.Store()), right)
+                pairs.append(self._comparison(left, op, once))
                 left = load_name(name)
                 continue
-            pairs.append(ast.Compare(left, [op], [right]))
+            pairs.append(self._comparison(left, op, right))
             left = right
         new = pairs.pop()
         while pairs:

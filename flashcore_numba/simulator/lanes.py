@@ -14,11 +14,22 @@ from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
 from .memory import LocalArray, View
 from .probe import take
-from .vecmath import BOOL, INT64_MIN, UINT64_MAX, wrap_int64
+from .rules import INTEGERS, UNSIGNED, char_of, convert, strong
+from .vecmath import BOOL
 
 __all__ = ["Lanes"]
 
 ndarray = np.ndarray
+
+
+def _range_kind(args) -> str:
+    """The type that a range over these counts in: a literal is an int64."""
+    kinds = "".join("l" if type(arg) is int else char_of(arg) for arg in args)
+    if any(kind not in INTEGERS for kind in kinds):
+        raise TypeError("a range over other numbers than integers")
+    if all(kind in UNSIGNED for kind in kinds):
+        return "L"
+    return "i" if all(kind in "bhi" for kind in kinds) else "l"
 
 
 class Lanes(Accesses, Arithmetic):
@@ -32,10 +43,6 @@ class Lanes(Accesses, Arithmetic):
 
     def select(self, old, new):
         """The value of a variable after an assignment by the active lanes."""
-        if type(new) is float:
-            new = np.float64(new)
-        elif type(new) is int and not INT64_MIN <= new <= UINT64_MAX:
-            new = wrap_int64(new)
         if self.mask is None or old is UNDEFINED or old is new or self.mask is NOBODY:
             return new
         if isinstance(new, tuple):
@@ -44,14 +51,14 @@ class Lanes(Accesses, Arithmetic):
             return new
         if old is None:
             return new
-        return np.where(self.mask, new, old)
+        return np.where(self.mask, strong(new), strong(old))
 
     def uniform(self, value):
         """The value as a Python integer where all active lanes agree."""
         if type(value) is not ndarray:
             return value
         mine = value if self.mask is None else value[self.mask]
-        return int(mine[0]) if (mine == mine[0]).all() else value
+        return int(mine[0]) if mine.size and (mine == mine[0]).all() else value
 
     # if
 
@@ -103,6 +110,7 @@ class Lanes(Accesses, Arithmetic):
             b = self.if_exp(truth if is_and else ~truth, b, a if a is not truth else not is_and)
         if a is truth and (type(b) is bool or getattr(b, "dtype", None) == BOOL):
             return (a & b) if is_and else (a | b)
+        a, b = strong(a), strong(b)
         return np.where(truth, b, a) if is_and else np.where(truth, a, b)
 
     def not_(self, x):
@@ -166,14 +174,17 @@ class Lanes(Accesses, Arithmetic):
 
     def each(self, loop: Loop, leaves: bool, *args):
         """The values of `range(*args)`; a vector once the lanes count differently."""
-        bounds = [self.uniform(arg) for arg in args]
+        kind = _range_kind(args)
+        bounds = [self.uniform(convert(arg, kind)) for arg in args]
         if any(type(bound) is ndarray for bound in bounds):
             start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-            return self._each_vector(loop, start, stop, step)
+            return self._each_vector(loop, kind, start, stop, step)
         values = range(*map(int, bounds))
         if len(values) > self.launch.max_turns:
             self._endless(loop)
-        return self._each_scalar(loop, values) if leaves else values
+        if leaves:
+            return self._each_scalar(loop, values, kind)
+        return values if kind == "l" else (convert(value, kind) for value in values)
 
     def items(self, loop: Loop, leaves: bool, values):
         """The elements of a tuple."""
@@ -181,13 +192,13 @@ class Lanes(Accesses, Arithmetic):
             raise TypeError("a for loop goes over range(...) or over a tuple")
         return self._each_scalar(loop, values) if leaves else values
 
-    def _each_scalar(self, loop: Loop, values: range | tuple):
+    def _each_scalar(self, loop: Loop, values: range | tuple, kind: str = "l"):
         for value in values:
             if not self.again(loop):
                 return
-            yield value
+            yield value if kind == "l" else convert(value, kind)
 
-    def _each_vector(self, loop: Loop, value, stop, step):
+    def _each_vector(self, loop: Loop, kind: str, value, stop, step):
         while self.again(loop):
             if type(step) is ndarray:
                 more = np.where(step > 0, value < stop, value > stop)
@@ -195,7 +206,7 @@ class Lanes(Accesses, Arithmetic):
                 more = value < stop if step > 0 else value > stop
             if not self.test(loop, more):
                 return
-            yield value
+            yield value if type(value) is ndarray else convert(int(value), kind)
             value = value + step
 
     def end_loop(self, loop: Loop):

@@ -16,6 +16,11 @@ __all__ = ["LaneSet"]
 WARP = 32
 
 
+def _index(position) -> Any:
+    """A thread's or block's coordinate, which is an int32."""
+    return np.asarray(position, np.int32)[()]
+
+
 class LaneSet:
     """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part."""
 
@@ -44,14 +49,14 @@ class LaneSet:
         number = group.blocks[int(block[0])] if alone else np.asarray(group.blocks)[block]
         self.block_number = np.broadcast_to(number, self.n)
         self.threadIdx = SimpleNamespace(
-            x=tid % bx if bx > 1 else 0,
-            y=tid // bx % by if by > 1 else 0,
-            z=tid // (bx * by) if bz > 1 else 0,
+            x=_index(tid % bx if bx > 1 else 0),
+            y=_index(tid // bx % by if by > 1 else 0),
+            z=_index(tid // (bx * by) if bz > 1 else 0),
         )
         self.blockIdx = SimpleNamespace(
-            x=number % gx if gx > 1 else 0,
-            y=number // gx % gy if gy > 1 else 0,
-            z=number // (gx * gy) if gz > 1 else 0,
+            x=_index(number % gx if gx > 1 else 0),
+            y=_index(number // gx % gy if gy > 1 else 0),
+            z=_index(number // (gx * gy) if gz > 1 else 0),
         )
 
     def some(self) -> bool:

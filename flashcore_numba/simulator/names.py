@@ -12,6 +12,7 @@ from .. import wide
 from . import vecmath
 from .cuda import SUPPORTED
 from .problems import Site, Unsupported
+from .rules import INT64_MAX, INT64_MIN
 
 __all__ = ["WIDE", "Found", "Names", "call", "load_name", "python_function"]
 
@@ -114,6 +115,8 @@ class Names(ast.NodeTransformer):
 
     def constant(self, node, value) -> ast.expr:
         """A global object as the rewritten function uses it; floats are float64, as Numba types them."""
+        if type(value) is int:
+            return ast.Constant(value) if abs(value) <= INT64_MAX else self._large(node, value)
         if type(value) in (float, complex):
             return self.bind(np.array(value)[()])
         if isinstance(value, int | str | tuple | type(None) | np.ndarray | np.number | np.bool_ | np.dtype):
@@ -122,6 +125,11 @@ class Names(ast.NodeTransformer):
         if twin is None:
             self.error(node, f"the {type(value).__name__} {ast.unparse(node)}")
         return self.bind(twin)
+
+    def _large(self, node, value: int) -> ast.expr:
+        if not INT64_MIN <= value < 2**64:
+            self.error(node, f"the integer {value}: it has more than 64 bits")
+        return self.bind(np.uint64(value) if value > 0 else value)
 
     def resolve(self, node) -> Found | None:
         """What a name or an attribute stands for; None for values of the kernel itself."""
