@@ -8,6 +8,7 @@
 
 import argparse
 import collections
+import datetime
 import json
 import linecache
 import os
@@ -18,9 +19,12 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +34,10 @@ from flashcore_numba import gpu
 from flashcore_numba.simulator import Launch, Unsupported, simulate
 
 from .greenlet_oracle import Oracle
-from .random_kernels import Kernel, Mutant
+from .random_kernels import Kernel, Mutant, mutants
 from .random_kernels import kernel as make
 
-__all__ = ["Verdict", "agree", "check", "check_mutant", "function", "orders", "run"]
+__all__ = ["Verdict", "check", "check_all", "check_mutant", "faults"]
 
 TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 """Of rough outputs, whose values are at most 1: a thousand operations of some last bits each."""
@@ -61,7 +65,8 @@ def run(kernel: Kernel, text: str, **options) -> tuple[Launch, dict[str, np.ndar
 
 def run_oracle(kernel: Kernel) -> tuple[Oracle, dict[str, np.ndarray]]:
     args = kernel.arguments()
-    with function(kernel.explicit, f"fuzz_{kernel.seed}") as found, np.errstate(all="ignore"):
+    with function(kernel.explicit, f"fuzz_{kernel.seed}") as found, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # integers that wrap
         return Oracle(found, kernel.grid, kernel.block, list(args.values())), args
 
 
@@ -152,34 +157,32 @@ def counts_differ(totals: dict, oracle: Oracle) -> list[str]:
 
 
 def check_mutant(mutant: Mutant) -> Verdict:
-    """Is the planted fault reported, or is it none?"""
+    """Is the planted fault reported, or is it none?
+
+    "reported": in the default order, and the oracle finds a fault too; "harmless": neither finds one, and all
+    orders and the oracle compute the same; "another kernel": likewise, but not what the original computes.
+    Everything else is a fault of the simulator (or of the oracle): "silent", "false alarm", "wrong value".
+    """
     kernel = mutant.kernel
     oracle, want = run_oracle(kernel)
-    faults = [
-        f"{name} {sorted(found)[:3]}"
-        for name, found in (("race", oracle.races), ("uninitialised", oracle.uninitialised))
-        if found
-    ]
+    kinds = {"race": oracle.races, "uninitialised read": oracle.uninitialised}
+    faults = [f"{name} of {sorted(found)[:3]}" for name, found in kinds.items() if found]
     if oracle.fault:
         faults.append(oracle.fault)
-    details = [mutant.kind, mutant.change, *faults]
-    problems, different = [], []
+    details = [f"{mutant.kind}: {mutant.change}", f"oracle: {faults}"]
     for options in ({}, *orders(kernel)):
         try:
             launch, got = run(kernel, kernel.source, **options)
-        except Unsupported as error:
-            return Verdict(kernel.seed, "refused", [*details, str(error)])
-        problems.append(sorted({problem.kind for problem in launch.problems}))
-        different.append(agree(got, want))
-    details.append(str(problems))
-    if all(problems):
-        return Verdict(kernel.seed, "reported" if faults else "false alarm", details)
-    if any(problems):
-        return Verdict(kernel.seed, "reported in some orders" if faults else "false alarm", details)
-    if faults:
-        return Verdict(kernel.seed, "silent", details)
-    wrong = [text for found in different for text in found]
-    return Verdict(kernel.seed, "wrong value" if wrong else "harmless", [*details, *wrong])
+        except Exception as error:
+            return Verdict(kernel.seed, "crash", [*details, f"{options} {type(error).__name__}: {error}"])
+        if launch.problems and not faults:
+            return Verdict(kernel.seed, "false alarm", [*details, str(options), *map(str, launch.problems)])
+        if faults and not options:
+            return Verdict(kernel.seed, "reported" if launch.problems else "silent", details)
+        if different := agree(got, want):
+            return Verdict(kernel.seed, "wrong value", [*details, str(options), *different])
+    same = not agree(want, run_oracle(mutant.original)[1])
+    return Verdict(kernel.seed, "harmless" if same else "another kernel", details)
 
 
 # Numba's own simulator
@@ -344,6 +347,86 @@ def gpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
     return bool(odd)
 
 
+# Many kernels without a GPU
+
+
+RIGHT = {
+    "simulator": {"equal"},
+    "Numba's simulator": {"equal", "not run"},
+    "mutants": {"reported", "harmless", "another kernel"},
+}
+"""The verdicts that are no fault."""
+
+
+def check_all(seeds: Sequence[int], every_order: bool = True, mutate: bool = True) -> dict[str, list[Verdict]]:
+    """Kernels in the simulator, in the oracle and in Numba's simulator, and their mutants: all verdicts."""
+    kernels = [make(seed) for seed in seeds]
+    can = [kernel for kernel in kernels if cudasim_lacks(kernel) is None]
+    theirs = [
+        Verdict(kernel.seed, "not run", [f"Numba's simulator {lacks}"])
+        for kernel in kernels
+        if (lacks := cudasim_lacks(kernel)) is not None
+    ]
+    for kernel, want in zip(can, run_cudasim(can), strict=True):
+        if isinstance(want, str):
+            theirs.append(Verdict(kernel.seed, "broken there", [want]))
+            continue
+        different = agree(run_oracle(kernel)[1], want)
+        theirs.append(Verdict(kernel.seed, "differs" if different else "equal", different))
+    verdicts = {"simulator": [check(kernel, every_order) for kernel in kernels], "Numba's simulator": theirs}
+    if mutate:
+        verdicts["mutants"] = [check_mutant(mutant) for kernel in kernels for mutant in mutants(kernel)]
+    return verdicts
+
+
+def faults(verdicts: dict[str, list[Verdict]]) -> list[str]:
+    """Those verdicts that are faults, as text."""
+    return [f"{who}: {v}" for who, found in verdicts.items() for v in found if v.kind not in RIGHT[who]]
+
+
+def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> int:
+    """Check kernels in batches, several at a time, and write the record."""
+    began, batch = time.time(), 20
+    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+    wrong: list[str] = []
+    with ProcessPoolExecutor(jobs) as pool:
+        starts = iter(range(first, first + count, batch))
+        running = {pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, jobs)}
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                verdicts = future.result()
+                for who, found in verdicts.items():
+                    counts[who].update(verdict.kind for verdict in found)
+                new = faults(verdicts)
+                wrong += new
+                for text in new:
+                    print(text[:800], flush=True)
+                if time.time() - began < seconds:
+                    running |= {
+                        pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, 1)
+                    }
+            print({who: dict(counter) for who, counter in counts.items()}, flush=True)
+    record = {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "versions": {name: version(name) for name in ("numba", "numba-cuda", "numpy")},
+        "first_seed": first,
+        "kernels": sum(counts["simulator"].values()),
+        **{who: dict(counter) for who, counter in counts.items()},
+        "faults": wrong,
+    }
+    out.write_text(json.dumps(record, indent=1) + "\n")
+    return bool(wrong)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", action="store_true", help="compare with the GPU")
@@ -358,11 +441,12 @@ def main() -> int:
     if options.worker:
         gpu_worker(range(*map(int, options.worker.split(":"))), options.until)
         return 0
-    if not gpu.available():
+    if options.gpu and not gpu.available():
         sys.exit(f"no GPU: {gpu.why_not()}")
     first = secrets.randbits(31) if options.seed is None else options.seed
     print(f"seeds from {first}", flush=True)
-    return gpu_main(first, options.count, options.jobs, options.seconds, options.out)
+    job = gpu_main if options.gpu else cpu_main
+    return job(first, options.count, options.jobs, options.seconds, options.out)
 
 
 if __name__ == "__main__":

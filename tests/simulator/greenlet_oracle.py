@@ -55,6 +55,9 @@ class Thread:
     started: bool = False
     clock: list = field(default_factory=lambda: [0] * WARP)  # how far each lane of the warp is known to be
 
+    def __post_init__(self):
+        self.clock[self.lane] = 1
+
     @property
     def warp(self) -> int:
         return self.number // WARP

@@ -156,6 +156,7 @@ class Mutant:
     """A kernel with one fault planted: what was changed, and where."""
 
     kernel: Kernel
+    original: Kernel
     kind: str  # "barrier", "syncwarp" or "index"
     change: str
 
@@ -1637,7 +1638,7 @@ def mutants(original: Kernel) -> list[Mutant]:
             lines[place] = lines[place].replace(lines[place].strip(), "pass")
             texts.append("\n".join(lines) + "\n")
         change = f"line {place + 1} removed"
-        found.append(Mutant(replace(original, source=texts[0], explicit=texts[1]), kind, change))
+        found.append(Mutant(replace(original, source=texts[0], explicit=texts[1]), original, kind, change))
     shifted = _shifted(original, rng)
     return found + ([shifted] if shifted else [])
 
@@ -1668,7 +1669,7 @@ def _shifted(original: Kernel, rng: random.Random) -> Mutant | None:
             node.slice = moved
         texts.append(ast.unparse(ast.fix_missing_locations(tree)) + "\n")
     change = f"line {lists[0][place].lineno}: {ast.unparse(lists[0][place])}"
-    return Mutant(replace(original, source=texts[0], explicit=texts[1]), "index", change)
+    return Mutant(replace(original, source=texts[0], explicit=texts[1]), original, "index", change)
 
 
 def _augmented(tree: ast.Module) -> set[int]:
