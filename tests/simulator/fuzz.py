@@ -9,6 +9,8 @@
 import argparse
 import collections
 import datetime
+import functools
+import hashlib
 import json
 import linecache
 import os
@@ -19,9 +21,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
@@ -34,7 +35,7 @@ from flashcore_numba import gpu
 from flashcore_numba.simulator import Launch, Unsupported, simulate
 
 from .greenlet_oracle import Oracle
-from .random_kernels import Kernel, Mutant, mutants
+from .random_kernels import INPUTS, Kernel, Mutant, mutants
 from .random_kernels import kernel as make
 
 __all__ = ["Verdict", "check", "check_all", "check_mutant", "faults"]
@@ -43,31 +44,31 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 """Of rough outputs, whose values are at most 1: a thousand operations of some last bits each."""
 
 
-@contextmanager
-def function(text: str, name: str) -> Iterator:
+@functools.lru_cache(maxsize=64)
+def function(text: str):
     """The kernel of a source text; its lines can be read as if there were a file."""
-    file = f"<{name}>"
+    file = f"<fuzz {hashlib.sha1(text.encode()).hexdigest()[:12]}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    scope: dict = {"__name__": name}
-    try:
-        exec(compile(text, file, "exec"), scope)
-        yield scope["kernel"]
-    finally:
-        linecache.cache.pop(file, None)
+    scope: dict = {"__name__": "fuzz"}
+    exec(compile(text, file, "exec"), scope)
+    return scope["kernel"]
 
 
 def run(kernel: Kernel, text: str, **options) -> tuple[Launch, dict[str, np.ndarray]]:
     """The simulator's launch, and the arguments after it by name."""
     args = kernel.arguments()
-    with function(text, f"fuzz_{kernel.seed}") as found:
-        return simulate(found, kernel.grid, kernel.block, *args.values(), **options), args
+    return simulate(function(text), kernel.grid, kernel.block, *args.values(), **options), args
 
 
+@functools.lru_cache(maxsize=64)
 def run_oracle(kernel: Kernel) -> tuple[Oracle, dict[str, np.ndarray]]:
+    """The oracle, and the arguments after it by name."""
     args = kernel.arguments()
-    with function(kernel.explicit, f"fuzz_{kernel.seed}") as found, warnings.catch_warnings():
+    for name in INPUTS & args.keys():
+        args[name].flags.writeable = False
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # integers that wrap
-        return Oracle(found, kernel.grid, kernel.block, list(args.values())), args
+        return Oracle(function(kernel.explicit), kernel.grid, kernel.block, list(args.values())), args
 
 
 def orders(kernel: Kernel) -> list[dict]:
@@ -231,11 +232,10 @@ def run_gpu(kernel: Kernel) -> dict[str, np.ndarray]:
     from numba import cuda
 
     args = kernel.arguments()
-    with function(kernel.source, f"fuzz_{kernel.seed}") as found:
-        device = {name: cuda.to_device(array) for name, array in args.items()}
-        found[kernel.grid, kernel.block](*device.values())
-        cuda.synchronize()
-        return {name: array.copy_to_host() for name, array in device.items()}
+    device = {name: cuda.to_device(array) for name, array in args.items()}
+    function(kernel.source)[kernel.grid, kernel.block](*device.values())
+    cuda.synchronize()
+    return {name: array.copy_to_host() for name, array in device.items()}
 
 
 def compare_on_gpu(seed: int) -> dict:

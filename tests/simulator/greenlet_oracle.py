@@ -31,10 +31,11 @@ class Fault(Exception):
 @functools.cache
 def _instruction_starts(code) -> list[int]:
     """For each code unit the offset of its instruction: f_lasti may point into an inline cache."""
-    starts = [0] * (len(code.co_code) // 2 + 1)
-    for instruction in dis.get_instructions(code):
-        for unit in range(instruction.offset // 2, len(starts)):
-            starts[unit] = instruction.offset
+    starts, last = [], 0
+    begins = {instruction.offset // 2 for instruction in dis.get_instructions(code)}
+    for unit in range(len(code.co_code) // 2 + 1):
+        last = unit if unit in begins else last
+        starts.append(2 * last)
     return starts
 
 
@@ -70,8 +71,8 @@ class Thread:
 class RecordingArray:
     """A flat buffer that logs who touches what, and finds races: accesses that nothing orders.
 
-    Threads of a block are ordered by barriers, lanes of a warp by syncwarp, blocks by nothing. A row of it
-    shares the buffer and what was logged.
+    Threads of a block are ordered by barriers, lanes of a warp by syncwarp, blocks by nothing; what is read
+    only is not looked at. A row of it shares the buffer and what was logged.
     """
 
     def __init__(self, oracle, flat, shape, strides, space, base=0, root=None, offset=0):
@@ -106,8 +107,9 @@ class RecordingArray:
         root, thread = self.root, self.oracle.now
         if self.space != "local":
             thread.log[_place(sys._getframe(depth)), op, root].append(element)
-            root.check(thread, element, op, value)
-            root.by_block[self.oracle.block_number][element, op] = value
+            if self.flat.flags.writeable:
+                root.check(thread, element, op, value)
+                root.by_block[self.oracle.block_number][element, op] = value
         if root.unwritten:
             if op != LOAD:
                 root.unwritten.discard(element)

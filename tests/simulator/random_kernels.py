@@ -20,7 +20,7 @@ import numpy as np
 from numba import cuda, types
 from numba.cuda.descriptor import cuda_target
 
-__all__ = ["Kernel", "Mutant", "kernel", "mutants"]
+__all__ = ["INPUTS", "Kernel", "Mutant", "kernel", "mutants"]
 
 WARP, LENGTH, ROWS, COLUMNS, BINS = 32, 64, 8, 16, 16
 FULL = 0xFFFFFFFF
@@ -131,7 +131,7 @@ class Line:
     explicit: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class Kernel:
     """One kernel: texts, launch and what it may be compared on."""
 
@@ -206,7 +206,7 @@ ARRAYS: dict[str, Callable] = {
     "h_float64": lambda _, n: np.zeros(BINS),
 }
 SLOTS = {"y_int64": 6, "y_uint64": 4, "y_float64": 5, "y_float32": 3, "y_int16": 3, "y_uint8": 3}
-INPUTS = tuple(name for name in ARRAYS if name[0] in "xra")
+INPUTS = frozenset(name for name in ARRAYS if name[0] in "xra")
 
 
 class Writer:
