@@ -7,8 +7,8 @@ import numpy as np
 from numpy import count_nonzero
 
 from .masks import LaneSet
-from .memory import GLOBAL, FromEnd, LocalArray, View
-from .rules import char_of, convert, plain
+from .memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, View, choose
+from .rules import char_of, convert, plain, strong
 
 __all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
 
@@ -31,6 +31,7 @@ class Access(NamedTuple):
     memory: Any
     value: Any = None  # what a narrow store wrote
     fenced: bool = False  # a load by blocks that have executed threadfence
+    counted: bool = True  # False for a part of an access that is counted as a whole
 
 
 def _as_tuple(index) -> tuple:
@@ -49,6 +50,42 @@ def _is_index(i) -> bool:
     if char_of(i) not in "bhilBHIL":
         raise TypeError(f"an index of type {np.dtype(char_of(i)).name}: Numba takes integers")
     return True
+
+
+def _kind_of(value):
+    """What must be the same in all elements of a tuple that is indexed at run time."""
+    if isinstance(value, ARRAYS):
+        return value.dtype.char, value.ndim
+    return "tuple" if type(value) is tuple else char_of(value)
+
+
+def _beside(old, new, lanes: np.ndarray):
+    """`new` in these lanes, `old` in the others; `old` may be nothing yet."""
+    if new is None or old is None:
+        return new
+    if isinstance(new, ARRAYS):
+        return choose(lanes, new, old)
+    if type(new) is tuple:
+        return tuple(_beside(one, other, lanes) for one, other in zip(old, new, strict=True))
+    return np.where(lanes, strong(new), strong(old))
+
+
+def _slice_bounds(part: slice, extent: int):
+    """Where a slice begins and how many elements it has, as Python's slice.indices, for vectors."""
+    step = 1 if part.step is None else part.step
+    if type(step) is ndarray:
+        raise TypeError("a slice whose step differs between threads")
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def bound(value, default: int):
+        if value is None:
+            return default
+        return np.clip(np.where(value < 0, value + extent, value), low, high).astype(np.int64)
+
+    begin = bound(part.start, low if step > 0 else high)
+    end = bound(part.stop, high if step > 0 else low)
+    count = (end - begin + step - (1 if step > 0 else -1)) // step
+    return begin, np.maximum(0, count)
 
 
 def _wrong_rank(array, index: tuple) -> IndexError:
@@ -105,9 +142,24 @@ class Accesses(LaneSet):
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
         fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+        whole = self.merging is None
         access = Access(
-            site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory, value, fenced
+            site,
+            op,
+            element,
+            self.mask,
+            self,
+            self.warp_syncs,
+            self.epoch,
+            width,
+            memory,
+            value,
+            fenced,
+            whole,
         )
+        if self.merging is not None:
+            access = access._replace(counted=False)
+            self.merging.append(access)
         memory.log.append(access)
         if launch.recording:
             launch.record(access)
@@ -121,21 +173,78 @@ class Accesses(LaneSet):
         if memory.logged_lanes > FLUSH_LANES:
             launch.flush(memory)
 
+    # Arrays of which each lane has its own
+
+    def each_part(self, choice: Choice, act):
+        """`act(array)` by the lanes that have each array, and what it returned; counted as one access."""
+        saved, outside, result, having = self.mask, self.merging, None, np.zeros(self.n, bool)
+        self.merging = [] if outside is None else outside
+        try:
+            for array, lanes in choice.parts:
+                mine = lanes if saved is None else lanes & saved
+                having |= mine
+                if count_nonzero(mine):
+                    self.mask = mine
+                    result = _beside(result, act(array), mine)
+            if count_nonzero((self.whole if saved is None else saved) & ~having):
+                raise TypeError(
+                    f"the variable holds an array of {choice.dtype} with {choice.ndim} dimension(s) in some "
+                    "threads, and something else in others: Numba cannot unify them"
+                )
+            if outside is None:
+                self._count_merged(self.merging)
+        finally:
+            self.mask, self.merging = saved, outside
+        return result
+
+    def _count_merged(self, accesses: list[Access]):
+        """Count accesses to several arrays, by different lanes, as the one instruction that they are."""
+        groups: dict = {}
+        for access in accesses:
+            key = access.memory.space, access.site, access.op, access.width
+            groups.setdefault(key, []).append(access)
+        for together in groups.values():
+            memories = list({id(access.memory): access.memory for access in together}.values())
+            merged, starts = memories[0], {id(memories[0]): 0}
+            if len(memories) > 1:
+                merged = self.launch.merged(memories)
+                starts = dict(zip(map(id, memories), merged.starts, strict=True))
+            element, mask = np.zeros(self.n, np.int64), np.zeros(self.n, bool)
+            for access in together:
+                element = np.where(access.mask, starts[id(access.memory)] + access.element, element)
+                mask = mask | access.mask
+            merged.log.append(together[0]._replace(element=element, mask=mask, memory=merged, counted=True))
+            merged.logged_lanes += self.n
+            if merged.logged_lanes > FLUSH_LANES:
+                self.launch.flush(merged)
+
+    def _choice(self, kinds: np.ndarray, array_of) -> Any:
+        """`array_of(kind)` for each lane's own kind, an integer."""
+        active = self.active()
+        chosen: Any = None
+        for kind in np.unique(kinds[active]).tolist():
+            mine = active & (kinds == kind)
+            new = array_of(kind)
+            chosen = new if chosen is None else choose(mine, new, chosen)
+        return chosen
+
     def view(self, array, index, site: int):
         """`a[1:5]`, or `a[i]` of a two-dimensional array: a window on the same memory."""
+        if type(array) is Choice:
+            return self.each_part(array, lambda part: self.view(part, index, site))
         if type(array) is LocalArray:
-            return array.part(index)
+            return self._local_part(array, _as_tuple(index), site)
         if type(array) is not View:
-            return array[index]
+            return self._element(array, index, site)
         index = _as_tuple(index)
         if len(index) > len(array.shape):
             raise _wrong_rank(array, index)
+        if any(type(i) is slice and ndarray in map(type, (i.start, i.stop, i.step)) for i in index):
+            return self._ragged_view(array, index, site)
         offset, shape, strides = array.offset, [], []
         for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
             i = index[axis] if axis < len(index) else slice(None)
             if isinstance(i, slice):
-                if any(type(bound) is ndarray for bound in (i.start, i.stop, i.step)):
-                    raise TypeError("a slice with different bounds in different threads")
                 begin, end, step = i.indices(extent)
                 offset = offset + begin * stride
                 shape.append(len(range(begin, end, step)))
@@ -145,12 +254,62 @@ class Accesses(LaneSet):
                 offset = offset + self.address(row, (i,), site)
         return View(array.memory, offset, shape, strides)
 
+    def _ragged_view(self, array: View, index: tuple, site: int):
+        """A view by slices whose bounds differ between lanes; arrays of one length differ in their start."""
+        begins, lengths, plain_index = [], [], []
+        for axis, i in enumerate(index):
+            if type(i) is slice:
+                begin, length = _slice_bounds(i, array.shape[axis])
+                begins.append(np.broadcast_to(begin, self.n))
+                lengths.append(np.broadcast_to(length, self.n))
+                plain_index.append(slice(None, None, i.step))
+            else:
+                plain_index.append(i)
+        rows = np.stack(lengths, 1)
+        distinct, kinds = np.unique(rows, axis=0, return_inverse=True)
+        whole = [i if type(i) is not slice else slice(None) for i in plain_index]
+        base = self.view(array, tuple(whole), site)
+        axes = [k for k, i in enumerate(index) if type(i) is slice]
+        steps = [index[k].step or 1 for k in axes]
+        offset = base.offset
+        for begin, k in zip(begins, axes, strict=True):
+            offset = offset + begin * array.strides[k]
+        rest, fixed = base.shape[len(axes) :], base.strides[len(axes) :]
+        strides = [*(array.strides[k] * step for k, step in zip(axes, steps, strict=True)), *fixed]
+
+        def of(kind: int) -> View:
+            return View(array.memory, offset, [*distinct[kind].tolist(), *rest], strides)
+
+        return self._choice(kinds.ravel(), of)
+
+    def _element(self, values, index, site: int):
+        """An element of a tuple, or of what else Python can index."""
+        if type(values) is not tuple or type(index) is not ndarray:
+            return (
+                values[index if type(index) is slice else int(index)]
+                if type(values) is tuple
+                else values[index]
+            )
+        bad = ((index < 0) | (index >= len(values))) & self.active()
+        if count_nonzero(bad):
+            lane = int(np.flatnonzero(bad)[0])
+            text = f"index [{int(index[lane])}] of a tuple of {len(values)}, {self.whom(bad)}"
+            self.launch.problem("out of bounds", site, None, text, fatal=True)
+        if len({_kind_of(value) for value in values}) > 1:
+            raise TypeError("an index that is no literal, of a tuple whose elements have different types")
+        result: Any = None
+        for k, value in enumerate(values):
+            result = value if k == 0 else _beside(result, value, index == k)
+        return result
+
     def load(self, array, index, site: int):
         """`array[index]`."""
+        if type(array) is Choice:
+            return self.each_part(array, lambda part: self.load(part, index, site))
         if type(array) is LocalArray:
             return self._local_load(array, index, site)
         if type(array) is not View:
-            return self._constant_load(array, index, site) if type(array) is ndarray else array[index]
+            return (self._constant_load if type(array) is ndarray else self._element)(array, index, site)
         index = _as_tuple(index)
         if len(index) < len(array.shape):
             return self.view(array, index, site)
@@ -194,6 +353,9 @@ class Accesses(LaneSet):
 
     def store(self, array, index, value, site: int):
         """`array[index] = value`; lanes that share an address: the last wins (reverse: the first)."""
+        if type(array) is Choice:
+            self.each_part(array, lambda part: self.store(part, index, value, site))
+            return
         if type(array) is LocalArray:
             self._local_store(array, index, value, site)
             return
@@ -218,7 +380,7 @@ class Accesses(LaneSet):
 
     def _fill(self, array: View, value, site: int):
         """`array[:] = value`: element after element."""
-        if type(value) in (View, LocalArray, tuple):
+        if isinstance(value, (*ARRAYS, tuple)):
             raise TypeError("an assignment of an array to a part of an array")
         for index in np.ndindex(array.shape):
             self.store(array, index, value, site)
@@ -284,6 +446,8 @@ class Accesses(LaneSet):
 
     def wide_load(self, width: int, dtype: str, site: int, array, index):
         """`width` neighbours from `array[index]` on, as a tuple of float32."""
+        if type(array) is Choice:
+            return self.each_part(array, lambda part: self.wide_load(width, dtype, site, part, index))
         element, memory = self._wide_address(array, index, site, LOAD, width, dtype)
         if memory.written is not None:
             self.check_written(memory, element, site, width)
@@ -293,6 +457,9 @@ class Accesses(LaneSet):
 
     def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
         """Store `width` values at `array[index]` and its neighbours."""
+        if type(array) is Choice:
+            self.each_part(array, lambda part: self.wide_store(width, dtype, site, part, index, *values))
+            return
         element, memory = self._wide_address(array, index, site, STORE, width, dtype)
         for k, value in enumerate(values):
             self._write(memory, element + k, value, site)
@@ -318,9 +485,28 @@ class Accesses(LaneSet):
         active = self.active()
         return (*(np.where(active, i, 0) for i in index), np.arange(self.n))
 
+    def _local_part(self, array: LocalArray, index: tuple, site: int):
+        """A row or a slice of a local array; rows that differ between lanes are a choice among them."""
+        if len(index) > len(array.shape):
+            raise _wrong_rank(array, index)
+        for axis, (i, extent) in enumerate(zip(index, array.shape, strict=False)):
+            if type(i) is slice or (type(i) is FromEnd and -extent <= i):
+                continue
+            _is_index(i)
+            bad = ((i < 0) | (i >= extent)) & self.active()
+            if bad.any():
+                self._out_of_bounds(array, index, site, bad)
+            if type(i) is ndarray:
+                return self._local_rows(array, index, axis, site)
+        return array.part(index)
+
+    def _local_rows(self, array: LocalArray, index: tuple, axis: int, site: int):
+        before, after = index[:axis], index[axis + 1 :]
+        return self._choice(index[axis], lambda k: self._local_part(array, (*before, k, *after), site))
+
     def _local_load(self, array: LocalArray, index, site):
         if len(_as_tuple(index)) < len(array.shape):
-            return array.part(index)
+            return self._local_part(array, _as_tuple(index), site)
         index = self._local_index(array, index, site)
         if not array.complete:
             self._check_local(array, index, site)
@@ -337,7 +523,7 @@ class Accesses(LaneSet):
             self.launch.problem("uninitialised read", site, None, text)
 
     def _local_store(self, array: LocalArray, index, value, site):
-        if type(value) in (View, LocalArray, tuple):
+        if isinstance(value, (*ARRAYS, tuple)):
             raise TypeError("an assignment of an array to a part of an array")
         value = _converted(value, array.dtype)
         if not any(type(i) is slice for i in _as_tuple(index)):

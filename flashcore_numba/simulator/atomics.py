@@ -3,6 +3,7 @@
 import numpy as np
 
 from .access import ATOMIC
+from .memory import Choice
 from .rules import convert
 
 __all__ = ["Atomics"]
@@ -47,6 +48,8 @@ class Atomics:
     def change(self, site, array, index, update, *operands):
         """element = update(element, *operands), lane after lane; returns the old elements."""
         lanes, launch = self.lanes, self.lanes.launch
+        if type(array) is Choice:
+            return lanes.each_part(array, lambda part: self.change(site, part, index, update, *operands))
         index = index if type(index) is tuple else (index,)
         element, memory = lanes.address(array, index, site), array.memory
         if launch.counting:

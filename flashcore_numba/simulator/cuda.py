@@ -120,6 +120,8 @@ class CudaModule:
 
     def _barrier(self, site, name="syncthreads", predicate=0):
         lanes, group = self.lanes, self.lanes.group
+        if char_of(predicate) not in "bhilBHIL":
+            raise TypeError(f"Numba has {name} for an integer, not for {np.dtype(char_of(predicate)).name}")
         here = lanes.active()
         complete = self._check_arrival(site, here)
         self.launch.meet("barrier", site, lanes)

@@ -12,7 +12,7 @@ from .access import Accesses
 from .arithmetic import Arithmetic
 from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
-from .memory import LocalArray, View
+from .memory import ARRAYS, choose
 from .probe import take
 from .rules import INTEGERS, UNSIGNED, char_of, convert, strong
 from .vecmath import BOOL
@@ -46,12 +46,17 @@ class Lanes(Accesses, Arithmetic):
         if self.mask is None or old is UNDEFINED or old is new or self.mask is NOBODY:
             return new
         if isinstance(new, tuple):
-            return tuple(map(self.select, old, new))
-        if isinstance(new, View | LocalArray) or new is None:
-            return new
-        if old is None:
+            return self._select_tuple(old, new)
+        if isinstance(new, ARRAYS):
+            return choose(self.mask, new, old)
+        if new is None or old is None or isinstance(old, ARRAYS):
             return new
         return np.where(self.mask, strong(new), strong(old))
+
+    def _select_tuple(self, old, new: tuple):
+        if not isinstance(old, tuple) or len(old) != len(new):
+            return new
+        return tuple(map(self.select, old, new))
 
     def uniform(self, value):
         """The value as a Python integer where all active lanes agree."""
@@ -224,7 +229,9 @@ class Lanes(Accesses, Arithmetic):
             self.top = frame
         return frame
 
-    def return_(self, frame: Frame, value):
+    def return_(self, frame: Frame, value, given: bool = False):
+        if isinstance(value, ARRAYS) and not given:
+            raise TypeError("Numba returns an array from a function only if it is one of its parameters")
         frame.value = value if frame.value is None else self.select(frame.value, value)
         frame.returned = self._depart(frame.returned)
 

@@ -12,7 +12,7 @@ from .access import FLUSH_LANES, Access
 from .arguments import bind, three
 from .count import Counter
 from .group import MAX_SHARED, Group
-from .memory import GLOBAL, Memory
+from .memory import GLOBAL, Memory, Merged
 from .probe import Probed
 from .problems import Fault, Problem, SimulationError, Site, Unsupported
 from .record import Event, event, meeting
@@ -67,6 +67,7 @@ class Launch:
         self.nans: dict[int, str] = {}  # site that made a NaN out of numbers -> the first such numbers
         self.absent: set[int] = set()  # shuffles that read lanes which do not execute them
         self.counter, self.counting = Counter(), True
+        self._merged: dict[tuple[int, ...], Merged] = {}
         self.padded = -(-threads // WARP) * WARP
 
         self.kernel = python_function(kernel)
@@ -85,7 +86,7 @@ class Launch:
                         self._run(entry, chosen[start : start + together], values)
             except Fault:
                 pass
-        for memory in self.memories:
+        for memory in (*self._merged.values(), *self.memories):
             self.flush(memory, final=True)
 
     # Arguments
@@ -152,10 +153,19 @@ class Launch:
         log, memory.log, memory.logged_lanes = memory.log, [], 0
         allocation = memory.allocation
         self.counter.count(memory, log)
-        if self.races and memory.space == GLOBAL and log and (allocation.ever_written or not final):
+        is_global = memory.space == GLOBAL and not isinstance(memory, Merged)
+        if self.races and is_global and log and (allocation.ever_written or not final):
             races.check_blocks(self, allocation, log, final)
         if allocation.recent_lanes > FLUSH_LANES:
             races.end_epoch(self, allocation)
+
+    def merged(self, memories: list[Memory]) -> Merged:
+        """The memory in which an instruction that accesses all these arrays is counted."""
+        known = self._merged if memories[0].space == GLOBAL else self.group.merged
+        key = tuple(map(id, memories))
+        if key not in known:
+            known[key] = Merged(memories)
+        return known[key]
 
     def record(self, access: Access):
         self.events.append(event(access, self.program.sites))

@@ -101,6 +101,7 @@ class Rewriter(Expressions):
     def __init__(self, function, program: Program):
         super().__init__(function, program)
         self.private = _private_loop_variables(self.tree)
+        self.given: set[str] = set()
         self.loops: list[str] = []  # the variables that hold the loops around this statement
 
     def compile(self) -> Callable:
@@ -110,6 +111,8 @@ class Rewriter(Expressions):
         if arguments.vararg or arguments.kwarg or arguments.posonlyargs or arguments.kwonlyargs:
             self.error(tree, "parameters other than plain ones")
         names = [argument.arg for argument in arguments.args]
+        stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        self.given = set(names) - stored  # parameters that keep their value
         code = self.function.__code__
         if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
             self.error(tree, "this source: the file has changed since it was imported")
@@ -258,8 +261,10 @@ class Rewriter(Expressions):
         return ast.Expr(call("continue_", load_name(self.loops[-1])))
 
     def visit_Return(self, node):
-        value = self.visit(node.value) if node.value else None
-        return ast.Expr(call("return_", load_name("_f"), value))
+        if node.value is None:
+            return ast.Expr(call("return_", load_name("_f"), None))
+        given = isinstance(node.value, ast.Name) and node.value.id in self.given
+        return ast.Expr(call("return_", load_name("_f"), self.visit(node.value), given))
 
     def visit_Expr(self, node):
         if isinstance(node.value, ast.Constant):  # a docstring

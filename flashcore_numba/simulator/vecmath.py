@@ -9,6 +9,7 @@ import numpy as np
 from numba.cuda import libdevice
 
 from .arithmetic import power
+from .memory import Choice
 from .rules import ARITHMETIC, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
 
 __all__ = ["BOOL", "Cast", "as_dtype", "function", "operation"]
@@ -135,6 +136,10 @@ def _to_float(x):
     return convert(x, "d") if char in INTEGERS else x
 
 
+def _length(x):
+    return x.shape[0] if isinstance(x, Choice) else len(x)
+
+
 def _absolute(x):
     return plain(abs(convert(x, "b") if char_of(x) == "?" else strong(x)))
 
@@ -221,7 +226,7 @@ _FUNCTIONS: dict = {
     builtins.int: (None, _to_int),
     builtins.float: (None, _to_float),
     builtins.bool: (None, Cast(BOOL)),
-    builtins.len: (None, len),
+    builtins.len: (None, _length),
     builtins.pow: ("pow", power),
     builtins.round: (None, _round),
     **{f: (f.__name__, _universal(f)) for f in (np.exp, np.log, np.sqrt, np.sin, np.cos, np.tan, np.tanh)},

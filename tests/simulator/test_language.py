@@ -332,8 +332,8 @@ def warp_functions(x, out):
     out[i, 5] = cuda.any_sync(FULL, v > 900)
     out[i, 6] = cuda.ballot_sync(FULL, v % 2)
     out[i, 7] = cuda.eq_sync(FULL, v > 0)
-    out[i, 8] = cuda.syncthreads_count(v > 500)
-    out[i, 9] = cuda.syncthreads_and(v > 0) + 2 * cuda.syncthreads_or(v > 1000)
+    out[i, 8] = cuda.syncthreads_count(int(v > 500))
+    out[i, 9] = cuda.syncthreads_and(int(v > 0)) + 2 * cuda.syncthreads_or(int(v > 1000))
     if lane % 2:
         out[i, 10] = cuda.activemask()
         out[i, 11] = cuda.shfl_sync(0xAAAAAAAA, v, 1)
