@@ -1,56 +1,44 @@
-"""Random divergent kernels: the same in both simulators, equal totals under every schedule.
+"""Random kernels: the simulator in every order, two other simulators and the planted faults agree.
 
-FLASHCORE_FUZZ=1000 runs that many instead of 60, FLASHCORE_FUZZ_FROM sets the first seed.
+Each run draws fresh seeds; a failure names them. `make test-all` goes on for a minute. `fuzz.py` runs
+thousands, on a GPU too.
 """
 
-import importlib.util
-import os
+import time
 
-import numpy as np
 import pytest
 
-from flashcore_numba.simulator import simulate
+from .fuzz import check_all, faults
+from .random_kernels import kernel, mutants
 
-from .greenlet_oracle import Oracle
-from .random_kernels import source
-
-FIRST = int(os.environ.get("FLASHCORE_FUZZ_FROM", "20261"))
-COUNT = int(os.environ.get("FLASHCORE_FUZZ", "60"))
-GRID, BLOCK = 2, 48
+LONG = 60  # seconds
 
 
-def load(path, seed):
-    path = path / f"random_kernel_{seed}.py"
-    path.write_text(source(seed))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.kernel
+def seeds(rng, count: int) -> range:
+    first = int(rng.integers(2**31))
+    return range(first, first + count)
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
-def test_random_kernel(seed, tmp_path):
-    kernel = load(tmp_path, seed)
-    x = np.random.default_rng(seed).integers(0, 50, GRID * BLOCK)
+@pytest.mark.parametrize("turn", range(3))
+def test_random_kernels(rng, turn):
+    assert faults(check_all(seeds(rng, 4))) == []
 
-    def run(**options):
-        y = np.zeros((GRID * BLOCK, 4), np.int64)
-        return simulate(kernel, GRID, BLOCK, x, y, **options), y
 
-    result, y = run()
-    assert result.problems == []
-    expected = np.zeros_like(y)
-    oracle = Oracle(kernel, GRID, BLOCK, [x, expected])
-    assert oracle.fault is None
-    np.testing.assert_array_equal(y, expected)
-    totals = result.totals()
-    assert totals["barriers"] == oracle.barriers
-    for (space, op), count in oracle.counts.items():
-        assert totals[f"{space}_{op}_lanes"] == count["lanes"]
-        if space == "shared":
-            assert totals[f"shared_{op}_requests"] == count["requests"]
-            assert totals[f"shared_{op}_wavefronts"] == count["wavefronts"]
-    for options in ({"max_lanes": 1}, {"order": "reverse"}, {"order": f"random:{seed}"}):
-        again, y = run(**options)
-        np.testing.assert_array_equal(y, expected)
-        assert again.totals() == totals
+@pytest.mark.long
+@pytest.mark.timeout(10 * LONG)
+@pytest.mark.parametrize("turn", range(2))
+def test_many_random_kernels(rng, turn):
+    until, checked = time.monotonic() + LONG, 0
+    while time.monotonic() < until:
+        verdicts = check_all(seeds(rng, 20))
+        assert faults(verdicts) == []
+        checked += len(verdicts["simulator"])
+    assert checked
+
+
+def test_a_seed_is_one_kernel(rng):
+    seed = int(rng.integers(2**31))
+    one, two = kernel(seed), kernel(seed)
+    assert one == two
+    assert one.source != kernel(seed + 1).source
+    assert [mutant.change for mutant in mutants(one)] == [mutant.change for mutant in mutants(two)]
