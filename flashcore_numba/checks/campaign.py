@@ -1,9 +1,9 @@
 """Random edits of the stages in CUDA C, on the CPU executor and on a GPU: does the executor miss one?
 
-    python -m flashcore_numba.checks.campaign draw FILE      # edits, and what the executor says of them
-    python -m flashcore_numba.checks.campaign cpu FILE       # what it says of the same edits now
-    python -m flashcore_numba.checks.campaign gpu FILE       # what a GPU makes of them
-    python -m flashcore_numba.checks.campaign sanitize FILE  # what compute-sanitizer says where it was right
+    python -m flashcore_numba.checks draw FILE      # edits, and what the executor says of them
+    python -m flashcore_numba.checks cpu FILE       # what it says of the same edits now
+    python -m flashcore_numba.checks gpu FILE       # what a GPU makes of them
+    python -m flashcore_numba.checks sanitize FILE  # what compute-sanitizer says where the GPU was right
 
 Every edit runs in a process of its own, which may hang or crash without harm.
 """
@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import signal
 import struct
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference import Source
+from cuda_reference import FOLDER, Source
 
 from ..compiler import EXAMPLE_SM_COUNT
 from ..problem import Problem
@@ -38,11 +39,22 @@ from ..stages.find import find
 from .bounds import Reference, judge, judge_lse, reference
 from .cases import normal
 from .edits import RandomEdit, random_edits
-from .mutation import loaded
+from .mutation import Edit, loaded
 from .pool import run as processes
 from .trial import Failed, Inputs, Trial
 
-__all__ = ["PLANS", "STAGES", "Run", "conclusion", "executor_says", "runs", "summary"]
+__all__ = [
+    "PLANS",
+    "STAGES",
+    "Run",
+    "conclusion",
+    "control",
+    "executor_says",
+    "judged",
+    "main",
+    "runs",
+    "summary",
+]
 
 STAGES = tuple(stage for stage in LADDER if stage.language == "CUDA C")
 REJECTED = ("does not compile", "same machine code")
@@ -145,7 +157,7 @@ def runs(stage: Stage, large: bool = False) -> list[Run]:
     return small + [_run(name, variant) for variant in variants for name in names]
 
 
-# One process and one edit: what `_one` prints, a line of JSON for each thing it has found out.
+# One process and one edit: what `_one` writes, a line of JSON for each thing it has found out.
 
 
 def executor_says(edit: RandomEdit, seed: int = 0) -> Iterator[dict[str, Any]]:
@@ -272,20 +284,20 @@ class _Disturbance:
                 self.busy((multiprocessors // (2 + number % 2),), (128,), (self.sink, cycles))
 
 
-def _one(backend: str, folder: Path) -> None:
-    """Judges the edit that comes on standard input."""
-    edit = RandomEdit.of(json.load(sys.stdin))
+def _one(edit: RandomEdit, backend: str, folder: Path, target: str) -> None:
+    """Judges an edit and ends the process; each thing found out becomes a line of the file `target`."""
     signal.alarm(LAUNCH_SECONDS[backend])  # what it kills has hung
     if backend == "cpu":
-        refused = _not_worth_it(edit)
+        refused = None if edit.kind == "none" else _not_worth_it(edit)
         said = iter([refused]) if refused else executor_says(edit)
     else:
         said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
-    for line in said:
-        print(json.dumps(line), flush=True)
-        signal.alarm(LAUNCH_SECONDS[backend])
-        if line["verdict"] != "right" and backend != "sanitizer":
-            break
+    with open(target, "a") as file:
+        for line in said:
+            print(json.dumps(line), file=file, flush=True)
+            signal.alarm(LAUNCH_SECONDS[backend])
+            if line["verdict"] != "right" and backend != "sanitizer":
+                break
     os._exit(0)  # a context that a kernel broke cannot be torn down in order
 
 
@@ -351,41 +363,37 @@ def _machine_code(cubin: Path) -> dict[str, bytes]:
 # The campaign: many such processes.
 
 
-def _judge(edit: RandomEdit, backend: str, folder: Path = Path()) -> dict[str, Any]:
-    """What became of an edit in a process of its own: the last line of what it printed, or how it ended."""
+def judged(edit: RandomEdit, backend: str = "cpu", folder: Path = Path()) -> dict[str, Any]:
+    """What became of an edit in a process of its own.
+
+    backend: "cpu" or "gpu". folder: where references are kept, for "gpu". `verdict` is "reported", "refused",
+    "wrong" or "right", as its runs said; "faults", a GPU's error; "hangs" or "crash", as the process ended;
+    "does not compile" or "same machine code", where it is no edit worth running. `kind` and `said` tell more.
+    """
+    # What a forked process need not import again saves two seconds; CUDA does not outlive a fork.
+    forked, fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
+    start = forked.Process if backend == "cpu" else fresh.Process
     started = time.monotonic()
-    status, out, err = _process(edit, backend, folder, EDIT_SECONDS)
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    with tempfile.NamedTemporaryFile("r") as file:
+        process = start(target=_one, args=(edit, backend, folder, file.name))
+        process.start()
+        process.join(EDIT_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        lines = [json.loads(line) for line in file.read().splitlines()]
     last = lines[-1] if lines else {}
     found: dict[str, Any] = {"launches": len(lines), "seconds": round(time.monotonic() - started, 1)}
-    if last.get("verdict", "right") != "right" or status == 0:
-        found |= last or {"verdict": "crash", "said": err[-300:]}
-    elif status in (-signal.SIGALRM, -signal.SIGKILL):
+    if last.get("verdict", "right") != "right" or (process.exitcode == 0 and lines):
+        found |= last
+    elif process.exitcode in (-signal.SIGALRM, -signal.SIGKILL):
         found |= {"verdict": "hangs", "said": f"after the run {last.get('run')}"}
     else:
-        found |= {"verdict": "crash", "said": f"exit status {status}: {err[-300:]}"}
+        found |= {
+            "verdict": "crash",
+            "said": f"exit status {process.exitcode} after the run {last.get('run')}",
+        }
     return found | {"said": found["said"][:300]} if "said" in found else found
-
-
-def _process(
-    edit: RandomEdit, backend: str, folder: Path, seconds: float, prefix: tuple[str, ...] = ()
-) -> tuple[int, str, str]:
-    """Exit status, output and errors of `one` with this edit, which is killed after so many seconds."""
-    command = [*prefix, sys.executable, "-m", "flashcore_numba.checks.campaign", "one", backend, str(folder)]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )
-    try:
-        out, err = process.communicate(json.dumps(edit.as_dict()), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-    return process.returncode, out, err
 
 
 class _Store:
@@ -435,7 +443,7 @@ def _draw(store: _Store, seed: int, count: int, jobs: int) -> None:
             item = edit.as_dict()
             if _key(item) in known or got.get(edit.kind, 0) >= most:
                 continue
-            found = _judge(edit, "cpu")
+            found = judged(edit)
             with store.change(
                 f"{found['verdict']:18} {found['seconds']:5} s  {edit.mutant.mistake[:150]}"
             ) as data:
@@ -449,6 +457,25 @@ def _draw(store: _Store, seed: int, count: int, jobs: int) -> None:
         list(pool.map(fill, STAGES))
 
 
+def control(stage: Stage) -> RandomEdit:
+    """No edit at all: what is judged right has to be this."""
+    (kernel,) = FOLDER.glob(f"stage{stage.number:02d}_*.cu")
+    first = kernel.read_text().partition("\n")[0]
+    return RandomEdit(stage.number, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
+
+
+def _with_controls(store: _Store) -> list[dict[str, Any]]:
+    """The file's edits, and before them every stage as it is."""
+    known = {item["stage"] for item in store.data.setdefault("controls", [])}
+    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.number not in known]
+    return [*store.data["controls"], *store.data["edits"]]
+
+
+def _silent_first(item: dict[str, Any]) -> tuple[bool, bool]:
+    """A campaign that runs out of time has then judged what matters most."""
+    return item["kind"] != "none", item.get("executor", {}).get("verdict") != "right"
+
+
 def _edit_of(item: dict[str, Any]) -> RandomEdit:
     return RandomEdit.of({key: item[key] for key in RandomEdit.__dataclass_fields__})
 
@@ -456,8 +483,8 @@ def _edit_of(item: dict[str, Any]) -> RandomEdit:
 def _again(store: _Store, backend: str, jobs: int, keep: bool) -> None:
     """Every edit of the file on the executor or on a GPU; keep: those that have a verdict keep it."""
     field = "executor" if backend == "cpu" else "gpu"
-    wanted = [item for item in store.data["edits"] if not (keep and field in item)]
-    wanted.sort(key=lambda item: item["executor"]["verdict"] != "right")  # what matters most first
+    wanted = [item for item in _with_controls(store) if not (keep and field in item)]
+    wanted.sort(key=_silent_first)
 
     with (
         tempfile.TemporaryDirectory(prefix="flashcore-references-") as name,
@@ -472,12 +499,18 @@ def _again(store: _Store, backend: str, jobs: int, keep: bool) -> None:
 
         def judge_one(item: dict[str, Any]) -> None:
             edit = _edit_of(item)
-            found = _judge(edit, backend, folder)
+            found = judged(edit, backend, folder)
             with store.change(f"{found['verdict']:18} {found['seconds']:5} s  {edit.mutant.mistake[:150]}"):
                 item[field] = found
 
         list(pool.map(judge_one, wanted))
+    wrong = [item for item in store.data["controls"] if item[field]["verdict"] != "right"]
     print("\n".join(summary(store.data["edits"])))
+    print(
+        "\n".join(
+            f"NOT RIGHT WITHOUT AN EDIT: {item['file']}: {item[field]}" for item in wanted if item in wrong
+        )
+    )
 
 
 def _keep_reference(run: Run, seed: int, folder: Path) -> None:
@@ -487,8 +520,8 @@ def _keep_reference(run: Run, seed: int, folder: Path) -> None:
 def _sanitize(store: _Store, program: str, jobs: int, seconds: float) -> None:
     """compute-sanitizer on what a GPU's values did not show, first what the executor says nothing of."""
     end = time.monotonic() + seconds
-    wanted = [item for item in store.data["edits"] if item.get("gpu", {}).get("verdict") == "right"]
-    wanted.sort(key=lambda item: item["executor"]["verdict"] != "right")
+    wanted = [item for item in _with_controls(store) if item.get("gpu", {}).get("verdict") == "right"]
+    wanted.sort(key=_silent_first)
 
     with (
         tempfile.TemporaryDirectory(prefix="flashcore-references-") as folder,
@@ -500,8 +533,27 @@ def _sanitize(store: _Store, program: str, jobs: int, seconds: float) -> None:
             if time.monotonic() > end:
                 return
             edit = _edit_of(item)
-            prefix = (program, "--tool", tool, "--print-limit", "3")
-            status, out, _ = _process(edit, "sanitizer", Path(folder), 150, prefix)
+            command = (
+                program,
+                "--tool",
+                tool,
+                "--print-limit",
+                "3",
+                sys.executable,
+                "-m",
+                "flashcore_numba.checks",
+            )
+            try:
+                done = subprocess.run(
+                    [*command, "one", folder],
+                    input=json.dumps(edit.as_dict()),
+                    capture_output=True,
+                    text=True,
+                    timeout=150,
+                )
+            except subprocess.TimeoutExpired:
+                done = subprocess.CompletedProcess(command, 124, "========= no answer in 150 s: Error", "")
+            status, out = done.returncode, done.stdout
             told = [line.strip("= ") for line in out.splitlines() if line.startswith("=========")]
             words = ("Error", "Warning", "Invalid", "Barrier", "SUMMARY", "Internal", "not supported")
             said = "; ".join(line for line in told if any(word in line for word in words))
@@ -548,10 +600,9 @@ def summary(items: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks.campaign", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks", description=__doc__)
     parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "one"))
     parser.add_argument("file", help="the campaign's file, JSON")
-    parser.add_argument("folder", nargs="?", default="", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=None, help="of the edits; a fresh one without")
     parser.add_argument("--count", type=int, default=20, help="edits per stage")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
@@ -562,7 +613,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.action == "one":
-        return _one(args.file, args.folder)
+        return _one(RandomEdit.of(json.load(sys.stdin)), "sanitizer", Path(args.file), os.devnull)
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    multiprocessing.set_forkserver_preload(["flashcore_numba.checks.campaign"])
     store = _Store(Path(args.file))
     if args.action == "draw":
         seed = args.seed if args.seed is not None else store.data["seed"]
@@ -572,7 +625,3 @@ def main() -> None:
     else:
         _again(store, args.action, args.jobs, args.keep)
     return None
-
-
-if __name__ == "__main__":
-    main()
