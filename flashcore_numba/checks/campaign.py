@@ -14,6 +14,7 @@ import json
 import math
 import multiprocessing
 import os
+import secrets
 import signal
 import struct
 import subprocess
@@ -60,8 +61,9 @@ STAGES = tuple(stage for stage in LADDER if stage.language == "CUDA C")
 REJECTED = ("does not compile", "same machine code")
 LAUNCH_SECONDS = {"cpu": 100, "gpu": 30, "sanitizer": 100}  # that one launch may take, with its compilation
 EDIT_SECONDS = 400  # that all launches of an edit may take
+FIELDS = {"cpu": "executor", "gpu": "gpu"}  # of an edit in a campaign's file
 TOOLS = ("racecheck", "memcheck", "synccheck")
-SMALL_LAUNCHES, LARGE_LAUNCHES = 3, 6  # of each run on a GPU, with inputs of their own
+SMALL_LAUNCHES, LARGE_LAUNCHES = 3, 4  # of each run on a GPU, with inputs of their own
 
 
 @dataclass(frozen=True)
@@ -423,7 +425,7 @@ def _key(edit: dict[str, Any]) -> str:
     return sha256(json.dumps([edit["stage"], edit["edit"]]).encode()).hexdigest()[:16]
 
 
-def _draw(store: _Store, seed: int, count: int, jobs: int) -> None:
+def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
     """`count` edits of each stage that compile to something new, and what the executor says of each."""
     with store.change(f"seed {seed}") as data:
         assert data["seed"] in (None, seed), f"{store.path} was drawn from seed {data['seed']}"
@@ -438,7 +440,7 @@ def _draw(store: _Store, seed: int, count: int, jobs: int) -> None:
         known = {_key(item) for item in store.data["edits"]} | set(store.data["rejected"])
         most = math.ceil(count / 14)
         for edit in random_edits(stage, np.random.default_rng([seed, stage.number])):
-            if sum(got.values()) >= count:
+            if sum(got.values()) >= count or time.monotonic() > end:
                 break
             item = edit.as_dict()
             if _key(item) in known or got.get(edit.kind, 0) >= most:
@@ -480,9 +482,9 @@ def _edit_of(item: dict[str, Any]) -> RandomEdit:
     return RandomEdit.of({key: item[key] for key in RandomEdit.__dataclass_fields__})
 
 
-def _again(store: _Store, backend: str, jobs: int, keep: bool) -> None:
+def _again(store: _Store, backend: str, jobs: int, keep: bool, end: float) -> None:
     """Every edit of the file on the executor or on a GPU; keep: those that have a verdict keep it."""
-    field = "executor" if backend == "cpu" else "gpu"
+    field = FIELDS[backend]
     wanted = [item for item in _with_controls(store) if not (keep and field in item)]
     wanted.sort(key=_silent_first)
 
@@ -498,28 +500,26 @@ def _again(store: _Store, backend: str, jobs: int, keep: bool) -> None:
             processes(_keep_reference, references, jobs)
 
         def judge_one(item: dict[str, Any]) -> None:
+            if time.monotonic() > end:
+                return
             edit = _edit_of(item)
             found = judged(edit, backend, folder)
             with store.change(f"{found['verdict']:18} {found['seconds']:5} s  {edit.mutant.mistake[:150]}"):
                 item[field] = found
 
         list(pool.map(judge_one, wanted))
-    wrong = [item for item in store.data["controls"] if item[field]["verdict"] != "right"]
     print("\n".join(summary(store.data["edits"])))
-    print(
-        "\n".join(
-            f"NOT RIGHT WITHOUT AN EDIT: {item['file']}: {item[field]}" for item in wanted if item in wrong
-        )
-    )
+    for item in store.data["controls"]:
+        if item.get(field, {}).get("verdict") != "right":
+            print(f"not right without an edit: {item['file']}: {item.get(field, 'not run')}")
 
 
 def _keep_reference(run: Run, seed: int, folder: Path) -> None:
     _reference(run, run.inputs(seed), seed, folder)
 
 
-def _sanitize(store: _Store, program: str, jobs: int, seconds: float) -> None:
+def _sanitize(store: _Store, program: str, jobs: int, end: float) -> None:
     """compute-sanitizer on what a GPU's values did not show, first what the executor says nothing of."""
-    end = time.monotonic() + seconds
     wanted = [item for item in _with_controls(store) if item.get("gpu", {}).get("verdict") == "right"]
     wanted.sort(key=_silent_first)
 
@@ -608,20 +608,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--keep", action="store_true", help="what has a verdict keeps it")
     parser.add_argument("--program", default="compute-sanitizer")
-    parser.add_argument(
-        "--seconds", type=float, default=300, help="after which sanitize begins no other edit"
-    )
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other edit begins")
     args = parser.parse_args()
     if args.action == "one":
         return _one(RandomEdit.of(json.load(sys.stdin)), "sanitizer", Path(args.file), os.devnull)
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     multiprocessing.set_forkserver_preload(["flashcore_numba.checks.campaign"])
     store = _Store(Path(args.file))
+    end = time.monotonic() + args.seconds
     if args.action == "draw":
         seed = args.seed if args.seed is not None else store.data["seed"]
-        _draw(store, int.from_bytes(os.urandom(4), "little") if seed is None else seed, args.count, args.jobs)
+        _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "sanitize":
-        _sanitize(store, args.program, args.jobs, args.seconds)
+        _sanitize(store, args.program, args.jobs, end)
     else:
-        _again(store, args.action, args.jobs, args.keep)
+        _again(store, args.action, args.jobs, args.keep, end)
     return None
