@@ -22,7 +22,7 @@ from .runner import check_stage, default_backend
 
 __all__ = [
     *("Edit", "Kill", "Mutant", "MutationError"),
-    *("absolute_imports", "imported", "kill", "kill_one", "loaded", "sources", "with_copies"),
+    *("absolute_imports", "edit_at", "imported", "kill", "kill_one", "loaded", "sources", "with_copies"),
 ]
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
@@ -45,6 +45,14 @@ class Edit:
     old: str
     new: str
     file: str | None = None
+
+
+def edit_at(text: str, start: int, end: int, new: str, file: str) -> Edit:
+    """Replace text[start:end] by `new`, with as many lines before it as make the text unique."""
+    first = text.rfind("\n", 0, start) + 1
+    while text.count(text[first:end]) > 1:
+        first = text.rfind("\n", 0, first - 1) + 1
+    return Edit(text[first:end], text[first:start] + new, file)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def _transposed(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
 
 
 LAYOUTS: dict[str, Callable] = {"contiguous": _contiguous, "inside": _inside, "transposed": _transposed}
+MIXED = {"q": "transposed", "k": "inside", "v": "contiguous", "out": "inside", "lse": "contiguous"}
 
 
 def _filled(shape, dtype, bits: int) -> np.ndarray:
@@ -171,6 +172,7 @@ class Trial:
     ) -> Answer:
         """Raises Failed for anything that is wrong whatever the numbers are.
 
+        layout: a key of `LAYOUTS` for all arrays, or "mixed", where K and V too differ in their strides.
         order and sm_count, how many multiprocessors a launcher is told of, are for the simulator.
         """
         if self.backend == "gpu":
@@ -196,17 +198,16 @@ class Trial:
     def _run(
         self, inputs: Inputs, layout: str, executor: Any, to_device: Callable, to_host: Callable
     ) -> Answer:
-        def window(shape, dtype, guard):
-            return _Window(shape, np.dtype(dtype), layout, guard, to_device, to_host)
+        layouts = MIXED if layout == "mixed" else dict.fromkeys(MIXED, layout)
 
-        nan = GUARD[np.dtype(np.float16)]
-        windows = {
-            name: window(x.shape, x.dtype, nan)
-            for name, x in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v))
-        }
+        def window(name, shape):
+            nan = GUARD[np.dtype(np.float16)]
+            return _Window(shape, np.dtype(np.float16), layouts[name], nan, to_device, to_host)
+
+        windows = {name: window(name, getattr(inputs, name).shape) for name in "qkv"}
         q, k, v = (windows[name].place(getattr(inputs, name)) for name in "qkv")
-        out_window = window(inputs.q.shape, np.float16, nan)
-        lse_layout = layout if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
+        out_window = window("out", inputs.q.shape)
+        lse_layout = layouts["lse"] if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
         lse_guard = GUARD[np.dtype(np.float32)]
         lse_window = _Window(inputs.q.shape[:3], np.float32, lse_layout, lse_guard, to_device, to_host)
         out = out_window.place_unwritten()

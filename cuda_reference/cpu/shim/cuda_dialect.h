@@ -173,19 +173,21 @@ inline T __shfl_sync(unsigned mask, T value, int source, int width = 32 CPU_SITE
 }
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32 CPU_SITE) {
-  const int lane = cpu::lane(), source = lane ^ bits;
+  const int lane = cpu::lane(), source = lane ^ (bits & 31);  // shfl reads five bits
   const bool outside = (source & ~(width - 1)) > (lane & ~(width - 1));
   return cpu::shuffle("__shfl_xor_sync", mask, value, outside ? lane : source, site);
 }
 template <class T>
 inline T __shfl_down_sync(unsigned mask, T value, int delta, int width = 32 CPU_SITE) {
   const int lane = cpu::lane();
+  delta &= 31;
   const bool outside = (lane & (width - 1)) + delta >= width;
   return cpu::shuffle("__shfl_down_sync", mask, value, outside ? lane : lane + delta, site);
 }
 template <class T>
 inline T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32 CPU_SITE) {
   const int lane = cpu::lane();
+  delta &= 31;
   return cpu::shuffle("__shfl_up_sync", mask, value, (lane & (width - 1)) < delta ? lane : lane - delta,
                       site);
 }
