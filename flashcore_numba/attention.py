@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cuda_reference.driver import Allowed
+from cuda_reference.shown import shown
 
 from . import gpu, plans
 from .arrays import Adopted, adopt, empty_like, overlap, same_kind
@@ -60,7 +61,7 @@ def attention(
         return done
 
     if not isinstance(return_lse, bool | np.bool_):
-        raise ArgumentError(f"return_lse is {return_lse!r}: it must be True or False")
+        raise ArgumentError(f"return_lse is {shown(return_lse)}: it must be True or False")
     chosen = None if stage is None else _find(stage)
     arrays = {"q": adopt(q, "q"), "k": adopt(k, "k"), "v": adopt(v, "v")}
     target = None if out is None else adopt(out, "out")
@@ -164,7 +165,7 @@ def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
 
 def _check_out(out: Any, problem: Problem) -> None:
     if out.dtype != np.float16:
-        raise ArgumentError(f"out has dtype {out.dtype}: only float16 is accepted")
+        raise ArgumentError(f"out has dtype {str(out.dtype)[:100]}: only float16 is accepted")
     if out.shape != problem.q.shape:
         raise ArgumentError(
             f"out has shape {tuple(out.shape)}: it must be the shape of q, {tuple(problem.q.shape)}"

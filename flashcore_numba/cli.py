@@ -535,8 +535,7 @@ def _starter(args) -> int:
     path = Path(args.file or f"lesson{lesson.number:02d}.{ending}")
     text = starter(lesson)
     try:
-        with path.open("x") as file:
-            file.write(text)
+        write(path, text, new=True)
     except FileExistsError:
         raise ArgumentError(f"{str(path)!r} exists already and stays as it is: choose another name") from None
     except OSError as error:

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from ..extents import MOST_THREADS, block_extents, grid_extents
 from ..files import MachineError, lock
+from ..shown import shown
 from ..tensor_map import TensorMap
 from .arguments import Memory, Parameter, pack
 from .build import (
@@ -49,7 +51,7 @@ __all__ = [
     "why_not",
 ]
 
-MOST_THREADS, MOST_SHARED = 1024, 232448
+MOST_SHARED = 232448
 # The runtime runs one launch at a time. While it does, no other library may be loaded and no function of one
 # called: the runtime would take what they do for accesses of the kernel.
 LOCK = lock()
@@ -143,7 +145,7 @@ class CpuModule:
         """The kernel of that name. Raises AttributeError."""
         if name not in self._kernels:
             raise AttributeError(
-                f"{self.source.name} has no kernel {name!r}, only {', '.join(self._declared)}"
+                f"{self.source.name} has no kernel {shown(name)}, only {', '.join(self._declared)}"
             )
         return self._kernels[name]
 
@@ -199,9 +201,11 @@ class CpuKernel:
         """
         unknown = set(options) - set(self._module.options)
         if unknown:
-            raise TypeError(f"unknown option {unknown.pop()!r}, known are {', '.join(self._module.options)}")
+            raise TypeError(
+                f"unknown option {shown(unknown.pop())}, known are {', '.join(self._module.options)}"
+            )
         options = self._module.options | options
-        shape = self._shape(_extents("grid", grid), _extents("block", block), shared_mem)
+        shape = self._shape(grid_extents(grid), block_extents(block), shared_mem)
         if len(args) != len(self.parameters):
             names = ", ".join(parameter.name for parameter in self.parameters)
             raise TypeError(f"{self.name} takes {len(self.parameters)} arguments ({names}), not {len(args)}")
@@ -221,15 +225,13 @@ class CpuKernel:
                 memory.copy_back(array)
         return Launch(self.name, report, self._module._places, seconds)
 
-    def _shape(self, grid: list[int], block: list[int], shared_mem: int) -> list[int]:
+    def _shape(self, grid: tuple[int, ...], block: tuple[int, ...], shared_mem: int) -> list[int]:
         threads = math.prod(block)
-        if threads > min(MOST_THREADS, self.max_threads):
+        if threads > self.max_threads:
+            raise ValueError(f"{self.name} takes at most {self.max_threads} threads, not {threads}")
+        if not isinstance(shared_mem, int | np.integer) or not 0 <= shared_mem <= MOST_SHARED:
             raise ValueError(
-                f"{self.name} takes at most {min(MOST_THREADS, self.max_threads)} threads, not {threads}"
-            )
-        if not 0 <= shared_mem <= MOST_SHARED:
-            raise ValueError(
-                f"a block has at most {MOST_SHARED} bytes of dynamic shared memory, not {shared_mem}"
+                f"a block has 0 to {MOST_SHARED} bytes of dynamic shared memory, not {shown(shared_mem)}"
             )
         if any(extent % blocks for extent, blocks in zip(grid, self.cluster, strict=True)):
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
@@ -256,7 +258,7 @@ class CpuKernel:
         order = {"forward": 0, "reverse": 1, "random": 2}.get(kind)
         if order is None or (seed and not seed.isdigit()):
             raise ValueError(
-                f'schedule is "forward", "reverse" or "random:SEED", not {options["schedule"]!r}'
+                f'schedule is "forward", "reverse" or "random:SEED", not {shown(options["schedule"])}'
             )
         limit = seconds("time_limit", options["time_limit"])
         settings = [options["checks"], options["counts"], order, int(seed or 0), limit]
@@ -293,13 +295,6 @@ def seconds(name: str, limit: Any) -> float:
     if not number or not limit > 0:
         raise ValueError(f"{name} is {limit!r}: it must be a number of seconds above 0, or None for no limit")
     return float(min(limit, 1e9))
-
-
-def _extents(name: str, given: int | Sequence[int]) -> list[int]:
-    extents = [given] if isinstance(given, int | np.integer) else list(given)
-    if not 1 <= len(extents) <= 3 or any(int(extent) < 1 for extent in extents):
-        raise ValueError(f"{name} is 1 to 3 positive extents, not {given}")
-    return [int(extent) for extent in extents] + [1] * (3 - len(extents))
 
 
 class _Declaration:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.files import MachineError
+from cuda_reference.shown import shown
 
 from ..problem import ArgumentError
 from ..stages import Stage
@@ -309,13 +310,13 @@ def _variants(stage: Stage, wanted: Sequence[str] | None) -> list[str | None]:
 def _check_variants(stages: Sequence[Stage], wanted: Sequence[str] | None) -> None:
     known = [name for stage in stages for name in stage.variants]
     for name in wanted or ():
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise ArgumentError(
-                f"variant {name!r} is not one of the stages' variants: {', '.join(known) or 'none'}"
+                f"variant {shown(name)} is not one of the stages' variants: {', '.join(known) or 'none'}"
             )
 
 
 def _known_backend(name: str) -> str:
-    if name not in ("gpu", "simulator"):
-        raise ArgumentError(f"backend is {name!r}: accepted are 'gpu' and 'simulator'")
+    if not isinstance(name, str) or name not in ("gpu", "simulator"):
+        raise ArgumentError(f"backend is {shown(name)}: accepted are 'gpu' and 'simulator'")
     return name
