@@ -173,12 +173,13 @@ __device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, con
 __device__ __forceinline__ void store_rows(half* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
                                            int warp, int lane, int row, int h, int b) {
     half* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
-    uint32_t pairs[D / 16][4];  // rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
-    pack_output<D / 2>(pairs[0], o_rmem);
+    uint32_t pairs[D / 4];  // 4 each of rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
+    pack_output<D / 2>(pairs, o_rmem);
 #pragma unroll
     for (int d = 0; d < D / 16; d++) {
         const int chunk = d % 4 * 2 + lane / 16, lane_row = lane % 16;
-        ptx::stmatrix_x4(panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8, pairs[d]);
+        half* chunk_smem = panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8;
+        ptx::stmatrix_x4(chunk_smem, *(uint32_t(*)[4])(pairs + 4 * d));
     }
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
     __syncwarp();              // and what the other lanes have

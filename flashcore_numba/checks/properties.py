@@ -119,7 +119,8 @@ def edges_of_the_range(run: Run, rng: np.random.Generator) -> float:
     x = normal(rng, 1, 1, 40, 70, 64)
     q, k, v = np.zeros_like(x.q), np.zeros_like(x.k), np.sign(x.v[:, :, :1]).repeat(70, axis=2)
     q[..., 0], k[..., 0] = 1, -1
-    k[:, :, [0, rng.integers(1, 69), 69], 0] = 0  # the maximum, wherever a tile or a part begins
+    for key in (0, int(rng.integers(1, 69)), 69):
+        k[:, :, key, 0] = 0  # the maximum, wherever a tile or a part begins
     rounded_up = 0.5 * (1 + 0.55 * 2**-10)
     great = x.but(q=q, k=k, v=v * np.float16(65504), scale=-math.log(rounded_up))
     out = run(great).out
