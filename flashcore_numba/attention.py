@@ -47,7 +47,8 @@ def attention(
     Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
     sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
     for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a layout compiles and
-    prepares the launches; later calls of the same layout only launch them (`flashcore_numba.plans`).
+    prepares the launches; later calls of the same layout only launch them (`flashcore_numba.plans`). Any call
+    can be captured into a CUDA graph, the first one too: the kernels are its only nodes.
 
     A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
     and so may rows whose mask hides it, because 0 * NaN is NaN.

@@ -38,6 +38,7 @@ KINDS = {
     "copy": "what an asynchronous copy or product works on is used without the wait or fence for it",
     "warp": "a warp collective names lanes that do not take part",
     "hang": "a loop that does not end",
+    "counter": "a counter that the next launch finds at another number than 0",
     "simulator": "another report of the simulator",
     "error": "the launch raised an exception",
     "time": "not run: the time limit was reached",

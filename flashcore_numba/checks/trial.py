@@ -239,6 +239,7 @@ def family(kind: str) -> str:
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),
         ("hang", ("endless", "turns", "deadlock")),
+        ("counter", ("counter",)),
     ):
         if any(word in kind for word in words):
             return family

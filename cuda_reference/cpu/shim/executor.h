@@ -82,6 +82,7 @@ void stmatrix(void* row, const uint32_t* registers, int matrices, bool transpose
 void mma_m16n8k16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, Site);
 float ex2(float);
 uint32_t pack_half2(float low, float high);
+uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c);
 void mbarrier_init(uint64_t*, int arrivals, Site);
 void mbarrier_arrive(uint64_t*, Site);
 void mbarrier_arrive_expect(uint64_t*, uint32_t bytes, Site);

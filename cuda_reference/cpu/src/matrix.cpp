@@ -288,6 +288,15 @@ uint32_t pack_half2(float low, float high) {
   return both;
 }
 
+uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c) {
+  _Float16 x[2], y[2], z[2];
+  memcpy(x, &a, 4), memcpy(y, &b, 4), memcpy(z, &c, 4);
+  // The product is exact in float; only the double sum is rounded, once, to the half.
+  for (int i = 0; i < 2; i++) z[i] = (_Float16)((double)((float)x[i] * (float)y[i]) + (double)z[i]);
+  memcpy(&c, z, 4);
+  return c;
+}
+
 void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,
            int accumulate, Site site) {
   WarpgroupArgument mine{d, a_registers, n, a, b, transpose_b, accumulate != 0};
