@@ -278,7 +278,7 @@ class CudaModule:
         return self._vote(site, mask, predicate, agree)
 
     def ballot_sync(self, site, mask, predicate):
-        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here))
+        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here).view(np.int32))
 
     def activemask(self, site):
         here = self.lanes.per_warp(self.lanes.active())
@@ -306,8 +306,8 @@ class CudaModule:
         return plain(np.bitwise_count(_bits_of(x)).astype(x.dtype))
 
     def brev(self, site, x):
-        """The bits of a 32- or 64-bit integer in reverse."""
-        wide = char_of(x) in "lL"
+        """The bits of a 32-bit integer in reverse; of 64 bits for a uint64 alone, as Numba resolves it."""
+        wide = char_of(x) == "L"
         bits = _bits(convert(x, "L" if wide else "I"))
         width = bits.shape[-1]
         reverse = (bits.astype(np.uint64) << np.arange(width, dtype=np.uint64)[::-1]).sum(-1, dtype=np.uint64)
