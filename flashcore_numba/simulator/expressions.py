@@ -125,13 +125,13 @@ class Expressions(Names):
             method, width, dtype = WIDE[id(found.value)]
             return call(method, width, dtype, self.site(node, text), *args)
         twin = vecmath.function(found.value)
-        if twin is None and inspect.isfunction(found.value):
-            module = getattr(inspect.getmodule(found.value), "__name__", "") or ""
-            if module.split(".")[0] in ("numba", "numba_cuda"):
-                self.error(node, "this part of Numba's CUDA")
-            self.error(node, "a call of a plain Python function (decorate it with @cuda.jit(device=True))")
         if twin is None:
-            self.error(node, "this function")
+            owner = str(getattr(found.value, "__module__", "")).partition(".")[0]
+            if owner in ("numba", "numba_cuda"):
+                self.error(node, "this part of Numba's CUDA")
+            plain = inspect.isfunction(found.value)
+            hint = "a call of a plain Python function (decorate it with @cuda.jit(device=True))"
+            self.error(node, hint if plain else "this function")
         new = ast.Call(self.bind(twin), args, keywords)
         operation = vecmath.operation(found.value)
         return call("count", operation, self.site(node, text), new) if self.counts and operation else new
