@@ -18,6 +18,7 @@ from .problems import Fault, Problem, SimulationError, Site, Unsupported
 from .record import Event, event, meeting
 from .rewrite import program, python_function
 from .schedule import lockstep, take_turns
+from .typist import infer
 
 __all__ = ["Launch", "simulate"]
 
@@ -74,6 +75,7 @@ class Launch:
         self.program = program(self.kernel, self.scheduled, bool(ops), bool(calls))
         entry = self.program.function(self.kernel)
         values, self.memories = bind(self.kernel, args)
+        self.types = infer(self.program, entry, values)
         self.allocations = [memory.allocation for memory in self.memories]
         blocks, counted = range(math.prod(self.grid)), self._counted(count_blocks)
         self.blocks_run, self.blocks_counted = len(blocks), len(counted)
