@@ -34,6 +34,7 @@ class Program:
         self.yields, self.ops, self.calls = yields, ops, calls
         self.sites: list[Site] = []
         self.points = 0
+        self.shuffles = False  # has a warp shuffle
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
         self.functions: dict[tuple[Callable, Site | None], Callable] = {}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, int32
 
 from flashcore_numba.simulator import simulate
 
@@ -50,7 +50,6 @@ def nobody(x, y):
     y[t] = v
 
 
-@pytest.mark.parametrize("order", ORDERS)
 WITHOUT_VALUE = {
     one_branch: "16 thread(s)",
     no_turn: "thread 0",
@@ -92,3 +91,48 @@ def both_read_it_where_it_is(x, y):
 @pytest.mark.parametrize("order", ORDERS)
 def test_no_report_where_every_reader_has_assigned(order):
     simulate(both_read_it_where_it_is, 1, 32, np.ones(32), np.zeros(32), order=order).check()
+
+
+@cuda.jit
+def absent_integer(x, y):
+    t = cuda.threadIdx.x
+    if t < 16:
+        v = cuda.shfl_down_sync(0xFFFF, x[t], 8)
+        y[t] = v
+
+
+@cuda.jit
+def absent_in_a_condition(x, y):
+    t = cuda.threadIdx.x
+    if t < 16:
+        v = cuda.shfl_down_sync(0xFFFF, int32(x[t]), 8)
+        y[t] = 1 if v > 7 else 0
+
+
+@cuda.jit
+def absent_but_unused(x, y):
+    """The usual reduction: the upper lanes hold nonsense that nobody reads."""
+    t = cuda.threadIdx.x
+    if t < 16:
+        v = x[t]
+        v += cuda.shfl_down_sync(0xFFFF, v, 8)
+        v += cuda.shfl_down_sync(0xFFFF, v, 4)
+        v += cuda.shfl_down_sync(0xFFFF, v, 2)
+        v += cuda.shfl_down_sync(0xFFFF, v, 1)
+        if t == 0:
+            y[0] = v
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_integers_of_absent_lanes(order):
+    x = np.arange(32)
+    for kernel in (absent_integer, absent_in_a_condition):
+        y = np.zeros(32, np.int64)
+        (problem,) = simulate(kernel, 1, 32, x, y, order=order).problems
+        assert (problem.kind, problem.line) == ("warp mask", kernel.py_func.__code__.co_firstlineno + 4)
+        assert "element 8 of y, and 8 in all" in problem.text
+        assert (y[16:] == 0).all()
+    assert simulate(absent_integer, 1, 32, x, y, order=order).totals()["shuffle"] == 1
+    y = np.zeros(32, np.int64)
+    simulate(absent_but_unused, 1, 32, x, y, order=order).check()
+    assert y[0] == x[:16].sum()
