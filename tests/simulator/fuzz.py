@@ -7,6 +7,7 @@
 """
 
 import argparse
+import ast
 import collections
 import datetime
 import functools
@@ -23,7 +24,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -184,6 +185,37 @@ def check_mutant(mutant: Mutant) -> Verdict:
             return Verdict(kernel.seed, "wrong value", [*details, str(options), *different])
     same = not agree(want, run_oracle(mutant.original)[1])
     return Verdict(kernel.seed, "harmless" if same else "another kernel", details)
+
+
+def reduced(kernel: Kernel, kind: str) -> Kernel:
+    """The kernel without the statements that a verdict of this kind does not need."""
+    at = 0
+    while True:
+        nodes = [node for node in ast.walk(ast.parse(kernel.source)) if isinstance(node, ast.stmt)]
+        nodes = [node for node in nodes if not isinstance(node, ast.Pass | ast.Import | ast.ImportFrom)]
+        nodes.sort(key=lambda node: node.lineno - 1000 * (node.end_lineno - node.lineno))
+        for at in range(at, len(nodes)):  # noqa: B020
+            smaller = _without(kernel, nodes[at])
+            try:
+                fits = check(smaller).kind == kind
+            except Exception:
+                fits = False
+            if fits:
+                kernel = smaller
+                break
+        else:
+            return kernel
+
+
+def _without(kernel: Kernel, node: ast.stmt) -> Kernel:
+    """The kernel with one statement replaced by `pass`; the lines of both texts correspond."""
+    texts = []
+    for text in (kernel.source, kernel.explicit):
+        lines = text.splitlines()
+        indent = len(lines[node.lineno - 1]) - len(lines[node.lineno - 1].lstrip())
+        lines[node.lineno - 1 : node.end_lineno] = [" " * indent + "pass"]
+        texts.append("\n".join(lines) + "\n")
+    return replace(kernel, source=texts[0], explicit=texts[1])
 
 
 # Numba's own simulator
@@ -437,7 +469,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("fuzz.json"), help="where the result goes")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--reduce", type=int, help="print what is left of the kernel of this seed")
     options = parser.parse_args()
+    if options.reduce is not None:
+        kernel = make(options.reduce)
+        verdict = check(kernel)
+        small = reduced(kernel, verdict.kind)
+        print(small.source, small.explicit, check(small), sep="\n")
+        return 0
     if options.worker:
         gpu_worker(range(*map(int, options.worker.split(":"))), options.until)
         return 0

@@ -617,7 +617,7 @@ class Writer:
         found = typed(getattr(cuda, name), value.type)
         if found is None or found[0][0] != value.type and name != "brev":
             return None
-        if _bits(value.type) == 64 and name != "popc":
+        if _bits(found[0][0]) == 64 and name != "popc":
             self.features.add(f"{name} of 64 bits")
         kind = found[1]
         given = found[0][0].replace("uint", "int").replace("int", "uint")
