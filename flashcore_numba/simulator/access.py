@@ -26,6 +26,7 @@ class Access(NamedTuple):
     mask: np.ndarray | None
     lanes: Any
     warp_syncs: np.ndarray
+    known_syncs: np.ndarray | None
     epoch: np.ndarray
     width: int
     memory: Any
@@ -142,21 +143,8 @@ class Accesses(LaneSet):
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
         fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
-        whole = self.merging is None
-        access = Access(
-            site,
-            op,
-            element,
-            self.mask,
-            self,
-            self.warp_syncs,
-            self.epoch,
-            width,
-            memory,
-            value,
-            fenced,
-            whole,
-        )
+        clocks = self.warp_syncs, self.known_syncs, self.epoch
+        access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)
         if self.merging is not None:
             access = access._replace(counted=False)
             self.merging.append(access)

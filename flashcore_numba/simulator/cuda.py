@@ -125,6 +125,8 @@ class CudaModule:
         here = lanes.active()
         complete = self._check_arrival(site, here)
         self.launch.meet("barrier", site, lanes)
+        if complete:
+            lanes.warp_syncs, lanes.known_syncs = np.zeros_like(lanes.warp_syncs), None
         if group.scheduled:
             return Arrival(site, name, here, predicate)
         if complete:
@@ -180,11 +182,22 @@ class CudaModule:
         return self._barrier(site, "syncthreads_or", predicate)
 
     def syncwarp(self, site, mask=0xFFFFFFFF):
-        """Orders the accesses of a warp's lanes before and after it."""
+        """Orders the accesses of the lanes that the mask names before and after it."""
         lanes = self.lanes
         self._check_members(site, mask)
         self.launch.meet("syncwarp", site, lanes)
+        here = lanes.per_warp(lanes.active())
+        alive = lanes.without(lanes.everyone, lanes.top.returned)
+        alive = lanes.per_warp(True if alive is None else alive)
+        whole = (here == alive).all(1) | ~here.any(1)
+        if lanes.known_syncs is None and not whole.all():
+            lanes.known_syncs = np.repeat(lanes.warp_syncs[:, None], WARP, 1)
         lanes.warp_syncs = lanes.warp_syncs + lanes.active()
+        if lanes.known_syncs is not None:
+            known = lanes.known_syncs.reshape(-1, WARP, WARP)
+            together = np.where(here[:, :, None], known, 0).max(1)
+            together = np.where(here, lanes.warp_syncs.reshape(-1, WARP), together)
+            lanes.known_syncs = np.where(here[:, :, None], together[:, None], known).reshape(-1, WARP)
 
     # Warp shuffles and votes
 
@@ -265,7 +278,7 @@ class CudaModule:
         return self._vote(site, mask, predicate, agree)
 
     def ballot_sync(self, site, mask, predicate):
-        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here))
+        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here).view(np.int32))
 
     def activemask(self, site):
         here = self.lanes.per_warp(self.lanes.active())
@@ -293,8 +306,8 @@ class CudaModule:
         return plain(np.bitwise_count(_bits_of(x)).astype(x.dtype))
 
     def brev(self, site, x):
-        """The bits of a 32- or 64-bit integer in reverse."""
-        wide = char_of(x) in "lL"
+        """The bits of a 32-bit integer in reverse; of 64 bits for a uint64 alone, as Numba resolves it."""
+        wide = char_of(x) == "L"
         bits = _bits(convert(x, "L" if wide else "I"))
         width = bits.shape[-1]
         reverse = (bits.astype(np.uint64) << np.arange(width, dtype=np.uint64)[::-1]).sum(-1, dtype=np.uint64)

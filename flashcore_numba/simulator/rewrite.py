@@ -8,6 +8,7 @@ kept, so tracebacks point into the kernel.
 import ast
 import functools
 import linecache
+import threading
 from collections.abc import Callable
 
 from .control import UNDEFINED
@@ -16,6 +17,9 @@ from .names import call, load_name, python_function
 from .problems import Site, Unsupported
 
 __all__ = ["Program", "program", "python_function"]
+
+
+_REWRITING = threading.RLock()  # threads share programs, and one rewrites while the others wait
 
 
 class Program:
@@ -30,6 +34,7 @@ class Program:
         self.sites: list[Site] = []
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
         self.functions: dict[tuple[Callable, Site | None], Callable] = {}
+        self.entry: Callable | None = None  # the kernel itself
         self.callers: list[tuple[Callable, Site | None]] = []  # functions being rewritten, and who calls them
 
     def add_site(self, file: str, line: int, text: str) -> int:
@@ -45,7 +50,13 @@ class Program:
 
     def function(self, function: Callable, caller: Site | None = None) -> Callable:
         """The rewritten function, as `caller` calls it."""
+        with _REWRITING:
+            return self._rewritten(function, caller)
+
+    def _rewritten(self, function: Callable, caller: Site | None) -> Callable:
         key = function, caller if self.calls else None
+        if not self.callers:
+            self.entry = function
         under_way = any(function is other for other, _ in self.callers)
         if key not in self.functions and not under_way:
             self.callers.append(key)
@@ -81,6 +92,18 @@ def _leaves(node, in_loop: bool = False) -> bool:
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
 
 
+def _literals(tree) -> set[str]:
+    """Local names that are assigned once, and a literal."""
+    stores = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if all(isinstance(value, ast.Constant) for value in values):
+                found.add(node.targets[0].id)
+    return {name for name in found if stores.count(name) == 1}
+
+
 def _private_loop_variables(tree) -> set[str]:
     """Variables that are used only inside the for loops that set them: they need no masked assignment."""
     uses: dict[str, int] = {}
@@ -113,6 +136,7 @@ class Rewriter(Expressions):
         names = [argument.arg for argument in arguments.args]
         stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.given = set(names) - stored  # parameters that keep their value
+        self.literals = _literals(tree)
         code = self.function.__code__
         if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
             self.error(tree, "this source: the file has changed since it was imported")
@@ -261,8 +285,10 @@ class Rewriter(Expressions):
         return ast.Expr(call("continue_", load_name(self.loops[-1])))
 
     def visit_Return(self, node):
-        if node.value is None:
+        if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
             return ast.Expr(call("return_", load_name("_f"), None))
+        if self.function is self.program.entry:
+            self.refuse(node, "a kernel that returns a value")
         given = isinstance(node.value, ast.Name) and node.value.id in self.given
         return ast.Expr(call("return_", load_name("_f"), self.visit(node.value), given))
 
