@@ -1,7 +1,7 @@
 """Random kernels in the simulator and in others: Numba's own, a plain one of greenlets, and a GPU.
 
     python -m tests.simulator.fuzz --count 5000 --seed 7      without a GPU; writes the record
-    python -m tests.simulator.fuzz --gpu --count 5000         with one; prints a summary, differences go to --out
+    python -m tests.simulator.fuzz --gpu --count 5000         with one; prints a summary and the differences
 
 `check` says of one kernel, `check_mutant` of one planted fault, whether all agree.
 """
@@ -314,7 +314,7 @@ class Worker:
     def start(self):
         rest = self.seeds[len(self.results) :]
         command = [sys.executable, "-m", __spec__.name, "--worker", f"{rest.start}:{rest.stop}:{rest.step}"]
-        self.said, self.errors = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self.said, self.errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115
         self.process = subprocess.Popen(
             [*command, "--until", str(self.until)], stdout=self.said, stderr=self.errors
         )
@@ -390,7 +390,9 @@ RIGHT = {
 """The verdicts that are no fault."""
 
 
-def check_all(seeds: Sequence[int], every_order: bool = True, mutate: bool = True) -> dict[str, list[Verdict]]:
+def check_all(
+    seeds: Sequence[int], every_order: bool = True, mutate: bool = True
+) -> dict[str, list[Verdict]]:
     """Kernels in the simulator, in the oracle and in Numba's simulator, and their mutants: all verdicts."""
     kernels = [make(seed) for seed in seeds]
     can = [kernel for kernel in kernels if cudasim_lacks(kernel) is None]
@@ -423,7 +425,9 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
     wrong: list[str] = []
     with ProcessPoolExecutor(jobs) as pool:
         starts = iter(range(first, first + count, batch))
-        running = {pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, jobs)}
+        running = {
+            pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, jobs)
+        }
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -436,7 +440,8 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
                     print(text[:800], flush=True)
                 if time.time() - began < seconds:
                     running |= {
-                        pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, 1)
+                        pool.submit(check_all, range(s, min(s + batch, first + count)))
+                        for s in islice(starts, 1)
                     }
             print({who: dict(counter) for who, counter in counts.items()}, flush=True)
     record = {
