@@ -218,14 +218,14 @@ class Expressions(Names):
         yes, no = self.visit(node.body), self.visit(node.orelse)
         if not (_is_simple(yes) and _is_simple(no)):
             yes, no = self.deferred(node, yes), self.deferred(node, no)
-        return call("if_exp", self.visit(node.test), yes, no)
+        return call("if_exp", self.visit(node.test), yes, no, self.program.add_point())
 
     def visit_BoolOp(self, node):
         is_and = isinstance(node.op, ast.And)
         new = self.visit(node.values[-1])
         for value in reversed(node.values[:-1]):
             second = new if _is_simple(new) else self.deferred(node, new)
-            new = call("logic", is_and, self.visit(value), second)
+            new = call("logic", is_and, self.visit(value), second, self.program.add_point())
         return new
 
     @staticmethod

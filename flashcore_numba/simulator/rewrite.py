@@ -10,6 +10,7 @@ import functools
 import linecache
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from .control import UNDEFINED
 from .expressions import Expressions, Rewritten
@@ -32,6 +33,8 @@ class Program:
     def __init__(self, yields: bool, ops: bool, calls: bool = False):
         self.yields, self.ops, self.calls = yields, ops, calls
         self.sites: list[Site] = []
+        self.points = 0
+        self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
         self.functions: dict[tuple[Callable, Site | None], Callable] = {}
         self.entry: Callable | None = None  # the kernel itself
@@ -40,6 +43,11 @@ class Program:
     def add_site(self, file: str, line: int, text: str) -> int:
         self.sites.append(Site(file, line, text, self.callers[-1][1] if self.callers else None))
         return len(self.sites) - 1
+
+    def add_point(self) -> int:
+        """A number for a place where the values of different paths meet."""
+        self.points += 1
+        return self.points
 
     def name_of(self, site: int) -> str:
         return self.array_names.get(site, f"shared array of line {self.sites[site].line}")
@@ -80,6 +88,25 @@ def program(function: Callable, yields: bool, ops: bool, calls: bool = False) ->
 
 def _let(name: str, value) -> ast.Assign:
     return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _names(names: list[str]) -> ast.Tuple:
+    return ast.Tuple([load_name(name) for name in names], ast.Load())
+
+
+def sum_of(node, name: str) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+
+
+def _set_first(body: list, name: str) -> bool:
+    """Is a variable assigned in every turn before anything reads it?"""
+    for statement in body:
+        if sum_of(statement, name):
+            is_plain = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+            return is_plain and not sum_of(statement.value, name)
+        if _leaves(statement):
+            return False
+    return False
 
 
 def _leaves(node, in_loop: bool = False) -> bool:
@@ -125,6 +152,7 @@ class Rewriter(Expressions):
         super().__init__(function, program)
         self.private = _private_loop_variables(self.tree)
         self.given: set[str] = set()
+        self.uses: dict[str, int] = {}  # how often each name occurs
         self.loops: list[str] = []  # the variables that hold the loops around this statement
 
     def compile(self) -> Callable:
@@ -137,13 +165,16 @@ class Rewriter(Expressions):
         stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.given = set(names) - stored  # parameters that keep their value
         self.literals = _literals(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                self.uses[node.id] = self.uses.get(node.id, 0) + 1
         code = self.function.__code__
         if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
             self.error(tree, "this source: the file has changed since it was imported")
         body = self.block(tree.body)
         undefined = self.bind(UNDEFINED)
         variables = [_let(name, undefined) for name in sorted(self.locals - set(names))]
-        start = [_let("_f", call("frame")), *variables]
+        start = [_let("_f", call("frame", self.program.add_point(), _names(names))), *variables]
         end = [ast.Return(call("end_frame", load_name("_f")))]
         defaults = [self.constant(tree, value) for value in self.function.__defaults__ or ()]
         parameters = ast.arguments([], [ast.arg("_M"), *map(ast.arg, names)], None, [], [], None, defaults)
@@ -167,7 +198,10 @@ class Rewriter(Expressions):
                 out.append(node)
             rest = statements[number + 1 :]
             if rest and _leaves(statement):
-                guarded = ast.If(call("some"), self.block(rest), [])
+                body = self.block(rest)
+                if not self.loops:  # who has returned needs no variable any more
+                    body.insert(0, ast.Expr(call("narrow")))
+                guarded = ast.If(call("some"), body, [])
                 self._place(guarded, rest[0])
                 return [*out, guarded]
         return out
@@ -235,10 +269,51 @@ class Rewriter(Expressions):
         name = self.temporary()
         branch = load_name(name)
         out = [_let(name, call("branch", self.visit(node.test), node.lineno))]
+        joined = sorted(name for name in self.stores(node) - self.private if self._leaves_if(node, name))
+        before, after = self.temporary(), self.temporary()
+        if joined:
+            out.append(_let(before, _names(joined)))
         out.append(ast.If(call("enter", branch, True), self.block(node.body), []))
+        if joined:
+            out += [_let(after, _names(joined)), self._restore(joined, load_name(before))]
         if node.orelse:
             out.append(ast.If(call("enter", branch, False), self.block(node.orelse), []))
+        if joined:
+            point = self.program.add_point()
+            values = call("join", branch, point, load_name(before), load_name(after), _names(joined))
+            out.append(self._restore(joined, values))
         return [*out, ast.Expr(call("leave", branch))]
+
+    @staticmethod
+    def _restore(names: list[str], values) -> ast.Assign:
+        return ast.Assign([ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())], values)
+
+    @staticmethod
+    def stores(node) -> set[str]:
+        """The variables that a statement assigns to."""
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+    def _leaves_if(self, node, name: str) -> bool:
+        """May something read what an if statement assigned to this variable, after it or in a later turn?"""
+        if sum_of(node, name) < self.uses.get(name, 0):
+            return True
+        suites = [suite for suite in (node.body, node.orelse) if any(sum_of(s, name) for s in suite)]
+        return bool(self.loops) and not all(_set_first(suite, name) for suite in suites)
+
+    def _carried(self, node) -> list[str]:
+        """The variables that a loop's body assigns to and that a later turn, or what follows, may read."""
+        found = self.stores(node) - self.private
+        outside = {name for name in found if sum_of(node, name) < self.uses.get(name, 0)}
+        return sorted(name for name in found if name in outside or not _set_first(node.body, name))
+
+    def _loop(self, node, name: str, body: list, carried: list[str]):
+        """The statements before a loop, and its body with what a turn hands to the next."""
+        if not carried:
+            return [], body
+        point, before = self.program.add_point(), self.temporary()
+        start = self._restore(carried, call("head", load_name(name), point, _names(carried)))
+        end = self._restore(carried, call("turn", load_name(name), point, load_name(before), _names(carried)))
+        return [start], [_let(before, _names(carried)), *body, end]
 
     def _loop_body(self, name: str, statements: list) -> list:
         self.loops.append(name)
@@ -263,10 +338,11 @@ class Rewriter(Expressions):
             target = self.temporary()
             value = call("select", load_name(node.target.id), load_name(target))
             body.insert(0, _let(node.target.id, value))
+        head, body = self._loop(node, name, body, self._carried(node))
         leaves = any(map(_leaves, node.body))
         turns = call("each" if is_range else "items", load_name(name), leaves, *values)
         loop = ast.For(ast.Name(target, ast.Store()), turns, body, [])
-        return [start, loop, ast.Expr(call("end_loop", load_name(name)))]
+        return [start, *head, loop, ast.Expr(call("end_loop", load_name(name)))]
 
     def visit_While(self, node):
         if node.orelse:
@@ -274,9 +350,9 @@ class Rewriter(Expressions):
         name = self.temporary()
         loop = load_name(name)
         start = _let(name, call("loop", self.site(node, ast.unparse(node).splitlines()[0])))
-        body = self._loop_body(name, node.body)
+        head, body = self._loop(node, name, self._loop_body(name, node.body), self._carried(node))
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
-        return [start, ast.While(test, body, []), ast.Expr(call("end_loop", loop))]
+        return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop))]
 
     def visit_Break(self, node):
         return ast.Expr(call("break_", load_name(self.loops[-1])))
