@@ -39,7 +39,7 @@ from .greenlet_oracle import Oracle
 from .random_kernels import INPUTS, Kernel, Mutant, mutants
 from .random_kernels import kernel as make
 
-__all__ = ["Verdict", "check", "check_all", "check_mutant", "faults"]
+__all__ = ["Verdict", "agree", "check", "check_all", "check_mutant", "faults"]
 
 TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 """Of rough outputs, whose values are at most 1: a thousand operations of some last bits each."""

@@ -117,6 +117,7 @@ class Value(NamedTuple):
     grain: int | None = 0
     product: bool = False
     rough: str = ""  # the widest type whose rounding it carries
+    constant: bool = False  # Python folds operations on such, without a limit of 64 bits
 
     @property
     def is_int(self) -> bool:
@@ -196,18 +197,18 @@ class Expressions:
         if self.chance(0.3):
             grain = r.choice([0, 1, 2])
             number = r.randint(-40, 40) / 2**grain
-            return Value(repr(number), f"float64({number!r})", "float64", abs(number), grain)
+            return Value(repr(number), f"float64({number!r})", "float64", abs(number), grain, constant=True)
         number = r.choice([r.randint(0, 9), r.randint(-9, 300), r.randint(-(2**40), 2**40), 2**31, -(2**31)])
         if self.chance(0.8):
             number = r.randint(-9, 20)
         text = str(number) if number >= 0 else f"({number})"
-        return Value(text, f"int64({number})", "int64", float(abs(number)))
+        return Value(text, f"int64({number})", "int64", float(abs(number)), constant=True)
 
     def cast(self, value: Value, kind: str) -> Value | None:
         """`kind(value)`, None where that is undefined or overflows."""
         text, explicit = f"{cast_name(kind)}({value.text})", f"{cast_name(kind)}({value.explicit})"
         if value.type == kind:
-            return value._replace(text=text, explicit=explicit)
+            return value._replace(text=text, explicit=explicit, constant=False)
         if kind == "boolean" or value.rough:
             return None
         if kind in INTS:
@@ -248,10 +249,23 @@ class Expressions:
         return self.cast(rest or self.number_literal(7), kind)._replace(bound=bound, grain=grain)
 
     def number_literal(self, number: int) -> Value:
-        return Value(str(number), f"int64({number})", "int64", float(number))
+        return Value(str(number), f"int64({number})", "int64", float(number), constant=True)
 
     def binary(self, op: str, a: Value, b: Value) -> Value | None:
         """`a op b` with Numba's types; None where Numba refuses it or the value would not be defined."""
+        found = self._binary(op, a, b)
+        if found is None or not (a.constant and b.constant) or found.type == "boolean":
+            return found
+        bound = (
+            a.bound * 2**b.bound
+            if op == "<<"
+            else 2 * max(a.bound, b.bound)
+            if op in "&|^>>//"
+            else found.bound
+        )
+        return found._replace(constant=True, bound=bound) if bound < LARGEST_INT else None
+
+    def _binary(self, op: str, a: Value, b: Value) -> Value | None:
         found = typed(OPERATORS[op], a.type, b.type)
         if found is None or a.rough or b.rough:
             return None
@@ -565,9 +579,8 @@ class Expressions:
             return None
         kind = found[1]
         text, explicit = f"({op}{value.text})", f"{kind}({op}{kind}({value.explicit}))"
-        return Value(
-            text, explicit, kind, range_of(kind) if kind in INTS else value.bound, value.grain, value.product
-        )
+        bound = range_of(kind) if kind in INTS and not value.constant else value.bound + 1
+        return Value(text, explicit, kind, bound, value.grain, value.product, constant=value.constant)
 
     def condition(self, depth: int = 0) -> Value:
         chance = self.random.random()
