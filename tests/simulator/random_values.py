@@ -256,13 +256,11 @@ class Expressions:
         found = self._binary(op, a, b)
         if found is None or not (a.constant and b.constant) or found.type == "boolean":
             return found
-        bound = (
-            a.bound * 2**b.bound
-            if op == "<<"
-            else 2 * max(a.bound, b.bound)
-            if op in "&|^>>//"
-            else found.bound
-        )
+        bound = found.bound
+        if op == "<<":
+            bound = a.bound * 2.0 ** min(b.bound, 64)
+        elif op in ("&", "|", "^", ">>", "//"):
+            bound = 2 * max(a.bound, b.bound)
         return found._replace(constant=True, bound=bound) if bound < LARGEST_INT else None
 
     def _binary(self, op: str, a: Value, b: Value) -> Value | None:
