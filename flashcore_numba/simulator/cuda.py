@@ -235,12 +235,17 @@ class CudaModule:
         return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
 
     def _without_absent(self, site, shuffled, source):
-        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored."""
+        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored.
+
+        An integer cannot say so: it gets arbitrary bits, and the launch finds out what depends on them.
+        """
         lanes = self.lanes
         here = lanes.active()
         absent = here & ~np.take_along_axis(lanes.per_warp(here), source, 1).ravel()
-        if shuffled.dtype.kind != "f" or not absent.any():
+        if not absent.any():
             return shuffled
+        if shuffled.dtype.kind != "f":
+            return np.where(absent, self.launch.undefined(site, shuffled.dtype), shuffled)
         self.launch.absent.add(site)
         self.launch.nans.setdefault(site, "the value of a lane that does not execute the shuffle")
         lanes.nan_sites = np.where(absent & (lanes.nan_sites < 0), site, lanes.nan_sites)

@@ -17,12 +17,12 @@ from .probe import take
 from .rules import INTEGERS, UNSIGNED, char_of, convert, strong
 from .vecmath import BOOL
 
-__all__ = ["Lanes"]
+__all__ = ["Lanes", "kinds_of", "range_kind"]
 
 ndarray = np.ndarray
 
 
-def _range_kind(args) -> str:
+def range_kind(args) -> str:
     """The type that a range over these counts in: a literal is an int64."""
     kinds = "".join("l" if type(arg) is int else char_of(arg) for arg in args)
     if any(kind not in INTEGERS for kind in kinds):
@@ -73,6 +73,18 @@ class Lanes(Accesses, Arithmetic):
         if new is None or old is None or isinstance(old, (*ARRAYS, tuple)):
             return new
         return np.where(mask, strong(new), strong(old))
+
+    def assigned(self, has):
+        """The lanes in which a variable has a value, after the active ones assigned to it."""
+        return self.active() if has is None else has | self.active()
+
+    def defined(self, has, value, name: str, site: int):
+        """The value of a variable, which every active lane must have assigned."""
+        missing = self.active() if has is None else self.active() & ~has
+        if count_nonzero(missing):
+            text = f"the variable {name} was never assigned, {self.whom(missing)}"
+            self.launch.problem("uninitialised read", site, None, text, fatal=value is UNDEFINED)
+        return value
 
     # Where paths meet, a variable has one type: what Numba unifies the types of all paths to.
 
@@ -241,7 +253,7 @@ class Lanes(Accesses, Arithmetic):
 
     def each(self, loop: Loop, leaves: bool, *args):
         """The values of `range(*args)`; a vector once the lanes count differently."""
-        kind = _range_kind(args)
+        kind = range_kind(args)
         bounds = [self.uniform(convert(arg, kind)) for arg in args]
         if any(type(bound) is ndarray for bound in bounds):
             start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]

@@ -36,7 +36,9 @@ class LaneSet:
         self.gone: Any = None  # lanes that left by return, break or continue
         self.top: Frame | None = None
         self.scope: Any = self.mask  # the lanes for which variables must keep a value
-        self.types: dict = {}  # (context, point) -> the types that values of different paths unify to
+        self.types: dict = (
+            launch.types
+        )  # (context, point) -> the types that values of different paths unify to
         self.context: tuple = ()  # the call of a device function under way, with the types of its arguments
         self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
         self.index_cache: dict = {}

@@ -89,6 +89,7 @@ class Names(ast.NodeTransformer):
             self.scope[name] = cell.cell_contents
         self.environment: dict[str, Any] = {}
         self.temporaries = 0
+        self.unsure: set[str] = set()  # local variables that are read where they may have no value
         self.literals: set[str] = set()  # local names that stand for a literal
         self.is_generator = False
 
@@ -178,8 +179,15 @@ class Names(ast.NodeTransformer):
     def visit_Name(self, node):
         found = self.resolve(node)
         if found is None:
-            return node
+            return self.read(node)
         return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)
+
+    def read(self, node) -> ast.expr:
+        """A variable's value; where some path may not have assigned it, every lane that reads it is asked."""
+        if node.id not in self.unsure:
+            return load_name(node.id)
+        has = load_name(f"_has_{node.id}")
+        return call("defined", has, load_name(node.id), node.id, self.site(node, node.id))
 
     def visit_Attribute(self, node):
         found = self.resolve(node)

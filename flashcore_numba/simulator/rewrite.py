@@ -34,6 +34,7 @@ class Program:
         self.yields, self.ops, self.calls = yields, ops, calls
         self.sites: list[Site] = []
         self.points = 0
+        self.shuffles = False  # has a warp shuffle
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
         self.functions: dict[tuple[Callable, Site | None], Callable] = {}
@@ -109,6 +110,59 @@ def _set_first(body: list, name: str) -> bool:
     return False
 
 
+class _Unsure(ast.NodeVisitor):
+    """Finds the variables that are read where not every path has assigned them."""
+
+    def __init__(self, variables: set[str]):
+        self.variables, self.known, self.found = variables, set[str](), set[str]()
+
+    def visit_Name(self, node):
+        if isinstance(node.ctx, ast.Store):
+            self.known.add(node.id)
+        elif node.id in self.variables - self.known:
+            self.found.add(node.id)
+
+    def visit_Assign(self, node):
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_AnnAssign(self, node):
+        if node.value is not None:
+            self.visit(node.value)
+            self.visit(node.target)
+
+    def visit_AugAssign(self, node):
+        if isinstance(node.target, ast.Name) and node.target.id in self.variables - self.known:
+            self.found.add(node.target.id)
+        self.generic_visit(node)
+
+    def _suite(self, statements: list) -> set[str]:
+        """What is assigned at the end of a suite, by all paths that come there."""
+        before = set(self.known)
+        for statement in statements:
+            self.visit(statement)
+        after, self.known = self.known, before
+        gone = any(isinstance(s, ast.Return | ast.Break | ast.Continue) for s in statements)
+        return after | self.variables if gone else after
+
+    def visit_If(self, node):
+        self.visit(node.test)
+        body, orelse = self._suite(node.body), self._suite(node.orelse)
+        self.known = body & orelse
+
+    def visit_For(self, node):
+        self.visit(node.iter)
+        before = set(self.known)
+        self.visit(node.target)
+        self._suite(node.body)
+        self.known = before
+
+    def visit_While(self, node):
+        self.visit(node.test)
+        self._suite(node.body)
+
+
 def _leaves(node, in_loop: bool = False) -> bool:
     """Can this statement end the rest of its block early, by return, break or continue?"""
     if isinstance(node, ast.Return):
@@ -171,9 +225,14 @@ class Rewriter(Expressions):
         code = self.function.__code__
         if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
             self.error(tree, "this source: the file has changed since it was imported")
+        unsure = _Unsure(self.locals - set(names))
+        for statement in tree.body:
+            unsure.visit(statement)
+        self.unsure = unsure.found
         body = self.block(tree.body)
         undefined = self.bind(UNDEFINED)
         variables = [_let(name, undefined) for name in sorted(self.locals - set(names))]
+        variables += [_let(f"_has_{name}", ast.Constant(None)) for name in sorted(self.unsure)]
         start = [_let("_f", call("frame", self.program.add_point(), _names(names))), *variables]
         end = [ast.Return(call("end_frame", load_name("_f")))]
         defaults = [self.constant(tree, value) for value in self.function.__defaults__ or ()]
@@ -217,7 +276,7 @@ class Rewriter(Expressions):
 
     def assign(self, target, value, node) -> list:
         if isinstance(target, ast.Name):
-            return [_let(target.id, call("select", load_name(target.id), value))]
+            return self._assign_name(target.id, value)
         if isinstance(target, ast.Tuple | ast.List):
             name = self.temporary()
             out = [_let(name, call("unpack", value, len(target.elts)))]
@@ -229,6 +288,12 @@ class Rewriter(Expressions):
             self.error(node, "this assignment")
         array, index = self.visit(target.value), self.index(target.slice)
         return [ast.Expr(call("store", array, index, value, self.site(target)))]
+
+    def _assign_name(self, name: str, value) -> list:
+        out = [_let(name, call("select", load_name(name), value))]
+        if name in self.unsure:
+            out.append(_let(f"_has_{name}", call("assigned", load_name(f"_has_{name}"))))
+        return out
 
     def visit_Assign(self, node):
         first_site = len(self.program.sites)
@@ -252,7 +317,7 @@ class Rewriter(Expressions):
     def visit_AugAssign(self, node):
         target = node.target
         if isinstance(target, ast.Name):
-            value = self.arithmetic(node, node.op, Rewritten(load_name(target.id)), node.value)
+            value = self.arithmetic(node, node.op, Rewritten(self.read(target)), node.value)
             return self.assign(target, value, node)
         if not isinstance(target, ast.Subscript):
             self.error(node, "this assignment")
@@ -336,8 +401,7 @@ class Rewriter(Expressions):
         target = node.target.id
         if target not in self.private:
             target = self.temporary()
-            value = call("select", load_name(node.target.id), load_name(target))
-            body.insert(0, _let(node.target.id, value))
+            body[:0] = self._assign_name(node.target.id, load_name(target))
         head, body = self._loop(node, name, body, self._carried(node))
         leaves = any(map(_leaves, node.body))
         turns = call("each" if is_range else "items", load_name(name), leaves, *values)

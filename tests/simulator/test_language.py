@@ -448,7 +448,6 @@ PLAIN = {
     "barrier inside": "y = cuda.syncthreads_or(1) if x[0] else 0",
     "a, b, c": "a, b, c = 1, 2",
     "x[0, 0]": "out[0] = x[0, 0]",
-    "i + undefined": "if i > 40:\n        undefined = 1\n    out[0] = i + undefined",
 }
 
 
