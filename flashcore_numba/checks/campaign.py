@@ -4,6 +4,7 @@
     python -m flashcore_numba.checks cpu FILE       # what it says of the same edits now
     python -m flashcore_numba.checks gpu FILE       # what a GPU makes of them
     python -m flashcore_numba.checks sanitize FILE  # what compute-sanitizer says where the GPU was right
+    python -m flashcore_numba.checks record FILE    # the campaign becomes the package's record of one
 
 Every edit runs in a process of its own, which may hang or crash without harm.
 """
@@ -45,16 +46,8 @@ from .pool import run as processes
 from .trial import Failed, Inputs, Trial
 
 __all__ = [
-    "PLANS",
-    "STAGES",
-    "Run",
-    "conclusion",
-    "control",
-    "executor_says",
-    "judged",
-    "main",
-    "runs",
-    "summary",
+    *("CONCLUSIONS", "PLANS", "RECORD", "STAGES", "Run"),
+    *("conclusion", "control", "judged", "main", "record", "runs", "summary", "table"),
 ]
 
 STAGES = tuple(stage for stage in LADDER if stage.language == "CUDA C")
@@ -62,19 +55,25 @@ REJECTED = ("does not compile", "same machine code")
 LAUNCH_SECONDS = {"cpu": 100, "gpu": 30, "sanitizer": 100}  # that one launch may take, with its compilation
 EDIT_SECONDS = 400  # that all launches of an edit may take
 FIELDS = {"cpu": "executor", "gpu": "gpu"}  # of an edit in a campaign's file
+RECORD = Path(__file__).parents[1] / "recorded/trust/edits.json"
 TOOLS = ("racecheck", "memcheck", "synccheck")
 SMALL_LAUNCHES, LARGE_LAUNCHES = 3, 4  # of each run on a GPU, with inputs of their own
 
 
 @dataclass(frozen=True)
 class Run:
-    """One problem for a variant: shape is B, H, H_kv, S_q, S_k, D. rising: scores rise by about 50."""
+    """One problem for a variant: shape is B, H, H_kv, S_q, S_k, D.
+
+    rising: scores rise by about 50. far: q and k over the whole range of float16. sm_count: what a launcher
+    is told of, on the executor.
+    """
 
     name: str
     shape: tuple[int, int, int, int, int, int]
     causal: bool = False
     scale: float | None = None
     rising: bool = False
+    far: bool = False
     variant: str | None = None
     sm_count: int = EXAMPLE_SM_COUNT
     large: bool = False
@@ -84,6 +83,10 @@ class Run:
         batch, heads, kv_heads, seq_q, seq_k, head_dim = self.shape
         rng = np.random.default_rng([seed, *self.shape, self.causal])
         x = normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads, causal=self.causal, scale=self.scale)
+        if self.far:
+            limit = float(np.finfo(np.float16).max)
+            anywhere = [rng.uniform(-limit, limit, each.shape).astype(np.float16) for each in (x.q, x.k)]
+            return x.but(q=anywhere[0], k=anywhere[1])
         if not self.rising:
             return x
         direction = rng.standard_normal(head_dim)
@@ -113,6 +116,8 @@ SHAPES: dict[str, tuple[tuple[int, int, int, int, int, int], dict[str, Any]]] = 
     "causal": ((2, 4, 2, 97, 219, 64), {"causal": True, "layout": "mixed"}),
     "rising": ((1, 1, 1, 40, 768, 64), {"rising": True}),
     "blind": ((1, 1, 1, 70, 33, 64), {"causal": True, "scale": -0.3}),
+    "far": ((1, 1, 1, 40, 70, 64), {"far": True}),
+    "zero": ((1, 1, 1, 20, 70, 64), {"scale": 0.0}),
     "wide": ((1, 2, 1, 50, 193, 128), {"causal": True}),
     "long": ((1, 1, 1, 20, 1100, 64), {}),
     "large": ((1, 16, 4, 1037, 1089, 64), {"large": True}),
@@ -130,20 +135,22 @@ PLANS: dict[int, tuple[Run, ...]] = {
     11: (_run("plain", "5"), _run("causal", "3"), _run("rising", "5"), _run("blind", "0"), _run("wide", "5")),
     12: (
         *(_run("plain", "large"), _run("causal", "medium"), _run("rising", "large"), _run("blind")),
-        *(_run("plain", "small"), _run("wide", "large")),
+        *(_run("plain", "small"), _run("wide", "large"), _run("far", "large"), _run("zero")),
     ),
     13: (
         *(_run("plain", "two_splits"), _run("causal", "unsplit", 1), _run("rising", "two_splits")),
-        *(_run("blind"), _run("causal", "persistent", 1), _run("wide")),
+        *(_run("blind"), _run("causal", "persistent", 1), _run("wide"), _run("far"), _run("zero")),
     ),
-    14: (*FEW, _run("wide")),
+    14: (*FEW, _run("wide"), _run("far"), _run("zero")),
     15: (
         *(_run("plain", "ping_pong"), _run("causal", "ping_pong", 1), _run("rising", "ping_pong")),
-        *(_run("blind", "in_sequence"), _run("wide", "ping_pong")),
+        *(_run("blind", "in_sequence"), _run("wide", "ping_pong"), _run("far", "ping_pong")),
+        _run("zero", "ping_pong"),
     ),
     16: (
         *(_run("long", "two_blocks"), _run("plain", "one_block"), _run("causal"), _run("blind", "not_early")),
-        *(_run("long", "one_block"), _run("rising", "two_blocks"), _run("wide", "two_blocks")),
+        *(_run("long", "one_block"), _run("rising", "two_blocks"), _run("wide", "two_blocks"), _run("far")),
+        _run("zero"),
     ),
 }
 """What each stage runs, the most telling first."""
@@ -162,7 +169,7 @@ def runs(stage: Stage, large: bool = False) -> list[Run]:
 # One process and one edit: what `_one` writes, a line of JSON for each thing it has found out.
 
 
-def executor_says(edit: RandomEdit, seed: int = 0) -> Iterator[dict[str, Any]]:
+def _executor_says(edit: RandomEdit, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Runs an edit on the CPU executor under three schedules, up to the first run that says something."""
     with loaded(edit.mutant) as stage:
         for run in runs(stage):
@@ -291,7 +298,7 @@ def _one(edit: RandomEdit, backend: str, folder: Path, target: str) -> None:
     signal.alarm(LAUNCH_SECONDS[backend])  # what it kills has hung
     if backend == "cpu":
         refused = None if edit.kind == "none" else _not_worth_it(edit)
-        said = iter([refused]) if refused else executor_says(edit)
+        said = iter([refused]) if refused else _executor_says(edit)
     else:
         said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
     with open(target, "a") as file:
@@ -564,13 +571,21 @@ def _sanitize(store: _Store, program: str, jobs: int, end: float) -> None:
         list(pool.map(judge_one, jobs_))
 
 
-def conclusion(item: dict[str, Any]) -> str:
-    """What the two verdicts on an edit say together.
+CONCLUSIONS = {
+    "reported": "the executor named a problem, or refused the launch",
+    "wrong value": "only the comparison with float64 noticed",
+    "missed": "the executor saw nothing wrong, and the GPU went wrong",
+    "harmless": "neither saw anything wrong",
+    "executor fault": "the executor itself crashed or hung",
+}
+"""What the two verdicts on an edit can say together."""
 
-    reported: the executor named a problem, or refused the launch. wrong value: only the comparison with
-    float64 noticed. missed: the executor said nothing, and the GPU went wrong. harmless: neither said
-    anything. executor fault: the executor itself crashed or hung.
-    """
+# Of edits whose conclusion needs a word: (file, before, after) -> why.
+REASONS: dict[tuple[str, str, str], str] = {}
+
+
+def conclusion(item: dict[str, Any]) -> str:
+    """What the two verdicts on an edit say together, a key of `CONCLUSIONS`."""
     said, seen = item["executor"]["verdict"], item.get("gpu", {}).get("verdict", "right")
     if said in ("reported", "refused"):
         return "reported"
@@ -599,9 +614,45 @@ def summary(items: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def record(data: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a campaign: of each edit where it was, what it did, the verdicts and the conclusion."""
+    edits = []
+    for item in sorted(
+        data["edits"], key=lambda item: (item["stage"], item["file"], item["line"], item["kind"])
+    ):
+        kept = {name: item[name] for name in ("stage", "kind", "file", "line")}
+        kept |= {name: item[name][:160] for name in ("before", "after")}
+        for name in ("executor", "gpu"):
+            found = item.get(name, {"verdict": "not run"})
+            kept[name] = {key: found[key][:160] for key in ("verdict", "kind", "said") if key in found}
+        kept |= {"sanitizer": item["sanitizer"]} if "sanitizer" in item else {}
+        edits.append(kept | {"conclusion": conclusion(item)} | _reason(item))
+    controls = [
+        {"stage": item["stage"]} | {name: item[name]["verdict"] for name in FIELDS.values() if name in item}
+        for item in data.get("controls", [])
+    ]
+    return {"seed": data["seed"], "controls": controls, "edits": edits}
+
+
+def _reason(item: dict[str, Any]) -> dict[str, str]:
+    reason = REASONS.get((item["file"], item["before"], item["after"]))
+    return {"reason": reason} if reason else {}
+
+
+def table(kept: dict[str, Any]) -> str:
+    """A campaign's record as a table in Markdown: a line per stage, edits by conclusion."""
+    lines = ["| stage | edits | " + " | ".join(CONCLUSIONS) + " |", "|---|--:|" + "--:|" * len(CONCLUSIONS)]
+    for stage in [*STAGES, None]:
+        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.number]
+        counts = [sum(edit["conclusion"] == name for edit in edits) for name in CONCLUSIONS]
+        label = "**all**" if stage is None else stage.label
+        lines.append(f"| {label} | {len(edits)} | " + " | ".join(map(str, counts)) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks", description=__doc__)
-    parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "one"))
+    parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "record", "one"))
     parser.add_argument("file", help="the campaign's file, JSON")
     parser.add_argument("--seed", type=int, default=None, help="of the edits; a fresh one without")
     parser.add_argument("--count", type=int, default=20, help="edits per stage")
@@ -619,6 +670,9 @@ def main() -> None:
     if args.action == "draw":
         seed = args.seed if args.seed is not None else store.data["seed"]
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
+    elif args.action == "record":
+        RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
+        print(table(record(store.data)))
     elif args.action == "sanitize":
         _sanitize(store, args.program, args.jobs, end)
     else:
