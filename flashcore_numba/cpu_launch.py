@@ -38,8 +38,8 @@ def run_on_cpu(
     kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int, options: dict
 ) -> CpuLaunch:
     """Run a kernel on NumPy arrays. The simulator's options that mean something here: `order`, where
-    "lockstep" is the executor's own order, `races`, `time_limit` in seconds, and
-    `ops`, without which nothing is counted.
+    "lockstep" is the executor's own order, `races`, `time_limit`, and `ops`, without which nothing is
+    counted.
     """
     order = options.get("order", "lockstep")
     result = load(kernel, "cpu")(
@@ -51,7 +51,7 @@ def run_on_cpu(
         schedule="forward" if order == "lockstep" else order,
         checks=options.get("races", True),
         counts=options.get("ops", True),
-        time_limit=options.get("time_limit", 60),
+        time_limit=options.get("time_limit"),
     )
     return CpuLaunch(kernel, grid, block, result)
 

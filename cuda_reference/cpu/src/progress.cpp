@@ -53,8 +53,13 @@ bool closes_circle(Polls& polls, uint64_t state) {
     return false;
   }
   polls.fruitless++;
-  if (polls.anchor == state && polls.meetings == launch.meetings) return true;
-  if (++polls.steps < polls.limit && polls.meetings == launch.meetings) return false;
+  if (polls.anchor == state) {
+    polls.circled = launch.changes;
+    if (polls.meetings == launch.meetings) return true;
+    polls.meetings = launch.meetings;  // what it heard from others may differ the next time
+    return false;
+  }
+  if (++polls.steps < polls.limit) return false;
   polls.anchor = state;
   polls.meetings = launch.meetings;
   polls.steps = 0;
@@ -81,7 +86,7 @@ void look(const void* address, Place place, uint64_t state, bool suspected) {
   fiber.site = {"", 0};
   stop_if_asked(place);
   const bool circle = closes_circle(polls, state);
-  if (suspected && !circle) return;
+  if (suspected && !circle && !launch.weary) return;
   fiber.atomics = 0;
   if (circle) {
     park(true);
@@ -144,18 +149,41 @@ void after_atomic(const void* address, bool changed, Site site) {
 }
 
 // ---- what an access to memory looks up for
+namespace {
+// Whether every thread came back to a state in this window, or waited from before it on.
+bool all_circle(uint64_t since) {
+  for (auto& block : launch.blocks)
+    for (Fiber& fiber : block->fibers) {
+      const bool waits = fiber.state != State::ready && fiber.polls.ran < since;
+      if (fiber.state != State::done && fiber.state != State::polling && !waits &&
+          fiber.polls.circled != launch.changes)
+        return false;
+    }
+  return true;
+}
+}  // namespace
+
 void suspect() {
-  static uint64_t changes, window = WINDOW;
-  const uint64_t since = beats - accesses;
-  if (since < SUSPICIOUS) return;
+  static uint64_t changes, begun, window;
+  if (beats - accesses < SUSPICIOUS) return;
   if (!(heeded & SUSPECT)) {
     window = launch.changes == changes ? std::min(2 * window, SUSPICIOUS) : WINDOW;
+    changes = launch.changes;
+    begun = beats;
     heeded |= SUSPECT;
   }
-  if (since < SUSPICIOUS + window) return;
+  if (launch.weary && changes == launch.changes) return;
+  if (!launch.weary && beats - begun < window) return;
+  launch.weary = !launch.weary && changes == launch.changes && all_circle(begun);
+  if (launch.weary) return;
   heeded &= ~SUSPECT;
   accesses = beats;
-  changes = launch.changes;
+}
+
+void meet(Site site) {
+  beats++;
+  suspect();
+  if (heeded) heed(nullptr, intern(site));
 }
 
 __attribute__((noinline)) void heed(const void* address, Place place) {
@@ -174,8 +202,9 @@ void stop_if_asked(Place place) {
   heeded &= ~(TOO_LONG | ENDLESS | CIRCLE);
   if (!(why & STOP) && why & TOO_LONG)
     add_problem("time limit", place, 0,
-                text("stopped after %zu of %zu %s, here in %s", launch.ended, launch.clusters,
-                     launch.blocks.size() > 1 ? "clusters" : "blocks", who(current->agent).c_str()));
+                text("stopped by time_limit = %g s after %zu of %zu blocks; %s was here", launch.time_limit,
+                     launch.ended * launch.blocks.size(), launch.clusters * launch.blocks.size(),
+                     who(current->agent).c_str()));
   else if (!(why & STOP))
     add_problem("endless loop", place, 0,
                 text("%s goes round in registers, without memory or other threads: %s", who(current->agent).c_str(),
@@ -192,7 +221,7 @@ struct Group {
   uint3 block;
   Fiber* first;
   std::vector<int> threads;
-  std::string where, last;
+  std::string last;
 };
 std::map<Place, Group> groups;
 std::map<std::string, int> waiting;
@@ -217,8 +246,8 @@ void collect_polls() {
         group.address = fiber.polls.address;
         group.block = block->index;
         group.first = &fiber;
-        group.where = place_of(group.address);
-        group.last = last_change(group.address, fiber.polls.place, group.other);
+        if (group.address)
+          group.last = ": " + last_change(group.address, fiber.polls.place, group.other);
       }
       group.threads.push_back(fiber.thread);
     }
@@ -233,8 +262,9 @@ void report_polls(size_t not_begun) {
     blockIdx = group.block;
     current = group.first;
     add_problem("endless loop", place, group.other,
-                range(group.threads) + " touch " + group.where + " again and again, and nobody changes memory: " +
-                    group.last + others);
+                range(group.threads) + " come back to " +
+                    (group.address ? place_of(group.address) : "this line") +
+                    " again and again, and nobody changes memory" + group.last + others);
   }
   current = nullptr;
   groups.clear();
