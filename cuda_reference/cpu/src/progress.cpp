@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <ucontext.h>
+#include <unwind.h>
 #include "runtime.h"
 
 namespace cpu {
@@ -30,11 +31,31 @@ uint64_t hash_of(const void* start, const void* end, uint64_t hash) {
   return hash;
 }
 
-// The state of a thread: the registers that a call keeps, which lie below `frame`, and its stack.
-uint64_t state_above(const void* frame) {
-  return hash_of((const void*)(((uintptr_t)frame - 40) & ~7ul), current->stack + STACK_BYTES, 0);
+bool in_kernel(uint64_t pc) { return pc >= (uint64_t)launch.image_start && pc < (uint64_t)launch.image_end; }
+
+#if defined(__x86_64__)
+constexpr int KEPT[] = {3, 6, 12, 13, 14, 15};  // registers that a call keeps, by their DWARF numbers
+#elif defined(__aarch64__)
+constexpr int KEPT[] = {19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 72, 73, 74, 75, 76, 77, 78, 79};
+#endif
+
+_Unwind_Reason_Code hash_frame(_Unwind_Context* context, void* hash) {
+  const uint64_t pc = _Unwind_GetIP(context);
+  if (!in_kernel(pc)) return _URC_NO_REASON;
+  uint64_t registers[1 + sizeof KEPT / sizeof *KEPT] = {pc}, *next = registers + 1;
+  for (int number : KEPT) *next++ = _Unwind_GetGR(context, number);
+  const void* stack = (const void*)_Unwind_GetCFA(context);
+  *(uint64_t*)hash = hash_of(stack, current->stack + STACK_BYTES, hash_of(registers, next, 1));
+  return _URC_END_OF_STACK;
 }
-#define STATE_OF_THREAD() (__builtin_unwind_init(), state_above(__builtin_frame_address(0)))
+
+// All that decides what a thread does next, but for memory that others see: the kernel's registers at its call
+// of the executor, and its stack.
+uint64_t state_of_thread() {
+  uint64_t hash = 0;
+  _Unwind_Backtrace(hash_frame, &hash);
+  return hash;
+}
 
 // ---- looking at memory
 void forget_circle(Polls& polls, uint64_t state) {
@@ -77,7 +98,7 @@ void park(bool proven) {
   switch_away();
 }
 
-void look(const void* address, Place place, uint64_t state, bool suspected) {
+void look(const void* address, Place place, bool suspected) {
   Fiber& fiber = *current;
   Polls& polls = fiber.polls;
   settle_write();
@@ -85,6 +106,7 @@ void look(const void* address, Place place, uint64_t state, bool suspected) {
   polls.place = place;
   fiber.site = {"", 0};
   stop_if_asked(place);
+  const uint64_t state = state_of_thread();
   const bool circle = closes_circle(polls, state);
   if (suspected && !circle && !launch.weary) return;
   fiber.atomics = 0;
@@ -126,9 +148,7 @@ void settle_write() {
   written.bytes = 0;
 }
 
-__attribute__((noinline)) void poll(const void* address, Place place) {
-  look(address, place, STATE_OF_THREAD(), false);
-}
+void poll(const void* address, Place place) { look(address, place, false); }
 
 void note_change(const void* address, Place place) {
   launch.changes++;
@@ -136,11 +156,11 @@ void note_change(const void* address, Place place) {
 }
 
 // An atomic lets others run where the one before it changed nothing, for then it may be a poll, or now and then.
-__attribute__((noinline)) void pause_at_atomic(const void* address, Place place) {
+void pause_at_atomic(const void* address, Place place) {
   Fiber& fiber = *current;
   beats++;
   if (launch.schedule == 2 || !fiber.atomic_changed || ++fiber.atomics >= ATOMICS || heeded)
-    look(address, place, STATE_OF_THREAD(), false);
+    look(address, place, false);
 }
 
 void after_atomic(const void* address, bool changed, Site site) {
@@ -186,10 +206,9 @@ void meet(Site site) {
   if (heeded) heed(nullptr, intern(site));
 }
 
-__attribute__((noinline)) void heed(const void* address, Place place) {
-  const uint64_t state = STATE_OF_THREAD();
+void heed(const void* address, Place place) {
   stop_if_asked(place);
-  if (heeded & SUSPECT) look(address, place, state, true);
+  if (heeded & SUSPECT) look(address, place, true);
   if (heeded & LOG_FULL) {
     heeded &= ~LOG_FULL;
     step_behind();
@@ -279,8 +298,6 @@ struct sigaction former[3];
 const int caught[] = {SIGSEGV, SIGBUS, KNOCK};
 thread_local char* alternate;
 constexpr size_t ALTERNATE = 256 << 10;
-
-bool in_kernel(uint64_t pc) { return pc >= (uint64_t)launch.image_start && pc < (uint64_t)launch.image_end; }
 
 #if defined(__x86_64__)
 uint64_t program_counter(const ucontext_t& context) { return context.uc_mcontext.gregs[REG_RIP]; }
