@@ -11,7 +11,14 @@ from cuda_reference.shown import shown
 from . import gpu, plans
 from .arrays import Adopted, adopt, empty_like, overlap, same_kind
 from .dispatch import ranking
-from .problem import ArgumentError, Problem, UnsupportedError, check_layout, rows_aligned
+from .problem import (
+    ArgumentError,
+    Problem,
+    UnsupportedError,
+    check_layout,
+    check_time_limit,
+    rows_aligned,
+)
 
 if TYPE_CHECKING:
     from .stages import Stage
@@ -29,6 +36,7 @@ def attention(
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
+    time_limit: float | None = None,
 ) -> Any:
     """softmax(scale * Q K^T) V (Vaswani et al. 2017, section 3.2.1) by one stage of the ladder.
 
@@ -43,6 +51,9 @@ def attention(
     out: where to write, of the same kind and shape as q; it may be strided like q, but must not overlap an
     input.
     return_lse: also return the log-sum-exp of the scaled scores, float32 [B, H, S_q], natural logarithm.
+    time_limit: of host arrays, seconds after which the simulator stops a kernel; None lets it run to its end,
+    which Ctrl-C may bring nearer. An endless loop that changes nothing is found without a limit. On a GPU the
+    call does not wait for its work, so a limit is refused there.
 
     Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
     sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
@@ -55,9 +66,12 @@ def attention(
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
     then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
-    simulator saw a race, a bad access or a NaN made of finite inputs.
+    simulator saw a race, a bad access or a NaN made of finite inputs, or stopped at the time limit; what
+    `out` holds then is not the answer.
     """
-    key, addresses, plan = plans.find(q, k, v, out, (causal, scale, stage, return_lse))
+    key, addresses, plan = (
+        plans.find(q, k, v, out, (causal, scale, stage, return_lse)) if time_limit is None else plans.NOT_SERVED
+    )
     if plan is not None and (done := plan.run(addresses, q, out)) is not None:
         return done
 
@@ -67,6 +81,13 @@ def attention(
     arrays = {"q": adopt(q, "q"), "k": adopt(k, "k"), "v": adopt(v, "v")}
     target = None if out is None else adopt(out, "out")
     same_kind(**arrays, out=target)
+    if time_limit is not None:
+        check_time_limit(time_limit)
+        if not isinstance(arrays["q"].view, np.ndarray):
+            raise ArgumentError(
+                f"time_limit is {time_limit!r} for arrays on a GPU, where the call does not wait for its work: "
+                "only host arrays take one"
+            )
     problem = Problem(**{name: array.view for name, array in arrays.items()}, causal=causal, scale=scale)
     if chosen is None:
         chosen = best_stage(problem, lse=return_lse)
@@ -76,7 +97,7 @@ def attention(
         _check_out(target.view, problem)
 
     like = arrays["q"]
-    with _executor(like, problem) as executor:
+    with _executor(like, problem, time_limit) as executor:
         result = target or empty_like(like, problem.q.shape, np.float16)
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
         aligned = problem.with_aligned_rows()
@@ -208,12 +229,12 @@ def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
 
 
 @contextmanager
-def _executor(like: Adopted, problem: Problem):
+def _executor(like: Adopted, problem: Problem, time_limit: float | None):
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
     from .executor import Gpu, Simulator
 
     if isinstance(like.view, np.ndarray):
-        simulator = Simulator()
+        simulator = Simulator() if time_limit is None else Simulator(time_limit=time_limit)
         yield simulator
         _raise_what_was_found(simulator, problem)
         return

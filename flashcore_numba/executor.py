@@ -27,7 +27,7 @@ from cuda_reference.extents import block_extents, grid_extents
 from . import workspace
 from .compiler import EXAMPLE_SM_COUNT, CompiledKernel, Compiler
 from .cpu_launch import Counter, run_on_cpu
-from .problem import UnsupportedError
+from .problem import UnsupportedError, check_time_limit
 from .simulator import scratch, simulate
 
 __all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator", "simulated", "why_not_simulated"]
@@ -61,10 +61,11 @@ class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls. CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
+    calls, time_limit (seconds that a launch may take, None for no limit). CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
     """
 
     def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:
+        check_time_limit(options.get("time_limit"))
         self.sm_count, self.options = sm_count, options
         self.launches: list[Any] = []
 

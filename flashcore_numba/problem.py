@@ -145,6 +145,15 @@ def rows_aligned(array: Any) -> bool:
     return address(array) % ALIGNMENT == 0 and all(step % ALIGNMENT == 0 for step in steps)
 
 
+def check_time_limit(seconds: Any) -> None:
+    """Raise ArgumentError unless it is None or a number of seconds above 0."""
+    number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool | np.bool_)
+    if seconds is not None and not (number and seconds > 0):
+        raise ArgumentError(
+            f"time_limit is {seconds!r}: it must be a number of seconds above 0, or None for no limit"
+        )
+
+
 def check_layout(name: str, array: Any) -> None:
     """Raise unless the last dimension is contiguous and no stride is negative."""
     itemsize = array.dtype.itemsize

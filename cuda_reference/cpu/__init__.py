@@ -97,7 +97,9 @@ class CpuModule:
     """The kernels of one `.cu` file: `module.name` or `module.kernel("name")` is one of them.
 
     defines: macros. schedule: "forward", "reverse" or "random:SEED", the order in which threads run. checks:
-    look for problems. counts: count accesses by source line. time_limit: seconds a launch may take.
+    look for problems. counts: count accesses by source line. time_limit: seconds after which a launch is
+    stopped, and has a problem of the kind "time limit"; None: it may take as long as it does. An endless loop
+    needs no limit where it changes nothing (README.md says which do). Ctrl-C stops a launch at once.
     optimise: False leaves every variable where a debugger finds it.
 
     Raises SourceError, CompileError, CompilerMissingError.
@@ -126,7 +128,7 @@ class CpuModule:
         self.compile_seconds = -time.perf_counter()
         runtime = build_runtime(compiler)
         held, texts = build_kernels(
-            compiler, runtime, self.source, exports, defines or {}, checks or counts, optimise
+            compiler, runtime, self.source, exports, defines or {}, True, optimise
         )
         self.compile_seconds += time.perf_counter()
         self.library = held.path
@@ -196,7 +198,8 @@ class CpuKernel:
         of the arrays that hold nothing yet, so that reading them before writing is a problem. options: those
         of the module, for this launch.
 
-        Raises TypeError and ValueError on arguments that do not fit. What is wrong with the kernel itself
+        Raises TypeError and ValueError on arguments that do not fit, MemoryError where the machine has no
+        room for so many threads. What is wrong with the kernel itself
         stands in the result's `problems`; its `check()` raises them.
         """
         unknown = set(options) - set(self._module.options)
@@ -260,7 +263,7 @@ class CpuKernel:
             raise ValueError(
                 f'schedule is "forward", "reverse" or "random:SEED", not {shown(options["schedule"])}'
             )
-        limit = seconds("time_limit", options["time_limit"])
+        limit = _seconds(options["time_limit"])
         settings = [options["checks"], options["counts"], order, int(seed or 0), limit]
         runtime = self._module._runtime
         runtime.cpu_end.restype = ctypes.c_char_p
@@ -287,13 +290,12 @@ class CpuKernel:
         return report.decode(errors="replace")
 
 
-def seconds(name: str, limit: Any) -> float:
-    """A limit of time as a number; None is none, which is infinite. Raises ValueError, naming the argument."""
+def _seconds(limit: Any) -> float:
     if limit is None:
         return math.inf
     number = isinstance(limit, int | float | np.integer | np.floating) and not isinstance(limit, bool)
     if not number or not limit > 0:
-        raise ValueError(f"{name} is {limit!r}: it must be a number of seconds above 0, or None for no limit")
+        raise ValueError(f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit")
     return float(min(limit, 1e9))
 
 

@@ -32,7 +32,9 @@ KINDS = {
     "division by zero": "an integer division by zero",
     "bad instruction": "an instruction's operands break its rules",
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
-    "endless loop": "the launch did not end within its time limit",
+    "endless loop": "threads go in a circle: nothing changes the memory or the registers that they look at",
+    "stack overflow": "a thread's local variables outgrow the 512 KB that it may have",
+    "time limit": "the launch was stopped by its caller's time_limit: whether it would have ended is not known",
 }
 """Every kind of problem that a report can name, and what it means."""
 

@@ -98,6 +98,7 @@ unsigned active_lanes() { return lanes_left(*current->block, current->warp()); }
 
 void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together,
                      Site site) {
+  meet(site);
   Fiber& fiber = *current;
   Block& block = *fiber.block;
   const int first = fiber.warp() * 32;
@@ -187,6 +188,7 @@ void check_count(Fiber& fiber, int id, int threads, Site site) {
 }
 
 void wait_at_barrier(const char* name, int id, int threads, Site site) {
+  meet(site);
   Fiber& fiber = *current;
   fiber.waits_at = name;
   fiber.site = site;
@@ -288,6 +290,7 @@ void cluster_arrive(bool release, Site site) {
 }
 
 void cluster_wait(Site site) {
+  meet(site);
   Fiber& fiber = *current;
   fiber.waits_at = "barrier.cluster.wait";
   fiber.site = site;

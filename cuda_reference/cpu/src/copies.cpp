@@ -254,6 +254,7 @@ void mbarrier_arrive_remote(uint64_t* address, uint32_t rank, Site site) {
 }
 
 void mbarrier_wait(uint64_t* address, uint32_t parity, Site site) {
+  meet(site);
   Mbarrier& mbarrier = mbarrier_at(address, site);
   Fiber& fiber = *current;
   if (parity > 1) fault("bad instruction", site, "a phase has parity 0 or 1, not %u", parity);

@@ -66,9 +66,11 @@ enum class State { ready, polling, at_warp, at_barrier, at_mbarrier, at_cluster,
 struct Polls {
   const void* address = nullptr;
   Place place = 0;
-  uint64_t changes = 0, meetings = 0;  // of the launch, when it looked last
-  uint64_t anchor = 0;                 // a state that it was in: where it comes back to it, it goes in a circle
-  uint32_t steps = 0, limit = 1;       // since the anchor; at the limit the anchor moves on (Brent)
+  uint64_t changes = 0;            // of the launch, when it looked last
+  uint64_t anchor = 0;             // a state that it was in: where it comes back to it, it goes in a circle
+  uint64_t meetings = 0;           // of the launch, then
+  uint32_t steps = 0, limit = 1;   // since the anchor; at the limit the anchor moves on (Brent)
+  uint64_t circled = 0, ran = 0;   // changes when it last came back, met others or not; beats when it ran last
   uint32_t fruitless = 0, yields = 0;
   bool proven = false, restless = false;
 };
@@ -253,8 +255,10 @@ struct Launch {
   uint64_t meetings = 0;   // collectives and barriers that were completed
   uint64_t fruitless = 0;  // looks at memory since it changed last, of threads that may yet stop by themselves
   std::unordered_map<const void*, std::pair<Place, std::string>> changed;  // by an atomic or volatile: where, who
+  bool weary = false;      // for long, all have come back to states in which they were, and memory is as it was
   uint64_t tried_at = 0;   // changes, when those who poll were last asked to go on
   size_t clusters = 0, begun = 0, ended = 0;
+  double time_limit = 0;  // seconds
 
   size_t agents_of_block() const { return threads + warps + ENGINES; }
   uint16_t thread_agent(uint32_t rank, int thread) const { return rank * agents_of_block() + thread; }
@@ -281,6 +285,7 @@ extern std::atomic<uint32_t> heeded;
 extern uint64_t beats;  // calls of the executor, for the watch
 void heed(const void* address, Place);
 void suspect();  // after every access: it may be one of a loop that never ends
+void meet(Site);  // before threads wait for each other, for the same reason
 void stop_if_asked(Place);
 [[noreturn]] void overflow(Place);
 void poll(const void* address, Place);  // before a look at memory that others may change
