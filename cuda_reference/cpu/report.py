@@ -15,6 +15,8 @@ from . import tools
 if TYPE_CHECKING:
     from .build import Held
 
+from .unset import only_copied
+
 __all__ = ["KINDS", "ExecutionError", "Launch", "Problem", "Row", "Site"]
 
 KINDS = {
@@ -163,11 +165,16 @@ class Launch:
                 found[key].count += int(count)
             else:
                 found[key] = Problem(kind, site, other_site, text, int(count))
-        # What is read too early in one order is never written in another: the race says it all.
+        # What is read too early in one order is never written in another: the race says it all. A local
+        # variable, whose declaration is the other place, is no part of a race.
         unordered = {
             site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site
         }
-        return [p for p in found.values() if p.kind != "uninitialised read" or p.site[:2] not in unordered]
+        return [
+            p
+            for p in found.values()
+            if p.kind != "uninitialised read" or not (_is_copy(p) if p.other else p.site[:2] in unordered)
+        ]
 
     @cached_property
     def _lines(self) -> list[Row]:
@@ -225,6 +232,12 @@ class Launch:
     def __repr__(self) -> str:
         state = "\n".join(map(str, self.problems)) or "no problems"
         return f"<{self.kernel}: {state}>"
+
+
+def _is_copy(problem: Problem) -> bool:
+    """Whether a variable without a value is only copied where it is read: a loop may do so at its end."""
+    name = problem.text.split("`")[1]
+    return only_copied(name, problem.site.text, "".join(linecache.getlines(problem.file)))
 
 
 class Places:

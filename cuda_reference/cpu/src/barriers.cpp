@@ -280,6 +280,10 @@ void release_cluster() {
 
 void cluster_arrive(bool release, Site site) {
   Fiber& fiber = *current;
+  if (fiber.cluster_arrived)
+    fault("bad instruction", site, "%s has arrived at the cluster's barrier and must wait before it does again",
+          who(fiber.agent).c_str());
+  fiber.cluster_arrived = true;
   fiber.cluster_phase = launch.cluster_phase;
   const Clock& known = release ? fiber.clock : fiber.announced;
   if (!known.seen.empty()) launch.cluster_arrived.join(known);
@@ -292,6 +296,10 @@ void cluster_arrive(bool release, Site site) {
 void cluster_wait(Site site) {
   meet(site);
   Fiber& fiber = *current;
+  if (!fiber.cluster_arrived)
+    fault("bad instruction", site, "%s waits at the cluster's barrier and has not arrived there",
+          who(fiber.agent).c_str());
+  fiber.cluster_arrived = false;
   fiber.waits_at = "barrier.cluster.wait";
   fiber.site = site;
   while (fiber.cluster_phase == launch.cluster_phase) {

@@ -23,7 +23,7 @@ inline void hook(const void* address, size_t bytes, Access access, const void* p
 void hook_volatile(void* address, size_t bytes, Access access, const void* pc) {
   if (!current) return;
   poll(address, (Place)pc);
-  hook(address, bytes, Access::atomic, pc);
+  hook(address, bytes, access, pc);
   carry(*current, address, access == Access::volatile_read, access == Access::volatile_write);
   if (access == Access::volatile_write) note_change(address, (Place)pc);
 }

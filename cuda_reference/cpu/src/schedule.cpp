@@ -360,9 +360,14 @@ bool begin_cluster() {
   return true;
 }
 
+void finish(Block& block) {
+  if (!block.begun) return;
+  for (int warp = 0; warp < launch.warps; warp++) flush_warp(block, warp);
+  for (Fiber& fiber : block.fibers) report_unset(fiber);
+}
+
 void end_cluster() {
-  for (auto& block : launch.blocks)
-    for (int warp = 0; warp < launch.warps; warp++) flush_warp(*block, warp);
+  for (auto& block : launch.blocks) finish(*block);
   launch.ended++;
   give_back_seats();
   free_cells.push_back(std::move(launch.cells));
@@ -464,6 +469,10 @@ void run_grid() {
     if (seat->stacks) madvise(seat->stacks, seat->stacks_bytes, MADV_DONTNEED);
   for (size_t i = MOST_SEATS_KEPT; i < seats.size(); i++) free_stacks(*seats[i]);
   seats.resize(std::min(seats.size(), MOST_SEATS_KEPT));
+  for (auto& resident : residents) {  // of a launch that was stopped
+    enter(*resident);
+    for (auto& block : launch.blocks) finish(*block);
+  }
   if (running) exchange(*running);
   running = nullptr;
   for (auto& resident : residents) free_cells.push_back(std::move(resident->cells));
@@ -583,7 +592,7 @@ extern "C" int cpu_start(void (*kernel)(void**), void* (*dynamic_shared)(), void
   launch.clusters = (size_t)shape[0] * shape[1] * shape[2] / blocks;
   launch.threads = blockDim.x * blockDim.y * blockDim.z;
   launch.warps = (launch.threads + 31) / 32;
-  launch.agents = blocks * launch.agents_of_block();
+  launch.agents = (blocks * launch.agents_of_block() + 31) / 32 * 32;  // readers are looked at by 32
   for (int i = 0; i < count; i++)
     launch.buffers.push_back({(char*)ranges[4 * i],
                               (char*)ranges[4 * i + 1],
