@@ -50,6 +50,7 @@ endef
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
 	@echo "make test      every test that this machine can run, style included"
+	@echo "make test-all  the same, and minutes of random kernels and other long matrices"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
 	@echo "make site      the lessons as pages to read in a browser, without Jupyter or a network"
@@ -59,11 +60,12 @@ help:
 ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
-test: $(READY_TEST)
+test-all: LONG := yes
+test test-all: $(READY_TEST)
 ifeq ($(BROWSER_TESTS),)
 	@echo "flashcore: no Chromium, so the tests in a browser do not run (on Debian: apt install chromium)"
 endif
-	@$(BIN)/python -m pytest -m "not gpu$(if $(BROWSER_TESTS),, and not browser)" \
+	@$(BIN)/python -m pytest -m "not gpu$(if $(BROWSER_TESTS),, and not browser)$(if $(LONG),, and not long)" \
 		-n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
 ifneq ($(CUDA),)
 	@$(BIN)/python -m pytest -m gpu --durations 10 $(ARGS)
@@ -101,4 +103,4 @@ $(READY_LAB): pyproject.toml constraints.txt
 $(READY_SITE): pyproject.toml constraints.txt
 	@$(call install,site)
 
-.PHONY: help ladder test lab lab-env lessons kills site clean
+.PHONY: help ladder test test-all lab lab-env lessons kills site clean

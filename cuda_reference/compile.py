@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
+from .files import CACHE_VARIABLE, MachineError, cache_folder, write
 from .source import INCLUDE, Source
 
 __all__ = ["CompileError", "Compiled", "compile", "nvrtc_version", "parse_log", "target", "why_not"]
@@ -61,7 +61,7 @@ def target(capability: tuple[int, int]) -> str:
 def compile(source: Source, capability: tuple[int, int]) -> Compiled:
     """Compile `source` for a compute capability, or take what was kept of the same compilation.
 
-    Raises CompileError.
+    Raises CompileError, and MachineError where the result cannot be kept.
     """
     arch = target(capability)
     folders = include_folders(source.text())
@@ -69,11 +69,17 @@ def compile(source: Source, capability: tuple[int, int]) -> Compiled:
     key = sha256(f"{source.digest} {arch} {version} {folders}".encode()).hexdigest()[:32]
     cubin = _cache_folder() / f"{source.file}-{arch}-{key}.cubin"
     log_file = cubin.with_suffix(".log")
-    if not cubin.exists() or not log_file.exists():
+    log = _kept_log(cubin, log_file)
+    if log is None:
         code, log = _compile(source, arch, folders)
-        _write(log_file, log.encode())
-        _write(cubin, code)
-    log = log_file.read_text()
+        try:
+            write(log_file, f"{_digest(code, log)}\n{log}")
+            write(cubin, code)
+        except OSError as error:
+            raise MachineError(
+                f"{error.filename} cannot be written ({error.strerror}): free some space, or set "
+                f"{CACHE_VARIABLE} to another folder"
+            ) from None
     warnings = tuple(line.strip() for line in log.splitlines() if "warning" in line.lower() or "(C75" in line)
     found = parse_log(log).get(source.entry)
     if found is None:
@@ -156,16 +162,18 @@ def _compile(source: Source, arch: str, folders: tuple[str, ...]) -> tuple[bytes
     return bytes(code), log.getvalue().replace("\0", "").strip()
 
 
-@cache
+def _kept_log(cubin: Path, log_file: Path) -> str | None:
+    """The log of a kept compilation; None where its files are missing or damaged."""
+    try:
+        digest, _, log = log_file.read_text().partition("\n")
+        return log if digest == _digest(cubin.read_bytes(), log) else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _digest(code: bytes, log: str) -> str:
+    return sha256(code + log.encode()).hexdigest()
+
+
 def _cache_folder() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("flashcore") / "cubin"
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, also when several processes write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    Path(file.name).replace(path)
+    return cache_folder("cubin")

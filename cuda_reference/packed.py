@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from ctypes import (
-    CDLL,
     Structure,
     addressof,
     byref,
@@ -13,18 +12,18 @@ from ctypes import (
     create_string_buffer,
     memmove,
 )
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from . import driver
+from .driver import INVALID_CONTEXT, LEGACY, Allowed
 from .tensor_map import TensorMap
 
-__all__ = ["LEGACY", "PackedLaunches", "three"]
+__all__ = ["PackedLaunches", "three"]
 
 MOST_GRAPHS, MOST_SEEN = 8, 64  # of one plan; other addresses are launched kernel by kernel
-LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
-INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used the GPU before
 MAP_BYTES = MAP_ALIGNMENT = 128  # of a CUtensorMap
 
 
@@ -105,12 +104,13 @@ class PackedLaunches:
         if self._graphs_made >= MOST_GRAPHS:
             return
         self._graphs_made += 1
-        aside = self._cuda.Stream(non_blocking=True)
-        aside.begin_capture()
-        try:
-            self._launch(addresses, aside.ptr)
-        finally:
-            graph = aside.end_capture()
+        with Allowed():
+            aside = self._cuda.Stream(non_blocking=True)
+            aside.begin_capture()
+            try:
+                self._launch(addresses, aside.ptr)
+            finally:
+                graph = aside.end_capture()
         self._graphs[addresses] = graph
 
 
@@ -159,7 +159,7 @@ class _Buffer:
         for entry in self.maps:
             slot, inside, place = entry
             if addresses[slot] != inside:
-                _check(_driver().cuTensorMapReplaceAddress(place, c_void_p(addresses[slot])))
+                driver.check(driver.driver().cuTensorMapReplaceAddress(place, c_void_p(addresses[slot])))
                 entry[1] = addresses[slot]
         self.addresses = addresses
 
@@ -202,22 +202,11 @@ def _launch_early(handle: int, *rest: int) -> None:
     """`cupy.cuda.driver.launchKernel` of a kernel that may begin before the one before it has ended."""
     *sizes, stream, parameters, _ = rest
     config = _Config((c_uint * 7)(*sizes), stream, addressof(_MAY_BEGIN_EARLY), 1)
-    _check(_driver().cuLaunchKernelEx(byref(config), c_void_p(handle), c_void_p(parameters), None))
+    launch = driver.driver().cuLaunchKernelEx
+    driver.check(launch(byref(config), c_void_p(handle), c_void_p(parameters), None))
 
 
 def three(size: Any) -> tuple[int, int, int]:
     """The x, y and z of a grid or block that is given as a number or as one to three of them."""
     x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
     return int(x), int(y), int(z)
-
-
-@cache
-def _driver() -> CDLL:
-    return CDLL("libcuda.so.1")
-
-
-def _check(status: int) -> None:
-    if status:
-        import cupy
-
-        cupy.cuda.driver.check_status(status)

@@ -11,7 +11,7 @@
 // The special-function unit takes as long as the products of D = 64: POLYNOMIALS of 16 exponentials avoid it.
 // On an H200 their instructions cost more time and energy than that saves; a fourth warpgroup brings more.
 // A block does several pieces of work, BLOCK_M rows of a head, and loads the next under the end of one: O has
-// memory beside Q. Under a causal mask the longest come first, and who is done takes the next one.
+// memory beside Q. Under a causal mask the longest come first, and a block that is done draws the next one.
 #include "warpgroup_rows.cuh"
 
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
@@ -52,9 +52,6 @@ struct Work {
     int b, h, first_row;
 };
 
-// Before `ping_pong`: the first `blocks` pieces of work are taken.
-extern "C" __global__ void ping_pong_begin(int* next_work, int blocks) { *next_work = blocks; }
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
@@ -63,7 +60,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           float* lse,                                      // [B, H, S_q] or null
           int S_q, int S_k, int H, int group, float scale_log2, int causal,
           int heads, int heads_together,                   // B * H, and how many of them go side by side
-          int* next_work) {                                // or null: every gridDim.x-th piece is a block's
+          unsigned* next_work) {  // 0, and 0 again at the end; or null: every gridDim.x-th piece is a block's
     extern __shared__ __align__(1024) unsigned char smem[];
     half* q_smem = (half*)smem;                  // [CONSUMERS, 64, D]
     half* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
@@ -133,7 +130,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);  // until all of Q is there
                     for (int i = 0; i < CONSUMERS; i++)
                         load_tile<ROWS>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS, h, b);
-                    next = next_work ? atomicAdd(next_work, 1) : index + gridDim.x;
+                    // A piece is one draw, so the launch's last draw takes the counter back to 0.
+                    next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
                 } else {
                     const int slot = v_ring.slot;
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot

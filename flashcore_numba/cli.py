@@ -4,15 +4,17 @@ import argparse
 import errno
 import io
 import json
-import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import MachineError, write
 from flashcore_numba import __version__
 from flashcore_numba.problem import ArgumentError
 
@@ -32,7 +34,9 @@ PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0; 1 when what was run is wrong or cannot run; 2 for a bad argument; 130 for
-    Ctrl-C."""
+    Ctrl-C, 143 for SIGTERM: then no process that it started is left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or pipe that cannot show a character gets a "?"
             stream.reconfigure(errors="replace")
@@ -44,14 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 2
+    except MachineError as error:
+        print(f"flashcore {args.command}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        for worker in multiprocessing.active_children():  # they would finish their part first
-            worker.terminate()
         return 130
     except MemoryError as error:
         print(f"flashcore {args.command}: out of memory; choose a smaller shape ({error})", file=sys.stderr)
         return 1
     except OSError as error:
+        if error.filename is not None:
+            print(f"flashcore {args.command}: {error.filename!r}: {error.strerror}", file=sys.stderr)
+            return 1
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python writes once more at exit
@@ -59,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print(f"flashcore {args.command}: the output cannot be written ({error.strerror})", file=sys.stderr)
         return 1
+
+
+def _end(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,7 +124,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--time-limit",
         type=_seconds,
         metavar="S",
-        help="with --lesson: seconds before it is stopped, 60 by default",
+        help="seconds for everything, up to 3600: what they leave out counts as failed; no limit by default, with "
+        "--lesson 60",
     )
     starter = add(
         "starter",
@@ -345,7 +359,7 @@ def _give_json(args, data: Callable[[], Any]) -> bool:
         print(text)
         return True
     try:
-        Path(args.json).write_text(text + "\n")
+        write(Path(args.json), text + "\n")
     except OSError as error:
         raise ArgumentError(f"--json {args.json!r}: cannot be written ({error.strerror})") from None
     return False
@@ -462,8 +476,6 @@ def _dispatch(args) -> int:
 def _check(args) -> int:
     if args.lesson is not None:
         return _check_answer(args)
-    if args.time_limit is not None:
-        raise ArgumentError("--time-limit is for the file of an exercise: add --lesson N")
     if files := [name for name in args.stages if name.endswith((".py", ".cu"))]:
         raise ArgumentError(f"{files[0]!r} is a file: name the lesson whose exercise it answers, --lesson N")
 
@@ -474,7 +486,9 @@ def _check(args) -> int:
     reports = []
     if stages:
         with _progress() as progress:
-            reports = check(stages, progress=_parts(progress, "checking"))
+            reports = check(
+                stages, time_limit=args.time_limit, progress=_parts(progress, "checking")
+            )
     if not _give_json(args, lambda: [report.as_dict() for report in reports]) and reports:
         render(reports, _console())
     return 0 if not not_run and all(report.passed for report in reports) else 1
@@ -522,8 +536,7 @@ def _starter(args) -> int:
     path = Path(args.file or f"lesson{lesson.number:02d}.{ending}")
     text = starter(lesson)
     try:
-        with path.open("x") as file:
-            file.write(text)
+        write(path, text, new=True)
     except FileExistsError:
         raise ArgumentError(f"{str(path)!r} exists already and stays as it is: choose another name") from None
     except OSError as error:

@@ -1,13 +1,24 @@
 """What the CPU executor counted and found in a CUDA C kernel, in the form of the simulator's results."""
 
+import re
 from typing import Any
+
+import numpy as np
 
 from cuda_reference import Source, load
 
 from .simulator import ScratchArray, report
-from .simulator.problems import SimulationError
+from .simulator.problems import Problem, SimulationError, Site
 
-__all__ = ["CpuLaunch", "run_on_cpu"]
+__all__ = ["Counter", "CpuLaunch", "run_on_cpu"]
+
+
+class Counter(np.ndarray):
+    """A uint32 [1] that is 0 before a launch, and that the launch must leave 0."""
+
+    @classmethod
+    def zero(cls) -> "Counter":
+        return np.zeros(1, np.uint32).view(cls)
 
 
 class CpuLaunch:
@@ -15,7 +26,7 @@ class CpuLaunch:
 
     def __init__(self, kernel: Source, grid: Any, block: Any, result: Any) -> None:
         self.kernel, self.grid, self.block, self.result = kernel, grid, block, result
-        self.problems = result.problems
+        self.problems = list(result.problems)
 
     def totals(self) -> dict[str, Any]:
         return self.result.totals()
@@ -38,11 +49,12 @@ def run_on_cpu(
     kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int, options: dict
 ) -> CpuLaunch:
     """Run a kernel on NumPy arrays. The simulator's options that mean something here: `order`, where
-    "lockstep" is the executor's own order, `races`, `time_limit` in seconds, and
-    `ops`, without which nothing is counted.
+    "lockstep" is the executor's own order, `races`, `time_limit`, and `ops`, without which nothing is
+    counted.
     """
     order = options.get("order", "lockstep")
-    result = load(kernel, "cpu")(
+    loaded = load(kernel, "cpu")
+    result = loaded(
         _extents(grid),
         _extents(block),
         args,
@@ -51,9 +63,21 @@ def run_on_cpu(
         schedule="forward" if order == "lockstep" else order,
         checks=options.get("races", True),
         counts=options.get("ops", True),
-        time_limit=options.get("time_limit", 60),
+        time_limit=options.get("time_limit"),
     )
-    return CpuLaunch(kernel, grid, block, result)
+    launch = CpuLaunch(kernel, grid, block, result)
+    for parameter, value in zip(loaded.parameters, args, strict=True):
+        if isinstance(value, Counter) and value[0] and not launch.problems:
+            launch.problems.append(_left_over(kernel, parameter.name, int(value[0])))
+    return launch
+
+
+def _left_over(kernel: Source, name: str, value: int) -> Problem:
+    lines = kernel.text().splitlines()
+    uses = (number for number, line in enumerate(lines, 1) if re.search(rf"atomic\w*\(&?{name}\b", line))
+    line = next(uses, 1)
+    text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"
+    return Problem("counter left over", Site(str(kernel.path), line, lines[line - 1].strip()), None, text)
 
 
 def _unwritten(array: ScratchArray) -> bool:

@@ -1,15 +1,17 @@
 """Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
 
-An executor has `empty(shape, dtype)`, scratch memory for a stage, `launch(kernel, grid, block, *args,
-shared_bytes=0)`, and `sm_count`, the multiprocessors that a grid should fill. `Problem` arrays go in as they
-are: NumPy for `Simulator` and `Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`:
-then numbers are NumPy scalars of the parameters' types.
+An executor has `empty(shape, dtype)`, scratch memory for a stage, `counter()`, a uint32 [1] that is 0 and
+that every launch must leave 0, `launch(kernel, grid, block, *args, shared_bytes=0)`, and `sm_count`, the
+multiprocessors that a grid should fill. `Problem` arrays go in as they are: NumPy for `Simulator` and
+`Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`: then numbers are NumPy scalars
+of the parameters' types.
 """
 
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import cache, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,13 @@ from numba.cuda.cudadrv import driver
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from cuda_reference import Source, load
+from cuda_reference.driver import Allowed, graph_of
+from cuda_reference.extents import block_extents, grid_extents
 
+from . import workspace
 from .compiler import EXAMPLE_SM_COUNT, CompiledKernel, Compiler
-from .cpu_launch import run_on_cpu
-from .problem import UnsupportedError
+from .cpu_launch import Counter, run_on_cpu
+from .problem import UnsupportedError, check_time_limit
 from .simulator import scratch, simulate
 
 __all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator", "simulated", "why_not_simulated"]
@@ -56,16 +61,21 @@ class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls. CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
+    calls, time_limit (seconds that a launch may take, None for no limit). CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
     """
 
     def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:
+        check_time_limit(options.get("time_limit"))
         self.sm_count, self.options = sm_count, options
         self.launches: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Scratch memory that knows what was written: a read before a write is reported."""
         return scratch(shape, dtype)
+
+    def counter(self) -> np.ndarray:
+        """A launch that leaves it at another number than 0 is reported."""
+        return Counter.zero()
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         if isinstance(kernel, Source):
@@ -83,12 +93,14 @@ class Simulator:
 class Gpu:
     """Queues each launched kernel on one CuPy stream (None: the current one), and never waits for it.
 
-    The arrays' device must be the current one. A launch does not synchronise, so it can be captured into a
-    CUDA graph once the kernel has been compiled by a first launch.
+    The arrays' device must be the current one. A launch can be captured into a CUDA graph, the first one too:
+    kernels are loaded and memory is allocated beside the capture, and the graph keeps the memory. Call `done`
+    when all is queued, unless what `empty` and `counter` gave is to be used again.
     """
 
     def __init__(self, stream: Any = None) -> None:
         self.stream = stream
+        self._pieces: list[workspace.Piece] = []
 
     @property
     def sm_count(self) -> int:
@@ -97,18 +109,55 @@ class Gpu:
         return _sm_count(cupy.cuda.Device().id)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Scratch memory of CuPy's pool, uninitialised; freeing it is ordered with the stream."""
+        """Uninitialised memory of CuPy's pool; freeing it is ordered with the stream."""
         import cupy
 
-        with nullcontext() if self.stream is None else self.stream:
+        if graph_of(self._handle()) is not None:
+            return self._array(self._take(prod(shape) * np.dtype(dtype).itemsize).at, shape, dtype)
+        with Allowed(), nullcontext() if self.stream is None else self.stream:
             return cupy.empty(shape, dtype)
 
-    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
-        """Queue `kernel`; raises UnsupportedError when a block may not have that much shared memory."""
+    def counter(self) -> Any:
+        return self._array(self._take(0).counter, (1,), np.uint32)
+
+    def done(self, *owners: Any) -> None:
+        """What `empty` and `counter` gave may serve other calls from here on; a graph that is captured keeps
+        `owners`, whose memory the launches use."""
+        while self._pieces:
+            workspace.give_back(self._pieces.pop())
+        if any(owner is not None for owner in owners):
+            workspace.keep(self._handle(), owners)
+
+    def _handle(self) -> int:
         import cupy
 
-        if isinstance(kernel, Source):
-            return self._launch_cuda(kernel, grid, block, args, shared_bytes)
+        return (cupy.cuda.get_current_stream() if self.stream is None else self.stream).ptr
+
+    def _take(self, size: int) -> workspace.Piece:
+        import cupy
+
+        self._pieces.append(workspace.take(cupy.cuda.Device().id, self._handle(), size))
+        return self._pieces[-1]
+
+    def _array(self, address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        import cupy
+
+        size = prod(shape) * np.dtype(dtype).itemsize
+        memory = cupy.cuda.UnownedMemory(address, size, self, cupy.cuda.Device().id)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        """Queue `kernel`; raises UnsupportedError for a grid or block that CUDA does not allow, and where a
+        block may not have that much shared memory."""
+        with Allowed():
+            if isinstance(kernel, Source):
+                self._launch_cuda(kernel, grid, block, args, shared_bytes)
+            else:
+                self._launch_numba(kernel, grid, block, args, shared_bytes)
+
+    def _launch_numba(self, kernel: Any, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
+        import cupy
+
         device = cupy.cuda.Device().id
         stream = self.stream if self.stream is not None else cupy.cuda.get_current_stream()
         places = [_place(a) if isinstance(a, cupy.ndarray) else (a, None) for a in args]
@@ -122,11 +171,11 @@ class Gpu:
                     f"this GPU has room for {room}"
                 )
         _configured(kernel, grid, block, stream.ptr, device, shared_bytes)(*values)
-        return None
 
     def _launch_cuda(self, kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
         from cuda_reference.gpu import SharedMemoryError
 
+        _allowed(kernel.label, grid, block)
         with nullcontext() if self.stream is None else self.stream:
             try:
                 load(kernel)(grid, block, args, shared_mem=shared_bytes)
@@ -168,9 +217,18 @@ def _numba_view(
 @lru_cache(maxsize=256)
 def _configured(kernel: Any, grid: Any, block: Any, stream: int, device: int, shared_bytes: int) -> Any:
     """The kernel with its launch configuration, without Numba's advice that small grids leave a GPU idle."""
+    _allowed(kernel.py_func.__name__, grid, block)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         return kernel[grid, block, cuda.external_stream(stream) if stream else 0, shared_bytes]
+
+
+def _allowed(kernel: str, grid: Any, block: Any) -> None:
+    try:
+        grid_extents(grid)
+        block_extents(block)
+    except ValueError as error:
+        raise UnsupportedError(f"{kernel}: {error}") from None
 
 
 @lru_cache(maxsize=256)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cuda_reference.packed import LEGACY
+from cuda_reference.driver import LEGACY, Allowed, Handle
 
+from . import workspace
 from .problem import ALIGNMENT, Problem
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = ["Plan", "Recorder", "find", "forget", "keep", "torchs_stream"]
 HALF = np.dtype(np.float16)
 MOST = 512  # plans; a program that never repeats a layout starts over after so many
 
+ALIGNED = 256  # bytes: where scratch arrays may begin
 SPARE_BYTES, MOST_SPARES = 1 << 20, 8  # an output is allocated ahead where microseconds count
 
 _readers: "dict[type, Callable]" = {}
@@ -40,14 +42,13 @@ UNREAD: "tuple[None, Addresses]" = (None, ())
 NOT_SERVED: "tuple[None, Addresses, None]" = (None, (), None)
 # Outputs for the next call of a plan on a stream, allocated while the GPU was busy with the last one.
 _spares: "dict[tuple[Plan, int, bool], Any]" = {}
-# A CUDA graph keeps addresses, not memory: scratch memory that it was given is nobody else's from then on.
-_captured: list[Any] = []
 
 
 def forget() -> None:
     """Drop all plans, so that the next calls read the kernels' files again."""
     _plans.clear()
     _spares.clear()
+    workspace.forget()
 
 
 def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | None, Addresses, Plan | None]":
@@ -128,7 +129,8 @@ def _reader(kind: type) -> "Callable | None":
 class Plan:
     """The launches of one stage for arrays of one layout, kind and device.
 
-    kind: the type of the arrays, CuPy's or PyTorch's.
+    kind: the type of the arrays, CuPy's or PyTorch's. scratch: bytes of each array of scratch memory among
+    the arguments of the launches. counter: whether a counter follows.
     """
 
     def __init__(
@@ -139,14 +141,18 @@ class Plan:
         kind: type,
         lse: bool,
         scratch: list[int],
+        counter: bool,
     ) -> None:
         import cupy
 
-        self._launches, self._scratch, self._lse = launches, scratch, lse
+        self._launches, self._lse = launches, lse
+        rooms = [-(-size // ALIGNED) * ALIGNED for size in scratch]
+        self._offsets = [sum(rooms[:i]) for i in range(len(rooms))]
+        self._scratch_bytes, self._counter = sum(rooms), counter
         self._shape, self._device = tuple(problem.q.shape), problem.q.device.id
         self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v, out)]
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
-        self._launch = self._with_scratch if scratch else launches
+        self._launch = self._with_scratch if scratch or counter else launches
         self._apart: Addresses = ()  # found not to overlap
         self._spares = prod(self._shape) * HALF.itemsize <= SPARE_BYTES
         self._contiguous = problem.q.flags.c_contiguous
@@ -173,17 +179,26 @@ class Plan:
         spare = None
         if out is None:
             spare = self, stream, False
-            out = _spares.pop(spare, None)
+            out = None if self._is_captured(stream) else _spares.pop(spare, None)
             if out is None:
-                out = self._cupy.ndarray(self._shape, HALF)
+                out = self._array(self._shape, HALF, stream)
             out_at = out.data.ptr
         if self._lse:
-            lse = self._cupy.ndarray(self._shape[:3], np.float32)
+            lse = self._array(self._shape[:3], np.float32, stream)
             lse_at = lse.data.ptr
         self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
         if spare is not None and self._spares and not self._is_captured(stream):
-            _put_aside(spare, self._cupy.ndarray(self._shape, HALF))
+            with Allowed():
+                _put_aside(spare, self._cupy.ndarray(self._shape, HALF))
         return out if lse is None else (out, lse)
+
+    def _array(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
+        """Memory for what is returned; a graph that is captured keeps it too."""
+        with Allowed():
+            array = self._cupy.ndarray(shape, dtype)
+        if self._is_captured(stream):
+            workspace.keep(stream, array)
+        return array
 
     def _on_torch(self, addresses: Addresses, q: Any, out: Any) -> Any:
         lse, lse_at = None, 0
@@ -199,12 +214,7 @@ class Plan:
         if self._lse:
             lse = self._torch.empty(self._shape[:3], dtype=self._torch.float32, device=self._device)
             lse_at = lse.data_ptr()
-        if self._scratch:
-            # CuPy's pool gives scratch memory out in the order of its current stream.
-            with torchs_stream(self._device):
-                self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
-        else:
-            self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
+        self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
         if spare is not None and self._spares and not self._is_captured(stream):
             _put_aside(spare, self._tensor(q))
         return out if lse is None else (out, lse)
@@ -219,10 +229,12 @@ class Plan:
         return stream not in LEGACY and self._cupy.cuda.runtime.streamIsCapturing(stream)
 
     def _with_scratch(self, addresses: Addresses, stream: int) -> None:
-        memory = [self._cupy.cuda.alloc(size) for size in self._scratch]  # freed in the order of the stream
-        if self._is_captured(stream):
-            _captured.append(memory)
-        self._launches((*addresses, *(each.ptr for each in memory)), stream)
+        piece = workspace.take(self._device, stream, self._scratch_bytes)
+        places = [piece.at + offset for offset in self._offsets]
+        if self._counter:
+            places.append(piece.counter)
+        self._launches((*addresses, *places), stream)
+        workspace.give_back(piece)
 
     def _may_overlap(self, q: int, k: int, v: int, out: int) -> bool:
         q_size, k_size, v_size, size = self._sizes
@@ -250,6 +262,7 @@ class Recorder:
         self._executor = executor
         self._notes: list[tuple] = []
         self._scratch: list[Any] = []
+        self._counter: Any = None
         self.problem = replace(problem, q=problem.q.view(), k=problem.k.view(), v=problem.v.view())
 
     @property
@@ -257,9 +270,13 @@ class Recorder:
         return self._executor.sm_count
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        array = self._executor.empty(shape, dtype)
-        self._scratch.append(array)
-        return array
+        self._scratch.append(self._executor.empty(shape, dtype))
+        return self._scratch[-1]
+
+    def counter(self) -> Any:
+        if self._counter is None:
+            self._counter = self._executor.counter()
+        return self._counter
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self._executor.launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
@@ -279,27 +296,18 @@ class Recorder:
         p = self.problem
         launches = [(load(kernel), *rest) for kernel, *rest in self._notes]
         try:
-            packed = PackedLaunches(launches, (p.q, p.k, p.v, out, lse, *self._scratch))
+            counters = () if self._counter is None else (self._counter,)
+            packed = PackedLaunches(launches, (p.q, p.k, p.v, out, lse, *self._scratch, *counters))
         except ValueError:
             return None
         sizes = [prod(x.shape) * x.dtype.itemsize for x in self._scratch]
-        return Plan(packed, p, out, kind, lse is not None, sizes)
+        return Plan(packed, p, out, kind, lse is not None, sizes, bool(counters))
 
 
 def _span(array: Any) -> int:
     """Bytes from the first element of an array to the end of its last one."""
     steps = zip(array.shape, array.strides, strict=True)
     return sum((size - 1) * step for size, step in steps) + array.dtype.itemsize
-
-
-class _Handle:
-    """A CUDA stream by its address, in the protocol that `cupy.cuda.Stream.from_external` reads."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address
 
 
 def _handle_of(torch: Any) -> Callable[[int], int]:
@@ -314,4 +322,4 @@ def torchs_stream(device: int) -> AbstractContextManager:
     """PyTorch's current stream of a device as a CuPy stream."""
     import cupy
 
-    return cupy.cuda.Stream.from_external(_Handle(_handle_of(sys.modules["torch"])(device)))
+    return cupy.cuda.Stream.from_external(Handle(_handle_of(sys.modules["torch"])(device)))

@@ -17,7 +17,7 @@ STAGE_FILES = sorted((ROOT / "flashcore_numba/stages").glob("stage[0-9]*.py"))
 LAYERS = (
     {"cuda_reference"},
     {"wide", "simulator"},
-    {"problem", "arrays", "oracle", "gpu", "compiler", "cpu_launch", "executor", "plans"},
+    {"problem", "arrays", "oracle", "gpu", "compiler", "cpu_launch", "executor", "plans", "workspace"},
     {"stages"},
     {"attention", "dispatch", "traffic"},
     {"checks", "bench"},

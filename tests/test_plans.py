@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import cuda_reference.gpu
-from cuda_reference import TensorMap, packed, tensor_map
-from flashcore_numba import LADDER, ArgumentError, attention, dispatch, executor, gpu, plans
+from cuda_reference import TensorMap, driver, packed, tensor_map
+from flashcore_numba import LADDER, ArgumentError, attention, dispatch, executor, gpu, plans, workspace
 
 SHAPE = (1, 8, 512, 64)
 CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
@@ -29,18 +29,57 @@ class FakeGpu:
         self.long_way, self.launched, self.devices = [], [], []
         self.kernels, self.without_context, self.pause = {}, False, threading.Event().wait
         self.recorded, self.graphs, self.graph_launches, self.inference = {}, [], 0, False
-        self.early = []
+        self.early, self.allocated, self.modes, self.ties = [], [], threading.local(), []
+        self.numbers, self.capture_number, self.zeroed = {}, 0, []
+
+    def unsafe(self, what):
+        """CUDA refuses it beside a capture, in other threads too, and the capture is lost."""
+        assert self.capturing is None or getattr(self.modes, "mode", 0) == 2, f"{what} during a capture"
 
     def memory(self, size):
+        self.unsafe("memory is allocated")
+        self.allocated.append(size)
         at, self.top = self.top, self.top + -(-size // 256) * 256
         return types.SimpleNamespace(ptr=at, device_id=self.current)
 
     def load(self, source):
+        self.unsafe("a kernel is loaded")
         found = self.kernels.setdefault(source, Kernel(self, source, len(self.kernels) + 1))
         found.loads += 1
         return found
 
     # The driver.
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        mode = mode._obj
+        mode.value, self.modes.mode = getattr(self.modes, "mode", 0), mode.value
+        return 0
+
+    def cuStreamGetId(self, stream, number):
+        number._obj.value = self.numbers.get(stream.value or 0, 5000 + (stream.value or 0))
+        return 0
+
+    def cuStreamGetCaptureInfo_v2(self, stream, status, number, graph, *_):
+        if stream.value == self.capturing:
+            status._obj.value, number._obj.value, graph._obj.value = 1, self.capture_number, 77
+        return 0
+
+    def cuUserObjectCreate(self, made, pointer, destroy, count, flags):
+        assert (count, flags) == (1, 1)
+        made._obj.value = len(self.ties) + 1
+        self.ties.append([pointer.value, destroy.value, None])
+        return 0
+
+    def cuGraphRetainUserObject(self, graph, made, count, flags):
+        assert (count, flags) == (1, 1)
+        self.ties[made.value - 1][2] = graph.value
+        return 0
+
+    def destroy_graphs(self):
+        for pointer, destroy, graph in self.ties:
+            assert graph == 77
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(destroy)(pointer)
+        self.ties.clear()
+
     def cuTensorMapReplaceAddress(self, place, address):
         if self.without_context:
             return packed.INVALID_CONTEXT
@@ -157,6 +196,9 @@ def fake(monkeypatch):
         def __init__(self, ptr=None, non_blocking=False):
             self.ptr, self.before = ptr or 1000 + len(fake.graphs), []
 
+        def synchronize(self):
+            pass
+
         def begin_capture(self):
             fake.recorded[self.ptr] = []
 
@@ -182,7 +224,9 @@ def fake(monkeypatch):
     cupy.cuda = types.SimpleNamespace(
         Device=Device,
         alloc=fake.memory,
+        Memory=fake.memory,
         runtime=types.SimpleNamespace(
+            memsetAsync=lambda at, value, size, stream: fake.zeroed.append((at, at + size)),
             getDevice=lambda: fake.current,
             streamIsCapturing=lambda stream: stream == fake.capturing,
             graphLaunch=fake.graphLaunch,
@@ -197,11 +241,15 @@ def fake(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(cuda_reference.gpu, "load", fake.load)
-    monkeypatch.setattr(packed, "_driver", lambda: fake)
+    monkeypatch.setattr(driver, "driver", lambda: fake)
     monkeypatch.setattr(tensor_map, "_encoded", encoded)
     monkeypatch.setattr(gpu, "compute_capability", lambda device=0: (9, 0))
     monkeypatch.setattr(executor, "_sm_count", lambda device: 132)
     fake.array = lambda shape=SHAPE, strides=None, data=None: ndarray(shape, np.float16, data, strides)
+    for name in ("_idle", "_counters"):
+        monkeypatch.setattr(workspace, name, {})
+    for name in ("_tied", "_released"):
+        monkeypatch.setattr(workspace, name, [])
     plans.forget()
     yield fake
     plans.forget()
@@ -217,7 +265,8 @@ def fake_torch(fake, monkeypatch):
         is_cuda, requires_grad, layout = True, False, torch.strided
 
         def __init__(self, shape, dtype, device):
-            self.array = sys.modules["cupy"].ndarray(shape, dtype.removeprefix("torch."))
+            with driver.Allowed():  # as PyTorch's own allocator does
+                self.array = sys.modules["cupy"].ndarray(shape, dtype.removeprefix("torch."))
             self.array.data.device_id = device
             self.shape, self.dtype = self.array.shape, dtype
             self.device = types.SimpleNamespace(type="cuda", index=device)
@@ -254,10 +303,11 @@ def both_ways(fake, *arrays, **options):
     """What a planned call launches, and what the long way does with the very same memory."""
     fake.launched.clear()
     plans._spares.clear()
+    workspace._idle.clear()
     top = fake.top
     attention(*arrays, **options)
     fast, fake.top = list(fake.launched), top
-    plans.forget()
+    plans._plans.clear()
     fake.long_way.clear()
     attention(*arrays, **options)
     return fast, fake.long_way
@@ -388,20 +438,134 @@ def test_an_output_is_contiguous_whatever_q_is(fake, fake_torch, monkeypatch):
     assert len(fake.launched) == 2
 
 
-def test_scratch_memory_of_a_captured_call_stays_the_graphs(fake, monkeypatch):
-    monkeypatch.setattr(plans, "_captured", [])
-    arrays = three(fake, (1, 8, 130, 64), (1, 8, 8192, 64))
-    for fake.capturing in (None, None, 8):
-        attention(*arrays, stage=13)
-    assert len(fake.launched) == 4
-    assert not plans._captured
+SPLIT = ((1, 8, 130, 64), (1, 8, 8192, 64))  # stage 13: two arrays of scratch memory, two kernels
+COUNTED = ((1, 32, 2048, 64), None)  # stage 15 under a causal mask: a counter, one kernel
+
+
+def scratch_of(fake, stage, kernels):
+    """The addresses among the arguments of the last call that are none of its arrays' or a number's."""
+    args = [args for *_, args, _ in fake.launched[-kernels:]]
+    return args[0][-2:] if stage == 13 else args[0][-1:]
+
+
+@pytest.mark.parametrize(("stage", "shapes", "kernels"), [(13, SPLIT, 2), (15, COUNTED, 1)])
+class TestMemoryOfAStage:
+    def calls(self, fake, stage, shapes):
+        arrays, out = three(fake, *shapes), fake.array(shapes[0])
+        return lambda: attention(*arrays, stage=stage, causal=True, out=out)
+
+    def test_later_calls_allocate_nothing_and_add_no_kernel(self, fake, stage, shapes, kernels):
+        call = self.calls(fake, stage, shapes)
+        for _ in range(2):
+            call()
+        before = len(fake.allocated)
+        for _ in range(5):
+            fake.launched.clear()
+            call()
+            assert len(fake.launched) == kernels
+        assert len(fake.allocated) == before
+        assert fake.graph_launches == 5 - 1, "the same memory each time, so that a graph of its own serves"
+
+    def test_each_stream_has_its_own(self, fake, stage, shapes, kernels):
+        call, found = self.calls(fake, stage, shapes), []
+        call()
+        for fake.stream in (7, 9, 7, 9):
+            call()
+            found.append(tuple(scratch_of(fake, stage, kernels)))
+        assert found[0] == found[2] != found[1] == found[3]
+
+    def test_a_new_stream_with_the_handle_of_another(self, fake, stage, shapes, kernels):
+        """The old stream's work may still be running when its handle is given out again."""
+        call, found = self.calls(fake, stage, shapes), []
+        call()
+        for fake.numbers[7] in (1, 2, 1):
+            call()
+            found.append(tuple(scratch_of(fake, stage, kernels)))
+        assert found[0] == found[2] != found[1]
+
+    def test_threads_on_one_stream(self, fake, stage, shapes, kernels):
+        """Their kernels alternate, so each needs memory of its own."""
+        barrier, threads = threading.Barrier(3, timeout=10), 3
+        call = self.calls(fake, stage, shapes)
+        call()
+        fake.launched.clear()
+        fake.pause = lambda _: barrier.wait()
+        several = [threading.Thread(target=self.calls(fake, stage, shapes)) for _ in range(threads)]
+        for thread in several:
+            thread.start()
+        for thread in several:
+            thread.join()
+        found = {
+            tuple(args[-2:] if stage == 13 else args[-1:])
+            for source, *_, args, _ in fake.launched
+            if source.entry != "merge_splits"
+        }
+        assert len(found) == threads
+
+    @pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
+    def test_a_graph_has_its_own_until_it_is_gone(self, fake, stage, shapes, kernels, first):
+        call = self.calls(fake, stage, shapes)
+        call()
+        call()
+        eager = tuple(scratch_of(fake, stage, kernels))
+
+        def captured(number):
+            fake.capturing, fake.capture_number = fake.stream, number
+            if first:
+                plans._plans.clear()
+            call()
+            fake.launched += fake.long_way if first else []
+            fake.capturing = None
+            return tuple(scratch_of(fake, stage, kernels))
+
+        found = [captured(number) for number in (1, 1, 2)]
+        assert found[0] == found[1], "calls of one stream in one capture run one after the other"
+        assert len({eager, *found}) == 3
+        before = len(fake.allocated)
+        fake.destroy_graphs()
+        assert set(captured(3)) <= {at for each in found for at in each}, "what a graph had serves the next"
+        assert len(fake.allocated) == before
+
+    def test_an_eager_call_beside_a_capture(self, fake, stage, shapes, kernels):
+        fake.capturing = 99
+        with driver.Allowed():
+            call = self.calls(fake, stage, shapes)
+        for _ in range(4):
+            call()
+        assert fake.graph_launches == 1
+
+
+def test_the_first_call_of_all_can_be_captured(fake):
+    """Each stage, both masks: kernels are loaded and memory is allocated as the driver allows it."""
+    with driver.Allowed():
+        sets = [(stage, causal, three(fake, (4, 32, 700, 64))) for stage in CUDA for causal in (False, True)]
     fake.capturing = fake.stream
-    attention(*arrays, stage=13)
-    held = {struct.pack("Q", memory.ptr) for memory in plans._captured[0]}
-    assert len(held) == 2
-    assert all(held < set(args) for _, _, _, args, _ in fake.launched[-2:])
-    attention(*three(fake), stage=12)
-    assert len(plans._captured) == 1
+    for stage, causal, arrays in sets:
+        for _ in range(3):
+            out, lse = attention(*arrays, stage=stage, causal=causal, return_lse=True)
+            assert (out.shape, lse.shape) == ((4, 32, 700, 64), (4, 32, 700))
+    assert not fake.graphs
+    assert getattr(fake.modes, "mode", 0) == 0
+
+
+def test_a_counter_is_0_at_first_and_alone(fake):
+    for stream in range(2000, 2000 + workspace.COUNTERS + 5):
+        counter = workspace.take(0, stream, 0).counter
+        assert any(first <= counter < end for first, end in fake.zeroed)
+        workspace.give_back(workspace.Piece((0, stream), None, 0, counter))
+    assert len(fake.zeroed) == 2
+    assert len(workspace._idle) == workspace.MOST
+    given = [piece.counter for pieces in workspace._idle.values() for piece in pieces]
+    assert len(set(given)) == len(given)
+
+
+def test_pieces_that_outgrow_are_replaced(fake):
+    small = workspace.take(0, 5, 1000)
+    workspace.give_back(small)
+    large = workspace.take(0, 5, 2000)
+    assert (large.size, large.counter) == (2000, small.counter)
+    workspace.give_back(large)
+    assert workspace.take(0, 5, 500) is large
 
 
 def test_a_tensor_that_requires_grad_is_refused_after_a_plan(fake, fake_torch):
@@ -480,9 +644,16 @@ def test_a_small_output_is_allocated_ahead(fake, fake_torch, kind):
     assert len(plans._spares) == 2
     fake.capturing = 9
     before = dict(plans._spares)
+    out = attention(*same, stage=12)
+    assert plans._spares == before, "a graph's memory must not be given to later calls"
+    seen = weakref.ref(out)
+    del out
+    gc.collect()
+    assert (seen() is not None) == (kind == "cupy"), "a graph of CuPy has no memory of its own"
+    fake.destroy_graphs()
     attention(*same, stage=12)
-    kept = before if kind == "torch" else {key: value for key, value in before.items() if key[1] != 9}
-    assert plans._spares == kept, "a graph's memory must not be given to later calls"
+    gc.collect()
+    assert seen() is None
     fake.capturing, fake.inference = None, True
     out = attention(*same, stage=12)
     assert kind == "cupy" or all(place(out) != place(each) for each in before.values())

@@ -10,14 +10,17 @@ What it executes, checks and counts, and what not, is said in README.md beside t
 import ctypes
 import math
 import re
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..extents import MOST_THREADS, block_extents, grid_extents
+from ..files import MachineError, lock
+from ..shown import shown
 from ..tensor_map import TensorMap
 from .arguments import Memory, Parameter, pack
 from .build import (
@@ -39,6 +42,7 @@ __all__ = [
     "CpuModule",
     "ExecutionError",
     "Launch",
+    "MachineError",
     "Problem",
     "Row",
     "Site",
@@ -47,8 +51,26 @@ __all__ = [
     "why_not",
 ]
 
-MOST_THREADS, MOST_SHARED = 1024, 232448
-LOCK = threading.Lock()  # the runtime runs one launch at a time
+MOST_SHARED = 232448
+# The runtime runs one launch at a time. While it does, no other library may be loaded and no function of one
+# called: the runtime would take what they do for accesses of the kernel.
+LOCK = lock()
+
+
+_running: list[str] = []
+
+
+@contextmanager
+def _alone(kernel: str) -> Iterator[None]:
+    """Lets one thread at a time launch; refuses a signal handler that would launch inside a launch."""
+    with LOCK:
+        if _running:
+            raise RuntimeError(f"{kernel} cannot be launched by a signal handler while {_running[0]} runs")
+        _running.append(kernel)
+        try:
+            yield
+        finally:
+            _running.clear()
 
 
 class SourceError(ValueError):
@@ -75,7 +97,9 @@ class CpuModule:
     """The kernels of one `.cu` file: `module.name` or `module.kernel("name")` is one of them.
 
     defines: macros. schedule: "forward", "reverse" or "random:SEED", the order in which threads run. checks:
-    look for problems. counts: count accesses by source line. time_limit: seconds a launch may take.
+    look for problems. counts: count accesses by source line. time_limit: seconds after which a launch is
+    stopped, and has a problem of the kind "time limit"; None: it may take as long as it does. An endless loop
+    needs no limit where it changes nothing (README.md says which do). Ctrl-C stops a launch at once.
     optimise: False leaves every variable where a debugger finds it.
 
     Raises SourceError, CompileError, CompilerMissingError.
@@ -89,7 +113,7 @@ class CpuModule:
         schedule: str = "forward",
         checks: bool = True,
         counts: bool = True,
-        time_limit: float = 60,
+        time_limit: float | None = None,
         optimise: bool = True,
     ):
         self.source = Path(source).resolve()
@@ -102,14 +126,17 @@ class CpuModule:
         )
         compiler = find_compiler()
         self.compile_seconds = -time.perf_counter()
-        self.library = build_kernels(
-            compiler, self.source, exports, defines or {}, checks or counts, optimise
+        runtime = build_runtime(compiler)
+        held, texts = build_kernels(
+            compiler, runtime, self.source, exports, defines or {}, True, optimise
         )
         self.compile_seconds += time.perf_counter()
-        self._runtime = ctypes.CDLL(str(build_runtime(compiler)))
-        self.code = ctypes.CDLL(str(self.library))
-        self._places = Places(self.library, (HERE / "shim", INCLUDE / "ptx.cuh"))
-        self._kernels: dict[str, CpuKernel] = {}
+        self.library = held.path
+        self._places = Places(held, texts, (HERE / "shim", INCLUDE / "ptx.cuh"))
+        with LOCK:
+            self._runtime = runtime.load()
+            self.code = held.load()
+            self._kernels = {name: CpuKernel(self, declared) for name, declared in self._declared.items()}
 
     @property
     def names(self) -> list[str]:
@@ -118,12 +145,10 @@ class CpuModule:
 
     def kernel(self, name: str) -> "CpuKernel":
         """The kernel of that name. Raises AttributeError."""
-        if name not in self._declared:
-            raise AttributeError(
-                f"{self.source.name} has no kernel {name!r}, only {', '.join(self._declared)}"
-            )
         if name not in self._kernels:
-            self._kernels[name] = CpuKernel(self, self._declared[name])
+            raise AttributeError(
+                f"{self.source.name} has no kernel {shown(name)}, only {', '.join(self._declared)}"
+            )
         return self._kernels[name]
 
     def __getattr__(self, name: str) -> "CpuKernel":
@@ -173,14 +198,17 @@ class CpuKernel:
         of the arrays that hold nothing yet, so that reading them before writing is a problem. options: those
         of the module, for this launch.
 
-        Raises TypeError and ValueError on arguments that do not fit. What is wrong with the kernel itself
+        Raises TypeError and ValueError on arguments that do not fit, MemoryError where the machine has no
+        room for so many threads. What is wrong with the kernel itself
         stands in the result's `problems`; its `check()` raises them.
         """
         unknown = set(options) - set(self._module.options)
         if unknown:
-            raise TypeError(f"unknown option {unknown.pop()!r}, known are {', '.join(self._module.options)}")
+            raise TypeError(
+                f"unknown option {shown(unknown.pop())}, known are {', '.join(self._module.options)}"
+            )
         options = self._module.options | options
-        shape = self._shape(_extents("grid", grid), _extents("block", block), shared_mem)
+        shape = self._shape(grid_extents(grid), block_extents(block), shared_mem)
         if len(args) != len(self.parameters):
             names = ", ".join(parameter.name for parameter in self.parameters)
             raise TypeError(f"{self.name} takes {len(self.parameters)} arguments ({names}), not {len(args)}")
@@ -191,7 +219,7 @@ class CpuKernel:
             for i, (parameter, value) in enumerate(zip(self.parameters, args, strict=True))
         ]
         ranges, array_names = self._ranges(arrays, scratch, memory)
-        with LOCK:
+        with _alone(self.name):
             started = time.perf_counter()
             report = self._run(shape, shared_mem, packed, ranges, array_names, options)
             seconds = time.perf_counter() - started
@@ -200,15 +228,13 @@ class CpuKernel:
                 memory.copy_back(array)
         return Launch(self.name, report, self._module._places, seconds)
 
-    def _shape(self, grid: list[int], block: list[int], shared_mem: int) -> list[int]:
+    def _shape(self, grid: tuple[int, ...], block: tuple[int, ...], shared_mem: int) -> list[int]:
         threads = math.prod(block)
-        if threads > min(MOST_THREADS, self.max_threads):
+        if threads > self.max_threads:
+            raise ValueError(f"{self.name} takes at most {self.max_threads} threads, not {threads}")
+        if not isinstance(shared_mem, int | np.integer) or not 0 <= shared_mem <= MOST_SHARED:
             raise ValueError(
-                f"{self.name} takes at most {min(MOST_THREADS, self.max_threads)} threads, not {threads}"
-            )
-        if not 0 <= shared_mem <= MOST_SHARED:
-            raise ValueError(
-                f"a block has at most {MOST_SHARED} bytes of dynamic shared memory, not {shared_mem}"
+                f"a block has 0 to {MOST_SHARED} bytes of dynamic shared memory, not {shown(shared_mem)}"
             )
         if any(extent % blocks for extent, blocks in zip(grid, self.cluster, strict=True)):
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
@@ -235,11 +261,13 @@ class CpuKernel:
         order = {"forward": 0, "reverse": 1, "random": 2}.get(kind)
         if order is None or (seed and not seed.isdigit()):
             raise ValueError(
-                f'schedule is "forward", "reverse" or "random:SEED", not {options["schedule"]!r}'
+                f'schedule is "forward", "reverse" or "random:SEED", not {shown(options["schedule"])}'
             )
-        settings = [options["checks"], options["counts"], order, int(seed or 0), options["time_limit"]]
-        text = ctypes.c_char_p()
-        self._module._runtime.cpu_launch(
+        limit = _seconds(options["time_limit"])
+        settings = [options["checks"], options["counts"], order, int(seed or 0), limit]
+        runtime = self._module._runtime
+        runtime.cpu_end.restype = ctypes.c_char_p
+        started = runtime.cpu_start(
             self._entry,
             self._module.code.cpu_dynamic_shared,
             pointers,
@@ -249,16 +277,26 @@ class CpuKernel:
             (ctypes.c_char_p * max(1, len(names)))(*names),
             len(names),
             (ctypes.c_double * 5)(*settings),
-            ctypes.byref(text),
         )
-        return (text.value or b"").decode(errors="replace")
+        if not started:
+            raise MemoryError(f"{self.name}: the machine has no thread left for the launch")
+        try:  # what a signal raises, it raises between two waits
+            while not runtime.cpu_wait():
+                pass
+        finally:
+            report = runtime.cpu_end()
+        if report is None:
+            raise MemoryError(f"{self.name}: there is no memory for the stacks of its threads")
+        return report.decode(errors="replace")
 
 
-def _extents(name: str, given: int | Sequence[int]) -> list[int]:
-    extents = [given] if isinstance(given, int | np.integer) else list(given)
-    if not 1 <= len(extents) <= 3 or any(int(extent) < 1 for extent in extents):
-        raise ValueError(f"{name} is 1 to 3 positive extents, not {given}")
-    return [int(extent) for extent in extents] + [1] * (3 - len(extents))
+def _seconds(limit: Any) -> float:
+    if limit is None:
+        return math.inf
+    number = isinstance(limit, int | float | np.integer | np.floating) and not isinstance(limit, bool)
+    if not number or not limit > 0:
+        raise ValueError(f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit")
+    return float(min(limit, 1e9))
 
 
 class _Declaration:

@@ -1,27 +1,32 @@
 """Compiles the executor's runtime and `.cu` files with the system's C++ compiler, and keeps the results."""
 
 import contextlib
+import ctypes
+import errno
+import fcntl
 import hashlib
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-import platformdirs
-
+from ..files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
+from . import tools
 from .unset import rewritten
 
 __all__ = [
     "CompileError",
     "Compiler",
     "CompilerMissingError",
+    "Held",
     "build_kernels",
     "build_runtime",
     "find_compiler",
@@ -30,6 +35,10 @@ __all__ = [
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"
 KEPT, KEPT_HEADERS = 400, 6  # compiled libraries; sets of compiled headers
+SLOTS, PATIENCE = 64, 180.0  # locks for builders; seconds after which one no longer waits for another
+ABANDONED = 24 * 3600.0  # seconds after which the folder of a builder that was killed goes
+TRIES = 3  # a file may be removed as soon as it is made
+LEAST_SPACE = 8 << 20  # bytes: less than a compilation writes
 NEEDED = {"g++": 12, "clang": 15}
 INSTALL = (
     "the CPU executor needs a C++ compiler, g++ 12 or clang 15 or newer: install one "
@@ -54,6 +63,11 @@ INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from oth
         "-mllvm", "-tsan-instrument-read-before-write=1",
     ],
 }  # fmt: skip
+
+# A program may end while a thread that nobody joins is in a launch: the variables of the runtime stay.
+NO_DESTRUCTORS = """
+extern "C" __attribute__((visibility("hidden"))) int __cxa_atexit(void (*)(void*), void*, void*) { return 0; }
+"""
 
 
 class CompilerMissingError(RuntimeError):
@@ -91,7 +105,11 @@ def find_compiler(wanted: str | None = None) -> Compiler:
     for command in [named] if named else ["g++", "clang++", *newer]:
         if not shutil.which(command.split()[0]):
             continue
-        said = subprocess.run([*command.split(), "--version"], capture_output=True, text=True).stdout
+        asked = tools.call([*command.split(), "--version"])
+        said = asked.stdout
+        if asked.returncode:
+            too_old = f" ({command} --version fails: {asked.stderr.strip()[-300:] or asked.returncode})"
+            continue
         family = "clang" if "clang" in said else "g++"
         number = re.search(r"version (\d+)" if family == "clang" else r"\) (\d+)\.", said)
         if number and int(number[1]) >= NEEDED[family]:
@@ -100,12 +118,6 @@ def find_compiler(wanted: str | None = None) -> Compiler:
     if named and not too_old:
         too_old = f" (CXX names {named}, which is not there)"
     raise CompilerMissingError(INSTALL + too_old)
-
-
-def cache_folder() -> Path:
-    folder = Path(platformdirs.user_cache_dir("flashcore", appauthor=False)) / "cpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @cache
@@ -128,96 +140,243 @@ def _key(texts: Iterable[bytes | str]) -> str:
     return digest.hexdigest()[:20]
 
 
-def _compile(
-    compiler: Compiler, source: str, target: Path, flags: list[str], link: list[str], name: str
-) -> None:
-    """Compiles and links `source` into the shared library `target`, which appears at once and whole.
+class Held:
+    """A compiled file that this process holds open.
 
-    Two steps: a link with -fsanitize would add the sanitizers that the executor stands in for.
+    It can be read, whoever removes it; processes of this project do not remove it while it is held.
     """
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        unit, built, library = (Path(folder) / file for file in ("unit.cpp", "unit.o", target.name))
-        unit.write_text(source)
-        for arguments in (
-            ["-c", "-o", str(built), str(unit), *flags],
-            ["-shared", "-o", str(library), str(built), *link],
-        ):
-            done = subprocess.run([*compiler.command.split(), *arguments], capture_output=True, text=True)
-            if done.returncode:
-                raise CompileError(f"{name} does not compile:\n{done.stderr.strip()}")
-        os.replace(library, target)
-    _forget_the_oldest(target.parent, "*.so", KEPT)
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+    @property
+    def open_path(self) -> str:
+        """Where a command that inherits `descriptor` reads the file."""
+        return f"/proc/self/fd/{self.descriptor}"
+
+    def load(self) -> ctypes.CDLL:
+        """Raises MachineError, and CompileError for a name that the source declares and nobody defines."""
+        here = _is_still(self.path, self.descriptor)
+        try:
+            return ctypes.CDLL(str(self.path) if here else self.open_path)
+        except OSError as error:
+            missing = re.search(r"undefined symbol: (\w+)", str(error))
+            if missing:
+                raise CompileError(
+                    f"{self.path.name}: {missing[1]} is declared but defined nowhere"
+                ) from None
+            raise MachineError(
+                f"{self.path} cannot be loaded ({error}): set {CACHE_VARIABLE} to a folder that allows it"
+            ) from None
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def _lock_file(descriptor: int, how: int) -> bool:
+    """Whether the file is now locked; where the file system has no locks, it counts as locked."""
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _hold(target: Path) -> Held | None:
+    """The file, which then counts as just used; None where it is missing or damaged."""
+    while True:
+        try:
+            held = Held(target, os.open(target, os.O_RDONLY))
+        except OSError:
+            return None
+        _lock_file(held.descriptor, fcntl.LOCK_SH)
+        if _is_still(target, held.descriptor):  # or it was removed meanwhile, and perhaps made again
+            break
+    if not written_wholly(_contents(held.descriptor)):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(held.descriptor)
+    return held
+
+
+def _contents(descriptor: int) -> bytes:
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def _held_or_made(target: Path, make: Callable[[Path], None]) -> Held:
+    """The file, made by `make(folder)` as a file of its name in that folder where it is not there yet.
+
+    Processes and threads that want the same file wait for the one that makes it.
+    """
+    held = _hold(target)
+    if held is not None:
+        return held
+    with _one_builder(target):
+        held = _hold(target)
+        for _ in range(TRIES):
+            if held is not None:
+                return held
+            try:
+                _make_file(target, make)
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+                remedy = "free some space or set" if full else "set"
+                raise MachineError(
+                    f"{target.name} cannot be written to {target.parent} ({error.strerror}): "
+                    f"{remedy} {CACHE_VARIABLE} to a folder that has room for it"
+                ) from None
+            held = _hold(target)
+    if held is None:
+        raise MachineError(
+            f"{target} is damaged or gone as soon as it is written: set {CACHE_VARIABLE} to another folder"
+        )
+    return held
+
+
+def _make_file(target: Path, make: Callable[[Path], None]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    disk = os.statvfs(target.parent)
+    if disk.f_bavail * disk.f_frsize < LEAST_SPACE:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target.parent))
+    with tempfile.TemporaryDirectory(
+        dir=target.parent, prefix="making-", ignore_cleanup_errors=True
+    ) as folder:
+        made = Path(folder) / target.name
+        make(made)
+        seal(made)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made, target)
+
+
+@contextlib.contextmanager
+def _one_builder(target: Path) -> Iterator[None]:
+    """Held by one builder of a file at a time; who has waited long enough builds beside the other."""
+    slot = int(hashlib.sha256(target.name.encode()).hexdigest(), 16) % SLOTS
+    try:
+        descriptor = os.open(cache_folder("cpu") / f".builder-{slot}", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        descriptor = None
+    if descriptor is None:
+        yield
+        return
+    try:
+        end = time.monotonic() + PATIENCE
+        while not _lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) and time.monotonic() < end:
+            time.sleep(0.02)
+        yield
+    finally:  # unlocked by name: a child of a fork has the descriptor too
+        _lock_file(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _compile(
+    compiler: Compiler, source: str, target: Path, flags: list[str], link: list[str], name: str, files=()
+) -> None:
+    """Compiles and links `source` into the shared library `target`.
+
+    Two steps: a link with -fsanitize would add the sanitizers that the executor stands in for. files:
+    descriptors that the linker may open. Raises CompileError and MachineError.
+    """
+    unit, built = target.with_name("unit.cpp"), target.with_name("unit.o")
+    unit.write_text(source)
+    for arguments in (
+        ["-c", "-o", str(built), str(unit), *flags],
+        ["-shared", f"-Wl,-soname,{target.name}", "-o", str(target), str(built), *link],
+    ):
+        done = tools.call([*compiler.command.split(), *arguments], files=files, scratch=target.parent)
+        tools.check(done, always=False)
+        if done.returncode:
+            raise CompileError(f"{name} does not compile:\n{done.stderr.strip()}")
 
 
 def _forget_the_oldest(folder: Path, kind: str, kept: int) -> None:
-    """Keeps the files that were used last; a library that is loaded stays usable when its file is gone."""
+    """Keeps the files that were used last, and those that a process holds."""
     used = []
     for path in folder.glob(kind):
-        with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+        with contextlib.suppress(OSError):  # another process may be doing the same
             used.append((path.stat().st_mtime, path))
     for _, path in sorted(used)[:-kept]:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            _remove_unless_held(path)
+    for path in folder.rglob("making-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED:
+                shutil.rmtree(path, ignore_errors=True)
 
 
-def _found(target: Path) -> bool:
-    """Whether a library is there; it then counts as just used."""
-    with contextlib.suppress(FileNotFoundError):
-        os.utime(target)
-        return True
-    return False
+def _remove_unless_held(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if _lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) and _is_still(path, descriptor):
+            path.unlink()
+    finally:
+        os.close(descriptor)
 
 
 @cache
-def build_runtime(compiler: Compiler) -> Path:
-    """The executor's own library, compiled once a compiler and version of the sources."""
+def build_runtime(compiler: Compiler) -> Held:
+    """The executor's own library, compiled once for each compiler and version of the sources."""
     sources = sorted((HERE / "src").glob("*.cpp"))
     headers = [*sorted((HERE / "src").glob("*.h")), HERE / "shim/executor.h"]
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=off"]
     flags += ["-std=c++20", "-O2", "-ftree-vectorize", "-pthread"]
     flags += ["-I", str(HERE / "src")]
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
-    target = cache_folder() / f"libflashcore-{key}.so"
-    if not _found(target):
-        unit = "".join(f'#include "{path}"\n' for path in sources)
+    unit = "".join(f'#include "{path}"\n' for path in sources) + NO_DESTRUCTORS
+
+    def make(target: Path) -> None:
         _compile(compiler, unit, target, flags, ["-pthread"], "the CPU executor")
-    return target
+
+    return _held_or_made(cache_folder("cpu") / f"libflashcore-{key}.so", make)
 
 
-def _compiled_headers(compiler: Compiler, flags: list[str]) -> list[str]:
-    """Options with which a kernel reads the executor's header compiled: that takes a third off its time.
+def _compiled_headers(compiler: Compiler, flags: list[str]) -> Held | None:
+    """The executor's header, compiled: that takes a third off a kernel's time.
 
-    Without them, where it cannot be made, the header itself is read.
+    A kernel finds it where the file's folder is among those of headers. None where it cannot be made: the
+    header itself is then read.
     """
     if compiler.family != "g++":  # clang takes no such file from the search path
-        return []
+        return None
     header = HERE / "shim/cuda_dialect.h"
     texts = [path.read_bytes() for path in (header, HERE / "shim/executor.h")]
-    folder = cache_folder() / f"headers-{_key([compiler.version, repr(flags), *texts])}"
-    target = folder / f"{header.name}.gch"
-    if not _found(target):
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            arguments = ["-x", "c++-header", "-o", f"{made}/{target.name}", str(header), *flags]
-            if subprocess.run([*compiler.command.split(), *arguments], capture_output=True).returncode:
-                return []
-            folder.mkdir(exist_ok=True)
-            os.replace(f"{made}/{target.name}", target)
+    folder = cache_folder("cpu") / f"headers-{_key([compiler.version, repr(flags), *texts])}"
+
+    def make(target: Path) -> None:
         _forget_the_oldest(folder.parent, "headers-*/*.gch", KEPT_HEADERS)
-    return ["-I", str(folder)]
+        arguments = ["-x", "c++-header", "-o", str(target), str(header), *flags]
+        done = tools.call([*compiler.command.split(), *arguments], scratch=target.parent)
+        tools.check(done, always=False)
+        if done.returncode:
+            raise CompileError(f"{header.name} does not compile:\n{done.stderr.strip()}")
+
+    try:
+        return _held_or_made(folder / f"{header.name}.gch", make)
+    except CompileError:
+        return None
 
 
 def build_kernels(
     compiler: Compiler,
+    runtime: Held,
     source: Path,
     exports: str,
     defines: Mapping[str, object],
     instrument: bool,
     optimise: bool,
-) -> Path:
-    """The library of one `.cu` file. `exports` is what stands behind the source in its translation unit.
+) -> tuple[Held, dict[str, bytes]]:
+    """The library of one `.cu` file, and what its files held when it was compiled, by path.
 
-    Raises CompileError.
+    exports: what follows the source in its translation unit. Raises CompileError and MachineError.
     """
-    runtime = build_runtime(compiler)
     # NVRTC turns a * b + c into one FMA, which rounds once: where that matters, it must matter here too.
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=fast", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
     # A variable without a value holds a pattern, and a NaN as a half; unset.py names it.
@@ -232,25 +391,51 @@ def build_kernels(
         flags += ["-fstack-reuse=none"]  # registers of one variable are not those of another
     if instrument:
         flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
-    flags += _compiled_headers(compiler, flags)
-    flags += [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
+    own = [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     for folder in (HERE / "shim", INCLUDE, source.parent):
-        flags += ["-I", str(folder)]
+        own += ["-I", str(folder)]
+    plain = f'#include "{source}"'
+
+    def unit(body: str) -> str:
+        return f'#include "cuda_dialect.h"\n{body}\n{exports}\n'
+
+    while True:
+        texts = _texts(source)
+        body = rewritten(source, [INCLUDE]) if instrument else plain
+
+        def make(target: Path, texts: dict[str, bytes] = texts, body: str = body) -> None:
+            header = _compiled_headers(compiler, flags)
+            compiled = [] if header is None else ["-I", str(header.path.parent)]
+            _forget_the_oldest(cache_folder("cpu"), "*.so", KEPT)
+            options = [*flags, *compiled, *own], [runtime.open_path], source.name, [runtime.descriptor]
+            try:
+                _compile(compiler, unit(body), target, *options)
+            except CompileError:  # what looked like a declaration is none, or the source says it once more
+                _compile(compiler, unit(plain), target, *options)
+            if _texts(source) != texts:
+                raise _SourceChanged
+
+        names = [compiler.version, repr([flags, own]), body, exports, str(source), runtime.path.name]
+        target = cache_folder("cpu") / f"{source.stem}-{_key([*names, *texts.values()])}.so"
+        with contextlib.suppress(_SourceChanged):
+            return _held_or_made(target, make), texts
+
+
+class _SourceChanged(Exception):
+    """While the compiler read it: what was made belongs to no text that is known."""
+
+
+def _texts(source: Path) -> dict[str, bytes]:
+    """What a kernel is made of: its file, the headers beside it, the executor's and the kernels'."""
     beside = [path for kind in ("*.h", "*.cuh") for path in sorted(source.parent.glob(kind))]
     headers = [*sorted((HERE / "shim").iterdir()), *sorted(INCLUDE.iterdir()), *beside]
-    texts = [path.read_bytes() for path in [source, *headers] if path.is_file()]
-    plain = f'#include "{source}"'
-    body = rewritten(source, [INCLUDE]) if instrument else plain
-    key = _key([compiler.version, repr(flags), body, exports, str(source), runtime.name, *texts])
-    target = cache_folder() / f"{source.stem}-{key}.so"
-    if not _found(target):
-        link = [str(runtime), f"-Wl,-rpath,{runtime.parent}"]
-        unit = '#include "cuda_dialect.h"\n{}\n' + exports + "\n"
-        try:
-            _compile(compiler, unit.replace("{}", body, 1), target, flags, link, source.name)
-        except CompileError:  # what looked like a declaration is none, or the source says it once more
-            _compile(compiler, unit.replace("{}", plain, 1), target, flags, link, source.name)
-    return target
+    return {str(path): _shared(path.read_bytes()) for path in [source, *headers] if path.is_file()}
+
+
+@lru_cache(maxsize=256)
+def _shared(text: bytes) -> bytes:
+    """One object for equal texts: every module remembers those of all headers."""
+    return text
 
 
 def _literal(value: object) -> str:

@@ -2,13 +2,18 @@
 
 import linecache
 import re
-import subprocess
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..files import MachineError
+from . import tools
+
+if TYPE_CHECKING:
+    from .build import Held
 
 from .unset import only_copied
 
@@ -29,7 +34,9 @@ KINDS = {
     "division by zero": "an integer division by zero",
     "bad instruction": "an instruction's operands break its rules",
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
-    "endless loop": "the launch did not end within its time limit",
+    "endless loop": "threads go in a circle: nothing changes the memory or the registers that they look at",
+    "stack overflow": "a thread's local variables outgrow the 512 KB that it may have",
+    "time limit": "the launch was stopped by its caller's time_limit: whether it would have ended is not known",
 }
 """Every kind of problem that a report can name, and what it means."""
 
@@ -236,8 +243,9 @@ def _is_copy(problem: Problem) -> bool:
 class Places:
     """Turns the runtime's places, "file:line" or "pc:address", into sites; knows one library."""
 
-    def __init__(self, library: Path, internal: tuple[Path, ...]):
+    def __init__(self, library: "Held", texts: Mapping[str, bytes], internal: tuple[Path, ...]):
         self._library = library
+        self._texts = texts
         self._internal = tuple(map(str, internal))
         self._known: dict[str, Site] = {}
 
@@ -259,7 +267,7 @@ class Places:
     @cached_property
     def _arrays(self) -> list[tuple[int, int, str]]:
         """First byte, size and name of each static shared array: thread-local variables of the library."""
-        said = subprocess.run(["nm", "-SC", str(self._library)], capture_output=True, text=True).stdout
+        said = self._read(["nm", "-SC"])
         rows = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [bB] (?:.*::)?(\w+)$", said, re.MULTILINE)
         return [(int(first, 16), int(size, 16), name) for first, size, name in rows if name != "smem"]
 
@@ -270,14 +278,25 @@ class Places:
         for place in new:
             if not place.startswith("pc:"):
                 file, _, line = place.rpartition(":")
-                self._known[place] = _site(file, int(line))
+                self._known[place] = self._site(file, int(line))
         if not counters:
             return
-        command = ["addr2line", "-a", "-i", "-e", str(self._library)]
-        said = subprocess.run(command, input="\n".join(counters), capture_output=True, text=True).stdout
+        said = self._read(["addr2line", "-a", "-i", "-e"], "\n".join(counters))
         blocks = [block.splitlines() for block in ("\n" + said).split("\n0x")[1:]]
+        answered = [int(block[0], 16) for block in blocks if block]
+        if answered != [int(counter, 16) for counter in counters] or min(map(len, blocks)) < 2:
+            raise MachineError(
+                f"addr2line was asked for {len(counters)} places of {self._library.path.name} and gave other "
+                f"answers: {said[:200]!r}"
+            )
         for counter, (_, *frames) in zip(counters, blocks, strict=True):
             self._known[f"pc:{counter}"] = self._innermost(frames)
+
+    def _read(self, command: list[str], text: str = "") -> str:
+        """What a command says of the library. Raises MachineError where it fails."""
+        done = tools.call([*command, self._library.open_path], text, [self._library.descriptor])
+        tools.check(done)
+        return done.stdout
 
     def _innermost(self, frames: list[str]) -> Site:
         """The innermost frame of the kernel's own source, and the one that called it."""
@@ -288,8 +307,12 @@ class Places:
             if (file, number) not in places:
                 places.append((file, number))
         own = [place for place in places if not place[0].startswith(self._internal)] or places
-        return _site(*own[0], caller=_site(*own[1]) if len(own) > 1 else None)
+        return self._site(*own[0], caller=self._site(*own[1]) if len(own) > 1 else None)
 
-
-def _site(file: str, line: int, caller: Site | None = None) -> Site:
-    return Site(file, line, linecache.getline(file, line).strip(), caller)
+    def _site(self, file: str, line: int, caller: Site | None = None) -> Site:
+        """With the line's text as it was compiled: the file may have been edited since."""
+        text = self._texts.get(file)
+        if text is None:  # a header of the compiler
+            return Site(file, line, linecache.getline(file, line).strip(), caller)
+        lines = text.decode(errors="replace").split("\n")
+        return Site(file, line, lines[line - 1].strip() if 0 < line <= len(lines) else "", caller)

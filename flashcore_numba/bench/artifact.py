@@ -28,14 +28,13 @@ import functools
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
 
 from .limits import share_of_limit
@@ -89,18 +88,10 @@ def find_shape(artifact: dict[str, Any], shape: str, causal: bool = False) -> di
 
 
 def save(artifact: dict[str, Any], path: Path) -> None:
-    """Validate and write; the file appears whole or not at all."""
+    """Validate and write; the file appears whole or not at all. Raises ArtifactError and OSError."""
     validate(artifact, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(json.dumps(artifact, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-        os.chmod(unfinished, 0o644)
-        os.replace(unfinished, path)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise
+    write(path, json.dumps(artifact, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -115,8 +106,8 @@ def _read(path: Path) -> dict[str, Any]:
         artifact = json.loads(path.read_text())
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ArtifactError(f"{path}: is not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path}: is not JSON that can be read ({error})") from None
     return artifact
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cuda_reference.files import write
 from flashcore_numba import dispatch
 from flashcore_numba.dispatch import Rule
 from flashcore_numba.problem import ArgumentError
@@ -114,7 +115,7 @@ def save() -> tuple[tuple[Rule, ...], Path]:
     if not table:
         raise ArgumentError(f"{artifact.recorded_dir()}: holds no recorded time of a stage")
     path = Path(dispatch.__file__)
-    path.write_text(written(table))
+    write(path, written(table))
     return table, path
 
 

@@ -159,7 +159,7 @@ class KeepScratch:
     """
 
     def __init__(self, executor):
-        self.executor, self.arrays, self.used = executor, [], 0
+        self.executor, self.arrays, self.used, self.counted = executor, [], 0, None
         self.sm_count = executor.sm_count
 
     def start(self):
@@ -170,6 +170,11 @@ class KeepScratch:
             self.arrays.append(self.executor.empty(shape, dtype))
         self.used += 1
         return self.arrays[self.used - 1]
+
+    def counter(self):
+        if self.counted is None:
+            self.counted = self.executor.counter()
+        return self.counted
 
     def launch(self, *args, **options):
         self.executor.launch(*args, **options)

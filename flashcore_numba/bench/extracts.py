@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.traffic import Traffic
 from flashcore_numba.traffic.formula import SECTOR
@@ -220,9 +221,7 @@ def save(fresh: dict[str, Any], folder: Path) -> Path:
         lines = ",\n".join(f"    {json.dumps(run)}" for run in each["runs"])
         text = text.replace('"@"', f"[\n{lines}\n   ]", 1)
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(text + "\n")
-    unfinished.replace(path)
+    write(path, text + "\n")
     return path
 
 
@@ -237,7 +236,7 @@ def recorded(folder: Path | None = None) -> list[dict[str, Any]]:
     for path in sorted((folder or recorded_dir()).glob(EXTRACTS)):
         try:
             found += json.loads(path.read_text())["extracts"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ArgumentError(f"{path}: is not a file of measured extracts ({error})") from None
     return found
 

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import LADDER
 
@@ -45,7 +46,7 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     drawable, _ = pictures.drawable(artifact.recorded(folder))
     for page, text in _pages(readme, folder, drawable).items():
         if page.read_text() != text:
-            page.write_text(text)
+            write(page, text)
             changed.append(page)
     for picture in drawable:
         if picture.stale(folder):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import write
 from flashcore_numba.checks import pool
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find
@@ -54,7 +55,7 @@ def save(stages: Sequence[Stage], progress: Callable[[int, int, str], None] | No
     ]
     version = ".".join(map(str, nvrtc_version()))
     path = recorded_dir() / RESOURCES
-    path.write_text(f'{{"nvrtc": "{version}", "kernels": {{\n' + ",\n".join(lines) + "\n}}\n")
+    write(path, f'{{"nvrtc": "{version}", "kernels": {{\n' + ",\n".join(lines) + "\n}}\n")
     return path
 
 

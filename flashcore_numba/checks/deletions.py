@@ -7,7 +7,7 @@ from pathlib import Path
 import cuda_reference
 
 from ..stages import Stage
-from .mutation import Edit, Mutant
+from .mutation import Mutant, edit_at
 
 __all__ = ["HARMLESS", "deletions", "one_of_each"]
 
@@ -59,7 +59,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
             line = text.splitlines()[number - 1].strip()
             if ((path.name, line) in HARMLESS) is not harmless:
                 continue
-            edit = _edit(text, call.start(), call.end(), path.name)
+            edit = edit_at(text, call.start(), call.end(), ";", path.name)
             mistake = f"{path.name}:{number}: `{call[0]}` is left out."
             name = f"without_line_{number}"
             found.append(
@@ -91,11 +91,3 @@ def _files(number: int) -> list[Path]:
 
 def _included(kernels: Iterable[Path]) -> set[str]:
     return {name for path in kernels for name in re.findall(r'#include "(\w+\.cuh)"', path.read_text())}
-
-
-def _edit(text: str, start: int, end: int, file: str) -> Edit:
-    """Replace text[start:end] by `;`, with as many lines before it as make the text unique."""
-    first = text.rfind("\n", 0, start) + 1
-    while text.count(text[first:end]) > 1:
-        first = text.rfind("\n", 0, first - 1) + 1
-    return Edit(text[first:end], text[first:start] + ";", file)

@@ -2,9 +2,14 @@
 
 import multiprocessing
 import os
+import signal
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
+
+from cuda_reference.files import cache_folder
 
 __all__ = ["run"]
 
@@ -31,7 +36,12 @@ def run(
                 progress(done, len(jobs), label(job))
         return results
     # Spawned, not forked: a fork of a process with threads (progress bars, CUDA) may hang.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
+    cache_folder("cpu")  # what it says of a folder that cannot be written is said once, not by each worker
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(prefix="flashcore-workers-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(folder,)) as executor,
+    ):
         futures = {executor.submit(function, *job): i for i, job in enumerate(jobs)}
         try:
             for future in as_completed(futures):
@@ -41,9 +51,26 @@ def run(
                 if progress:
                     progress(done, len(jobs), label(jobs[i]))
         except BaseException:
+            for worker in list((executor._processes or {}).values()):  # they would finish their part first
+                worker.kill()
             executor.shutdown(wait=False, cancel_futures=True)
             raise
     return results
+
+
+def _begin(folder: str) -> None:
+    """What a worker does first: it leaves Ctrl-C to the process that started it, and goes when that goes.
+
+    Its temporary files are in `folder`, which that process removes.
+    """
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _cores() -> int:

@@ -6,6 +6,7 @@ both show.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,6 +96,7 @@ def _transposed(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
 
 
 LAYOUTS: dict[str, Callable] = {"contiguous": _contiguous, "inside": _inside, "transposed": _transposed}
+MIXED = {"q": "transposed", "k": "inside", "v": "contiguous", "out": "inside", "lse": "contiguous"}
 
 
 def _filled(shape, dtype, bits: int) -> np.ndarray:
@@ -160,25 +162,39 @@ def _place(index) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """A stage (and variant) on a back end, `simulator` or `gpu`; calling it runs the stage once."""
+    """A stage (and variant) on a back end, `simulator` or `gpu`; calling it runs the stage once.
+
+    launch_limit: seconds that a launch on the simulator may take. deadline: `time.time()` at which it is
+    stopped there in any case.
+    """
 
     stage: Stage
     variant: str | None = None
     backend: str = "simulator"
+    launch_limit: float | None = None
+    deadline: float | None = None
 
     def __call__(
         self, inputs: Inputs, layout: str = "inside", order: str = "lockstep", sm_count: int = 132
     ) -> Answer:
         """Raises Failed for anything that is wrong whatever the numbers are.
 
+        layout: a key of `LAYOUTS` for all arrays, or "mixed", where K and V too differ in their strides.
         order and sm_count, how many multiprocessors a launcher is told of, are for the simulator.
         """
         if self.backend == "gpu":
             return self._on_gpu(inputs, layout)
         # The simulator follows a NaN to its origin only while it counts arithmetic.
         ops = self.stage.language == "Numba"
-        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=ops, sm_count=sm_count)
+        options: dict[str, Any] = {"order": order, "max_turns": MAX_TURNS, "ops": ops, "sm_count": sm_count}
+        if (limit := self._seconds_left()) is not None:
+            options["time_limit"] = limit
+        executor = Simulator(**options)
         return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
+
+    def _seconds_left(self) -> float | None:
+        left = None if self.deadline is None else max(1e-3, self.deadline - time.time())
+        return min((limit for limit in (left, self.launch_limit) if limit is not None), default=None)
 
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
         import cupy
@@ -196,17 +212,16 @@ class Trial:
     def _run(
         self, inputs: Inputs, layout: str, executor: Any, to_device: Callable, to_host: Callable
     ) -> Answer:
-        def window(shape, dtype, guard):
-            return _Window(shape, np.dtype(dtype), layout, guard, to_device, to_host)
+        layouts = MIXED if layout == "mixed" else dict.fromkeys(MIXED, layout)
 
-        nan = GUARD[np.dtype(np.float16)]
-        windows = {
-            name: window(x.shape, x.dtype, nan)
-            for name, x in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v))
-        }
+        def window(name, shape):
+            nan = GUARD[np.dtype(np.float16)]
+            return _Window(shape, np.dtype(np.float16), layouts[name], nan, to_device, to_host)
+
+        windows = {name: window(name, getattr(inputs, name).shape) for name in "qkv"}
         q, k, v = (windows[name].place(getattr(inputs, name)) for name in "qkv")
-        out_window = window(inputs.q.shape, np.float16, nan)
-        lse_layout = layout if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
+        out_window = window("out", inputs.q.shape)
+        lse_layout = layouts["lse"] if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
         lse_guard = GUARD[np.dtype(np.float32)]
         lse_window = _Window(inputs.q.shape[:3], np.float32, lse_layout, lse_guard, to_device, to_host)
         out = out_window.place_unwritten()
@@ -233,11 +248,13 @@ def family(kind: str) -> str:
     for family, words in (
         ("race", ("race",)),
         ("barrier", ("barrier",)),
-        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
+        ("memory", ("stack overflow", "bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
         ("copy", ("missing wait", "missing fence")),
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),
         ("hang", ("endless", "turns", "deadlock")),
+        ("counter", ("counter",)),
+        ("time", ("time limit",)),
     ):
         if any(word in kind for word in words):
             return family

@@ -4,14 +4,17 @@ It limits its own memory before it imports anything of the answer. `judge.superv
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 MEMORY = 4 << 30  # bytes that a check may allocate
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PROCESSOR_FACTOR = 8  # seconds of processor time for each second of the limit, should the parent be gone
 Step = Callable[[int, int, str], None]
 
@@ -19,6 +22,7 @@ Step = Callable[[int, int, str], None]
 def main() -> None:
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked is gone: nobody wants the answer
     job = json.loads(sys.stdin.buffer.read())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     seconds = int(PROCESSOR_FACTOR * job["time_limit"]) + 60
@@ -31,12 +35,16 @@ def main() -> None:
         while data:
             data = data[os.write(pipe, data) :]
 
+    from cuda_reference.files import MachineError
+
     from ..problem import ArgumentError
 
     try:
         reply = do(job, lambda done, total, label: say({"step": [done, total, label]}))
     except ArgumentError as error:
         reply = {"argument_error": str(error)}
+    except MachineError as error:
+        reply = {"machine_error": str(error)}
     except MemoryError:
         reply = {
             "status": "crashed",

@@ -4,14 +4,14 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 import cuda_reference
+from cuda_reference.files import MachineError, cache_folder
 
 from ..checks.mutation import with_copies
 from ..executor import Simulator
@@ -21,7 +21,7 @@ from .spec import Lesson
 
 __all__ = ["folder_with", "stage_with"]
 
-KEPT = 60  # folders
+KEPT, IN_USE = 60, 24 * 3600.0  # folders; seconds for which one that was asked for stays in any case
 LAUNCH_SECONDS = 5.0  # of the CPU executor: a launch of the checks takes a tenth of a second
 
 
@@ -38,22 +38,27 @@ def stage_with(lesson: Lesson, text: str) -> Stage:
 
 
 def folder_with(lesson: Lesson, text: str) -> Path:
-    """A folder with the stage's kernel and the exercise's file, that file with this text."""
+    """A folder with the stage's kernel and the exercise's file, that file with this text.
+
+    Raises MachineError where it cannot be written.
+    """
     kernels = cuda_reference.FOLDER.glob(f"stage{lesson.exercise.stage:02d}_*.cu")
     texts = {path.name: path.read_text() for path in kernels} | {lesson.exercise.file: text}
     name = sha256("\0".join(part for item in sorted(texts.items()) for part in item).encode()).hexdigest()[
         :20
     ]
-    root = Path(platformdirs.user_cache_dir("flashcore", appauthor=False)) / "answers"
-    root.mkdir(parents=True, exist_ok=True)
+    root = cache_folder("answers")
     folder = root / name
     if folder.exists():
         with contextlib.suppress(FileNotFoundError):
             os.utime(folder)
             return folder
-    made = Path(tempfile.mkdtemp(dir=root))
-    for file, content in texts.items():
-        (made / file).write_text(content)
+    try:
+        made = Path(tempfile.mkdtemp(dir=root))
+        for file, content in texts.items():
+            (made / file).write_text(content)
+    except OSError as error:
+        raise MachineError(f"{root}: the answer cannot be written there ({error.strerror})") from None
     try:
         made.rename(folder)
     except OSError:  # another process has made it meanwhile
@@ -67,5 +72,7 @@ def _forget_the_oldest(root: Path) -> None:
     for path in root.iterdir():
         with contextlib.suppress(FileNotFoundError):
             used.append((path.stat().st_mtime, path))
-    for _, path in sorted(used)[:-KEPT]:
+    for when, path in sorted(used)[:-KEPT]:
+        if time.time() - when < IN_USE:  # by another process, perhaps
+            break
         shutil.rmtree(path, ignore_errors=True)

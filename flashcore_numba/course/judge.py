@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import MachineError, cache_folder
+from cuda_reference.shown import shown
+
 from ..problem import ArgumentError
 
 __all__ = ["DEFAULT_TIME_LIMIT", "run", "supervise"]
@@ -38,14 +41,18 @@ def run(
     Returns a dict with "status", a key of `verdict.STATUSES` or "done"; "result", what the job made (of
     "check" a `CheckResult.as_dict()`, of "watch" a figure's, None when it did not end); "printed", the first
     characters of what the answer printed; "last", the label of the last step begun; "why", a sentence when
-    there is no result. Raises ArgumentError for a job that is none, or whose file cannot be judged.
+    there is no result. Raises ArgumentError for a job that is none, or whose file cannot be judged, and
+    MachineError where this machine cannot compile it.
     """
     if not isinstance(time_limit, int | float) or not 0 < time_limit < 86_400:
-        raise ArgumentError(f"time_limit: {time_limit!r} is no number of seconds between 0 and 86400")
+        raise ArgumentError(f"time_limit: {shown(time_limit)} is no number of seconds between 0 and 86400")
+    cache_folder("cpu")  # what it says of a folder that cannot be written is nothing that the answer prints
     command = [sys.executable, "-P", "-m", "flashcore_numba.course.child"]
     reply = supervise(command, {**job, "time_limit": time_limit}, time_limit, progress)
     if "argument_error" in reply:
         raise ArgumentError(reply["argument_error"])
+    if "machine_error" in reply:
+        raise MachineError(reply["machine_error"])
     return reply
 
 
@@ -128,11 +135,11 @@ class _Child:
         for line in lines:
             try:
                 message = json.loads(line)
-                if "result" in message or "argument_error" in message:
+                if message.keys() & {"result", "argument_error", "machine_error"}:
                     self.result = message
                     return True
                 done, total, self.last = message["step"]
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 self.nonsense = True
                 return True
             if self.progress is not None:

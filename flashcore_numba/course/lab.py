@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+from cuda_reference.files import write
+
 from .notebooks import lesson_files, notebook_file
 
 __all__ = ["FOLDER", "command", "start", "working_copy"]
@@ -39,8 +41,7 @@ def working_copy(root: Path, number: int, again: bool = False) -> tuple[Path, st
         for cell in book.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
-        with target.open("x") as file:
-            nbformat.write(book, file)
+        write(target, nbformat.writes(book).rstrip("\n") + "\n", new=True)
     if mine in before and not again:
         return mine, f"going on with {FOLDER}/{mine.name}; `flashcore lab {number} --again` begins anew"
     return mine, f"{FOLDER}/{mine.name} is your copy{aside}"

@@ -36,6 +36,9 @@ class Recorder:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.asarray(scratch(shape, dtype))
 
+    def counter(self) -> np.ndarray:
+        return np.zeros(1, np.uint32)
+
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.launches.append(Recorded(kernel, _extents(grid), _extents(block), shared_bytes))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
 
 from . import weave
@@ -95,7 +96,7 @@ def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | Non
     woven = {path: weave.woven(text, _name(folder, path), evidence) for path, text in texts.items()}
     for path, new in woven.items():
         if new != texts[path]:
-            path.write_text(new)
+            write(path, new)
             changed.append(path)
     for path in chosen:
         target = notebook_file(path)
@@ -103,7 +104,7 @@ def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | Non
         book = notebook_of(path.read_text(), _name(folder, path), before)
         if before is None or book != before:
             target.parent.mkdir(exist_ok=True)
-            nbformat.write(book, target)
+            write(target, nbformat.writes(book).rstrip("\n") + "\n")
             changed.append(target)
     return changed
 
@@ -182,7 +183,7 @@ def execute_files(
         except (CellExecutionError, CellTimeoutError) as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             raise ArgumentError(f"{_name(folder, path)}: a cell did not run: {text}") from None
-        nbformat.write(book, path)
+        write(path, nbformat.writes(book).rstrip("\n") + "\n")
     return seconds
 
 

@@ -9,7 +9,6 @@ import copy
 import fcntl
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+
+from cuda_reference.files import write
 
 __all__ = ["FILE", "Progress", "today"]
 
@@ -42,6 +43,13 @@ def _nothing() -> dict[str, Any]:
     }
 
 
+def _data_folder() -> Path:
+    try:
+        return Path(platformdirs.user_data_dir("flashcore", appauthor=False))
+    except RuntimeError:  # nobody knows a home folder: a place where nothing can be written
+        return Path(os.devnull) / "flashcore"
+
+
 class Progress:
     """Reads and changes the file, also while another notebook does.
 
@@ -51,7 +59,7 @@ class Progress:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or Path(platformdirs.user_data_dir("flashcore", appauthor=False))
+        self.folder = folder or _data_folder()
         self._memory: dict[str, Any] | None = None  # in place of a file that cannot be written
 
     @property
@@ -84,7 +92,7 @@ class Progress:
         except OSError as error:
             self._give_up(error)
             return self._memory or {}
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if not _is_progress(record):
             self._set_aside()
@@ -109,15 +117,9 @@ class Progress:
             yield True
 
     def _write(self, record: dict[str, Any]) -> None:
-        unfinished = None
         try:
-            handle, unfinished = tempfile.mkstemp(dir=self.folder, prefix=FILE, suffix=".part")
-            with os.fdopen(handle, "w") as file:
-                file.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
-            os.replace(unfinished, self.file)
+            write(self.file, json.dumps(record, indent=1, allow_nan=False) + "\n")
         except OSError as error:
-            if unfinished:
-                Path(unfinished).unlink(missing_ok=True)
             self._give_up(error)
             self._memory = record
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy import count_nonzero
 
 from .masks import LaneSet
-from .memory import GLOBAL, FromEnd, LocalArray, View
-from .vecmath import Cast
+from .memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, View, choose
+from .rules import char_of, convert, plain, strong
 
 __all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
 
@@ -26,22 +26,67 @@ class Access(NamedTuple):
     mask: np.ndarray | None
     lanes: Any
     warp_syncs: np.ndarray
+    known_syncs: np.ndarray | None
     epoch: np.ndarray
     width: int
     memory: Any
     value: Any = None  # what a narrow store wrote
     fenced: bool = False  # a load by blocks that have executed threadfence
+    counted: bool = True  # False for a part of an access that is counted as a whole
 
 
 def _as_tuple(index) -> tuple:
     return index if type(index) is tuple else (index,)
 
 
-def _fitting(value, dtype: np.dtype):
-    """An integer as `dtype` keeps it: NumPy refuses those that do not fit, a GPU drops the high bits."""
-    if type(value) is int and dtype.kind in "iu":
-        value = Cast(dtype)(value)
-    return value
+def _converted(value, dtype: np.dtype):
+    """A stored value in the element's type; NumPy converts between floats and widens as a machine does."""
+    if type(value) is ndarray and value.dtype == dtype:
+        return value
+    return convert(value, dtype.char) if dtype.kind in "iu" else value
+
+
+def _is_index(i) -> bool:
+    """May this number index an array? Not a float or a truth value."""
+    if char_of(i) not in "bhilBHIL":
+        raise TypeError(f"an index of type {np.dtype(char_of(i)).name}: Numba takes integers")
+    return True
+
+
+def _kind_of(value):
+    """What must be the same in all elements of a tuple that is indexed at run time."""
+    if isinstance(value, ARRAYS):
+        return value.dtype.char, value.ndim
+    return "tuple" if type(value) is tuple else char_of(value)
+
+
+def _beside(old, new, lanes: np.ndarray):
+    """`new` in these lanes, `old` in the others; `old` may be nothing yet."""
+    if new is None or old is None:
+        return new
+    if isinstance(new, ARRAYS):
+        return choose(lanes, new, old)
+    if type(new) is tuple:
+        return tuple(_beside(one, other, lanes) for one, other in zip(old, new, strict=True))
+    return np.where(lanes, strong(new), strong(old))
+
+
+def _slice_bounds(part: slice, extent: int):
+    """Where a slice begins and how many elements it has, as Python's slice.indices, for vectors."""
+    step = 1 if part.step is None else part.step
+    if type(step) is ndarray:
+        raise TypeError("a slice whose step differs between threads")
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def bound(value, default: int):
+        if value is None:
+            return default
+        return np.clip(np.where(value < 0, value + extent, value), low, high).astype(np.int64)
+
+    begin = bound(part.start, low if step > 0 else high)
+    end = bound(part.stop, high if step > 0 else low)
+    count = (end - begin + step - (1 if step > 0 else -1)) // step
+    return begin, np.maximum(0, count)
 
 
 def _wrong_rank(array, index: tuple) -> IndexError:
@@ -64,7 +109,7 @@ class Accesses(LaneSet):
                 else:
                     scaled = self._checked(view, index, site, i, extent, stride)
                 vector = scaled if vector is None else vector + scaled
-            elif 0 <= i < extent:
+            elif 0 <= i < extent and (type(i) is int or type(i) is FromEnd or _is_index(i)):
                 offset = offset + int(i) * stride
             elif type(i) is FromEnd and -extent <= i:
                 offset = offset + (extent + i) * stride
@@ -76,6 +121,7 @@ class Accesses(LaneSet):
 
     def _checked(self, view, index, site, i, extent, stride):
         """i * stride, checked against the extent; a vector never changes, so its identity is a cache key."""
+        _is_index(i)
         bad = (i < 0) | (i >= extent)
         if self.mask is not None:
             bad &= self.mask
@@ -83,7 +129,8 @@ class Accesses(LaneSet):
             self._out_of_bounds(view, index, site, bad)
         if len(self.index_cache) > 500:
             self.index_cache.clear()
-        scaled = i if stride == 1 else i * stride
+        wide = i if i.dtype == np.int64 else i.astype(np.int64)
+        scaled = wide if stride == 1 else wide * stride
         self.index_cache[id(i), extent, stride] = (i, scaled, self.mask)
         return scaled
 
@@ -96,9 +143,11 @@ class Accesses(LaneSet):
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
         fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
-        access = Access(
-            site, op, element, self.mask, self, self.warp_syncs, self.epoch, width, memory, value, fenced
-        )
+        clocks = self.warp_syncs, self.known_syncs, self.epoch
+        access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)
+        if self.merging is not None:
+            access = access._replace(counted=False)
+            self.merging.append(access)
         memory.log.append(access)
         if launch.recording:
             launch.record(access)
@@ -112,21 +161,78 @@ class Accesses(LaneSet):
         if memory.logged_lanes > FLUSH_LANES:
             launch.flush(memory)
 
+    # Arrays of which each lane has its own
+
+    def each_part(self, choice: Choice, act):
+        """`act(array)` by the lanes that have each array, and what it returned; counted as one access."""
+        saved, outside, result, having = self.mask, self.merging, None, np.zeros(self.n, bool)
+        self.merging = [] if outside is None else outside
+        try:
+            for array, lanes in choice.parts:
+                mine = lanes if saved is None else lanes & saved
+                having |= mine
+                if count_nonzero(mine):
+                    self.mask = mine
+                    result = _beside(result, act(array), mine)
+            if count_nonzero((self.whole if saved is None else saved) & ~having):
+                raise TypeError(
+                    f"the variable holds an array of {choice.dtype} with {choice.ndim} dimension(s) in some "
+                    "threads, and something else in others: Numba cannot unify them"
+                )
+            if outside is None:
+                self._count_merged(self.merging)
+        finally:
+            self.mask, self.merging = saved, outside
+        return result
+
+    def _count_merged(self, accesses: list[Access]):
+        """Count accesses to several arrays, by different lanes, as the one instruction that they are."""
+        groups: dict = {}
+        for access in accesses:
+            key = access.memory.space, access.site, access.op, access.width
+            groups.setdefault(key, []).append(access)
+        for together in groups.values():
+            memories = list({id(access.memory): access.memory for access in together}.values())
+            merged, starts = memories[0], {id(memories[0]): 0}
+            if len(memories) > 1:
+                merged = self.launch.merged(memories)
+                starts = dict(zip(map(id, memories), merged.starts, strict=True))
+            element, mask = np.zeros(self.n, np.int64), np.zeros(self.n, bool)
+            for access in together:
+                element = np.where(access.mask, starts[id(access.memory)] + access.element, element)
+                mask = mask | access.mask
+            merged.log.append(together[0]._replace(element=element, mask=mask, memory=merged, counted=True))
+            merged.logged_lanes += self.n
+            if merged.logged_lanes > FLUSH_LANES:
+                self.launch.flush(merged)
+
+    def _choice(self, kinds: np.ndarray, array_of) -> Any:
+        """`array_of(kind)` for each lane's own kind, an integer."""
+        active = self.active()
+        chosen: Any = None
+        for kind in np.unique(kinds[active]).tolist():
+            mine = active & (kinds == kind)
+            new = array_of(kind)
+            chosen = new if chosen is None else choose(mine, new, chosen)
+        return chosen
+
     def view(self, array, index, site: int):
         """`a[1:5]`, or `a[i]` of a two-dimensional array: a window on the same memory."""
+        if type(array) is Choice:
+            return self.each_part(array, lambda part: self.view(part, index, site))
         if type(array) is LocalArray:
-            return array.part(index)
+            return self._local_part(array, _as_tuple(index), site)
         if type(array) is not View:
-            return array[index]
+            return self._element(array, index, site)
         index = _as_tuple(index)
         if len(index) > len(array.shape):
             raise _wrong_rank(array, index)
+        if any(type(i) is slice and ndarray in map(type, (i.start, i.stop, i.step)) for i in index):
+            return self._ragged_view(array, index, site)
         offset, shape, strides = array.offset, [], []
         for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
             i = index[axis] if axis < len(index) else slice(None)
             if isinstance(i, slice):
-                if any(type(bound) is ndarray for bound in (i.start, i.stop, i.step)):
-                    raise TypeError("a slice with different bounds in different threads")
                 begin, end, step = i.indices(extent)
                 offset = offset + begin * stride
                 shape.append(len(range(begin, end, step)))
@@ -136,12 +242,62 @@ class Accesses(LaneSet):
                 offset = offset + self.address(row, (i,), site)
         return View(array.memory, offset, shape, strides)
 
+    def _ragged_view(self, array: View, index: tuple, site: int):
+        """A view by slices whose bounds differ between lanes; arrays of one length differ in their start."""
+        begins, lengths, plain_index = [], [], []
+        for axis, i in enumerate(index):
+            if type(i) is slice:
+                begin, length = _slice_bounds(i, array.shape[axis])
+                begins.append(np.broadcast_to(begin, self.n))
+                lengths.append(np.broadcast_to(length, self.n))
+                plain_index.append(slice(None, None, i.step))
+            else:
+                plain_index.append(i)
+        rows = np.stack(lengths, 1)
+        distinct, kinds = np.unique(rows, axis=0, return_inverse=True)
+        whole = [i if type(i) is not slice else slice(None) for i in plain_index]
+        base = self.view(array, tuple(whole), site)
+        axes = [k for k, i in enumerate(index) if type(i) is slice]
+        steps = [index[k].step or 1 for k in axes]
+        offset = base.offset
+        for begin, k in zip(begins, axes, strict=True):
+            offset = offset + begin * array.strides[k]
+        rest, fixed = base.shape[len(axes) :], base.strides[len(axes) :]
+        strides = [*(array.strides[k] * step for k, step in zip(axes, steps, strict=True)), *fixed]
+
+        def of(kind: int) -> View:
+            return View(array.memory, offset, [*distinct[kind].tolist(), *rest], strides)
+
+        return self._choice(kinds.ravel(), of)
+
+    def _element(self, values, index, site: int):
+        """An element of a tuple, or of what else Python can index."""
+        if type(values) is not tuple or type(index) is not ndarray:
+            return (
+                values[index if type(index) is slice else int(index)]
+                if type(values) is tuple
+                else values[index]
+            )
+        bad = ((index < 0) | (index >= len(values))) & self.active()
+        if count_nonzero(bad):
+            lane = int(np.flatnonzero(bad)[0])
+            text = f"index [{int(index[lane])}] of a tuple of {len(values)}, {self.whom(bad)}"
+            self.launch.problem("out of bounds", site, None, text, fatal=True)
+        if len({_kind_of(value) for value in values}) > 1:
+            raise TypeError("an index that is no literal, of a tuple whose elements have different types")
+        result: Any = None
+        for k, value in enumerate(values):
+            result = value if k == 0 else _beside(result, value, index == k)
+        return result
+
     def load(self, array, index, site: int):
         """`array[index]`."""
+        if type(array) is Choice:
+            return self.each_part(array, lambda part: self.load(part, index, site))
         if type(array) is LocalArray:
             return self._local_load(array, index, site)
         if type(array) is not View:
-            return self._constant_load(array, index, site) if type(array) is ndarray else array[index]
+            return (self._constant_load if type(array) is ndarray else self._element)(array, index, site)
         index = _as_tuple(index)
         if len(index) < len(array.shape):
             return self.view(array, index, site)
@@ -151,13 +307,9 @@ class Accesses(LaneSet):
         if memory.written is not None:
             self.check_written(memory, element, site)
         if type(element) is not ndarray:
-            value = memory.flat[element]
-            return int(value) if value.dtype.kind in "iu" else value
+            return plain(memory.flat[element])
         # Inactive lanes may hold any address: take clips it and their value is never used.
-        value = memory.flat.take(element, mode="clip")
-        if value.dtype.kind in "iu" and value.dtype != np.uint64:
-            value = value.astype(np.int64, copy=False)
-        return value
+        return memory.flat.take(element, mode="clip")
 
     def _constant_load(self, array: ndarray, index, site: int):
         """An element of a global NumPy array, which the kernel holds as constants."""
@@ -169,9 +321,7 @@ class Accesses(LaneSet):
         )
         self.address(constants, index, site)
         value = array[tuple(np.clip(i, -n, n - 1) for i, n in zip(index, array.shape, strict=True))]
-        if value.dtype.kind in "iu" and value.dtype != np.uint64:
-            return value.astype(np.int64) if type(value) is ndarray else int(value)
-        return value
+        return value if type(value) is ndarray else plain(value)
 
     def check_written(self, memory, element, site, width=1):
         rows = memory.written
@@ -191,6 +341,9 @@ class Accesses(LaneSet):
 
     def store(self, array, index, value, site: int):
         """`array[index] = value`; lanes that share an address: the last wins (reverse: the first)."""
+        if type(array) is Choice:
+            self.each_part(array, lambda part: self.store(part, index, value, site))
+            return
         if type(array) is LocalArray:
             self._local_store(array, index, value, site)
             return
@@ -200,7 +353,7 @@ class Accesses(LaneSet):
         if any(type(i) is slice for i in index) or len(index) < len(array.shape):
             self._fill(self.view(array, index, site), value, site)
             return
-        value = _fitting(value, array.dtype)
+        value = _converted(value, array.dtype)
         element, memory = self.address(array, index, site), array.memory
         if self.launch.counting:
             self.record(memory, site, STORE, element, value=value)
@@ -215,7 +368,7 @@ class Accesses(LaneSet):
 
     def _fill(self, array: View, value, site: int):
         """`array[:] = value`: element after element."""
-        if type(value) in (View, LocalArray, tuple):
+        if isinstance(value, (*ARRAYS, tuple)):
             raise TypeError("an assignment of an array to a part of an array")
         for index in np.ndindex(array.shape):
             self.store(array, index, value, site)
@@ -281,6 +434,8 @@ class Accesses(LaneSet):
 
     def wide_load(self, width: int, dtype: str, site: int, array, index):
         """`width` neighbours from `array[index]` on, as a tuple of float32."""
+        if type(array) is Choice:
+            return self.each_part(array, lambda part: self.wide_load(width, dtype, site, part, index))
         element, memory = self._wide_address(array, index, site, LOAD, width, dtype)
         if memory.written is not None:
             self.check_written(memory, element, site, width)
@@ -290,6 +445,9 @@ class Accesses(LaneSet):
 
     def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
         """Store `width` values at `array[index]` and its neighbours."""
+        if type(array) is Choice:
+            self.each_part(array, lambda part: self.wide_store(width, dtype, site, part, index, *values))
+            return
         element, memory = self._wide_address(array, index, site, STORE, width, dtype)
         for k, value in enumerate(values):
             self._write(memory, element + k, value, site)
@@ -315,15 +473,32 @@ class Accesses(LaneSet):
         active = self.active()
         return (*(np.where(active, i, 0) for i in index), np.arange(self.n))
 
+    def _local_part(self, array: LocalArray, index: tuple, site: int):
+        """A row or a slice of a local array; rows that differ between lanes are a choice among them."""
+        if len(index) > len(array.shape):
+            raise _wrong_rank(array, index)
+        for axis, (i, extent) in enumerate(zip(index, array.shape, strict=False)):
+            if type(i) is slice or (type(i) is FromEnd and -extent <= i):
+                continue
+            _is_index(i)
+            bad = ((i < 0) | (i >= extent)) & self.active()
+            if bad.any():
+                self._out_of_bounds(array, index, site, bad)
+            if type(i) is ndarray:
+                return self._local_rows(array, index, axis, site)
+        return array.part(index)
+
+    def _local_rows(self, array: LocalArray, index: tuple, axis: int, site: int):
+        before, after = index[:axis], index[axis + 1 :]
+        return self._choice(index[axis], lambda k: self._local_part(array, (*before, k, *after), site))
+
     def _local_load(self, array: LocalArray, index, site):
         if len(_as_tuple(index)) < len(array.shape):
-            return array.part(index)
+            return self._local_part(array, _as_tuple(index), site)
         index = self._local_index(array, index, site)
         if not array.complete:
             self._check_local(array, index, site)
         value = array.data[index]
-        if value.dtype.kind in "iu":
-            return value.astype(np.int64)
         return value.copy() if value.base is not None else value
 
     def _check_local(self, array: LocalArray, index, site):
@@ -336,9 +511,9 @@ class Accesses(LaneSet):
             self.launch.problem("uninitialised read", site, None, text)
 
     def _local_store(self, array: LocalArray, index, value, site):
-        if type(value) in (View, LocalArray, tuple):
+        if isinstance(value, (*ARRAYS, tuple)):
             raise TypeError("an assignment of an array to a part of an array")
-        value = _fitting(value, array.dtype)
+        value = _converted(value, array.dtype)
         if not any(type(i) is slice for i in _as_tuple(index)):
             index = self._local_index(array, index, site)
         if self.mask is None:

@@ -6,6 +6,7 @@ import numbers
 import numpy as np
 
 from .memory import GLOBAL, Allocation, Memory, ScratchArray, View
+from .rules import INT64_MAX, INT64_MIN, plain
 
 __all__ = ["bind", "three"]
 
@@ -60,8 +61,13 @@ def _argument(value, name: str, memories: dict[int, Memory]):
         return _array(value, memories[id(value)])
     if isinstance(value, bool | np.bool_):
         return bool(value)
+    if isinstance(value, np.integer):
+        return plain(value)
     if isinstance(value, numbers.Integral):
-        return int(value)
+        whole = int(value)
+        if not INT64_MIN <= whole < 2**64:
+            raise ValueError(f"argument {name}: an integer of {whole.bit_length()} bits; 64 are the most")
+        return whole if whole <= INT64_MAX else np.uint64(whole)
     if type(value) is float:
         return np.float64(value)
     if isinstance(value, np.number) or value is None:

@@ -1,82 +1,235 @@
-"""Floating-point operations of a kernel: computed with Numba's types, and counted.
-
-Numba computes `float32 * int` in float64, where NumPy keeps float32: a scalar integer operand widens the
-result here too, so the count shows the fp64 instructions that the GPU would execute.
-"""
+"""Operators of a kernel: computed with Numba's types, and counted where they are floating-point work."""
 
 import operator
 
 import numpy as np
 
 from .masks import LaneSet
-from .vecmath import BOOL
+from .rules import ARITHMETIC, BITS, DIVISION, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
 
-__all__ = ["Arithmetic"]
+__all__ = ["Arithmetic", "power"]
+
+ndarray = np.ndarray
+MAX_EXPONENT = 0x10000  # above it Numba's integer power is a floating-point one
 
 
-def _widen(x):
-    return x if type(x) is int else x.astype(np.float64)
+def _typed(symbol: str, table: dict[str, str], compute):
+    """`compute` on two numbers, both converted to the type that Numba computes in."""
+
+    def run(a, b):
+        left = a.dtype.char if type(a) is ndarray else char_of(a)
+        right = b.dtype.char if type(b) is ndarray else char_of(b)
+        result = table.get(left + right)
+        if result is None:
+            raise _refused(symbol, a, b)
+        if left != result:
+            a = convert(a, result)
+        if right != result:
+            b = convert(b, result)
+        value = compute(a, b)
+        return value if type(value) is ndarray else plain(value)
+
+    return run
 
 
-def _number(x):
-    """A truth value as the integer that arithmetic takes it for."""
-    if type(x) is bool or getattr(x, "dtype", None) == BOOL:
-        return x.astype(np.int64) if isinstance(x, np.ndarray) else int(x)
-    return x
+def _refused(symbol: str, *values) -> TypeError:
+    names = " and ".join(np.dtype(char_of(value)).name for value in values)
+    return TypeError(f"Numba has no {symbol} for {names}")
+
+
+_add = _typed("+", ARITHMETIC, operator.add)
+_subtract = _typed("-", ARITHMETIC, operator.sub)
+_multiply = _typed("*", ARITHMETIC, operator.mul)
+_divide = _typed("/", DIVISION, operator.truediv)
+_floor_divide = _typed("//", REMAINDER, operator.floordiv)
+_modulo = _typed("%", REMAINDER, operator.mod)
+
+
+def _shift(symbol: str, compute):
+    """A shift: of 64 bits, signed as its left operand; a distance of 64 and more shifts everything out."""
+
+    def run(a, b):
+        left, right = char_of(a), char_of(b)
+        if left not in INTEGERS or right not in INTEGERS:
+            raise _refused(symbol, a, b)
+        result = "L" if left in UNSIGNED else "l"
+        value = compute(strong(convert(a, result)), strong(convert(b, result)))
+        return value if type(value) is ndarray else plain(value)
+
+    return run
+
+
+def _unary(symbol: str, compute):
+    """An operator with one operand: an integer becomes one of 64 bits."""
+
+    def run(x):
+        char = char_of(x)
+        if char in INTEGERS:
+            x = convert(x, "L" if char in UNSIGNED else "l")
+        elif symbol == "~":
+            raise _refused(symbol, x)
+        value = compute(x)
+        return value if type(value) is ndarray else plain(value)
+
+    return run
+
+
+_invert_integer = _unary("~", operator.invert)
+
+
+def _invert(x):
+    return ~strong(x) if char_of(x) == "?" else _invert_integer(x)
+
+
+def _compare(compute):
+    """A comparison; a uint64 and a signed integer are compared as float64."""
+
+    def run(a, b):
+        if type(a) is ndarray:
+            if a.dtype.char == "l" if type(b) is int else type(b) is ndarray and a.dtype == b.dtype:
+                return compute(a, b)
+        elif not (isinstance(a, ndarray | np.generic | int | float) or a is b is None):
+            return compute(a, b)  # tuples, None, a data type
+        left, right = char_of(a), char_of(b)
+        if (left == "L" and right in "bhil") or (right == "L" and left in "bhil"):
+            a, b = convert(a, "d"), convert(b, "d")
+        return compute(strong(a), strong(b))
+
+    return run
+
+
+def _power_of_integers(a, b, result: str):
+    """Numba's loop: it wraps as the product does; a negative exponent gives the quotient's whole part."""
+    exponent = convert(b, "l") if char_of(b) == "?" else b
+    base, exponent = np.broadcast_arrays(strong(convert(a, result)), strong(exponent))
+    negative = exponent < 0
+    left = np.where(negative, -exponent, exponent)
+    power, square = np.ones_like(base), base.copy()
+    for _ in range(int(left.max(initial=0)).bit_length()):
+        power = np.where(left & 1 == 1, power * square, power)
+        square, left = square * square, left >> 1
+    if negative.any():
+        inverse = convert(1.0 / power.astype(np.float64), result)
+        power = np.where(negative, inverse, power)
+    return power[()]
+
+
+def power(a, b):
+    """`a ** b`."""
+    base, exponent = char_of(a), char_of(b)
+    if exponent in INTEGERS and base in INTEGERS:
+        value = _power_of_integers(a, b, ARITHMETIC[base + exponent])
+    elif exponent in INTEGERS:
+        a = convert(a, "f") if base == "e" else a
+        value = _repeated(a, b) if type(b) is int else np.power(a, strong(convert(b, a.dtype.char)))
+    else:
+        result = REMAINDER.get(base + exponent) or ARITHMETIC[base + exponent]
+        value = np.power(convert(a, result), convert(b, result))
+    return value if type(value) is ndarray else plain(value)
+
+
+def _repeated(a, exponent: int):
+    """A float to a power that every lane shares, by multiplication, as Numba compiles a literal one."""
+    if abs(exponent) > MAX_EXPONENT:
+        return np.power(a, a.dtype.type(exponent))
+    result, left = np.ones_like(a), abs(exponent)
+    while left:
+        if left & 1:
+            result = result * a
+        left >>= 1
+        a = a * a
+    return result if exponent >= 0 else result.dtype.type(1) / result
 
 
 def _counted(kind: str, compute):
-    """A method that computes, and counts one `kind` operation an active lane when the result is floating."""
+    """A method that computes, and counts one `kind` operation an active lane when the result is floating.
 
-    def run(self, *operands):
-        *values, site = operands
-        try:
-            value = compute(*values)
-        except TypeError:  # NumPy knows no minus for booleans
-            value = compute(*map(_number, values))
-        if type(value) is float:
-            value = np.float64(value)
-        dtype = getattr(value, "dtype", None)
-        if dtype is None or dtype.kind != "f":
-            return value if dtype != BOOL else compute(*map(_number, values))
-        if dtype.itemsize < 8 and int in map(type, values):
-            value = compute(*map(_widen, values))
-        if self.launch.counting:
-            self.launch.counter.operation(kind, site, value.itemsize, self)
-        squares = value.dot(value) if type(value) is np.ndarray else value
-        if squares != squares:  # a NaN is among them; sooner known than by isnan
-            self._note_nan(site, value, values)
+    Without a site nothing is counted: index arithmetic.
+    """
+
+    def run(self, a, b, site=None):
+        value = compute(a, b)
+        if site is not None and getattr(value, "dtype", BOOL).kind == "f":
+            self.floating(kind, site, value, (a, b))
         return value
 
     return run
 
 
+BOOL = np.dtype(bool)
+
+
 class Arithmetic(LaneSet):
-    """The arithmetic part of `Lanes`; the last argument of each method is the site."""
+    """The arithmetic part of `Lanes`; the last argument of most methods is the site."""
 
-    number = staticmethod(_number)
-    negative = staticmethod(lambda x: -_number(x))
-    add = _counted("add", operator.add)
-    subtract = _counted("add", operator.sub)
-    multiply = _counted("mul", operator.mul)
-    divide = _counted("div", lambda a, b: np.true_divide(a, b) if type(a) is type(b) is int else a / b)
+    add = _counted("add", _add)
+    subtract = _counted("add", _subtract)
+    multiply = _counted("mul", _multiply)
+    divide = _counted("div", _divide)
+    power = staticmethod(power)
+    bit_and = staticmethod(_typed("&", BITS, operator.and_))
+    bit_or = staticmethod(_typed("|", BITS, operator.or_))
+    bit_xor = staticmethod(_typed("^", BITS, operator.xor))
+    left_shift = staticmethod(_shift("<<", operator.lshift))
+    right_shift = staticmethod(_shift(">>", operator.rshift))
+    negative = staticmethod(_unary("-", operator.neg))
+    positive = staticmethod(_unary("+", operator.pos))
+    invert = staticmethod(_invert)
+    lt, le = staticmethod(_compare(operator.lt)), staticmethod(_compare(operator.le))
+    gt, ge = staticmethod(_compare(operator.gt)), staticmethod(_compare(operator.ge))
+    eq, ne = staticmethod(_compare(operator.eq)), staticmethod(_compare(operator.ne))
+
     # a * b + c and its relatives are one fused multiply-add on the GPU.
-    multiply_add = _counted("fma", lambda a, b, c: a * b + c)
-    multiply_subtract = _counted("fma", lambda a, b, c: a * b - c)
-    subtract_product = _counted("fma", lambda a, b, c: c - a * b)
 
-    def floor_divide(self, a, b, site: int):
-        return a // self._divisor(b, site)
+    def multiply_add(self, a, b, c, site: int):
+        product = _multiply(a, b)
+        return self._fused(product, _add(product, c), (a, b, c), site)
 
-    def modulo(self, a, b, site: int):
-        return a % self._divisor(b, site)
+    def multiply_subtract(self, a, b, c, site: int):
+        product = _multiply(a, b)
+        return self._fused(product, _subtract(product, c), (a, b, c), site)
 
-    def _divisor(self, b, site: int):
+    def subtract_product(self, a, b, c, site: int):
+        product = _multiply(a, b)
+        return self._fused(product, _subtract(c, product), (a, b, c), site)
+
+    def _fused(self, product, value, operands, site: int):
+        """Count a product and a sum: one operation where both are of one type."""
+        result = getattr(value, "dtype", BOOL)
+        if result.kind != "f":
+            return value
+        inner = getattr(product, "dtype", BOOL)
+        if inner == result:
+            self.floating("fma", site, value, operands)
+            return value
+        if inner.kind == "f" and self.launch.counting:
+            self.launch.counter.operation("mul", site, inner.itemsize, self)
+        self.floating("add", site, value, operands)
+        return value
+
+    def floating(self, kind: str, site: int, value, operands):
+        """Count an operation with a floating-point result, and note a NaN that it made."""
+        if self.launch.counting:
+            self.launch.counter.operation(kind, site, value.itemsize, self)
+        squares = value.dot(value) if type(value) is ndarray else value
+        if squares != squares:  # a NaN is among them; sooner known than by isnan
+            self._note_nan(site, value, operands)
+
+    def floor_divide(self, a, b, site: int | None = None):
+        return _floor_divide(a, b if site is None else self._divisor(a, b, site))
+
+    def modulo(self, a, b, site: int | None = None):
+        return _modulo(a, b if site is None else self._divisor(a, b, site))
+
+    def _divisor(self, a, b, site: int):
         """Report an integer zero; what a GPU makes of it is undefined, here it is 0."""
-        if type(b) is np.ndarray and b.dtype.kind in "iu" and not b.all():
-            bad = (b == 0) & self.active()
-            if bad.any():
-                self.launch.problem("division by zero", site, None, self.whom(bad))
+        if type(b) is ndarray:
+            if b.dtype.kind in "iu" and not b.all() and char_of(a) in INTEGERS:
+                bad = (b == 0) & self.active()
+                if bad.any():
+                    self.launch.problem("division by zero", site, None, self.whom(bad))
+        elif not b and char_of(b) in INTEGERS and char_of(a) in INTEGERS:
+            raise ZeroDivisionError("the divisor is 0 in every thread")
         return b
 
     def _note_nan(self, site: int, value, operands):

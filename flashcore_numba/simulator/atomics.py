@@ -3,6 +3,8 @@
 import numpy as np
 
 from .access import ATOMIC
+from .memory import Choice
+from .rules import convert
 
 __all__ = ["Atomics"]
 
@@ -46,6 +48,8 @@ class Atomics:
     def change(self, site, array, index, update, *operands):
         """element = update(element, *operands), lane after lane; returns the old elements."""
         lanes, launch = self.lanes, self.lanes.launch
+        if type(array) is Choice:
+            return lanes.each_part(array, lambda part: self.change(site, part, index, update, *operands))
         index = index if type(index) is tuple else (index,)
         element, memory = lanes.address(array, index, site), array.memory
         if launch.counting:
@@ -53,7 +57,8 @@ class Atomics:
         if memory.written is not None:
             lanes.check_written(memory, element, site)
         where = np.broadcast_to(element, lanes.n)
-        operands = [np.broadcast_to(operand, lanes.n) for operand in operands]
+        kind = memory.flat.dtype.char
+        operands = [np.broadcast_to(convert(operand, kind), lanes.n) for operand in operands]
         order = np.flatnonzero(lanes.active())
         if launch.reverse:
             order = order[::-1]
@@ -62,4 +67,4 @@ class Atomics:
         for turn in [order] if all_different else order:
             old[turn] = memory.flat[where[turn]]
             memory.flat[where[turn]] = update(old[turn], *(operand[turn] for operand in operands))
-        return old.astype(np.int64) if old.dtype.kind in "iu" else old
+        return old

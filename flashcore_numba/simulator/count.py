@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .memory import GLOBAL, SHARED, Memory
+from .memory import GLOBAL, SHARED, Memory, Merged
 
 __all__ = ["SECTOR", "Counter", "Traffic", "count_wavefronts", "sectors_of", "turns_of"]
 
@@ -162,10 +162,14 @@ class Counter:
         """Count accesses to one memory, all those of one site together."""
         by_site = defaultdict(list)
         for access in log:
+            if not access.counted:
+                continue
             by_site[access.site, access.op, access.width].append(access)
         for (site, op, width), accesses in by_site.items():
             traffic = self.traffic[site, op]
-            traffic.space, traffic.array = memory.space, memory.name
+            traffic.space = memory.space
+            names = [*traffic.array.split("/"), *memory.name.split("/")]
+            traffic.array = "/".join(dict.fromkeys(filter(None, names)))
             traffic.itemsize = width * memory.itemsize
             vectors = [access for access in accesses if isinstance(access.element, np.ndarray)]
             single = [access for access in accesses if not isinstance(access.element, np.ndarray)]
@@ -229,6 +233,11 @@ class Counter:
 
     def _touch(self, memory, elements):
         """Mark sectors as touched; an allocation starts on a sector boundary."""
+        if isinstance(memory, Merged):
+            for member, start in zip(memory.members, memory.starts, strict=True):
+                mine = (elements >= start) & (elements < start + len(member.flat))
+                self._touch(member, elements[mine] - start)
+            return
         sectors = -(-memory.flat.nbytes // SECTOR) + 1
         touched = self.footprint.setdefault(memory.name, np.zeros(sectors, bool))
         touched[elements * memory.itemsize // SECTOR] = True

@@ -8,6 +8,7 @@ import numpy as np
 
 from .atomics import Atomics
 from .memory import LocalArray, View
+from .rules import DIVISION, char_of, convert, plain, strong
 from .vecmath import as_dtype, fused
 
 __all__ = ["BARRIERS", "SUPPORTED", "Arrival", "CudaModule"]
@@ -40,24 +41,24 @@ def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):
     """The result of a barrier with a reduction; one row a block."""
     votes = predicates.astype(bool)
     if name == "syncthreads_count":
-        return (votes & here).sum(1)
+        return (votes & here).sum(1).astype(np.int32)
     if name == "syncthreads_and":
-        return (votes | ~here).all(1).astype(np.int64)
-    return (votes & here).any(1).astype(np.int64)
+        return (votes | ~here).all(1).astype(np.int32)
+    return (votes & here).any(1).astype(np.int32)
 
 
 class CudaModule:
     """The CUDA names a kernel uses, for one group of lanes."""
 
-    warpsize = WARP
+    warpsize = np.int32(WARP)
 
     def __init__(self, lanes):
         self.lanes, self.launch = lanes, lanes.launch
         self.threadIdx, self.blockIdx = lanes.threadIdx, lanes.blockIdx
-        self.laneid = lanes.tid % WARP
+        self.laneid = (lanes.tid % WARP).astype(np.int32)
         (bx, by, bz), (gx, gy, gz) = self.launch.block, self.launch.grid
-        self.blockDim = SimpleNamespace(x=bx, y=by, z=bz)
-        self.gridDim = SimpleNamespace(x=gx, y=gy, z=gz)
+        self.blockDim = SimpleNamespace(x=np.int32(bx), y=np.int32(by), z=np.int32(bz))
+        self.gridDim = SimpleNamespace(x=np.int32(gx), y=np.int32(gy), z=np.int32(gz))
         self.shared = SimpleNamespace(array=self._shared_array)
         self.local = SimpleNamespace(array=self._local_array)
         self.const = SimpleNamespace(array_like=lambda site, array: array)
@@ -66,13 +67,15 @@ class CudaModule:
     def grid(self, site, ndim):
         """Absolute thread position; threads vary fastest along x."""
         position = tuple(
-            getattr(self.threadIdx, axis) + getattr(self.blockIdx, axis) * getattr(self.blockDim, axis)
+            convert(getattr(self.threadIdx, axis), "l")
+            + convert(getattr(self.blockIdx, axis), "l") * int(getattr(self.blockDim, axis))
             for axis in "xyz"[:ndim]
         )
         return position[0] if ndim == 1 else position
 
     def gridsize(self, site, ndim):
-        size = tuple(getattr(self.blockDim, axis) * getattr(self.gridDim, axis) for axis in "xyz"[:ndim])
+        axes = zip(self.launch.block, self.launch.grid, strict=True)
+        size = tuple(threads * blocks for threads, blocks in axes)[:ndim]
         return size[0] if ndim == 1 else size
 
     # Memory
@@ -117,9 +120,13 @@ class CudaModule:
 
     def _barrier(self, site, name="syncthreads", predicate=0):
         lanes, group = self.lanes, self.lanes.group
+        if char_of(predicate) not in "bhilBHIL":
+            raise TypeError(f"Numba has {name} for an integer, not for {np.dtype(char_of(predicate)).name}")
         here = lanes.active()
         complete = self._check_arrival(site, here)
         self.launch.meet("barrier", site, lanes)
+        if complete:
+            lanes.warp_syncs, lanes.known_syncs = np.zeros_like(lanes.warp_syncs), None
         if group.scheduled:
             return Arrival(site, name, here, predicate)
         if complete:
@@ -130,7 +137,8 @@ class CudaModule:
             return None
         blocks = len(group.blocks)
         votes = np.broadcast_to(predicate, lanes.n).reshape(blocks, -1)
-        return np.repeat(reduce_block(name, votes, here.reshape(blocks, -1)), lanes.n // blocks)
+        reduced = reduce_block(name, votes, here.reshape(blocks, -1))
+        return np.repeat(reduced, lanes.n // blocks)
 
     def _check_arrival(self, site, here) -> bool:
         """Report blocks whose threads do not arrive together; True when all blocks of the group are here."""
@@ -174,11 +182,22 @@ class CudaModule:
         return self._barrier(site, "syncthreads_or", predicate)
 
     def syncwarp(self, site, mask=0xFFFFFFFF):
-        """Orders the accesses of a warp's lanes before and after it."""
+        """Orders the accesses of the lanes that the mask names before and after it."""
         lanes = self.lanes
         self._check_members(site, mask)
         self.launch.meet("syncwarp", site, lanes)
+        here = lanes.per_warp(lanes.active())
+        alive = lanes.without(lanes.everyone, lanes.top.returned)
+        alive = lanes.per_warp(True if alive is None else alive)
+        whole = (here == alive).all(1) | ~here.any(1)
+        if lanes.known_syncs is None and not whole.all():
+            lanes.known_syncs = np.repeat(lanes.warp_syncs[:, None], WARP, 1)
         lanes.warp_syncs = lanes.warp_syncs + lanes.active()
+        if lanes.known_syncs is not None:
+            known = lanes.known_syncs.reshape(-1, WARP, WARP)
+            together = np.where(here[:, :, None], known, 0).max(1)
+            together = np.where(here, lanes.warp_syncs.reshape(-1, WARP), together)
+            lanes.known_syncs = np.where(here[:, :, None], together[:, None], known).reshape(-1, WARP)
 
     # Warp shuffles and votes
 
@@ -203,6 +222,10 @@ class CudaModule:
 
     def _shuffle(self, site, mask, value, source):
         lanes = self.lanes
+        if char_of(value) not in "ilfd":
+            kind = np.dtype(char_of(value)).name
+            raise TypeError(f"Numba shuffles int32, int64, float32 and float64, not {kind}")
+        value = strong(value)
         own = lanes.per_warp(self.laneid)
         source = lanes.per_warp(source)
         source = np.where((source >= 0) & (source < WARP), source, own)
@@ -212,12 +235,17 @@ class CudaModule:
         return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
 
     def _without_absent(self, site, shuffled, source):
-        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored."""
+        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored.
+
+        An integer cannot say so: it gets arbitrary bits, and the launch finds out what depends on them.
+        """
         lanes = self.lanes
         here = lanes.active()
         absent = here & ~np.take_along_axis(lanes.per_warp(here), source, 1).ravel()
-        if shuffled.dtype.kind != "f" or not absent.any():
+        if not absent.any():
             return shuffled
+        if shuffled.dtype.kind != "f":
+            return np.where(absent, self.launch.undefined(site, shuffled.dtype), shuffled)
         self.launch.absent.add(site)
         self.launch.nans.setdefault(site, "the value of a lane that does not execute the shuffle")
         lanes.nan_sites = np.where(absent & (lanes.nan_sites < 0), site, lanes.nan_sites)
@@ -255,14 +283,14 @@ class CudaModule:
         return self._vote(site, mask, predicate, agree)
 
     def ballot_sync(self, site, mask, predicate):
-        return self._vote(site, mask, predicate, lambda p, here: ((p.astype(bool) & here) << BITS).sum(1))
+        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here).view(np.int32))
 
     def activemask(self, site):
         here = self.lanes.per_warp(self.lanes.active())
-        return np.repeat((here << BITS).sum(1), WARP)
+        return np.repeat(_word(here), WARP)
 
     def lanemask_lt(self, site):
-        return (1 << self.laneid) - 1
+        return ((np.int64(1) << self.laneid) - 1).astype(np.uint32)
 
     # Arithmetic
 
@@ -270,24 +298,54 @@ class CudaModule:
         return self.lanes.count("fma", site, fused(a, b, c))
 
     def selp(self, site, condition, a, b):
+        if char_of(a) != char_of(b):
+            kinds = " and ".join(np.dtype(char_of(value)).name for value in (a, b))
+            raise TypeError(f"Numba has selp for two values of one type, not for {kinds}")
         return self.lanes.if_exp(condition, a, b)
 
     def cbrt(self, site, x):
-        return np.cbrt(x)
+        return np.cbrt(x if char_of(x) in "fd" else convert(x, DIVISION[char_of(x) + "f"]))
 
     def popc(self, site, x):
-        return np.bitwise_count(np.asarray(x) & 0xFFFFFFFF).astype(np.int64)
+        x = strong(x)
+        return plain(np.bitwise_count(_bits_of(x)).astype(x.dtype))
 
     def brev(self, site, x):
-        bits = np.asarray(x)[..., None] >> BITS & 1
-        return (bits << BITS[::-1]).sum(-1)
+        """The bits of a 32-bit integer in reverse; of 64 bits for a uint64 alone, as Numba resolves it."""
+        wide = char_of(x) == "L"
+        bits = _bits(convert(x, "L" if wide else "I"))
+        width = bits.shape[-1]
+        reverse = (bits.astype(np.uint64) << np.arange(width, dtype=np.uint64)[::-1]).sum(-1, dtype=np.uint64)
+        return reverse if wide else reverse.astype(np.uint32)
 
     def clz(self, site, x):
-        """Leading zeros of a 32-bit integer."""
-        set_bits = (np.asarray(x)[..., None] >> BITS & 1) * (BITS + 1)
-        return WARP - set_bits.max(-1)
+        """Leading zeros of an integer, in its own width."""
+        x = strong(x)
+        bits = _bits(x)
+        width = bits.shape[-1]
+        return plain((width - (bits * np.arange(1, width + 1)).max(-1)).astype(x.dtype))
 
     def ffs(self, site, x):
         """One more than the number of the lowest set bit; 0 for 0."""
-        set_bits = np.asarray(x)[..., None] >> BITS & 1
-        return np.where(set_bits.any(-1), set_bits.argmax(-1) + 1, 0)
+        bits = _bits(strong(x))
+        return np.where(bits.any(-1), bits.argmax(-1) + 1, 0).astype(np.uint32)[()]
+
+
+def _word(votes: np.ndarray) -> np.ndarray:
+    """One row of truth values a warp as the bits of a uint32."""
+    return (votes << BITS).sum(1).astype(np.uint32)
+
+
+def _bits_of(x):
+    """An integer as the unsigned one with the same bits."""
+    if x.dtype.kind not in "iu":
+        raise TypeError(f"an integer is needed here, not {x.dtype}")
+    return x.view(f"u{x.itemsize}")
+
+
+def _bits(x) -> np.ndarray:
+    """The bits of an integer along a new last axis, the lowest first."""
+    unsigned = np.asarray(_bits_of(x))
+    return (unsigned[..., None] >> np.arange(8 * unsigned.itemsize, dtype=unsigned.dtype) & 1).astype(
+        np.int64
+    )

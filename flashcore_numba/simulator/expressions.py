@@ -13,23 +13,53 @@ from .probe import probe
 
 __all__ = ["Expressions"]
 
-BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+BINARY = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "modulo",
+    ast.LShift: "left_shift",
+    ast.RShift: "right_shift",
+    ast.BitAnd: "bit_and",
+    ast.BitOr: "bit_or",
+    ast.BitXor: "bit_xor",
+}
 
-DIVISIONS = {ast.FloorDiv: "floor_divide", ast.Mod: "modulo"}
+UNARY = {ast.USub: "negative", ast.UAdd: "positive", ast.Invert: "invert", ast.Not: "not_"}
+
+COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+
+COUNTED = {"add", "subtract", "multiply", "divide"}
+
+PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic"}
+"""Methods that neither touch memory nor report; with a site the first of them count and may report."""
 
 
 def _is_simple(node) -> bool:
-    """May both operands be computed for all lanes? Not when that would touch memory or call anything."""
-    return not any(isinstance(n, ast.Subscript | ast.Call) for n in ast.walk(node))
+    """May both operands be computed for all lanes? Not when that would touch memory, count or report."""
+    for n in ast.walk(node):
+        if isinstance(n, ast.Subscript | ast.Lambda):
+            return False
+        if isinstance(n, ast.Call):
+            method = n.func.attr if isinstance(n.func, ast.Attribute) else ""
+            if method not in PURE or (method in COUNTED | DIVISIONS and len(n.args) > 2):
+                return False
+    return True
+
+
+DIVISIONS = {"floor_divide", "modulo"}
+
+
+def _is_divisor(node) -> bool:
+    """Is this a literal that nothing can be wrong with as a divisor?"""
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
 
 
 def _is_int(node) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int
-
-
-def _is_condition(node) -> bool:
-    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    return is_not or isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def _has_yield(node) -> bool:
@@ -61,7 +91,7 @@ class Expressions(Names):
             return self.bind(np.array(node.value)[()])
         if not isinstance(node.value, int | str | type(None)):
             self.error(node, f"a {type(node.value).__name__} constant")
-        return node
+        return self.constant(node, node.value) if type(node.value) is int else node
 
     def visit_Tuple(self, node):
         if any(isinstance(element, ast.Starred) for element in node.elts):
@@ -73,6 +103,9 @@ class Expressions(Names):
     def visit_Call(self, node):
         found = self.resolve(node.func)
         if found is None:
+            for inner in ast.walk(node.func):  # cuda.cg.this_grid().sync()
+                if isinstance(inner, ast.Call):
+                    self.visit(inner)
             what = "a method" if isinstance(node.func, ast.Attribute) else "a call of a local value"
             self.error(node, what)
         if any(isinstance(arg, ast.Starred) for arg in node.args) or any(
@@ -92,10 +125,13 @@ class Expressions(Names):
             method, width, dtype = WIDE[id(found.value)]
             return call(method, width, dtype, self.site(node, text), *args)
         twin = vecmath.function(found.value)
-        if twin is None and inspect.isfunction(found.value):
-            self.error(node, "a call of a plain Python function (decorate it with @cuda.jit(device=True))")
         if twin is None:
-            self.error(node, "this function")
+            owner = str(getattr(found.value, "__module__", "")).partition(".")[0]
+            if owner in ("numba", "numba_cuda"):
+                self.error(node, "this part of Numba's CUDA")
+            plain = inspect.isfunction(found.value)
+            hint = "a call of a plain Python function (decorate it with @cuda.jit(device=True))"
+            self.error(node, hint if plain else "this function")
         new = ast.Call(self.bind(twin), args, keywords)
         operation = vecmath.operation(found.value)
         return call("count", operation, self.site(node, text), new) if self.counts and operation else new
@@ -108,7 +144,26 @@ class Expressions(Names):
         self.in_index = outside
         return call("probe", node.args[0].value, *values)
 
+    def _literal_extent(self, node) -> bool:
+        """Is this a shape that Numba knows when it compiles: literals, and names that stand for them?"""
+        if isinstance(node, ast.Tuple):
+            return all(map(self._literal_extent, node.elts))
+        if all(isinstance(n, ast.Constant | ast.BinOp | ast.operator) for n in ast.walk(node)):
+            return True  # Python computes it before Numba sees it
+        if isinstance(node, ast.Name) and node.id in self.locals:
+            return node.id in self.literals
+        found = self.resolve(node)
+        return found is not None and not found.is_cuda
+
     def _cuda_call(self, node, text, path, args, keywords):
+        if path in ("shared.array", "local.array"):
+            shape = next((k.value for k in node.keywords if k.arg == "shape"), *node.args[:1] or [None])
+            if shape is not None and not self._literal_extent(shape):
+                self.refuse(
+                    node,
+                    f"cuda.{path} whose shape is computed in the kernel (a literal or a global is right)",
+                )
+        self.program.shuffles |= path.startswith("shfl")
         site = ast.Constant(self.site(node, text))
         new = ast.Call(self.cuda_path(node, path), [site, *args], keywords)
         if self.program.yields and path in BARRIERS:
@@ -127,17 +182,17 @@ class Expressions(Names):
     # Arithmetic
 
     def visit_BinOp(self, node):
-        if isinstance(node.op, ast.MatMult):
-            self.error(node, "the operator @")
         return self.arithmetic(node, node.op, node.left, node.right)
 
     def arithmetic(self, node, op, left, right):
         """An operation on two source expressions; the left one may be already rewritten."""
-        method = BINARY.get(type(op))
-        if type(op) in DIVISIONS and not _is_int(right):
-            return call(DIVISIONS[type(op)], self._operand(left), self._operand(right), self.site(node))
-        if not self.counts or method is None:
-            return ast.BinOp(self._operand(left), op, self._operand(right))
+        if isinstance(op, ast.MatMult):
+            self.error(node, "the operator @")
+        method = BINARY[type(op)]
+        if method in DIVISIONS and not _is_divisor(right):
+            return call(method, self._operand(left), self.visit(right), self.site(node))
+        if not self.counts or method not in COUNTED:
+            return call(method, self._operand(left), self.visit(right))
         site = self.site(node)
         if isinstance(op, ast.Add | ast.Sub):
             # The compiler fuses a product and a sum into one instruction.
@@ -147,20 +202,16 @@ class Expressions(Names):
                 return call(method, self.visit(right.left), self.visit(right.right), accumulator, site)
             if _product(left):
                 method = "multiply_add" if isinstance(op, ast.Add) else "multiply_subtract"
-                return call(method, self.visit(left.left), self.visit(left.right), self._operand(right), site)
-        return call(method, self._operand(left), self._operand(right), site)
+                return call(method, self.visit(left.left), self.visit(left.right), self.visit(right), site)
+        return call(method, self._operand(left), self.visit(right), site)
 
     def _operand(self, node):
-        if isinstance(node, Rewritten):
-            return node.node
-        return call("number", self.visit(node)) if _is_condition(node) else self.visit(node)
+        return node.node if isinstance(node, Rewritten) else self.visit(node)
 
     def visit_UnaryOp(self, node):
-        if isinstance(node.op, ast.Not):
-            return call("not_", self.visit(node.operand))
-        if isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant):
-            return call("negative", self.visit(node.operand))
-        return ast.UnaryOp(node.op, self._operand(node.operand))
+        if isinstance(node.op, ast.USub) and _is_int(node.operand):
+            return self.constant(node, -node.operand.value)
+        return call(UNARY[type(node.op)], self.visit(node.operand))
 
     # Conditions
 
@@ -168,30 +219,37 @@ class Expressions(Names):
         yes, no = self.visit(node.body), self.visit(node.orelse)
         if not (_is_simple(yes) and _is_simple(no)):
             yes, no = self.deferred(node, yes), self.deferred(node, no)
-        return call("if_exp", self.visit(node.test), yes, no)
+        return call("if_exp", self.visit(node.test), yes, no, self.program.add_point())
 
     def visit_BoolOp(self, node):
         is_and = isinstance(node.op, ast.And)
         new = self.visit(node.values[-1])
         for value in reversed(node.values[:-1]):
             second = new if _is_simple(new) else self.deferred(node, new)
-            new = call("logic", is_and, self.visit(value), second)
+            new = call("logic", is_and, self.visit(value), second, self.program.add_point())
         return new
+
+    @staticmethod
+    def _comparison(left, op, right):
+        if type(op) in COMPARE:
+            return call(COMPARE[type(op)], left, right)
+        return ast.Compare(left, [op], [right])
 
     def visit_Compare(self, node):
         if any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             self.error(node, "the operator in")
         if len(node.ops) == 1:
-            return ast.Compare(self.visit(node.left), node.ops, [self.visit(node.comparators[0])])
+            return self._comparison(self.visit(node.left), node.ops[0], self.visit(node.comparators[0]))
         left, new, pairs = self.visit(node.left), None, []
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.visit(comparator)
             if comparator is not node.comparators[-1] and not _is_simple(right):  # evaluate it once
                 name = self.temporary()
-                pairs.append(ast.Compare(left, [op], [ast.NamedExpr(ast.Name(name, ast.Store()), right)]))
+                once = ast.NamedExpr(ast.Name(name, ast.Store()), right)
+                pairs.append(self._comparison(left, op, once))
                 left = load_name(name)
                 continue
-            pairs.append(ast.Compare(left, [op], [right]))
+            pairs.append(self._comparison(left, op, right))
             left = right
         new = pairs.pop()
         while pairs:

@@ -21,6 +21,7 @@ class Group:
         self.scheduled = launch.scheduled
         self.fenced: np.ndarray | None = None  # blocks with a thread that executed threadfence
         self.memories: dict = {}
+        self.merged: dict = {}  # several shared arrays that one instruction accesses -> one memory
         self.allocations: list[Allocation] = []
         self.pool: tuple | None = None  # dynamic shared memory: allocation, bytes, which were written
 
@@ -79,5 +80,5 @@ class Group:
 
     def finish(self):
         self.end_epoch()
-        for memory in self.memories.values():
+        for memory in (*self.merged.values(), *self.memories.values()):
             self.launch.flush(memory)

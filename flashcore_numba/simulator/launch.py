@@ -12,18 +12,20 @@ from .access import FLUSH_LANES, Access
 from .arguments import bind, three
 from .count import Counter
 from .group import MAX_SHARED, Group
-from .memory import GLOBAL, Memory
+from .memory import GLOBAL, Memory, Merged
 from .probe import Probed
 from .problems import Fault, Problem, SimulationError, Site, Unsupported
 from .record import Event, event, meeting
 from .rewrite import program, python_function
 from .schedule import lockstep, take_turns
+from .typist import infer
 
 __all__ = ["Launch", "simulate"]
 
 WARP = 32
 MAX_THREADS, MAX_BLOCK_Z = 1024, 64  # a block
 MAX_GRID_YZ, MAX_BLOCKS = 65_535, 10_000_000
+UNDEFINED_BITS = 0x5A3C_96E1_A5C3_691E
 
 
 class Launch:
@@ -67,26 +69,72 @@ class Launch:
         self.nans: dict[int, str] = {}  # site that made a NaN out of numbers -> the first such numbers
         self.absent: set[int] = set()  # shuffles that read lanes which do not execute them
         self.counter, self.counting = Counter(), True
+        self._merged: dict[tuple[int, ...], Merged] = {}
         self.padded = -(-threads // WARP) * WARP
 
         self.kernel = python_function(kernel)
         self.program = program(self.kernel, self.scheduled, bool(ops), bool(calls))
         entry = self.program.function(self.kernel)
         values, self.memories = bind(self.kernel, args)
+        self.types = infer(self.program, entry, values)
         self.allocations = [memory.allocation for memory in self.memories]
         blocks, counted = range(math.prod(self.grid)), self._counted(count_blocks)
         self.blocks_run, self.blocks_counted = len(blocks), len(counted)
         together = 1 if self.scheduled else max(1, max_lanes // self.padded)
+        chunks = []
+        for counting in (True, False):
+            chosen = [b for b in blocks if (b in counted) == counting]
+            chunks += [
+                (counting, chosen[start : start + together]) for start in range(0, len(chosen), together)
+            ]
+        self.undefined_sites: set[int] = set()  # shuffles of integers that read absent lanes
+        self.pattern: dict[int, int] = {}  # other bits for them, in a second run
+        before = [memory.copy() for memory in self.memories] if self.program.shuffles else []
+        self._run_all(entry, values, chunks)
+        for memory in (*self._merged.values(), *self.memories):
+            self.flush(memory, final=True)
+        if self.undefined_sites:
+            self._find_undefined(entry, values, chunks, before)
+
+    def _run_all(self, entry, values: list, chunks: list):
         with np.errstate(all="ignore"):
             try:
-                for self.counting in (True, False):
-                    chosen = [b for b in blocks if (b in counted) == self.counting]
-                    for start in range(0, len(chosen), together):
-                        self._run(entry, chosen[start : start + together], values)
+                for self.counting, chosen in chunks:
+                    self._run(entry, chosen, values)
             except Fault:
                 pass
-        for memory in self.memories:
-            self.flush(memory, final=True)
+
+    def undefined(self, site: int, dtype: np.dtype):
+        """An integer that nobody defined."""
+        self.undefined_sites.add(site)
+        bits = np.array(self.pattern.get(site, UNDEFINED_BITS), np.int64)
+        return bits.astype(dtype)[()]
+
+    def _find_undefined(self, entry, values: list, chunks: list, before: list):
+        """Run again with other bits for what absent lanes send, and report what comes out differently."""
+        results = [memory.copy() for memory in self.memories]
+        counting, races, self.races, self.quiet = self.counting, self.races, False, True
+        recording, self.recording = self.recording, False
+        for site in sorted(self.undefined_sites):
+            self.pattern = {site: ~UNDEFINED_BITS}
+            for memory, state in zip(self.memories, before, strict=True):
+                memory.restore(state)
+            self._run_all(entry, values, [(False, chosen) for _, chosen in chunks])
+            for memory, (flat, _) in zip(self.memories, results, strict=True):
+                self._compare_undefined(site, memory, flat)
+        for memory, state in zip(self.memories, results, strict=True):
+            memory.restore(state)
+        self.counting, self.races, self.quiet, self.recording = counting, races, False, recording
+
+    def _compare_undefined(self, site: int, memory: Memory, flat: np.ndarray):
+        same = (memory.flat == flat) | ((memory.flat != memory.flat) & (flat != flat))
+        differ = np.flatnonzero(~same)
+        if len(differ):
+            text = (
+                f"element {int(differ[0])} of {memory.name}, and {len(differ)} in all, depend on "
+                "the value of a lane that does not execute the shuffle"
+            )
+            self.add(Problem("warp mask", self.program.sites[site], None, text))
 
     # Arguments
 
@@ -152,10 +200,19 @@ class Launch:
         log, memory.log, memory.logged_lanes = memory.log, [], 0
         allocation = memory.allocation
         self.counter.count(memory, log)
-        if self.races and memory.space == GLOBAL and log and (allocation.ever_written or not final):
+        is_global = memory.space == GLOBAL and not isinstance(memory, Merged)
+        if self.races and is_global and log and (allocation.ever_written or not final):
             races.check_blocks(self, allocation, log, final)
         if allocation.recent_lanes > FLUSH_LANES:
             races.end_epoch(self, allocation)
+
+    def merged(self, memories: list[Memory]) -> Merged:
+        """The memory in which an instruction that accesses all these arrays is counted."""
+        known = self._merged if memories[0].space == GLOBAL else self.group.merged
+        key = tuple(map(id, memories))
+        if key not in known:
+            known[key] = Merged(memories)
+        return known[key]
 
     def record(self, access: Access):
         self.events.append(event(access, self.program.sites))

@@ -16,6 +16,11 @@ __all__ = ["LaneSet"]
 WARP = 32
 
 
+def _index(position) -> Any:
+    """A thread's or block's coordinate, which is an int32."""
+    return np.asarray(position, np.int32)[()]
+
+
 class LaneSet:
     """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part."""
 
@@ -30,6 +35,11 @@ class LaneSet:
         self.mask: Any = self.everyone
         self.gone: Any = None  # lanes that left by return, break or continue
         self.top: Frame | None = None
+        self.scope: Any = self.mask  # the lanes for which variables must keep a value
+        self.types: dict = (
+            launch.types
+        )  # (context, point) -> the types that values of different paths unify to
+        self.context: tuple = ()  # the call of a device function under way, with the types of its arguments
         self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
         self.index_cache: dict = {}
         self.whole = np.ones(self.n, bool)
@@ -37,6 +47,8 @@ class LaneSet:
         self.visits: dict[str, int] = {}  # label of a probe -> how often these lanes came to it
         self.ids = (block * launch.padded + tid).astype(np.int64)
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
+        self.known_syncs: Any = None  # [lanes, WARP]: those of its warp's lanes that each lane knows of
+        self.merging: Any = None  # the accesses of one instruction to several arrays
         self.nan_sites = np.full(self.n, -1)  # where each lane first made a NaN
         self.epoch = np.zeros(self.n, np.int64)  # barriers that only some of the blocks have passed
         gx, gy, gz = launch.grid
@@ -44,14 +56,14 @@ class LaneSet:
         number = group.blocks[int(block[0])] if alone else np.asarray(group.blocks)[block]
         self.block_number = np.broadcast_to(number, self.n)
         self.threadIdx = SimpleNamespace(
-            x=tid % bx if bx > 1 else 0,
-            y=tid // bx % by if by > 1 else 0,
-            z=tid // (bx * by) if bz > 1 else 0,
+            x=_index(tid % bx if bx > 1 else 0),
+            y=_index(tid // bx % by if by > 1 else 0),
+            z=_index(tid // (bx * by) if bz > 1 else 0),
         )
         self.blockIdx = SimpleNamespace(
-            x=number % gx if gx > 1 else 0,
-            y=number // gx % gy if gy > 1 else 0,
-            z=number // (gx * gy) if gz > 1 else 0,
+            x=_index(number % gx if gx > 1 else 0),
+            y=_index(number // gx % gy if gy > 1 else 0),
+            z=_index(number // (gx * gy) if gz > 1 else 0),
         )
 
     def some(self) -> bool:

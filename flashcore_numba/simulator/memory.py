@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    *("GLOBAL", "SHARED", "Allocation", "FromEnd", "LocalArray", "Memory", "ScratchArray", "View", "scratch"),
+    *("ARRAYS", "GLOBAL", "SHARED", "Allocation", "Choice", "FromEnd", "LocalArray", "Memory", "Merged"),
+    *("ScratchArray", "View", "choose", "scratch"),
 ]
 
 GLOBAL, SHARED = "global", "shared"
@@ -50,6 +51,17 @@ class Memory:
         self.logged_lanes = 0
         allocation.itemsize = min(allocation.itemsize or flat.itemsize, flat.itemsize)
 
+    def copy(self) -> tuple:
+        """The elements, and which were written."""
+        return self.flat.copy(), None if self.written is None else self.written.copy()
+
+    def restore(self, state: tuple):
+        flat, written = state
+        if self.flat.flags.writeable:
+            self.flat[...] = flat
+            if self.written is not None and written is not None:
+                self.written[...] = written
+
     @property
     def block_size(self) -> int:
         """Elements of one block's part."""
@@ -76,6 +88,16 @@ class View:
     def __len__(self):
         return self.shape[0]
 
+    def key(self):
+        """Views with equal keys differ at most in where they start."""
+        return id(self.memory), self.shape, self.strides
+
+    def beside(self, other: "View", lanes: np.ndarray) -> "View":
+        """This view, and in `lanes` another with the same key."""
+        if other.offset is self.offset:
+            return self
+        return View(self.memory, np.where(lanes, other.offset, self.offset), self.shape, self.strides)
+
 
 class FromEnd(int):
     """A negative index written as a literal: it counts from the end, as Numba compiles it."""
@@ -95,9 +117,16 @@ class LocalArray:
 
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: math.prod(self.shape))
+    strides = property(lambda self: tuple(step // self.dtype.itemsize for step in self.data.strides[:-1]))
 
     def __len__(self):
         return self.shape[0]
+
+    def key(self):
+        return self.data.ctypes.data, self.shape, self.data.strides
+
+    def beside(self, other: "LocalArray", lanes: np.ndarray) -> "LocalArray":
+        return self
 
     def part(self, index) -> "LocalArray":
         """The sub-array that a partial index or a slice selects; it shares the elements."""
@@ -105,6 +134,82 @@ class LocalArray:
         new.data, new.written, new.dtype = self.data[index], self.written[index], self.dtype
         new.shape, new.complete = new.data.shape[:-1], self.complete
         return new
+
+
+class Choice:
+    """An array of which each lane has chosen its own: `parts` are arrays with the lanes that have them.
+
+    All are of one element type and number of dimensions, as Numba demands. A lane in no part holds something
+    that is no array, or one of another type.
+    """
+
+    def __init__(self, parts: list[tuple[Any, np.ndarray]]):
+        self.parts = parts
+        first = parts[0][0]
+        self.dtype, self.ndim = first.dtype, first.ndim
+
+    name = property(lambda self: "/".join(dict.fromkeys(array.name for array, _ in self.parts)))
+
+    def _each(self, value_of):
+        """A property of the arrays: one number where all agree, else one a lane."""
+        values = [value_of(array) for array, _ in self.parts]
+        if all(value == values[0] for value in values):
+            return values[0]
+        return np.select([lanes for _, lanes in self.parts], values).astype(np.int64)
+
+    shape = property(
+        lambda self: tuple(self._each(lambda a, axis=axis: a.shape[axis]) for axis in range(self.ndim))
+    )
+    strides = property(
+        lambda self: tuple(self._each(lambda a, axis=axis: a.strides[axis]) for axis in range(self.ndim))
+    )
+    size = property(lambda self: self._each(lambda array: array.size))
+
+
+ARRAYS = (View, LocalArray, Choice)
+
+
+def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
+    """The array `new` in the lanes of `mask` and `old` in the others."""
+    found: dict = {}
+    for value, lanes in ((new, mask), (old, ~mask)):
+        for array, having in _parts(value, lanes):
+            if array.dtype != new.dtype or array.ndim != new.ndim:
+                continue
+            key = array.key()
+            if key in found:
+                known, before = found[key]
+                array, having = known.beside(array, having), before | having
+            found[key] = array, having
+    parts = list(found.values())
+    return parts[0][0] if len(parts) == 1 and parts[0][1].all() else Choice(parts)
+
+
+def _parts(value: Any, lanes: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+    if not isinstance(value, ARRAYS):
+        return []
+    if not isinstance(value, Choice):
+        return [(value, lanes)] if lanes.any() else []
+    mine = [(array, having & lanes) for array, having in value.parts]
+    return [(array, having) for array, having in mine if having.any()]
+
+
+class Merged(Memory):
+    """Several arrays as one memory, for one instruction that accesses them all; it is only counted.
+
+    `starts` says which of its elements is the first of each.
+    """
+
+    def __init__(self, memories: list[Memory]):
+        self.members, place = memories, 0
+        self.starts = []
+        for memory in memories:
+            base = memory.base if memory.space == GLOBAL else place
+            self.starts.append(base // memory.itemsize)
+            place = base + -(-memory.flat.nbytes // 256) * 256
+        name = "/".join(memory.name for memory in memories)
+        allocation = Allocation(name, memories[0].space, place, place)
+        super().__init__(allocation, memories[0].flat)
 
 
 class ScratchArray(np.ndarray):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .control import UNDEFINED
-from .memory import LocalArray, View
+from .memory import Choice, LocalArray, View
 from .problems import Fault
 
 __all__ = ["Probed", "probe", "take"]
@@ -59,6 +59,6 @@ def _vector(compute: Callable[[], Any], lanes: int) -> np.ndarray | None:
         return None
     if isinstance(value, LocalArray):
         return value.data.copy()
-    if value is UNDEFINED or value is None or isinstance(value, View | tuple | str):
+    if value is UNDEFINED or value is None or isinstance(value, View | Choice | tuple | str):
         return None
     return np.broadcast_to(value, lanes).copy()

@@ -20,7 +20,7 @@ class Batch:
     def __init__(self, allocation: Allocation, accesses):
         self.unit = unit = allocation.itemsize
         columns = []
-        for access in accesses:
+        for number, access in enumerate(accesses):
             lanes, mask = access.lanes, access.mask
             pick = slice(None) if mask is None else mask
             ids = lanes.ids[pick]
@@ -29,12 +29,13 @@ class Batch:
             element = element[pick] if isinstance(element, np.ndarray) else np.full(len(ids), element)
             cells = element if span == access.width else element * (access.memory.itemsize // unit)
             fields = [ids, access.warp_syncs[pick], access.epoch[pick], lanes.block_number[pick]]
+            fields.append(np.full(len(ids), number))
             if span > 1:
                 cells = (cells[:, None] + np.arange(span)).ravel()
                 fields = [np.repeat(field, span) for field in fields]
             columns.append((cells, *fields))
         counts = [len(column[0]) for column in columns]
-        self.cells, self.ids, self.warp_syncs, self.epoch, self.block = map(
+        self.cells, self.ids, self.warp_syncs, self.epoch, self.block, self.number = map(
             np.concatenate, zip(*columns, strict=True)
         )
         self.site = np.repeat([access.site for access in accesses], counts)
@@ -149,9 +150,63 @@ def end_epoch(launch, allocation: Allocation):
     if len(batch.cells) == 0:
         return
     # syncwarp orders the lanes of one warp, but not one warp and another.
-    _check(launch, allocation, batch, batch.ids, _slots(allocation, batch, batch.epoch, batch.warp_syncs))
-    if np.any(batch.warp_syncs != batch.warp_syncs[0]):
-        _check(launch, allocation, batch, batch.ids // WARP, _slots(allocation, batch, batch.epoch))
+    if any(access.known_syncs is not None for access in accesses):
+        _check_partial_syncs(launch, allocation, batch, accesses)
+    else:
+        _check(launch, allocation, batch, batch.ids, _slots(allocation, batch, batch.epoch, batch.warp_syncs))
+        if not np.any(batch.warp_syncs != batch.warp_syncs[0]):
+            return
+    _check(launch, allocation, batch, batch.ids // WARP, _slots(allocation, batch, batch.epoch))
+
+
+def _check_partial_syncs(launch, allocation: Allocation, batch: Batch, accesses):
+    """The lanes of one warp, where some of its syncwarps named only a part of it.
+
+    A lane knows how many syncwarps of each other lane happened before, by its own and theirs: an earlier
+    access of a lane is ordered before it if that lane has passed a syncwarp since, which it knows of.
+    """
+    slots = _slots(allocation, batch, batch.epoch, batch.ids // WARP)
+    contested = _contested(slots, batch.op, _party(batch, batch.ids))
+    batch, slots = batch.only(contested), slots[contested]
+    if len(slots) == 0:
+        return
+    party = np.where(_alike(batch, batch.ids, slots), TOGETHER, batch.ids)
+    known = np.repeat(batch.warp_syncs[:, None], WARP, 1)
+    for number in np.unique(batch.number).tolist():
+        rows = accesses[number].known_syncs
+        if rows is not None:
+            mine = batch.number == number
+            first = accesses[number].lanes.ids[0]
+            known[mine] = rows[batch.ids[mine] - first]
+    order = np.argsort(slots, kind="stable")  # which keeps the order of time
+    pairs: dict[tuple[int, int], tuple[int, int]] = {}
+    for group in np.split(order, np.flatnonzero(np.diff(slots[order])) + 1):
+        op, lane = batch.op[group], batch.ids[group] % WARP
+        clash = (op[:, None] != LOAD) | (op != LOAD)
+        clash &= ~((op[:, None] == ATOMIC) & (op == ATOMIC)) & (lane[:, None] != lane)
+        clash &= party[group][:, None] != party[group]
+        clash &= batch.warp_syncs[group][:, None] >= known[group][:, lane].T
+        for earlier, later in zip(*np.nonzero(np.triu(clash)), strict=True):
+            one, two = int(group[earlier]), int(group[later])
+            if batch.op[one] == LOAD:
+                one, two = two, one
+            pairs.setdefault((int(batch.site[one]), int(batch.site[two])), (one, two))
+    for (site, other_site), (one, two) in pairs.items():
+        if (other_site, site) in pairs and other_site < site and batch.op[two] != LOAD:
+            continue
+        ids, read = (int(batch.ids[one]), int(batch.ids[two])), batch.op[two] == LOAD
+        text = _between(launch, allocation, int(batch.cells[one]), ids, read)
+        launch.problem("race", site, other_site, text)
+
+
+def _between(launch, allocation: Allocation, cell: int, threads: tuple[int, int], read: bool) -> str:
+    per_block = allocation.block_bytes // allocation.itemsize
+    writer, other = map(launch.lane_name, threads)
+    what = "read" if read else "write"
+    return (
+        f"{allocation.name} element {cell % per_block}: write by {writer}, {what} by {other}, "
+        "no barrier between"
+    )
 
 
 def _check(launch, allocation, batch, ids, slots):
@@ -198,7 +253,6 @@ def _examples(batch: Batch, party: np.ndarray, slots: np.ndarray):
 
 
 def _report(launch, allocation, batch, party, slots):
-    per_block = allocation.block_bytes // allocation.itemsize
     seen = set()
     for cell, entries in _examples(batch, party, slots):
         for mine, thread, site, op in entries:
@@ -209,11 +263,7 @@ def _report(launch, allocation, batch, party, slots):
                 if mirrored or (site, other_site) in seen:
                     continue
                 seen.add((site, other_site))
-                what = "read" if other_op == LOAD else "write"
-                text = (
-                    f"{allocation.name} element {cell % per_block}: write by {launch.lane_name(thread)}, "
-                    f"{what} by {launch.lane_name(other_thread)}, no barrier between"
-                )
+                text = _between(launch, allocation, cell, (thread, other_thread), other_op == LOAD)
                 launch.problem("race", site, other_site, text)
 
 

@@ -8,39 +8,23 @@ from collections.abc import Callable
 import numpy as np
 from numba.cuda import libdevice
 
-__all__ = ["BOOL", "INT64_MIN", "UINT64_MAX", "Cast", "as_dtype", "function", "operation", "wrap_int64"]
+from .arithmetic import power
+from .memory import ARRAYS
+from .rules import ARITHMETIC, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
+
+__all__ = ["BOOL", "Cast", "as_dtype", "function", "operation"]
 
 BOOL = np.dtype(bool)
-INT64_MIN, UINT64_MAX = -(2**63), 2**64 - 1
-
-
-def wrap_int64(value: int) -> int:
-    """A Python integer as 64 bits keep it."""
-    return (value - INT64_MIN) % 2**64 + INT64_MIN
 
 
 class Cast:
-    """A Numba or NumPy number type called as a function.
-
-    Integers of 32 bits and less are wrapped to their width and then held in 64 bits: Numba widens them in
-    every operation, and NumPy would let them overflow.
-    """
+    """A Numba or NumPy number type called as a function."""
 
     def __init__(self, dtype: np.dtype):
         self.dtype = dtype
-        self.held = np.dtype(np.int64) if dtype.kind in "iu" and dtype != np.uint64 else dtype
 
     def __call__(self, x):
-        if isinstance(x, np.ndarray):
-            if self.dtype.kind in "iu":
-                x = x.astype(self.dtype, copy=False)
-            return x.astype(self.held, copy=False)
-        if self.dtype.kind not in "iu":
-            return self.dtype.type(x)
-        bits = 8 * self.dtype.itemsize
-        value = int(x) % (1 << bits)
-        signed = self.dtype.kind == "i" and value >> (bits - 1)
-        return value - (1 << bits) if signed else value
+        return convert(x, self.dtype.char)
 
 
 def as_dtype(kind) -> np.dtype:
@@ -60,29 +44,114 @@ def _cast(obj) -> Cast | None:
     return None
 
 
-def _is_int(x) -> bool:
-    return type(x) is int
-
-
-def _extreme(of_integers, of_vectors):
-    """min or max of two or more values.
+def _extreme(of_vectors):
+    """min or max of two or more values, in the type that all of them fit.
 
     On floats Numba's `max` becomes PTX `max.f32`, which returns the other operand when one is NaN, as
     np.fmax does.
     """
 
-    def pair(a, b):
-        return of_integers(a, b) if _is_int(a) and _is_int(b) else of_vectors(a, b)
+    def extreme(*values):
+        if len(values) < 2:
+            raise TypeError("min and max take two numbers or more")
+        return plain(functools.reduce(of_vectors, map(strong, values)))
 
-    return lambda *values: functools.reduce(pair, values)
+    return extreme
+
+
+def _unary(compute: Callable, half: bool = True):
+    """A function of one float: integers become float64; a float16 becomes float32 where `half` is False."""
+
+    def run(x):
+        char = char_of(x)
+        if char in INTEGERS:
+            x = convert(x, "d")
+        elif char == "e" and not half:
+            x = convert(x, "f")
+        return compute(x)
+
+    return run
+
+
+def _binary(compute: Callable, of_integers: str = ""):
+    """A function of two floats; `of_integers` is the type for two integers where it is always the same."""
+
+    def run(a, b):
+        chars = char_of(a) + char_of(b)
+        single = all(char in "?bhBef" for char in chars)
+        kind = of_integers if of_integers and all(c in INTEGERS for c in chars) else "f" if single else "d"
+        return compute(convert(a, kind), convert(b, kind))
+
+    return run
+
+
+def _universal(compute: Callable, keeps_integers: bool = False):
+    """A NumPy function as Numba compiles it: small integers and float16 become float32, others float64."""
+
+    def run(*values):
+        chars = [char_of(value) for value in values]
+        if all(char in INTEGERS for char in chars):
+            kind = "f" if all(char in "?bhBH" for char in chars) else "d"
+            if keeps_integers:
+                return plain(compute(*map(strong, values)))
+        else:
+            kind = "d" if "d" in chars else "f"
+        return compute(*(convert(value, kind) for value in values))
+
+    return run
+
+
+def _library(compute: Callable, kind: str):
+    """A function of libdevice: its arguments have fixed types."""
+    return lambda *values: compute(*(convert(value, kind) for value in values))
+
+
+def _pow(a, b):
+    """math.pow, which takes a small integer for an exponent as it is."""
+    base, exponent = char_of(a), char_of(b)
+    single = base in "?bhBef" and exponent in ("?bhiBHef" if base == "f" else "?bhiBef")
+    kind = "f" if single else "d"
+    return np.power(convert(a, kind), convert(b, kind))
+
+
+def _divmod(a, b):
+    chars = char_of(a) + char_of(b)
+    kind = REMAINDER[chars]
+    if (chars[0] == "?" and chars[1] in UNSIGNED) or (chars[1] == "?" and chars[0] in UNSIGNED):
+        kind = "L"
+    elif kind == "l" and "L" in chars:
+        kind = "d"
+    quotient, rest = divmod(convert(a, kind), convert(b, kind))
+    return plain(quotient), plain(rest)
 
 
 def _to_int(x):
-    return x.astype(np.int64) if isinstance(x, np.ndarray) else int(x)
+    return x if type(x) is int or char_of(x) in INTEGERS.replace("?", "") else convert(x, "l")
 
 
 def _to_float(x):
-    return x.astype(np.float64) if isinstance(x, np.ndarray) else np.float64(x)
+    char = char_of(x)
+    if char == "?":
+        raise TypeError("Numba has no float() of a truth value")
+    return convert(x, "d") if char in INTEGERS else x
+
+
+def _length(x):
+    return x.shape[0] if isinstance(x, ARRAYS) else len(x)
+
+
+def _absolute(x):
+    return plain(abs(convert(x, "b") if char_of(x) == "?" else strong(x)))
+
+
+def _round(x, digits=None):
+    char = char_of(x)
+    kind = "f" if char in "?bhBef" else "d"
+    if digits is None:
+        return convert(np.rint(convert(x, kind)), "l")
+    if type(digits) is not int:
+        raise TypeError("round takes a number of digits that all threads share")
+    return np.round(convert(x, kind), digits)
 
 
 def _elementwise(scalar: Callable, kind: str | None = None):
@@ -97,75 +166,82 @@ def _elementwise(scalar: Callable, kind: str | None = None):
 
 
 def _reciprocal_sqrt(x):
-    return type(x)(1) / np.sqrt(x) if not isinstance(x, np.ndarray) else x.dtype.type(1) / np.sqrt(x)
+    return x.dtype.type(1) / np.sqrt(x)
 
 
 def fused(a, b, c):
     """a * b + c with one rounding: float32 products are exact in float64."""
-    kind = np.result_type(a, b, c)
-    if kind != np.float32:
+    chars = "".join(map(char_of, (a, b, c)))
+    kind = functools.reduce(lambda one, other: ARITHMETIC[one + other], chars)
+    if kind in "lL":
+        raise TypeError("Numba has no fma of integers")
+    a, b, c = (convert(value, kind) for value in (a, b, c))
+    if kind != "f":
         return a * b + c
     return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
 
 
+_HALF = {  # what keeps a float16, and the counter that it adds to
+    **dict.fromkeys(("exp", "exp2"), "exp"),
+    **dict.fromkeys(("log", "log2", "log10"), "log"),
+    "sqrt": "sqrt",
+    "sin": "sin",
+    "cos": "cos",
+    "fabs": None,
+    "floor": None,
+    "ceil": None,
+    "trunc": None,
+}
+_SINGLE = {
+    "sinh": "exp",
+    "cosh": "exp",
+    "expm1": "exp",
+    "log1p": "log",
+    "tan": "tan",
+    "tanh": "tanh",
+    **dict.fromkeys(("degrees", "radians", "isinf", "isnan", "isfinite")),
+    **dict.fromkeys(("asin", "acos", "atan", "asinh", "acosh", "atanh")),
+}
+
+
+def _of_numpy(name: str) -> Callable:
+    return getattr(np, name.replace("a", "arc", 1) if name.startswith("a") else name)
+
+
+_FUNCTIONS: dict = {
+    **{getattr(math, name): (kind, _unary(_of_numpy(name))) for name, kind in _HALF.items()},
+    **{getattr(math, name): (kind, _unary(_of_numpy(name), half=False)) for name, kind in _SINGLE.items()},
+    **{f: (None, _unary(_elementwise(f), half=False)) for f in (math.erfc, math.gamma, math.lgamma)},
+    math.erf: ("erf", _unary(_elementwise(math.erf), half=False)),
+    math.pow: ("pow", _pow),
+    math.atan2: (None, _binary(np.arctan2, "d")),
+    math.hypot: (None, _binary(np.hypot, "d")),
+    math.copysign: (None, _binary(np.copysign)),
+    math.fmod: (None, _binary(np.fmod)),
+    builtins.divmod: (None, _divmod),
+    builtins.complex: (None, lambda real, imaginary=0: real + np.complex128(1j) * imaginary),
+    builtins.min: (None, _extreme(np.fmin)),
+    builtins.max: (None, _extreme(np.fmax)),
+    builtins.abs: (None, _absolute),
+    builtins.int: (None, _to_int),
+    builtins.float: (None, _to_float),
+    builtins.bool: (None, Cast(BOOL)),
+    builtins.len: (None, _length),
+    builtins.pow: ("pow", power),
+    builtins.round: (None, _round),
+    **{f: (f.__name__, _universal(f)) for f in (np.exp, np.log, np.sqrt, np.sin, np.cos, np.tan, np.tanh)},
+    np.exp2: ("exp", _universal(np.exp2)),
+    np.log2: ("log", _universal(np.log2)),
+    np.power: ("pow", _universal(np.power, keeps_integers=True)),
+    **{f: (None, _universal(f)) for f in (np.fabs, np.arctan, np.arctan2, np.hypot)},
+    **{f: (None, _universal(f, True)) for f in (np.floor, np.ceil, np.isnan, np.isinf, np.isfinite)},
+    **{f: (None, _universal(f, True)) for f in (np.maximum, np.minimum, np.fmax, np.fmin, np.sign, np.abs)},
+}
+
 _exp, _log, _sqrt = ("exp", np.exp), ("log", np.log), ("sqrt", np.sqrt)
 _exp2, _log2 = ("exp", np.exp2), ("log", np.log2)
 _sin, _cos, _tanh = ("sin", np.sin), ("cos", np.cos), ("tanh", np.tanh)
-_pow, _div = ("pow", np.power), ("div", np.true_divide)
 _erf = ("erf", _elementwise(math.erf))
-
-_FUNCTIONS: dict = {
-    **{function: ("exp", getattr(np, function.__name__)) for function in (math.sinh, math.cosh)},
-    **{getattr(math, f"a{name}"): (None, getattr(np, f"arc{name}")) for name in ("sin", "cos", "tan")},
-    **{getattr(math, f"a{name}h"): (None, getattr(np, f"arc{name}h")) for name in ("sin", "cos", "tan")},
-    **{function: (None, _elementwise(function)) for function in (math.erfc, math.gamma, math.lgamma)},
-    math.degrees: (None, np.degrees),
-    math.radians: (None, np.radians),
-    builtins.divmod: (None, lambda a, b: (a // b, a % b)),
-    builtins.complex: (None, lambda real, imaginary=0: real + np.complex128(1j) * imaginary),
-    math.exp: _exp,
-    math.exp2: _exp2,
-    math.expm1: ("exp", np.expm1),
-    math.log: _log,
-    math.log2: _log2,
-    math.log1p: ("log", np.log1p),
-    math.log10: ("log", np.log10),
-    math.sqrt: _sqrt,
-    math.sin: _sin,
-    math.cos: _cos,
-    math.tan: ("tan", np.tan),
-    math.tanh: _tanh,
-    math.pow: _pow,
-    math.erf: _erf,
-    math.atan2: (None, np.arctan2),
-    math.hypot: (None, np.hypot),
-    math.copysign: (None, np.copysign),
-    math.fmod: (None, np.fmod),
-    math.fabs: (None, np.fabs),
-    math.isinf: (None, np.isinf),
-    math.isnan: (None, np.isnan),
-    math.isfinite: (None, np.isfinite),
-    math.floor: (None, lambda x: _to_int(np.floor(x))),
-    math.ceil: (None, lambda x: _to_int(np.ceil(x))),
-    math.trunc: (None, _to_int),
-    builtins.min: (None, _extreme(min, np.fmin)),
-    builtins.max: (None, _extreme(max, np.fmax)),
-    builtins.abs: (None, abs),
-    builtins.int: (None, _to_int),
-    builtins.float: (None, _to_float),
-    builtins.bool: (None, lambda x: x.astype(bool) if isinstance(x, np.ndarray) else bool(x)),
-    builtins.len: (None, len),
-    builtins.pow: _pow,
-    builtins.round: (None, lambda x: _to_int(np.rint(x))),
-    **{function: (function.__name__, function) for function in (np.exp, np.log, np.sqrt, np.sin, np.cos)},
-    **{function: (function.__name__, function) for function in (np.tan, np.tanh)},
-    **dict.fromkeys((np.exp2,), _exp2),
-    **dict.fromkeys((np.log2,), _log2),
-    **dict.fromkeys((np.power,), _pow),
-    **{f: (None, f) for f in (np.fabs, np.floor, np.ceil, np.isnan, np.isinf, np.isfinite, np.sign)},
-    **{f: (None, f) for f in (np.maximum, np.minimum, np.fmax, np.fmin, np.arctan, np.arctan2, np.hypot)},
-    np.abs: (None, abs),
-}
 
 _LIBDEVICE: dict = {
     **dict.fromkeys(("exp", "expf", "fast_expf"), _exp),
@@ -177,8 +253,8 @@ _LIBDEVICE: dict = {
     **dict.fromkeys(("sin", "sinf", "fast_sinf"), _sin),
     **dict.fromkeys(("cos", "cosf", "fast_cosf"), _cos),
     **dict.fromkeys(("tanh", "tanhf"), _tanh),
-    **dict.fromkeys(("pow", "powf", "fast_powf"), _pow),
-    **dict.fromkeys(("fast_fdividef", "fdiv_rn", "ddiv_rn"), _div),
+    **dict.fromkeys(("pow", "powf", "fast_powf"), ("pow", np.power)),
+    **dict.fromkeys(("fast_fdividef", "fdiv_rn", "ddiv_rn"), ("div", np.true_divide)),
     **dict.fromkeys(("frcp_rn", "drcp_rn"), ("div", np.reciprocal)),
     **dict.fromkeys(("fma", "fmaf", "fma_rn", "fmaf_rn"), ("fma", fused)),
     **dict.fromkeys(("fmul_rn", "dmul_rn"), ("mul", np.multiply)),
@@ -192,9 +268,14 @@ _LIBDEVICE: dict = {
     **dict.fromkeys(("ceil", "ceilf"), (None, np.ceil)),
     **dict.fromkeys(("rint", "rintf"), (None, np.rint)),
 }
+_DOUBLE = {
+    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "pow", "fma", "fma_rn"),
+    *("fmax", "fmin", "fabs", "erf", "floor", "ceil", "rint", "ddiv_rn", "drcp_rn", "dmul_rn", "dadd_rn"),
+}
 
-for _name, _entry in _LIBDEVICE.items():
-    _FUNCTIONS[getattr(libdevice, _name)] = _entry
+for _name, (_kind, _compute) in _LIBDEVICE.items():
+    _twin = _library(_compute, "d" if _name in _DOUBLE else "f")
+    _FUNCTIONS[getattr(libdevice, _name)] = (_kind, _twin)
 
 
 def _entry_of(obj):

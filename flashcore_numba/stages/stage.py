@@ -12,8 +12,9 @@ class Stage:
 
     `launch(problem, out, executor, lse=None, variant=None)` runs the stage on a `Problem` and writes every
     element of `out` (float16 [B, H, S_q, D]) and, where the stage `returns_lse` and one is given, of `lse`
-    (float32 [B, H, S_q]; C-contiguous for a stage in CUDA C). It asks the executor for scratch memory and
-    launches, so the same function serves a GPU, the simulator and the compiler. It does not validate: whoever
+    (float32 [B, H, S_q]; C-contiguous for a stage in CUDA C). It asks the executor for scratch memory, a
+    counter and launches, so the same function serves a GPU, the simulator and the compiler. It does not
+    validate: whoever
     holds a `Problem` need not check again, and `flashcore_numba.attention.refuse` has compared the problem
     with the limits below.
     """

@@ -38,10 +38,8 @@ def run(problem, out, executor, lse, tile, longest_first):
     # Longest first, over as many heads at a time as the L2 holds K and V of.
     together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k)) if longest_first else 1
     blocks = min(works, executor.sm_count)
-    next_work = None
-    if longest_first and blocks < works:  # pieces of different length: a block that is done takes the next
-        next_work = executor.empty((1,), np.int32)
-        executor.launch(source(FILE, "ping_pong_begin", **defines), 1, 1, next_work, np.int32(blocks))
+    # Pieces of different length: a block that is done takes the next.
+    next_work = executor.counter() if longest_first and blocks < works else None
     maps = (tile_map(p.q, ROWS), *(tile_map(x, tile.keys) for x in (p.k, p.v)), tile_map(out, STORED_ROWS))
     executor.launch(
         source(FILE, **defines),

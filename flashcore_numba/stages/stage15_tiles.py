@@ -24,13 +24,13 @@ class Tile(NamedTuple):
 
 
 TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3)}  # by head dimension
-# Where large pieces of work would leave SMs idle, others. On an H200, microseconds: of a tile of keys; and of
-# what a piece adds, and the launch that begins to deal pieces out.
+# Where large pieces of work would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
+# what a piece adds.
 TIMES = {
     64: {TILES[64]: 1.03, Tile(3, 128, 2): 1.66, Tile(2, 128, 3): 1.40, Tile(2, 192, 2): 2.02},
     128: {TILES[128]: 1.33, Tile(2, 128, 2): 1.68},
 }
-PIECE_TIME = BEGIN_TIME = 2.0
+PIECE_TIME = 2.0
 GAPS = 1.25  # what is left of them, where pieces of different length meet
 VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
 
@@ -58,5 +58,4 @@ def _predicted(p, tile, sm_count):
     if p.causal and rounds > 1:
         shortest = math.ceil(max(0, p.seq_k - p.seq_q + ROWS * tile.consumers) / tile.keys)
         tiles = GAPS * max(longest, works / sm_count * (longest + shortest) / 2)
-        time += BEGIN_TIME
     return time + tiles * TIMES[p.head_dim][tile]

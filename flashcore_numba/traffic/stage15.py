@@ -17,7 +17,7 @@ WARPS = 4  # of a warpgroup
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     """No tile is taken to be done twice, as in stage 12. The counter of pieces, an atomic, is not counted."""
     p, D = problem, problem.head_dim
-    tile, longest_first = choose(p, variant, sm_count)
+    tile, _ = choose(p, variant, sm_count)
     block_rows, turns = ROWS * tile.consumers, tile.turns and tile.consumers > 1
     row_tiles = ceil_div(p.seq_q, block_rows)
     works = p.batch * p.heads * row_tiles
@@ -37,7 +37,4 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     whole = p.batch * p.heads * of_a_head
     whole += Traffic(shared_store_wavefronts=numbers, shared_load_wavefronts=numbers * WARPS * tile.consumers)
     # Of a block: one barrier of all warps, and the first turn.
-    whole += Traffic(barriers=blocks * WARPS * (tile.consumers + 1 + turns))
-    # A launch before writes the number of the first piece that no block begins with.
-    dealt = longest_first and blocks < works
-    return whole + Traffic(global_store_requests=dealt, global_store_sectors=dealt)
+    return whole + Traffic(barriers=blocks * WARPS * (tile.consumers + 1 + turns))

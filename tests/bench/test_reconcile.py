@@ -77,6 +77,9 @@ class Launches:
     def empty(self, shape, dtype):
         return np.empty(shape, dtype)
 
+    def counter(self):
+        return np.zeros(1, np.uint32)
+
     def launch(self, kernel, grid, block, *args, shared_bytes=0):
         plain = [arg.shape if isinstance(arg, np.ndarray) else arg for arg in args]
         self.seen.append((kernel, grid, block, plain, shared_bytes))

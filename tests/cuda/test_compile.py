@@ -114,7 +114,7 @@ def test_differences_are_named():
 def own_cache(tmp_path, monkeypatch, request):
     """Toy kernels stay out of the user's cache."""
     if "folder" in request.fixturenames:
-        monkeypatch.setattr("cuda_reference.compile._cache_folder", lambda: tmp_path / "cache")
+        monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -31,10 +31,11 @@ class Fault(Exception):
 @functools.cache
 def _instruction_starts(code) -> list[int]:
     """For each code unit the offset of its instruction: f_lasti may point into an inline cache."""
-    starts = [0] * (len(code.co_code) // 2 + 1)
-    for instruction in dis.get_instructions(code):
-        for unit in range(instruction.offset // 2, len(starts)):
-            starts[unit] = instruction.offset
+    starts, last = [], 0
+    begins = {instruction.offset // 2 for instruction in dis.get_instructions(code)}
+    for unit in range(len(code.co_code) // 2 + 1):
+        last = unit if unit in begins else last
+        starts.append(2 * last)
     return starts
 
 
@@ -49,20 +50,42 @@ class Thread:
     position: tuple[int, int, int]
     running: greenlet
     log: dict = field(default_factory=lambda: defaultdict(list))  # (place, op, array) -> elements
-    waits_for: str | None = None
-    offered: tuple | None = None  # a shuffle: kind, value, argument
+    waits_for: str | None = None  # "barrier" or "warp"
+    offered: tuple = ()  # to a warp's collective: its kind, its mask, a value; to a barrier: a predicate
     reply: object = None
     started: bool = False
+    clock: list = field(default_factory=lambda: [0] * WARP)  # how far each lane of the warp is known to be
+
+    def __post_init__(self):
+        self.clock[self.lane] = 1
+
+    @property
+    def warp(self) -> int:
+        return self.number // WARP
+
+    @property
+    def lane(self) -> int:
+        return self.number % WARP
 
 
 class RecordingArray:
-    """A flat buffer that logs who touches what, and finds races in shared memory."""
+    """A flat buffer that logs who touches what, and finds races: accesses that nothing orders.
 
-    def __init__(self, oracle, flat, shape, strides, space, base=0):
+    Threads of a block are ordered by barriers, lanes of a warp by syncwarp, blocks by nothing; what is read
+    only is not looked at. A row of it shares the buffer and what was logged.
+    """
+
+    def __init__(self, oracle, flat, shape, strides, space, base=0, root=None, offset=0):
         self.oracle, self.flat, self.shape, self.strides = oracle, flat, shape, strides
-        self.space, self.base = space, base
+        self.space, self.base, self.offset = space, base, offset
         self.itemsize = flat.itemsize
-        self.touched = defaultdict(set)  # element -> (thread, op) since the last barrier
+        self.root = root or self
+        if root is None:
+            self.touched = defaultdict(
+                dict
+            )  # element -> (thread, op) -> clock, value; since the last barrier
+            self.by_block = defaultdict(dict)  # block -> (element, op) -> value
+            self.unwritten = None if space == "global" else set(range(len(flat)))
 
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: math.prod(self.shape))
@@ -71,34 +94,73 @@ class RecordingArray:
     def __len__(self):
         return self.shape[0]
 
-    def element(self, index, op, depth=2) -> int:
-        index = index if isinstance(index, tuple) else (index,)
-        element = 0
-        for i, extent, stride in zip(index, self.shape, self.strides, strict=True):
+    def element(self, index, op, value=None, depth=2) -> int:
+        element = self.offset
+        for i, extent, stride in zip(index, self.shape, self.strides, strict=False):
             if not 0 <= i < extent:
                 raise Fault(
                     f"line {sys._getframe(depth).f_lineno}: {index} of an array of shape {self.shape}"
                 )
             element += int(i) * stride
-        thread = self.oracle.now
-        thread.log[_place(sys._getframe(depth)), op, self].append(element)
-        if self.space == "shared":
-            self.check(thread, element, op)
+        if len(index) < len(self.shape):
+            return element
+        root, thread = self.root, self.oracle.now
+        if self.space != "local":
+            thread.log[_place(sys._getframe(depth)), op, root].append(element)
+            if self.flat.flags.writeable:
+                root.check(thread, element, op, value)
+                root.by_block[self.oracle.block_number][element, op] = value
+        if root.unwritten:
+            if op != LOAD:
+                root.unwritten.discard(element)
+            if op != STORE and element in root.unwritten:
+                self.oracle.uninitialised.add(element)
         return element
 
-    def check(self, thread, element, op):
-        mine = (thread.number, op)
-        for other, other_op in self.touched[element] - {mine}:
-            conflicting = (op, other_op) not in ((LOAD, LOAD), (ATOMIC, ATOMIC))
-            if other != thread.number and conflicting:
+    def check(self, thread, element, op, value):
+        here = self.touched[element]
+        for (other, other_op), (time, other_value) in here.items():
+            if op == other_op == LOAD or op == other_op == ATOMIC or other == thread.number:
+                continue
+            if op == other_op == STORE and value == other_value:
+                continue
+            if other // WARP != thread.warp or thread.clock[other % WARP] < time:
                 self.oracle.races.add(element)
-        self.touched[element].add(mine)
+        here[thread.number, op] = thread.clock[thread.lane], value
+
+    def races_between_blocks(self) -> set[int]:
+        """Elements that one block writes and another touches."""
+        owner: dict = {}
+        found = set()
+        for block, accesses in self.by_block.items():
+            for (element, op), value in accesses.items():
+                for other, other_op, other_value in owner.setdefault(element, []):
+                    harmless = op == other_op and (op != STORE or value == other_value)
+                    if other != block and not harmless:
+                        found.add(element)
+                owner[element].append((block, op, value))
+        return found
 
     def __getitem__(self, index):
-        return self.flat[self.element(index, LOAD)]
+        index = index if isinstance(index, tuple) else (index,)
+        element = self.element(index, LOAD)
+        if len(index) == len(self.shape):
+            return self.flat[element]
+        rest = len(index)
+        return RecordingArray(
+            self.oracle,
+            self.flat,
+            self.shape[rest:],
+            self.strides[rest:],
+            self.space,
+            root=self.root,
+            offset=element,
+        )
 
     def __setitem__(self, index, value):
-        self.flat[self.element(index, STORE)] = value
+        index = index if isinstance(index, tuple) else (index,)
+        value = self.flat.dtype.type(value)
+        self.flat[self.element(index, STORE, value)] = value
 
 
 class Axes:
@@ -123,25 +185,31 @@ class Oracle:
     def __init__(self, kernel, grid, block, args):
         self.grid, self.block = _three(grid), _three(block)
         self.counts = defaultdict(lambda: dict.fromkeys(("requests", "lanes", "sectors", "wavefronts"), 0))
-        self.barriers = self.shuffles = 0
+        self.barriers = self.shuffles = self.votes = 0
         self.races: set[int] = set()
+        self.uninitialised: set[int] = set()
         self.fault: str | None = None
+        self.block_number = 0
         self.functions: dict = {}
         self.module = self.cuda_module()
         function = self.function(kernel.py_func)
-        values, base = [], 0
+        values, base, self.arrays = [], 0, []
         for arg in args:
             if not isinstance(arg, np.ndarray):
                 values.append(arg)
                 continue
             strides = [step // arg.itemsize for step in arg.strides]
             values.append(RecordingArray(self, arg.reshape(-1), arg.shape, strides, "global", base))
+            self.arrays.append(values[-1])
             base += -(-arg.nbytes // 256) * 256
         try:
             for number in range(math.prod(self.grid)):
+                self.block_number = number
                 self.run_block(function, values, number)
         except Fault as fault:
             self.fault = str(fault)
+        for array in self.arrays:
+            self.races |= array.races_between_blocks()
 
     def function(self, function):
         """The same code object, with globals in which `cuda` and the number types are ours."""
@@ -174,13 +242,16 @@ class Oracle:
         while alive:
             self.run_to_barrier(alive, args)
             alive = [thread for thread in alive if not thread.running.dead]
-            self.barriers += len({thread.number // WARP for thread in alive})
-            for array in self.shared_arrays.values():
+            self.barriers += len({thread.warp for thread in alive})
+            votes = [bool(thread.offered[0]) for thread in alive if thread.offered]
+            for thread in alive:
+                thread.reply = (sum(votes), int(all(votes)), int(any(votes)))
+            for array in (*self.shared_arrays.values(), *self.arrays):
                 array.touched.clear()
         self.account(threads)
 
     def run_to_barrier(self, threads, args):
-        """Run every thread until all wait at a barrier or have ended; warps meet at shuffles on the way."""
+        """Run every thread until all wait at a barrier or have ended; warps meet on the way."""
         pending = threads
         while pending:
             for thread in pending:
@@ -190,28 +261,62 @@ class Oracle:
                 else:
                     thread.started = True
                     thread.running.switch(*args)
-            pending = [thread for thread in pending if thread.waits_for == "shuffle"]
-            warps = defaultdict(dict)
-            for thread in pending:
-                warps[thread.number // WARP][thread.number % WARP] = thread
-            for lanes in warps.values():
-                self.shuffle(lanes)
+            waiting = [thread for thread in threads if thread.waits_for == "warp"]
+            pending = []
+            groups = defaultdict(list)
+            for thread in waiting:
+                groups[thread.warp, thread.offered[:2]].append(thread)
+            alive = {thread.number for thread in threads if not thread.running.dead}
+            for (warp, (kind, mask)), lanes in groups.items():
+                named = {lane for lane in range(WARP) if mask >> lane & 1 and warp * WARP + lane in alive}
+                if named == {thread.lane for thread in lanes}:
+                    self.collective(kind, {thread.lane: thread for thread in lanes})
+                    pending += lanes
+            if waiting and not pending:
+                raise Fault(
+                    f"the lanes {[thread.number for thread in waiting]} wait for others of their masks"
+                )
 
-    def shuffle(self, lanes):
-        self.shuffles += 1
-        for lane, thread in lanes.items():
-            kind, value, argument = thread.offered
-            source = {
-                "idx": argument,
-                "xor": lane ^ argument,
-                "up": lane - argument,
-                "down": lane + argument,
-            }[kind]
-            thread.reply = lanes[source].offered[1] if source in lanes else value
+    def collective(self, kind, lanes):
+        """All lanes that the mask names have arrived."""
+        brought = {lane: thread.offered[2:] for lane, thread in lanes.items()}
+        if kind == "syncwarp":
+            for thread in lanes.values():
+                thread.clock[thread.lane] += 1
+            latest = [max(thread.clock[lane] for thread in lanes.values()) for lane in range(WARP)]
+            for lane, thread in lanes.items():
+                thread.clock = [*latest]
+                thread.clock[lane] += 1
+        elif kind.startswith("shfl"):
+            self.shuffles += 1
+            for lane, thread in lanes.items():
+                value, argument = brought[lane]
+                source = {
+                    "shfl": argument % WARP,
+                    "shfl_xor": lane ^ argument,
+                    "shfl_up": lane - argument,
+                    "shfl_down": lane + argument,
+                }[kind]
+                thread.reply = brought[source][0] if source in lanes else value
+        else:
+            self.votes += 1
+            votes = {lane: bool(value) for lane, (value,) in brought.items()}
+            ballot = sum(1 << lane for lane, vote in votes.items() if vote)
+            for thread in lanes.values():
+                thread.reply = {
+                    "all": all(votes.values()),
+                    "any": any(votes.values()),
+                    "eq": len(set(votes.values())) == 1,
+                    "ballot": np.int32(np.uint32(ballot)),
+                }[kind]
 
-    def wait(self, what, offered=None):
+    def wait(self, what, *offered):
         self.now.waits_for, self.now.offered = what, offered
         return getcurrent().parent.switch()
+
+    def meet(self, kind, mask, *brought):
+        """A collective of the lanes of the warp that the mask names."""
+        return self.wait("warp", kind, int(mask) & 0xFFFFFFFF, *brought)
 
     def cuda_module(self):
         def grid(ndim):
@@ -230,15 +335,43 @@ class Oracle:
                 self.shared_arrays[key] = RecordingArray(self, flat, shape, strides, "shared")
             return self.shared_arrays[key]
 
-        def atomic_add(array, index, value):
-            element = array.element(index, ATOMIC)
-            old = array.flat[element]
-            array.flat[element] = old + value
-            return old
+        def local_array(shape, dtype):
+            flat = np.zeros(shape, getattr(dtype, "name", dtype))
+            return RecordingArray(self, flat, (shape,), [1], "local")
+
+        def atomic(update):
+            def run(array, index, *operands):
+                operands = [array.dtype.type(operand) for operand in operands]
+                element = array.element(index if isinstance(index, tuple) else (index,), ATOMIC)
+                old = array.flat[element]
+                array.flat[element] = update(old, *operands)
+                return old
+
+            return run
 
         def shuffle(kind):
-            return lambda mask, value, argument: self.wait("shuffle", (kind, value, argument))
+            return lambda mask, value, argument: self.meet(kind, mask, value, int(argument))
 
+        def vote(kind):
+            return lambda mask, predicate: self.meet(kind, mask, predicate)
+
+        def barrier(which):
+            return lambda predicate: self.wait("barrier", predicate)[which]
+
+        def bits(value):
+            return f"{int(value):0{8 * value.dtype.itemsize}b}"
+
+        updates = {
+            "add": lambda old, value: old + value,
+            "sub": lambda old, value: old - value,
+            "max": max,
+            "min": min,
+            "and_": lambda old, value: old & value,
+            "or_": lambda old, value: old | value,
+            "xor": lambda old, value: old ^ value,
+            "exch": lambda old, value: value,
+            "cas": lambda old, expected, value: value if old == expected else old,
+        }
         module = SimpleNamespace(
             threadIdx=Axes(self),
             warpsize=WARP,
@@ -246,13 +379,22 @@ class Oracle:
             gridDim=SimpleNamespace(x=self.grid[0], y=self.grid[1], z=self.grid[2]),
             grid=grid,
             shared=SimpleNamespace(array=shared_array),
-            local=SimpleNamespace(array=lambda shape, dtype: np.zeros(shape, getattr(dtype, "name", dtype))),
-            atomic=SimpleNamespace(add=atomic_add),
+            local=SimpleNamespace(array=local_array),
+            atomic=SimpleNamespace(**{name: atomic(update) for name, update in updates.items()}),
             syncthreads=lambda: self.wait("barrier"),
-            shfl_sync=shuffle("idx"),
-            shfl_xor_sync=shuffle("xor"),
-            shfl_up_sync=shuffle("up"),
-            shfl_down_sync=shuffle("down"),
+            syncthreads_count=barrier(0),
+            syncthreads_and=barrier(1),
+            syncthreads_or=barrier(2),
+            syncwarp=lambda mask=0xFFFFFFFF: self.meet("syncwarp", mask),
+            shfl_sync=shuffle("shfl"),
+            shfl_xor_sync=shuffle("shfl_xor"),
+            shfl_up_sync=shuffle("shfl_up"),
+            shfl_down_sync=shuffle("shfl_down"),
+            **{f"{kind}_sync": vote(kind) for kind in ("all", "any", "eq", "ballot")},
+            popc=lambda value: bits(value).count("1"),
+            clz=lambda value: len(bits(value)) - len(bits(value).lstrip("0")),
+            ffs=lambda value: bits(value)[::-1].find("1") + 1,
+            brev=lambda value: int(bits(value)[::-1], 2),
         )
         return module
 

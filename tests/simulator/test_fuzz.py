@@ -1,56 +1,135 @@
-"""Random divergent kernels: the same in both simulators, equal totals under every schedule.
+"""Random kernels: the simulator in every order, two other simulators and the planted faults agree.
 
-FLASHCORE_FUZZ=1000 runs that many instead of 60, FLASHCORE_FUZZ_FROM sets the first seed.
+Each run draws fresh seeds; a failure names them. `make test-all` goes on for a minute. `fuzz.py` runs
+thousands, on a GPU too.
 """
 
-import importlib.util
-import os
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from numba import cuda, int64
 
-from flashcore_numba.simulator import simulate
-
+from .fuzz import agree, check, check_all, faults
 from .greenlet_oracle import Oracle
-from .random_kernels import source
+from .random_kernels import kernel, mutants
 
-FIRST = int(os.environ.get("FLASHCORE_FUZZ_FROM", "20261"))
-COUNT = int(os.environ.get("FLASHCORE_FUZZ", "60"))
-GRID, BLOCK = 2, 48
+LONG = 60  # seconds
 
 
-def load(path, seed):
-    path = path / f"random_kernel_{seed}.py"
-    path.write_text(source(seed))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.kernel
+def seeds(rng, count: int) -> range:
+    first = int(rng.integers(2**31))
+    return range(first, first + count)
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
-def test_random_kernel(seed, tmp_path):
-    kernel = load(tmp_path, seed)
-    x = np.random.default_rng(seed).integers(0, 50, GRID * BLOCK)
+def test_random_kernels(rng):
+    assert faults(check_all(seeds(rng, 6))) == []
 
-    def run(**options):
-        y = np.zeros((GRID * BLOCK, 4), np.int64)
-        return simulate(kernel, GRID, BLOCK, x, y, **options), y
 
-    result, y = run()
-    assert result.problems == []
-    expected = np.zeros_like(y)
-    oracle = Oracle(kernel, GRID, BLOCK, [x, expected])
-    assert oracle.fault is None
-    np.testing.assert_array_equal(y, expected)
-    totals = result.totals()
-    assert totals["barriers"] == oracle.barriers
-    for (space, op), count in oracle.counts.items():
-        assert totals[f"{space}_{op}_lanes"] == count["lanes"]
-        if space == "shared":
-            assert totals[f"shared_{op}_requests"] == count["requests"]
-            assert totals[f"shared_{op}_wavefronts"] == count["wavefronts"]
-    for options in ({"max_lanes": 1}, {"order": "reverse"}, {"order": f"random:{seed}"}):
-        again, y = run(**options)
-        np.testing.assert_array_equal(y, expected)
-        assert again.totals() == totals
+@pytest.mark.long
+@pytest.mark.timeout(10 * LONG)
+@pytest.mark.parametrize("turn", range(2))
+def test_many_random_kernels(rng, turn):
+    until, checked = time.monotonic() + LONG, 0
+    while time.monotonic() < until:
+        verdicts = check_all(seeds(rng, 20))
+        assert faults(verdicts) == []
+        checked += len(verdicts["simulator"])
+    assert checked
+
+
+def test_a_seed_is_one_kernel(rng):
+    seed = int(rng.integers(2**31))
+    one, two = kernel(seed), kernel(seed)
+    assert one == two
+    assert one.source != kernel(seed + 1).source
+    assert [mutant.change for mutant in mutants(one)] == [mutant.change for mutant in mutants(two)]
+
+
+# The checks themselves can fail
+
+
+@cuda.jit
+def in_order(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    cuda.syncwarp()
+    y[t] = s[31 - t]
+
+
+@cuda.jit
+def unordered(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    y[t] = s[31 - t]
+
+
+@cuda.jit
+def half_ordered(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    if t < 16:
+        cuda.syncwarp(0xFFFF)
+        y[t] = s[t + 16]
+
+
+@cuda.jit
+def unwritten(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    if t < 16:
+        s[t] = x[t]
+    cuda.syncthreads()
+    y[t] = s[t]
+
+
+@cuda.jit
+def two_blocks(x, y):
+    t = cuda.threadIdx.x
+    y[t] = x[t] + cuda.blockIdx.x
+
+
+@cuda.jit
+def outside(x, y):
+    y[cuda.threadIdx.x + 1] = x[0]
+
+
+@pytest.mark.parametrize(
+    "function, faults",
+    [
+        (in_order, (False, False, False)),
+        (unordered, (True, True, False)),
+        (half_ordered, (True, False, False)),
+        (unwritten, (False, True, False)),
+        (two_blocks, (True, False, False)),
+        (outside, (False, False, True)),
+    ],
+)
+def test_the_oracle_sees(function, faults):
+    """Races, reads of what nobody wrote, indices outside."""
+    found = Oracle(function, 2 if function is two_blocks else 1, 32, [np.arange(32), np.zeros(32, np.int64)])
+    assert (bool(found.races), bool(found.uninitialised), bool(found.fault)) == faults
+
+
+def test_a_wrong_result_is_seen(rng):
+    """One spelling of a kernel stores something else at its end."""
+    right = next(
+        found
+        for found in map(kernel, seeds(rng, 100))
+        if "y_int64" in found.arrays and "        return\n" not in found.source
+    )
+    wrong = replace(right, explicit=right.explicit + "    y_int64[i, int64(5)] = int64(12345)\n")
+    assert check(right).kind == "equal"
+    assert check(wrong).kind == "wrong value"
+
+
+def test_agree():
+    want = {"y": np.array([1, 2**63], np.uint64), "z_float64": np.array([0.5, 0.25])}
+    near = {"y": want["y"].copy(), "z_float64": want["z_float64"] + 1e-13}
+    far = {"y": want["y"] + np.uint64(1), "z_float64": want["z_float64"] + 1e-9}
+    assert agree(near, want) == []
+    assert [text.split("[")[0] for text in agree(far, want)] == ["y", "z_float64"]

@@ -173,19 +173,21 @@ inline T __shfl_sync(unsigned mask, T value, int source, int width = 32 CPU_SITE
 }
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32 CPU_SITE) {
-  const int lane = cpu::lane(), source = lane ^ (bits & 31);  // the device looks at five bits
+  const int lane = cpu::lane(), source = lane ^ (bits & 31);  // shfl reads five bits
   const bool outside = (source & ~(width - 1)) > (lane & ~(width - 1));
   return cpu::shuffle("__shfl_xor_sync", mask, value, outside ? lane : source, site);
 }
 template <class T>
 inline T __shfl_down_sync(unsigned mask, T value, int delta, int width = 32 CPU_SITE) {
   const int lane = cpu::lane();
+  delta &= 31;
   const bool outside = (lane & (width - 1)) + delta >= width;
   return cpu::shuffle("__shfl_down_sync", mask, value, outside ? lane : lane + delta, site);
 }
 template <class T>
 inline T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32 CPU_SITE) {
   const int lane = cpu::lane();
+  delta &= 31;
   return cpu::shuffle("__shfl_up_sync", mask, value, (lane & (width - 1)) < delta ? lane : lane - delta,
                       site);
 }
@@ -204,8 +206,9 @@ inline int __all_sync(unsigned mask, int value CPU_SITE) {
   template <class T, class U>                                 \
   CPU_UNCHECKED inline T name(T* address, U value CPU_SITE) { \
     cpu::before_atomic(address, sizeof(T), site);             \
-    const T old = *address;                                   \
-    *address = updated;                                       \
+    const T old = *address, now = updated;                    \
+    *address = now;                                           \
+    cpu::after_atomic(address, memcmp(&old, &now, sizeof(T)) != 0, site); \
     return old;                                               \
   }
 CPU_ATOMIC(atomicAdd, old + (T)value)
@@ -223,6 +226,7 @@ CPU_UNCHECKED inline T atomicCAS(T* address, T expected, T value CPU_SITE) {
   cpu::before_atomic(address, sizeof(T), site);
   const T old = *address;
   if (old == expected) *address = value;
+  cpu::after_atomic(address, old == expected && old != value, site);
   return old;
 }
 

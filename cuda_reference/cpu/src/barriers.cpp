@@ -87,6 +87,7 @@ bool complete_collective(Fiber& fiber) {
   else
     join_everyone(here);
   at_warp &= ~fiber.mask;
+  launch.meetings++;
   for (Fiber* other : here)
     if (other != current) make_ready(*other);
   return true;
@@ -97,6 +98,7 @@ unsigned active_lanes() { return lanes_left(*current->block, current->warp()); }
 
 void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together,
                      Site site) {
+  meet(site);
   Fiber& fiber = *current;
   Block& block = *fiber.block;
   const int first = fiber.warp() * 32;
@@ -121,7 +123,7 @@ void warp_collective(const char* name, const char* kind, unsigned mask, void* ar
   if (!complete_collective(fiber)) return switch_away();
   if (launch.counts && *kind) count_event(intern(site), kind);
   fiber.state = State::ready;
-  if (launch.schedule != 0) give_way(intern(site));
+  if (launch.schedule != 0) give_way();
 }
 
 void syncwarp(unsigned mask, Site site) {
@@ -186,6 +188,7 @@ void check_count(Fiber& fiber, int id, int threads, Site site) {
 }
 
 void wait_at_barrier(const char* name, int id, int threads, Site site) {
+  meet(site);
   Fiber& fiber = *current;
   fiber.waits_at = name;
   fiber.site = site;
@@ -227,6 +230,7 @@ void release_barrier(Block& block, int id) {
     stop_launch();
   }
   if (launch.counts) flush_whole_warps(block, waiting);
+  launch.meetings++;
   join_everyone(waiting, barrier.arrivals ? &barrier.arrived : nullptr);
   for (Fiber* fiber : waiting) make_ready(*fiber);
   block.barriers.erase(id);
@@ -268,6 +272,7 @@ void release_cluster() {
   launch.cluster_arrived.reset(launch.agents);
   launch.cluster_arrivals = 0;
   launch.cluster_phase++;
+  launch.meetings++;
   for (auto& block : launch.blocks)
     for (Fiber& fiber : block->fibers)
       if (fiber.state == State::at_cluster) make_ready(fiber);
@@ -289,6 +294,7 @@ void cluster_arrive(bool release, Site site) {
 }
 
 void cluster_wait(Site site) {
+  meet(site);
   Fiber& fiber = *current;
   if (!fiber.cluster_arrived)
     fault("bad instruction", site, "%s waits at the cluster's barrier and has not arrived there",
@@ -315,7 +321,7 @@ void fence(bool, Site) {
   fiber.acquired.erase(launch.cluster);
   join_past(fiber.past, fiber.acquired);
   fiber.acquired.clear();
-  fiber.released = std::make_unique<std::vector<uint32_t>>(fiber.clock.seen);
+  fiber.released = std::make_shared<std::vector<uint32_t>>(fiber.clock.seen);
   fiber.released_past = fiber.past;
   fiber.tick();
 }

@@ -8,6 +8,7 @@
 namespace cpu {
 namespace {
 void fill(const Copy& copy, bool add) {
+  launch.changes++;
   if (add) {
     for (int i = 0; i < copy.bytes / 4; i++) ((float*)copy.destination)[i] += ((const float*)copy.source)[i];
     return;
@@ -33,6 +34,7 @@ void finish_by_thread(Fiber& fiber, const Copies& copies) {
 void complete_phase(Mbarrier& mbarrier) {
   if (mbarrier.pending || mbarrier.bytes) return;
   mbarrier.phase++;
+  launch.meetings++;
   mbarrier.pending = mbarrier.arrivals;
   mbarrier.released = mbarrier.arriving;
   mbarrier.arriving.reset(launch.agents);
@@ -274,6 +276,7 @@ void mbarrier_arrive_remote(uint64_t* address, uint32_t rank, Site site) {
 }
 
 void mbarrier_wait(uint64_t* address, uint32_t parity, Site site) {
+  meet(site);
   Mbarrier& mbarrier = mbarrier_at(address, site);
   Fiber& fiber = *current;
   if (parity > 1) fault("bad instruction", site, "a phase has parity 0 or 1, not %u", parity);

@@ -111,21 +111,39 @@ uint64_t address_for_counting(const Fiber& fiber, const void* address, int buffe
 }
 }  // namespace
 
+// A lane that is this far ahead lets the others catch up; a log this long is counted as far as it is complete.
+constexpr uint32_t AHEAD = 2048;
+constexpr size_t LONG_LOG = 2 * WARP * AHEAD;
+
 void log_access(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, int buffer,
                 const void* source) {
   if (buffer == -2) address = nullptr;
   const uint64_t at = buffer == -2 ? 0 : address_for_counting(fiber, address, buffer);
-  fiber.block->log[fiber.warp()].push_back({place, at, (uint64_t)source, (uint32_t)bytes, 0, (uint8_t)access,
-                                            (uint8_t)(buffer == -1), (uint8_t)fiber.lane(),
-                                            (uint8_t)(buffer + 2)});
+  Block& block = *fiber.block;
+  const int warp = fiber.warp(), lane = fiber.lane();
+  block.log[warp].push_back({place, at, (uint64_t)source, (uint32_t)bytes, 0, (uint8_t)access,
+                             (uint8_t)(buffer == -1), (uint8_t)lane, (uint8_t)(buffer + 2)});
+  if (++block.logged[warp][lane] % AHEAD == 0) heeded |= LOG_FULL;
+  if (block.log[warp].size() >= LONG_LOG) trim_log(block, warp);
 }
 
-void flush_warp(Block& block, int warp) {
-  auto& log = block.log[warp];
-  if (log.empty()) return;
-  auto same_place = [](const Logged& a, const Logged& b) {
-    return a.place == b.place && a.access == b.access && a.buffer == b.buffer && a.bytes == b.bytes;
-  };
+namespace {
+bool same_place(const Logged& a, const Logged& b) {
+  return a.place == b.place && a.access == b.access && a.buffer == b.buffer && a.bytes == b.bytes;
+}
+
+// The lanes that may touch memory before the warp meets.
+uint32_t lanes_under_way(const Block& block, int warp) {
+  uint32_t lanes = 0;
+  for (int i = 0; i < WARP && warp * WARP + i < launch.threads; i++) {
+    const State state = block.fibers[warp * WARP + i].state;
+    lanes |= (uint32_t)(state == State::ready || state == State::polling) << i;
+  }
+  return lanes;
+}
+
+// Counts the requests in a log. Those that one of the lanes in `open` may still join stay in it.
+void count_log(std::vector<Logged>& log, uint32_t open) {
   auto key = [](const Logged& l) { return std::make_tuple(l.place, l.access, l.buffer, l.bytes); };
   std::stable_sort(log.begin(), log.end(), [&](const Logged& a, const Logged& b) {
     return std::make_tuple(key(a), a.lane) < std::make_tuple(key(b), b.lane);
@@ -135,13 +153,23 @@ void flush_warp(Block& block, int warp) {
   std::sort(log.begin(), log.end(), [&](const Logged& a, const Logged& b) {
     return std::make_tuple(key(a), a.visit, a.lane) < std::make_tuple(key(b), b.visit, b.lane);
   });
+  size_t kept = 0;
   for (size_t start = 0, end; start < log.size(); start = end) {
     Request request;
+    uint32_t lanes = 0;
     for (end = start;
          end < log.size() && same_place(log[end], log[start]) && log[end].visit == log[start].visit; end++) {
+      lanes |= 1u << log[end].lane;
       request.here[log[end].lane] = true;
       request.address[log[end].lane] = log[end].address;
       request.source[log[end].lane] = log[end].source;
+    }
+    if (open & ~lanes) {
+      for (size_t i = start; i < end; i++) {
+        log[kept] = log[i];
+        log[kept++].visit = 0;
+      }
+      continue;
     }
     request.bytes = log[start].bytes;
     if (log[start].buffer == 0)
@@ -149,7 +177,22 @@ void flush_warp(Block& block, int warp) {
     else
       count_request(request, log[start].place, log[start].access, (int)log[start].buffer - 2);
   }
-  log.clear();
+  log.resize(kept);
+}
+}  // namespace
+
+void flush_warp(Block& block, int warp) {
+  auto& log = block.log[warp];
+  if (log.empty()) return;
+  count_log(log, 0);
+  block.logged[warp].fill(0);
+}
+
+void trim_log(Block& block, int warp) {
+  auto& log = block.log[warp];
+  count_log(log, lanes_under_way(block, warp));
+  if (log.size() > LONG_LOG / 2) flush_warp(block, warp);
+  block.logged[warp].fill(0);
 }
 
 void count_event(Place place, const char* operation, uint64_t lanes) {

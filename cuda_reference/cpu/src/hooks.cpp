@@ -5,21 +5,27 @@
 
 namespace cpu {
 namespace {
-constexpr uint64_t PATIENCE = 1 << 20;  // accesses after which the clock is looked at
-uint64_t since_look;
+constexpr ptrdiff_t ROOM = 32 << 10;  // of a stack, that what is called here may need
 
 inline void hook(const void* address, size_t bytes, Access access, const void* pc) {
   Fiber* fiber = current;
-  if (!fiber || !(launch.checks || launch.counts)) return;
-  touch(*fiber, address, bytes, access, (Place)pc, true);
-  if (++since_look % PATIENCE == 0) give_way((Place)pc);
+  if (!fiber) return;
+  if (heeded) heed(address, (Place)pc);  // first, while the registers are still the kernel's
+  settle_write();
+  beats++;
+  if ((char*)__builtin_frame_address(0) - fiber->stack < ROOM) overflow((Place)pc);
+  if (launch.checks || launch.counts) touch(*fiber, address, bytes, access, (Place)pc, true);
+  if (access == Access::write) before_write(address, bytes);
+  suspect();
 }
 
 // A volatile access is a flag between threads: others run before it, and it carries what fences released.
 void hook_volatile(void* address, size_t bytes, Access access, const void* pc) {
   if (!current) return;
-  give_way((Place)pc);
+  poll(address, (Place)pc);
   hook(address, bytes, access, pc);
+  carry(*current, address, access == Access::volatile_read, access == Access::volatile_write);
+  if (access == Access::volatile_write) note_change(address, (Place)pc);
 }
 }  // namespace
 }  // namespace cpu

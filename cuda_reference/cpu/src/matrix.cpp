@@ -373,7 +373,7 @@ void check_in_flight(Fiber& fiber, const void* address, size_t bytes, Access acc
 static void watch_stack(Fiber& fiber, bool again) {
   if (fiber.use && !again) return;
   static std::deque<StackUse> all;
-  const size_t at = fiber.block->rank * launch.threads + fiber.thread, words = STACK_BYTES / 4;
+  const size_t at = (size_t)fiber.block->seat * MOST_THREADS + fiber.thread, words = STACK_BYTES / 4;
   while (all.size() <= at) all.emplace_back();
   fiber.use = &all[at];
   if (!fiber.use->fences) fiber.use->fences = (uint16_t*)calloc(words, sizeof(uint16_t));
@@ -403,6 +403,15 @@ uint32_t pack_half2(float low, float high) {
   uint32_t both;
   memcpy(&both, halves, 4);
   return both;
+}
+
+uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c) {
+  _Float16 x[2], y[2], z[2];
+  memcpy(x, &a, 4), memcpy(y, &b, 4), memcpy(z, &c, 4);
+  // The product is exact in float; only the double sum is rounded, once, to the half.
+  for (int i = 0; i < 2; i++) z[i] = (_Float16)((double)((float)x[i] * (float)y[i]) + (double)z[i]);
+  memcpy(&c, z, 4);
+  return c;
 }
 
 void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,

@@ -444,6 +444,7 @@ void touch(Fiber& fiber, const void* address, size_t bytes, Access access, Place
 }
 
 void access(int thread, const void* address, size_t bytes, Access kind, Site site) {
+  if (kind == Access::write) launch.changes++;
   touch(current->block->fibers[thread], address, bytes, kind, intern(site), false);
 }
 
@@ -453,6 +454,7 @@ static size_t step_of(const void* one, const void* other, size_t bytes) {
 }
 
 void* copy_bytes(void* to, const void* from, size_t bytes, Site site) {
+  launch.changes++;
   const size_t step = step_of(to, from, bytes);
   for (size_t i = 0; i < bytes; i += step) {
     touch(*current, (const char*)from + i, step, Access::read, intern(site), true);
@@ -462,6 +464,7 @@ void* copy_bytes(void* to, const void* from, size_t bytes, Site site) {
 }
 
 void* fill_bytes(void* to, int value, size_t bytes, Site site) {
+  launch.changes++;
   const size_t step = step_of(to, to, bytes);
   for (size_t i = 0; i < bytes; i += step) touch(*current, (char*)to + i, step, Access::write, intern(site), true);
   return memset(to, value, bytes);
@@ -474,6 +477,7 @@ void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w,
           who(current->agent).c_str());
   if (shared_owner(destination)) fault("bad instruction", site, "the destination is not in global memory");
   touch(*current, destination, sizeof words, Access::write, intern(site), true);
+  before_write(destination, sizeof words);
   memcpy(destination, words, sizeof words);
 }
 
@@ -493,19 +497,49 @@ void check_tile(const void* address, Site site) {
 
 int fragment_element(int use, int lane, int index) { return launch.permutation[use][lane * 8 + (index & 7)]; }
 
+std::string place_of(const void* address) {
+  if (Block* block = shared_owner(address)) return place_in_shared(*block, (const char*)address - block->storage);
+  const int at = buffer_of(address, 1);
+  return at < 0 ? "memory" : place_in_buffer(launch.buffers[at], (const char*)address);
+}
+
+// Who changed what a poll looks at, as far as that is known, and where.
+std::string last_change(const void* address, Place poll, Place& where) {
+  const auto known = launch.changed.find(address);
+  if (known != launch.changed.end()) {
+    where = known->second.first;
+    return "this was last changed by " + known->second.second;
+  }
+  const Cell* cell = nullptr;
+  if (Block* block = shared_owner(address)) {
+    if (block->cells) cell = &block->cells[((const char*)address - block->storage) / 2];
+  } else if (const int at = buffer_of(address, 1); at >= 0) {
+    Buffer& buffer = launch.buffers[at];
+    cell = &global_cell(buffer, ((const char*)address - buffer.start) / 2);
+  }
+  if (!cell || !cell->written_at || cell->written_at == poll) return "nobody has written this in the launch";
+  where = cell->written_at;
+  const bool here = shared_owner(address) || cell->write_cluster == launch.cluster;
+  return "this was last written by " + (here ? who(cell->writer) : "another block");
+}
+
 // ---- atomics carry what their writers' fences released
 void before_atomic(void* address, size_t bytes, Site site) {
   Fiber& fiber = *current;
   if ((uintptr_t)address % bytes)
     fault("misaligned", site, "an atomic of %zu bytes at an address that is no multiple of it", bytes);
-  if (launch.schedule == 2) give_way(intern(site));
+  pause_at_atomic(address, intern(site));
   touch(fiber, address, bytes, Access::atomic, intern(site), true);
+  carry(fiber, address, true, true);
+}
+
+void carry(Fiber& fiber, const void* address, bool acquire, bool release) {
   if (!launch.checks) return;
   Past& carried = launch.atomics[(uint64_t)address];
-  join_past(fiber.acquired, carried);
-  if (!fiber.released) return;
+  if (acquire) join_past(fiber.acquired, carried);
+  if (!release || !fiber.released) return;
   Past mine = fiber.released_past;
-  mine[launch.cluster] = std::make_shared<std::vector<uint32_t>>(*fiber.released);
+  mine[launch.cluster] = fiber.released;
   join_past(carried, mine);
 }
 }  // namespace cpu

@@ -1,10 +1,14 @@
 // The CPU executor's own view of a launch. One fiber (a stack and a saved context) is one CUDA thread. The
 // blocks of a cluster run together, each on an operating-system thread of its own, of which only one runs at
-// a time; clusters run one after another. Everything is single-threaded in effect, so nothing here is locked.
+// a time; the next cluster begins when one ends, or when all that have begun wait for another. Everything is
+// single-threaded in effect, so nothing here is locked.
 #pragma once
+#include <array>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
+#include <pthread.h>
 #include <random>
 #include <setjmp.h>
 #include <string>
@@ -62,7 +66,20 @@ struct Cell {            // all zero: never touched
 struct Fiber;
 struct Block;
 
-enum class State { ready, at_warp, at_barrier, at_mbarrier, at_cluster, at_copies, done };
+enum class State { ready, polling, at_warp, at_barrier, at_mbarrier, at_cluster, at_copies, done };
+
+// What a thread does that looks at memory again and again (progress.cpp).
+struct Polls {
+  const void* address = nullptr;
+  Place place = 0;
+  uint64_t changes = 0;            // of the launch, when it looked last
+  uint64_t anchor = 0;             // a state that it was in: where it comes back to it, it goes in a circle
+  uint64_t meetings = 0;           // of the launch, then
+  uint32_t steps = 0, limit = 1;   // since the anchor; at the limit the anchor moves on (Brent)
+  uint64_t circled = 0, ran = 0;   // changes when it last came back, met others or not; beats when it ran last
+  uint32_t fruitless = 0, yields = 0;
+  bool proven = false, restless = false;
+};
 
 // One copy: `bytes` to `destination`, of which the first `source_bytes` come from `source`, the rest are
 // zero.
@@ -102,7 +119,7 @@ struct StoreGroup {
   Clock written;                                     // of their writers
 };
 
-constexpr size_t STACK_BYTES = 256 << 10;
+constexpr size_t STACK_BYTES = 640 << 10;  // the 512 KB that CUDA allows a thread, and room for the executor
 
 // When each word of a stack was touched last, as the number of the warp's wgmma.fence before it.
 struct StackUse {
@@ -139,7 +156,7 @@ struct Fiber {
   Clock clock;
   Clock announced;                                  // at the last fence.mbarrier_init
   Past past;                                        // of earlier clusters
-  std::unique_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
+  std::shared_ptr<std::vector<uint32_t>> released;  // seen at the last __threadfence
   Past released_past;
   Past acquired;  // by atomics since the last __threadfence
   Copies open_copies;
@@ -149,6 +166,9 @@ struct Fiber {
   std::vector<std::shared_ptr<Transfer>> open_stores;
   std::vector<StoreGroup> store_groups;
   uint32_t cluster_phase = 0;  // in which it arrived last
+  Polls polls;
+  uint32_t atomics = 0;  // since it last let others run
+  bool atomic_changed = true;
   bool cluster_arrived = false;
 
   int warp() const { return thread / 32; }
@@ -210,7 +230,11 @@ struct Block {
   std::vector<WarpProducts> products;      // [warps]
   std::vector<int> registers;              // [warps] that setmaxnreg gave to each thread; 0: as compiled
   std::vector<std::vector<Logged>> log;    // [warps]
-  std::vector<int> ready;
+  std::vector<std::array<uint32_t, 32>> logged;  // [warps][lane]: of its accesses in the log
+  std::vector<int> ready, polling;
+  uint64_t quiet_at = 0;  // launch.changes when its polling threads had all looked
+  int seat = 0;           // the operating-system thread that it runs on
+  bool begun = false;
   int live = 0;
   Clock returned;  // what its threads knew when they returned
   std::map<uint16_t, std::pair<uint32_t, Place>>
@@ -233,6 +257,7 @@ struct Traffic {
            ideal = 0, worst = 0;
 };
 
+constexpr int MOST_THREADS = 1024;  // of a block
 constexpr int MOST_BLOCKS = 64;  // of a cluster
 constexpr int ENGINES =
     32;  // engine agents a block: that many copies may be under way and still be told apart
@@ -247,7 +272,6 @@ struct Launch {
   bool checks = true, counts = false, failed = false;
   bool fences = false;  // a proxy fence or an engine was used, so that Clock::fenced matters
   int schedule = 0;     // 0 forward, 1 reverse, 2 random
-  double seconds = 60;
   std::mt19937 random;
   int threads = 0, warps = 0;
   size_t agents = 0;                           // of the whole cluster
@@ -265,6 +289,14 @@ struct Launch {
   std::unordered_map<uint64_t, Past> atomics;                      // address -> what its writers released
   std::map<std::tuple<Place, std::string, int>, Traffic> traffic;  // place, operation, buffer (-1 shared)
   int permutation[3][256];
+  uint64_t changes = 1;    // of memory, as far as threads can see it
+  uint64_t meetings = 0;   // collectives and barriers that were completed
+  uint64_t fruitless = 0;  // looks at memory since it changed last, of threads that may yet stop by themselves
+  std::unordered_map<const void*, std::pair<Place, std::string>> changed;  // by an atomic or volatile: where, who
+  bool weary = false;      // for long, all have come back to states in which they were, and memory is as it was
+  uint64_t tried_at = 0;   // changes, when those who poll were last asked to go on
+  size_t clusters = 0, begun = 0, ended = 0;
+  double time_limit = 0;  // seconds
 
   size_t agents_of_block() const { return threads + warps + ENGINES; }
   uint16_t thread_agent(uint32_t rank, int thread) const { return rank * agents_of_block() + thread; }
@@ -274,13 +306,40 @@ extern Launch launch;
 extern Fiber* current;
 
 // ---- scheduling (schedule.cpp)
-void switch_away();    // runs others until somebody has made this fiber ready
-void give_way(Place);  // stays ready; the place is named if the launch takes too long
+void switch_away();   // runs others until somebody has made this fiber ready
+void give_way();      // stays ready
+void step_behind();   // stays ready, but all others come first
 void make_ready(Fiber&);
 void thread_returned(Fiber&);
 std::string who(size_t agent);
+std::string waiting_at(const Fiber&);
 [[noreturn]] void stop_launch();
-void run_grid(dim3 grid, dim3 cluster);
+int wake_pollers(Block&, bool unproven);  // those for whom memory has changed, or all who may yet stop
+
+// ---- progress (progress.cpp)
+// Reasons to look up, any of which makes the next access to memory call heed().
+constexpr uint32_t STOP = 1, TOO_LONG = 2, ENDLESS = 4, CIRCLE = 8, SUSPECT = 16, LOG_FULL = 32;
+extern std::atomic<uint32_t> heeded;
+extern uint64_t beats;  // calls of the executor, for the watch
+void heed(const void* address, Place);
+void suspect();  // after every access: it may be one of a loop that never ends
+void meet(Site);  // before threads wait for each other, for the same reason
+void stop_if_asked(Place);
+[[noreturn]] void overflow(Place);
+void poll(const void* address, Place);  // before a look at memory that others may change
+void pause_at_atomic(const void* address, Place);
+void note_change(const void* address, Place);
+void carry(Fiber&, const void* address, bool acquire, bool release);  // memory.cpp
+void before_write(const void* address, size_t bytes);
+void settle_write();  // memory has changed if the last write found another value there
+void collect_polls();
+void report_polls(size_t not_begun);
+void watch_signals(bool);
+void watch_progress();  // from time to time, by another thread than the launch's
+void alternate_stack(bool);
+extern pthread_t runner;  // the operating-system thread that runs fibers
+std::string last_change(const void* address, Place poll, Place& where);  // memory.cpp
+std::string place_of(const void* address);
 
 // ---- barriers (barriers.cpp)
 void release_barrier(Block&, int id);
@@ -334,6 +393,7 @@ void count_event(Place, const char* operation, uint64_t lanes = 0);
 void count_bulk(Place, const char* operation, const void* address, size_t bytes);
 void count_message(Place, const char* operation, uint32_t rank, size_t bytes);
 void flush_warp(Block&, int warp);
+void trim_log(Block&, int warp);  // counts what no lane can add to any more
 
 // ---- reporting (report.cpp)
 void add_problem(const char* kind, Place, Place other, const std::string& text);

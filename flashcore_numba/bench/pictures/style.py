@@ -1,11 +1,14 @@
 """What all pictures share: two themes, files that name their artifacts, and labels that do not overlap."""
 
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from cuda_reference.files import write
 
 from ..artifact import sha256
 from ..tables import provenance
@@ -121,7 +124,9 @@ class Picture:
             pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
             # 128 colours are enough, and make a third of the size.
             small = pixels.convert("RGB").quantize(128, dither=Image.Dither.NONE)
-            small.save(path, "png", optimize=True, pnginfo=text)
+            drawn = io.BytesIO()
+            small.save(drawn, "png", optimize=True, pnginfo=text)
+            write(path, drawn.getvalue())
         return self.files(folder)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
 
 __all__ = ["MAX_FRAMES", "Figure", "Frame"]
@@ -141,14 +142,14 @@ class Figure:
     def save(self, path: str | Path) -> Path:
         """Write a page (.html) with all frames or a picture (.png) of the most telling one; gives the path.
 
-        Raises ArgumentError for another suffix.
+        Raises ArgumentError for another suffix, and OSError where the file cannot be written.
         """
         path = Path(path)
         if path.suffix == ".png":
-            path.write_bytes(self.frames[self.telling].png)
+            write(path, self.frames[self.telling].png)
         elif path.suffix == ".html":
             head = f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(self.title)}'
-            path.write_text(f"{head}</title>\n{self.html()}\n</html>\n", encoding="utf-8")
+            write(path, f"{head}</title>\n{self.html()}\n</html>\n")
         else:
             raise ArgumentError(
                 f"path: {str(path)!r} ends in {path.suffix!r}; a figure is saved as .html or .png"

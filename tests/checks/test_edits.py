@@ -1,0 +1,126 @@
+"""Random edits of the stages in CUDA C: each one runs in a process of its own and gets a verdict."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from flashcore_numba.checks.campaign import STAGES, conclusion, control, judged, runs, summary
+from flashcore_numba.checks.edits import CLASSES, RandomEdit, random_edits
+from flashcore_numba.checks.mutation import Edit, loaded
+
+VERDICTS = {"reported", "refused", "wrong", "right", "does not compile", "same machine code"}
+
+
+def some(stage, seed, count=60):
+    return list(islice(random_edits(stage, np.random.default_rng(seed)), count))
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.label)
+def test_a_seed_says_which_edits(stage, rng):
+    seed, other = rng.integers(2**31, size=2)
+    edits = some(stage, seed)
+    assert edits == some(stage, seed) != some(stage, other)
+    assert len({(edit.file, edit.edit) for edit in edits}) == len(edits) == 60
+    assert len({edit.kind for edit in edits}) >= 12
+    assert {edit.kind for edit in edits} <= set(CLASSES)
+    assert any(edit.file.endswith(".cuh") for edit in edits)
+
+
+def test_an_edit_fits_the_source_and_changes_its_code(rng):
+    stage = STAGES[rng.integers(len(STAGES))]
+    for edit in some(stage, rng.integers(2**31)):
+        assert edit.edit.old != edit.edit.new
+        assert edit.before != edit.after, edit
+        with loaded(edit.mutant):  # raises MutationError where the text does not occur exactly once
+            pass
+        assert RandomEdit.of(edit.as_dict()) == edit
+
+
+def test_every_class_is_drawn(rng):
+    kinds = {edit.kind for stage in STAGES for edit in some(stage, rng.integers(2**31), 40)}
+    assert kinds == set(CLASSES)
+
+
+def test_a_stage_without_an_edit_is_right(rng):
+    stage = STAGES[rng.integers(len(STAGES))]
+    found = judged(control(stage))
+    assert found["verdict"] == "right", found
+    assert found["launches"] == 3 * len(runs(stage))
+
+
+def edited(old, new, stage=7, file="stage07_wmma_qk.cu"):
+    return RandomEdit(stage, "none", file, 1, old, new, Edit(old, new, file))
+
+
+@pytest.mark.parametrize(
+    ("edit", "verdict"),
+    [
+        (edited("__syncthreads();  // S is whole", ";  // S is whole"), "reported"),
+        (edited("float m = -INFINITY, l = 0.0f,", "float m = -INFINITY, l = 1.0f,"), "wrong"),
+        (edited("float m = -INFINITY,", "float m = nothing,"), "does not compile"),
+        (edited("LD = D + 8,", "LD = D + 9,"), "reported"),
+    ],
+    ids=["race", "value", "name", "alignment"],
+)
+def test_verdicts(edit, verdict):
+    found = judged(edit)
+    assert found["verdict"] == verdict, found
+    assert found["said"]
+
+
+def test_what_crashes_or_hangs_the_executor_has_a_verdict(monkeypatch):
+    """The process ends, and not the campaign."""
+    from flashcore_numba.checks import campaign
+
+    crash = "float m = -INFINITY, l = 0.0f, o[8] = {};\n    __builtin_trap();"
+    found = judged(edited("float m = -INFINITY, l = 0.0f, o[8] = {};", crash))
+    assert found["verdict"] == "crash", found
+    monkeypatch.setattr(campaign, "EDIT_SECONDS", 0.5)
+    assert judged(control(STAGES[0]))["verdict"] == "hangs"
+
+
+def test_an_edit_that_changes_no_instruction_is_not_worth_a_run():
+    edit = edited("const int warp = threadIdx.x / 32, h", "const int warp = threadIdx.x >> 5, h")
+    assert judged(RandomEdit(**vars(edit) | {"kind": "constant"}))["verdict"] == "same machine code"
+
+
+def verdicts(executor, gpu=None):
+    return {"executor": {"verdict": executor}} | ({"gpu": {"verdict": gpu}} if gpu else {})
+
+
+def test_conclusions():
+    assert (
+        conclusion(verdicts("reported", "right")) == conclusion(verdicts("refused", "faults")) == "reported"
+    )
+    assert conclusion(verdicts("wrong", "wrong")) == "wrong value"
+    assert conclusion(verdicts("right", "right")) == conclusion(verdicts("right")) == "harmless"
+    for seen in ("wrong", "hangs", "faults", "crash"):
+        assert conclusion(verdicts("right", seen)) == "missed"
+    for said in ("crash", "hangs"):
+        assert conclusion(verdicts(said, "right")) == "executor fault"
+
+
+def test_a_summary_names_what_was_missed():
+    item = edited("a", "b").as_dict() | verdicts("right", "wrong")
+    lines = summary([item, edited("c", "d").as_dict() | verdicts("reported", "hangs")])
+    assert lines[0] == "executor | GPU: hangs | GPU: wrong"
+    assert lines[1:3] == ["missed | 0 | 1", "reported | 1 | 0"]
+    assert lines[3].startswith("missed: stage07_wmma_qk.cu:1: none: `a` -> `b`")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.label)
+def test_no_edit_breaks_the_executor(stage, rng):
+    """Fresh edits: each is reported, refused, wrong, or right on every schedule; none crashes or hangs."""
+    for edit in some(stage, rng.integers(2**31), 8):
+        found = judged(edit)
+        assert found["verdict"] in VERDICTS, f"{edit.mutant.mistake}: {found}"
+
+
+def test_a_fresh_edit_has_a_verdict(rng):
+    stage = STAGES[rng.integers(len(STAGES))]
+    for edit in some(stage, rng.integers(2**31), 2):
+        found = judged(edit)
+        assert found["verdict"] in VERDICTS, f"{edit.mutant.mistake}: {found}"

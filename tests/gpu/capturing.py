@@ -1,0 +1,289 @@
+"""Captures calls of attention() in CUDA graphs, as the first thing that its process does with FlashCore.
+
+python capturing.py KIND MODE SEED RUN...: KIND is cupy or torch, MODE what CUDA calls the capture mode, a RUN
+"stage:variant", "-" for no variant. Prints what was wrong and ends with status 1, or ends with 0.
+"""
+
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from ctypes import byref, c_int, c_size_t, c_void_p
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+
+MODES = ("global", "thread_local", "relaxed")
+KERNEL = 0  # CU_GRAPH_NODE_TYPE_KERNEL
+REPLAYS = 3
+TOLERANCE = 4e-3
+# B, H, S_q, S_k, D: more pieces of work than multiprocessors; keys that are worth splitting; the other width.
+SHAPES = ((2, 34, 512, 512, 64), (1, 4, 130, 8192, 64), (1, 70, 300, 300, 128))
+
+
+class CuPy:
+    """Arrays, streams and graphs of CuPy."""
+
+    def __init__(self):
+        import cupy
+
+        self.cupy = cupy
+
+    def array(self, x):
+        return self.cupy.asarray(x)
+
+    def empty(self, shape):
+        return self.cupy.full(shape, self.cupy.nan, self.cupy.float16)
+
+    def stream(self):
+        return self.cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def on(self, stream):
+        with stream:
+            yield stream.ptr
+
+    def captured(self, call, mode, stream=None):
+        """The graph of what `call(handle of the stream)` queues, and what it returned."""
+        stream = stream or self.stream()
+        with stream:
+            stream.begin_capture(MODES.index(mode))
+            try:
+                result = call(stream.ptr)
+            finally:
+                graph = stream.end_capture()
+        return graph, result
+
+    def replay(self, graph, stream):
+        graph.launch(stream)
+
+    def fill(self, array, value):
+        array[...] = value
+
+    def synchronize(self):
+        self.cupy.cuda.Device().synchronize()
+
+    def view(self, array):
+        return array
+
+
+class Torch(CuPy):
+    """The same of PyTorch, which is all that is imported before the first call."""
+
+    def __init__(self):
+        import torch
+
+        self.torch = torch
+
+    def array(self, x):
+        return self.torch.from_numpy(np.ascontiguousarray(x)).cuda()
+
+    def empty(self, shape):
+        return self.torch.full(shape, float("nan"), dtype=self.torch.float16, device="cuda")
+
+    def stream(self):
+        return self.torch.cuda.Stream()
+
+    @contextmanager
+    def on(self, stream):
+        with self.torch.cuda.stream(stream):
+            yield stream.cuda_stream
+
+    def captured(self, call, mode, stream=None):
+        graph, stream = self.torch.cuda.CUDAGraph(), stream or self.stream()
+        with self.torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+            result = call(stream.cuda_stream)
+        return graph, result
+
+    def replay(self, graph, stream):
+        with self.torch.cuda.stream(stream):
+            graph.replay()
+
+    def fill(self, array, value):
+        array.copy_(value) if isinstance(value, self.torch.Tensor) else array.fill_(value)
+
+    def synchronize(self):
+        self.torch.cuda.synchronize()
+
+    def view(self, array):
+        import cupy
+
+        return cupy.asarray(array)
+
+
+def library(kind):
+    return CuPy() if kind == "cupy" else Torch()
+
+
+def stage_of(run):
+    """The stage of "15:in_sequence", launching that variant."""
+    from flashcore_numba import LADDER
+
+    number, _, variant = run.partition(":")
+    stage = LADDER[int(number) - 1]
+    if variant in ("", "-"):
+        return stage
+
+    def launch(problem, out, executor, lse=None, variant=variant):
+        stage.launch(problem, out, executor, lse, variant)
+
+    return replace(stage, launch=launch)
+
+
+def normal(rng, shape):
+    batch, heads, seq_q, seq_k, head_dim = shape
+    return [
+        rng.standard_normal((batch, heads, n, head_dim)).astype(np.float16) for n in (seq_q, seq_k, seq_k)
+    ]
+
+
+def expected(q, k, v, causal):
+    """In float64, of CuPy arrays."""
+    import cupy
+
+    q, k, v = (x.astype(cupy.float64) for x in (q, k, v))
+    s = q @ k.swapaxes(2, 3) / q.shape[3] ** 0.5
+    if causal:
+        rows, keys = s.shape[2:]
+        s = cupy.where(cupy.arange(keys) <= cupy.arange(rows)[:, None] + keys - rows, s, -cupy.inf)
+    p = cupy.exp(s - s.max(3, keepdims=True))
+    return p @ v / p.sum(3, keepdims=True)
+
+
+def error(library, out, arrays, causal):
+    """How far `out` is from float64; NaN counts as infinite."""
+    import cupy
+
+    q, k, v = map(library.view, arrays)
+    found = cupy.abs(library.view(out).astype(cupy.float64) - expected(q, k, v, causal)).max()
+    return float(cupy.where(cupy.isnan(found), cupy.inf, found))
+
+
+def nodes(handle):
+    """How many nodes of each type the graph has that the stream of this handle makes."""
+    from cuda_reference.driver import driver, graph_of
+
+    _, graph = graph_of(handle)
+    count, kind = c_size_t(), c_int()
+    assert driver().cuGraphGetNodes(c_void_p(graph), None, byref(count)) == 0
+    found = (c_void_p * count.value)()
+    assert driver().cuGraphGetNodes(c_void_p(graph), found, byref(count)) == 0
+    types = Counter()
+    for node in found:
+        assert driver().cuGraphNodeGetType(c_void_p(node), byref(kind)) == 0
+        types[kind.value] += 1
+    return dict(types)
+
+
+def launches(stage, shape, causal):
+    """How many kernels the stage launches for a problem, by its own launcher."""
+    import cupy
+
+    from flashcore_numba.course.launches import Recorder
+    from flashcore_numba.problem import Problem
+
+    batch, heads, seq_q, seq_k, head_dim = shape
+
+    def stand_in(rows):
+        return np.lib.stride_tricks.as_strided(
+            np.zeros(head_dim, np.float16), (batch, heads, rows, head_dim), (0, 0, 0, 2)
+        )
+
+    q, k, out = stand_in(seq_q), stand_in(seq_k), stand_in(seq_q)
+    recorder = Recorder(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    stage.launch(Problem(q, k, k, causal=causal), out, recorder)
+    return len(recorder.launches)
+
+
+def one(library, stage, shape, causal, mode, rng, wrong):
+    """Capture the first call with an output of its own and the second with one given; replay both."""
+    from flashcore_numba import attention
+
+    arrays = [library.array(x) for x in normal(rng, shape)]
+    given = library.empty(tuple(arrays[0].shape))
+    library.synchronize()
+
+    def call(out):
+        def queue(handle):
+            result = attention(*arrays, causal=causal, stage=stage, out=out)
+            return result, nodes(handle)
+
+        return queue
+
+    what = f"{stage.label} {stage.launch.__defaults__} {'x'.join(map(str, shape))} causal={causal} {mode}"
+    for out in (None, given):
+        graph, (result, types) = library.captured(call(out), mode)
+        kernels = launches(stage, shape, causal)
+        if types != {KERNEL: kernels}:
+            wrong.append(f"{what}: the graph's nodes by type are {types}, {kernels} kernels were expected")
+        for replay in range(REPLAYS):
+            for array, new in zip(arrays, normal(rng, shape), strict=True):
+                library.fill(array, library.array(new))
+            library.fill(result, float("nan"))
+            library.synchronize()
+            stream = library.stream()
+            library.replay(graph, stream)
+            library.synchronize()
+            off = error(library, result, arrays, causal)
+            if not off <= TOLERANCE:
+                wrong.append(
+                    f"{what}: replay {replay}, out {'given' if out is given else 'made'}: off by {off}"
+                )
+    allocated = allocations(library, lambda: attention(*arrays, causal=causal, stage=stage, out=given))
+    numba = stage.language == "Numba"  # their scratch memory is CuPy's pool's, which asks the driver once
+    if allocated.device or (allocated.pool and not numba) or allocated.torch:
+        wrong.append(f"{what}: later calls allocate: {allocated}")
+
+
+def allocations(library, call):
+    """How often five calls allocate, after three: from the device, from CuPy's pool, from PyTorch."""
+    import cupy
+
+    class Hook(cupy.cuda.MemoryHook):
+        name = "count"
+        device = pool = 0
+
+        def alloc_preprocess(self, **_):
+            self.device += 1
+
+        def malloc_preprocess(self, **_):
+            self.pool += 1
+
+    def past_the_pool(size, memory=cupy.cuda.Memory):
+        hook.device += 1
+        return memory(size)
+
+    def torchs():
+        torch = sys.modules.get("torch")
+        return torch.cuda.memory_stats().get("allocation.all.allocated", 0) if torch else 0
+
+    with library.on(library.stream()):
+        for _ in range(3):
+            call()
+        before, hook, memory = torchs(), Hook(), cupy.cuda.Memory
+        cupy.cuda.Memory = past_the_pool
+        try:
+            with hook:
+                for _ in range(5):
+                    call()
+        finally:
+            cupy.cuda.Memory = memory
+        library.synchronize()
+    return SimpleNamespace(device=hook.device, pool=hook.pool, torch=torchs() - before)
+
+
+def main(kind, mode, seed, *runs):
+    rng, wrong, lib = np.random.default_rng(int(seed)), [], library(kind)
+    for run in runs:
+        stage = stage_of(run)
+        for shape in SHAPES:
+            for causal in (True, False):
+                if shape[4] == 128 and stage.number < 12:
+                    continue
+                one(lib, stage, shape, causal, mode, rng, wrong)
+    print("\n".join(wrong))
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

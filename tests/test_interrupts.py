@@ -1,0 +1,150 @@
+"""Ctrl-C, SIGTERM and SIGKILL: the status, what is left of processes and files, and what is said."""
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = "FLASHCORE_TEST_MARK"
+POOL = """
+import sys, time
+from flashcore_numba.checks import pool
+
+def main():
+    print("begun", flush=True)
+    pool.run(time.sleep, [(600,)] * 4, 2)
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+class Running:
+    """A process of ours, and all that it starts, found by a mark in their environment."""
+
+    def __init__(self, command, folder, **options):
+        self.mark = secrets.token_hex(8)
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder), MARK: self.mark}
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                **options,
+            )
+
+    def alive(self):
+        found = {}
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{MARK}={self.mark}".encode() in (place / "environ").read_bytes():
+                    found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # it has ended, or is not ours
+                continue
+        return found
+
+    def wait_until(self, condition, seconds=60):
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, (self.log.read_text(), self.alive())
+            time.sleep(0.05)
+
+    def ends(self, sent, to_all=False):
+        (os.killpg if to_all else os.kill)(self.process.pid, sent)
+        return self.process.wait(60)
+
+    def nothing_is_left(self):
+        self.wait_until(lambda: not self.alive(), 20)
+        return True
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start_one(command, **options):
+        started.append(Running(command, tmp_path, **options))
+        return started[-1]
+
+    yield start_one
+    for running in started:
+        for pid in running.alive():
+            os.kill(pid, signal.SIGKILL)
+        running.process.wait(20)
+
+
+def flashcore(*arguments):
+    return [sys.executable, "-m", "flashcore_numba", *arguments]
+
+
+SIGNALS = pytest.mark.parametrize(
+    ("sent", "status", "to_all"),
+    [(signal.SIGINT, 130, False), (signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)],
+    ids=["SIGINT", "Ctrl-C", "SIGTERM"],
+)
+
+
+@SIGNALS
+@pytest.mark.parametrize("command", ["check", "mutants"])
+def test_a_command_with_workers_ends_at_once(command, sent, status, to_all, start, tmp_path):
+    result = tmp_path / "result.json"
+    running = start(flashcore(command, "12", "4", "--json", str(result)))
+    running.wait_until(lambda: re.search(r"\d/\d", running.log.read_text()))  # a part is done
+    began = time.monotonic()
+    assert running.ends(sent, to_all) == status
+    assert time.monotonic() - began < 20
+    assert running.nothing_is_left()
+    assert "Traceback" not in running.log.read_text(), running.log.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+
+
+@SIGNALS
+def test_the_judges_child_goes_with_it(sent, status, to_all, start, tmp_path):
+    from flashcore_numba.course import exercise
+    from flashcore_numba.course.lessons import find
+
+    path = tmp_path / "lesson00.py"
+    path.write_text(exercise.starter(find(0)).replace("...\n", "while True: pass\n", 1))
+    running = start(flashcore("check", str(path), "--lesson", "0", "--time-limit", "600"))
+    running.wait_until(lambda: any("course.child" in line for line in running.alive().values()))
+    time.sleep(1)
+    assert running.ends(sent, to_all) == status
+    assert running.nothing_is_left()
+    assert "Traceback" not in running.log.read_text(), running.log.read_text()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_workers_go_with_who_started_them(sent, start, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(POOL))
+    running = start([sys.executable, str(program)])
+    running.wait_until(lambda: sum("spawn_main" in line for line in running.alive().values()) == 2)
+    time.sleep(1)  # until they sleep
+    assert running.ends(sent) == (130 if sent == signal.SIGINT else -sent)
+    assert running.nothing_is_left()
+
+
+def test_the_judges_child_goes_when_the_judge_is_killed(start, tmp_path):
+    program = tmp_path / "program.py"
+    job = {"job": "check", "lesson": 0, "answer": "while True: pass"}
+    program.write_text(f"from flashcore_numba.course import judge\njudge.run({job}, 600)\n")
+    running = start([sys.executable, str(program)])
+    running.wait_until(lambda: any("course.child" in line for line in running.alive().values()))
+    time.sleep(1)
+    assert running.ends(signal.SIGKILL) == -signal.SIGKILL
+    assert running.nothing_is_left()
