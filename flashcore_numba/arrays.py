@@ -225,8 +225,9 @@ def _view_of_dlpack(array: Any, name: str) -> Any:
         with cupy.cuda.Device(device):
             return cupy.from_dlpack(array)
     except Exception as error:  # whatever its class does
+        told = str(error)[:200] if isinstance(error, BufferError | RuntimeError) else shown(error)
         raise ArgumentError(
-            f"{name} cannot be read through DLPack ({shown(error)}): a float16 array is accepted"
+            f"{name} cannot be read through DLPack ({told}): a float16 array is accepted"
         ) from error
 
 

@@ -234,7 +234,7 @@ class CpuKernel:
             raise ValueError(f"{self.name} takes at most {self.max_threads} threads, not {threads}")
         if not isinstance(shared_mem, int | np.integer) or not 0 <= shared_mem <= MOST_SHARED:
             raise ValueError(
-                f"a block has 0 to {MOST_SHARED} bytes of dynamic shared memory, not {shown(shared_mem)}"
+                f"a block has at most {MOST_SHARED} bytes of dynamic shared memory, not {shown(shared_mem)}"
             )
         if any(extent % blocks for extent, blocks in zip(grid, self.cluster, strict=True)):
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
