@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .shown import shown
 from .source import FOLDER, INCLUDE, Source, source
 from .tensor_map import TensorMap
 
@@ -37,7 +38,7 @@ def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | N
         return load_on_gpu(kernel)
     if backend == "cpu":
         return _on_cpu(kernel, kernel.digest)
-    raise ValueError(f"backend is {backend!r}: accepted are 'gpu' and 'cpu'")
+    raise ValueError(f"backend is {shown(backend)}: accepted are 'gpu' and 'cpu'")
 
 
 @lru_cache(maxsize=256)

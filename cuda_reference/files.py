@@ -1,6 +1,7 @@
 """Where compiled code is kept, files that appear whole or not at all, locks that a fork finds free."""
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -101,11 +102,13 @@ def _temporary(root: Path, error: OSError) -> Path:
     return folder
 
 
-def write(path: Path, data: str | bytes) -> None:
+def write(path: Path, data: str | bytes, new: bool = False) -> None:
     """Write a file so that it appears whole or not at all, whatever happens, and in place of one of its name.
 
-    Raises OSError, which names `path`.
+    new: never in place of one. Raises OSError, which names `path`; FileExistsError where `new` forbids it.
     """
+    if new and os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     path = Path(os.path.realpath(path))
     unfinished = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.part")
     try:
@@ -113,7 +116,11 @@ def write(path: Path, data: str | bytes) -> None:
             file.write(data.encode() if isinstance(data, str) else data)
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-        os.replace(unfinished, path)
+        if new:
+            os.link(unfinished, path)
+            _remove(unfinished)
+        else:
+            os.replace(unfinished, path)
     except OSError as error:
         _remove(unfinished)
         raise OSError(error.errno, error.strerror, str(path)) from None

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from .compile import Compiled, compile
-from .packed import PackedLaunches, three
+from .extents import block_extents, grid_extents
+from .packed import PackedLaunches
 from .source import Source
 from .tensor_map import TensorMap
 
@@ -67,7 +68,8 @@ class GpuKernel:
         return self._device.attributes["MaxSharedMemoryPerBlockOptin"] - self.shared_bytes
 
     def __call__(self, grid: Any, block: Any, args: tuple, shared_mem: int = 0) -> None:
-        """Raises SharedMemoryError."""
+        """Raises SharedMemoryError, and ValueError for a grid or block that CUDA does not allow."""
+        grid, block = grid_extents(grid), block_extents(block)
         if shared_mem > self.shared_room:
             raise SharedMemoryError(
                 f"{self.compiled.source.label} needs {shared_mem} bytes of dynamic shared memory a block: "
@@ -81,7 +83,7 @@ class GpuKernel:
         if self.source.early:
             self._launch_early(grid, block, args, shared_mem)
         else:
-            self._kernel(three(grid), three(block), tuple(map(_argument, args)), shared_mem=shared_mem)
+            self._kernel(grid, block, tuple(map(_argument, args)), shared_mem=shared_mem)
 
     def _launch_early(self, grid: Any, block: Any, args: tuple, shared_mem: int) -> None:
         import cupy

@@ -101,12 +101,13 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         const int row = 8 * r + lane / 4;
         const float total = quad_sum(l[r]);
         const float inv_l = total == 0 ? 0.0f : 1.0f / total;  // a row that sees no key is 0, not 0 / 0
+        float o[D / 4];
+        uint32_t pairs[D / 8];
 #pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const float* o = &o_rmem[r / 2][d][r % 2 * 2];
-            uint32_t* pair_smem = (uint32_t*)(q_smem + swizzled(row, d) + lane % 4 * 2);
-            *pair_smem = ptx::pack_half2(o[0] * inv_l, o[1] * inv_l);
-        }
+        for (int i = 0; i < D / 4; i++) o[i] = o_rmem[r / 2][i / 2][r % 2 * 2 + i % 2] * inv_l;
+        pack_output<D / 4>(pairs, o);
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) *(uint32_t*)(q_smem + swizzled(row, d) + lane % 4 * 2) = pairs[d];
         if (lse && lane % 4 == 0 && warp_row + row < S_q)
             lse[((long long)b * H + h) * S_q + warp_row + row] =
                 total == 0 ? -INFINITY : (m[r] + __log2f(total)) * LN2;

@@ -36,8 +36,9 @@ __device__ __forceinline__ float merge(float (&o)[8], int count, M m_of, L l_of,
 }
 
 __device__ __forceinline__ void store_half(half* out, const float (&o)[8]) {
-    ptx::store_16(out, ptx::pack_half2(o[0], o[1]), ptx::pack_half2(o[2], o[3]),
-                  ptx::pack_half2(o[4], o[5]), ptx::pack_half2(o[6], o[7]));
+    uint32_t pairs[4];
+    pack_output<8>(pairs, o);
+    ptx::store_16(out, pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

@@ -210,13 +210,14 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     out += b * out_batch + h * out_head + 2 * (warpgroup * LEFT + rank * OWN);
     const bool odd = lane % 2;
+    uint32_t pairs[OWN / 2];
+    pack_output<OWN>(pairs, o_rmem);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row + lane / 4 + 8 * r;
 #pragma unroll
         for (int i = 2 * r; i < OWN; i += 8) {  // two lanes trade: each has 4 columns in a row then, of 16
-            const uint32_t low = ptx::pack_half2(o_rmem[i], o_rmem[i + 1]);
-            const uint32_t high = ptx::pack_half2(o_rmem[i + 4], o_rmem[i + 5]);
+            const uint32_t low = pairs[i / 2], high = pairs[i / 2 + 2];
             const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
             const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
             if (row < S_q)

@@ -5,17 +5,21 @@ and CUDA), Numba device arrays, and whatever else exports `__cuda_array_interfac
 and PyTorch are imported only when an argument needs them.
 """
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cuda_reference.shown import shown
+
 from . import gpu
 from .problem import ArgumentError, address, placed_on
 
 __all__ = ["Adopted", "adopt", "empty_like", "overlap", "same_kind"]
 
+MOST_WORK = 100_000  # of NumPy's search for a common byte: well below a second
 KINDS = "NumPy, CuPy, PyTorch, Numba device arrays, or anything with __cuda_array_interface__ or __dlpack__"
 
 
@@ -40,20 +44,31 @@ def adopt(array: Any, name: str) -> Adopted:
     device that is neither host nor NVIDIA GPU, and for a GPU array where CuPy is missing.
     """
     package = type(array).__module__.partition(".")[0]
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"{name} is a masked array: a plain array is needed, for example {name}.filled(0)"
+        )
     if isinstance(array, np.ndarray):
-        return Adopted(array, array, "NumPy")
+        return Adopted(array, np.asarray(array), "NumPy")  # without what a subclass makes of its operators
     if package == "cupy":
         return Adopted(array, array, "CuPy")
     if package == "torch":
         return Adopted(array, _view_of_torch(array, name), "PyTorch")
-    if package in ("numba", "numba_cuda") and hasattr(array, "__cuda_array_interface__"):
+    if package in ("numba", "numba_cuda") and _has(array, "__cuda_array_interface__"):
         return Adopted(array, _view_of_interface(array, name), "Numba")
     # DLPack first: it orders our stream after the producer's, which the older interface may leave out.
-    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+    if _has(array, "__dlpack__") and _has(array, "__dlpack_device__"):
         return Adopted(array, _view_of_dlpack(array, name), package)
-    if hasattr(array, "__cuda_array_interface__"):
+    if _has(array, "__cuda_array_interface__"):
         return Adopted(array, _view_of_interface(array, name), package)
     raise ArgumentError(f"{name} is of type {type(array).__qualname__}: accepted are {KINDS}")
+
+
+def _has(array: Any, attribute: str) -> bool:
+    try:
+        return hasattr(array, attribute)
+    except Exception:  # a class that answers with another error than AttributeError
+        return False
 
 
 def same_kind(**arguments: Adopted | None) -> None:
@@ -79,7 +94,14 @@ def empty_like(like: Adopted, shape: tuple[int, ...], dtype: Any) -> Adopted:
         source = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.source.device)
         return Adopted(source, _view_of_torch(source, "out"), like.kind)
     if isinstance(like.view, np.ndarray):
-        return _for_package(like, np.empty(shape, dtype))
+        try:
+            memory = np.empty(shape, dtype)
+        except (MemoryError, ValueError) as error:  # a stride of 0 makes an input of any size
+            raise ArgumentError(
+                f"the output has shape {shape}, {math.prod(shape) * dtype.itemsize} bytes, which cannot be "
+                "allocated: split the input"
+            ) from error
+        return _for_package(like, memory)
     import cupy
 
     with cupy.cuda.Device(like.view.device.id):
@@ -92,8 +114,15 @@ def empty_like(like: Adopted, shape: tuple[int, ...], dtype: Any) -> Adopted:
 
 
 def overlap(a: Any, b: Any) -> bool:
-    """Whether two NumPy or CuPy arrays share a byte of memory."""
-    return placed_on(a) == placed_on(b) and np.shares_memory(_outline(a), _outline(b))
+    """Whether two NumPy or CuPy arrays share a byte of memory, or may: strides of no slice can make it hard
+    to tell."""
+    if placed_on(a) != placed_on(b):
+        return False
+    first, second = _outline(a), _outline(b)
+    try:
+        return np.shares_memory(first, second, max_work=MOST_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 class _Outline:
@@ -147,10 +176,19 @@ def _view_of_torch(tensor: Any, name: str) -> Any:
 
 def _view_of_interface(array: Any, name: str) -> Any:
     """A CuPy view; an array with a stream of its own goes through CuPy, which waits for that stream."""
-    interface = array.__cuda_array_interface__
+    try:
+        interface = dict(array.__cuda_array_interface__)
+        dtype = np.dtype(interface["typestr"])
+        pointer, shape = int(interface["data"][0]), tuple(map(int, interface["shape"]))
+        strides = interface.get("strides")
+        strides = None if strides is None else tuple(map(int, strides))
+    except Exception as error:  # whatever its class does
+        raise ArgumentError(
+            f"{name} is of type {type(array).__qualname__}, whose __cuda_array_interface__ cannot be read: "
+            f"{shown(error)}"
+        ) from error
     if interface.get("mask") is not None:
         raise ArgumentError(f"{name} is a masked array: a plain array is needed")
-    dtype = np.dtype(interface["typestr"])
     if dtype.kind not in "fiub":
         raise ArgumentError(f"{name} has dtype {dtype}: only float16 is accepted")
     _need_gpu(name)
@@ -158,17 +196,20 @@ def _view_of_interface(array: Any, name: str) -> Any:
 
     if interface.get("stream") is not None:
         return cupy.asarray(array)
-    pointer, shape = interface["data"][0], tuple(interface["shape"])
-    strides = interface.get("strides")
     if strides is None:
-        strides = tuple(dtype.itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+        strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     device = cupy.cuda.runtime.pointerGetAttributes(pointer).device if pointer else cupy.cuda.Device().id
     return _cupy_view(pointer, shape, tuple(strides), dtype, device, array)
 
 
 def _view_of_dlpack(array: Any, name: str) -> Any:
     """A NumPy or CuPy view through DLPack, whose exchange makes our stream wait for the producer's."""
-    kind, device = (int(x) for x in array.__dlpack_device__())
+    try:
+        kind, device = (int(x) for x in array.__dlpack_device__())
+    except Exception as error:  # whatever its class does
+        raise ArgumentError(
+            f"{name} is of type {type(array).__qualname__}, which does not say where it is: {shown(error)}"
+        ) from error
     host, cuda, cuda_pinned, managed = 1, 2, 3, 13  # DLDeviceType of dlpack.h
     if kind not in (host, cuda, cuda_pinned, managed):
         raise ArgumentError(
@@ -183,9 +224,9 @@ def _view_of_dlpack(array: Any, name: str) -> Any:
 
         with cupy.cuda.Device(device):
             return cupy.from_dlpack(array)
-    except (BufferError, TypeError, RuntimeError, ValueError) as error:
+    except Exception as error:  # whatever its class does
         raise ArgumentError(
-            f"{name} cannot be read through DLPack ({error}): a float16 array is accepted"
+            f"{name} cannot be read through DLPack ({shown(error)}): a float16 array is accepted"
         ) from error
 
 

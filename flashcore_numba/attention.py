@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cuda_reference.driver import Allowed
+from cuda_reference.shown import shown
 
 from . import gpu, plans
 from .arrays import Adopted, adopt, empty_like, overlap, same_kind
 from .dispatch import ranking
-from .problem import ArgumentError, Problem, UnsupportedError, check_layout, rows_aligned
+from .problem import (
+    ArgumentError,
+    Problem,
+    UnsupportedError,
+    check_layout,
+    check_time_limit,
+    rows_aligned,
+)
 
 if TYPE_CHECKING:
     from .stages import Stage
@@ -28,6 +36,7 @@ def attention(
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
+    time_limit: float | None = None,
 ) -> Any:
     """softmax(scale * Q K^T) V (Vaswani et al. 2017, section 3.2.1) by one stage of the ladder.
 
@@ -42,29 +51,43 @@ def attention(
     out: where to write, of the same kind and shape as q; it may be strided like q, but must not overlap an
     input.
     return_lse: also return the log-sum-exp of the scaled scores, float32 [B, H, S_q], natural logarithm.
+    time_limit: of host arrays, seconds after which the simulator stops a kernel; None lets it run to its end,
+    which Ctrl-C may bring nearer. An endless loop that changes nothing is found without a limit. On a GPU the
+    call does not wait for its work, so a limit is refused there.
 
     Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
     sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
     for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a layout compiles and
-    prepares the launches; later calls of the same layout only launch them (`flashcore_numba.plans`).
+    prepares the launches; later calls of the same layout only launch them (`flashcore_numba.plans`). Any call
+    can be captured into a CUDA graph, the first one too: the kernels are its only nodes.
 
     A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
     and so may rows whose mask hides it, because 0 * NaN is NaN.
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
     then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
-    simulator saw a race, a bad access or a NaN made of finite inputs.
+    simulator saw a race, a bad access or a NaN made of finite inputs, or stopped at the time limit; what
+    `out` holds then is not the answer.
     """
-    key, addresses, plan = plans.find(q, k, v, out, (causal, scale, stage, return_lse))
+    key, addresses, plan = (
+        plans.find(q, k, v, out, (causal, scale, stage, return_lse)) if time_limit is None else plans.NOT_SERVED
+    )
     if plan is not None and (done := plan.run(addresses, q, out)) is not None:
         return done
 
     if not isinstance(return_lse, bool | np.bool_):
-        raise ArgumentError(f"return_lse is {return_lse!r}: it must be True or False")
+        raise ArgumentError(f"return_lse is {shown(return_lse)}: it must be True or False")
     chosen = None if stage is None else _find(stage)
     arrays = {"q": adopt(q, "q"), "k": adopt(k, "k"), "v": adopt(v, "v")}
     target = None if out is None else adopt(out, "out")
     same_kind(**arrays, out=target)
+    if time_limit is not None:
+        check_time_limit(time_limit)
+        if not isinstance(arrays["q"].view, np.ndarray):
+            raise ArgumentError(
+                f"time_limit is {time_limit!r} for arrays on a GPU, where the call does not wait for its work: "
+                "only host arrays take one"
+            )
     problem = Problem(**{name: array.view for name, array in arrays.items()}, causal=causal, scale=scale)
     if chosen is None:
         chosen = best_stage(problem, lse=return_lse)
@@ -74,7 +97,7 @@ def attention(
         _check_out(target.view, problem)
 
     like = arrays["q"]
-    with _executor(like, problem) as executor:
+    with _executor(like, problem, time_limit) as executor:
         result = target or empty_like(like, problem.q.shape, np.float16)
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
         aligned = problem.with_aligned_rows()
@@ -164,7 +187,7 @@ def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
 
 def _check_out(out: Any, problem: Problem) -> None:
     if out.dtype != np.float16:
-        raise ArgumentError(f"out has dtype {out.dtype}: only float16 is accepted")
+        raise ArgumentError(f"out has dtype {str(out.dtype)[:100]}: only float16 is accepted")
     if out.shape != problem.q.shape:
         raise ArgumentError(
             f"out has shape {tuple(out.shape)}: it must be the shape of q, {tuple(problem.q.shape)}"
@@ -206,12 +229,12 @@ def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
 
 
 @contextmanager
-def _executor(like: Adopted, problem: Problem):
+def _executor(like: Adopted, problem: Problem, time_limit: float | None):
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
     from .executor import Gpu, Simulator
 
     if isinstance(like.view, np.ndarray):
-        simulator = Simulator()
+        simulator = Simulator() if time_limit is None else Simulator(time_limit=time_limit)
         yield simulator
         _raise_what_was_found(simulator, problem)
         return

@@ -124,7 +124,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--time-limit",
         type=_seconds,
         metavar="S",
-        help="with --lesson: seconds before it is stopped, 60 by default",
+        help="seconds for everything, up to 3600: what they leave out counts as failed; no limit by default, with "
+        "--lesson 60",
     )
     starter = add(
         "starter",
@@ -475,8 +476,6 @@ def _dispatch(args) -> int:
 def _check(args) -> int:
     if args.lesson is not None:
         return _check_answer(args)
-    if args.time_limit is not None:
-        raise ArgumentError("--time-limit is for the file of an exercise: add --lesson N")
     if files := [name for name in args.stages if name.endswith((".py", ".cu"))]:
         raise ArgumentError(f"{files[0]!r} is a file: name the lesson whose exercise it answers, --lesson N")
 
@@ -487,7 +486,9 @@ def _check(args) -> int:
     reports = []
     if stages:
         with _progress() as progress:
-            reports = check(stages, progress=_parts(progress, "checking"))
+            reports = check(
+                stages, time_limit=args.time_limit, progress=_parts(progress, "checking")
+            )
     if not _give_json(args, lambda: [report.as_dict() for report in reports]) and reports:
         render(reports, _console())
     return 0 if not not_run and all(report.passed for report in reports) else 1
@@ -535,8 +536,7 @@ def _starter(args) -> int:
     path = Path(args.file or f"lesson{lesson.number:02d}.{ending}")
     text = starter(lesson)
     try:
-        with path.open("x") as file:
-            file.write(text)
+        write(path, text, new=True)
     except FileExistsError:
         raise ArgumentError(f"{str(path)!r} exists already and stays as it is: choose another name") from None
     except OSError as error:

@@ -49,8 +49,8 @@ def run_on_cpu(
     kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int, options: dict
 ) -> CpuLaunch:
     """Run a kernel on NumPy arrays. The simulator's options that mean something here: `order`, where
-    "lockstep" is the executor's own order, `races`, `time_limit` in seconds, and
-    `ops`, without which nothing is counted.
+    "lockstep" is the executor's own order, `races`, `time_limit`, and `ops`, without which nothing is
+    counted.
     """
     order = options.get("order", "lockstep")
     loaded = load(kernel, "cpu")
@@ -63,7 +63,7 @@ def run_on_cpu(
         schedule="forward" if order == "lockstep" else order,
         checks=options.get("races", True),
         counts=options.get("ops", True),
-        time_limit=options.get("time_limit", 60),
+        time_limit=options.get("time_limit"),
     )
     launch = CpuLaunch(kernel, grid, block, result)
     for parameter, value in zip(loaded.parameters, args, strict=True):

@@ -22,11 +22,12 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from cuda_reference import Source, load
 from cuda_reference.driver import Allowed, graph_of
+from cuda_reference.extents import block_extents, grid_extents
 
 from . import workspace
 from .compiler import EXAMPLE_SM_COUNT, CompiledKernel, Compiler
 from .cpu_launch import Counter, run_on_cpu
-from .problem import UnsupportedError
+from .problem import UnsupportedError, check_time_limit
 from .simulator import scratch, simulate
 
 __all__ = ["CompiledKernel", "Compiler", "Gpu", "Simulator", "simulated", "why_not_simulated"]
@@ -60,10 +61,11 @@ class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls. CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
+    calls, time_limit (seconds that a launch may take, None for no limit). CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
     """
 
     def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:
+        check_time_limit(options.get("time_limit"))
         self.sm_count, self.options = sm_count, options
         self.launches: list[Any] = []
 
@@ -145,7 +147,8 @@ class Gpu:
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
-        """Queue `kernel`; raises UnsupportedError when a block may not have that much shared memory."""
+        """Queue `kernel`; raises UnsupportedError for a grid or block that CUDA does not allow, and where a
+        block may not have that much shared memory."""
         with Allowed():
             if isinstance(kernel, Source):
                 self._launch_cuda(kernel, grid, block, args, shared_bytes)
@@ -172,6 +175,7 @@ class Gpu:
     def _launch_cuda(self, kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
         from cuda_reference.gpu import SharedMemoryError
 
+        _allowed(kernel.label, grid, block)
         with nullcontext() if self.stream is None else self.stream:
             try:
                 load(kernel)(grid, block, args, shared_mem=shared_bytes)
@@ -213,9 +217,18 @@ def _numba_view(
 @lru_cache(maxsize=256)
 def _configured(kernel: Any, grid: Any, block: Any, stream: int, device: int, shared_bytes: int) -> Any:
     """The kernel with its launch configuration, without Numba's advice that small grids leave a GPU idle."""
+    _allowed(kernel.py_func.__name__, grid, block)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         return kernel[grid, block, cuda.external_stream(stream) if stream else 0, shared_bytes]
+
+
+def _allowed(kernel: str, grid: Any, block: Any) -> None:
+    try:
+        grid_extents(grid)
+        block_extents(block)
+    except ValueError as error:
+        raise UnsupportedError(f"{kernel}: {error}") from None
 
 
 @lru_cache(maxsize=256)

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.shown import shown
+
 __all__ = ["HEAD_DIMS", "ArgumentError", "Problem", "UnsupportedError"]
 
 HEAD_DIMS = (64, 128)  # the head dimensions that some stage of the ladder serves
+ROWS_LIMIT = 1 << 30  # of one head, so that a kernel's int reaches past the last tile
+ALL_ROWS_LIMIT = (1 << 31) - 1  # of all heads
 GRID_LIMIT = 65535  # blocks along y and z of a CUDA grid: where the stages put heads and batch
 ALIGNMENT = 16  # bytes of one 128-bit load
 AXES = ("batch", "head", "row")
@@ -49,7 +53,7 @@ class Problem:
             _check_array(name, getattr(self, name))
         _check_together(self.q, self.k, self.v)
         if not isinstance(self.causal, bool | np.bool_):
-            raise ArgumentError(f"causal is {self.causal!r}: it must be True or False")
+            raise ArgumentError(f"causal is {shown(self.causal)}: it must be True or False")
         object.__setattr__(self, "causal", bool(self.causal))
         object.__setattr__(self, "scale", _checked_scale(self.scale, self.head_dim))
 
@@ -141,6 +145,15 @@ def rows_aligned(array: Any) -> bool:
     return address(array) % ALIGNMENT == 0 and all(step % ALIGNMENT == 0 for step in steps)
 
 
+def check_time_limit(seconds: Any) -> None:
+    """Raise ArgumentError unless it is None or a number of seconds above 0."""
+    number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool | np.bool_)
+    if seconds is not None and not (number and seconds > 0):
+        raise ArgumentError(
+            f"time_limit is {seconds!r}: it must be a number of seconds above 0, or None for no limit"
+        )
+
+
 def check_layout(name: str, array: Any) -> None:
     """Raise unless the last dimension is contiguous and no stride is negative."""
     itemsize = array.dtype.itemsize
@@ -188,7 +201,9 @@ def _check_array(name: str, array: Any) -> None:
             f"{name} is a masked array: a plain array is needed, for example {name}.filled(0)"
         )
     if array.dtype != np.float16:
-        raise ArgumentError(f"{name} has dtype {array.dtype}: only float16 is accepted")
+        raise ArgumentError(
+            f"{name} has dtype {str(array.dtype)[:100]}: only float16 is accepted, in the native byte order"
+        )
     if array.ndim != 4:
         raise ArgumentError(
             f"{name} has shape {tuple(array.shape)}: four dimensions are needed, [batch, heads, rows, D]"
@@ -213,6 +228,15 @@ def _check_array(name: str, array: Any) -> None:
             raise ArgumentError(
                 f"{name} has {what} {size}: at most {GRID_LIMIT} fit a CUDA grid; split the input"
             )
+    if rows > ROWS_LIMIT:
+        raise ArgumentError(
+            f"{name} has length {rows}: at most {ROWS_LIMIT} rows are accepted; split the input"
+        )
+    if batch * heads * rows > ALL_ROWS_LIMIT:
+        raise ArgumentError(
+            f"{name} has shape {tuple(array.shape)}, {batch * heads * rows} rows in all: at most "
+            f"{ALL_ROWS_LIMIT} are accepted; split the input"
+        )
     check_layout(name, array)
 
 
@@ -241,12 +265,16 @@ def _checked_scale(scale: Any, head_dim: int) -> float:
     if scale is None:
         return 1 / math.sqrt(head_dim)
     if isinstance(scale, bool | np.bool_) or not isinstance(scale, numbers.Real):
-        raise ArgumentError(f"scale is {scale!r}: it must be a finite number, or None for 1 / sqrt(D)")
+        raise ArgumentError(f"scale is {shown(scale)}: it must be a finite number, or None for 1 / sqrt(D)")
     try:
         value = float(scale)
     except OverflowError:  # an int or a fraction beyond every float
         value = math.inf
+    except Exception as error:  # a class of numbers of the caller's own
+        raise ArgumentError(f"scale is {shown(scale)}, which is no float: {shown(error)}") from error
     # Kernels take the scale as float32: 1e39 would reach them as infinity.
     if not abs(value) <= float(np.finfo(np.float32).max):
-        raise ArgumentError(f"scale is {scale!r}: it must be finite as a float32, or None for 1 / sqrt(D)")
+        raise ArgumentError(
+            f"scale is {shown(scale)}: it must be finite as a float32, or None for 1 / sqrt(D)"
+        )
     return value

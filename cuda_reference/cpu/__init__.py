@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from ..extents import MOST_THREADS, block_extents, grid_extents
 from ..files import MachineError, lock
+from ..shown import shown
 from ..tensor_map import TensorMap
 from .arguments import Memory, Parameter, pack
 from .build import (
@@ -49,7 +51,7 @@ __all__ = [
     "why_not",
 ]
 
-MOST_THREADS, MOST_SHARED = 1024, 232448
+MOST_SHARED = 232448
 # The runtime runs one launch at a time. While it does, no other library may be loaded and no function of one
 # called: the runtime would take what they do for accesses of the kernel.
 LOCK = lock()
@@ -95,7 +97,9 @@ class CpuModule:
     """The kernels of one `.cu` file: `module.name` or `module.kernel("name")` is one of them.
 
     defines: macros. schedule: "forward", "reverse" or "random:SEED", the order in which threads run. checks:
-    look for problems. counts: count accesses by source line. time_limit: seconds a launch may take.
+    look for problems. counts: count accesses by source line. time_limit: seconds after which a launch is
+    stopped, and has a problem of the kind "time limit"; None: it may take as long as it does. An endless loop
+    needs no limit where it changes nothing (README.md says which do). Ctrl-C stops a launch at once.
     optimise: False leaves every variable where a debugger finds it.
 
     Raises SourceError, CompileError, CompilerMissingError.
@@ -124,7 +128,7 @@ class CpuModule:
         self.compile_seconds = -time.perf_counter()
         runtime = build_runtime(compiler)
         held, texts = build_kernels(
-            compiler, runtime, self.source, exports, defines or {}, checks or counts, optimise
+            compiler, runtime, self.source, exports, defines or {}, True, optimise
         )
         self.compile_seconds += time.perf_counter()
         self.library = held.path
@@ -143,7 +147,7 @@ class CpuModule:
         """The kernel of that name. Raises AttributeError."""
         if name not in self._kernels:
             raise AttributeError(
-                f"{self.source.name} has no kernel {name!r}, only {', '.join(self._declared)}"
+                f"{self.source.name} has no kernel {shown(name)}, only {', '.join(self._declared)}"
             )
         return self._kernels[name]
 
@@ -194,14 +198,17 @@ class CpuKernel:
         of the arrays that hold nothing yet, so that reading them before writing is a problem. options: those
         of the module, for this launch.
 
-        Raises TypeError and ValueError on arguments that do not fit. What is wrong with the kernel itself
+        Raises TypeError and ValueError on arguments that do not fit, MemoryError where the machine has no
+        room for so many threads. What is wrong with the kernel itself
         stands in the result's `problems`; its `check()` raises them.
         """
         unknown = set(options) - set(self._module.options)
         if unknown:
-            raise TypeError(f"unknown option {unknown.pop()!r}, known are {', '.join(self._module.options)}")
+            raise TypeError(
+                f"unknown option {shown(unknown.pop())}, known are {', '.join(self._module.options)}"
+            )
         options = self._module.options | options
-        shape = self._shape(_extents("grid", grid), _extents("block", block), shared_mem)
+        shape = self._shape(grid_extents(grid), block_extents(block), shared_mem)
         if len(args) != len(self.parameters):
             names = ", ".join(parameter.name for parameter in self.parameters)
             raise TypeError(f"{self.name} takes {len(self.parameters)} arguments ({names}), not {len(args)}")
@@ -221,15 +228,13 @@ class CpuKernel:
                 memory.copy_back(array)
         return Launch(self.name, report, self._module._places, seconds)
 
-    def _shape(self, grid: list[int], block: list[int], shared_mem: int) -> list[int]:
+    def _shape(self, grid: tuple[int, ...], block: tuple[int, ...], shared_mem: int) -> list[int]:
         threads = math.prod(block)
-        if threads > min(MOST_THREADS, self.max_threads):
+        if threads > self.max_threads:
+            raise ValueError(f"{self.name} takes at most {self.max_threads} threads, not {threads}")
+        if not isinstance(shared_mem, int | np.integer) or not 0 <= shared_mem <= MOST_SHARED:
             raise ValueError(
-                f"{self.name} takes at most {min(MOST_THREADS, self.max_threads)} threads, not {threads}"
-            )
-        if not 0 <= shared_mem <= MOST_SHARED:
-            raise ValueError(
-                f"a block has at most {MOST_SHARED} bytes of dynamic shared memory, not {shared_mem}"
+                f"a block has 0 to {MOST_SHARED} bytes of dynamic shared memory, not {shown(shared_mem)}"
             )
         if any(extent % blocks for extent, blocks in zip(grid, self.cluster, strict=True)):
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
@@ -256,9 +261,9 @@ class CpuKernel:
         order = {"forward": 0, "reverse": 1, "random": 2}.get(kind)
         if order is None or (seed and not seed.isdigit()):
             raise ValueError(
-                f'schedule is "forward", "reverse" or "random:SEED", not {options["schedule"]!r}'
+                f'schedule is "forward", "reverse" or "random:SEED", not {shown(options["schedule"])}'
             )
-        limit = seconds("time_limit", options["time_limit"])
+        limit = _seconds(options["time_limit"])
         settings = [options["checks"], options["counts"], order, int(seed or 0), limit]
         runtime = self._module._runtime
         runtime.cpu_end.restype = ctypes.c_char_p
@@ -285,21 +290,13 @@ class CpuKernel:
         return report.decode(errors="replace")
 
 
-def seconds(name: str, limit: Any) -> float:
-    """A limit of time as a number; None is none, which is infinite. Raises ValueError, naming the argument."""
+def _seconds(limit: Any) -> float:
     if limit is None:
         return math.inf
     number = isinstance(limit, int | float | np.integer | np.floating) and not isinstance(limit, bool)
     if not number or not limit > 0:
-        raise ValueError(f"{name} is {limit!r}: it must be a number of seconds above 0, or None for no limit")
+        raise ValueError(f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit")
     return float(min(limit, 1e9))
-
-
-def _extents(name: str, given: int | Sequence[int]) -> list[int]:
-    extents = [given] if isinstance(given, int | np.integer) else list(given)
-    if not 1 <= len(extents) <= 3 or any(int(extent) < 1 for extent in extents):
-        raise ValueError(f"{name} is 1 to 3 positive extents, not {given}")
-    return [int(extent) for extent in extents] + [1] * (3 - len(extents))
 
 
 class _Declaration:

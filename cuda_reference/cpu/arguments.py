@@ -3,12 +3,14 @@
 import ctypes
 import mmap
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from ..shown import shown
 from ..tensor_map import TensorMap
 
 __all__ = ["Memory", "Parameter", "pack"]
@@ -33,33 +35,53 @@ def _owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
+@dataclass
+class _Span:
+    """Bytes that some of the arrays are in, and where their copy begins."""
+
+    low: int
+    high: int
+    copy: int = 0
+
+
 class Memory:
-    """Copies of a launch's arrays, each as far into its allocation as the caller's own; guards between."""
+    """Copies of a launch's arrays, each as far into its allocation as the caller's own; guards between.
+
+    Arrays that overlap overlap in the copies too. Of a larger array that they are windows of, nothing else is
+    copied.
+    """
 
     def __init__(self, arrays: list[np.ndarray]):
-        owners = {id(owner): owner for owner in map(_owner, arrays)}
-        starts: dict[int, int] = {}
+        self._spans: list[_Span] = []
         size = GAP
-        for key, owner in owners.items():
-            low, high = byte_bounds(owner)
-            starts[key] = size
-            size += (high - low + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT + GAP
-        self._map = mmap.mmap(-1, size)
+        for low, high, array in sorted(((*byte_bounds(a), a) for a in arrays), key=lambda each: each[:2]):
+            if self._spans and low < self._spans[-1].high:
+                size += max(0, high - self._spans[-1].high)
+                self._spans[-1].high = max(self._spans[-1].high, high)
+                continue
+            size = -(-size // ALIGNMENT) * ALIGNMENT + GAP
+            size += (low - byte_bounds(_owner(array))[0]) % ALIGNMENT
+            self._spans.append(_Span(low, high, size))
+            size += high - low
+        self._map = mmap.mmap(-1, size + GAP)
         self._bytes = np.frombuffer(self._map, np.uint8)
         base = self._bytes.ctypes.data
-        self._moved: dict[int, int] = {}  # id of an owner -> how far its copy lies from it
-        for key, owner in owners.items():
-            low, high = byte_bounds(owner)
-            ctypes.memmove(base + starts[key], low, high - low)
-            self._moved[key] = base + starts[key] - low
-        self._owners = owners  # keeps the ids alive
+        for span in self._spans:
+            span.copy += base
+            ctypes.memmove(span.copy, span.low, span.high - span.low)
+        self._lows = [span.low for span in self._spans]
+
+    def _moved(self, array: np.ndarray) -> int:
+        """How far the copy of an array is from it."""
+        span = self._spans[bisect_right(self._lows, byte_bounds(array)[0]) - 1]
+        return span.copy - span.low
 
     def address(self, array: np.ndarray) -> int:
-        return array.ctypes.data + self._moved[id(_owner(array))]
+        return array.ctypes.data + self._moved(array)
 
     def bounds(self, array: np.ndarray) -> tuple[int, int]:
         low, high = byte_bounds(array)
-        moved = self._moved[id(_owner(array))]
+        moved = self._moved(array)
         return low + moved, high + moved
 
     def copy_back(self, array: np.ndarray) -> None:
@@ -90,7 +112,10 @@ def pack(kernel: str, parameter: Parameter, position: int, value: Any, memory: M
     if isinstance(value, np.ndarray):
         raise TypeError(f"{name} is no pointer: pass a NumPy scalar of {parameter.bytes} bytes, not an array")
     if isinstance(value, bool | int) and not isinstance(value, np.generic):
-        return int(value).to_bytes(parameter.bytes, "little", signed=value < 0)
+        try:
+            return int(value).to_bytes(parameter.bytes, "little", signed=value < 0)
+        except OverflowError:
+            raise TypeError(f"{name} has {parameter.bytes} bytes: {shown(value)} does not fit") from None
     if not isinstance(value, np.generic):
         raise TypeError(f"{name}: pass a NumPy scalar of {parameter.bytes} bytes, not {type(value).__name__}")
     if value.dtype.itemsize != parameter.bytes:

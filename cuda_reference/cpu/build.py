@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
 from . import tools
+from .unset import rewritten
 
 __all__ = [
     "CompileError",
@@ -378,6 +379,8 @@ def build_kernels(
     """
     # NVRTC turns a * b + c into one FMA, which rounds once: where that matters, it must matter here too.
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=fast", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
+    # A variable without a value holds a pattern, and a NaN as a half; unset.py names it.
+    flags += ["-ftrivial-auto-var-init=pattern", "-fno-exceptions"]
     flags.append("-O1" if optimise else "-O0")
     if compiler.family == "g++":
         # A vector stays one access; shared memory has no constructor to look for.
@@ -385,28 +388,34 @@ def build_kernels(
         # Where a condition throws a load's value away, the load is still there, as on the GPU.
         flags += ["-fno-thread-jumps"]
         flags += ["-fexpensive-optimizations"]  # has the pass that forms FMAs
+        flags += ["-fstack-reuse=none"]  # registers of one variable are not those of another
     if instrument:
         flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
     own = [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     for folder in (HERE / "shim", INCLUDE, source.parent):
         own += ["-I", str(folder)]
-    unit = f'#include "cuda_dialect.h"\n#include "{source}"\n{exports}\n'
+    plain = f'#include "{source}"'
+
+    def unit(body: str) -> str:
+        return f'#include "cuda_dialect.h"\n{body}\n{exports}\n'
 
     while True:
         texts = _texts(source)
+        body = rewritten(source, [INCLUDE]) if instrument else plain
 
-        def make(target: Path, texts: dict[str, bytes] = texts) -> None:
+        def make(target: Path, texts: dict[str, bytes] = texts, body: str = body) -> None:
             header = _compiled_headers(compiler, flags)
             compiled = [] if header is None else ["-I", str(header.path.parent)]
             _forget_the_oldest(cache_folder("cpu"), "*.so", KEPT)
-            link = [runtime.open_path]
-            _compile(
-                compiler, unit, target, [*flags, *compiled, *own], link, source.name, [runtime.descriptor]
-            )
+            options = [*flags, *compiled, *own], [runtime.open_path], source.name, [runtime.descriptor]
+            try:
+                _compile(compiler, unit(body), target, *options)
+            except CompileError:  # what looked like a declaration is none, or the source says it once more
+                _compile(compiler, unit(plain), target, *options)
             if _texts(source) != texts:
                 raise _SourceChanged
 
-        names = [compiler.version, repr([flags, own]), exports, str(source), runtime.path.name]
+        names = [compiler.version, repr([flags, own]), body, exports, str(source), runtime.path.name]
         target = cache_folder("cpu") / f"{source.stem}-{_key([*names, *texts.values()])}.so"
         with contextlib.suppress(_SourceChanged):
             return _held_or_made(target, make), texts

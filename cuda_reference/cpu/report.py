@@ -15,6 +15,8 @@ from . import tools
 if TYPE_CHECKING:
     from .build import Held
 
+from .unset import only_copied
+
 __all__ = ["KINDS", "ExecutionError", "Launch", "Problem", "Row", "Site"]
 
 KINDS = {
@@ -32,7 +34,9 @@ KINDS = {
     "division by zero": "an integer division by zero",
     "bad instruction": "an instruction's operands break its rules",
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
-    "endless loop": "the launch did not end within its time limit",
+    "endless loop": "threads go in a circle: nothing changes the memory or the registers that they look at",
+    "stack overflow": "a thread's local variables outgrow the 512 KB that it may have",
+    "time limit": "the launch was stopped by its caller's time_limit: whether it would have ended is not known",
 }
 """Every kind of problem that a report can name, and what it means."""
 
@@ -161,11 +165,16 @@ class Launch:
                 found[key].count += int(count)
             else:
                 found[key] = Problem(kind, site, other_site, text, int(count))
-        # What is read too early in one order is never written in another: the race says it all.
+        # What is read too early in one order is never written in another: the race says it all. A local
+        # variable, whose declaration is the other place, is no part of a race.
         unordered = {
             site[:2] for p in found.values() if p.kind in ORDER for site in (p.site, p.other) if site
         }
-        return [p for p in found.values() if p.kind != "uninitialised read" or p.site[:2] not in unordered]
+        return [
+            p
+            for p in found.values()
+            if p.kind != "uninitialised read" or not (_is_copy(p) if p.other else p.site[:2] in unordered)
+        ]
 
     @cached_property
     def _lines(self) -> list[Row]:
@@ -223,6 +232,12 @@ class Launch:
     def __repr__(self) -> str:
         state = "\n".join(map(str, self.problems)) or "no problems"
         return f"<{self.kernel}: {state}>"
+
+
+def _is_copy(problem: Problem) -> bool:
+    """Whether a variable without a value is only copied where it is read: a loop may do so at its end."""
+    name = problem.text.split("`")[1]
+    return only_copied(name, problem.site.text, "".join(linecache.getlines(problem.file)))
 
 
 class Places:

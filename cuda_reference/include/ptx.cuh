@@ -148,6 +148,11 @@ PTX_INLINE uint32_t pack_half2(float low, float high) PTX(
     uint32_t r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r,
     return cpu::pack_half2(low, high))
 
+// ISA: "fma", half precision: a * b + c of two pairs of halves
+PTX_INLINE uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c) PTX(
+    uint32_t r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r,
+    return cpu::fma_half2(a, b, c))
+
 // ---- mbarriers, sm_80: a count of arrivals, on sm_90 also of bytes, that flips a phase bit when it is met
 
 // ISA: "mbarrier.init"

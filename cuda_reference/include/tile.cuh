@@ -4,7 +4,7 @@
 
 #include <cuda_fp16.h>
 
-#include "ptx.cuh"
+#include "output.cuh"
 
 namespace tile {
 
@@ -30,8 +30,9 @@ __device__ __forceinline__ void load8(float (&x)[8], const half* source) {
 }
 
 __device__ __forceinline__ void store8(half* target, const float (&x)[8]) {  // in global memory
-    ptx::store_16(target, ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]),
-                  ptx::pack_half2(x[4], x[5]), ptx::pack_half2(x[6], x[7]));
+    uint32_t pairs[4];
+    pack_output<8>(pairs, x);
+    ptx::store_16(target, pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 __device__ __forceinline__ void store4(half* target, const float* x) {

@@ -12,7 +12,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "ptx.cuh"
+#include "output.cuh"
 
 constexpr int D = HEAD_DIM, CHUNKS = D / 8, WARP_ROWS = 16 * ROW_TILES, LANE_ROWS = 2 * ROW_TILES;
 constexpr bool Q_IN_REGISTERS = ROW_TILES * D <= 128;  // else O leaves no room: Q is read from q_smem

@@ -11,7 +11,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "ptx.cuh"
+#include "output.cuh"
 
 constexpr int D = HEAD_DIM, PANELS = D / 64, ROWS = 64, WARP_ROWS = 16;
 constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
@@ -173,14 +173,13 @@ __device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, con
 __device__ __forceinline__ void store_rows(half* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
                                            int warp, int lane, int row, int h, int b) {
     half* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
+    uint32_t pairs[D / 4];  // 4 each of rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
+    pack_output<D / 2>(pairs, o_rmem);
 #pragma unroll
     for (int d = 0; d < D / 16; d++) {
-        uint32_t pairs[4];  // rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            pairs[i] = ptx::pack_half2(o_rmem[8 * d + 2 * i], o_rmem[8 * d + 2 * i + 1]);
         const int chunk = d % 4 * 2 + lane / 16, lane_row = lane % 16;
-        ptx::stmatrix_x4(panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8, pairs);
+        half* chunk_smem = panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8;
+        ptx::stmatrix_x4(chunk_smem, *(uint32_t(*)[4])(pairs + 4 * d));
     }
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
     __syncwarp();              // and what the other lanes have

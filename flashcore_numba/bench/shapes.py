@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from cuda_reference.shown import shown
 from flashcore_numba.checks.cases import PLAN_SHAPES
 from flashcore_numba.problem import HEAD_DIMS, ArgumentError
 
@@ -31,12 +32,12 @@ def parse(text: str) -> Shape:
     """`mission` or `1x8x512x64`. Raises ArgumentError."""
     if text in PLAN_SHAPES:
         return Shape(*PLAN_SHAPES[text])
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    found = re.fullmatch("x".join([r"([1-9][0-9]{0,9})"] * 4), text)
     if not found:
         names = ", ".join(PLAN_SHAPES)
-        raise ArgumentError(f"shape {text!r}: accepted are BxHxSxD, for example 1x8x512x64, and {names}")
+        raise ArgumentError(f"shape {shown(text)}: accepted are BxHxSxD, for example 1x8x512x64, and {names}")
     shape = Shape(*map(int, found.groups()))
     if shape.head_dim not in HEAD_DIMS:
         dims = " or ".join(map(str, HEAD_DIMS))
-        raise ArgumentError(f"shape {text!r}: the head dimension (the last number) must be {dims}")
+        raise ArgumentError(f"shape {shown(text)}: the head dimension (the last number) must be {dims}")
     return shape

@@ -4,7 +4,7 @@ from .mutation import Edit, Mutant
 
 __all__ = ["CUDA_MUTANTS"]
 
-VALUE, MEMORY, RACE, COPY = ("value",), ("memory",), ("race",), ("copy",)
+VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
 FILES = {
     7: "stage07_wmma_qk.cu",
     8: "stage08_wmma_full.cu",
@@ -12,6 +12,7 @@ FILES = {
     10: "stage10_pipeline.cu",
     12: "stage12_mma_sync.cu",
     13: "stage13_split_kv.cu",
+    15: "stage15_ping_pong.cu",
 }
 TILE, WARP_ROWS = "tile.cuh", "warp_rows.cuh"
 
@@ -110,5 +111,33 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         13, "parts_of_another_row", "A split writes its sums where those of the next row belong.",
         ("part_lse[part] = lse_log2;", "part_lse[part + 1] = lse_log2;"),
         expected=(*MEMORY, *RACE, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        13, "output_overflows", "O / l becomes halves as it is, also where it passes the greatest half.",
+        ("pack_output<8>(pairs, o);",
+         "for (int i = 0; i < 4; i++) pairs[i] = ptx::pack_half2(o[2 * i], o[2 * i + 1]);"),
+        expected=("property",),
+    ),
+    _mutant(
+        13, "infinities_clamped", "What is greater than the greatest half becomes that, infinities too.",
+        ("pack_output<8>(pairs, o);",
+         "for (int i = 0; i < 4; i++)\n"
+         "        pairs[i] = ptx::pack_half2(fminf(fmaxf(o[2 * i], -65504.0f), 65504.0f),\n"
+         "                                   fminf(fmaxf(o[2 * i + 1], -65504.0f), 65504.0f));"),
+        expected=("property",),
+    ),
+    _mutant(
+        15, "counter_not_reset", "The counter of pieces of work is left where the launch took it.",
+        ("atomicInc(next_work, works - 1)", "atomicAdd(next_work, 1)"), expected=COUNTER, on_gpu=False,
+    ),
+    _mutant(
+        15, "counter_reset_late", "The counter goes back to 0 one draw late, which no block makes.",
+        ("atomicInc(next_work, works - 1)", "atomicInc(next_work, works)"), expected=COUNTER, on_gpu=False,
+    ),
+    _mutant(
+        15, "counter_of_all_blocks", "Every block begins with a draw, though it has its first piece.",
+        ("index = blockIdx.x, next;;",
+         "index = next_work ? (int)atomicInc(next_work, works - 1) : blockIdx.x, next;;"),
+        expected=(*COUNTER, *RACE, *VALUE, "unwritten"), on_gpu=False,
     ),
 )  # fmt: skip

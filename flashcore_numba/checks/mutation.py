@@ -27,6 +27,7 @@ __all__ = [
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
 STAGES = Path(stages_package.__file__).parent
+LAUNCH_SECONDS = 60.0  # of the CPU executor: a loop that changes memory for ever shows only by its time
 NOT_VISIBLE = "not visible on this back end"
 
 
@@ -262,9 +263,18 @@ def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | 
     with loaded(mutant) as stage:
         others = [name for name in stage.variants if name != mutant.variant] if mutant.any_variant else []
         for variant in (mutant.variant, *others):
-            report = check_stage(stage, variant, backend=backend, seed=SEED, names=names, stop_at_first=True)
+            report = check_stage(
+                stage,
+                variant,
+                backend=backend,
+                seed=SEED,
+                names=names,
+                stop_at_first=True,
+                launch_limit=LAUNCH_SECONDS if stage.language == "CUDA C" else None,
+            )
             fate = replace(fate, seconds=fate.seconds + report.seconds)
             if not report.passed:
                 first = report.failures[0]
-                return replace(fate, status="killed", kind=first.kind, case=first.name, message=first.message)
+                kind = "hang" if first.kind == "time" else first.kind
+                return replace(fate, status="killed", kind=kind, case=first.name, message=first.message)
     return fate

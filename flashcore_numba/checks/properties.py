@@ -110,6 +110,38 @@ def in_hull(run: Run, rng: np.random.Generator) -> float:
     return math.inf
 
 
+def edges_of_the_range(run: Run, rng: np.random.Generator) -> float:
+    """Means of the greatest halves are no infinities, and means of infinities are.
+
+    Most weights are 0.55 of the way from one half to the next, so that rounding makes them greater by nearly
+    2^-11 of their size, and V is +-65504: O / l passes it where l is the sum of what was not rounded.
+    """
+    x = normal(rng, 1, 1, 40, 70, 64)
+    q, k, v = np.zeros_like(x.q), np.zeros_like(x.k), np.sign(x.v[:, :, :1]).repeat(70, axis=2)
+    q[..., 0], k[..., 0] = 1, -1
+    for key in (0, int(rng.integers(1, 69)), 69):
+        k[:, :, key, 0] = 0  # the maximum, wherever a tile or a part begins
+    rounded_up = 0.5 * (1 + 0.55 * 2**-10)
+    great = x.but(q=q, k=k, v=v * np.float16(65504), scale=-math.log(rounded_up))
+    out = run(great).out
+    right = np.isfinite(out) & (np.abs(out) >= 65408) & (np.sign(out) == v[:, :, :1])
+    _all(right, out, "the mean of V that is +-65504 in the whole column: it must be that, and finite")
+
+    v = x.v.copy()
+    v[:, :, rng.integers(70), 3], v[:, :, rng.integers(70), 60] = np.inf, -np.inf
+    out = run(x.but(v=v)).out
+    right = np.isfinite(out)
+    right[..., 3], right[..., 60] = np.isposinf(out[..., 3]), np.isneginf(out[..., 60])
+    _all(right, out, "where V has an infinity in the columns 3 and 60 alone: the mean of those is infinite")
+    return math.inf
+
+
+def _all(right: np.ndarray, out: np.ndarray, what: str) -> None:
+    if not right.all():
+        b, h, row, col = (int(i) for i in np.unravel_index((~right).argmax(), out.shape))
+        raise Failed("property", f"[b={b}, h={h}, row={row}, col={col}] is {out[b, h, row, col]}, {what}")
+
+
 def _with_hopeless_keys(rng, causal: bool) -> tuple[Inputs, Callable[[int, int], Inputs]]:
     """An input, and the same input with keys before and after it whose weight is exactly zero in float32."""
     x = normal(rng, 1, 1, 40, 45, 64, causal=causal)
@@ -217,6 +249,7 @@ PROPERTIES = (
     Property("a row that sees no key is zero", no_key, causal=True),
     Property("one key returns its value exactly", one_key),
     Property("every row lies in the hull of V", in_hull),
+    Property("the greatest halves stay finite and infinities infinite", edges_of_the_range),
     Property("keys permuted with their values change nothing", keys_permuted),
     Property("a constant added to all scores changes nothing", constant_added),
     Property("the answer does not depend on where tiles start", tile_start),

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.files import MachineError
+from cuda_reference.shown import shown
 
-from ..problem import ArgumentError
+from ..problem import ArgumentError, check_time_limit
 from ..stages import Stage
 from ..stages.find import find, select
 from . import pool
@@ -37,9 +38,10 @@ KINDS = {
     "copy": "what an asynchronous copy or product works on is used without the wait or fence for it",
     "warp": "a warp collective names lanes that do not take part",
     "hang": "a loop that does not end",
+    "counter": "a counter that the next launch finds at another number than 0",
     "simulator": "another report of the simulator",
     "error": "the launch raised an exception",
-    "time": "not run: the time limit was reached",
+    "time": "stopped, or not run: the time limit was reached",
 }
 
 
@@ -118,13 +120,15 @@ def check(
 
     stages: what `flashcore_numba.stages.find.select` takes. variants: only these. seed: of the random cases;
     fresh when None, and part of the report. workers: processes (simulator only), one a core when None.
-    time_limit: seconds for everything; what it leaves out is reported as failed. progress(done, total, label)
+    time_limit: seconds for everything, after which launches on the simulator are stopped and the cases that are
+    left are not run: both are reported as failed, with the kind "time". progress(done, total, label)
     is called after each part.
 
-    Raises ArgumentError for an unknown stage, variant or back end, and MachineError where this machine cannot
-    compile kernels, for example on a full disk.
+    Raises ArgumentError for an unknown stage, variant or back end, and a bad time limit, and MachineError
+    where this machine cannot compile kernels, for example on a full disk.
     """
     backend = default_backend() if backend is None else _known_backend(backend)
+    check_time_limit(time_limit)
     seed = secrets.randbits(31) if seed is None else seed
     selected = select(*stages)
     _check_variants(selected, variants)
@@ -154,15 +158,17 @@ def check_stage(
     seed: int | None = None,
     names: Iterable[str] | None = None,
     stop_at_first: bool = False,
+    launch_limit: float | None = None,
     deadline: float | None = None,
 ) -> CheckReport:
     """Check one stage, of the ladder or not, in this process.
 
     names: only these cases and properties, in the order of the check. stop_at_first: end at the first
-    failure. deadline: `time.time()` after which cases are no longer run but fail with the kind "time".
+    failure. launch_limit: seconds that a launch on the simulator may take. deadline: `time.time()` at which a
+    launch on the simulator is stopped, and after which cases are no longer run: they fail with the kind "time".
     """
     seed = secrets.randbits(31) if seed is None else seed
-    trial = Trial(stage, variant, backend)
+    trial = Trial(stage, variant, backend, launch_limit, deadline)
     wanted = None if names is None else set(names)
     results = []
     for item in _items(stage, backend):
@@ -309,13 +315,13 @@ def _variants(stage: Stage, wanted: Sequence[str] | None) -> list[str | None]:
 def _check_variants(stages: Sequence[Stage], wanted: Sequence[str] | None) -> None:
     known = [name for stage in stages for name in stage.variants]
     for name in wanted or ():
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise ArgumentError(
-                f"variant {name!r} is not one of the stages' variants: {', '.join(known) or 'none'}"
+                f"variant {shown(name)} is not one of the stages' variants: {', '.join(known) or 'none'}"
             )
 
 
 def _known_backend(name: str) -> str:
-    if name not in ("gpu", "simulator"):
-        raise ArgumentError(f"backend is {name!r}: accepted are 'gpu' and 'simulator'")
+    if not isinstance(name, str) or name not in ("gpu", "simulator"):
+        raise ArgumentError(f"backend is {shown(name)}: accepted are 'gpu' and 'simulator'")
     return name

@@ -6,6 +6,7 @@ both show.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -161,11 +162,17 @@ def _place(index) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """A stage (and variant) on a back end, `simulator` or `gpu`; calling it runs the stage once."""
+    """A stage (and variant) on a back end, `simulator` or `gpu`; calling it runs the stage once.
+
+    launch_limit: seconds that a launch on the simulator may take. deadline: `time.time()` at which it is
+    stopped there in any case.
+    """
 
     stage: Stage
     variant: str | None = None
     backend: str = "simulator"
+    launch_limit: float | None = None
+    deadline: float | None = None
 
     def __call__(
         self, inputs: Inputs, layout: str = "inside", order: str = "lockstep", sm_count: int = 132
@@ -179,8 +186,15 @@ class Trial:
             return self._on_gpu(inputs, layout)
         # The simulator follows a NaN to its origin only while it counts arithmetic.
         ops = self.stage.language == "Numba"
-        executor = Simulator(order=order, max_turns=MAX_TURNS, ops=ops, sm_count=sm_count)
+        options: dict[str, Any] = {"order": order, "max_turns": MAX_TURNS, "ops": ops, "sm_count": sm_count}
+        if (limit := self._seconds_left()) is not None:
+            options["time_limit"] = limit
+        executor = Simulator(**options)
         return self._run(inputs, layout, executor, lambda parent: parent, lambda parent: parent)
+
+    def _seconds_left(self) -> float | None:
+        left = None if self.deadline is None else max(1e-3, self.deadline - time.time())
+        return min((limit for limit in (left, self.launch_limit) if limit is not None), default=None)
 
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
         import cupy
@@ -234,11 +248,13 @@ def family(kind: str) -> str:
     for family, words in (
         ("race", ("race",)),
         ("barrier", ("barrier",)),
-        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
+        ("memory", ("stack overflow", "bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
         ("copy", ("missing wait", "missing fence")),
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),
         ("hang", ("endless", "turns", "deadlock")),
+        ("counter", ("counter",)),
+        ("time", ("time limit",)),
     ):
         if any(word in kind for word in words):
             return family

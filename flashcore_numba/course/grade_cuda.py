@@ -42,6 +42,7 @@ NEVER_LAZY = r"|rises? and fall"  # of a region that never keeps a reference whi
 SECOND_LOOK = 2.0  # seconds of a launch that shows again what it did
 MOST_ROWS = 4  # lines of the region that a missed gate names
 ORDERS = ("lockstep", "reverse", "random:1")
+ENDLESS = "Look at what ends the loop, and whether each turn brings it nearer."
 ADVICE = {
     "race": "Nothing orders the two: between a write and what another thread reads there stands a "
     "`__syncthreads()` "
@@ -72,7 +73,9 @@ ADVICE = {
     "division by zero": "Which divisor can be 0 here?",
     "bad instruction": "All lanes give the instruction the same matrix, and its operands keep its rules.",
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
-    "endless loop": "Look at what ends the loop, and whether each turn brings it nearer.",
+    "endless loop": ENDLESS,
+    "time limit": ENDLESS,
+    "stack overflow": "How many bytes do the arrays of one thread have? What all threads use is shared memory.",
 }
 # What a report's text says more exactly than its kind.
 ADVICE_ON_TEXT = {
@@ -103,7 +106,14 @@ SIMPLY = {
     "bad instruction": "An instruction's operands break its rules",
     "finished block": "Shared memory of a block that has ended is touched",
     "endless loop": "The kernel does not end",
+    "time limit": "The kernel did not end in a time in which it ends many times over",
+    "stack overflow": "A thread's local variables are too large",
 }
+
+
+def _family(kind: str) -> str:
+    """That of a report; a launch of an exercise that took its time limit is taken for one that hangs."""
+    return "hang" if kind == "time limit" else family(kind)
 
 
 class CudaGrading(Grading):
@@ -196,7 +206,7 @@ class CudaGrading(Grading):
         what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
         general = next((said for part, said in ADVICE_ON_TEXT.items() if part in problem.text), None)
         look = self.lesson.exercise.advice.get(problem.kind, general or ADVICE.get(problem.kind, ""))
-        result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=family(problem.kind))
+        result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=_family(problem.kind))
         own = self._own(problem)
         sites = [site for site in (problem.site, problem.other) if site is not None]
         outside = [site for site in sites if self._line_in(site) is None]

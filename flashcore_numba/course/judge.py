@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.files import MachineError, cache_folder
+from cuda_reference.shown import shown
 
 from ..problem import ArgumentError
 
@@ -44,7 +45,7 @@ def run(
     MachineError where this machine cannot compile it.
     """
     if not isinstance(time_limit, int | float) or not 0 < time_limit < 86_400:
-        raise ArgumentError(f"time_limit: {time_limit!r} is no number of seconds between 0 and 86400")
+        raise ArgumentError(f"time_limit: {shown(time_limit)} is no number of seconds between 0 and 86400")
     cache_folder("cpu")  # what it says of a folder that cannot be written is nothing that the answer prints
     command = [sys.executable, "-P", "-m", "flashcore_numba.course.child"]
     reply = supervise(command, {**job, "time_limit": time_limit}, time_limit, progress)

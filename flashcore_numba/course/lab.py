@@ -41,7 +41,7 @@ def working_copy(root: Path, number: int, again: bool = False) -> tuple[Path, st
         for cell in book.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
-        write(target, nbformat.writes(book).rstrip("\n") + "\n")
+        write(target, nbformat.writes(book).rstrip("\n") + "\n", new=True)
     if mine in before and not again:
         return mine, f"going on with {FOLDER}/{mine.name}; `flashcore lab {number} --again` begins anew"
     return mine, f"{FOLDER}/{mine.name} is your copy{aside}"

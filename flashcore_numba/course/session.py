@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cuda_reference.shown import shown
 from flashcore_numba import gpu
 from flashcore_numba.bench.tables import percent, provenance, short_us, times
 from flashcore_numba.executor import why_not_simulated
@@ -131,7 +132,7 @@ class Session:
         seen = self._record()["hints"]
         wanted = max(1, seen) if layer is None else layer
         if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= len(every):
-            raise ArgumentError(f"layer: {layer!r}; 1 to {len(every)} are accepted")
+            raise ArgumentError(f"layer: {shown(layer)}; 1 to {len(every)} are accepted")
         if wanted > seen:
             self._change(hints=wanted)
         left = len(every) - wanted
@@ -172,7 +173,7 @@ class Session:
             return Card(f"Lesson {self.lesson.number} has no figures", ())
         name = next(iter(figures)) if name is None else name
         if name not in figures:
-            raise ArgumentError(f"name: {name!r}; lesson {self.lesson.number} has {', '.join(figures)}")
+            raise ArgumentError(f"name: {shown(name)}; lesson {self.lesson.number} has {', '.join(figures)}")
         if self._written():
             reply = judge.run(self._job("watch", figure=name, answer=self._answer()))
             if reply["status"] != "done" or reply["whose"] == "stage":
@@ -285,7 +286,7 @@ class Session:
             return Card(title, (listed,), {"choices": list(explanation.feedback)})
         if choice not in explanation.feedback:
             accepted = ", ".join(f'"{name}"' for name in explanation.feedback)
-            raise ArgumentError(f"choice: {choice!r}; accepted are {accepted}")
+            raise ArgumentError(f"choice: {shown(choice)}; accepted are {accepted}")
         self._change(explanations=[*self._record()["explanations"], choice])
         right = choice == explanation.right
         feedback = f"{choice}: {self._filled(explanation.feedback[choice])}"
@@ -319,7 +320,9 @@ class Session:
 
         given = {g.name: g for g in self.lesson.given}
         if name not in given:
-            raise ArgumentError(f"name: {name!r}; accepted are {', '.join(given) or 'none in this lesson'}")
+            raise ArgumentError(
+                f"name: {shown(name)}; accepted are {', '.join(given) or 'none in this lesson'}"
+            )
         outcome = killing.kill(self.lesson, given[name], q, k, v, causal)
         if outcome.killed:
             killed = self._record()["killed"]
@@ -422,16 +425,19 @@ def _verdict(number: int, reply: Mapping[str, Any]) -> CheckResult:
 
 def _prediction(question: Question, value: Any) -> float | str:
     if question.choices:
-        if value not in question.choices:
+        if not isinstance(value, str) or value not in question.choices:
             accepted = ", ".join(f'"{choice}"' for choice in question.choices)
-            raise ArgumentError(f"{question.key}: {value!r}; accepted are {accepted}")
+            raise ArgumentError(f"{question.key}: {shown(value)}; accepted are {accepted}")
         return str(value)
     right = f"a number without a unit is accepted; it is taken as {question.unit}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ArgumentError(f"{question.key}: {value!r} is not a number; {right}")
-    number = float(value)
+        raise ArgumentError(f"{question.key}: {shown(value)} is not a number; {right}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not (math.isfinite(number) and number >= 0):
-        raise ArgumentError(f"{question.key}: {value!r} is not finite and zero or above; {right}")
+        raise ArgumentError(f"{question.key}: {shown(value)} is not finite and zero or above; {right}")
     return number
 
 

@@ -1,5 +1,7 @@
 """The state of control flow under way: if, loop and call, and the empty mask."""
 
+from typing import Any
+
 import numpy as np
 
 __all__ = ["NOBODY", "UNDEFINED", "Branch", "Frame", "Loop"]
@@ -20,19 +22,21 @@ UNDEFINED = _Undefined()
 class Branch:
     """An if statement under way: who came, who takes which side, and the line if they were divided."""
 
-    __slots__ = ("divided_at", "no", "saved", "yes")
+    __slots__ = ("divided_at", "no", "saved", "scope", "yes")
 
     def __init__(self, saved, yes, no, divided_at=None):
         self.saved, self.yes, self.no, self.divided_at = saved, yes, no, divided_at
+        self.scope: Any = None
 
 
 class Loop:
     """A loop under way: who entered, who still turns, and who left by break or continue."""
 
-    __slots__ = ("broken", "continued", "divided", "mask", "saved", "site", "turns")
+    __slots__ = ("broken", "continued", "divided", "mask", "now", "saved", "scope", "site", "turns")
 
-    def __init__(self, mask, site):
-        self.saved = self.mask = mask
+    def __init__(self, mask, site, scope):
+        self.saved = self.mask = self.now = mask
+        self.scope = scope
         self.site = site
         self.broken = self.continued = None
         self.divided = False
@@ -42,8 +46,8 @@ class Loop:
 class Frame:
     """A function call under way: who entered, who returned, and what they returned."""
 
-    __slots__ = ("returned", "saved", "value")
+    __slots__ = ("context", "outside", "point", "returned", "saved", "scope", "value")
 
-    def __init__(self, saved):
-        self.saved = saved
+    def __init__(self, saved, scope, point, outside):
+        self.saved, self.scope, self.point, self.outside = saved, scope, point, outside
         self.returned = self.value = None

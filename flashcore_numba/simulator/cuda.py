@@ -235,12 +235,17 @@ class CudaModule:
         return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
 
     def _without_absent(self, site, shuffled, source):
-        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored."""
+        """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored.
+
+        An integer cannot say so: it gets arbitrary bits, and the launch finds out what depends on them.
+        """
         lanes = self.lanes
         here = lanes.active()
         absent = here & ~np.take_along_axis(lanes.per_warp(here), source, 1).ravel()
-        if shuffled.dtype.kind != "f" or not absent.any():
+        if not absent.any():
             return shuffled
+        if shuffled.dtype.kind != "f":
+            return np.where(absent, self.launch.undefined(site, shuffled.dtype), shuffled)
         self.launch.absent.add(site)
         self.launch.nans.setdefault(site, "the value of a lane that does not execute the shuffle")
         lanes.nan_sites = np.where(absent & (lanes.nan_sites < 0), site, lanes.nan_sites)
@@ -278,7 +283,7 @@ class CudaModule:
         return self._vote(site, mask, predicate, agree)
 
     def ballot_sync(self, site, mask, predicate):
-        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here))
+        return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here).view(np.int32))
 
     def activemask(self, site):
         here = self.lanes.per_warp(self.lanes.active())
@@ -306,8 +311,8 @@ class CudaModule:
         return plain(np.bitwise_count(_bits_of(x)).astype(x.dtype))
 
     def brev(self, site, x):
-        """The bits of a 32- or 64-bit integer in reverse."""
-        wide = char_of(x) in "lL"
+        """The bits of a 32-bit integer in reverse; of 64 bits for a uint64 alone, as Numba resolves it."""
+        wide = char_of(x) == "L"
         bits = _bits(convert(x, "L" if wide else "I"))
         width = bits.shape[-1]
         reverse = (bits.astype(np.uint64) << np.arange(width, dtype=np.uint64)[::-1]).sum(-1, dtype=np.uint64)

@@ -103,6 +103,9 @@ class Expressions(Names):
     def visit_Call(self, node):
         found = self.resolve(node.func)
         if found is None:
+            for inner in ast.walk(node.func):  # cuda.cg.this_grid().sync()
+                if isinstance(inner, ast.Call):
+                    self.visit(inner)
             what = "a method" if isinstance(node.func, ast.Attribute) else "a call of a local value"
             self.error(node, what)
         if any(isinstance(arg, ast.Starred) for arg in node.args) or any(
@@ -122,10 +125,13 @@ class Expressions(Names):
             method, width, dtype = WIDE[id(found.value)]
             return call(method, width, dtype, self.site(node, text), *args)
         twin = vecmath.function(found.value)
-        if twin is None and inspect.isfunction(found.value):
-            self.error(node, "a call of a plain Python function (decorate it with @cuda.jit(device=True))")
         if twin is None:
-            self.error(node, "this function")
+            owner = str(getattr(found.value, "__module__", "")).partition(".")[0]
+            if owner in ("numba", "numba_cuda"):
+                self.error(node, "this part of Numba's CUDA")
+            plain = inspect.isfunction(found.value)
+            hint = "a call of a plain Python function (decorate it with @cuda.jit(device=True))"
+            self.error(node, hint if plain else "this function")
         new = ast.Call(self.bind(twin), args, keywords)
         operation = vecmath.operation(found.value)
         return call("count", operation, self.site(node, text), new) if self.counts and operation else new
@@ -138,7 +144,26 @@ class Expressions(Names):
         self.in_index = outside
         return call("probe", node.args[0].value, *values)
 
+    def _literal_extent(self, node) -> bool:
+        """Is this a shape that Numba knows when it compiles: literals, and names that stand for them?"""
+        if isinstance(node, ast.Tuple):
+            return all(map(self._literal_extent, node.elts))
+        if all(isinstance(n, ast.Constant | ast.BinOp | ast.operator) for n in ast.walk(node)):
+            return True  # Python computes it before Numba sees it
+        if isinstance(node, ast.Name) and node.id in self.locals:
+            return node.id in self.literals
+        found = self.resolve(node)
+        return found is not None and not found.is_cuda
+
     def _cuda_call(self, node, text, path, args, keywords):
+        if path in ("shared.array", "local.array"):
+            shape = next((k.value for k in node.keywords if k.arg == "shape"), *node.args[:1] or [None])
+            if shape is not None and not self._literal_extent(shape):
+                self.refuse(
+                    node,
+                    f"cuda.{path} whose shape is computed in the kernel (a literal or a global is right)",
+                )
+        self.program.shuffles |= path.startswith("shfl")
         site = ast.Constant(self.site(node, text))
         new = ast.Call(self.cuda_path(node, path), [site, *args], keywords)
         if self.program.yields and path in BARRIERS:
@@ -194,14 +219,14 @@ class Expressions(Names):
         yes, no = self.visit(node.body), self.visit(node.orelse)
         if not (_is_simple(yes) and _is_simple(no)):
             yes, no = self.deferred(node, yes), self.deferred(node, no)
-        return call("if_exp", self.visit(node.test), yes, no)
+        return call("if_exp", self.visit(node.test), yes, no, self.program.add_point())
 
     def visit_BoolOp(self, node):
         is_and = isinstance(node.op, ast.And)
         new = self.visit(node.values[-1])
         for value in reversed(node.values[:-1]):
             second = new if _is_simple(new) else self.deferred(node, new)
-            new = call("logic", is_and, self.visit(value), second)
+            new = call("logic", is_and, self.visit(value), second, self.program.add_point())
         return new
 
     @staticmethod

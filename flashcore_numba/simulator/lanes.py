@@ -17,12 +17,12 @@ from .probe import take
 from .rules import INTEGERS, UNSIGNED, char_of, convert, strong
 from .vecmath import BOOL
 
-__all__ = ["Lanes"]
+__all__ = ["Lanes", "kinds_of", "range_kind"]
 
 ndarray = np.ndarray
 
 
-def _range_kind(args) -> str:
+def range_kind(args) -> str:
     """The type that a range over these counts in: a literal is an int64."""
     kinds = "".join("l" if type(arg) is int else char_of(arg) for arg in args)
     if any(kind not in INTEGERS for kind in kinds):
@@ -30,6 +30,19 @@ def _range_kind(args) -> str:
     if all(kind in UNSIGNED for kind in kinds):
         return "L"
     return "i" if all(kind in "bhi" for kind in kinds) else "l"
+
+
+def kinds_of(values: tuple) -> tuple:
+    """What tells one specialisation of a function from another: the types of its arguments."""
+    kinds: list = []
+    for value in values:
+        if isinstance(value, ARRAYS):
+            kinds.append((value.dtype.char, value.ndim))
+        elif isinstance(value, tuple):
+            kinds.append(kinds_of(value))
+        else:
+            kinds.append(char_of(value) if isinstance(value, ndarray | np.generic | int | float) else None)
+    return tuple(kinds)
 
 
 class Lanes(Accesses, Arithmetic):
@@ -43,20 +56,72 @@ class Lanes(Accesses, Arithmetic):
 
     def select(self, old, new):
         """The value of a variable after an assignment by the active lanes."""
-        if self.mask is None or old is UNDEFINED or old is new or self.mask is NOBODY:
+        if self.mask is self.scope:
             return new
-        if isinstance(new, tuple):
-            return self._select_tuple(old, new)
-        if isinstance(new, ARRAYS):
-            return choose(self.mask, new, old)
-        if new is None or old is None or isinstance(old, ARRAYS):
-            return new
-        return np.where(self.mask, strong(new), strong(old))
+        return self._select(self.mask, old, new)
 
-    def _select_tuple(self, old, new: tuple):
-        if not isinstance(old, tuple) or len(old) != len(new):
+    def _select(self, mask, old, new):
+        """`new` in the lanes of `mask`, `old` in the others."""
+        if mask is None or old is UNDEFINED or old is new or mask is NOBODY or new is UNDEFINED:
+            return old if new is UNDEFINED else new
+        if isinstance(new, tuple):
+            if not isinstance(old, tuple) or len(old) != len(new):
+                return new
+            return tuple(self._select(mask, one, other) for one, other in zip(old, new, strict=True))
+        if isinstance(new, ARRAYS):
+            return choose(mask, new, old)
+        if new is None or old is None or isinstance(old, (*ARRAYS, tuple)):
             return new
-        return tuple(map(self.select, old, new))
+        return np.where(mask, strong(new), strong(old))
+
+    def assigned(self, has):
+        """The lanes in which a variable has a value, after the active ones assigned to it."""
+        return self.active() if has is None else has | self.active()
+
+    def defined(self, has, value, name: str, site: int):
+        """The value of a variable, which every active lane must have assigned."""
+        missing = self.active() if has is None else self.active() & ~has
+        if count_nonzero(missing):
+            text = f"the variable {name} was never assigned, {self.whom(missing)}"
+            self.launch.problem("uninitialised read", site, None, text, fatal=value is UNDEFINED)
+        return value
+
+    # Where paths meet, a variable has one type: what Numba unifies the types of all paths to.
+
+    def _unified(self, point: int, values: tuple) -> tuple:
+        kinds = self.types.get((self.context, point))
+        if kinds is None:
+            return values
+        return tuple(
+            value if kind is None or value is UNDEFINED else convert(value, kind)
+            for value, kind in zip(values, kinds, strict=True)
+        )
+
+    def join(self, branch: Branch, point: int, before: tuple, yes: tuple, no: tuple) -> tuple:
+        """The values of the variables after an if statement, whose sides left `yes` and `no`."""
+        if branch.no is NOBODY:
+            values = yes
+        elif branch.yes is NOBODY:
+            values = no
+        else:
+            values = tuple(self._select(branch.yes, b, a) for a, b in zip(yes, no, strict=True))
+        if branch.saved is not branch.scope:
+            values = tuple(self._select(branch.saved, b, v) for b, v in zip(before, values, strict=True))
+        return self._unified(point, values)
+
+    def head(self, loop: Loop, point: int, values: tuple) -> tuple:
+        """The values of a loop's variables before its first turn."""
+        return self._unified(point, values)
+
+    def turn(self, loop: Loop, point: int, before: tuple, after: tuple) -> tuple:
+        """The values of a loop's variables at the end of a turn, which not all lanes took part in."""
+        if loop.now is not loop.scope:
+            after = tuple(self._select(loop.now, b, a) for b, a in zip(before, after, strict=True))
+        return self._unified(point, after)
+
+    def narrow(self):
+        """Lanes have returned: their variables are dead."""
+        self.scope = self.mask
 
     def uniform(self, value):
         """The value as a Python integer where all active lanes agree."""
@@ -68,6 +133,11 @@ class Lanes(Accesses, Arithmetic):
     # if
 
     def branch(self, condition, line: int) -> Branch:
+        branch = self._divide(condition, line)
+        branch.scope = self.scope
+        return branch
+
+    def _divide(self, condition, line: int) -> Branch:
         saved = self.mask
         if type(condition) is not ndarray:
             return Branch(saved, saved, NOBODY) if condition else Branch(saved, NOBODY, saved)
@@ -84,28 +154,32 @@ class Lanes(Accesses, Arithmetic):
         mask = branch.yes if side else branch.no
         if mask is NOBODY:
             return False
-        self.mask = mask
+        self.mask = self.scope = mask
         return True
 
     def leave(self, branch: Branch):
+        self.scope = branch.scope
         if branch.divided_at is not None:
             self.divided_at.pop()
         self.mask = self.without(branch.saved, self.gone)
 
-    def if_exp(self, condition, yes, no):
+    def if_exp(self, condition, yes, no, point: int = 0):
         """`yes if condition else no`; an operand with side effects comes as a function."""
         if type(condition) is not ndarray:
             chosen = yes if condition else no
-            return chosen() if callable(chosen) else chosen
+            return self._unified(point, (chosen() if callable(chosen) else chosen,))[0]
         branch, value = self.branch(condition, 0), UNDEFINED
         for side, operand in ((True, yes), (False, no)):
             if self.enter(branch, side):
-                value = self.select(value, operand() if callable(operand) else operand)
+                value = self._select(self.mask, value, operand() if callable(operand) else operand)
         self.leave(branch)
-        return value
+        return self._unified(point, (value,))[0]
 
-    def logic(self, is_and: bool, a, b):
+    def logic(self, is_and: bool, a, b, point: int = 0):
         """`a and b`, `a or b` with short circuit; b comes as a function when it has side effects."""
+        return self._unified(point, (self._logic(is_and, a, b),))[0]
+
+    def _logic(self, is_and: bool, a, b):
         if type(a) is not ndarray:
             if bool(a) != is_and:
                 return a
@@ -138,7 +212,7 @@ class Lanes(Accesses, Arithmetic):
     # Loops
 
     def loop(self, site: int) -> Loop:
-        return Loop(self.mask, site)
+        return Loop(self.mask, site, self.scope)
 
     def break_(self, loop: Loop):
         loop.broken = self._depart(loop.broken)
@@ -153,7 +227,7 @@ class Lanes(Accesses, Arithmetic):
             self._endless(loop)
         self._come_back(loop.continued)
         loop.continued = None
-        self.mask = self.without(loop.mask, self.gone)
+        self.mask = self.scope = loop.now = self.without(loop.mask, self.gone)
         return self.mask is not NOBODY
 
     def _endless(self, loop: Loop):
@@ -174,12 +248,12 @@ class Lanes(Accesses, Arithmetic):
         if not loop.divided:
             loop.divided = True
             self.divided_at.append(self.launch.program.sites[loop.site].line)
-        loop.mask = self.mask = go
+        loop.mask = self.mask = self.scope = loop.now = go
         return True
 
     def each(self, loop: Loop, leaves: bool, *args):
         """The values of `range(*args)`; a vector once the lanes count differently."""
-        kind = _range_kind(args)
+        kind = range_kind(args)
         bounds = [self.uniform(convert(arg, kind)) for arg in args]
         if any(type(bound) is ndarray for bound in bounds):
             start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
@@ -219,27 +293,33 @@ class Lanes(Accesses, Arithmetic):
         self._come_back(loop.broken)
         if loop.divided:
             self.divided_at.pop()
+        self.scope = loop.scope
         self.mask = self.without(loop.saved, self.gone)
 
     # Calls
 
-    def frame(self) -> Frame:
-        frame = Frame(self.mask)
+    def frame(self, point: int, arguments: tuple) -> Frame:
+        frame = Frame(self.mask, self.scope, point, self.context)
+        self.scope = self.mask
         if self.top is None:
             self.top = frame
+        elif self.types:
+            self.context = self.context, point, kinds_of(arguments)
         return frame
 
     def return_(self, frame: Frame, value, given: bool = False):
         if isinstance(value, ARRAYS) and not given:
             raise TypeError("Numba returns an array from a function only if it is one of its parameters")
-        frame.value = value if frame.value is None else self.select(frame.value, value)
+        frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
         frame.returned = self._depart(frame.returned)
 
     def end_frame(self, frame: Frame):
+        value = self._unified(frame.point, (frame.value,))[0]
+        self.context, self.scope = frame.outside, frame.scope
         if frame is not self.top:
             self._come_back(frame.returned)
             self.mask = self.without(frame.saved, self.gone)
-        return frame.value
+        return value
 
     def probe(self, label: str, *values):
         take(self, label, values)

@@ -18,12 +18,14 @@ from .problems import Fault, Problem, SimulationError, Site, Unsupported
 from .record import Event, event, meeting
 from .rewrite import program, python_function
 from .schedule import lockstep, take_turns
+from .typist import infer
 
 __all__ = ["Launch", "simulate"]
 
 WARP = 32
 MAX_THREADS, MAX_BLOCK_Z = 1024, 64  # a block
 MAX_GRID_YZ, MAX_BLOCKS = 65_535, 10_000_000
+UNDEFINED_BITS = 0x5A3C_96E1_A5C3_691E
 
 
 class Launch:
@@ -74,20 +76,65 @@ class Launch:
         self.program = program(self.kernel, self.scheduled, bool(ops), bool(calls))
         entry = self.program.function(self.kernel)
         values, self.memories = bind(self.kernel, args)
+        self.types = infer(self.program, entry, values)
         self.allocations = [memory.allocation for memory in self.memories]
         blocks, counted = range(math.prod(self.grid)), self._counted(count_blocks)
         self.blocks_run, self.blocks_counted = len(blocks), len(counted)
         together = 1 if self.scheduled else max(1, max_lanes // self.padded)
-        with np.errstate(all="ignore"):
-            try:
-                for self.counting in (True, False):
-                    chosen = [b for b in blocks if (b in counted) == self.counting]
-                    for start in range(0, len(chosen), together):
-                        self._run(entry, chosen[start : start + together], values)
-            except Fault:
-                pass
+        chunks = []
+        for counting in (True, False):
+            chosen = [b for b in blocks if (b in counted) == counting]
+            chunks += [
+                (counting, chosen[start : start + together]) for start in range(0, len(chosen), together)
+            ]
+        self.undefined_sites: set[int] = set()  # shuffles of integers that read absent lanes
+        self.pattern: dict[int, int] = {}  # other bits for them, in a second run
+        before = [memory.copy() for memory in self.memories] if self.program.shuffles else []
+        self._run_all(entry, values, chunks)
         for memory in (*self._merged.values(), *self.memories):
             self.flush(memory, final=True)
+        if self.undefined_sites:
+            self._find_undefined(entry, values, chunks, before)
+
+    def _run_all(self, entry, values: list, chunks: list):
+        with np.errstate(all="ignore"):
+            try:
+                for self.counting, chosen in chunks:
+                    self._run(entry, chosen, values)
+            except Fault:
+                pass
+
+    def undefined(self, site: int, dtype: np.dtype):
+        """An integer that nobody defined."""
+        self.undefined_sites.add(site)
+        bits = np.array(self.pattern.get(site, UNDEFINED_BITS), np.int64)
+        return bits.astype(dtype)[()]
+
+    def _find_undefined(self, entry, values: list, chunks: list, before: list):
+        """Run again with other bits for what absent lanes send, and report what comes out differently."""
+        results = [memory.copy() for memory in self.memories]
+        counting, races, self.races, self.quiet = self.counting, self.races, False, True
+        recording, self.recording = self.recording, False
+        for site in sorted(self.undefined_sites):
+            self.pattern = {site: ~UNDEFINED_BITS}
+            for memory, state in zip(self.memories, before, strict=True):
+                memory.restore(state)
+            self._run_all(entry, values, [(False, chosen) for _, chosen in chunks])
+            for memory, (flat, _) in zip(self.memories, results, strict=True):
+                self._compare_undefined(site, memory, flat)
+        for memory, state in zip(self.memories, results, strict=True):
+            memory.restore(state)
+        self.counting, self.races, self.quiet, self.recording = counting, races, False, recording
+
+    def _compare_undefined(self, site: int, memory: Memory, flat: np.ndarray):
+        same = (memory.flat == flat) | ((memory.flat != memory.flat) & (flat != flat))
+        differ = np.flatnonzero(~same)
+        if len(differ):
+            text = (
+                f"element {int(differ[0])} of {memory.name}, and {len(differ)} in all, depend on "
+                "the value of a lane that does not execute the shuffle"
+            )
+            self.add(Problem("warp mask", self.program.sites[site], None, text))
 
     # Arguments
 

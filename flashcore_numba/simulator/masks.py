@@ -35,6 +35,11 @@ class LaneSet:
         self.mask: Any = self.everyone
         self.gone: Any = None  # lanes that left by return, break or continue
         self.top: Frame | None = None
+        self.scope: Any = self.mask  # the lanes for which variables must keep a value
+        self.types: dict = (
+            launch.types
+        )  # (context, point) -> the types that values of different paths unify to
+        self.context: tuple = ()  # the call of a device function under way, with the types of its arguments
         self.divided_at: list[int] = []  # lines of the branches that divide the active lanes now
         self.index_cache: dict = {}
         self.whole = np.ones(self.n, bool)

@@ -51,6 +51,17 @@ class Memory:
         self.logged_lanes = 0
         allocation.itemsize = min(allocation.itemsize or flat.itemsize, flat.itemsize)
 
+    def copy(self) -> tuple:
+        """The elements, and which were written."""
+        return self.flat.copy(), None if self.written is None else self.written.copy()
+
+    def restore(self, state: tuple):
+        flat, written = state
+        if self.flat.flags.writeable:
+            self.flat[...] = flat
+            if self.written is not None and written is not None:
+                self.written[...] = written
+
     @property
     def block_size(self) -> int:
         """Elements of one block's part."""

@@ -89,11 +89,17 @@ class Names(ast.NodeTransformer):
             self.scope[name] = cell.cell_contents
         self.environment: dict[str, Any] = {}
         self.temporaries = 0
+        self.unsure: set[str] = set()  # local variables that are read where they may have no value
+        self.literals: set[str] = set()  # local names that stand for a literal
         self.is_generator = False
 
     def error(self, node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
         raise Unsupported(f"{self.file}:{node.lineno}: the simulator does not know {what}: {text}")
+
+    def refuse(self, node, what: str) -> NoReturn:
+        text = ast.unparse(node).splitlines()[0]
+        raise Unsupported(f"{self.file}:{node.lineno}: Numba refuses {what}: {text}")
 
     def site(self, node, text: str | None = None) -> int:
         return self.program.add_site(self.file, node.lineno, text or ast.unparse(node))
@@ -148,8 +154,10 @@ class Names(ast.NodeTransformer):
         if base.is_cuda and path.split(".")[0] in SUPPORTED:
             return Found(True, path)
         owner = cuda if base.is_cuda else base.value
+        if base.is_cuda and base.value:
+            self.error(node, "this part of Numba's CUDA")
         if not hasattr(owner, node.attr):
-            self.error(node, "this name")
+            self.error(node, "this name, which Numba does not know either" if base.is_cuda else "this name")
         return self._found(getattr(owner, node.attr))
 
     @staticmethod
@@ -171,8 +179,15 @@ class Names(ast.NodeTransformer):
     def visit_Name(self, node):
         found = self.resolve(node)
         if found is None:
-            return node
+            return self.read(node)
         return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)
+
+    def read(self, node) -> ast.expr:
+        """A variable's value; where some path may not have assigned it, every lane that reads it is asked."""
+        if node.id not in self.unsure:
+            return load_name(node.id)
+        has = load_name(f"_has_{node.id}")
+        return call("defined", has, load_name(node.id), node.id, self.site(node, node.id))
 
     def visit_Attribute(self, node):
         found = self.resolve(node)

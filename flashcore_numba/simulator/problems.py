@@ -12,7 +12,7 @@ KINDS = {
     "divergent barrier": "some threads of a block wait at a barrier that others do not reach",
     "barrier after exit": "threads of a block returned before a barrier that the others reach",
     "out of bounds": "an index is negative or not below the array's extent",
-    "uninitialised read": "an element of shared, local or scratch memory is read before it is written",
+    "uninitialised read": "shared, local or scratch memory, or a variable, is read before it is written",
     "misaligned": "a wide access does not start at a multiple of its size, or its array may not",
     "warp mask": "a warp instruction names other lanes than those that execute it, or reads an absent one",
     "endless loop": "a loop turned more often than `max_turns`",

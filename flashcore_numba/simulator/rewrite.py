@@ -8,7 +8,9 @@ kept, so tracebacks point into the kernel.
 import ast
 import functools
 import linecache
+import threading
 from collections.abc import Callable
+from typing import Any
 
 from .control import UNDEFINED
 from .expressions import Expressions, Rewritten
@@ -16,6 +18,9 @@ from .names import call, load_name, python_function
 from .problems import Site, Unsupported
 
 __all__ = ["Program", "program", "python_function"]
+
+
+_REWRITING = threading.RLock()  # threads share programs, and one rewrites while the others wait
 
 
 class Program:
@@ -28,13 +33,22 @@ class Program:
     def __init__(self, yields: bool, ops: bool, calls: bool = False):
         self.yields, self.ops, self.calls = yields, ops, calls
         self.sites: list[Site] = []
+        self.points = 0
+        self.shuffles = False  # has a warp shuffle
+        self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
         self.functions: dict[tuple[Callable, Site | None], Callable] = {}
+        self.entry: Callable | None = None  # the kernel itself
         self.callers: list[tuple[Callable, Site | None]] = []  # functions being rewritten, and who calls them
 
     def add_site(self, file: str, line: int, text: str) -> int:
         self.sites.append(Site(file, line, text, self.callers[-1][1] if self.callers else None))
         return len(self.sites) - 1
+
+    def add_point(self) -> int:
+        """A number for a place where the values of different paths meet."""
+        self.points += 1
+        return self.points
 
     def name_of(self, site: int) -> str:
         return self.array_names.get(site, f"shared array of line {self.sites[site].line}")
@@ -45,7 +59,13 @@ class Program:
 
     def function(self, function: Callable, caller: Site | None = None) -> Callable:
         """The rewritten function, as `caller` calls it."""
+        with _REWRITING:
+            return self._rewritten(function, caller)
+
+    def _rewritten(self, function: Callable, caller: Site | None) -> Callable:
         key = function, caller if self.calls else None
+        if not self.callers:
+            self.entry = function
         under_way = any(function is other for other, _ in self.callers)
         if key not in self.functions and not under_way:
             self.callers.append(key)
@@ -71,6 +91,78 @@ def _let(name: str, value) -> ast.Assign:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
+def _names(names: list[str]) -> ast.Tuple:
+    return ast.Tuple([load_name(name) for name in names], ast.Load())
+
+
+def sum_of(node, name: str) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+
+
+def _set_first(body: list, name: str) -> bool:
+    """Is a variable assigned in every turn before anything reads it?"""
+    for statement in body:
+        if sum_of(statement, name):
+            is_plain = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+            return is_plain and not sum_of(statement.value, name)
+        if _leaves(statement):
+            return False
+    return False
+
+
+class _Unsure(ast.NodeVisitor):
+    """Finds the variables that are read where not every path has assigned them."""
+
+    def __init__(self, variables: set[str]):
+        self.variables, self.known, self.found = variables, set[str](), set[str]()
+
+    def visit_Name(self, node):
+        if isinstance(node.ctx, ast.Store):
+            self.known.add(node.id)
+        elif node.id in self.variables - self.known:
+            self.found.add(node.id)
+
+    def visit_Assign(self, node):
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_AnnAssign(self, node):
+        if node.value is not None:
+            self.visit(node.value)
+            self.visit(node.target)
+
+    def visit_AugAssign(self, node):
+        if isinstance(node.target, ast.Name) and node.target.id in self.variables - self.known:
+            self.found.add(node.target.id)
+        self.generic_visit(node)
+
+    def _suite(self, statements: list) -> set[str]:
+        """What is assigned at the end of a suite, by all paths that come there."""
+        before = set(self.known)
+        for statement in statements:
+            self.visit(statement)
+        after, self.known = self.known, before
+        gone = any(isinstance(s, ast.Return | ast.Break | ast.Continue) for s in statements)
+        return after | self.variables if gone else after
+
+    def visit_If(self, node):
+        self.visit(node.test)
+        body, orelse = self._suite(node.body), self._suite(node.orelse)
+        self.known = body & orelse
+
+    def visit_For(self, node):
+        self.visit(node.iter)
+        before = set(self.known)
+        self.visit(node.target)
+        self._suite(node.body)
+        self.known = before
+
+    def visit_While(self, node):
+        self.visit(node.test)
+        self._suite(node.body)
+
+
 def _leaves(node, in_loop: bool = False) -> bool:
     """Can this statement end the rest of its block early, by return, break or continue?"""
     if isinstance(node, ast.Return):
@@ -79,6 +171,18 @@ def _leaves(node, in_loop: bool = False) -> bool:
         return not in_loop
     inside = in_loop or isinstance(node, ast.For | ast.While)
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def _literals(tree) -> set[str]:
+    """Local names that are assigned once, and a literal."""
+    stores = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if all(isinstance(value, ast.Constant) for value in values):
+                found.add(node.targets[0].id)
+    return {name for name in found if stores.count(name) == 1}
 
 
 def _private_loop_variables(tree) -> set[str]:
@@ -102,6 +206,7 @@ class Rewriter(Expressions):
         super().__init__(function, program)
         self.private = _private_loop_variables(self.tree)
         self.given: set[str] = set()
+        self.uses: dict[str, int] = {}  # how often each name occurs
         self.loops: list[str] = []  # the variables that hold the loops around this statement
 
     def compile(self) -> Callable:
@@ -113,13 +218,22 @@ class Rewriter(Expressions):
         names = [argument.arg for argument in arguments.args]
         stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.given = set(names) - stored  # parameters that keep their value
+        self.literals = _literals(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                self.uses[node.id] = self.uses.get(node.id, 0) + 1
         code = self.function.__code__
         if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
             self.error(tree, "this source: the file has changed since it was imported")
+        unsure = _Unsure(self.locals - set(names))
+        for statement in tree.body:
+            unsure.visit(statement)
+        self.unsure = unsure.found
         body = self.block(tree.body)
         undefined = self.bind(UNDEFINED)
         variables = [_let(name, undefined) for name in sorted(self.locals - set(names))]
-        start = [_let("_f", call("frame")), *variables]
+        variables += [_let(f"_has_{name}", ast.Constant(None)) for name in sorted(self.unsure)]
+        start = [_let("_f", call("frame", self.program.add_point(), _names(names))), *variables]
         end = [ast.Return(call("end_frame", load_name("_f")))]
         defaults = [self.constant(tree, value) for value in self.function.__defaults__ or ()]
         parameters = ast.arguments([], [ast.arg("_M"), *map(ast.arg, names)], None, [], [], None, defaults)
@@ -143,7 +257,10 @@ class Rewriter(Expressions):
                 out.append(node)
             rest = statements[number + 1 :]
             if rest and _leaves(statement):
-                guarded = ast.If(call("some"), self.block(rest), [])
+                body = self.block(rest)
+                if not self.loops:  # who has returned needs no variable any more
+                    body.insert(0, ast.Expr(call("narrow")))
+                guarded = ast.If(call("some"), body, [])
                 self._place(guarded, rest[0])
                 return [*out, guarded]
         return out
@@ -159,7 +276,7 @@ class Rewriter(Expressions):
 
     def assign(self, target, value, node) -> list:
         if isinstance(target, ast.Name):
-            return [_let(target.id, call("select", load_name(target.id), value))]
+            return self._assign_name(target.id, value)
         if isinstance(target, ast.Tuple | ast.List):
             name = self.temporary()
             out = [_let(name, call("unpack", value, len(target.elts)))]
@@ -171,6 +288,12 @@ class Rewriter(Expressions):
             self.error(node, "this assignment")
         array, index = self.visit(target.value), self.index(target.slice)
         return [ast.Expr(call("store", array, index, value, self.site(target)))]
+
+    def _assign_name(self, name: str, value) -> list:
+        out = [_let(name, call("select", load_name(name), value))]
+        if name in self.unsure:
+            out.append(_let(f"_has_{name}", call("assigned", load_name(f"_has_{name}"))))
+        return out
 
     def visit_Assign(self, node):
         first_site = len(self.program.sites)
@@ -194,7 +317,7 @@ class Rewriter(Expressions):
     def visit_AugAssign(self, node):
         target = node.target
         if isinstance(target, ast.Name):
-            value = self.arithmetic(node, node.op, Rewritten(load_name(target.id)), node.value)
+            value = self.arithmetic(node, node.op, Rewritten(self.read(target)), node.value)
             return self.assign(target, value, node)
         if not isinstance(target, ast.Subscript):
             self.error(node, "this assignment")
@@ -211,10 +334,51 @@ class Rewriter(Expressions):
         name = self.temporary()
         branch = load_name(name)
         out = [_let(name, call("branch", self.visit(node.test), node.lineno))]
+        joined = sorted(name for name in self.stores(node) - self.private if self._leaves_if(node, name))
+        before, after = self.temporary(), self.temporary()
+        if joined:
+            out.append(_let(before, _names(joined)))
         out.append(ast.If(call("enter", branch, True), self.block(node.body), []))
+        if joined:
+            out += [_let(after, _names(joined)), self._restore(joined, load_name(before))]
         if node.orelse:
             out.append(ast.If(call("enter", branch, False), self.block(node.orelse), []))
+        if joined:
+            point = self.program.add_point()
+            values = call("join", branch, point, load_name(before), load_name(after), _names(joined))
+            out.append(self._restore(joined, values))
         return [*out, ast.Expr(call("leave", branch))]
+
+    @staticmethod
+    def _restore(names: list[str], values) -> ast.Assign:
+        return ast.Assign([ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())], values)
+
+    @staticmethod
+    def stores(node) -> set[str]:
+        """The variables that a statement assigns to."""
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+    def _leaves_if(self, node, name: str) -> bool:
+        """May something read what an if statement assigned to this variable, after it or in a later turn?"""
+        if sum_of(node, name) < self.uses.get(name, 0):
+            return True
+        suites = [suite for suite in (node.body, node.orelse) if any(sum_of(s, name) for s in suite)]
+        return bool(self.loops) and not all(_set_first(suite, name) for suite in suites)
+
+    def _carried(self, node) -> list[str]:
+        """The variables that a loop's body assigns to and that a later turn, or what follows, may read."""
+        found = self.stores(node) - self.private
+        outside = {name for name in found if sum_of(node, name) < self.uses.get(name, 0)}
+        return sorted(name for name in found if name in outside or not _set_first(node.body, name))
+
+    def _loop(self, node, name: str, body: list, carried: list[str]):
+        """The statements before a loop, and its body with what a turn hands to the next."""
+        if not carried:
+            return [], body
+        point, before = self.program.add_point(), self.temporary()
+        start = self._restore(carried, call("head", load_name(name), point, _names(carried)))
+        end = self._restore(carried, call("turn", load_name(name), point, load_name(before), _names(carried)))
+        return [start], [_let(before, _names(carried)), *body, end]
 
     def _loop_body(self, name: str, statements: list) -> list:
         self.loops.append(name)
@@ -237,12 +401,12 @@ class Rewriter(Expressions):
         target = node.target.id
         if target not in self.private:
             target = self.temporary()
-            value = call("select", load_name(node.target.id), load_name(target))
-            body.insert(0, _let(node.target.id, value))
+            body[:0] = self._assign_name(node.target.id, load_name(target))
+        head, body = self._loop(node, name, body, self._carried(node))
         leaves = any(map(_leaves, node.body))
         turns = call("each" if is_range else "items", load_name(name), leaves, *values)
         loop = ast.For(ast.Name(target, ast.Store()), turns, body, [])
-        return [start, loop, ast.Expr(call("end_loop", load_name(name)))]
+        return [start, *head, loop, ast.Expr(call("end_loop", load_name(name)))]
 
     def visit_While(self, node):
         if node.orelse:
@@ -250,9 +414,9 @@ class Rewriter(Expressions):
         name = self.temporary()
         loop = load_name(name)
         start = _let(name, call("loop", self.site(node, ast.unparse(node).splitlines()[0])))
-        body = self._loop_body(name, node.body)
+        head, body = self._loop(node, name, self._loop_body(name, node.body), self._carried(node))
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
-        return [start, ast.While(test, body, []), ast.Expr(call("end_loop", loop))]
+        return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop))]
 
     def visit_Break(self, node):
         return ast.Expr(call("break_", load_name(self.loops[-1])))
@@ -261,8 +425,10 @@ class Rewriter(Expressions):
         return ast.Expr(call("continue_", load_name(self.loops[-1])))
 
     def visit_Return(self, node):
-        if node.value is None:
+        if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
             return ast.Expr(call("return_", load_name("_f"), None))
+        if self.function is self.program.entry:
+            self.refuse(node, "a kernel that returns a value")
         given = isinstance(node.value, ast.Name) and node.value.id in self.given
         return ast.Expr(call("return_", load_name("_f"), self.visit(node.value), given))
 

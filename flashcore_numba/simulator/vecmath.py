@@ -9,7 +9,7 @@ import numpy as np
 from numba.cuda import libdevice
 
 from .arithmetic import power
-from .memory import Choice
+from .memory import ARRAYS
 from .rules import ARITHMETIC, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
 
 __all__ = ["BOOL", "Cast", "as_dtype", "function", "operation"]
@@ -137,7 +137,7 @@ def _to_float(x):
 
 
 def _length(x):
-    return x.shape[0] if isinstance(x, Choice) else len(x)
+    return x.shape[0] if isinstance(x, ARRAYS) else len(x)
 
 
 def _absolute(x):

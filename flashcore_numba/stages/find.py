@@ -1,7 +1,10 @@
 """Choosing stages of the ladder by number, name or range."""
 
-import numbers
 import re
+
+import numpy as np
+
+from cuda_reference.shown import shown
 
 from ..problem import ArgumentError
 from .stage import Stage
@@ -18,16 +21,16 @@ def find(selector: "int | str | Stage") -> Stage:
     if isinstance(selector, Stage):
         return selector
     ladder = _ladder()
-    if isinstance(selector, numbers.Integral) and not isinstance(selector, bool):
-        wanted = [stage for stage in ladder if stage.number == selector]
+    if isinstance(selector, int | np.integer) and not isinstance(selector, bool):
+        wanted = [stage for stage in ladder if stage.number == int(selector)]
     elif isinstance(selector, str):
         text = selector.strip()
-        number = int(text) if re.fullmatch("[0-9]+", text) else None
+        number = int(text) if re.fullmatch("[0-9]{1,9}", text) else None
         wanted = [stage for stage in ladder if stage.number == number or text in (stage.name, stage.label)]
     else:
         wanted = []
     if not wanted:
-        raise ArgumentError(f"stage {selector!r} is not in the ladder: accepted are {_listed(ladder)}")
+        raise ArgumentError(f"stage {shown(selector)} is not in the ladder: accepted are {_listed(ladder)}")
     return wanted[0]
 
 
@@ -46,7 +49,7 @@ def select(*selectors: "int | str | Stage") -> list[Stage]:
         else:
             first, last = find(ends[1]).number, find(ends[2]).number
             if first > last:
-                raise ArgumentError(f"stage range {selector!r} runs backwards: write {last}-{first}")
+                raise ArgumentError(f"stage range {shown(selector)} runs backwards: write {last}-{first}")
             stages = [stage for stage in _ladder() if first <= stage.number <= last]
         chosen.update((stage.number, stage) for stage in stages)
     return [chosen[number] for number in sorted(chosen)]

@@ -6,6 +6,7 @@ import numpy as np
 
 from cuda_reference import source
 
+from ..problem import GRID_LIMIT
 from .cuda_arguments import cuda_arguments
 from .stage import Stage
 
@@ -45,7 +46,7 @@ def launch(problem, out, executor, lse=None, variant=None):
     tiles = -(-p.seq_q // rows)
     # An order matters to blocks that wait for a place. The x of a grid runs fastest.
     waiting = tiles * p.heads * p.batch > blocks_an_sm * executor.sm_count
-    longest_first = p.causal and waiting and variant != "in_order"
+    longest_first = p.causal and waiting and variant != "in_order" and tiles <= GRID_LIMIT
     grid = (p.heads, p.batch, tiles) if longest_first else (tiles, p.heads, p.batch)
     shared_bytes = 2 * p.head_dim * (rows + 2 * STAGES * keys)
     arguments = (*cuda_arguments(p, out, lse, p.scale * math.log2(math.e)), np.int32(longest_first))

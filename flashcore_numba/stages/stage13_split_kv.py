@@ -6,6 +6,7 @@ import numpy as np
 
 from cuda_reference import source
 
+from ..problem import GRID_LIMIT
 from .cuda_arguments import cuda_arguments, strides
 from .stage import Stage
 
@@ -61,7 +62,7 @@ def launch(problem, out, executor, lse=None, variant=None):
     tiles = -(-p.seq_q // rows) * splits
     # An order matters to blocks that wait for a place. The x of a grid runs fastest.
     places, work = blocks_an_sm * executor.sm_count, tiles * p.heads * p.batch
-    longest_first = p.causal and work > places and variant != "in_order"
+    longest_first = p.causal and work > places and variant != "in_order" and tiles <= GRID_LIMIT
     grid = (p.heads, p.batch, tiles) if longest_first else (tiles, p.heads, p.batch)
     if persistent:
         grid = (min(places, -(-work // 2)), 1, 1)

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.properties import PROPERTIES, any_gpu, any_schedule, properties
+from flashcore_numba.checks.properties import (
+    PROPERTIES,
+    any_gpu,
+    any_schedule,
+    edges_of_the_range,
+    properties,
+)
 from flashcore_numba.checks.trial import Failed, Trial
 
 from .stand_in import honest, stand_in
@@ -57,6 +63,20 @@ def nearly_one(problem):
     return honest(problem)[0] * (1 - 2**-10)
 
 
+def weights_in_halves(problem):
+    """P is rounded to halves, its sum l is not, and O / l becomes a half as it is."""
+    p = np.exp(_scores(problem) - _scores(problem).max(axis=3, keepdims=True))
+    total = p.sum(axis=3, keepdims=True)
+    with np.errstate(over="ignore"):
+        return (p.astype(np.float16).astype(np.float64) @ problem.v.astype(np.float64) / total).astype(
+            np.float16
+        )
+
+
+def infinities_clamped(problem):
+    return np.clip(honest(problem)[0], -65504, 65504)
+
+
 def scale_ignored(problem):
     return honest(_with(problem, scale=0.125))[0]
 
@@ -76,6 +96,7 @@ BROKEN = {
     "keys_permuted": position_matters,
     "constant_added": no_maximum,
     "in_hull": too_long,
+    "edges_of_the_range": weights_in_halves,
     "tile_start": tile_of_32_counts_from_zero,
     "tile_start_causal": top_left,
     "no_key": nan_for_blind_rows,
@@ -116,6 +137,11 @@ def test_a_broken_one_does_not(item, rng):
         item.holds(Trial(broken), rng)
     assert failure.value.kind == "property"
     assert len(failure.value.text) > 40
+
+
+def test_an_infinity_of_v_must_stay_one(rng):
+    with pytest.raises(Failed, match=r"65504.* where V has an infinity in the columns 3 and 60"):
+        edges_of_the_range(Trial(stand_in(infinities_clamped)), rng)
 
 
 def test_lse_of_blind_rows_is_a_property_too(rng):

@@ -355,3 +355,191 @@ extern "C" __global__ void wmma_sum_never_filled(float* out) {
     wmma::store_matrix_sync(tile + t / 32 * 256, sum, 16, wmma::mem_row_major);
     out[t] = tile[t];
 }
+
+extern "C" __global__ void unset_scalar(float* out, const float* in) {
+    T;
+    float acc;
+    for (int i = 0; i < 4; i++) acc += in[i];  // BUG uninitialised read
+    out[t] = acc;
+}
+
+extern "C" __global__ void unset_maximum(float* out, const float* in) {  // fmaxf hides the value
+    T;
+    float m[2];
+    m[0] = -INFINITY;
+    for (int i = 0; i < 4; i++) m[i % 2] = fmaxf(m[i % 2], in[i]);  // BUG uninitialised read
+    out[t] = m[0] + m[1];
+}
+
+__device__ void add_to(float (&sum)[2], const float* in);
+
+extern "C" __global__ void unset_in_a_function(float* out, const float* in) {
+    T;
+    float sum[2];
+    sum[0] = 0;
+    add_to(sum, in);
+    out[t] = sum[0] + sum[1];
+}
+
+__device__ void add_to(float (&sum)[2], const float* in) {
+    sum[0] += in[0];
+    sum[1] += in[1];  // BUG uninitialised read
+}
+
+extern "C" __global__ void unset_in_one_thread(float* out, const float* in) {
+    T;
+    int index;
+    if (t != 40) index = t;
+    out[t] = index == t ? in[index] : 0;  // BUG uninitialised read
+}
+
+extern "C" __global__ void unset_operand(float* out, const float* in) {
+    T;
+    uint32_t a[4];
+    float sum[4] = {};
+    for (int i = 0; i < 3; i++) a[i] = in[i];
+    ptx::mma_m16n8k16(sum, a, 0, 0);  // BUG uninitialised read
+    out[t] = sum[0];
+}
+
+extern "C" __global__ void unset_until_the_same_condition(float* out, const float* in) {  // no bug
+    T;
+    float x, y;
+    unsigned n;
+    struct { float first, unused; } pair;
+    if (t > 20) x = in[t], n = t;
+    pair.first = t;
+    auto copy = pair;
+    for (int i = 0; i < 3; i++) {
+        if (i == 0) y = copy.first;
+        out[t] = y;
+    }
+    if (t > 20) out[t] += x + n;
+}
+
+extern "C" __global__ void volatile_store_races(float* out) {
+    volatile __shared__ int flag;
+    T;
+    if (t == 0) flag = 1;
+    __syncthreads();
+    if (t == 33) flag = 2;
+    out[t] = *(int*)&flag;  // BUG race
+}
+
+extern "C" __global__ void syncwarp_of_half_a_warp(float* out) {
+    SMEM; T;
+    tile[t] = t;
+    if (t < 16) {
+        __syncwarp(0x0000ffff);
+        out[t] = tile[t + 16];  // BUG race
+    }
+}
+
+extern "C" __global__ void shuffle_in_half_a_warp(float* out) {
+    T;
+    if (t % 32 < 16) out[t] = __shfl_down_sync(0xffffffff, t, 8);  // BUG warp mask
+}
+
+extern "C" __global__ void ldmatrix_of_nothing(float* out) {
+    SMEM; T;
+    if (t < 7) for (int i = 0; i < 4; i++) tile[4 * t + i] = 0;
+    __syncthreads();
+    uint32_t r[2];
+    ptx::ldmatrix_x2(r, tile + t % 8 * 4);  // BUG uninitialised read
+    out[t] = 0;
+}
+
+extern "C" __global__ void cp_async_source_is_overwritten(float* out, float* in) {
+    SMEM; T;
+    ptx::cp_async<4>(tile + t, in + t);  // BUG missing wait
+    in[t] = 1;
+    ptx::cp_async_wait_all();
+    out[t] = tile[t];
+}
+
+extern "C" __global__ void mbarrier_overwritten(float* out) {
+    SMEM; T;
+    uint64_t* full = reinterpret_cast<uint64_t*>(smem);
+    if (t == 0) {
+        ptx::mbarrier_init(full, 64);
+        tile[1] = 0;
+    }
+    __syncthreads();
+    ptx::mbarrier_arrive(full);  // BUG bad instruction
+    ptx::mbarrier_wait(full, 0);
+    out[t] = 0;
+}
+
+extern "C" __global__ void mbarrier_wrong_parity(float* out) {
+    SMEM; T;
+    uint64_t* full = reinterpret_cast<uint64_t*>(smem);
+    if (t == 0) ptx::mbarrier_init(full, 32);
+    __syncthreads();
+    if (t < 32) {
+        tile[8 + t] = t;
+        ptx::mbarrier_arrive(full);
+    } else {
+        ptx::mbarrier_wait(full, 1), out[t] = tile[8 + t - 32];  // BUG race or deadlock
+    }
+}
+
+extern "C" __global__ void named_barrier_of_others(float* out) {  // warps 0 and 1 should meet at barrier 1
+    SMEM; T;
+    tile[t] = t;
+    if (t < 32) ptx::bar_sync(1, 32);
+    else ptx::bar_sync(2, 32);
+    out[t] = tile[63 - t];  // BUG race
+}
+
+extern "C" __global__ void arrives_before_it_has_read(float* out) {
+    SMEM; T;
+    uint64_t *full = reinterpret_cast<uint64_t*>(smem), *empty = full + 1;
+    float* slot = tile + 16;
+    if (t == 0) ptx::mbarrier_init(full, 32), ptx::mbarrier_init(empty, 32);
+    __syncthreads();
+    for (int i = 0; i < 3; i++) {
+        if (t < 32) {
+            ptx::mbarrier_wait(empty, i % 2 ^ 1);
+            slot[t] = i;  // BUG race
+            ptx::mbarrier_arrive(full);
+        } else {
+            ptx::mbarrier_wait(full, i % 2);
+            ptx::mbarrier_arrive(empty);
+            out[t] = slot[t - 32];
+        }
+    }
+}
+
+extern "C" __global__ void copies_a_row_at_once(float* out, const float* in) {
+    SMEM; T;
+    memset(tile + 16 * t, 0, 64);
+    __syncthreads();
+    memcpy(tile + 16 * t, in, 64);
+    out[t] = tile[16 * (63 - t)];  // BUG race
+}
+
+extern "C" __global__ void unset_after_the_last_turn(float* out, const float* in) {  // no bug
+    T;
+    float x = in[t], next, both[2], pair[2];
+    for (int i = 0; i < 3; i++) {
+        if (i + 1 < 3) next = in[t + i], pair[0] = pair[1] = x;
+        out[t] = x;
+        x = next;
+        for (int j = 0; j < 2; j++) both[j] = pair[j];
+    }
+}
+
+extern "C" __global__ void unset_and_copied(float* out, const float* in) {
+    T;
+    float x = in[t], next;
+    for (int i = 0; i < 3; i++) {
+        out[t] = fmaxf(x, 0);  // BUG uninitialised read
+        x = next;
+    }
+}
+
+extern "C" __global__ void unset_and_stored(float* out) {
+    T;
+    float x;
+    out[t] = x;  // BUG uninitialised read
+}

@@ -14,7 +14,9 @@ BUG = re.compile(r"// BUG (.*)")
 KERNEL = re.compile(r'extern "C" __global__ .*?(\w+)\(float\* out', re.DOTALL)
 SCHEDULES = ("forward", "reverse", "random:1", "random:2")
 BLOCKS = {"blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2}
-CLUSTERS = {"block_is_gone": 2, "cluster_no_barrier": 2, "cluster_relaxed": 2, "cluster_barrier_missed": 2}
+CLUSTERED = re.compile(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(")
+CLUSTERS = dict.fromkeys(CLUSTERED.findall((HERE / "bugs_sm90.cu").read_text()), 2)
+THREADS = {"registers_do_not_suffice": 384, "registers_suffice": 384}
 
 
 def bugs(file: str) -> list[tuple[str, str, int]]:
@@ -54,7 +56,7 @@ def test_the_bug_is_named(file, kernel, kind, line, rng):
         scratch = [args[1]] if kernel == "scratch_never_written" else []
         launch = CpuModule(HERE / file).kernel(kernel)(
             CLUSTERS.get(kernel) or BLOCKS.get(kernel, 1),
-            64 if file == "bugs.cu" else 128,
+            THREADS.get(kernel, 64 if file == "bugs.cu" else 128),
             args,
             shared_mem=49152,
             scratch=scratch,

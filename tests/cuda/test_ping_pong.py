@@ -5,8 +5,12 @@ import pytest
 
 from cuda_reference.compile import compile
 from flashcore_numba import oracle
+from flashcore_numba.checks import Edit, Mutant
+from flashcore_numba.checks.mutation import loaded
+from flashcore_numba.cpu_launch import Counter
 from flashcore_numba.executor import Simulator
 from flashcore_numba.problem import Problem
+from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.stage15_ping_pong import REGISTERS, launch, run
 from flashcore_numba.stages.stage15_tiles import TILES, TIMES, Tile, choose
 
@@ -64,6 +68,47 @@ def test_any_configuration_in_any_order(tile, rng):
 def test_grouped_heads_of_several_pieces(head_dim, rng):
     q, k, v = (normal(rng, 1, heads, rows, head_dim) for heads, rows in ((4, 200), (2, 330), (2, 330)))
     compared(launch, Problem(q, k, v, causal=True), order="random:11", sm_count=3, ops=False)
+
+
+DRAW = "atomicInc(next_work, works - 1)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("atomicAdd(next_work, 1)", "next_work is 8 after the launch"),
+        ("atomicInc(next_work, works)", "next_work is 8 after the launch"),
+        ("atomicInc(next_work, works - 2)", "next_work is [1-9]|race between blocks"),
+        ("(*next_work)++", "race between blocks"),
+    ],
+)
+def test_a_counter_that_does_not_count_back_to_0_is_reported(wrong, says, rng):
+    """Four heads of two pieces on three multiprocessors: every piece is a draw, so 8 draws."""
+    q, k, v = (normal(rng, 1, 4, rows, 64) for rows in (300, 330, 330))
+    mutant = Mutant(15, "counter", "", (Edit(DRAW, wrong, "stage15_ping_pong.cu"),))
+    with loaded(mutant) as stage:
+        executor = Simulator(sm_count=3, ops=False)
+        stage.launch(Problem(q, k, v, causal=True), np.empty(q.shape, np.float16), executor)
+        with pytest.raises(SimulationError, match=says):
+            executor.check()
+
+
+def test_launches_share_a_counter_one_after_the_other(rng):
+    """Each finds the 0 that the one before left, whatever the number of pieces was."""
+
+    class OneCounter(Simulator):
+        kept = Counter.zero()
+
+        def counter(self):
+            return self.kept
+
+    for heads, rows, sm_count in ((4, 300, 3), (2, 700, 1), (3, 260, 5)):
+        q = normal(rng, 1, heads, rows, 64)
+        out, executor = np.full(q.shape, np.nan, np.float16), OneCounter(sm_count=sm_count, ops=False)
+        launch(Problem(q, q, q, causal=True), out, executor)
+        executor.check()
+        np.testing.assert_allclose(out, oracle.attention(q, q, q, True)[0], atol=2e-3)
+        assert OneCounter.kept[0] == 0
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

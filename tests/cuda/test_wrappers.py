@@ -99,8 +99,12 @@ def mma(rng):
 def arithmetic(rng):
     x = np.concatenate([floats(rng, 30) * 8, [-np.inf, 0]]).astype(FLOAT)
     pairs = np.stack([x, -x], 1).astype(HALF).view(PAIR)[:, 0]
-    args = (x, np.zeros_like(x), np.zeros(32, PAIR))
-    return Case("arithmetic", 1, 32, args, {1: np.exp2(x.astype(float)), 2: pairs}, tolerance=1e-5)
+    exact = x.astype(HALF).astype(float)
+    with np.errstate(over="ignore"):
+        sums = np.stack([3 * exact + exact, 2 - exact * exact], 1).astype(HALF).view(PAIR)[:, 0]
+    args = (x, np.zeros_like(x), *np.zeros((2, 32), PAIR))
+    expected = {1: np.exp2(x.astype(float)), 2: pairs, 3: sums}
+    return Case("arithmetic", 1, 32, args, expected, tolerance=1e-5)
 
 
 def mbarrier_ring(rng):
@@ -239,7 +243,8 @@ SM80: dict[str, Callable] = {
     "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
     "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
-    "pack_half2": arithmetic, "mbarrier_init": mbarrier_ring, "mbarrier_arrive": mbarrier_ring,
+    "fma_half2": arithmetic, "pack_half2": arithmetic, "mbarrier_init": mbarrier_ring,
+    "mbarrier_arrive": mbarrier_ring,
     "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "atomics": atomics, "WMMA rows": wmma(0),
     "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
 }  # fmt: skip

@@ -116,10 +116,11 @@ extern "C" __global__ void mma_m16n8k16(const half* a, const half* b, const floa
     for (int i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
 }
 
-extern "C" __global__ void arithmetic(const float* x, float* power, uint32_t* pairs) {
+extern "C" __global__ void arithmetic(const float* x, float* power, uint32_t* pairs, uint32_t* sums) {
     const int t = threadIdx.x;
     power[t] = ptx::ex2(x[t]);
     pairs[t] = ptx::pack_half2(x[t], -x[t]);
+    sums[t] = ptx::fma_half2(pairs[t], ptx::pack_half2(3.0f, x[t]), ptx::pack_half2(x[t], 2.0f));
 }
 
 extern "C" __global__ void mbarrier_ring(float* out, int rounds) {  // [rounds, 32]: 32 threads make, 32 take

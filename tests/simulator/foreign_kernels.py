@@ -75,9 +75,11 @@ def case_matmul(rng):
 
 
 def make_transpose(tile, pad):
+    width = tile + pad
+
     @cuda.jit(cache=True)
     def transpose(src, dst):
-        buf = cuda.shared.array((tile, tile + pad), numba.float32)
+        buf = cuda.shared.array((tile, width), numba.float32)
         n, m = src.shape
         bx, by = cuda.blockIdx.x * tile, cuda.blockIdx.y * tile
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y

@@ -1,12 +1,13 @@
 """Random kernels in the simulator and in others: Numba's own, a plain one of greenlets, and a GPU.
 
     python -m tests.simulator.fuzz --count 5000 --seed 7      without a GPU; writes the record
-    python -m tests.simulator.fuzz --gpu --count 5000         with one; prints a summary, differences go to --out
+    python -m tests.simulator.fuzz --gpu --count 5000         with one; prints a summary and the differences
 
 `check` says of one kernel, `check_mutant` of one planted fault, whether all agree.
 """
 
 import argparse
+import ast
 import collections
 import datetime
 import functools
@@ -23,7 +24,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -38,7 +39,7 @@ from .greenlet_oracle import Oracle
 from .random_kernels import INPUTS, Kernel, Mutant, mutants
 from .random_kernels import kernel as make
 
-__all__ = ["Verdict", "check", "check_all", "check_mutant", "faults"]
+__all__ = ["Verdict", "agree", "check", "check_all", "check_mutant", "faults"]
 
 TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
 """Of rough outputs, whose values are at most 1: a thousand operations of some last bits each."""
@@ -186,6 +187,37 @@ def check_mutant(mutant: Mutant) -> Verdict:
     return Verdict(kernel.seed, "harmless" if same else "another kernel", details)
 
 
+def reduced(kernel: Kernel, kind: str) -> Kernel:
+    """The kernel without the statements that a verdict of this kind does not need."""
+    at = 0
+    while True:
+        nodes = [node for node in ast.walk(ast.parse(kernel.source)) if isinstance(node, ast.stmt)]
+        nodes = [node for node in nodes if not isinstance(node, ast.Pass | ast.Import | ast.ImportFrom)]
+        nodes.sort(key=lambda node: node.lineno - 1000 * (node.end_lineno - node.lineno))
+        for at in range(at, len(nodes)):  # noqa: B020
+            smaller = _without(kernel, nodes[at])
+            try:
+                fits = check(smaller).kind == kind
+            except Exception:
+                fits = False
+            if fits:
+                kernel = smaller
+                break
+        else:
+            return kernel
+
+
+def _without(kernel: Kernel, node: ast.stmt) -> Kernel:
+    """The kernel with one statement replaced by `pass`; the lines of both texts correspond."""
+    texts = []
+    for text in (kernel.source, kernel.explicit):
+        lines = text.splitlines()
+        indent = len(lines[node.lineno - 1]) - len(lines[node.lineno - 1].lstrip())
+        lines[node.lineno - 1 : node.end_lineno] = [" " * indent + "pass"]
+        texts.append("\n".join(lines) + "\n")
+    return replace(kernel, source=texts[0], explicit=texts[1])
+
+
 # Numba's own simulator
 
 
@@ -282,7 +314,7 @@ class Worker:
     def start(self):
         rest = self.seeds[len(self.results) :]
         command = [sys.executable, "-m", __spec__.name, "--worker", f"{rest.start}:{rest.stop}:{rest.step}"]
-        self.said, self.errors = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self.said, self.errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115
         self.process = subprocess.Popen(
             [*command, "--until", str(self.until)], stdout=self.said, stderr=self.errors
         )
@@ -358,7 +390,9 @@ RIGHT = {
 """The verdicts that are no fault."""
 
 
-def check_all(seeds: Sequence[int], every_order: bool = True, mutate: bool = True) -> dict[str, list[Verdict]]:
+def check_all(
+    seeds: Sequence[int], every_order: bool = True, mutate: bool = True
+) -> dict[str, list[Verdict]]:
     """Kernels in the simulator, in the oracle and in Numba's simulator, and their mutants: all verdicts."""
     kernels = [make(seed) for seed in seeds]
     can = [kernel for kernel in kernels if cudasim_lacks(kernel) is None]
@@ -391,7 +425,9 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
     wrong: list[str] = []
     with ProcessPoolExecutor(jobs) as pool:
         starts = iter(range(first, first + count, batch))
-        running = {pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, jobs)}
+        running = {
+            pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, jobs)
+        }
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -404,7 +440,8 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
                     print(text[:800], flush=True)
                 if time.time() - began < seconds:
                     running |= {
-                        pool.submit(check_all, range(s, min(s + batch, first + count))) for s in islice(starts, 1)
+                        pool.submit(check_all, range(s, min(s + batch, first + count)))
+                        for s in islice(starts, 1)
                     }
             print({who: dict(counter) for who, counter in counts.items()}, flush=True)
     record = {
@@ -437,7 +474,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("fuzz.json"), help="where the result goes")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--reduce", type=int, help="print what is left of the kernel of this seed")
     options = parser.parse_args()
+    if options.reduce is not None:
+        kernel = make(options.reduce)
+        verdict = check(kernel)
+        small = reduced(kernel, verdict.kind)
+        print(small.source, small.explicit, check(small), sep="\n")
+        return 0
     if options.worker:
         gpu_worker(range(*map(int, options.worker.split(":"))), options.until)
         return 0

@@ -51,7 +51,7 @@ class Thread:
     running: greenlet
     log: dict = field(default_factory=lambda: defaultdict(list))  # (place, op, array) -> elements
     waits_for: str | None = None  # "barrier" or "warp"
-    offered: tuple = ()  # a warp's collective: its kind, its mask and what the lane brings; a barrier: a predicate
+    offered: tuple = ()  # to a warp's collective: its kind, its mask, a value; to a barrier: a predicate
     reply: object = None
     started: bool = False
     clock: list = field(default_factory=lambda: [0] * WARP)  # how far each lane of the warp is known to be

@@ -5,10 +5,14 @@ thousands, on a GPU too.
 """
 
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from numba import cuda, int64
 
-from .fuzz import check_all, faults
+from .fuzz import agree, check, check_all, faults
+from .greenlet_oracle import Oracle
 from .random_kernels import kernel, mutants
 
 LONG = 60  # seconds
@@ -19,9 +23,8 @@ def seeds(rng, count: int) -> range:
     return range(first, first + count)
 
 
-@pytest.mark.parametrize("turn", range(3))
-def test_random_kernels(rng, turn):
-    assert faults(check_all(seeds(rng, 4))) == []
+def test_random_kernels(rng):
+    assert faults(check_all(seeds(rng, 6))) == []
 
 
 @pytest.mark.long
@@ -42,3 +45,91 @@ def test_a_seed_is_one_kernel(rng):
     assert one == two
     assert one.source != kernel(seed + 1).source
     assert [mutant.change for mutant in mutants(one)] == [mutant.change for mutant in mutants(two)]
+
+
+# The checks themselves can fail
+
+
+@cuda.jit
+def in_order(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    cuda.syncwarp()
+    y[t] = s[31 - t]
+
+
+@cuda.jit
+def unordered(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    y[t] = s[31 - t]
+
+
+@cuda.jit
+def half_ordered(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    if t < 16:
+        cuda.syncwarp(0xFFFF)
+        y[t] = s[t + 16]
+
+
+@cuda.jit
+def unwritten(x, y):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    if t < 16:
+        s[t] = x[t]
+    cuda.syncthreads()
+    y[t] = s[t]
+
+
+@cuda.jit
+def two_blocks(x, y):
+    t = cuda.threadIdx.x
+    y[t] = x[t] + cuda.blockIdx.x
+
+
+@cuda.jit
+def outside(x, y):
+    y[cuda.threadIdx.x + 1] = x[0]
+
+
+@pytest.mark.parametrize(
+    "function, faults",
+    [
+        (in_order, (False, False, False)),
+        (unordered, (True, True, False)),
+        (half_ordered, (True, False, False)),
+        (unwritten, (False, True, False)),
+        (two_blocks, (True, False, False)),
+        (outside, (False, False, True)),
+    ],
+)
+def test_the_oracle_sees(function, faults):
+    """Races, reads of what nobody wrote, indices outside."""
+    found = Oracle(function, 2 if function is two_blocks else 1, 32, [np.arange(32), np.zeros(32, np.int64)])
+    assert (bool(found.races), bool(found.uninitialised), bool(found.fault)) == faults
+
+
+def test_a_wrong_result_is_seen(rng):
+    """One spelling of a kernel stores something else at its end."""
+    right = next(
+        found
+        for found in map(kernel, seeds(rng, 100))
+        if "y_int64" in found.arrays and "        return\n" not in found.source
+    )
+    wrong = replace(right, explicit=right.explicit + "    y_int64[i, int64(5)] = int64(12345)\n")
+    assert check(right).kind == "equal"
+    assert check(wrong).kind == "wrong value"
+
+
+def test_agree():
+    want = {"y": np.array([1, 2**63], np.uint64), "z_float64": np.array([0.5, 0.25])}
+    near = {"y": want["y"].copy(), "z_float64": want["z_float64"] + 1e-13}
+    far = {"y": want["y"] + np.uint64(1), "z_float64": want["z_float64"] + 1e-9}
+    assert agree(near, want) == []
+    assert [text.split("[")[0] for text in agree(far, want)] == ["y", "z_float64"]

@@ -353,7 +353,8 @@ def test_warp_functions(rng, order):
         np.testing.assert_array_equal(got[3], v[lane ^ 9])
         np.testing.assert_array_equal(got[4], np.ones(32))
         np.testing.assert_array_equal(got[5], np.full(32, (v > 900).any()))
-        np.testing.assert_array_equal(got[6], np.full(32, int(((v % 2) << lane).sum())))
+        votes = np.uint32(((v % 2) << lane).sum()).astype(np.int32)  # Numba's ballot is an int32
+        np.testing.assert_array_equal(got[6], np.full(32, votes))
         np.testing.assert_array_equal(got[7], np.ones(32))
         np.testing.assert_array_equal(got[8], np.full(32, (x > 500).sum()))
         np.testing.assert_array_equal(got[9], np.ones(32))
@@ -362,6 +363,66 @@ def test_warp_functions(rng, order):
 
 
 # Refused
+
+REFUSED_BY_NUMBA = {
+    "a kernel that returns a value": "return x[0]",
+    "a shape from an argument": "s = cuda.shared.array(x.shape[0], np.float32)",
+    "a shape computed from a global": "s = cuda.shared.array(2 * SIZE, np.float32)",
+    "a shape in a variable": "n = i + 1\n    s = cuda.local.array((n, 2), np.float32)",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_BY_NUMBA)
+def test_what_numba_refuses_is_refused_with_its_line(what, tmp_path):
+    path = tmp_path / "refused.py"
+    body = REFUSED_BY_NUMBA[what]
+    path.write_text(
+        "import numpy as np\nfrom numba import cuda\n\nSIZE = 4\n\n"
+        f"@cuda.jit\ndef kernel(x):\n    i = cuda.threadIdx.x\n    {body}\n"
+    )
+    scope = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    with pytest.raises(Unsupported, match=r"refused\.py:(9|10): Numba refuses "):
+        simulate(scope["kernel"], 1, 32, np.ones(32, np.float32))
+
+
+@cuda.jit
+def literal_shapes(x):
+    rows = 4
+    s, r = cuda.shared.array((rows, 2 * 4), float32), cuda.local.array(SCALE, float32)
+    s[0, 0], r[0] = 1, 2
+    x[0] = s[0, 0] + r[0]
+
+
+def test_shapes_that_numba_knows_when_it_compiles():
+    x = np.zeros(1)
+    run(literal_shapes, x, lanes=1)
+    assert x[0] == 3
+
+
+@cuda.jit
+def grid_group(x):
+    cuda.cg.this_grid().sync()
+
+
+@cuda.jit
+def sleeping(x):
+    cuda.nanosleep(100)
+
+
+@cuda.jit
+def misspelt(x):
+    x[0] = cuda.threadIndex.x
+
+
+def test_messages_for_other_names_of_numba_cuda():
+    for kernel, what in ((grid_group, "this part of Numba's CUDA"), (sleeping, "this part of Numba's CUDA")):
+        with pytest.raises(Unsupported, match=rf"test_language\.py:\d+: .*{what}") as caught:
+            simulate(kernel, 1, 32, np.zeros(1))
+        assert "device=True" not in str(caught.value)
+    with pytest.raises(Unsupported, match=r"which Numba does not know either: cuda\.threadIndex"):
+        simulate(misspelt, 1, 32, np.zeros(1))
+
 
 PLAIN = {
     "for v in x:": "for v in x:\n        out[0] = v",
@@ -387,7 +448,6 @@ PLAIN = {
     "barrier inside": "y = cuda.syncthreads_or(1) if x[0] else 0",
     "a, b, c": "a, b, c = 1, 2",
     "x[0, 0]": "out[0] = x[0, 0]",
-    "i + undefined": "if i > 40:\n        undefined = 1\n    out[0] = i + undefined",
 }
 
 

@@ -237,3 +237,101 @@ def test_types_that_numba_refuses(kernel):
     line = kernel.py_func.__code__.co_firstlineno + 2
     with pytest.raises(Unsupported, match=rf"test_types\.py:{line}: the simulator cannot run this line"):
         simulate(kernel, 1, 32, np.ones(32, np.float32))
+
+
+# One type for a variable over all paths, also over those that no thread takes
+
+
+@cuda.jit
+def choice_of_types(u8, i64, flag, out):
+    i = cuda.threadIdx.x
+    out[i, 0] = ~(u8[i] if flag else i64[i])
+    out[i, 1] = (i64[i] if flag else 0.5) * 3037000500 * 3037000500
+
+
+@cuda.jit
+def branch_of_types(u8, i64, flag, out):
+    i = cuda.threadIdx.x
+    v = 2.5
+    if flag:
+        v = u8[i]
+        w = v - u8[0]  # of uint8 here, whatever v is afterwards
+    else:
+        v = i64[i]
+        w = v
+    out[i, 0] = ~v
+    out[i, 1] = w > 0
+
+
+@cuda.jit
+def loop_of_types(u8, i64, flag, out):
+    i = cuda.threadIdx.x
+    u, v = uint8(3), 1
+    for k in range(flag):
+        u = u - i64[k]
+        v = v * 1.5
+    out[i, 0] = ~u
+    out[i, 1] = v * 3037000500 * 3037000500
+    first = uint8(200)
+    for k in range(2):
+        out[i, 2 + k] = first << 60  # the loop's own type, from its first turn on
+        first = i64[k]
+
+
+@cuda.jit(device=True)
+def either(flag, a, b):
+    if flag:
+        return a
+    return b
+
+
+@cuda.jit
+def function_of_types(u8, i64, flag, out):
+    i = cuda.threadIdx.x
+    out[i, 0] = ~either(flag, u8[i], i64[i])
+    out[i, 1] = ~either(flag, u8[i], u8[0])
+
+
+@cuda.jit(device=True)
+def after_return(v, flag):
+    """What a side that returns did to a variable counts for nothing after it."""
+    w = v
+    if flag:
+        w = 0.5
+        return w > 1
+    return (w & 1) == 1
+
+
+@cuda.jit
+def returned_side(u8, i64, flag, out):
+    out[cuda.threadIdx.x, 0] = after_return(i64[cuda.threadIdx.x], flag)
+
+
+@pytest.mark.parametrize("order", ["lockstep", "forward", "reverse"])
+@pytest.mark.parametrize("flag", [0, 1])
+def test_paths_that_are_not_taken_give_types_too(order, flag):
+    u8, i64 = np.arange(1, 65, dtype=np.uint8), np.arange(5, 69)
+
+    def run(kernel, dtype):
+        out = np.zeros((64, 4), dtype)
+        totals = simulate(kernel, 1, 64, u8, i64, flag, out, order=order).check().totals()
+        assert totals == simulate(kernel, 1, 64, u8, i64, flag, out.copy()).totals()
+        return out
+
+    chosen, big = u8 if flag else i64, 3037000500.0
+    out = run(choice_of_types, np.float64)
+    np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
+    np.testing.assert_array_equal(out[:, 1], (i64 if flag else 0.5) * big * big)
+    out = run(branch_of_types, np.float64)
+    np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
+    np.testing.assert_array_equal(out[:, 1], u8 > 1 if flag else True)
+    out = run(loop_of_types, np.float64)
+    np.testing.assert_array_equal(out[:, 0], ~np.int64(3 - 5 * flag))
+    np.testing.assert_array_equal(out[:, 1], 1.5**flag * big * big)
+    np.testing.assert_array_equal(out[:, 2], float(np.int64(200) << np.int64(60)))
+    out = run(function_of_types, np.float64)
+    np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
+    same = (u8 if flag else np.full(64, u8[0])).astype(np.uint64)
+    np.testing.assert_array_equal(out[:, 1], (~same).astype(np.float64))
+    out = run(returned_side, np.float64)
+    np.testing.assert_array_equal(out[:, 0], False if flag else i64 % 2)

@@ -296,3 +296,12 @@ inline int describe(void (*)(P...), Parameter* out) {
     out[3] = threads[0];                                                                          \
   }
 #define CPU_LIST(...) __VA_ARGS__
+
+// The compiler makes loads and stores of a small memcpy, which are seen; of a large one a call, which is not.
+#define CPU_SMALL(bytes) (__builtin_constant_p(bytes) && (bytes) <= 16)
+#define CPU_HERE (cpu::Site{__builtin_FILE(), __builtin_LINE()})
+#define memcpy(to, from, bytes) \
+  (CPU_SMALL(bytes) ? __builtin_memcpy(to, from, bytes) : cpu::copy_bytes(to, from, bytes, CPU_HERE))
+#define memmove(to, from, bytes) memcpy(to, from, bytes)
+#define memset(to, value, bytes) \
+  (CPU_SMALL(bytes) ? __builtin_memset(to, value, bytes) : cpu::fill_bytes(to, value, bytes, CPU_HERE))

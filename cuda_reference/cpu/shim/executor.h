@@ -62,6 +62,9 @@ void count_rows(Access, const void* const* rows, int count, Site);           // 
 void count_lanes(Access, const void* const* addresses, size_t bytes, Site);  // one of each of 32 lanes
 void before_atomic(void* address, size_t bytes, Site);                       // checks, orders and counts it
 void after_atomic(const void* address, bool changed, Site);
+void* copy_bytes(void* to, const void* from, size_t bytes, Site);
+void* fill_bytes(void* to, int value, size_t bytes, Site);
+void scope_end(const void* variable, size_t bytes, const char* name, Site declared);
 void fence(bool whole_gpu, Site);  // __threadfence, __threadfence_block
 uint32_t shared_address(const void*, Site);
 void check_tile(const void*, Site);  // of wgmma
@@ -82,6 +85,7 @@ void stmatrix(void* row, const uint32_t* registers, int matrices, bool transpose
 void mma_m16n8k16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, Site);
 float ex2(float);
 uint32_t pack_half2(float low, float high);
+uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c);
 void mbarrier_init(uint64_t*, int arrivals, Site);
 void mbarrier_arrive(uint64_t*, Site);
 void mbarrier_arrive_expect(uint64_t*, uint32_t bytes, Site);

@@ -104,7 +104,7 @@ CPU_UNCHECKED void check(const cpu::Lanes& lanes) {
 // Halves move as ldmatrix moves them, floats as two neighbours a lane: so nvcc 13.0 compiles them for sm_90.
 template <class T>
 CPU_UNCHECKED void count(const T* matrix, unsigned stride, bool column, cpu::Access access, cpu::Site site) {
-  const void* places[32];
+  __attribute__((uninitialized)) const void* places[32];
   if (sizeof(T) == 2) {
     for (int i = 0; i < 32; i++) places[i] = matrix + i % 16 * stride + i / 16 * 8;
     cpu::count_rows(access, places, 32, site);
@@ -154,7 +154,7 @@ struct Multiply {
 
 template <class D, class A, class B, class C>
 CPU_UNCHECKED void multiply(const cpu::Lanes& lanes) {
-  float a[256], b[256], d[256];
+  __attribute__((uninitialized)) float a[256], b[256], d[256];  // filled below
   for (int lane = 0; lane < 32; lane++) {
     auto& mine = *(Multiply<D, A, B, C>*)lanes.argument[lane];
     const char* empty = is_unwritten(mine.a->x[0])   ? "a, the second argument"

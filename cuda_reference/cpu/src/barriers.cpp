@@ -98,6 +98,7 @@ unsigned active_lanes() { return lanes_left(*current->block, current->warp()); }
 
 void warp_collective(const char* name, const char* kind, unsigned mask, void* argument, Together together,
                      Site site) {
+  meet(site);
   Fiber& fiber = *current;
   Block& block = *fiber.block;
   const int first = fiber.warp() * 32;
@@ -187,6 +188,7 @@ void check_count(Fiber& fiber, int id, int threads, Site site) {
 }
 
 void wait_at_barrier(const char* name, int id, int threads, Site site) {
+  meet(site);
   Fiber& fiber = *current;
   fiber.waits_at = name;
   fiber.site = site;
@@ -278,6 +280,10 @@ void release_cluster() {
 
 void cluster_arrive(bool release, Site site) {
   Fiber& fiber = *current;
+  if (fiber.cluster_arrived)
+    fault("bad instruction", site, "%s has arrived at the cluster's barrier and must wait before it does again",
+          who(fiber.agent).c_str());
+  fiber.cluster_arrived = true;
   fiber.cluster_phase = launch.cluster_phase;
   const Clock& known = release ? fiber.clock : fiber.announced;
   if (!known.seen.empty()) launch.cluster_arrived.join(known);
@@ -288,7 +294,12 @@ void cluster_arrive(bool release, Site site) {
 }
 
 void cluster_wait(Site site) {
+  meet(site);
   Fiber& fiber = *current;
+  if (!fiber.cluster_arrived)
+    fault("bad instruction", site, "%s waits at the cluster's barrier and has not arrived there",
+          who(fiber.agent).c_str());
+  fiber.cluster_arrived = false;
   fiber.waits_at = "barrier.cluster.wait";
   fiber.site = site;
   while (fiber.cluster_phase == launch.cluster_phase) {

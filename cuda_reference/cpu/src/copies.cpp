@@ -2,6 +2,7 @@
 // destination is poisoned when it is issued and filled when it is waited for, or, for what an mbarrier
 // counts, at some time before: so a missing wait shows in the values as well.
 #include <algorithm>
+#include <tuple>
 #include "runtime.h"
 
 namespace cpu {
@@ -18,6 +19,10 @@ void fill(const Copy& copy, bool add) {
 
 void finish_by_thread(Fiber& fiber, const Copies& copies) {
   for (auto& copy : copies) {
+    if (launch.checks && memcmp(copy.before, copy.source, copy.source_bytes))
+      add_problem("missing wait", copy.place, 0,
+                  text("what this cp.async copies was changed before it was waited for, by %s",
+                       who(fiber.agent).c_str()));
     fill(copy, false);
     if (!launch.checks) continue;
     set_in_flight(copy.destination, copy.bytes, false, copy.place);
@@ -50,32 +55,41 @@ void arrive(Mbarrier& mbarrier, const Clock& clock, Site site) {
 }  // namespace
 
 // ---- transfers
+static std::pair<uint16_t, uint32_t> new_engine(Block& block) {
+  const uint32_t engine = block.next_engine++ % ENGINES;
+  return {block.rank * launch.agents_of_block() + launch.threads + launch.warps + engine,
+          ++block.engine_clocks[engine]};
+}
+
 std::shared_ptr<Transfer> new_transfer(Fiber& fiber, bool async_proxy) {
   auto transfer = std::make_shared<Transfer>();
-  Block& block = *fiber.block;
-  const uint32_t engine = block.next_engine++ % ENGINES;
-  transfer->agent = block.rank * launch.agents_of_block() + launch.threads + launch.warps + engine;
+  const auto [agent, now] = new_engine(*fiber.block);
+  transfer->agent = transfer->writer = agent;
   transfer->clock = fiber.clock;
-  transfer->clock.seen[transfer->agent] = transfer->clock.fenced[transfer->agent] =
-      ++block.engine_clocks[engine];
+  transfer->clock.seen[agent] = transfer->clock.fenced[agent] = transfer->written = now;
   transfer->async_proxy = async_proxy;
   launch.fences = true;
   fiber.tick();
   return transfer;
 }
 
-static Actor actor_of(Transfer& transfer) {
-  return {transfer.agent, &transfer.clock, transfer.clock.seen[transfer.agent], transfer.async_proxy,
-          nullptr};
+void give_writer(Transfer& transfer) {
+  std::tie(transfer.writer, transfer.written) = new_engine(*current->block);
+}
+
+static Actor actor_of(Transfer& transfer, Access access) {
+  if (access == Access::read) return {transfer.agent, &transfer.clock, transfer.clock.seen[transfer.agent],
+                                      transfer.async_proxy, nullptr};
+  return {transfer.writer, &transfer.clock, transfer.written, transfer.async_proxy, nullptr};
 }
 
 // Either end of a copy, when it is issued.
 static void touch_end(Transfer& transfer, const void* address, size_t bytes, Access access, Place place) {
   if (!launch.checks || !bytes) return;
   if (Block* block = shared_owner(address))
-    return touch_shared(actor_of(transfer), *block, (const char*)address - block->storage, bytes, access,
+    return touch_shared(actor_of(transfer, access), *block, (const char*)address - block->storage, bytes, access,
                         place);
-  touch_global(actor_of(transfer), address, bytes, access, place);
+  touch_global(actor_of(transfer, access), address, bytes, access, place);
 }
 
 void add_copy(Transfer& transfer, void* destination, const void* source, int bytes, int source_bytes,
@@ -83,14 +97,14 @@ void add_copy(Transfer& transfer, void* destination, const void* source, int byt
   touch_end(transfer, destination, bytes, transfer.add ? Access::atomic : Access::write, place);
   if (source_bytes) touch_end(transfer, source, source_bytes, Access::read, place);
   if (shared_owner(destination)) memset(destination, 0xff, bytes);
-  transfer.copies.push_back({(char*)destination, (const char*)source, bytes, source_bytes, place});
+  transfer.copies.push_back({(char*)destination, (const char*)source, bytes, source_bytes, place, {}});
 }
 
 void add_value(Transfer& transfer, void* destination, const void* value, int bytes, Place place) {
   touch_end(transfer, destination, bytes, Access::write, place);
   memset(destination, 0xff, bytes);
   memcpy(transfer.value, value, bytes);
-  transfer.copies.push_back({(char*)destination, transfer.value, bytes, bytes, place});
+  transfer.copies.push_back({(char*)destination, transfer.value, bytes, bytes, place, {}});
 }
 
 void deliver(Transfer& transfer) {
@@ -153,7 +167,9 @@ void cp_async(void* destination, const void* source, int bytes, bool valid, Site
   if (valid) touch(fiber, source, bytes, Access::read, place, true);
   if (launch.checks) set_in_flight(destination, bytes, true, place);
   memset(destination, 0xff, bytes);
-  fiber.open_copies.push_back({(char*)destination, (const char*)source, bytes, valid ? bytes : 0, place});
+  Copy& copy = fiber.open_copies.emplace_back(
+      Copy{(char*)destination, (const char*)source, bytes, valid ? bytes : 0, place, {}});
+  if (valid) memcpy(copy.before, source, bytes);
 }
 
 void cp_async_commit(Site) {
@@ -196,6 +212,7 @@ void cp_async_mbarrier_arrive(uint64_t* address, Site site) {
 }
 
 void check_copies_awaited(Fiber& fiber) {
+  check_products_awaited(fiber);
   Copies left = fiber.open_copies;
   for (auto& group : fiber.copy_groups) left.insert(left.end(), group.begin(), group.end());
   if (!left.empty())
@@ -218,6 +235,11 @@ Mbarrier& mbarrier_at(uint64_t* address, Site site) {
   auto found = block->mbarriers.find((char*)address - block->storage);
   if (found == block->mbarriers.end())
     fault("uninitialised read", site, "the mbarrier was never initialised");
+  for (int i = 0; i < 4 && launch.checks; i++)
+    if (const Place written = block->cells[found->first / 2 + i].written_at; written != found->second.initialised) {
+      add_problem("bad instruction", intern(site), written, "the memory of an mbarrier that is in use was written");
+      stop_launch();
+    }
   return found->second;
 }
 
@@ -227,7 +249,7 @@ void mbarrier_init(uint64_t* address, int arrivals, Site site) {
   if (arrivals < 1 || arrivals >= 1 << 20)
     fault("bad instruction", site, "an mbarrier counts 1 to 1048575 arrivals, not %d", arrivals);
   touch(*current, address, 8, Access::write, intern(site), false);
-  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}};
+  Mbarrier mbarrier{arrivals, arrivals, 0, 0, false, {}, {}, intern(site)};
   mbarrier.arriving.reset(launch.agents);
   mbarrier.released.reset(launch.agents);
   block.mbarriers[(char*)address - block.storage] = mbarrier;
@@ -254,6 +276,7 @@ void mbarrier_arrive_remote(uint64_t* address, uint32_t rank, Site site) {
 }
 
 void mbarrier_wait(uint64_t* address, uint32_t parity, Site site) {
+  meet(site);
   Mbarrier& mbarrier = mbarrier_at(address, site);
   Fiber& fiber = *current;
   if (parity > 1) fault("bad instruction", site, "a phase has parity 0 or 1, not %u", parity);

@@ -10,9 +10,9 @@ constexpr ptrdiff_t ROOM = 32 << 10;  // of a stack, that what is called here ma
 inline void hook(const void* address, size_t bytes, Access access, const void* pc) {
   Fiber* fiber = current;
   if (!fiber) return;
+  if (heeded) heed(address, (Place)pc);  // first, while the registers are still the kernel's
   settle_write();
   beats++;
-  if (heeded) heed(address, (Place)pc);
   if ((char*)__builtin_frame_address(0) - fiber->stack < ROOM) overflow((Place)pc);
   if (launch.checks || launch.counts) touch(*fiber, address, bytes, access, (Place)pc, true);
   if (access == Access::write) before_write(address, bytes);
@@ -23,7 +23,7 @@ inline void hook(const void* address, size_t bytes, Access access, const void* p
 void hook_volatile(void* address, size_t bytes, Access access, const void* pc) {
   if (!current) return;
   poll(address, (Place)pc);
-  hook(address, bytes, Access::atomic, pc);
+  hook(address, bytes, access, pc);
   carry(*current, address, access == Access::volatile_read, access == Access::volatile_write);
   if (access == Access::volatile_write) note_change(address, (Place)pc);
 }

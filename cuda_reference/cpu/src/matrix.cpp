@@ -1,6 +1,7 @@
 // Matrix instructions: ldmatrix, stmatrix and mma of a warp, wgmma of a warpgroup (here each of its warps
 // computes its own 16 rows). wgmma works beside the threads: its operands are read and its accumulators
 // filled at the wait; until then the accumulators hold NaN.
+#include <algorithm>
 #include <math.h>
 #include "runtime.h"
 
@@ -17,6 +18,15 @@ float half_at(const void* address) {
   _Float16 value;
   memcpy(&value, address, 2);
   return (float)value;
+}
+
+// An instruction's operand, an array of the lane that runs it.
+void touch_register(const Lanes& lanes, int lane, const void* address, size_t bytes, Access access) {
+  Fiber& fiber = current->block->fibers[lanes.first_thread + lane];
+  if (!launch.checks || !inside(address, fiber.stack, STACK_BYTES)) return;
+  for (size_t i = 0; i < bytes && access == Access::read; i += sizeof(uint32_t))
+    check_set(fiber, (const char*)address + i, sizeof(uint32_t), intern(lanes.site));
+  touch_registers(fiber, address, bytes, access, intern(lanes.site));
 }
 
 // ---- ldmatrix, stmatrix
@@ -47,7 +57,8 @@ void move_rows(const Lanes& lanes) {
   check_rows(lanes, rows);
   count_rows(rows[0]->store ? Access::write : Access::read, places, 8 * rows[0]->matrices, lanes.site);
   for (int lane = 0; lane < 32; lane++)
-    for (int matrix = 0; matrix < rows[0]->matrices; matrix++)
+    for (int matrix = 0; matrix < rows[0]->matrices; matrix++) {
+      touch_register(lanes, lane, &rows[lane]->registers[matrix], 4, rows[0]->store ? Access::read : Access::write);
       for (int i = 0; i < 2; i++) {
         const int across = lane % 4 * 2 + i, along = lane / 4;
         const int row = rows[0]->transposed ? across : along, column = rows[0]->transposed ? along : across;
@@ -58,6 +69,7 @@ void move_rows(const Lanes& lanes) {
         else
           memcpy(in_register, element, 2);
       }
+    }
 }
 
 // ---- mma
@@ -73,6 +85,9 @@ void multiply(const Lanes& lanes) {
   for (int lane = 0; lane < 32; lane++) {
     auto& mine = *(Multiply*)lanes.argument[lane];
     const int g = lane / 4, t = lane % 4;
+    touch_register(lanes, lane, mine.a, 16, Access::read);
+    touch_register(lanes, lane, mine.d, 16, Access::read);
+    touch_register(lanes, lane, mine.d, 16, Access::write);
     for (int i = 0; i < 8; i++)
       a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = to_float(mine.a[i / 2], i % 2);
     for (int i = 0; i < 4; i++) b[2 * t + i % 2 + i / 2 * 8][g] = to_float(mine.b[i / 2], i % 2);
@@ -140,12 +155,88 @@ void check_product(const Lanes& lanes, const WarpgroupArgument& first) {
   }
 }
 
+// ---- registers of products in flight
+bool overlap(const InFlight& one, const void* start, size_t bytes) {
+  return start < one.end && one.start < (const char*)start + bytes;
+}
+
+void add_in_flight(WarpProducts& products, const Product& product, int lane) {
+  auto& all = products.in_flight[lane];
+  auto add = [&](const void* start, size_t bytes, bool accumulators) {
+    const InFlight fresh{(const char*)start, (const char*)start + bytes, accumulators, false, product.number,
+                         product.place};
+    for (auto& each : all)
+      if (each.start == fresh.start && each.accumulators == accumulators) {
+        each = fresh;
+        return;
+      }
+    all.push_back(fresh);
+  };
+  add(product.d[lane], product.n / 2 * sizeof(float), true);
+  if (product.registers_a) add(product.a_place[lane], sizeof product.a_registers[lane], false);
+}
+
+// The registers of one product and lane, at issue.
+void check_operand(const Lanes& lanes, const WarpProducts& products, int lane, const void* start, size_t bytes,
+                   bool accumulators, bool read) {
+  Fiber& fiber = current->block->fibers[lanes.first_thread + lane];
+  const char* name = accumulators ? "accumulators" : "left operand";
+  for (auto& each : products.in_flight[lane]) {
+    if (!overlap(each, start, bytes) || (!accumulators && !each.accumulators)) continue;
+    // Products of one shape may follow each other on the same accumulators, which nobody has touched since.
+    if (accumulators && each.accumulators && each.start == start && each.end == each.start + bytes) return;
+    add_problem("missing wait", intern(lanes.site), each.place,
+                text("the %s of this wgmma are registers that another one still %s, with no wgmma.wait_group "
+                     "between, in %s",
+                     name, each.accumulators ? "writes" : "reads", who(fiber.agent).c_str()));
+    break;
+  }
+  if (!inside(start, fiber.stack, STACK_BYTES)) return;
+  if (fiber.use) {
+    const uint16_t* use = fiber.use->fences + ((const char*)start - fiber.stack) / 4;
+    if (std::find(use, use + bytes / 4, products.fences) != use + bytes / 4)
+      problem("missing fence", lanes.site,
+              "no wgmma.fence between the last use of registers and this wgmma, of which they are the %s, by %s",
+              name, who(fiber.agent).c_str());
+  }
+  for (size_t i = 0; read && i < bytes; i += sizeof(uint32_t))
+    check_set(fiber, (const char*)start + i, sizeof(uint32_t), intern(lanes.site));
+}
+
+void check_operands(const Lanes& lanes, const WarpProducts& products) {
+  if (!products.fences)
+    problem("missing fence", lanes.site, "warp %d has no wgmma.fence before its first wgmma",
+            lanes.first_thread / 32);
+  for (int lane = 0; lane < 32; lane++) {
+    auto& mine = *(WarpgroupArgument*)lanes.argument[lane];
+    check_operand(lanes, products, lane, mine.d, mine.n / 2 * sizeof(float), true,
+                  mine.accumulate && !products.sums.count(mine.d));
+    if (mine.a) check_operand(lanes, products, lane, mine.a, 4 * sizeof(uint32_t), false, true);
+  }
+}
+
+// A left operand that changed in a way that no access showed.
+void check_unchanged(const Lanes& lanes, WarpProducts& products, const Product& product) {
+  if (!product.registers_a) return;
+  for (int lane = 0; lane < 32; lane++)
+    for (auto& each : products.in_flight[lane]) {
+      if (each.accumulators || each.told || each.product != product.number) continue;
+      if (!memcmp(each.start, product.a_registers[lane], sizeof product.a_registers[lane])) continue;
+      add_problem("missing wait", product.place, intern(lanes.site),
+                  text("the left operand of this wgmma changed before wgmma.wait_group, in %s",
+                       who(current->block->fibers[lanes.first_thread + lane].agent).c_str()));
+      return;
+    }
+}
+
 void poison_accumulators(WarpProducts& products, Product& product, const Lanes& lanes, int count) {
   for (int lane = 0; lane < 32; lane++) {
-    float* d = ((WarpgroupArgument*)lanes.argument[lane])->d;
-    if (!products.sums.count(d)) products.sums[d] = std::vector<float>(d, d + count);
-    memset((void*)d, 0xff, count * sizeof(float));
-    product.d.push_back(d);
+    auto& mine = *(WarpgroupArgument*)lanes.argument[lane];
+    if (!products.sums.count(mine.d)) products.sums[mine.d] = std::vector<float>(mine.d, mine.d + count);
+    memset((void*)mine.d, 0xff, count * sizeof(float));
+    product.d.push_back(mine.d);
+    product.a_place[lane] = mine.a;
+    add_in_flight(products, product, lane);
   }
 }
 
@@ -156,9 +247,7 @@ void issue_product(const Lanes& lanes) {
   const int warp = lanes.first_thread / 32;
   WarpProducts& products = block.products[warp];
   const Place place = intern(lanes.site);
-  if (!products.fenced)
-    problem("missing fence", lanes.site,
-            "warp %d has no wgmma.fence between its last use of the registers and this wgmma", warp);
+  if (launch.checks) check_operands(lanes, products);
   Product product{first.n,
                   first.a != nullptr,
                   first.transpose_b,
@@ -168,13 +257,15 @@ void issue_product(const Lanes& lanes) {
                   {},
                   {},
                   {},
-                  place};
+                  {},
+                  place,
+                  0};
   const uint16_t agent = launch.product_agent(block.rank, warp);
   product.clock = block.fibers[lanes.first_thread].clock;
   for (int lane = 1; lane < 32; lane++) product.clock.join(block.fibers[lanes.first_thread + lane].clock);
   static uint32_t issued;
   launch.fences = true;
-  product.clock.seen[agent] = product.clock.fenced[agent] = ++issued;
+  product.clock.seen[agent] = product.clock.fenced[agent] = product.number = ++issued;
   const Actor actor{agent, &product.clock, issued, true, nullptr};
   if (launch.checks) {
     if (!first.a) touch_tile(actor, block, first.a_tile, warp % 4 * 16, 16, false, place);
@@ -228,6 +319,17 @@ bool still_needed(const WarpProducts& products, float* d) {
   return false;
 }
 
+void forget_landed(WarpProducts& products) {
+  std::unordered_set<uint32_t> under_way;
+  for (auto& group : products.groups)
+    for (auto& product : group) under_way.insert(product.number);
+  for (auto& product : products.open) under_way.insert(product.number);
+  for (auto& lane : products.in_flight)
+    lane.erase(std::remove_if(lane.begin(), lane.end(),
+                              [&](auto& each) { return !under_way.count(each.product); }),
+               lane.end());
+}
+
 void hand_over_accumulators(WarpProducts& products) {
   for (auto sums = products.sums.begin(); sums != products.sums.end();) {
     if (still_needed(products, sums->first)) {
@@ -245,23 +347,38 @@ void wait_for_products(const Lanes& lanes) {
   WarpProducts& products = block.products[warp];
   while ((int)products.groups.size() > pending) {
     for (auto& product : products.groups.front()) {
+      check_unchanged(lanes, products, product);
       compute_product(block, products, product, warp);
       for (int lane = 0; lane < 32; lane++) block.fibers[lanes.first_thread + lane].clock.join(product.clock);
     }
     products.groups.erase(products.groups.begin());
   }
   hand_over_accumulators(products);
-  if (products.groups.empty() && products.open.empty()) products.fenced = false;
+  forget_landed(products);
 }
 }  // namespace
 
-bool is_accumulator_in_use(const Fiber& fiber, const void* address) {
-  auto& sums = fiber.block->products[fiber.warp()].sums;
-  if (sums.empty()) return false;
-  auto after = sums.upper_bound((float*)address);
-  if (after == sums.begin()) return false;
-  --after;
-  return address < after->first + after->second.size();
+void check_in_flight(Fiber& fiber, const void* address, size_t bytes, Access access, Place place) {
+  for (auto& each : fiber.block->products[fiber.warp()].in_flight[fiber.lane()]) {
+    if (!overlap(each, address, bytes) || (!each.accumulators && access == Access::read)) continue;
+    each.told = true;
+    add_problem("missing wait", place, each.place,
+                text("%s is %s before wgmma.wait_group, by %s",
+                     each.accumulators ? "a wgmma accumulator" : "a register of the left operand of a wgmma",
+                     access == Access::read ? "read" : "written", who(fiber.agent).c_str()));
+  }
+}
+
+// Kept from one block to the next, and from launch to launch.
+static void watch_stack(Fiber& fiber, bool again) {
+  if (fiber.use && !again) return;
+  static std::deque<StackUse> all;
+  const size_t at = (size_t)fiber.block->seat * MOST_THREADS + fiber.thread, words = STACK_BYTES / 4;
+  while (all.size() <= at) all.emplace_back();
+  fiber.use = &all[at];
+  if (!fiber.use->fences) fiber.use->fences = (uint16_t*)calloc(words, sizeof(uint16_t));
+  memset(fiber.use->fences + fiber.use->lowest, 0, (words - fiber.use->lowest) * sizeof(uint16_t));
+  fiber.use->lowest = words;
 }
 
 void ldmatrix(uint32_t* registers, int matrices, bool transposed, const void* row, Site site) {
@@ -288,6 +405,15 @@ uint32_t pack_half2(float low, float high) {
   return both;
 }
 
+uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c) {
+  _Float16 x[2], y[2], z[2];
+  memcpy(x, &a, 4), memcpy(y, &b, 4), memcpy(z, &c, 4);
+  // The product is exact in float; only the double sum is rounded, once, to the half.
+  for (int i = 0; i < 2; i++) z[i] = (_Float16)((double)((float)x[i] * (float)y[i]) + (double)z[i]);
+  memcpy(&c, z, 4);
+  return c;
+}
+
 void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,
            int accumulate, Site site) {
   WarpgroupArgument mine{d, a_registers, n, a, b, transpose_b, accumulate != 0};
@@ -297,7 +423,14 @@ void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b,
 void wgmma_fence(Site site) {
   warp_collective(
       "wgmma.fence", "", ~0u, nullptr,
-      [](const Lanes& lanes) { current->block->products[lanes.first_thread / 32].fenced = true; }, site);
+      [](const Lanes& lanes) {
+        auto& products = current->block->products[lanes.first_thread / 32];
+        if (!launch.checks) return;
+        const bool again = ++products.fences == 0;  // the number does not fit
+        products.fences += again;
+        for (int lane = 0; lane < 32; lane++) watch_stack(current->block->fibers[lanes.first_thread + lane], again);
+      },
+      site);
 }
 
 void wgmma_commit(Site site) {
@@ -315,8 +448,31 @@ void wgmma_wait(int pending, Site site) {
   warp_collective("wgmma.wait_group", "wait", ~0u, &pending, wait_for_products, site);
 }
 
-void set_registers(int registers, bool, Site site) {
+void check_products_awaited(Fiber& fiber) {
+  const WarpProducts& products = fiber.block->products[fiber.warp()];
+  const Product* left = nullptr;
+  for (auto& group : products.groups)
+    if (!group.empty()) left = &group[0];
+  if (!products.open.empty()) left = &products.open[0];
+  if (left)
+    add_problem("missing wait", left->place, 0,
+                text("%s returns while its wgmma is under way", who(fiber.agent).c_str()));
+}
+
+void set_registers(int registers, bool up, Site site) {
   if (registers < 24 || registers > 256 || registers % 8)
     fault("bad instruction", site, "setmaxnreg takes a multiple of 8 from 24 to 256, not %d", registers);
+  Block& block = *current->block;
+  if (block.registers.empty()) block.registers.resize(launch.warps);
+  int& mine = block.registers[current->warp()];
+  if (mine && (up ? registers < mine : registers > mine))
+    fault("bad instruction", site, "the warp has %d registers for each thread: %d is no %s", mine, registers,
+          up ? "increase" : "decrease");
+  mine = registers;
+  constexpr int ALL = 65536;
+  int taken = 0;
+  for (int each : block.registers) taken += 32 * each;
+  if (taken > ALL)
+    fault("deadlock", site, "the block's warps ask for %d registers by now, the multiprocessor has %d", taken, ALL);
 }
 }  // namespace cpu

@@ -16,8 +16,16 @@ std::string place_in_shared(const Block& block, size_t offset) {
 }
 
 const char* verb(Access access) {
-  return access == Access::read ? "read" : access == Access::write ? "written" : "changed by an atomic";
+  static const char* const verbs[] = {"read", "written", "changed by an atomic", "read through a volatile",
+                                      "written through a volatile"};
+  return verbs[(int)access];
 }
+
+bool is_read(Access access) { return access == Access::read || access == Access::volatile_read; }
+Access counted_as(Access access) {
+  return access == Access::volatile_read ? Access::read : access == Access::volatile_write ? Access::write : access;
+}
+bool is_strong(Access access) { return access >= Access::atomic; }  // two of these are no race
 
 bool has_seen(const Actor& actor, uint16_t agent, uint32_t clock) {
   return actor.clock->seen[agent] >= clock;
@@ -46,10 +54,9 @@ const char* missing_between(const Actor& actor, size_t other) {
 
 void check_against_writer(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (!cell.write_clock || cell.writer == actor.agent) return;
-  if (cell.atomic && access == Access::atomic) return;
-  const Access before = cell.atomic ? Access::atomic : Access::write;
+  if (is_strong(cell.how) && is_strong(access)) return;
   if (!has_seen(actor, cell.writer, cell.write_clock)) {
-    report_race(race_kind(actor, cell.writer), actor, access, place, name(), cell.writer, before,
+    report_race(race_kind(actor, cell.writer), actor, access, place, name(), cell.writer, cell.how,
                 cell.written_at, missing_between(actor, cell.writer));
   }
 }
@@ -63,34 +70,95 @@ void check_proxy(const Actor& actor, Cell& cell, Access access, Place place, con
               "fence.proxy.async");
 }
 
-Readers* new_readers() {
-  if (launch.free_readers.empty()) return &launch.readers.emplace_back();
+Readers* new_readers(uint32_t capacity) {
+  auto& memory = launch.readers.emplace_back(new char[sizeof(Readers) + (capacity - 1) * sizeof(Reader)]);
+  auto* readers = (Readers*)memory.get();
+  readers->capacity = capacity;
+  readers->count = 0;
+  return readers;
+}
+
+Readers* some_readers() {
+  if (launch.free_readers.empty()) return new_readers(6);
   Readers* readers = launch.free_readers.back();
   launch.free_readers.pop_back();
   readers->count = 0;
   return readers;
 }
 
-void remember_reader(const Actor& actor, Cell& cell, Place place) {
-  if (!cell.readers) cell.readers = new_readers();
-  Reader *list = cell.readers->list, *end = list + cell.readers->count;
-  Reader* mine = std::find_if(list, end, [&](Reader& reader) { return reader.agent == actor.agent; });
-  if (mine == end && cell.readers->count < READERS)
-    cell.readers->count++;
-  else if (mine == end) {  // forgets one of the same warp, or any
-    mine = std::find_if(list, end, [&](Reader& reader) { return reader.agent / 32 == actor.agent / 32; });
-    if (mine == end) mine = list + actor.agent % READERS;
+// An agent whose read the clocks `seen` do not know, or -1; `self` aside.
+int unseen(const Reader& reader, const std::vector<uint32_t>& seen, int self) {
+  for (uint32_t left = reader.agents; left; left &= left - 1) {
+    const int agent = 32 * reader.group + __builtin_ctz(left);
+    if (seen[agent] < reader.clock && agent != self) return agent;
   }
-  *mine = {actor.agent, actor.now, place};
+  return -1;
+}
+
+// What the actor knows, by way of atomics and fences, of an earlier cluster; null: nothing.
+const std::vector<uint32_t>* known_of(const Actor& actor, uint32_t cluster) {
+  if (!actor.fiber) return nullptr;
+  auto known = actor.fiber->past.find(cluster);
+  return known == actor.fiber->past.end() ? nullptr : known->second.get();
+}
+
+bool knew(const Actor& actor, uint32_t cluster, uint16_t agent, uint32_t clock) {
+  auto* known = known_of(actor, cluster);
+  return known && (*known)[agent] >= clock;
+}
+
+// Whether some read of an earlier cluster is not known to the actor.
+bool unknown(const Actor& actor, const Reader& reader) {
+  auto* known = known_of(actor, reader.cluster);
+  return !known || unseen(reader, *known, -1) >= 0;
+}
+
+constexpr size_t EARLIER = 64;  // readers of earlier clusters that a cell of global memory keeps
+
+// A write that comes after this read comes after all that this one comes after: those are forgotten.
+void forget_seen_readers(const Actor& actor, Readers& readers) {
+  size_t earlier = 0;
+  auto seen = [&](const Reader& reader) {
+    if (reader.cluster == launch.cluster) return unseen(reader, actor.clock->seen, actor.agent) < 0;
+    return !unknown(actor, reader) || ++earlier > EARLIER;
+  };
+  readers.count = std::remove_if(readers.begin(), readers.end(), seen) - readers.begin();
+}
+
+// Room for one more; a cell that needs more room than it has hands its list to others.
+void make_room(const Actor& actor, Cell& cell) {
+  if (cell.readers->count < cell.readers->capacity) return;
+  forget_seen_readers(actor, *cell.readers);
+  if (cell.readers->count <= cell.readers->capacity / 2) return;
+  Readers* more = new_readers(4 * cell.readers->capacity);
+  more->count = cell.readers->count;
+  std::copy(cell.readers->begin(), cell.readers->end(), more->begin());
+  launch.free_readers.push_back(cell.readers);
+  cell.readers = more;
+}
+
+void remember_reader(const Actor& actor, Cell& cell, Place place) {
+  if (!cell.readers) cell.readers = some_readers();
+  const uint16_t group = actor.agent / 32;
+  const uint32_t mine = 1u << actor.agent % 32;
+  for (Reader* reader = cell.readers->end(); reader-- != cell.readers->begin();)
+    if (reader->clock == actor.now && reader->group == group && reader->place == place &&
+        reader->cluster == launch.cluster) {
+      reader->agents |= mine;
+      return;
+    }
+  make_room(actor, cell);
+  cell.readers->list[cell.readers->count++] = {group, launch.cluster, actor.now, mine, place};
 }
 
 void check_against_readers(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (!cell.readers) return;
-  for (int i = 0; i < cell.readers->count; i++) {
-    const Reader& reader = cell.readers->list[i];
-    if (reader.agent == actor.agent || has_seen(actor, reader.agent, reader.clock)) continue;
-    report_race(race_kind(actor, reader.agent), actor, access, place, name(), reader.agent, Access::read,
-                reader.place, missing_between(actor, reader.agent));
+  for (const Reader& reader : *cell.readers) {
+    if (reader.cluster != launch.cluster) continue;  // check_between_clusters has looked at it
+    const int other = unseen(reader, actor.clock->seen, actor.agent);
+    if (other < 0) continue;
+    report_race(race_kind(actor, other), actor, access, place, name(), other, Access::read, reader.place,
+                missing_between(actor, other));
     break;
   }
   cell.readers->count = 0;
@@ -102,7 +170,7 @@ void remember_writer(const Actor& actor, Cell& cell, Access access, Place place)
   cell.written_at = place;
   cell.by_async_proxy = actor.async_proxy;
   cell.in_flight = false;
-  cell.atomic = access == Access::atomic;
+  cell.how = access;
 }
 
 // One byte is half a cell: who touched the other half is no matter, and whoever touches both is checked.
@@ -128,13 +196,6 @@ Cell& global_cell(Buffer& buffer, uint64_t index) {
   return page[index % PAGE_CELLS];
 }
 
-// Whether the actor knows, by way of atomics and fences, what an agent of an earlier cluster did.
-bool knew(const Actor& actor, uint32_t cluster, uint16_t agent, uint32_t clock) {
-  if (!actor.fiber) return false;
-  auto known = actor.fiber->past.find(cluster);
-  return known != actor.fiber->past.end() && (*known->second)[agent] >= clock;
-}
-
 void report_blocks(const Actor& actor, Access access, Place place, const std::string& name, Access before,
                    Place other) {
   add_problem("race between blocks", place, other,
@@ -146,18 +207,17 @@ void report_blocks(const Actor& actor, Access access, Place place, const std::st
 // Forgets what earlier clusters did to a cell, after a look at whether this access comes after it.
 void check_between_clusters(const Actor& actor, Cell& cell, Access access, Place place, const auto& name) {
   if (cell.write_clock && cell.write_cluster != launch.cluster) {
-    const bool both_atomic = cell.atomic && access == Access::atomic;
-    if (!both_atomic && !knew(actor, cell.write_cluster, cell.writer, cell.write_clock))
-      report_blocks(actor, access, place, name(), cell.atomic ? Access::atomic : Access::write,
-                    cell.written_at);
+    const bool both_strong = is_strong(cell.how) && is_strong(access);
+    if (!both_strong && !knew(actor, cell.write_cluster, cell.writer, cell.write_clock))
+      report_blocks(actor, access, place, name(), cell.how, cell.written_at);
     if (access != Access::read) cell.write_clock = 0;
   }
-  if (cell.readers && cell.readers->count && cell.read_cluster != launch.cluster) {
-    const Reader reader = cell.readers->list[0];
-    if (access != Access::read && !knew(actor, cell.read_cluster, reader.agent, reader.clock))
+  if (!cell.readers || access == Access::read) return;
+  for (const Reader& reader : *cell.readers)
+    if (reader.cluster != launch.cluster && unknown(actor, reader)) {
       report_blocks(actor, access, place, name(), Access::read, reader.place);
-    cell.readers->count = 0;
-  }
+      break;
+    }
 }
 
 std::string place_in_buffer(const Buffer& buffer, const char* address) {
@@ -193,7 +253,65 @@ void check_shared_bounds(const Fiber& fiber, const Block& block, const char* add
 }
 
 bool is_own_stack(const Fiber& fiber, const void* address) { return inside(address, fiber.stack, STACK_BYTES); }
+
+#ifdef __clang__
+constexpr uint16_t FILL = 0xaaaa;
+#else
+constexpr uint16_t FILL = 0xfefe;
+#endif
+
+// Whether every byte is what -ftrivial-auto-var-init=pattern fills local variables with. Of a single byte any
+// value is a likely one.
+inline bool is_unset(const void* address, size_t bytes) {
+  auto* halves = (const uint16_t*)address;
+  if (halves[0] != FILL || bytes < 2) return false;
+  for (size_t i = 1; i < bytes / 2; i++)
+    if (halves[i] != FILL) return false;
+  return true;
+}
 }  // namespace
+
+void check_set(Fiber& fiber, const void* address, size_t bytes, Place place) {
+  if (is_unset(address, bytes) && launch.unset.insert(place).second)
+    fiber.unset.push_back({(const char*)address, place});
+}
+
+void touch_registers(Fiber& fiber, const void* address, size_t bytes, Access access, Place place) {
+  if (is_read(access)) check_set(fiber, address, bytes, place);
+  if (!fiber.use) return;
+  WarpProducts& products = fiber.block->products[fiber.warp()];
+  const size_t first = ((const char*)address - fiber.stack) / 4;
+  fiber.use->lowest = std::min(fiber.use->lowest, first);
+  for (size_t i = 0; i < (bytes + 3) / 4; i++) fiber.use->fences[first + i] = products.fences;
+  if (!products.in_flight[fiber.lane()].empty()) check_in_flight(fiber, address, bytes, access, place);
+}
+
+static void add_unset(const Fiber& fiber, const Unset& unset, const std::string& what, Place declared) {
+  add_problem("uninitialised read", unset.place, declared,
+              text("%s is read by %s, and nothing was assigned to it", what.c_str(), who(fiber.agent).c_str()));
+}
+
+void scope_end(const void* variable, size_t bytes, const char* name, Site declared) {
+  Fiber& fiber = *current;
+  const char *start = (const char*)variable, *end = start + bytes;
+  auto is_part = [&](const char* address) { return address >= start && address < end; };
+  for (auto& each : fiber.unset)
+    if (is_part(each.address)) add_unset(fiber, each, text("`%s`", name), intern(declared));
+  fiber.unset.erase(std::remove_if(fiber.unset.begin(), fiber.unset.end(),
+                                   [&](auto& each) { return is_part(each.address); }),
+                    fiber.unset.end());
+  if (!fiber.use) return;
+  // A left operand was taken when the product was issued: registers of a variable that is gone are reused.
+  auto& operands = fiber.block->products[fiber.warp()].in_flight[fiber.lane()];
+  operands.erase(std::remove_if(operands.begin(), operands.end(),
+                                [&](auto& each) { return !each.accumulators && is_part(each.start); }),
+                 operands.end());
+}
+
+void report_unset(Fiber& fiber) {
+  for (auto& each : fiber.unset) add_unset(fiber, each, "a local variable", 0);
+  fiber.unset.clear();
+}
 
 Actor actor_of(Fiber& fiber) {
   return {fiber.agent, &fiber.clock, fiber.clock.seen[fiber.agent], false, &fiber};
@@ -214,7 +332,7 @@ void touch_shared(const Actor& actor, Block& block, size_t offset, size_t bytes,
   for (size_t i = offset / 2; i < (offset + bytes + 1) / 2; i++) {
     Cell& cell = block.cells[i];
     const auto name = [&] { return place_in_shared(block, i * 2); };
-    if (access == Access::read && !cell.write_clock)
+    if (is_read(access) && !cell.write_clock)
       add_problem("uninitialised read", place, 0,
                   name() + text(" is read by %s, and the block never wrote it", who(actor.agent).c_str()));
     if (bytes == 1)
@@ -252,11 +370,11 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
   for (uint64_t i = start / 2; i < (start + bytes + 1) / 2; i++) {
     Cell& cell = global_cell(buffer, i);
     const auto name = [&] { return place_in_buffer(buffer, buffer.start + i * 2); };
-    if (access == Access::read && buffer.scratch && !cell.write_clock)
+    if (is_read(access) && buffer.scratch && !cell.write_clock)
       add_problem("uninitialised read", place, 0,
                   name() + text(" is read by %s, and nobody wrote it", who(actor.agent).c_str()));
     check_between_clusters(actor, cell, access, place, name);
-    (access == Access::read ? cell.read_cluster : cell.write_cluster) = launch.cluster;
+    if (access != Access::read) cell.write_cluster = launch.cluster;
     if (access == Access::read && cell.write_clock && cell.write_cluster != launch.cluster) {
       remember_reader(actor, cell, place);
       continue;
@@ -297,10 +415,7 @@ void set_in_flight(const void* destination, size_t bytes, bool in_flight, Place 
 
 void touch(Fiber& fiber, const void* address, size_t bytes, Access access, Place place, bool counted) {
   if (is_own_stack(fiber, address)) {
-    if (launch.checks && is_accumulator_in_use(fiber, address))
-      add_problem("missing wait", place, 0,
-                  text("a wgmma accumulator is %s before wgmma.wait_group, by %s", verb(access),
-                       who(fiber.agent).c_str()));
+    if (launch.checks) touch_registers(fiber, address, bytes, access, place);
     return;
   }
   if (inside(address, &threadIdx, sizeof threadIdx) || inside(address, &blockIdx, sizeof blockIdx)) return;
@@ -311,13 +426,13 @@ void touch(Fiber& fiber, const void* address, size_t bytes, Access access, Place
       check_shared_bounds(fiber, *owner, (const char*)address, bytes, place);
       touch_shared(actor_of(fiber), *owner, (const char*)address - owner->storage, bytes, access, place);
     }
-    if (counted && launch.counts) log_access(fiber, address, bytes, access, place, -1);
+    if (counted && launch.counts) log_access(fiber, address, bytes, counted_as(access), place, -1);
     return;
   }
   const int buffer = buffer_of(address, bytes);
   if (buffer >= 0) {
     if (launch.checks) touch_global(actor_of(fiber), address, bytes, access, place);
-    if (counted && launch.counts) log_access(fiber, address, bytes, access, place, buffer);
+    if (counted && launch.counts) log_access(fiber, address, bytes, counted_as(access), place, buffer);
     return;
   }
   if (inside(address, launch.image_start, launch.image_end - launch.image_start)) return;
@@ -331,6 +446,28 @@ void touch(Fiber& fiber, const void* address, size_t bytes, Access access, Place
 void access(int thread, const void* address, size_t bytes, Access kind, Site site) {
   if (kind == Access::write) launch.changes++;
   touch(current->block->fibers[thread], address, bytes, kind, intern(site), false);
+}
+
+// memcpy and memset of more than a vector, by words where both ends allow it.
+static size_t step_of(const void* one, const void* other, size_t bytes) {
+  return ((uintptr_t)one | (uintptr_t)other | bytes) % 4 ? 1 : 4;
+}
+
+void* copy_bytes(void* to, const void* from, size_t bytes, Site site) {
+  launch.changes++;
+  const size_t step = step_of(to, from, bytes);
+  for (size_t i = 0; i < bytes; i += step) {
+    touch(*current, (const char*)from + i, step, Access::read, intern(site), true);
+    touch(*current, (char*)to + i, step, Access::write, intern(site), true);
+  }
+  return memmove(to, from, bytes);
+}
+
+void* fill_bytes(void* to, int value, size_t bytes, Site site) {
+  launch.changes++;
+  const size_t step = step_of(to, to, bytes);
+  for (size_t i = 0; i < bytes; i += step) touch(*current, (char*)to + i, step, Access::write, intern(site), true);
+  return memset(to, value, bytes);
 }
 
 void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w, Site site) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <ucontext.h>
+#include <unwind.h>
 #include "runtime.h"
 
 namespace cpu {
@@ -30,11 +31,31 @@ uint64_t hash_of(const void* start, const void* end, uint64_t hash) {
   return hash;
 }
 
-// The state of a thread: the registers that a call keeps, which lie below `frame`, and its stack.
-uint64_t state_above(const void* frame) {
-  return hash_of((const void*)(((uintptr_t)frame - 40) & ~7ul), current->stack + STACK_BYTES, 0);
+bool in_kernel(uint64_t pc) { return pc >= (uint64_t)launch.image_start && pc < (uint64_t)launch.image_end; }
+
+#if defined(__x86_64__)
+constexpr int KEPT[] = {3, 6, 12, 13, 14, 15};  // registers that a call keeps, by their DWARF numbers
+#elif defined(__aarch64__)
+constexpr int KEPT[] = {19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 72, 73, 74, 75, 76, 77, 78, 79};
+#endif
+
+_Unwind_Reason_Code hash_frame(_Unwind_Context* context, void* hash) {
+  const uint64_t pc = _Unwind_GetIP(context);
+  if (!in_kernel(pc)) return _URC_NO_REASON;
+  uint64_t registers[1 + sizeof KEPT / sizeof *KEPT] = {pc}, *next = registers + 1;
+  for (int number : KEPT) *next++ = _Unwind_GetGR(context, number);
+  const void* stack = (const void*)_Unwind_GetCFA(context);
+  *(uint64_t*)hash = hash_of(stack, current->stack + STACK_BYTES, hash_of(registers, next, 1));
+  return _URC_END_OF_STACK;
 }
-#define STATE_OF_THREAD() (__builtin_unwind_init(), state_above(__builtin_frame_address(0)))
+
+// All that decides what a thread does next, but for memory that others see: the kernel's registers at its call
+// of the executor, and its stack.
+uint64_t state_of_thread() {
+  uint64_t hash = 0;
+  _Unwind_Backtrace(hash_frame, &hash);
+  return hash;
+}
 
 // ---- looking at memory
 void forget_circle(Polls& polls, uint64_t state) {
@@ -53,8 +74,13 @@ bool closes_circle(Polls& polls, uint64_t state) {
     return false;
   }
   polls.fruitless++;
-  if (polls.anchor == state && polls.meetings == launch.meetings) return true;
-  if (++polls.steps < polls.limit && polls.meetings == launch.meetings) return false;
+  if (polls.anchor == state) {
+    polls.circled = launch.changes;
+    if (polls.meetings == launch.meetings) return true;
+    polls.meetings = launch.meetings;  // what it heard from others may differ the next time
+    return false;
+  }
+  if (++polls.steps < polls.limit) return false;
   polls.anchor = state;
   polls.meetings = launch.meetings;
   polls.steps = 0;
@@ -72,7 +98,7 @@ void park(bool proven) {
   switch_away();
 }
 
-void look(const void* address, Place place, uint64_t state, bool suspected) {
+void look(const void* address, Place place, bool suspected) {
   Fiber& fiber = *current;
   Polls& polls = fiber.polls;
   settle_write();
@@ -80,8 +106,9 @@ void look(const void* address, Place place, uint64_t state, bool suspected) {
   polls.place = place;
   fiber.site = {"", 0};
   stop_if_asked(place);
+  const uint64_t state = state_of_thread();
   const bool circle = closes_circle(polls, state);
-  if (suspected && !circle) return;
+  if (suspected && !circle && !launch.weary) return;
   fiber.atomics = 0;
   if (circle) {
     park(true);
@@ -121,9 +148,7 @@ void settle_write() {
   written.bytes = 0;
 }
 
-__attribute__((noinline)) void poll(const void* address, Place place) {
-  look(address, place, STATE_OF_THREAD(), false);
-}
+void poll(const void* address, Place place) { look(address, place, false); }
 
 void note_change(const void* address, Place place) {
   launch.changes++;
@@ -131,11 +156,11 @@ void note_change(const void* address, Place place) {
 }
 
 // An atomic lets others run where the one before it changed nothing, for then it may be a poll, or now and then.
-__attribute__((noinline)) void pause_at_atomic(const void* address, Place place) {
+void pause_at_atomic(const void* address, Place place) {
   Fiber& fiber = *current;
   beats++;
   if (launch.schedule == 2 || !fiber.atomic_changed || ++fiber.atomics >= ATOMICS || heeded)
-    look(address, place, STATE_OF_THREAD(), false);
+    look(address, place, false);
 }
 
 void after_atomic(const void* address, bool changed, Site site) {
@@ -144,24 +169,46 @@ void after_atomic(const void* address, bool changed, Site site) {
 }
 
 // ---- what an access to memory looks up for
+namespace {
+// Whether every thread came back to a state in this window, or waited from before it on.
+bool all_circle(uint64_t since) {
+  for (auto& block : launch.blocks)
+    for (Fiber& fiber : block->fibers) {
+      const bool waits = fiber.state != State::ready && fiber.polls.ran < since;
+      if (fiber.state != State::done && fiber.state != State::polling && !waits &&
+          fiber.polls.circled != launch.changes)
+        return false;
+    }
+  return true;
+}
+}  // namespace
+
 void suspect() {
-  static uint64_t changes, window = WINDOW;
-  const uint64_t since = beats - accesses;
-  if (since < SUSPICIOUS) return;
+  static uint64_t changes, begun, window;
+  if (beats - accesses < SUSPICIOUS) return;
   if (!(heeded & SUSPECT)) {
     window = launch.changes == changes ? std::min(2 * window, SUSPICIOUS) : WINDOW;
+    changes = launch.changes;
+    begun = beats;
     heeded |= SUSPECT;
   }
-  if (since < SUSPICIOUS + window) return;
+  if (launch.weary && changes == launch.changes) return;
+  if (!launch.weary && beats - begun < window) return;
+  launch.weary = !launch.weary && changes == launch.changes && all_circle(begun);
+  if (launch.weary) return;
   heeded &= ~SUSPECT;
   accesses = beats;
-  changes = launch.changes;
 }
 
-__attribute__((noinline)) void heed(const void* address, Place place) {
-  const uint64_t state = STATE_OF_THREAD();
+void meet(Site site) {
+  beats++;
+  suspect();
+  if (heeded) heed(nullptr, intern(site));
+}
+
+void heed(const void* address, Place place) {
   stop_if_asked(place);
-  if (heeded & SUSPECT) look(address, place, state, true);
+  if (heeded & SUSPECT) look(address, place, true);
   if (heeded & LOG_FULL) {
     heeded &= ~LOG_FULL;
     step_behind();
@@ -174,8 +221,9 @@ void stop_if_asked(Place place) {
   heeded &= ~(TOO_LONG | ENDLESS | CIRCLE);
   if (!(why & STOP) && why & TOO_LONG)
     add_problem("time limit", place, 0,
-                text("stopped after %zu of %zu %s, here in %s", launch.ended, launch.clusters,
-                     launch.blocks.size() > 1 ? "clusters" : "blocks", who(current->agent).c_str()));
+                text("stopped by time_limit = %g s after %zu of %zu blocks; %s was here", launch.time_limit,
+                     launch.ended * launch.blocks.size(), launch.clusters * launch.blocks.size(),
+                     who(current->agent).c_str()));
   else if (!(why & STOP))
     add_problem("endless loop", place, 0,
                 text("%s goes round in registers, without memory or other threads: %s", who(current->agent).c_str(),
@@ -192,7 +240,7 @@ struct Group {
   uint3 block;
   Fiber* first;
   std::vector<int> threads;
-  std::string where, last;
+  std::string last;
 };
 std::map<Place, Group> groups;
 std::map<std::string, int> waiting;
@@ -217,8 +265,8 @@ void collect_polls() {
         group.address = fiber.polls.address;
         group.block = block->index;
         group.first = &fiber;
-        group.where = place_of(group.address);
-        group.last = last_change(group.address, fiber.polls.place, group.other);
+        if (group.address)
+          group.last = ": " + last_change(group.address, fiber.polls.place, group.other);
       }
       group.threads.push_back(fiber.thread);
     }
@@ -233,8 +281,9 @@ void report_polls(size_t not_begun) {
     blockIdx = group.block;
     current = group.first;
     add_problem("endless loop", place, group.other,
-                range(group.threads) + " touch " + group.where + " again and again, and nobody changes memory: " +
-                    group.last + others);
+                range(group.threads) + " come back to " +
+                    (group.address ? place_of(group.address) : "this line") +
+                    " again and again, and nobody changes memory" + group.last + others);
   }
   current = nullptr;
   groups.clear();
@@ -249,8 +298,6 @@ struct sigaction former[3];
 const int caught[] = {SIGSEGV, SIGBUS, KNOCK};
 thread_local char* alternate;
 constexpr size_t ALTERNATE = 256 << 10;
-
-bool in_kernel(uint64_t pc) { return pc >= (uint64_t)launch.image_start && pc < (uint64_t)launch.image_end; }
 
 #if defined(__x86_64__)
 uint64_t program_counter(const ucontext_t& context) { return context.uc_mcontext.gregs[REG_RIP]; }

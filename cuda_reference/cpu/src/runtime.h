@@ -14,6 +14,7 @@
 #include <string>
 #include <string.h>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 #include "../shim/executor.h"
 
@@ -38,21 +39,26 @@ using Past = std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>>;
 void join_past(Past& into, const Past& from);
 
 // ---- shadow of memory: one cell for two bytes
+
+// Agents 32 * group + i, for each bit i of `agents`, read at the same clock and place. A cell keeps every
+// reader that no later one comes after, so at most one entry for each agent of a cluster.
 struct Reader {
-  uint16_t agent;
-  uint32_t clock;
+  uint16_t group;
+  uint32_t cluster, clock, agents;
   Place place;
 };
-constexpr int READERS = 12;  // a cell forgets older readers
 struct Readers {
-  int count;
-  Reader list[READERS];
+  uint32_t count, capacity;
+  Reader list[1];  // of `capacity`
+  Reader* begin() { return list; }
+  Reader* end() { return list + count; }
 };
 struct Cell {            // all zero: never touched
   uint32_t write_clock;  // 0: never written
-  uint32_t write_cluster, read_cluster;
+  uint32_t write_cluster;
   uint16_t writer;
-  bool by_async_proxy, in_flight, atomic;
+  bool by_async_proxy, in_flight;
+  Access how;  // it was written
   Place written_at;
   Readers* readers;
 };
@@ -66,9 +72,11 @@ enum class State { ready, polling, at_warp, at_barrier, at_mbarrier, at_cluster,
 struct Polls {
   const void* address = nullptr;
   Place place = 0;
-  uint64_t changes = 0, meetings = 0;  // of the launch, when it looked last
-  uint64_t anchor = 0;                 // a state that it was in: where it comes back to it, it goes in a circle
-  uint32_t steps = 0, limit = 1;       // since the anchor; at the limit the anchor moves on (Brent)
+  uint64_t changes = 0;            // of the launch, when it looked last
+  uint64_t anchor = 0;             // a state that it was in: where it comes back to it, it goes in a circle
+  uint64_t meetings = 0;           // of the launch, then
+  uint32_t steps = 0, limit = 1;   // since the anchor; at the limit the anchor moves on (Brent)
+  uint64_t circled = 0, ran = 0;   // changes when it last came back, met others or not; beats when it ran last
   uint32_t fruitless = 0, yields = 0;
   bool proven = false, restless = false;
 };
@@ -80,6 +88,7 @@ struct Copy {
   const char* source;
   int bytes, source_bytes;
   Place place;
+  char before[16];  // of cp.async: the source when it was issued
 };
 using Copies = std::vector<Copy>;
 
@@ -89,6 +98,7 @@ struct Mbarrier {
   uint32_t phase = 0;
   bool announced = false;  // to the async proxy, by a fence after mbarrier.init
   Clock arriving, released;
+  Place initialised;
 };
 
 // A copy of an engine under way: what to do when it arrives, and which mbarrier, if any, then counts it.
@@ -96,7 +106,8 @@ struct Transfer {
   Copies copies;
   std::vector<std::pair<Mbarrier*, int64_t>> completes;  // mbarrier, bytes (-1: one arrival)
   Clock clock;
-  uint16_t agent;
+  uint16_t agent, writer;  // out of shared memory: `writer` fills the destination, after `agent` has read
+  uint32_t written;        // the writer's clock
   bool async_proxy;
   bool add = false;
   std::shared_ptr<bool> done;
@@ -104,14 +115,29 @@ struct Transfer {
 };
 
 struct StoreGroup {
-  std::vector<std::shared_ptr<Transfer>> transfers;
+  std::vector<std::shared_ptr<Transfer>> transfers;  // until their source has been read
+  Clock written;                                     // of their writers
 };
 
 constexpr size_t STACK_BYTES = 640 << 10;  // the 512 KB that CUDA allows a thread, and room for the executor
 
+// When each word of a stack was touched last, as the number of the warp's wgmma.fence before it.
+struct StackUse {
+  uint16_t* fences = nullptr;
+  size_t lowest = STACK_BYTES / 4;  // word that was touched: a stack grows downwards
+};
+
+// A read of a local variable that nothing was assigned to.
+struct Unset {
+  const char* address;
+  Place place;
+};
+
 struct Fiber {
   jmp_buf context;
   char* stack = nullptr;
+  StackUse* use = nullptr;   // from the first wgmma.fence on
+  std::vector<Unset> unset;  // until their variable's scope ends, which says its name
   Block* block = nullptr;
   int thread = 0;  // in the block
   uint16_t agent = 0;
@@ -143,6 +169,7 @@ struct Fiber {
   Polls polls;
   uint32_t atomics = 0;  // since it last let others run
   bool atomic_changed = true;
+  bool cluster_arrived = false;
 
   int warp() const { return thread / 32; }
   int lane() const { return thread % 32; }
@@ -161,8 +188,17 @@ struct Product {
   bool registers_a, transpose_b, accumulate;
   uint64_t a, b;
   std::vector<float*> d;
+  const uint32_t* a_place[32];
   uint32_t a_registers[32][4];
   Clock clock;
+  Place place;
+  uint32_t number;
+};
+// Registers of one lane that products in flight read (the left operand) or write (the accumulators).
+struct InFlight {
+  const char *start, *end;
+  bool accumulators, told;
+  uint32_t product;
   Place place;
 };
 struct WarpProducts {
@@ -170,7 +206,8 @@ struct WarpProducts {
   std::vector<std::vector<Product>> groups;
   std::map<float*, std::vector<float>>
       sums;  // what the accumulators will hold; until waited for, they hold NaN
-  bool fenced = false;
+  std::vector<InFlight> in_flight[32];
+  uint16_t fences = 0;  // wgmma.fence so far
 };
 
 struct Logged {
@@ -191,6 +228,7 @@ struct Block {
   std::map<int, NamedBarrier> barriers;
   std::map<uint32_t, Mbarrier> mbarriers;  // by offset in storage
   std::vector<WarpProducts> products;      // [warps]
+  std::vector<int> registers;              // [warps] that setmaxnreg gave to each thread; 0: as compiled
   std::vector<std::vector<Logged>> log;    // [warps]
   std::vector<std::array<uint32_t, 32>> logged;  // [warps][lane]: of its accesses in the log
   std::vector<int> ready, polling;
@@ -219,6 +257,7 @@ struct Traffic {
            ideal = 0, worst = 0;
 };
 
+constexpr int MOST_THREADS = 1024;  // of a block
 constexpr int MOST_BLOCKS = 64;  // of a cluster
 constexpr int ENGINES =
     32;  // engine agents a block: that many copies may be under way and still be told apart
@@ -244,8 +283,9 @@ struct Launch {
   uint32_t cluster_phase = 0;
   std::vector<Buffer> buffers;
   std::vector<Cell*> cells;  // by rank: kept from one cluster to the next
-  std::deque<Readers> readers;
+  std::deque<std::unique_ptr<char[]>> readers;
   std::vector<Readers*> free_readers;
+  std::unordered_set<Place> unset;  // places that were reported
   std::unordered_map<uint64_t, Past> atomics;                      // address -> what its writers released
   std::map<std::tuple<Place, std::string, int>, Traffic> traffic;  // place, operation, buffer (-1 shared)
   int permutation[3][256];
@@ -253,8 +293,10 @@ struct Launch {
   uint64_t meetings = 0;   // collectives and barriers that were completed
   uint64_t fruitless = 0;  // looks at memory since it changed last, of threads that may yet stop by themselves
   std::unordered_map<const void*, std::pair<Place, std::string>> changed;  // by an atomic or volatile: where, who
+  bool weary = false;      // for long, all have come back to states in which they were, and memory is as it was
   uint64_t tried_at = 0;   // changes, when those who poll were last asked to go on
   size_t clusters = 0, begun = 0, ended = 0;
+  double time_limit = 0;  // seconds
 
   size_t agents_of_block() const { return threads + warps + ENGINES; }
   uint16_t thread_agent(uint32_t rank, int thread) const { return rank * agents_of_block() + thread; }
@@ -281,6 +323,7 @@ extern std::atomic<uint32_t> heeded;
 extern uint64_t beats;  // calls of the executor, for the watch
 void heed(const void* address, Place);
 void suspect();  // after every access: it may be one of a loop that never ends
+void meet(Site);  // before threads wait for each other, for the same reason
 void stop_if_asked(Place);
 [[noreturn]] void overflow(Place);
 void poll(const void* address, Place);  // before a look at memory that others may change
@@ -316,6 +359,9 @@ Actor actor_of(Fiber&);
 Block* shared_owner(const void*);  // the block of the cluster whose shared memory holds the address, or null
 void touch_shared(const Actor&, Block&, size_t offset, size_t bytes, Access, Place);
 void touch(Fiber&, const void*, size_t bytes, Access, Place, bool counted);
+void touch_registers(Fiber&, const void*, size_t bytes, Access, Place);  // the fiber's own stack
+void check_set(Fiber&, const void*, size_t bytes, Place);
+void report_unset(Fiber&);
 void touch_global(const Actor&, const void*, size_t bytes, Access, Place);
 void forget_cells(Block&);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
@@ -331,12 +377,15 @@ void add_copy(Transfer&, void* destination, const void* source, int bytes, int s
 void add_value(Transfer&, void* destination, const void* value, int bytes, Place);
 void issue(const std::shared_ptr<Transfer>&);
 void deliver(Transfer&);
+void give_writer(Transfer&);
 bool deliver_a_transfer();
 void check_copies_awaited(Fiber&);
 Mbarrier& mbarrier_at(uint64_t*, Site);
 
+
 // ---- matrix (matrix.cpp)
-bool is_accumulator_in_use(const Fiber&, const void*);
+void check_in_flight(Fiber&, const void*, size_t bytes, Access, Place);
+void check_products_awaited(Fiber&);
 
 // ---- counting (count.cpp)
 void log_access(Fiber&, const void*, size_t bytes, Access, Place, int buffer, const void* source = nullptr);

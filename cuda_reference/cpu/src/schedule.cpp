@@ -257,7 +257,7 @@ void run_block(Block& block) {
     if (block.ready.empty() && !wake_pollers(block, false)) return;
     current = &block.fibers[take_ready(block)];
     threadIdx = current->index;
-    beats++;
+    current->polls.ran = ++beats;
     if (!_setjmp(block.scheduler)) _longjmp(current->context, 1);
     current = nullptr;
     settle_write();
@@ -360,9 +360,14 @@ bool begin_cluster() {
   return true;
 }
 
+void finish(Block& block) {
+  if (!block.begun) return;
+  for (int warp = 0; warp < launch.warps; warp++) flush_warp(block, warp);
+  for (Fiber& fiber : block.fibers) report_unset(fiber);
+}
+
 void end_cluster() {
-  for (auto& block : launch.blocks)
-    for (int warp = 0; warp < launch.warps; warp++) flush_warp(*block, warp);
+  for (auto& block : launch.blocks) finish(*block);
   launch.ended++;
   give_back_seats();
   free_cells.push_back(std::move(launch.cells));
@@ -379,7 +384,7 @@ bool try_again() {
   size_t pollers = 0, woken = 0;
   for (auto& resident : residents)
     for (auto& block : resident.get() == running ? launch.blocks : resident->blocks) pollers += block->polling.size();
-  if (launch.fruitless > std::max<uint64_t>(LOOKS, LOOKS_EACH * pollers)) return false;
+  if (launch.fruitless > (launch.weary ? LOOKS_EACH : std::max<uint64_t>(LOOKS, LOOKS_EACH * pollers))) return false;
   for (auto& resident : residents)
     for (auto& block : resident.get() == running ? launch.blocks : resident->blocks)
       woken += wake_pollers(*block, true);
@@ -464,6 +469,10 @@ void run_grid() {
     if (seat->stacks) madvise(seat->stacks, seat->stacks_bytes, MADV_DONTNEED);
   for (size_t i = MOST_SEATS_KEPT; i < seats.size(); i++) free_stacks(*seats[i]);
   seats.resize(std::min(seats.size(), MOST_SEATS_KEPT));
+  for (auto& resident : residents) {  // of a launch that was stopped
+    enter(*resident);
+    for (auto& block : launch.blocks) finish(*block);
+  }
   if (running) exchange(*running);
   running = nullptr;
   for (auto& resident : residents) free_cells.push_back(std::move(resident->cells));
@@ -551,7 +560,6 @@ std::thread conductor;
 std::mutex ending;
 std::condition_variable has_ended;
 bool ended;
-double time_limit;
 timespec began;
 
 double seconds_since(const timespec& then, clockid_t clock = CLOCK_MONOTONIC) {
@@ -576,7 +584,7 @@ extern "C" int cpu_start(void (*kernel)(void**), void* (*dynamic_shared)(), void
   launch.counts = options[1] != 0;
   launch.schedule = (int)options[2];
   launch.random.seed((unsigned)options[3]);
-  time_limit = options[4];
+  launch.time_limit = options[4];
   gridDim = grid_shape = {shape[0], shape[1], shape[2]};
   blockDim = {shape[3], shape[4], shape[5]};
   cluster_shape = {shape[6], shape[7], shape[8]};
@@ -584,7 +592,7 @@ extern "C" int cpu_start(void (*kernel)(void**), void* (*dynamic_shared)(), void
   launch.clusters = (size_t)shape[0] * shape[1] * shape[2] / blocks;
   launch.threads = blockDim.x * blockDim.y * blockDim.z;
   launch.warps = (launch.threads + 31) / 32;
-  launch.agents = blocks * launch.agents_of_block();
+  launch.agents = (blocks * launch.agents_of_block() + 31) / 32 * 32;  // readers are looked at by 32
   for (int i = 0; i < count; i++)
     launch.buffers.push_back({(char*)ranges[4 * i],
                               (char*)ranges[4 * i + 1],
@@ -620,7 +628,7 @@ extern "C" int cpu_wait() {
   using namespace cpu;
   std::unique_lock<std::mutex> lock(ending);
   if (has_ended.wait_for(lock, std::chrono::milliseconds(50), [] { return ended; })) return 1;
-  if (seconds_since(began) > time_limit) heeded |= TOO_LONG;
+  if (seconds_since(began) > launch.time_limit) heeded |= TOO_LONG;
   watch_progress();
   return 0;
 }

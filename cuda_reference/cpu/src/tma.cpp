@@ -106,6 +106,7 @@ void tma_store(const ptx::TensorMap* map, const void* source, std::initializer_l
   const size_t start = check_tile(tensor, source, site);
   const Place place = intern(site);
   auto transfer = new_transfer(*current, true);
+  give_writer(*transfer);
   size_t bytes = 0;
   for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* global, int inside) {
     if (inside) add_copy(*transfer, (char*)global, current->block->dynamic + offset, inside, inside, place);
@@ -133,6 +134,7 @@ void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* 
 void bulk_store(void* destination, const void* source, uint32_t bytes, bool add, Site site) {
   check_bulk(destination, source, bytes, site);
   auto transfer = new_transfer(*current, true);
+  give_writer(*transfer);
   transfer->add = add;
   if (buffer_of(destination, bytes) < 0)
     touch(*current, destination, bytes, Access::write, intern(site), false);  // reports
@@ -162,19 +164,26 @@ void store_async(void* destination, const void* value, uint32_t bytes, uint64_t*
 }
 
 void bulk_commit(Site) {
-  current->store_groups.push_back({std::move(current->open_stores)});
+  current->store_groups.push_back({std::move(current->open_stores), {}});
   current->open_stores.clear();
 }
 
-void bulk_wait(int pending, bool, Site) {
+// The source of a group may be written again once it was read, the destination be read once all has come.
+void bulk_wait(int pending, bool read_only, Site) {
   auto& groups = current->store_groups;
   const size_t finished = groups.size() > (size_t)pending ? groups.size() - pending : 0;
-  for (size_t i = 0; i < finished; i++)
-    for (auto& transfer : groups[i].transfers) {
+  for (size_t i = 0; i < finished; i++) {
+    StoreGroup& group = groups[i];
+    if (!group.transfers.empty()) group.written.reset(launch.agents);
+    for (auto& transfer : group.transfers) {
       deliver(*transfer);
       current->clock.join(transfer->clock);
+      group.written.seen[transfer->writer] = group.written.fenced[transfer->writer] = transfer->written;
     }
-  groups.erase(groups.begin(), groups.begin() + finished);
+    group.transfers.clear();
+    if (!read_only && !group.written.seen.empty()) current->clock.join(group.written);
+  }
+  if (!read_only) groups.erase(groups.begin(), groups.begin() + finished);
   current->tick();
 }
 

@@ -5,6 +5,7 @@ import numbers
 import pkgutil
 import re
 
+from cuda_reference.shown import shown
 from flashcore_numba.problem import ArgumentError
 
 from ..spec import Lesson
@@ -23,8 +24,8 @@ LESSONS = _all()
 
 def find(number: int | str) -> Lesson:
     """The lesson with this number (5, "5", "05"). Raises ArgumentError, which lists the lessons."""
-    wanted = int(number) if isinstance(number, str) and re.fullmatch(r"\s*\d+\s*", number) else number
+    wanted = int(number) if isinstance(number, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", number) else number
     if isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool) and wanted in LESSONS:
         return LESSONS[int(wanted)]
     accepted = "; ".join(f"{lesson.number} {lesson.title}" for lesson in LESSONS.values())
-    raise ArgumentError(f"lesson {number!r}: accepted are {accepted}")
+    raise ArgumentError(f"lesson {shown(number)}: accepted are {accepted}")

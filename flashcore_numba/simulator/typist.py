@@ -1,0 +1,341 @@
+"""The types that a kernel's variables have where paths meet, found before it runs.
+
+Numba gives a variable one type over all paths that lead to a place, taken or not. Here the rewritten kernel
+runs once without any lane: both sides of every branch, each loop until nothing changes. Its values are empty
+vectors, which carry the types alone.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .atomics import Atomics
+from .control import UNDEFINED, Branch, Frame, Loop
+from .cuda import CudaModule
+from .lanes import Lanes, kinds_of, range_kind
+from .memory import ARRAYS, View
+from .rules import char_of, convert, strong
+from .vecmath import as_dtype
+
+__all__ = ["infer"]
+
+MOST_TURNS = 8  # no variable changes its type more often
+
+
+def infer(program: Any, entry: Any, values: list) -> dict:
+    """(context, point) -> the type, or None, of each variable that meets there.
+
+    Where the kernel does not have types that Numba accepts, what was found so far is returned: the launch
+    itself then says what is wrong.
+    """
+    key = kinds_of(tuple(values))
+    if key not in program.types:
+        typist = Typist(program)
+        with np.errstate(all="ignore"):
+            try:
+                running: Any = entry(typist, *map(_sketch, values))
+                reply = None
+                while hasattr(running, "send"):
+                    reply = running.send(reply)
+            except Exception:  # StopIteration, and whatever the launch will report
+                pass
+        program.types[key] = typist.types
+    return program.types[key]
+
+
+class Sketch(View):
+    """An array of which only the type is known."""
+
+    __slots__ = ("kind", "rank")
+
+    def __init__(self, dtype, rank: int):
+        self.kind, self.rank = np.dtype(dtype), rank
+
+    shape = property(lambda self: tuple(_empty("l") for _ in range(self.rank)))  # type: ignore[assignment]
+    strides = shape  # type: ignore[assignment]
+    ndim = property(lambda self: self.rank)
+    dtype = property(lambda self: self.kind)
+    size = property(lambda self: _empty("l"))
+    name = "array"
+
+    def key(self):
+        return self.kind, self.rank
+
+    def beside(self, other, lanes):
+        return self
+
+
+def _empty(char: str) -> np.ndarray:
+    return np.empty(0, char)
+
+
+def _sketch(value: Any) -> Any:
+    """An argument as its type alone."""
+    if isinstance(value, ARRAYS):
+        return Sketch(value.dtype, value.ndim)
+    if isinstance(value, tuple):
+        return tuple(map(_sketch, value))
+    return value if value is None else _empty(char_of(value))
+
+
+def _unify(one: Any, other: Any) -> Any:
+    if one is UNDEFINED or other is None:
+        return other if one is UNDEFINED else one
+    if other is UNDEFINED or one is None:
+        return one if other is UNDEFINED else other
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        return tuple(map(_unify, one, other))
+    if isinstance(one, (*ARRAYS, tuple)) or isinstance(other, (*ARRAYS, tuple)):
+        return other
+    if type(one) is type(other) is int and one == other:
+        return one
+    return _empty(np.promote_types(strong(one).dtype, strong(other).dtype).char)
+
+
+class Typist(Lanes):
+    """A machine without lanes."""
+
+    def __init__(self, program: Any):
+        self.program = program
+        self.n = 0
+        self.mask = self.everyone = self.gone = self.scope = None
+        self.whole = np.ones(0, bool)
+        self.tid = self.block = self.ids = self.warp_syncs = self.epoch = self.block_number = _empty("l")
+        self.known_syncs = self.merging = self.top = None
+        self.nan_sites = _empty("l")
+        self.divided_at, self.index_cache, self.visits = [], {}, {}
+        self.context, self.types, self.news = (), {}, 0
+        self.returned = False
+        dimension = SimpleNamespace(x=_empty("i"), y=_empty("i"), z=_empty("i"))
+        self.threadIdx = self.blockIdx = dimension
+        self.launch: Any = SimpleNamespace(
+            block=(1, 1, 1), grid=(1, 1, 1), counting=False, quiet=True, max_turns=0, program=program,
+            problem=lambda *args, **options: None, meet=lambda *args: None, absent=set(), nans={},
+        )  # fmt: skip
+        self.group: Any = SimpleNamespace(fenced=None, scheduled=False, blocks=[0])
+        self.cuda = Names(self)
+
+    # Where paths meet
+
+    def _note(self, point: int, values: tuple) -> tuple:
+        """Unify the values of a point with what came there before."""
+        key = self.context, point
+        kinds = tuple(
+            char_of(value) if isinstance(value, np.ndarray | np.generic | int | float) else None
+            for value in values
+        )
+        known = self.types.get(key)
+        if known is not None:
+            kinds = tuple(
+                new if old is None else old if new is None else np.promote_types(old, new).char
+                for old, new in zip(known, kinds, strict=True)
+            )
+        if kinds != known:
+            self.news += 1
+            self.types[key] = kinds
+        return tuple(
+            value if kind is None or value is UNDEFINED or char_of(value) == kind else convert(value, kind)
+            for value, kind in zip(values, kinds, strict=True)
+        )
+
+    def select(self, old, new):
+        return new
+
+    def branch(self, condition, line: int) -> Branch:
+        """Both sides, except where the condition is a constant."""
+        branch = Branch(None, *self._taken(condition))
+        branch.scope = self.returned
+        return branch
+
+    def enter(self, branch: Branch, side: bool) -> bool:
+        if not side:
+            branch.saved = self.returned
+        self.returned = branch.scope
+        return branch.yes if side else branch.no
+
+    def _left(self, branch: Branch) -> tuple[bool, bool]:
+        """Whether all lanes have returned by the end of each side; `saved` is set by an else branch."""
+        return (self.returned, branch.scope) if branch.saved is None else (branch.saved, self.returned)
+
+    def leave(self, branch: Branch):
+        yes, no = self._left(branch)
+        self.returned = (yes or not branch.yes) and (no or not branch.no)
+
+    def join(self, branch: Branch, point: int, before: tuple, yes: tuple, no: tuple) -> tuple:
+        sides = list(zip((branch.yes, branch.no), self._left(branch), (yes, no), strict=True))
+        alive = [values for taken, left, values in sides if taken and not left]
+        alive = alive or [values for taken, _, values in sides if taken]
+        return self._note(point, alive[0] if len(alive) == 1 else tuple(map(_unify, *alive)))
+
+    def if_exp(self, condition, yes, no, point: int = 0):
+        values = [
+            operand() if callable(operand) else operand
+            for taken, operand in zip(self._taken(condition), (yes, no), strict=True)
+            if taken
+        ]
+        return self._note(point, (values[0] if len(values) == 1 else _unify(*values),))[0]
+
+    @staticmethod
+    def _taken(condition) -> tuple[bool, bool]:
+        known = not isinstance(condition, np.ndarray)
+        return not known or bool(condition), not known or not condition
+
+    def logic(self, is_and: bool, a, b, point: int = 0):
+        return self._note(point, (_unify(a, b() if callable(b) else b),))[0]
+
+    def some(self) -> bool:
+        return True
+
+    def narrow(self):
+        pass
+
+    # Loops
+
+    def loop(self, site: int) -> Loop:
+        loop = Loop(None, site, None)
+        loop.now = -1
+        return loop
+
+    def again(self, loop: Loop) -> bool:
+        loop.turns += 1
+        go = loop.now != self.news and loop.turns <= MOST_TURNS
+        loop.now = self.news
+        return go
+
+    def test(self, loop: Loop, condition) -> bool:
+        return True
+
+    def each(self, loop: Loop, leaves: bool, *args):
+        kind = range_kind(args)
+        while self.again(loop):
+            yield _empty(kind)
+
+    def items(self, loop: Loop, leaves: bool, values):
+        yield from values
+
+    def turn(self, loop: Loop, point: int, before: tuple, after: tuple) -> tuple:
+        return self._note(point, tuple(map(_unify, before, after)))
+
+    def head(self, loop: Loop, point: int, values: tuple) -> tuple:
+        return self._note(point, values)
+
+    def end_loop(self, loop: Loop):
+        pass
+
+    def break_(self, loop: Loop):
+        pass
+
+    def continue_(self, loop: Loop):
+        pass
+
+    # Calls
+
+    def frame(self, point: int, arguments: tuple) -> Frame:
+        frame = Frame(self.returned, None, point, self.context)
+        if self.top is None:
+            self.top = frame
+        else:
+            self.context = self.context, point, kinds_of(arguments)
+        return frame
+
+    def return_(self, frame: Frame, value, given: bool = False):
+        frame.value = value if frame.value is None else _unify(frame.value, value)
+        self.returned = True
+
+    def end_frame(self, frame: Frame):
+        value = self._note(frame.point, (frame.value,))[0]
+        self.context, self.returned = frame.outside, frame.saved
+        return value
+
+    def probe(self, label: str, *values):
+        pass
+
+    def floating(self, kind: str, site: int, value, operands):
+        pass
+
+    # Memory
+
+    def view(self, array, index, site: int):
+        index = index if type(index) is tuple else (index,)
+        if isinstance(array, ARRAYS):
+            return Sketch(array.dtype, array.ndim - sum(type(i) is not slice for i in index))
+        return self.load(array, index[0] if len(index) == 1 else index, site)
+
+    def load(self, array, index, site: int):
+        if type(array) is np.ndarray:
+            array = Sketch(array.dtype, array.ndim)
+        if isinstance(array, ARRAYS):
+            left = array.ndim - (len(index) if type(index) is tuple else 1)
+            return Sketch(array.dtype, left) if left else _empty(array.dtype.char)
+        if type(array) is tuple and isinstance(index, np.ndarray):
+            value = array[0]
+            for other in array[1:]:
+                value = _unify(value, other)
+            return value
+        return array[index]
+
+    def store(self, array, index, value, site: int):
+        pass
+
+    def wide_load(self, width: int, dtype: str, site: int, array, index):
+        return tuple(_empty("f") for _ in range(width))
+
+    def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
+        pass
+
+
+class TypedAtomics(Atomics):
+    """Atomic operations, which return what the array holds."""
+
+    def change(self, site, array, index, update, *operands):
+        return _empty(array.dtype.char)
+
+
+class Names(CudaModule):
+    """`numba.cuda` for a machine without lanes."""
+
+    def __init__(self, lanes):
+        super().__init__(lanes)
+        self.laneid = _empty("i")
+        size = SimpleNamespace(x=_empty("i"), y=_empty("i"), z=_empty("i"))
+        self.warpsize, self.blockDim, self.gridDim = _empty("i"), size, size
+        self.const = SimpleNamespace(array_like=lambda site, array: _sketch_constant(array))
+        self.atomic = TypedAtomics(lanes)
+
+    def grid(self, site, ndim):
+        return _empty("l") if ndim == 1 else tuple(_empty("l") for _ in range(ndim))
+
+    gridsize = grid
+
+    def _shared_array(self, site, shape, dtype, alignment=None):
+        return Sketch(as_dtype(dtype), len(shape) if isinstance(shape, tuple) else 1)
+
+    _local_array = _shared_array
+
+    def threadfence(self, site):
+        pass
+
+    threadfence_system = threadfence
+
+    def _barrier(self, site, name="syncthreads", predicate=0):
+        return _empty("i")
+
+    def syncwarp(self, site, mask=0):
+        pass
+
+    def _shuffle(self, site, mask, value, source):
+        return _empty(char_of(value))
+
+    def _vote(self, site, mask, predicate, reduce):
+        return _empty("?")
+
+    def ballot_sync(self, site, mask, predicate):
+        return _empty("i")
+
+    def activemask(self, site):
+        return _empty("I")
+
+
+def _sketch_constant(array) -> Sketch:
+    return Sketch(array.dtype, array.ndim)
