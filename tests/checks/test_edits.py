@@ -5,7 +5,16 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.campaign import STAGES, conclusion, control, judged, runs, summary
+from flashcore_numba.checks.campaign import (
+    STAGES,
+    conclusion,
+    control,
+    judged,
+    record,
+    runs,
+    summary,
+    table,
+)
 from flashcore_numba.checks.edits import CLASSES, RandomEdit, random_edits
 from flashcore_numba.checks.mutation import Edit, loaded
 
@@ -107,6 +116,21 @@ def test_a_summary_names_what_was_missed():
     assert lines[0] == "executor | GPU: hangs | GPU: wrong"
     assert lines[1:3] == ["missed | 0 | 1", "reported | 1 | 0"]
     assert lines[3].startswith("missed: stage07_wmma_qk.cu:1: none: `a` -> `b`")
+
+
+def test_a_record_keeps_what_a_table_counts():
+    said = {"verdict": "reported", "kind": "race", "said": "line 3", "seconds": 1.0}
+    one = edited("a" * 200, "b").as_dict() | {"executor": said, "gpu": {"verdict": "hangs", "seconds": 2.0}}
+    other = edited("c", "d", stage=8).as_dict() | verdicts("right")
+    kept = record({"seed": 5, "edits": [other, one]})
+    assert kept["seed"] == 5
+    assert [edit["conclusion"] for edit in kept["edits"]] == ["reported", "harmless"]
+    assert kept["edits"][0]["before"] == "a" * 160
+    assert kept["edits"][0]["executor"] == {"verdict": "reported", "kind": "race", "said": "line 3"}
+    assert kept["edits"][1]["gpu"] == {"verdict": "not run"}
+    lines = table(kept).splitlines()
+    assert lines[2] == "| 07 wmma_qk | 1 | 1 | 0 | 0 | 0 | 0 |"
+    assert lines[-1] == "| **all** | 2 | 1 | 0 | 0 | 1 | 0 |"
 
 
 @pytest.mark.long
