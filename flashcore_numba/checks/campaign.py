@@ -644,7 +644,7 @@ def conclusion(item: dict[str, Any]) -> str:
         return "wrong value"
     if said != "right":
         return "executor fault"
-    return "harmless" if seen == "right" else "missed"
+    return "harmless" if seen in ("right", "not run") else "missed"
 
 
 def summary(items: list[dict[str, Any]]) -> list[str]:
@@ -726,6 +726,7 @@ def main() -> None:
         seed = args.seed if args.seed is not None else store.data["seed"]
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
+        RECORD.parent.mkdir(exist_ok=True)
         RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
         print(table(record(store.data)))
     elif args.action == "sanitize":

@@ -1,11 +1,14 @@
 """Random edits of the stages in CUDA C: each one runs in a process of its own and gets a verdict."""
 
+import json
+from collections import Counter
 from itertools import islice
 
 import numpy as np
 import pytest
 
 from flashcore_numba.checks.campaign import (
+    RECORD,
     STAGES,
     conclusion,
     control,
@@ -131,6 +134,18 @@ def test_a_record_keeps_what_a_table_counts():
     lines = table(kept).splitlines()
     assert lines[2] == "| 07 wmma_qk | 1 | 1 | 0 | 0 | 0 | 0 |"
     assert lines[-1] == "| **all** | 2 | 1 | 0 | 0 | 1 | 0 |"
+
+
+def test_the_recorded_campaign_missed_nothing():
+    kept = json.loads(RECORD.read_text())
+    assert Counter(edit["stage"] for edit in kept["edits"]) == {stage.number: 20 for stage in STAGES}
+    assert {edit["kind"] for edit in kept["edits"]} == set(CLASSES)
+    conclusions = Counter(edit["conclusion"] for edit in kept["edits"])
+    assert set(conclusions) == {"reported", "wrong value", "harmless"}
+    for edit in kept["edits"]:
+        assert conclusion(edit) == edit["conclusion"]
+        assert ("reason" in edit) == (edit["conclusion"] == "harmless"), edit
+    assert str(conclusions["reported"]) in table(kept).splitlines()[-1]
 
 
 @pytest.mark.long
