@@ -64,8 +64,8 @@ SMALL_LAUNCHES, LARGE_LAUNCHES = 3, 4  # of each run on a GPU, with inputs of th
 class Run:
     """One problem for a variant: shape is B, H, H_kv, S_q, S_k, D.
 
-    rising: scores rise by about 50. far: q and k over the whole range of float16. sm_count: what a launcher
-    is told of, on the executor.
+    rising: scores rise by about 50. far: they are above 1e9 or, from row 16 on, below -1e9. sm_count: what a
+    launcher is told of, on the executor.
     """
 
     name: str
@@ -84,9 +84,9 @@ class Run:
         rng = np.random.default_rng([seed, *self.shape, self.causal])
         x = normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads, causal=self.causal, scale=self.scale)
         if self.far:
-            limit = float(np.finfo(np.float16).max)
-            anywhere = [rng.uniform(-limit, limit, each.shape).astype(np.float16) for each in (x.q, x.k)]
-            return x.but(q=anywhere[0], k=anywhere[1])
+            q, k = (rng.uniform(2.5e4, 6.5e4, each.shape).astype(np.float16) for each in (x.q, x.k))
+            below = np.arange(seq_q)[:, None] >= 16  # whole warps of both kinds
+            return x.but(q=np.where(below, -q, q), k=k)
         if not self.rising:
             return x
         direction = rng.standard_normal(head_dim)
@@ -126,13 +126,27 @@ SHAPES: dict[str, tuple[tuple[int, int, int, int, int, int], dict[str, Any]]] = 
 }
 
 
-FEW = (_run("plain"), _run("causal"), _run("rising"), _run("blind"))
+FEW = (_run("plain"), _run("causal"), _run("rising"), _run("blind"), _run("far"))
 PLANS: dict[int, tuple[Run, ...]] = {
     7: FEW,
     8: FEW,
     9: (*FEW, _run("wide")),
-    10: (_run("plain", "2"), _run("causal", "3"), _run("rising", "2"), _run("blind", "1"), _run("wide", "2")),
-    11: (_run("plain", "5"), _run("causal", "3"), _run("rising", "5"), _run("blind", "0"), _run("wide", "5")),
+    10: (
+        _run("plain", "2"),
+        _run("causal", "3"),
+        _run("rising", "2"),
+        _run("blind", "1"),
+        _run("wide", "2"),
+        _run("far", "2"),
+    ),
+    11: (
+        _run("plain", "5"),
+        _run("causal", "3"),
+        _run("rising", "5"),
+        _run("blind", "0"),
+        _run("wide", "5"),
+        _run("far", "5"),
+    ),
     12: (
         *(_run("plain", "large"), _run("causal", "medium"), _run("rising", "large"), _run("blind")),
         *(_run("plain", "small"), _run("wide", "large"), _run("far", "large"), _run("zero")),
@@ -141,7 +155,7 @@ PLANS: dict[int, tuple[Run, ...]] = {
         *(_run("plain", "two_splits"), _run("causal", "unsplit", 1), _run("rising", "two_splits")),
         *(_run("blind"), _run("causal", "persistent", 1), _run("wide"), _run("far"), _run("zero")),
     ),
-    14: (*FEW, _run("wide"), _run("far"), _run("zero")),
+    14: (*FEW, _run("wide"), _run("zero")),
     15: (
         *(_run("plain", "ping_pong"), _run("causal", "ping_pong", 1), _run("rising", "ping_pong")),
         *(_run("blind", "in_sequence"), _run("wide", "ping_pong"), _run("far", "ping_pong")),
@@ -580,8 +594,45 @@ CONCLUSIONS = {
 }
 """What the two verdicts on an edit can say together."""
 
-# Of edits whose conclusion needs a word: (file, before, after) -> why.
-REASONS: dict[tuple[str, str, str], str] = {}
+UNSEEN = "The block also walks over tiles that none of its rows sees, and masks all of their keys."
+INDEPENDENT = "Neither of the two statements needs the other."
+SAME_ROW = "The 8 lanes of a row have the same m and l: another one writes them."
+# Why nothing goes wrong: (file, where `before` begins, where `after` begins) -> reason.
+REASONS: dict[tuple[str, str, str], str] = {
+    ("stage07_wmma_qk.cu", "const int block_sees", ""): UNSEEN,
+    ("stage10_pipeline.cu", "const int block_sees", ""): UNSEEN,
+    ("stage07_wmma_qk.cu", "tile::load_tile<ROWS", "twice"): "Each thread stores the same bytes again.",
+    ("stage08_wmma_full.cu", "multiply_qk(", "twice"): "The same warp stores the same S again.",
+    ("stage16_cluster_split.cu", "for (int i = 2 * r;", "twice"): "Each lane stores the same bytes again.",
+    ("stage08_wmma_full.cu", "__syncthreads();", "twice"): "The second barrier has nothing to order.",
+    ("stage13_split_kv.cu", "if (PERSISTENT)", "if (true)"): "One barrier more, after the last use.",
+    ("tile.cuh", "if (CHUNKS % THREADS", ""): "The rest of the condition is false where it is not needed.",
+    ("stage08_wmma_full.cu", "wmma::load_matrix_sync(q", "after"): INDEPENDENT,
+    ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
+    ("stage09_async_copy.cu", "const int row_sees", ""): "The minimum of two numbers has no order.",
+    ("stage08_wmma_full.cu", "__shared__ __align__(32) half q_smem", ""): "The array is one element longer.",
+    ("stage08_wmma_full.cu", "if (lse != nullptr", ""): SAME_ROW,
+    ("stage10_pipeline.cu", "if (lse != nullptr", ""): SAME_ROW,
+    (
+        "stage11_warp_specialized.cu",
+        "ptx::cp_async_wait<",
+        "",
+    ): "The wait is stricter: nothing is in flight after it.",
+    (
+        "stage11_warp_specialized.cu",
+        "if constexpr (ASYNC)",
+        "",
+    ): "A wait where nothing was copied waits for nothing.",
+    ("stage13_split_kv.cu", "const int first_row", ""): "Every tile of rows has its block, in another order.",
+    ("stage15_ping_pong.cu", "if (tile >= whole_tiles)", ""): "Masks also where every key is seen.",
+    ("stage16_cluster_split.cu", "ptx::mbarrier_arrive_expect(q_full", ""): (
+        "The phase ends with this arrival, so the bytes may be counted down before they are counted up."
+    ),
+    ("stage16_cluster_split.cu", "if (CLUSTER > 1 && threadIdx.x == 32)", ""): (
+        "One block alone makes mbarriers too that nothing uses; there is room for them."
+    ),
+    ("stage16_cluster_split.cu", "if (turn > 0)", ""): "O and l, which are still 0, are multiplied.",
+}
 
 
 def conclusion(item: dict[str, Any]) -> str:
@@ -593,7 +644,7 @@ def conclusion(item: dict[str, Any]) -> str:
         return "wrong value"
     if said != "right":
         return "executor fault"
-    return "harmless" if seen == "right" else "missed"
+    return "harmless" if seen in ("right", "not run") else "missed"
 
 
 def summary(items: list[dict[str, Any]]) -> list[str]:
@@ -635,8 +686,12 @@ def record(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(item: dict[str, Any]) -> dict[str, str]:
-    reason = REASONS.get((item["file"], item["before"], item["after"]))
-    return {"reason": reason} if reason else {}
+    found = [
+        reason
+        for (file, before, after), reason in REASONS.items()
+        if item["file"] == file and item["before"].startswith(before) and item["after"].startswith(after)
+    ]
+    return {"reason": found[0]} if found and conclusion(item) == "harmless" else {}
 
 
 def table(kept: dict[str, Any]) -> str:
@@ -671,6 +726,7 @@ def main() -> None:
         seed = args.seed if args.seed is not None else store.data["seed"]
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
+        RECORD.parent.mkdir(exist_ok=True)
         RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
         print(table(record(store.data)))
     elif args.action == "sanitize":

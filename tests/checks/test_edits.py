@@ -1,11 +1,23 @@
 """Random edits of the stages in CUDA C: each one runs in a process of its own and gets a verdict."""
 
+import json
+from collections import Counter
 from itertools import islice
 
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.campaign import STAGES, conclusion, control, judged, runs, summary
+from flashcore_numba.checks.campaign import (
+    RECORD,
+    STAGES,
+    conclusion,
+    control,
+    judged,
+    record,
+    runs,
+    summary,
+    table,
+)
 from flashcore_numba.checks.edits import CLASSES, RandomEdit, random_edits
 from flashcore_numba.checks.mutation import Edit, loaded
 
@@ -107,6 +119,33 @@ def test_a_summary_names_what_was_missed():
     assert lines[0] == "executor | GPU: hangs | GPU: wrong"
     assert lines[1:3] == ["missed | 0 | 1", "reported | 1 | 0"]
     assert lines[3].startswith("missed: stage07_wmma_qk.cu:1: none: `a` -> `b`")
+
+
+def test_a_record_keeps_what_a_table_counts():
+    said = {"verdict": "reported", "kind": "race", "said": "line 3", "seconds": 1.0}
+    one = edited("a" * 200, "b").as_dict() | {"executor": said, "gpu": {"verdict": "hangs", "seconds": 2.0}}
+    other = edited("c", "d", stage=8).as_dict() | verdicts("right")
+    kept = record({"seed": 5, "edits": [other, one]})
+    assert kept["seed"] == 5
+    assert [edit["conclusion"] for edit in kept["edits"]] == ["reported", "harmless"]
+    assert kept["edits"][0]["before"] == "a" * 160
+    assert kept["edits"][0]["executor"] == {"verdict": "reported", "kind": "race", "said": "line 3"}
+    assert kept["edits"][1]["gpu"] == {"verdict": "not run"}
+    lines = table(kept).splitlines()
+    assert lines[2] == "| 07 wmma_qk | 1 | 1 | 0 | 0 | 0 | 0 |"
+    assert lines[-1] == "| **all** | 2 | 1 | 0 | 0 | 1 | 0 |"
+
+
+def test_the_recorded_campaign_missed_nothing():
+    kept = json.loads(RECORD.read_text())
+    assert Counter(edit["stage"] for edit in kept["edits"]) == {stage.number: 20 for stage in STAGES}
+    assert {edit["kind"] for edit in kept["edits"]} == set(CLASSES)
+    conclusions = Counter(edit["conclusion"] for edit in kept["edits"])
+    assert set(conclusions) == {"reported", "wrong value", "harmless"}
+    for edit in kept["edits"]:
+        assert conclusion(edit) == edit["conclusion"]
+        assert ("reason" in edit) == (edit["conclusion"] == "harmless"), edit
+    assert str(conclusions["reported"]) in table(kept).splitlines()[-1]
 
 
 @pytest.mark.long
