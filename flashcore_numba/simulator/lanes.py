@@ -64,8 +64,10 @@ class Lanes(Accesses, Arithmetic):
 
     # Values
 
-    def select(self, old, new):
+    def select(self, old, new, point: int):
         """The value of a variable after an assignment by the active lanes."""
+        if self.types:
+            new = self._unified(point, (new,))[0]
         if self.mask is self.scope:
             return new
         return self._select(self.mask, old, new)

@@ -317,7 +317,7 @@ class Rewriter(Expressions):
         return [ast.Expr(call("store", array, index, value, self.site(target)))]
 
     def _assign_name(self, name: str, value) -> list:
-        out = [_let(name, call("select", load_name(name), value))]
+        out = [_let(name, call("select", load_name(name), value, self.program.add_point()))]
         if name in self.unsure:
             out.append(_let(f"_has_{name}", call("assigned", load_name(f"_has_{name}"))))
         return out

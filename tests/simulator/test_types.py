@@ -274,7 +274,9 @@ def loop_of_types(u8, i64, flag, out):
     out[i, 1] = v * 3037000500 * 3037000500
     first = uint8(200)
     for k in range(2):
-        out[i, 2 + k] = first << 60  # the loop's own type, from its first turn on
+        shifted = first << 60  # of int64, as `first` is in a loop; `shifted` is a float64 to Numba
+        out[i, 2] = shifted
+        out[i, 3] = shifted / 3
         first = i64[k]
 
 
@@ -328,7 +330,8 @@ def test_paths_that_are_not_taken_give_types_too(order, flag):
     out = run(loop_of_types, np.float64)
     np.testing.assert_array_equal(out[:, 0], ~np.int64(3 - 5 * flag))
     np.testing.assert_array_equal(out[:, 1], 1.5**flag * big * big)
-    np.testing.assert_array_equal(out[:, 2], float(np.int64(200) << np.int64(60)))
+    np.testing.assert_array_equal(out[:, 2], float(np.int64(5) << np.int64(60)))
+    np.testing.assert_array_equal(out[:, 3], float(np.int64(5) << np.int64(60)) / 3)
     out = run(function_of_types, np.float64)
     np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
     same = (u8 if flag else np.full(64, u8[0])).astype(np.uint64)
