@@ -5,14 +5,17 @@ runs once without any lane: both sides of every branch, each loop until nothing 
 vectors, which carry the types alone.
 """
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from .arithmetic import Arithmetic
 from .atomics import Atomics
 from .control import UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
+from .expressions import BINARY, UNARY
 from .lanes import Lanes, kinds_of, range_kind
 from .memory import ARRAYS, View
 from .rules import char_of, convert, strong
@@ -198,7 +201,8 @@ class Typist(Lanes):
 
     @staticmethod
     def _taken(condition) -> tuple[bool, bool]:
-        known = not isinstance(condition, np.ndarray)
+        """Which sides Numba compiles: one for a literal, a global constant or a comparison of two."""
+        known = isinstance(condition, bool | int)
         return not known or bool(condition), not known or not condition
 
     def logic(self, is_and: bool, a, b, point: int = 0):
@@ -304,6 +308,22 @@ class Typist(Lanes):
 
     def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
         pass
+
+
+def _vague(name: str):
+    """An operation of which Numba does not compute the result when it compiles."""
+    own = Lanes.__dict__.get(name) or Arithmetic.__dict__[name]
+
+    def run(self, *operands):
+        compute = own.__func__ if isinstance(own, staticmethod) else functools.partial(own, self)
+        value = compute(*operands)
+        return value if isinstance(value, np.ndarray) else _empty(char_of(value))
+
+    return run
+
+
+for _name in (*BINARY.values(), *UNARY.values(), "multiply_add", "multiply_subtract", "subtract_product"):
+    setattr(Typist, _name, _vague(_name))
 
 
 class TypedAtomics(Atomics):

@@ -294,6 +294,19 @@ def function_of_types(u8, i64, flag, out):
     out[i, 1] = ~either(flag, u8[i], u8[0])
 
 
+@cuda.jit
+def not_constant(u8, i64, flag, out):
+    """Numba knows that a literal is true, but not what a conversion or a sum makes of it."""
+    i = cuda.threadIdx.x
+    limit = float32(29)
+    out[i, 0] = ~(u8[i] if limit > 3 else i64[i])
+    out[i, 1] = ~(u8[i] if SIZE + 1 > 3 else i64[i])
+    out[i, 2] = ~(u8[i] if SIZE > 3 else i64[i])
+
+
+SIZE = 4
+
+
 @cuda.jit(device=True)
 def after_return(v, flag):
     """What a side that returns did to a variable counts for nothing after it."""
@@ -336,5 +349,9 @@ def test_paths_that_are_not_taken_give_types_too(order, flag):
     np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
     same = (u8 if flag else np.full(64, u8[0])).astype(np.uint64)
     np.testing.assert_array_equal(out[:, 1], (~same).astype(np.float64))
+    out = run(not_constant, np.float64)
+    np.testing.assert_array_equal(out[:, 0], ~u8.astype(np.int64))
+    np.testing.assert_array_equal(out[:, 1], ~u8.astype(np.int64))
+    np.testing.assert_array_equal(out[:, 2], (~u8.astype(np.uint64)).astype(np.float64))
     out = run(returned_side, np.float64)
     np.testing.assert_array_equal(out[:, 0], False if flag else i64 % 2)
