@@ -31,7 +31,7 @@ class Access(NamedTuple):
     width: int
     memory: Any
     value: Any = None  # what a narrow store wrote
-    fenced: bool = False  # a load by blocks that have executed threadfence
+    fenced: bool = False  # a load by blocks that have executed threadfence, or one after waiting for others
     counted: bool = True  # False for a part of an access that is counted as a whole
 
 
@@ -142,7 +142,12 @@ class Accesses(LaneSet):
 
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
-        fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+        if launch.deadline is not None:
+            launch.check_time(site)
+        waited = launch.program.waits and bool(self.acquired[self.active()].all())
+        fenced = waited or (
+            op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+        )
         clocks = self.warp_syncs, self.known_syncs, self.epoch
         access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)
         if self.merging is not None:
@@ -152,7 +157,7 @@ class Accesses(LaneSet):
         if launch.recording:
             launch.record(access)
         allocation = memory.allocation
-        if launch.races:
+        if launch.races and not waited:
             allocation.recent.append(access)
             allocation.recent_lanes += self.n
         if op != LOAD:
@@ -361,7 +366,10 @@ class Accesses(LaneSet):
 
     def _write(self, memory, element, value, site):
         where, what = self._lanes_to_store(element, value)
+        before = memory.flat[where] if self.launch.program.waits else None
         memory.flat[where] = what
+        if before is not None and np.any(memory.flat[where] != before):
+            self.launch.changes += 1
         if memory.written is not None:
             memory.written[where] = True
         self._check_nan(memory, value, site)

@@ -22,15 +22,16 @@ def _index(position) -> Any:
 
 
 class LaneSet:
-    """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part."""
+    """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part, nor
+    those that `only` does not mark."""
 
-    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray):
+    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None):
         launch = group.launch
         self.group, self.launch = group, launch
         self.n = len(tid)
         self.tid, self.block = tid, block  # number in the block; index into group.blocks
         bx, by, bz = launch.block
-        real = tid < bx * by * bz
+        real = tid < bx * by * bz if only is None else only
         self.everyone = None if real.all() else real
         self.mask: Any = self.everyone
         self.gone: Any = None  # lanes that left by return, break or continue
@@ -47,6 +48,7 @@ class LaneSet:
         self.visits: dict[str, int] = {}  # label of a probe -> how often these lanes came to it
         self.ids = (block * launch.padded + tid).astype(np.int64)
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
+        self.acquired = np.zeros(self.n, bool)  # lanes that have waited for others since the last barrier
         self.known_syncs: Any = None  # [lanes, WARP]: those of its warp's lanes that each lane knows of
         self.merging: Any = None  # the accesses of one instruction to several arrays
         self.nan_sites = np.full(self.n, -1)  # where each lane first made a NaN
