@@ -66,7 +66,9 @@ def attention(
     `out` holds then is not the answer.
     """
     key, addresses, plan = (
-        plans.find(q, k, v, out, (causal, scale, stage, return_lse)) if time_limit is None else plans.NOT_SERVED
+        plans.find(q, k, v, out, (causal, scale, stage, return_lse))
+        if time_limit is None
+        else plans.NOT_SERVED
     )
     if plan is not None and (done := plan.run(addresses, q, out)) is not None:
         return done

@@ -473,9 +473,7 @@ def _check(args) -> int:
     reports = []
     if stages:
         with _progress() as progress:
-            reports = check(
-                stages, time_limit=args.time_limit, progress=_parts(progress, "checking")
-            )
+            reports = check(stages, time_limit=args.time_limit, progress=_parts(progress, "checking"))
     if not _give_json(args, lambda: [report.as_dict() for report in reports]) and reports:
         render(reports, _console())
     return 0 if not not_run and all(report.passed for report in reports) else 1

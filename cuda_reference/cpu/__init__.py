@@ -104,9 +104,7 @@ class CpuModule:
         )
         compiler = find_compiler()
         self.compile_seconds = -time.perf_counter()
-        self.library = build_kernels(
-            compiler, self.source, exports, defines or {}, True, optimise
-        )
+        self.library = build_kernels(compiler, self.source, exports, defines or {}, True, optimise)
         self.compile_seconds += time.perf_counter()
         self._runtime = ctypes.CDLL(str(build_runtime(compiler)))
         self.code = ctypes.CDLL(str(self.library))
@@ -272,7 +270,9 @@ def _seconds(limit: Any) -> float:
         return math.inf
     number = isinstance(limit, int | float | np.integer | np.floating) and not isinstance(limit, bool)
     if not number or not limit > 0:
-        raise ValueError(f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit")
+        raise ValueError(
+            f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit"
+        )
     return float(min(limit, 1e9))
 
 
