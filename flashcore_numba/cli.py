@@ -111,7 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--time-limit",
         type=_seconds,
         metavar="S",
-        help="seconds for everything, up to 3600: what they leave out counts as failed; no limit by default, with "
+        help="seconds for everything, up to 3600; what is left then counts as failed. None by default; with "
         "--lesson 60",
     )
     starter = add(

@@ -219,9 +219,7 @@ def build_kernels(
     # NVRTC turns a * b + c into one FMA, which rounds once: where that matters, it must matter here too.
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=fast", "-fvisibility=hidden", "-DFLASHCORE_CPU"]
     flags.append("-O1" if optimise else "-O0")
-    flags.append(
-        "-fstack-clash-protection"
-    )  # a frame touches its pages in order, so that none skips the guard
+    flags.append("-fstack-clash-protection")  # large frames do not skip the guard page
     if compiler.family == "g++":
         # A vector stays one access; shared memory has no constructor to look for.
         flags += ["-fno-tree-sra", "-fno-extern-tls-init"]

@@ -10,7 +10,7 @@ import pytest
 
 from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError
-from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, judge, weave
+from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, weave
 from flashcore_numba.course.compile_errors import first_complaint
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence

@@ -1,5 +1,5 @@
-"""Threads that wait through memory run until they are done; what cannot end is told, whatever the order; limits
-of time and of memory, and Ctrl-C."""
+"""Threads that wait through memory run until they are done; what cannot end is told, in any order of threads.
+Limits of time and of memory, and Ctrl-C."""
 
 import re
 import resource
@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cuda_reference
 from cuda_reference.cpu import CpuModule
+from flashcore_numba import ArgumentError, SimulationError, attention
+from flashcore_numba.checks import check
+from flashcore_numba.checks.mutation import with_copies
+from flashcore_numba.checks.runner import check_stage
+from flashcore_numba.executor import Simulator
+from flashcore_numba.stages.find import find
 
 FILE = Path(__file__).resolve().parent / "progress.cu"
 SCHEDULES = ("forward", "reverse", "random:1", "random:2")
@@ -73,8 +80,8 @@ def test_what_a_poll_waits_for_is_told(schedule):
     launch, _ = run("nobody_sets_the_flag", schedule, grid=1)
     (problem,) = launch.problems
     said = (
-        r"32 threads \(0 to 31\) come back to flags at byte 0 again and again, and nobody changes memory: this "
-        r"was last changed by thread 7 \(warp 0, lane 7\); 32 more waiting at __syncthreads, line \d+ "
+        r"32 threads \(0 to 31\) come back to flags at byte 0 again and again, and nobody changes memory: "
+        r"this was last changed by thread 7 \(warp 0, lane 7\); 32 more waiting at __syncthreads, line \d+ "
     )
     assert re.match(said, problem.text), problem
     assert "atomicExch(flags, 2u)" in problem.other.text
@@ -110,7 +117,7 @@ def test_the_time_limit_stops_any_loop(kernel):
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), True, "3", [1]])
 def test_a_time_limit_is_a_number_of_seconds(limit):
-    with pytest.raises(ValueError, match="time_limit is .*: it must be a number of seconds above 0, or None"):
+    with pytest.raises(ValueError, match=r"time_limit is .*: it must be a number of seconds above 0"):
         run("tickets", time_limit=limit)
 
 
@@ -174,7 +181,7 @@ def test_a_long_log_is_counted_as_a_short_one(schedule):
     short, _ = run("many_loads", schedule, 1, 64, np.int32(100))
     long, _ = run("many_loads", schedule, 1, 64, np.int32(10000))
     assert not short.problems and not long.problems
-    loads = {n: row for n, row in ((100, requests(short)), (10000, requests(long)))}
+    loads = {100: requests(short), 10000: requests(long)}
     at = next(key for key in loads[100] if key[1] == "load" and key[2] == "out")
     for n, rows in loads.items():
         assert rows[at] == (2 * n, 64 * n, 8 * n)
@@ -206,3 +213,41 @@ def test_local_memory_is_half_a_megabyte(schedule):
     assert problem.kind == "stack overflow" and "outgrow the 512 KB" in problem.text, launch
     launch, out = run("tickets", schedule)
     assert not launch.problems and out[0] == 128
+
+
+def problem(rng, seq=64):
+    return [rng.standard_normal((1, 1, seq, 64)).astype(np.float16) for _ in "qkv"]
+
+
+def test_attention_takes_a_time_limit(rng):
+    q, k, v = problem(rng)
+    with pytest.raises(
+        SimulationError, match=r"time limit: stage08.*stopped by time_limit = 1e-09 s after 0 of"
+    ):
+        attention(*problem(rng, 512), stage=8, time_limit=1e-9)
+    assert np.array_equal(attention(q, k, v, stage=8, time_limit=600), attention(q, k, v, stage=8))
+
+
+@pytest.mark.parametrize("limit", [0, -2.5, "soon", True, float("nan")])
+def test_a_bad_time_limit_is_named(limit, rng):
+    said = rf"time_limit is {re.escape(repr(limit))}: it must be a number of seconds above 0, or None"
+    for call in (
+        lambda: attention(*problem(rng), stage=8, time_limit=limit),
+        lambda: Simulator(time_limit=limit),
+        lambda: check([8], backend="simulator", time_limit=limit),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            call()
+
+
+def test_check_stops_a_launch_at_its_deadline(tmp_path):
+    text = (cuda_reference.FOLDER / "stage08_wmma_full.cu").read_text()
+    at = text.index("{", text.index('extern "C" __global__')) + 1
+    endless = "volatile int turn = 0; while (turn >= 0) { turn = 1 - turn; __syncthreads(); out[0] = turn; }"
+    (tmp_path / "stage08_wmma_full.cu").write_text(f"{text[:at]} {endless} {text[at:]}")
+    stage = with_copies(find(8), tmp_path)
+    report = check_stage(stage, seed=1, stop_at_first=True, deadline=time.time() + 30)
+    (failure,) = report.failures
+    assert failure.kind == "time" and "stopped by time_limit" in failure.message, failure
+    report = check_stage(stage, seed=1, stop_at_first=True, launch_limit=0.5)
+    assert "stopped by time_limit = 0.5 s" in report.failures[0].message, report
