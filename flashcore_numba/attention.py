@@ -81,7 +81,7 @@ def attention(
         check_time_limit(time_limit)
         if not isinstance(arrays["q"].view, np.ndarray):
             raise ArgumentError(
-                f"time_limit is {time_limit!r} for arrays on a GPU: the call does not wait for its work there, so "
+                f"time_limit is {time_limit!r} for arrays on a GPU: the call does not wait for its work; "
                 "only host arrays take one"
             )
     problem = Problem(**{name: array.view for name, array in arrays.items()}, causal=causal, scale=scale)
