@@ -10,7 +10,7 @@ import pytest
 
 from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError
-from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, weave
+from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, judge, weave
 from flashcore_numba.course.compile_errors import first_complaint
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
@@ -292,8 +292,10 @@ def test_a_loop_that_changes_memory_for_ever_is_stopped_with_its_line(monkeypatc
 
 
 def test_a_loop_that_touches_no_memory_is_reported_with_its_line():
-    result = verdict("int turns = threadIdx.x;\nwhile (turns < 1000) turns = turns / 2;\n")
-    assert result.kind == "hang" and result.line in (1, 2) and "endless loop" in result.what, result
+    number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
+    text = "int turns = threadIdx.x;\nwhile (turns < 1000) turns = turns / 2;\n"
+    reply = judge.run({"job": "check", "lesson": number, "answer": text}, time_limit=120)["result"]
+    assert reply["kind"] == "hang" and reply["line"] in (1, 2) and "endless loop" in reply["what"], reply
 
 
 def test_the_commands_of_an_autograder_take_a_kernel(tmp_path):
