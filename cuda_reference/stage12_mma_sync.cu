@@ -14,6 +14,24 @@
 
 constexpr int BLOCK_M = WARPS * WARP_ROWS, THREADS = 32 * WARPS, TILE = BLOCK_N * D;
 
+// A lane's part of its r-th row of O as halves, to where Q was: `may_overflow` of it.
+template <bool CLAMP>
+__device__ __forceinline__ bool store_row(half* o_smem, const Output& o_rmem, int r, float inv_l, int lane) {
+    uint32_t products = 0;
+#pragma unroll
+    for (int d = 0; d < D / 8; d += 2) {
+        uint32_t pairs[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float* o = &o_rmem[r / 2][d + i][r % 2 * 2];
+            pairs[i] = output_pair<CLAMP>(o[0] * inv_l, o[1] * inv_l);
+            *(uint32_t*)(o_smem + swizzled(8 * r + lane / 4, d + i) + lane % 4 * 2) = pairs[i];
+        }
+        products = ptx::fma_half2(pairs[0], pairs[1], products);
+    }
+    return may_overflow(products);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
          half* out, float* lse,                        // [B, H, S_q, D]; [B, H, S_q] or null
@@ -101,13 +119,7 @@ mma_sync(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         const int row = 8 * r + lane / 4;
         const float total = quad_sum(l[r]);
         const float inv_l = total == 0 ? 0.0f : 1.0f / total;  // a row that sees no key is 0, not 0 / 0
-        float o[D / 4];
-        uint32_t pairs[D / 8];
-#pragma unroll
-        for (int i = 0; i < D / 4; i++) o[i] = o_rmem[r / 2][i / 2][r % 2 * 2 + i % 2] * inv_l;
-        pack_output<D / 4>(pairs, o);
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) *(uint32_t*)(q_smem + swizzled(row, d) + lane % 4 * 2) = pairs[d];
+        if (store_row<false>(q_smem, o_rmem, r, inv_l, lane)) store_row<true>(q_smem, o_rmem, r, inv_l, lane);
         if (lse && lane % 4 == 0 && warp_row + row < S_q)
             lse[((long long)b * H + h) * S_q + warp_row + row] =
                 total == 0 ? -INFINITY : (m[r] + __log2f(total)) * LN2;

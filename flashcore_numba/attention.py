@@ -69,9 +69,9 @@ def attention(
     simulator saw a race, a bad access or a NaN made of finite inputs, or stopped at the time limit; what
     `out` holds then is not the answer.
     """
-    key, addresses, plan = (
-        plans.find(q, k, v, out, (causal, scale, stage, return_lse)) if time_limit is None else plans.NOT_SERVED
-    )
+    options = (causal, scale, stage, return_lse)
+    found = plans.find(q, k, v, out, options) if time_limit is None else plans.NOT_SERVED
+    key, addresses, plan = found
     if plan is not None and (done := plan.run(addresses, q, out)) is not None:
         return done
 
@@ -85,7 +85,7 @@ def attention(
         check_time_limit(time_limit)
         if not isinstance(arrays["q"].view, np.ndarray):
             raise ArgumentError(
-                f"time_limit is {time_limit!r} for arrays on a GPU, where the call does not wait for its work: "
+                f"time_limit is {time_limit!r} for arrays on a GPU: the call does not wait for its work; "
                 "only host arrays take one"
             )
     problem = Problem(**{name: array.view for name, array in arrays.items()}, causal=causal, scale=scale)

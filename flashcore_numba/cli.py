@@ -124,7 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--time-limit",
         type=_seconds,
         metavar="S",
-        help="seconds for everything, up to 3600: what they leave out counts as failed; no limit by default, with "
+        help="seconds for everything, up to 3600; what is left then counts as failed. None by default; with "
         "--lesson 60",
     )
     starter = add(
@@ -486,9 +486,7 @@ def _check(args) -> int:
     reports = []
     if stages:
         with _progress() as progress:
-            reports = check(
-                stages, time_limit=args.time_limit, progress=_parts(progress, "checking")
-            )
+            reports = check(stages, time_limit=args.time_limit, progress=_parts(progress, "checking"))
     if not _give_json(args, lambda: [report.as_dict() for report in reports]) and reports:
         render(reports, _console())
     return 0 if not not_run and all(report.passed for report in reports) else 1

@@ -61,7 +61,8 @@ class Simulator:
     """Runs each launched kernel on NumPy arrays; `launches` collects what the simulator counted and found.
 
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
-    calls, time_limit (seconds that a launch may take, None for no limit). CUDA C kernels run on the CPU executor, see `cpu_launch.run_on_cpu`.
+    calls, time_limit (seconds that a launch may take, None for no limit). CUDA C kernels run on the CPU
+    executor, see `cpu_launch.run_on_cpu`.
     """
 
     def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:

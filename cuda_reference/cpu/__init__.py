@@ -128,7 +128,7 @@ class CpuModule:
         self.compile_seconds = -time.perf_counter()
         runtime = build_runtime(compiler)
         held, texts = build_kernels(
-            compiler, runtime, self.source, exports, defines or {}, True, optimise
+            compiler, runtime, self.source, exports, defines or {}, optimise
         )
         self.compile_seconds += time.perf_counter()
         self.library = held.path
@@ -295,7 +295,9 @@ def _seconds(limit: Any) -> float:
         return math.inf
     number = isinstance(limit, int | float | np.integer | np.floating) and not isinstance(limit, bool)
     if not number or not limit > 0:
-        raise ValueError(f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit")
+        raise ValueError(
+            f"time_limit is {limit!r}: it must be a number of seconds above 0, or None for no limit"
+        )
     return float(min(limit, 1e9))
 
 

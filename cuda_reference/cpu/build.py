@@ -370,7 +370,6 @@ def build_kernels(
     source: Path,
     exports: str,
     defines: Mapping[str, object],
-    instrument: bool,
     optimise: bool,
 ) -> tuple[Held, dict[str, bytes]]:
     """The library of one `.cu` file, and what its files held when it was compiled, by path.
@@ -382,6 +381,7 @@ def build_kernels(
     # A variable without a value holds a pattern, and a NaN as a half; unset.py names it.
     flags += ["-ftrivial-auto-var-init=pattern", "-fno-exceptions"]
     flags.append("-O1" if optimise else "-O0")
+    flags.append("-fstack-clash-protection")  # large frames do not skip the guard page
     if compiler.family == "g++":
         # A vector stays one access; shared memory has no constructor to look for.
         flags += ["-fno-tree-sra", "-fno-extern-tls-init"]
@@ -389,8 +389,7 @@ def build_kernels(
         flags += ["-fno-thread-jumps"]
         flags += ["-fexpensive-optimizations"]  # has the pass that forms FMAs
         flags += ["-fstack-reuse=none"]  # registers of one variable are not those of another
-    if instrument:
-        flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
+    flags += [INSTRUMENT[compiler.family], *INSTRUMENT_ONLY[compiler.family]]
     own = [f"-D{name}={_literal(value)}" for name, value in sorted(defines.items())]
     for folder in (HERE / "shim", INCLUDE, source.parent):
         own += ["-I", str(folder)]
@@ -401,7 +400,7 @@ def build_kernels(
 
     while True:
         texts = _texts(source)
-        body = rewritten(source, [INCLUDE]) if instrument else plain
+        body = rewritten(source, [INCLUDE])
 
         def make(target: Path, texts: dict[str, bytes] = texts, body: str = body) -> None:
             header = _compiled_headers(compiler, flags)

@@ -36,7 +36,7 @@ KINDS = {
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
     "endless loop": "threads go in a circle: nothing changes the memory or the registers that they look at",
     "stack overflow": "a thread's local variables outgrow the 512 KB that it may have",
-    "time limit": "the launch was stopped by its caller's time_limit: whether it would have ended is not known",
+    "time limit": "the launch was stopped by its caller's time_limit: it might have ended later",
 }
 """Every kind of problem that a report can name, and what it means."""
 

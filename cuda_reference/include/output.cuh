@@ -11,16 +11,24 @@ __device__ __forceinline__ float no_overflow(float o) {
     return fabsf(o) < INFINITY ? fminf(fmaxf(o, -65504.0f), 65504.0f) : o;
 }
 
-// N floats, a multiple of 4. Products of pairs find an infinity among them for a quarter of an instruction
-// each; great numbers may look like one, and are then clamped for nothing.
+template <bool CLAMP> __device__ __forceinline__ uint32_t output_pair(float low, float high) {
+    return CLAMP ? ptx::pack_half2(no_overflow(low), no_overflow(high)) : ptx::pack_half2(low, high);
+}
+
+// `products` sums products of two pairs each: for a quarter of an instruction per value, it tells whether an
+// infinity may be among them. Great numbers may look like one, and are then clamped for nothing.
+__device__ __forceinline__ bool may_overflow(uint32_t products) {
+    return (products & 0x7c00) == 0x7c00 || (products & 0x7c000000) == 0x7c000000;
+}
+
+// N floats, a multiple of 4.
 template <int N> __device__ __forceinline__ void pack_output(uint32_t* pairs, const float* o) {
-    uint32_t found = 0;
+    uint32_t products = 0;
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) pairs[i] = ptx::pack_half2(o[2 * i], o[2 * i + 1]);
+    for (int i = 0; i < N / 2; i++) pairs[i] = output_pair<false>(o[2 * i], o[2 * i + 1]);
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) found = ptx::fma_half2(pairs[i], pairs[i + 1], found);
-    if ((found & 0x7c00) != 0x7c00 && (found & 0x7c000000) != 0x7c000000) return;
+    for (int i = 0; i < N / 2; i += 2) products = ptx::fma_half2(pairs[i], pairs[i + 1], products);
+    if (!may_overflow(products)) return;
 #pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        pairs[i] = ptx::pack_half2(no_overflow(o[2 * i]), no_overflow(o[2 * i + 1]));
+    for (int i = 0; i < N / 2; i++) pairs[i] = output_pair<true>(o[2 * i], o[2 * i + 1]);
 }

@@ -168,18 +168,31 @@ __device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, con
     for (int i = 0; i < D / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
 }
 
-// The warp's 16 rows of O as halves, through its rows of the swizzled tile o_smem [64, D], by TMA: boxes of
-// 16 rows, of which those beyond the tensor are not written. `row`: of the warp's first in the tensor.
+// The warp's 16 rows of O as halves, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of them.
+template <bool CLAMP>
+__device__ __forceinline__ bool pack_rows(half* panel_smem, const Output& o_rmem, int lane) {
+    uint32_t products = 0;
+#pragma unroll
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t pairs[4];  // rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            pairs[i] = output_pair<CLAMP>(o_rmem[8 * d + 2 * i], o_rmem[8 * d + 2 * i + 1]);
+        products = ptx::fma_half2(pairs[0], pairs[1], ptx::fma_half2(pairs[2], pairs[3], products));
+        const int chunk = d % 4 * 2 + lane / 16, lane_row = lane % 16;
+        ptx::stmatrix_x4(panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8, pairs);
+    }
+    return may_overflow(products);
+}
+
+// The same, and on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor are not written.
+// `row`: of the warp's first in the tensor.
 __device__ __forceinline__ void store_rows(half* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
                                            int warp, int lane, int row, int h, int b) {
     half* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
-    uint32_t pairs[D / 4];  // 4 each of rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
-    pack_output<D / 2>(pairs, o_rmem);
-#pragma unroll
-    for (int d = 0; d < D / 16; d++) {
-        const int chunk = d % 4 * 2 + lane / 16, lane_row = lane % 16;
-        half* chunk_smem = panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8;
-        ptx::stmatrix_x4(chunk_smem, *(uint32_t(*)[4])(pairs + 4 * d));
+    if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane))) {
+        __syncwarp();  // what other lanes stored into these rows comes before what is stored now
+        pack_rows<true>(panel_smem, o_rmem, lane);
     }
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
     __syncwarp();              // and what the other lanes have

@@ -120,9 +120,9 @@ def check(
 
     stages: what `flashcore_numba.stages.find.select` takes. variants: only these. seed: of the random cases;
     fresh when None, and part of the report. workers: processes (simulator only), one a core when None.
-    time_limit: seconds for everything, after which launches on the simulator are stopped and the cases that are
-    left are not run: both are reported as failed, with the kind "time". progress(done, total, label)
-    is called after each part.
+    time_limit: seconds for everything, None for no limit: a launch on the simulator is then stopped and what
+    is left is not run; both are reported as failed, with the kind "time". progress(done, total, label) is
+    called after each part.
 
     Raises ArgumentError for an unknown stage, variant or back end, and a bad time limit, and MachineError
     where this machine cannot compile kernels, for example on a full disk.
@@ -164,8 +164,8 @@ def check_stage(
     """Check one stage, of the ladder or not, in this process.
 
     names: only these cases and properties, in the order of the check. stop_at_first: end at the first
-    failure. launch_limit: seconds that a launch on the simulator may take. deadline: `time.time()` at which a
-    launch on the simulator is stopped, and after which cases are no longer run: they fail with the kind "time".
+    failure. launch_limit: seconds that a launch on the simulator may take. deadline: `time.time()` at which
+    a launch on the simulator is stopped, and after which cases are not run: they fail with the kind "time".
     """
     seed = secrets.randbits(31) if seed is None else seed
     trial = Trial(stage, variant, backend, launch_limit, deadline)

@@ -248,18 +248,8 @@ def family(kind: str) -> str:
     for family, words in (
         ("race", ("race",)),
         ("barrier", ("barrier",)),
-        (
-            "memory",
-            (
-                "stack overflow",
-                "bounds",
-                "uninitialised",
-                "misaligned",
-                "index",
-                "never written",
-                "finished block",
-            ),
-        ),
+        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written")),
+        ("memory", ("finished block", "stack overflow")),
         ("copy", ("missing wait", "missing fence")),
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),

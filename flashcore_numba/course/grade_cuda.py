@@ -75,7 +75,7 @@ ADVICE = {
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
     "endless loop": ENDLESS,
     "time limit": ENDLESS,
-    "stack overflow": "How many bytes do the arrays of one thread have? What all threads use is shared memory.",
+    "stack overflow": "How many bytes do the arrays of one thread have? What all use is shared memory.",
 }
 # What a report's text says more exactly than its kind.
 ADVICE_ON_TEXT = {

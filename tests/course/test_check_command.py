@@ -60,7 +60,7 @@ def test_from_the_starter_to_a_pass(tmp_path):
         (("check", "other.py", "--lesson", "40"), "lesson '40': accepted are"),
         (("check", "other.py"), "name the lesson"),
         (("check", "other.py", "--lesson", "4", "--time-limit", "0"), "seconds above 0"),
-        (("check", "5", "--time-limit", "3"), "add --lesson"),
+        (("check", "5", "--time-limit", "-3"), "seconds above 0"),
         (("check", "a.py", "b.py", "--lesson", "4"), "one file is accepted"),
         (("starter", "4", "no/folder.py"), "cannot be written"),
         (("starter", "x"), "lesson 'x'"),

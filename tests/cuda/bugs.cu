@@ -329,7 +329,7 @@ extern "C" __global__ void ldmatrix_from_global(float* out, const float* in) {
     out[t] = r[0];
 }
 
-extern "C" __global__ void flag_never_set(float* out) {  // 0.2 seconds
+extern "C" __global__ void flag_never_set(float* out) {
     volatile __shared__ int flag;
     T;
     if (t == 0) flag = 0;
@@ -542,4 +542,20 @@ extern "C" __global__ void unset_and_stored(float* out) {
     T;
     float x;
     out[t] = x;  // BUG uninitialised read
+}
+
+__device__ float deeper(float* out, int depth);
+
+extern "C" __global__ void recursion_without_end(float* out) {
+    T;
+    out[t] = deeper(out, t);
+}
+
+__device__ __noinline__ float deeper(float* out, int depth) {
+    return deeper(out, depth + 1) + out[depth % 64];  // BUG stack overflow
+}
+
+extern "C" __global__ void counts_for_ever(float* out) {  // and changes memory: only its time tells
+    T;
+    while (out[t] >= 0) out[t] = out[t] < 1000 ? out[t] + 1 : 0;  // BUG time limit
 }

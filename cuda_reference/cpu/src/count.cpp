@@ -193,6 +193,7 @@ void trim_log(Block& block, int warp) {
   count_log(log, lanes_under_way(block, warp));
   if (log.size() > LONG_LOG / 2) flush_warp(block, warp);
   block.logged[warp].fill(0);
+  for (const Logged& left : log) block.logged[warp][left.lane]++;
 }
 
 void count_event(Place place, const char* operation, uint64_t lanes) {

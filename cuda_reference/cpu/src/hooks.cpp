@@ -10,7 +10,7 @@ constexpr ptrdiff_t ROOM = 32 << 10;  // of a stack, that what is called here ma
 inline void hook(const void* address, size_t bytes, Access access, const void* pc) {
   Fiber* fiber = current;
   if (!fiber) return;
-  if (heeded) heed(address, (Place)pc);  // first, while the registers are still the kernel's
+  if (heeded) heed(address, (Place)pc);
   settle_write();
   beats++;
   if ((char*)__builtin_frame_address(0) - fiber->stack < ROOM) overflow((Place)pc);

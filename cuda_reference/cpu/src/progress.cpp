@@ -12,6 +12,7 @@ namespace cpu {
 std::atomic<uint32_t> heeded;
 uint64_t beats;
 pthread_t runner;
+Written written;
 
 namespace {
 constexpr uint32_t PATIENCE = 64;         // looks in vain before all others come first
@@ -123,30 +124,7 @@ void look(const void* address, Place place, bool suspected) {
 
 uint64_t accesses;  // for suspicion
 
-// ---- what the last plain write does to memory is seen when the next thing happens
-struct {
-  const char* address;
-  size_t bytes;
-  char before[16];
-} written;
 }  // namespace
-
-void before_write(const void* address, size_t bytes) {
-  if (inside(address, current->stack, STACK_BYTES)) return;
-  if (bytes > sizeof written.before) {
-    launch.changes++;
-    return;
-  }
-  written.address = (const char*)address;
-  written.bytes = bytes;
-  memcpy(written.before, address, bytes);
-}
-
-void settle_write() {
-  if (!written.bytes) return;
-  if (memcmp(written.before, written.address, written.bytes)) launch.changes++;
-  written.bytes = 0;
-}
 
 void poll(const void* address, Place place) { look(address, place, false); }
 

@@ -305,6 +305,10 @@ struct Launch {
 extern Launch launch;
 extern Fiber* current;
 
+inline bool inside(const void* p, const void* start, size_t bytes) {
+  return (size_t)((const char*)p - (const char*)start) < bytes;
+}
+
 // ---- scheduling (schedule.cpp)
 void switch_away();   // runs others until somebody has made this fiber ready
 void give_way();      // stays ready
@@ -330,8 +334,28 @@ void poll(const void* address, Place);  // before a look at memory that others m
 void pause_at_atomic(const void* address, Place);
 void note_change(const void* address, Place);
 void carry(Fiber&, const void* address, bool acquire, bool release);  // memory.cpp
-void before_write(const void* address, size_t bytes);
-void settle_write();  // memory has changed if the last write found another value there
+// What the last plain write does to memory is seen when the next thing happens.
+struct Written {
+  const char* address;
+  size_t bytes;
+  char before[16];
+};
+extern Written written;
+inline void before_write(const void* address, size_t bytes) {
+  if (inside(address, current->stack, STACK_BYTES)) return;
+  if (bytes > sizeof written.before) {
+    launch.changes++;
+    return;
+  }
+  written.address = (const char*)address;
+  written.bytes = bytes;
+  memcpy(written.before, address, bytes);
+}
+inline void settle_write() {  // memory has changed if the last write found another value there
+  if (!written.bytes) return;
+  if (memcmp(written.before, written.address, written.bytes)) launch.changes++;
+  written.bytes = 0;
+}
 void collect_polls();
 void report_polls(size_t not_begun);
 void watch_signals(bool);
@@ -367,9 +391,6 @@ void forget_cells(Block&);
 void set_in_flight(const void* destination, size_t bytes, bool, Place);
 void check_nobody_reaches_in(Fiber& returned);
 int buffer_of(const void*, size_t bytes);  // index into launch.buffers, or -1
-inline bool inside(const void* p, const void* start, size_t bytes) {
-  return (size_t)((const char*)p - (const char*)start) < bytes;
-}
 
 // ---- copies (copies.cpp)
 std::shared_ptr<Transfer> new_transfer(Fiber&, bool async_proxy);

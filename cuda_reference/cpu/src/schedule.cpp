@@ -142,9 +142,21 @@ void make_fibers(Block& block) {
   block.live = launch.threads;
 }
 
+// A thread that is far ahead of its warp lets the last of it go first: accesses of a warp are counted together.
+size_t choose_in_step(const Block& block, size_t at) {
+  const Fiber& drawn = block.fibers[block.ready[at]];
+  const auto& logged = block.logged[drawn.warp()];
+  if (logged[drawn.lane()] < AHEAD) return at;
+  for (size_t i = 0; i < block.ready.size(); i++) {
+    const Fiber& other = block.fibers[block.ready[i]];
+    if (other.warp() == drawn.warp() && logged[other.lane()] < logged[block.fibers[block.ready[at]].lane()]) at = i;
+  }
+  return at;
+}
+
 int take_ready(Block& block) {
   size_t at = launch.schedule == 0 ? 0 : block.ready.size() - 1;
-  if (launch.schedule == 2) at = launch.random() % block.ready.size();
+  if (launch.schedule == 2) at = choose_in_step(block, launch.random() % block.ready.size());
   const int thread = block.ready[at];
   block.ready.erase(block.ready.begin() + at);
   return thread;
