@@ -34,7 +34,7 @@ import numpy as np
 
 from cuda_reference import FOLDER, Source
 
-from ..compiler import EXAMPLE_SM_COUNT
+from ..compiler import EXAMPLE_SM_COUNT, Compiler
 from ..problem import Problem
 from ..stages import LADDER, Stage
 from ..stages.find import find
@@ -349,13 +349,8 @@ def _sources(stage: Stage) -> list[Source]:
 
     kernels: dict[Source, None] = {}
 
-    class Launched:
-        sm_count = EXAMPLE_SM_COUNT
-
-        def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-            return np.empty(shape, dtype)
-
-        def launch(self, kernel: Source, *args: Any, **options: Any) -> None:
+    class Launched(Compiler):
+        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
             kernels[kernel] = None
 
     for run in runs(stage):
@@ -608,6 +603,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("stage13_split_kv.cu", "if (PERSISTENT)", "if (true)"): "One barrier more, after the last use.",
     ("tile.cuh", "if (CHUNKS % THREADS", ""): "The rest of the condition is false where it is not needed.",
     ("stage08_wmma_full.cu", "wmma::load_matrix_sync(q", "after"): INDEPENDENT,
+    ("stage11_warp_specialized.cu", "if (multiplies)", "after"): INDEPENDENT,
     ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
     ("stage09_async_copy.cu", "const int row_sees", ""): "The minimum of two numbers has no order.",
     ("stage08_wmma_full.cu", "__shared__ __align__(32) half q_smem", ""): "The array is one element longer.",
