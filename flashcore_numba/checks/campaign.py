@@ -524,7 +524,7 @@ def _again(store: _Store, backend: str, jobs: int, keep: bool, end: float) -> No
                 item[field] = found
 
         list(pool.map(judge_one, wanted))
-    print("\n".join(summary(store.data["edits"])))
+    print("\n".join(summary([item for item in store.data["edits"] if "executor" in item])))
     for item in store.data["controls"]:
         if item.get(field, {}).get("verdict") != "right":
             print(f"not right without an edit: {item['file']}: {item.get(field, 'not run')}")
