@@ -84,9 +84,9 @@ class Run:
         rng = np.random.default_rng([seed, *self.shape, self.causal])
         x = normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads, causal=self.causal, scale=self.scale)
         if self.far:
-            q, k = (rng.uniform(2.5e4, 6.5e4, each.shape).astype(np.float16) for each in (x.q, x.k))
-            below = np.arange(seq_q)[:, None] >= 16  # whole warps of both kinds
-            return x.but(q=np.where(below, -q, q), k=k)
+            q, k = (rng.uniform(2.5e4, 6.5e4, each.shape) for each in (x.q, x.k))
+            q[:, :, 16:] *= -1  # whole warps of both kinds
+            return x.but(q=q.astype(np.float16), k=k.astype(np.float16))
         if not self.rising:
             return x
         direction = rng.standard_normal(head_dim)

@@ -248,18 +248,7 @@ def family(kind: str) -> str:
     for family, words in (
         ("race", ("race",)),
         ("barrier", ("barrier",)),
-        (
-            "memory",
-            (
-                "stack overflow",
-                "bounds",
-                "uninitialised",
-                "misaligned",
-                "index",
-                "never written",
-                "finished block",
-            ),
-        ),
+        ("memory", ("stack overflow", "bounds", "uninitialised", "misaligned", "index", "never written", "finished block")),
         ("copy", ("missing wait", "missing fence")),
         ("warp", ("warp", "mask", "lane")),
         ("value", ("not a number",)),
