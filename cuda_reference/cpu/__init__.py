@@ -127,9 +127,7 @@ class CpuModule:
         compiler = find_compiler()
         self.compile_seconds = -time.perf_counter()
         runtime = build_runtime(compiler)
-        held, texts = build_kernels(
-            compiler, runtime, self.source, exports, defines or {}, optimise
-        )
+        held, texts = build_kernels(compiler, runtime, self.source, exports, defines or {}, optimise)
         self.compile_seconds += time.perf_counter()
         self.library = held.path
         self._places = Places(held, texts, (HERE / "shim", INCLUDE / "ptx.cuh"))

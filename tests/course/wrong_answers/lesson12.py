@@ -21,7 +21,11 @@ WRONG = (
     Wrong(
         "operands_interleaved", "Score tile n goes to operand n modulo their number, not to n / 2.",
         (("[n / 2]", "[n % (BLOCK_N / 16)]"),),
-        (r"uninitialised read", r"`p_rmem` is read by thread 0", r"stage12_mma_sync.cu:\d+, `Weights p_rmem;`"),
+        (
+            r"uninitialised read",
+            r"`p_rmem` is read by thread 0",
+            r"stage12_mma_sync.cu:\d+, `Weights p_rmem;`",
+        ),
     ),
     Wrong(
         "reference_scaled", "m is in units of log2 already, and is scaled once more.",
