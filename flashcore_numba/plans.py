@@ -70,7 +70,7 @@ def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | Non
     key = (kind, layout, options, *map(type, options))
     try:
         return key, addresses, _plans.get(key)
-    except TypeError:  # an argument without a hash is a bad one: the long way says so
+    except Exception:  # an argument without a hash, or with a broken one, is a bad one: the long way says so
         return NOT_SERVED
 
 

@@ -64,7 +64,7 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
 
     d = dims[0]
     found = [
-        case("ragged 33 rows, 70 keys, two heads, two batches", 2, 2, 33, 70, d),
+        case("ragged 33 rows, 70 keys, two heads, two batches", 2, 2, 33, 70, d, layout="mixed"),
         case("causal ragged 33 rows, 70 keys", 1, 2, 33, 70, d, causal=True),
         case("causal ragged 70 rows, 33 keys", 1, 1, 70, 33, d, causal=True),
         case("one row, one key", 1, 1, 1, 1, d),

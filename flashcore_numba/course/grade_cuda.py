@@ -211,7 +211,7 @@ class CudaGrading(Grading):
         sites = [site for site in (problem.site, problem.other) if site is not None]
         outside = [site for site in sites if self._line_in(site) is None]
         if not own:
-            result = replace(result, where=self._outside(sites))
+            result = replace(result, where=self._outside(sites, problem.kind))
             return self._with_leaving(result)
         result = at(result, self.answer, own[0])
         if len(own) == 2 and own[0] != own[1]:
@@ -246,12 +246,13 @@ class CudaGrading(Grading):
         calls = cuda_probe.lines_calling(self.answer.text, name) if name else []
         return calls[0] if len(calls) == 1 and self.answer.inside(calls[0]) else None
 
-    def _outside(self, sites: list) -> str:
+    def _outside(self, sites: list, kind: str) -> str:
         places = [self._place_of(site) for site in sites]
+        if len(places) == 2 and kind == "uninitialised read":
+            return f"In {places[0]}. It is declared in {places[1]}, and the region should assign to it."
         if len(places) == 2:
             return (
-                f"Between {places[0]}, and {places[1]}. Both stand outside the region: what should order "
-                "them "
+                f"Between {places[0]}, and {places[1]}. Both are outside the region: what should order them "
                 "is missing in it."
             )
         return f"In {places[0]}. It stands outside the region, whose lines lead to it."

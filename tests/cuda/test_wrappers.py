@@ -127,6 +127,15 @@ def shuffles(rng):
     return Case("shuffles", 1, 32, (x, np.zeros((8, 32), INT)), {1: np.stack(rows).astype(INT)})
 
 
+def far_shuffles(rng):
+    """A shuffle reads five bits of its distance."""
+    x, lane = rng.integers(-50, 50, 32).astype(INT), np.arange(32)
+    rows = [x[lane ^ 1], np.where(lane + 3 < 32, x[(lane + 3) % 32], x), np.where(lane, x[lane - 1], x)]
+    rows += [np.full(32, x[31]), np.full(32, x[5])]
+    far = np.array([-(2**31) + 1, 35, 33, -1, 37], INT)
+    return Case("far_shuffles", 1, 32, (x, far, np.zeros((5, 32), INT)), {2: np.stack(rows).astype(INT)})
+
+
 def atomics(rng):
     x = rng.integers(-99, 99, 64).astype(INT)
     out = np.array([0, -1000, 1000, 0, -1, 0, 0, 7], INT)
@@ -245,7 +254,7 @@ SM80: dict[str, Callable] = {
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
     "fma_half2": arithmetic, "pack_half2": arithmetic, "mbarrier_init": mbarrier_ring,
     "mbarrier_arrive": mbarrier_ring,
-    "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "atomics": atomics, "WMMA rows": wmma(0),
+    "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "far shuffles": far_shuffles, "atomics": atomics, "WMMA rows": wmma(0),
     "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
 }  # fmt: skip
 SM90: dict[str, Callable] = {

@@ -227,3 +227,12 @@ extern "C" __global__ void last_block_sums(const float* in, float* partial, unsi
         *out = sum;
     }
 }
+
+extern "C" __global__ void far_shuffles(const int* x, const int* far, int* out) {
+    const int lane = threadIdx.x, mine = x[lane];
+    out[lane] = __shfl_xor_sync(0xffffffff, mine, far[0]);
+    out[32 + lane] = __shfl_down_sync(0xffffffff, mine, far[1]);
+    out[64 + lane] = __shfl_up_sync(0xffffffff, mine, far[2]);
+    out[96 + lane] = __shfl_sync(0xffffffff, mine, far[3]);
+    out[128 + lane] = __shfl_sync(0xffffffff, mine, far[4]);
+}

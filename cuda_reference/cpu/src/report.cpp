@@ -23,14 +23,14 @@ std::string formatted(const char* format, va_list arguments) {
 }  // namespace
 
 Place intern(Site site) {
-  static std::unordered_map<uint64_t, Site*> sites;
+  static std::map<std::pair<const char*, int>, Site*> sites;
   static struct {
     Site site;
     Place place;
   } recent[64];
   auto& slot = recent[site.line % 64];
   if (slot.site.file == site.file && slot.site.line == site.line) return slot.place;
-  Site*& known_site = sites[(uint64_t)site.file * 31 + site.line];
+  Site*& known_site = sites[{site.file, site.line}];
   if (!known_site) known_site = new Site(site);
   slot = {site, (Place)known_site | 1ull << 63};
   return slot.place;
