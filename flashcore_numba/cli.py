@@ -137,7 +137,10 @@ def build_parser() -> argparse.ArgumentParser:
     starter.add_argument(
         "file", nargs="?", metavar="FILE", help="lessonNN.py, or lessonNN.cu, by default; never overwritten"
     )
-    add("mutants", _mutants, "check wrong versions of the stages: each of them must be caught")
+    mutants = add("mutants", _mutants, "check wrong versions of the stages: each of them must be caught")
+    mutants.add_argument(
+        "--save", action="store_true", help="of all stages: write the record that docs/trust.md quotes"
+    )
     count = add("count", _count, "count what one stage moves, by source line, on the simulator", stages=None)
     count.add_argument("stages", metavar="STAGE", help="a number or a name")
     count.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
@@ -551,12 +554,16 @@ def _mutants(args) -> int:
     from flashcore_numba.checks.report import render_kills
 
     stages, not_run = _runnable(args)
-    chosen = []
-    for stage in stages:
-        chosen += [mutant for mutant in MUTANTS if mutant.stage == stage.number]
-        chosen += deletions(stage)
+    if args.save and (args.stages or not_run):
+        raise ArgumentError("--save: takes all stages of the ladder, on a machine that can run them")
+    written = [mutant for stage in stages for mutant in MUTANTS if mutant.stage == stage.number]
+    chosen = [*written, *(mutant for stage in stages for mutant in deletions(stage))]
     with _progress() as progress:
         kills = kill(chosen, progress=_parts(progress, "mutants"))
+    if args.save:
+        from flashcore_numba.bench.trust_tables import save_mutants
+
+        print(f"Wrote {save_mutants(kills[: len(written)], kills[len(written) :])}")
     if not _give_json(args, lambda: [item.as_dict() for item in kills]) and kills:
         render_kills(kills, _console())
     return 1 if not_run or any(item.status == "survived" for item in kills) else 0

@@ -1,8 +1,8 @@
-"""The README's ladder and the pictures in README and lessons, made from the recorded runs.
+"""The README's ladder, and pictures and tables in README, docs and lessons, made from the records.
 
 The ladder stands between two markers; so does each further picture, `<!-- picture:NAME -->` and
-`<!-- picture:end -->`, and each table of limits, `<!-- table:NAME -->` and `<!-- table:end -->`, in the
-README and in the lesson on benchmarking beside it.
+`<!-- picture:end -->`, and each table, `<!-- table:NAME -->` and `<!-- table:end -->`, in the README and in
+the `PAGES` beside it.
 """
 
 import html
@@ -14,12 +14,11 @@ from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
 from flashcore_numba.stages import LADDER
 
-from . import artifact, pictures
-from .limit_tables import TABLES
+from . import artifact, limit_tables, pictures, trust_tables
 from .pictures.records import MISSION
 from .tables import compiled, limits_line, percent, provenance, short_us, times
 
-__all__ = ["BEGIN", "END", "LESSON", "ReadmeError", "differences", "region", "update"]
+__all__ = ["BEGIN", "END", "PAGES", "ReadmeError", "differences", "region", "update"]
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
 PLACE = re.compile(
@@ -27,7 +26,7 @@ PLACE = re.compile(
 )
 MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
 IMAGES = "flashcore_numba/recorded"  # from the root of the repository
-LESSON = "lessons/benchmarking.md"
+PAGES = ("lessons/benchmarking.md", "docs/trust.md", "docs/edits.md")
 NOT_RECORDED = "Not recorded yet."
 
 
@@ -82,18 +81,18 @@ def region(folder: Path, image: str) -> str:
 
 
 def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict[Path, str]:
-    """The text that README and lesson must have; the lesson only where there is one."""
+    """The text that README and pages must have; a page only where there is one."""
     before, _, after = _split(readme)
     by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
     images = {name: _image(picture, IMAGES) for name, picture in by_name.items()}
     ladder = region(folder, images["ladder"] or "")
     text = f"{before}{BEGIN}\n{ladder}\n{END}{after}"
-    tables = {name: make(folder) for name, make in TABLES.items()}
+    made = limit_tables.TABLES | trust_tables.TABLES
+    tables = {name: make(folder) for name, make in made.items()}
     pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
-    lesson = readme.parent / LESSON
-    if lesson.is_file():
-        images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
-        pages[lesson] = _filled(lesson, lesson.read_text(), {"picture": images, "table": tables})
+    images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
+    for page in filter(Path.is_file, (readme.parent / name for name in PAGES)):
+        pages[page] = _filled(page, page.read_text(), {"picture": images, "table": tables})
     return pages
 
 

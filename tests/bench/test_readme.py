@@ -80,7 +80,7 @@ def test_a_missing_and_an_orphaned_picture_are_found(page, recorded, fake):
 def test_a_picture_is_written_where_a_page_asks_for_it(page, recorded, fake):
     place = "<!-- picture:{} -->\n{}\n<!-- picture:end -->"
     page.write_text(page.read_text() + place.format("lengths", "?") + "\n" + place.format("ladder", "?"))
-    lesson = page.parent / readme.LESSON
+    lesson = page.parent / readme.PAGES[0]
     lesson.parent.mkdir()
     lesson.write_text(f"Before.\n\n{place.format('ladder', 'something old')}\n\nAfter.\n")
     artifact.save(fake(), recorded / "imaginary-gpu.json")

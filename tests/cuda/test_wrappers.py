@@ -254,7 +254,8 @@ SM80: dict[str, Callable] = {
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
     "fma_half2": arithmetic, "pack_half2": arithmetic, "mbarrier_init": mbarrier_ring,
     "mbarrier_arrive": mbarrier_ring,
-    "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "far shuffles": far_shuffles, "atomics": atomics, "WMMA rows": wmma(0),
+    "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "far shuffles": far_shuffles,
+    "atomics": atomics, "WMMA rows": wmma(0),
     "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
 }  # fmt: skip
 SM90: dict[str, Callable] = {
