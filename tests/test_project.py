@@ -183,7 +183,8 @@ def test_make_without_a_usable_python_says_what_to_do(target: str, tmp_path: Pat
 def test_readme_names_real_make_targets() -> None:
     named = set(re.findall(r"\bmake ([a-z][a-z-]+)", README))
     assert {"ladder", "test", "lab", "lab-env"} <= named
-    assert named <= set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    targets = " ".join(re.findall(r"^([a-z][a-z -]*):", MAKEFILE, re.MULTILINE)).split()
+    assert named <= set(targets)
 
 
 def test_continuous_integration_runs_the_readme_command() -> None:

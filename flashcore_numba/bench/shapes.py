@@ -32,7 +32,7 @@ def parse(text: str) -> Shape:
     """`mission` or `1x8x512x64`. Raises ArgumentError."""
     if text in PLAN_SHAPES:
         return Shape(*PLAN_SHAPES[text])
-    found = re.fullmatch("x".join([r"([1-9][0-9]{0,9})"] * 4), text)
+    found = re.fullmatch("x".join([r"([1-9][0-9]{0,11})"] * 4), text)
     if not found:
         names = ", ".join(PLAN_SHAPES)
         raise ArgumentError(f"shape {shown(text)}: accepted are BxHxSxD, for example 1x8x512x64, and {names}")

@@ -551,8 +551,8 @@ extern "C" __global__ void recursion_without_end(float* out) {
     out[t] = deeper(out, t);
 }
 
-__device__ __noinline__ float deeper(float* out, int depth) {
-    return deeper(out, depth + 1) + out[depth % 64];  // BUG stack overflow
+__device__ __noinline__ float deeper(float* out, int depth) {  // BUG stack overflow
+    return deeper(out, depth + 1) + out[depth % 64];
 }
 
 extern "C" __global__ void counts_for_ever(float* out) {  // and changes memory: only its time tells
