@@ -9,7 +9,6 @@
 import argparse
 import ast
 import collections
-import datetime
 import functools
 import hashlib
 import json
@@ -33,6 +32,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from flashcore_numba import gpu
+from flashcore_numba.bench import environment
 from flashcore_numba.simulator import Launch, Unsupported, simulate
 
 from .greenlet_oracle import Oracle
@@ -106,7 +106,7 @@ class Verdict:
         return f"seed {self.seed}: {self.kind}: {'; '.join(self.details)}"
 
 
-def check(kernel: Kernel, every_order: bool = True) -> Verdict:
+def check(kernel: Kernel) -> Verdict:
     """One kernel in the simulator under each order, in both spellings, and in the oracle."""
     oracle, want = run_oracle(kernel)
     if oracle.fault or oracle.races or oracle.uninitialised:
@@ -114,7 +114,7 @@ def check(kernel: Kernel, every_order: bool = True) -> Verdict:
             kernel.seed, "not well defined", [str(oracle.fault), str(oracle.races), str(oracle.uninitialised)]
         )
     runs = [(kernel.source, {}), (kernel.explicit, {})]
-    runs += [(kernel.source, options) for options in orders(kernel)] if every_order else []
+    runs += [(kernel.source, options) for options in orders(kernel)]
     totals = None
     for text, options in runs:
         side = "explicit" if text is kernel.explicit else "source"
@@ -294,6 +294,10 @@ def compare_on_gpu(seed: int) -> dict:
     return found
 
 
+COMPARED = ("simulator", "oracle")
+"""With the GPU: the keys of a result under which a difference stands."""
+
+
 def gpu_worker(seeds: range, until: float) -> None:
     """One line of JSON for each seed, until the time is over."""
     warnings.simplefilter("ignore")
@@ -354,28 +358,26 @@ def gpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
     while running:
         time.sleep(0.2)
         running = [worker for worker in running if worker.poll()]
-    results = sorted(
-        (result for worker in workers for result in worker.results), key=lambda result: result["seed"]
-    )
-    refused = [result for result in results if "gpu" in result]
-    summary = {
-        "first_seed": first,
+    results = sorted((result for worker in workers for result in worker.results), key=lambda r: r["seed"])
+    ran = [result for result in results if "gpu" not in result]
+    odd = [result for result in results if result.keys() & {"gpu", *COMPARED}]
+    record = {
+        **header(first),
+        "gpu": gpu.name(),
         "kernels": len(results),
         "seconds": round(time.time() - began),
-        "ran on the GPU": len(results) - len(refused),
-        "refused or broken on the GPU": len(refused),
+        "ran on the GPU": len(ran),
+        "refused or broken there": len(results) - len(ran),
         **{
-            f"{name} {what}": sum((name in r) == (what == "differs") for r in results if "gpu" not in r)
-            for name in ("simulator", "oracle")
-            for what in ("equal", "differs")
+            name: dict(collections.Counter("differs" if name in result else "equal" for result in ran))
+            for name in COMPARED
         },
-        "features": dict(collections.Counter(f for result in results for f in result.get("features", []))),
+        "features": dict(collections.Counter(f for result in ran for f in result["features"])),
     }
-    odd = [result for result in results if "gpu" in result or "simulator" in result or "oracle" in result]
-    out.write_text(json.dumps({"summary": summary, "differences": odd}, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
+    print(json.dumps(record, indent=1))
     for result in odd[:40]:
         print(json.dumps(result)[:700])
+    out.write_text(json.dumps({**record, "differences": odd}, indent=1) + "\n")
     return bool(odd)
 
 
@@ -390,14 +392,12 @@ RIGHT = {
 """The verdicts that are no fault."""
 
 
-def check_all(
-    seeds: Sequence[int], every_order: bool = True, mutate: bool = True
-) -> dict[str, list[Verdict]]:
+def check_all(seeds: Sequence[int]) -> dict[str, list[Verdict]]:
     """Kernels in the simulator, in the oracle and in Numba's simulator, and their mutants: all verdicts."""
     kernels = [make(seed) for seed in seeds]
     can = [kernel for kernel in kernels if cudasim_lacks(kernel) is None]
     theirs = [
-        Verdict(kernel.seed, "not run", [f"Numba's simulator {lacks}"])
+        Verdict(kernel.seed, f"not run: it {lacks}")
         for kernel in kernels
         if (lacks := cudasim_lacks(kernel)) is not None
     ]
@@ -407,15 +407,20 @@ def check_all(
             continue
         different = agree(run_oracle(kernel)[1], want)
         theirs.append(Verdict(kernel.seed, "differs" if different else "equal", different))
-    verdicts = {"simulator": [check(kernel, every_order) for kernel in kernels], "Numba's simulator": theirs}
-    if mutate:
-        verdicts["mutants"] = [check_mutant(mutant) for kernel in kernels for mutant in mutants(kernel)]
+    verdicts = {"simulator": [check(kernel) for kernel in kernels], "Numba's simulator": theirs}
+    for mutant in (mutant for kernel in kernels for mutant in mutants(kernel)):
+        verdicts.setdefault(f"mutants, {mutant.kind}", []).append(check_mutant(mutant))
     return verdicts
 
 
 def faults(verdicts: dict[str, list[Verdict]]) -> list[str]:
     """Those verdicts that are faults, as text."""
-    return [f"{who}: {v}" for who, found in verdicts.items() for v in found if v.kind not in RIGHT[who]]
+    return [
+        f"{who}: {verdict}"
+        for who, found in verdicts.items()
+        for verdict in found
+        if verdict.kind.split(":")[0] not in RIGHT[who.split(",")[0]]
+    ]
 
 
 def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> int:
@@ -445,11 +450,9 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
                     }
             print({who: dict(counter) for who, counter in counts.items()}, flush=True)
     record = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit(),
-        "versions": {name: version(name) for name in ("numba", "numba-cuda", "numpy")},
-        "first_seed": first,
+        **header(first),
         "kernels": sum(counts["simulator"].values()),
+        "seconds": round(time.time() - began),
         **{who: dict(counter) for who, counter in counts.items()},
         "faults": wrong,
     }
@@ -457,11 +460,14 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
     return bool(wrong)
 
 
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+def header(first: int) -> dict:
+    """When and with what a record was made."""
+    return {
+        "date": environment.today(),
+        "commit": environment.commit()[0],
+        "versions": {name: version(name) for name in ("numba", "numba-cuda", "numpy")},
+        "first_seed": first,
+    }
 
 
 def main() -> int:
