@@ -426,7 +426,7 @@ def faults(verdicts: dict[str, list[Verdict]]) -> list[str]:
 
 
 def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> int:
-    """Check kernels in batches, several at a time, and write the record."""
+    """Check kernels in batches, several at a time; the record is written after each."""
     began, batch = time.time(), 20
     counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     wrong: list[str] = []
@@ -450,15 +450,15 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
                         pool.submit(check_all, range(s, min(s + batch, first + count)))
                         for s in islice(starts, 1)
                     }
+            record = {
+                **header(first),
+                "kernels": sum(counts["simulator"].values()),
+                "seconds": round(time.time() - began),
+                **{who: dict(sorted(counter.items())) for who, counter in sorted(counts.items())},
+                "faults": wrong,
+            }
+            out.write_text(json.dumps(record, indent=1) + "\n")
             print({who: dict(counter) for who, counter in counts.items()}, flush=True)
-    record = {
-        **header(first),
-        "kernels": sum(counts["simulator"].values()),
-        "seconds": round(time.time() - began),
-        **{who: dict(counter) for who, counter in counts.items()},
-        "faults": wrong,
-    }
-    out.write_text(json.dumps(record, indent=1) + "\n")
     return bool(wrong)
 
 
