@@ -142,6 +142,8 @@ class Accesses(LaneSet):
 
     def record(self, memory, site, op, element, width=1, value=None):
         launch, fences = self.launch, self.group.fenced
+        if launch.deadline is not None:
+            launch.check_time(site)
         fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
         clocks = self.warp_syncs, self.known_syncs, self.epoch
         access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)
@@ -152,7 +154,7 @@ class Accesses(LaneSet):
         if launch.recording:
             launch.record(access)
         allocation = memory.allocation
-        if launch.races:
+        if launch.races and not (launch.program.waits and self._all_waited()):
             allocation.recent.append(access)
             allocation.recent_lanes += self.n
         if op != LOAD:
@@ -160,6 +162,9 @@ class Accesses(LaneSet):
         memory.logged_lanes += self.n
         if memory.logged_lanes > FLUSH_LANES:
             launch.flush(memory)
+
+    def _all_waited(self) -> bool:
+        return bool(self.acquired[self.active()].all())
 
     # Arrays of which each lane has its own
 
@@ -361,7 +366,10 @@ class Accesses(LaneSet):
 
     def _write(self, memory, element, value, site):
         where, what = self._lanes_to_store(element, value)
+        before = memory.flat[where] if self.launch.program.waits else None
         memory.flat[where] = what
+        if before is not None and np.any(memory.flat[where] != before):
+            self.launch.changes += 1
         if memory.written is not None:
             memory.written[where] = True
         self._check_nan(memory, value, site)

@@ -67,4 +67,6 @@ class Atomics:
         for turn in [order] if all_different else order:
             old[turn] = memory.flat[where[turn]]
             memory.flat[where[turn]] = update(old[turn], *(operand[turn] for operand in operands))
+        if launch.program.waits and np.any(memory.flat[where[order]] != old[order]):
+            launch.changes += 1
         return old

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOBODY", "UNDEFINED", "Branch", "Frame", "Loop"]
+__all__ = ["NOBODY", "UNDEFINED", "Branch", "Frame", "Loop", "Stuck"]
 
 NOBODY = np.zeros(0, bool)
 
@@ -17,6 +17,13 @@ class _Undefined:
 
 
 UNDEFINED = _Undefined()
+
+
+class Stuck(Exception):
+    """Lanes wait in a loop for what only others can do, which do not run before they are done."""
+
+    def __init__(self, site: int):
+        self.site = site
 
 
 class Branch:
@@ -32,7 +39,19 @@ class Branch:
 class Loop:
     """A loop under way: who entered, who still turns, and who left by break or continue."""
 
-    __slots__ = ("broken", "continued", "divided", "mask", "now", "saved", "scope", "site", "turns")
+    __slots__ = (
+        "broken",
+        "continued",
+        "divided",
+        "idle",
+        "mask",
+        "now",
+        "saved",
+        "scope",
+        "seen",
+        "site",
+        "turns",
+    )
 
     def __init__(self, mask, site, scope):
         self.saved = self.mask = self.now = mask
@@ -40,7 +59,8 @@ class Loop:
         self.site = site
         self.broken = self.continued = None
         self.divided = False
-        self.turns = 0
+        self.turns = self.idle = 0
+        self.seen: Any = None
 
 
 class Frame:

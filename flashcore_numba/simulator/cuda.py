@@ -11,7 +11,7 @@ from .memory import LocalArray, View
 from .rules import DIVISION, char_of, convert, plain, strong
 from .vecmath import as_dtype, fused
 
-__all__ = ["BARRIERS", "SUPPORTED", "Arrival", "CudaModule"]
+__all__ = ["BARRIERS", "SUPPORTED", "Arrival", "CudaModule", "Waiting"]
 
 WARP = 32
 BITS = np.arange(WARP)
@@ -35,6 +35,13 @@ class Arrival(NamedTuple):
     name: str
     here: np.ndarray
     predicate: Any
+
+
+class Waiting(NamedTuple):
+    """One warp in a loop that waits for others: where, and whether its last turn changed nothing at all."""
+
+    site: int
+    idle: bool
 
 
 def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):
@@ -127,6 +134,7 @@ class CudaModule:
         self.launch.meet("barrier", site, lanes)
         if complete:
             lanes.warp_syncs, lanes.known_syncs = np.zeros_like(lanes.warp_syncs), None
+            lanes.acquired = np.zeros_like(lanes.acquired)
         if group.scheduled:
             return Arrival(site, name, here, predicate)
         if complete:

@@ -10,8 +10,8 @@ from numpy import count_nonzero
 
 from .access import Accesses
 from .arithmetic import Arithmetic
-from .control import NOBODY, UNDEFINED, Branch, Frame, Loop
-from .cuda import CudaModule
+from .control import NOBODY, UNDEFINED, Branch, Frame, Loop, Stuck
+from .cuda import CudaModule, Waiting
 from .memory import ARRAYS, choose
 from .probe import take
 from .rules import INTEGERS, UNSIGNED, char_of, convert, strong
@@ -20,6 +20,7 @@ from .vecmath import BOOL
 __all__ = ["Lanes", "kinds_of", "range_kind"]
 
 ndarray = np.ndarray
+TURNS_AT_ONCE = 64  # of a loop that may wait, before other warps get their turn
 
 
 def range_kind(args) -> str:
@@ -30,6 +31,15 @@ def range_kind(args) -> str:
     if all(kind in UNSIGNED for kind in kinds):
         return "L"
     return "i" if all(kind in "bhi" for kind in kinds) else "l"
+
+
+def _equal(one, other) -> bool:
+    """Is a variable unchanged? Numbers by their bits."""
+    if one is other:
+        return True
+    if not isinstance(one, ndarray | np.generic | int | float):
+        return False
+    return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
 
 
 def kinds_of(values: tuple) -> tuple:
@@ -225,6 +235,8 @@ class Lanes(Accesses, Arithmetic):
         loop.turns += 1
         if loop.turns > self.launch.max_turns:
             self._endless(loop)
+        if not loop.turns % 64:
+            self.launch.check_time(loop.site, loop.turns)
         self._come_back(loop.continued)
         loop.continued = None
         self.mask = self.scope = loop.now = self.without(loop.mask, self.gone)
@@ -287,6 +299,28 @@ class Lanes(Accesses, Arithmetic):
                 return
             yield value if type(value) is ndarray else convert(int(value), kind)
             value = value + step
+
+    # Waiting for other threads
+
+    def idle(self, loop: Loop, values: tuple) -> bool:
+        """Has a turn brought nothing nearer? No lane left, no variable and no memory changed."""
+        state = self.launch.changes, count_nonzero(self.active()), values
+        before, loop.seen = loop.seen, state
+        same = before is not None and before[:2] == state[:2] and all(map(_equal, before[2], values))
+        loop.idle = loop.idle + 1 if same else 0
+        return same or loop.turns % TURNS_AT_ONCE == 0
+
+    def check_idle(self, loop: Loop, idle: bool):
+        """In lockstep nobody else can end the waiting."""
+        if loop.idle > 1:
+            raise Stuck(loop.site)
+
+    def waiting(self, loop: Loop) -> Waiting:
+        return Waiting(loop.site, loop.idle > 0)
+
+    def acquire(self):
+        """These lanes have waited for a flag or a lock: others' accesses before are ordered before theirs."""
+        self.acquired = self.acquired | self.active()
 
     def end_loop(self, loop: Loop):
         self._come_back(loop.continued)

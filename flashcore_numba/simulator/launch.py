@@ -1,7 +1,9 @@
 """One simulated launch: the kernel over its grid, in lockstep or in an adversarial order of warps."""
 
 import math
+import numbers
 import random
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from . import races, report
 from .access import FLUSH_LANES, Access
 from .arguments import bind, three
+from .control import Stuck
 from .count import Counter
 from .group import MAX_SHARED, Group
 from .memory import GLOBAL, Memory, Merged
@@ -33,7 +36,7 @@ class Launch:
     accesses themselves in `events`."""
 
     def __init__(self, kernel, grid, block, args, *, shared_bytes, order, count_blocks, races, ops, record,
-                 max_lanes, max_turns, calls):  # fmt: skip
+                 max_lanes, max_turns, calls, time_limit):  # fmt: skip
         self.grid, self.block = three("grid", grid), three("block", block)
         threads = math.prod(self.block)
         if threads > MAX_THREADS:
@@ -58,10 +61,31 @@ class Launch:
             raise ValueError(
                 f"shared_bytes: {shared_bytes} is not within 0 to {MAX_SHARED}, what a block can have"
             )
-        self.order, self.shared_bytes = order, int(shared_bytes)
+        if time_limit is not None and not (
+            isinstance(time_limit, numbers.Real) and time_limit is not True and time_limit > 0
+        ):
+            raise ValueError(f"time_limit: {time_limit!r} is not a number of seconds above zero, or None")
+        self.shared_bytes = int(shared_bytes)
+        self.time_limit = time_limit
+        self.deadline = None if time_limit is None else time.monotonic() + float(time_limit)
+        self.counted_blocks = self._counted(count_blocks)
+        self.wants = bool(races), bool(record), bool(ops), bool(calls)
+        self.max_lanes, self.max_turns = max_lanes, max_turns
+        self.padded = -(-threads // WARP) * WARP
+        self.kernel = python_function(kernel)
+        try:
+            self._launch(order, args)
+        except Stuck:  # in lockstep one waits for another, which may run by itself
+            for memory, state in zip(self.memories, self.before, strict=True):
+                memory.restore(state)
+            self._launch("forward", args)
+
+    def _launch(self, order: str, args: tuple):
+        self.order = order
         self.scheduled, self.reverse = order != "lockstep", order == "reverse"
         self.random = self._generator(order)
-        self.races, self.recording, self.max_turns = bool(races), bool(record), max_turns
+        self.races, self.recording, ops, calls = self.wants
+        self.changes = 0  # how often a store or an atomic changed memory, where that may be waited for
         self.problems: list[Problem] = []
         self.events: list[Event] = []
         self.probes: list[Probed] = []
@@ -70,17 +94,14 @@ class Launch:
         self.absent: set[int] = set()  # shuffles that read lanes which do not execute them
         self.counter, self.counting = Counter(), True
         self._merged: dict[tuple[int, ...], Merged] = {}
-        self.padded = -(-threads // WARP) * WARP
-
-        self.kernel = python_function(kernel)
-        self.program = program(self.kernel, self.scheduled, bool(ops), bool(calls))
+        self.program = program(self.kernel, self.scheduled, ops, calls)
         entry = self.program.function(self.kernel)
         values, self.memories = bind(self.kernel, args)
         self.types = infer(self.program, entry, values)
         self.allocations = [memory.allocation for memory in self.memories]
-        blocks, counted = range(math.prod(self.grid)), self._counted(count_blocks)
+        blocks, counted = range(math.prod(self.grid)), self.counted_blocks
         self.blocks_run, self.blocks_counted = len(blocks), len(counted)
-        together = 1 if self.scheduled else max(1, max_lanes // self.padded)
+        together = 1 if self.scheduled else max(1, self.max_lanes // self.padded)
         chunks = []
         for counting in (True, False):
             chosen = [b for b in blocks if (b in counted) == counting]
@@ -89,20 +110,45 @@ class Launch:
             ]
         self.undefined_sites: set[int] = set()  # shuffles of integers that read absent lanes
         self.pattern: dict[int, int] = {}  # other bits for them, in a second run
-        before = [memory.copy() for memory in self.memories] if self.program.shuffles else []
+        again = self.program.shuffles or self.program.waits  # then it may have to run a second time
+        self.before = [memory.copy() for memory in self.memories] if again else []
         self._run_all(entry, values, chunks)
         for memory in (*self._merged.values(), *self.memories):
             self.flush(memory, final=True)
         if self.undefined_sites:
-            self._find_undefined(entry, values, chunks, before)
+            self._find_undefined(entry, values, chunks)
 
     def _run_all(self, entry, values: list, chunks: list):
         with np.errstate(all="ignore"):
             try:
+                if self.scheduled:
+                    blocks = [(counting, block) for counting, chosen in chunks for block in chosen]
+                    self._guarded(take_turns, self, blocks, entry, values)
+                    return
                 for self.counting, chosen in chunks:
-                    self._run(entry, chosen, values)
+                    self.group = Group(self, chosen)
+                    try:
+                        self._guarded(lockstep, self, self.group, entry, values)
+                    finally:
+                        self.group.finish()
             except Fault:
                 pass
+
+    def deadlock(self, sites: list[int]):
+        """Every thread that has not finished waits for another one."""
+        more = f", and {len(sites) - 1} other block(s) wait too" if len(sites) > 1 else ""
+        text = (
+            f"every turn leaves all variables and all memory as they were, and no other thread can run{more}"
+        )
+        self.problem("endless loop", sites[0], None, text, fatal=True)
+
+    def check_time(self, site: int, turns: int = 0):
+        """Report that the time is over."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            blocks = f"block {self.group.blocks[0]} of {math.prod(self.grid)}"
+            turn = f", turn {turns} of this loop" if turns else ""
+            text = f"time_limit = {self.time_limit} s are over; {blocks} was running{turn}"
+            self.problem("time limit", site, None, text, fatal=True)
 
     def undefined(self, site: int, dtype: np.dtype):
         """An integer that nobody defined."""
@@ -110,14 +156,14 @@ class Launch:
         bits = np.array(self.pattern.get(site, UNDEFINED_BITS), np.int64)
         return bits.astype(dtype)[()]
 
-    def _find_undefined(self, entry, values: list, chunks: list, before: list):
+    def _find_undefined(self, entry, values: list, chunks: list):
         """Run again with other bits for what absent lanes send, and report what comes out differently."""
         results = [memory.copy() for memory in self.memories]
         counting, races, self.races, self.quiet = self.counting, self.races, False, True
         recording, self.recording = self.recording, False
         for site in sorted(self.undefined_sites):
             self.pattern = {site: ~UNDEFINED_BITS}
-            for memory, state in zip(self.memories, before, strict=True):
+            for memory, state in zip(self.memories, self.before, strict=True):
                 memory.restore(state)
             self._run_all(entry, values, [(False, chosen) for _, chosen in chunks])
             for memory, (flat, _) in zip(self.memories, results, strict=True):
@@ -162,17 +208,13 @@ class Launch:
 
     # Running
 
-    def _run(self, entry, blocks: list[int], values: list):
-        self.group = group = Group(self, blocks)
-        run = take_turns if self.scheduled else lockstep
+    def _guarded(self, run, *args):
         try:
-            run(self, group, entry, values)
-        except (Fault, Unsupported):
+            run(*args)
+        except (Fault, Unsupported, Stuck):
             raise
         except Exception as error:
             self._explain(error)
-        finally:
-            group.finish()
 
     def _explain(self, error: Exception):
         """Name the kernel's line for an exception that Python or NumPy raised while running it."""
@@ -296,6 +338,7 @@ def simulate(
     max_lanes: int = 4096,
     max_turns: int = 1_000_000,
     calls: bool = False,
+    time_limit: float | None = None,
 ) -> Launch:
     """Run a `@cuda.jit` kernel on NumPy arrays without a GPU, count what it does and report what is wrong
     with it.
@@ -306,7 +349,11 @@ def simulate(
     first n blocks, or to the blocks given by number; all blocks run. `races` switches the race check, `ops`
     the count of arithmetic, `record` keeps every access, barrier and shuffle in `events`. `max_lanes` is how
     many lanes run together; `max_turns` bounds every loop. `calls` keeps the calls of a device function
-    apart: sites in it then have a `caller`, and its rows in `lines()` are by call.
+    apart: sites in it then have a `caller`, and its rows in `lines()` are by call. `time_limit` is in
+    seconds, of wall clock: a launch that takes longer ends with a problem "time limit", which says how far it
+    came; None is no limit. A loop that waits for another thread is endless when no thread can go on: that is
+    reported at once. What one warp or block waits for another one may do under every order (a launch in
+    lockstep that cannot go on is run again in the order "forward").
 
     Raises ValueError or TypeError for a launch that no GPU accepts, and Unsupported, with file and line,
     for Python that the simulator does not know. What is wrong with the kernel itself is in `problems`;
@@ -326,4 +373,5 @@ def simulate(
         max_lanes=max_lanes,
         max_turns=max_turns,
         calls=calls,
+        time_limit=time_limit,
     )

@@ -47,6 +47,7 @@ class LaneSet:
         self.visits: dict[str, int] = {}  # label of a probe -> how often these lanes came to it
         self.ids = (block * launch.padded + tid).astype(np.int64)
         self.warp_syncs = np.zeros(self.n, np.int64)  # syncwarp calls since the last barrier
+        self.acquired = np.zeros(self.n, bool)  # lanes that have waited for others since the last barrier
         self.known_syncs: Any = None  # [lanes, WARP]: those of its warp's lanes that each lane knows of
         self.merging: Any = None  # the accesses of one instruction to several arrays
         self.nan_sites = np.full(self.n, -1)  # where each lane first made a NaN

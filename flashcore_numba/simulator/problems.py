@@ -15,7 +15,8 @@ KINDS = {
     "uninitialised read": "shared, local or scratch memory, or a variable, is read before it is written",
     "misaligned": "a wide access does not start at a multiple of its size, or its array may not",
     "warp mask": "a warp instruction names other lanes than those that execute it, or reads an absent one",
-    "endless loop": "a loop turned more often than `max_turns`",
+    "endless loop": "a loop turned more often than `max_turns`, or waits for what no thread will do",
+    "time limit": "the launch took longer than `time_limit` seconds",
     "division by zero": "an integer division by zero",
     "not a number": "arithmetic on numbers made a NaN (0 / 0, inf - inf, 0 * inf) that reached global memory",
 }

@@ -35,6 +35,7 @@ class Program:
         self.sites: list[Site] = []
         self.points = 0
         self.shuffles = False  # has a warp shuffle
+        self.waits = False  # has a loop that may wait for other threads
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
         self.functions: dict[tuple[Callable, Site | None], Callable] = {}
@@ -107,6 +108,32 @@ def _set_first(body: list, name: str) -> bool:
             return is_plain and not sum_of(statement.value, name)
         if _leaves(statement):
             return False
+    return False
+
+
+def _touches(node) -> bool:
+    """Does it read an element or perform an atomic operation?"""
+    return any(
+        (isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load))
+        or (isinstance(n, ast.Attribute) and n.attr == "atomic")
+        for n in ast.walk(node)
+    )
+
+
+def _waits(node: ast.While) -> bool:
+    """May this loop wait for what another thread writes? Then memory decides when it ends."""
+    if _touches(node.test) or isinstance(node.test, ast.Constant):
+        return True
+    deciding = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+    for inner in ast.walk(node):
+        if (
+            isinstance(inner, ast.Assign | ast.AugAssign)
+            and inner.value is not None
+            and _touches(inner.value)
+        ):
+            targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
+            if deciding & {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}:
+                return True
     return False
 
 
@@ -414,9 +441,20 @@ class Rewriter(Expressions):
         name = self.temporary()
         loop = load_name(name)
         start = _let(name, call("loop", self.site(node, ast.unparse(node).splitlines()[0])))
-        head, body = self._loop(node, name, self._loop_body(name, node.body), self._carried(node))
+        carried = self._carried(node)
+        head, body = self._loop(node, name, self._loop_body(name, node.body), carried)
+        after: list = []
+        if _waits(node):
+            self.program.waits = True
+            idle = call("idle", loop, _names(carried))
+            if self.program.yields:
+                self.is_generator = True
+                body.append(ast.If(idle, [ast.Expr(ast.Yield(call("waiting", loop)))], []))
+            else:
+                body.append(ast.Expr(call("check_idle", loop, idle)))
+            after = [ast.Expr(call("acquire"))]
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
-        return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop))]
+        return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop)), *after]
 
     def visit_Break(self, node):
         return ast.Expr(call("break_", load_name(self.loops[-1])))

@@ -1,8 +1,8 @@
-"""How the warps of a block take turns."""
+"""How the warps of a block take turns, and the blocks where one waits for another."""
 
 import numpy as np
 
-from .cuda import Arrival, reduce_block
+from .cuda import Arrival, Waiting, reduce_block
 from .group import Group
 from .lanes import Lanes
 
@@ -22,34 +22,87 @@ def lockstep(launch, group: Group, entry, values: list):
     entry(Lanes(group, *_numbers(group, launch.padded)), *values)
 
 
-def take_turns(launch, group: Group, entry, values: list):
-    """Each warp runs alone to its next barrier; the order of the warps is the adversary's choice."""
-    tid, block = _numbers(group, launch.padded)
-    starts = range(0, len(tid), WARP)
-    warps = [Lanes(group, tid[i : i + WARP], block[i : i + WARP]) for i in starts]
-    running: dict = {}
-    replies: dict = {}
-    ready = list(range(len(warps)))
-    while ready:
-        ready.sort(reverse=launch.reverse)
+class Block:
+    """A block under way: each warp runs alone to its next barrier, or until it waits for others in a loop."""
+
+    def __init__(self, launch, number: int, counting: bool):
+        self.launch, self.counting = launch, counting
+        self.group = launch.group = Group(launch, [number])
+        tid, block = _numbers(self.group, launch.padded)
+        starts = range(0, len(tid), WARP)
+        self.warps = [Lanes(self.group, tid[i : i + WARP], block[i : i + WARP]) for i in starts]
+        self.running: dict = {}
+        self.replies: dict = {}
+        self.arrived: dict[int, Arrival] = {}
+        self.ready = list(range(len(self.warps)))
+        self.stuck: Waiting | None = None  # where a warp waits, if nobody can go on
+
+    def run(self, entry, values: list):
+        """Give every warp that can go on a turn; the order is the adversary's choice."""
+        launch, self.stuck = self.launch, None
+        launch.counting, launch.group = self.counting, self.group
+        self.ready.sort(reverse=launch.reverse)
         if launch.random:
-            launch.random.shuffle(ready)
-        waiting: dict[int, Arrival] = {}
-        for w in ready:
+            launch.random.shuffle(self.ready)
+        waiting: dict[int, Waiting] = {}
+        changes, others = launch.changes, False
+        for w in self.ready:
             try:
-                if w in running:
-                    waiting[w] = running[w].send(replies[w])
-                    continue
-                result = entry(warps[w], *values)
-                if entry.is_generator:
-                    running[w] = result
-                    waiting[w] = next(result)
+                if w in self.running:
+                    reply = self.running[w].send(self.replies.pop(w, None))
+                else:
+                    result = entry(self.warps[w], *values)
+                    if not entry.is_generator:
+                        continue
+                    self.running[w] = result
+                    reply = next(result)
             except StopIteration:
-                pass
+                others = True
+                continue
+            if isinstance(reply, Waiting):
+                waiting[w] = reply
+                others |= not reply.idle
+            else:
+                self.arrived[w] = reply
+                others = True
+        self.ready = list(waiting)
         if waiting:
-            replies = _release(launch, warps, waiting)
-        ready = list(waiting)
-        group.end_epoch()
+            if launch.changes == changes and not others:
+                self.stuck = next(iter(waiting.values()))
+            return
+        if self.arrived:
+            self.replies = _release(launch, self.warps, self.arrived)
+        self.ready, self.arrived = list(self.arrived), {}
+        self.group.end_epoch()
+
+
+def take_turns(launch, blocks: list[tuple[bool, int]], entry, values: list):
+    """The blocks one after another; one that waits for others stays, and the next begins."""
+    under_way: list[Block] = []
+    try:
+        _run_blocks(launch, list(reversed(blocks)), under_way, entry, values)
+    finally:
+        for block in under_way:
+            launch.group = block.group
+            block.group.finish()
+
+
+def _run_blocks(launch, rest: list[tuple[bool, int]], under_way: list[Block], entry, values: list):
+    while rest or under_way:
+        if all(block.stuck for block in under_way):
+            if not rest:
+                launch.deadlock([block.stuck.site for block in under_way if block.stuck])
+            counting, number = rest.pop()
+            under_way.append(Block(launch, number, counting))
+        changes = launch.changes
+        for block in list(under_way):
+            block.run(entry, values)
+            if not block.ready:
+                under_way.remove(block)
+                block.group.finish()
+        if launch.changes != changes:
+            for block in under_way:
+                block.stuck = None
 
 
 def _release(launch, warps: list[Lanes], waiting: dict[int, Arrival]) -> dict:
