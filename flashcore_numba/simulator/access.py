@@ -31,7 +31,7 @@ class Access(NamedTuple):
     width: int
     memory: Any
     value: Any = None  # what a narrow store wrote
-    fenced: bool = False  # a load by blocks that have executed threadfence
+    fenced: bool = False  # a load by blocks that have executed threadfence, or one after waiting for others
     counted: bool = True  # False for a part of an access that is counted as a whole
 
 
@@ -144,7 +144,10 @@ class Accesses(LaneSet):
         launch, fences = self.launch, self.group.fenced
         if launch.deadline is not None:
             launch.check_time(site)
-        fenced = op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+        waited = launch.program.waits and bool(self.acquired[self.active()].all())
+        fenced = waited or (
+            op == LOAD and fences is not None and bool(fences[self.block[self.active()]].all())
+        )
         clocks = self.warp_syncs, self.known_syncs, self.epoch
         access = Access(site, op, element, self.mask, self, *clocks, width, memory, value, fenced)
         if self.merging is not None:
@@ -154,7 +157,7 @@ class Accesses(LaneSet):
         if launch.recording:
             launch.record(access)
         allocation = memory.allocation
-        if launch.races and not (launch.program.waits and self._all_waited()):
+        if launch.races and not waited:
             allocation.recent.append(access)
             allocation.recent_lanes += self.n
         if op != LOAD:
@@ -162,9 +165,6 @@ class Accesses(LaneSet):
         memory.logged_lanes += self.n
         if memory.logged_lanes > FLUSH_LANES:
             launch.flush(memory)
-
-    def _all_waited(self) -> bool:
-        return bool(self.acquired[self.active()].all())
 
     # Arrays of which each lane has its own
 

@@ -85,6 +85,8 @@ def _compare(compute):
     """A comparison; a uint64 and a signed integer are compared as float64."""
 
     def run(a, b):
+        if type(a) is type(b) is int:
+            return compute(a, b)
         if type(a) is ndarray:
             if a.dtype.char == "l" if type(b) is int else type(b) is ndarray and a.dtype == b.dtype:
                 return compute(a, b)

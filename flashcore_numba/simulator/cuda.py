@@ -38,10 +38,14 @@ class Arrival(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """One warp in a loop that waits for others: where, and whether its last turn changed nothing at all."""
+    """One warp in a loop that waits for others: where, and whether its last turn changed nothing at all.
+
+    `divided` says that some of its lanes are not in the loop: they may hold what the others wait for.
+    """
 
     site: int
     idle: bool
+    divided: bool
 
 
 def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):

@@ -164,6 +164,7 @@ class Expressions(Names):
                     f"cuda.{path} whose shape is computed in the kernel (a literal or a global is right)",
                 )
         self.program.shuffles |= path.startswith("shfl")
+        self.program.collectives |= path.endswith("_sync") or path in ("syncwarp", "activemask")
         site = ast.Constant(self.site(node, text))
         new = ast.Call(self.cuda_path(node, path), [site, *args], keywords)
         if self.program.yields and path in BARRIERS:

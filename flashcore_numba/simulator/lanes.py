@@ -58,14 +58,16 @@ def kinds_of(values: tuple) -> tuple:
 class Lanes(Accesses, Arithmetic):
     """The machine that a rewritten kernel calls. All its lanes run in lockstep."""
 
-    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray):
-        super().__init__(group, tid, block)
+    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None):
+        super().__init__(group, tid, block, only)
         self.cuda = CudaModule(self)
 
     # Values
 
-    def select(self, old, new):
+    def select(self, old, new, point: int):
         """The value of a variable after an assignment by the active lanes."""
+        if self.types:
+            new = self._unified(point, (new,))[0]
         if self.mask is self.scope:
             return new
         return self._select(self.mask, old, new)
@@ -316,7 +318,9 @@ class Lanes(Accesses, Arithmetic):
             raise Stuck(loop.site)
 
     def waiting(self, loop: Loop) -> Waiting:
-        return Waiting(loop.site, loop.idle > 0)
+        alive = self.without(self.everyone, self.top.returned if self.top else None)
+        all_alive = self.n if alive is None else count_nonzero(alive)
+        return Waiting(loop.site, loop.idle > 0, bool(count_nonzero(self.active()) < all_alive))
 
     def acquire(self):
         """These lanes have waited for a flag or a lock: others' accesses before are ordered before theirs."""

@@ -14,6 +14,7 @@ from .access import FLUSH_LANES, Access
 from .arguments import bind, three
 from .control import Stuck
 from .count import Counter
+from .cuda import Waiting
 from .group import MAX_SHARED, Group
 from .memory import GLOBAL, Memory, Merged
 from .probe import Probed
@@ -73,14 +74,18 @@ class Launch:
         self.max_lanes, self.max_turns = max_lanes, max_turns
         self.padded = -(-threads // WARP) * WARP
         self.kernel = python_function(kernel)
-        try:
-            self._launch(order, args)
-        except Stuck:  # in lockstep one waits for another, which may run by itself
-            for memory, state in zip(self.memories, self.before, strict=True):
-                memory.restore(state)
-            self._launch("forward", args)
+        # In lockstep, and within a warp, one may wait for another that may run by itself.
+        scheduled = "forward" if order == "lockstep" else order
+        for attempt, split in dict.fromkeys([(order, False), (scheduled, False), (scheduled, True)]):
+            try:
+                self._launch(attempt, split, args)
+                break
+            except Stuck:
+                for memory, state in zip(self.memories, self.before, strict=True):
+                    memory.restore(state)
 
-    def _launch(self, order: str, args: tuple):
+    def _launch(self, order: str, split: bool, args: tuple):
+        self.split = split
         self.order = order
         self.scheduled, self.reverse = order != "lockstep", order == "reverse"
         self.random = self._generator(order)
@@ -134,13 +139,18 @@ class Launch:
             except Fault:
                 pass
 
-    def deadlock(self, sites: list[int]):
+    def deadlock(self, waiting: list[Waiting]):
         """Every thread that has not finished waits for another one."""
-        more = f", and {len(sites) - 1} other block(s) wait too" if len(sites) > 1 else ""
-        text = (
-            f"every turn leaves all variables and all memory as they were, and no other thread can run{more}"
-        )
-        self.problem("endless loop", sites[0], None, text, fatal=True)
+        site, _, divided = waiting[0]
+        if divided and not self.split and not self.program.collectives:
+            raise Stuck(site)
+        more = f", and {len(waiting) - 1} other block(s) wait too" if len(waiting) > 1 else ""
+        if divided and not self.split:
+            more += (
+                "; the simulator does not run the lanes of a warp one by one where it has shuffles or votes"
+            )
+        text = f"a turn changes no variable and no memory, and no other thread can run{more}"
+        self.problem("endless loop", site, None, text, fatal=True)
 
     def check_time(self, site: int, turns: int = 0):
         """Report that the time is over."""
@@ -352,8 +362,9 @@ def simulate(
     apart: sites in it then have a `caller`, and its rows in `lines()` are by call. `time_limit` is in
     seconds, of wall clock: a launch that takes longer ends with a problem "time limit", which says how far it
     came; None is no limit. A loop that waits for another thread is endless when no thread can go on: that is
-    reported at once. What one warp or block waits for another one may do under every order (a launch in
-    lockstep that cannot go on is run again in the order "forward").
+    reported at once. Warps and blocks may wait for each other under every order: a launch in lockstep that
+    cannot go on is run again in the order "forward", and one where lanes of a warp wait for each other lane
+    by lane, where each lane counts as a request of its own.
 
     Raises ValueError or TypeError for a launch that no GPU accepts, and Unsupported, with file and line,
     for Python that the simulator does not know. What is wrong with the kernel itself is in `problems`;

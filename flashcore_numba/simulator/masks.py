@@ -22,15 +22,16 @@ def _index(position) -> Any:
 
 
 class LaneSet:
-    """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part."""
+    """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part, nor
+    those that `only` does not mark."""
 
-    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray):
+    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None):
         launch = group.launch
         self.group, self.launch = group, launch
         self.n = len(tid)
         self.tid, self.block = tid, block  # number in the block; index into group.blocks
         bx, by, bz = launch.block
-        real = tid < bx * by * bz
+        real = tid < bx * by * bz if only is None else only
         self.everyone = None if real.all() else real
         self.mask: Any = self.everyone
         self.gone: Any = None  # lanes that left by return, break or continue

@@ -35,6 +35,7 @@ class Program:
         self.sites: list[Site] = []
         self.points = 0
         self.shuffles = False  # has a warp shuffle
+        self.collectives = False  # has an instruction of a whole warp
         self.waits = False  # has a loop that may wait for other threads
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
@@ -317,7 +318,7 @@ class Rewriter(Expressions):
         return [ast.Expr(call("store", array, index, value, self.site(target)))]
 
     def _assign_name(self, name: str, value) -> list:
-        out = [_let(name, call("select", load_name(name), value))]
+        out = [_let(name, call("select", load_name(name), value, self.program.add_point()))]
         if name in self.unsure:
             out.append(_let(f"_has_{name}", call("assigned", load_name(f"_has_{name}"))))
         return out
@@ -452,7 +453,8 @@ class Rewriter(Expressions):
                 body.append(ast.If(idle, [ast.Expr(ast.Yield(call("waiting", loop)))], []))
             else:
                 body.append(ast.Expr(call("check_idle", loop, idle)))
-            after = [ast.Expr(call("acquire"))]
+            if any(isinstance(n, ast.Attribute) and n.attr == "atomic" for n in ast.walk(node)):
+                after = [ast.Expr(call("acquire"))]
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
         return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop)), *after]
 

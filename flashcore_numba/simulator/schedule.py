@@ -1,5 +1,7 @@
 """How the warps of a block take turns, and the blocks where one waits for another."""
 
+import math
+
 import numpy as np
 
 from .cuda import Arrival, Waiting, reduce_block
@@ -30,7 +32,13 @@ class Block:
         self.group = launch.group = Group(launch, [number])
         tid, block = _numbers(self.group, launch.padded)
         starts = range(0, len(tid), WARP)
-        self.warps = [Lanes(self.group, tid[i : i + WARP], block[i : i + WARP]) for i in starts]
+        warps = [(tid[i : i + WARP], block[i : i + WARP]) for i in starts]
+        if launch.split:  # each lane by itself
+            threads = math.prod(launch.block)
+            parts = [(*warp, np.arange(WARP) == lane) for warp in warps for lane in range(WARP)]
+            self.warps = [Lanes(self.group, *part) for part in parts if part[0][part[2]][0] < threads]
+        else:
+            self.warps = [Lanes(self.group, *warp) for warp in warps]
         self.running: dict = {}
         self.replies: dict = {}
         self.arrived: dict[int, Arrival] = {}
@@ -68,7 +76,7 @@ class Block:
         self.ready = list(waiting)
         if waiting:
             if launch.changes == changes and not others:
-                self.stuck = next(iter(waiting.values()))
+                self.stuck = max(waiting.values(), key=lambda waits: waits.divided)
             return
         if self.arrived:
             self.replies = _release(launch, self.warps, self.arrived)
@@ -91,7 +99,7 @@ def _run_blocks(launch, rest: list[tuple[bool, int]], under_way: list[Block], en
     while rest or under_way:
         if all(block.stuck for block in under_way):
             if not rest:
-                launch.deadlock([block.stuck.site for block in under_way if block.stuck])
+                launch.deadlock([block.stuck for block in under_way if block.stuck])
             counting, number = rest.pop()
             under_way.append(Block(launch, number, counting))
         changes = launch.changes

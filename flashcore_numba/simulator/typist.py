@@ -5,14 +5,17 @@ runs once without any lane: both sides of every branch, each loop until nothing 
 vectors, which carry the types alone.
 """
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from .arithmetic import Arithmetic
 from .atomics import Atomics
 from .control import UNDEFINED, Branch, Frame, Loop
 from .cuda import CudaModule
+from .expressions import BINARY, UNARY
 from .lanes import Lanes, kinds_of, range_kind
 from .memory import ARRAYS, View
 from .rules import char_of, convert, strong
@@ -40,7 +43,7 @@ def infer(program: Any, entry: Any, values: list) -> dict:
                     reply = running.send(reply)
             except Exception:  # StopIteration, and whatever the launch will report
                 pass
-        program.types[key] = typist.types
+        program.types[key] = typist.unified
     return program.types[key]
 
 
@@ -93,6 +96,14 @@ def _unify(one: Any, other: Any) -> Any:
     return _empty(np.promote_types(strong(one).dtype, strong(other).dtype).char)
 
 
+def _kind(value: Any) -> str | None:
+    return char_of(value) if isinstance(value, np.ndarray | np.generic | int | float) else None
+
+
+def _promote(one: str | None, other: str | None) -> str | None:
+    return one or other if one is None or other is None else np.promote_types(one, other).char
+
+
 class Typist(Lanes):
     """A machine without lanes."""
 
@@ -106,6 +117,8 @@ class Typist(Lanes):
         self.nan_sites = _empty("l")
         self.divided_at, self.index_cache, self.visits = [], {}, {}
         self.context, self.types, self.news = (), {}, 0
+        self.found: dict[tuple, tuple] = {}
+        self.mixed: set[tuple] = set()
         self.returned = False
         dimension = SimpleNamespace(x=_empty("i"), y=_empty("i"), z=_empty("i"))
         self.threadIdx = self.blockIdx = dimension
@@ -118,29 +131,39 @@ class Typist(Lanes):
 
     # Where paths meet
 
-    def _note(self, point: int, values: tuple) -> tuple:
-        """Unify the values of a point with what came there before."""
+    def _note(self, point: int, *paths: tuple) -> tuple:
+        """The values of several paths with the types that these and all earlier ones unify to."""
         key = self.context, point
-        kinds = tuple(
-            char_of(value) if isinstance(value, np.ndarray | np.generic | int | float) else None
-            for value in values
-        )
-        known = self.types.get(key)
+        values = paths[0]
+        for other in paths[1:]:
+            values = tuple(map(_unify, values, other))
+        kinds = tuple(map(_kind, values))
+        known = self.found.get(key)
         if known is not None:
-            kinds = tuple(
-                new if old is None else old if new is None else np.promote_types(old, new).char
-                for old, new in zip(known, kinds, strict=True)
-            )
+            kinds = tuple(map(_promote, known, kinds))
         if kinds != known:
             self.news += 1
-            self.types[key] = kinds
+            self.found[key] = kinds
+            if known is not None and any(
+                old not in (new, None) for old, new in zip(known, kinds, strict=True)
+            ):
+                self.mixed.add(key)
+        for path in paths:
+            if any(_kind(value) not in (kind, None) for value, kind in zip(path, kinds, strict=True)):
+                self.mixed.add(key)
         return tuple(
-            value if kind is None or value is UNDEFINED or char_of(value) == kind else convert(value, kind)
+            value if kind is None or value is UNDEFINED or _kind(value) == kind else convert(value, kind)
             for value, kind in zip(values, kinds, strict=True)
         )
 
-    def select(self, old, new):
-        return new
+    @property
+    def unified(self) -> dict:
+        """The points where some path brings another type than the one that they unify to."""
+        return {key: self.found[key] for key in self.mixed}
+
+    def select(self, old, new, point: int):
+        """In a loop Numba also unifies what an assignment had before the loop's variables had their types."""
+        return self._note(point, (new,))[0]
 
     def branch(self, condition, line: int) -> Branch:
         """Both sides, except where the condition is a constant."""
@@ -166,7 +189,7 @@ class Typist(Lanes):
         sides = list(zip((branch.yes, branch.no), self._left(branch), (yes, no), strict=True))
         alive = [values for taken, left, values in sides if taken and not left]
         alive = alive or [values for taken, _, values in sides if taken]
-        return self._note(point, alive[0] if len(alive) == 1 else tuple(map(_unify, *alive)))
+        return self._note(point, *alive)
 
     def if_exp(self, condition, yes, no, point: int = 0):
         values = [
@@ -174,15 +197,16 @@ class Typist(Lanes):
             for taken, operand in zip(self._taken(condition), (yes, no), strict=True)
             if taken
         ]
-        return self._note(point, (values[0] if len(values) == 1 else _unify(*values),))[0]
+        return self._note(point, *((value,) for value in values))[0]
 
     @staticmethod
     def _taken(condition) -> tuple[bool, bool]:
-        known = not isinstance(condition, np.ndarray)
+        """Which sides Numba compiles: one for a literal, a global constant or a comparison of two."""
+        known = isinstance(condition, bool | int)
         return not known or bool(condition), not known or not condition
 
     def logic(self, is_and: bool, a, b, point: int = 0):
-        return self._note(point, (_unify(a, b() if callable(b) else b),))[0]
+        return self._note(point, (a,), (b() if callable(b) else b,))[0]
 
     def some(self) -> bool:
         return True
@@ -215,7 +239,7 @@ class Typist(Lanes):
         yield from values
 
     def turn(self, loop: Loop, point: int, before: tuple, after: tuple) -> tuple:
-        return self._note(point, tuple(map(_unify, before, after)))
+        return self._note(point, before, after)
 
     def head(self, loop: Loop, point: int, values: tuple) -> tuple:
         return self._note(point, values)
@@ -240,7 +264,8 @@ class Typist(Lanes):
         return frame
 
     def return_(self, frame: Frame, value, given: bool = False):
-        frame.value = value if frame.value is None else _unify(frame.value, value)
+        paths = [(value,)] if frame.value is None else [(frame.value,), (value,)]
+        frame.value = self._note(frame.point, *paths)[0]
         self.returned = True
 
     def end_frame(self, frame: Frame):
@@ -283,6 +308,22 @@ class Typist(Lanes):
 
     def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
         pass
+
+
+def _vague(name: str):
+    """An operation of which Numba does not compute the result when it compiles."""
+    own = Lanes.__dict__.get(name) or Arithmetic.__dict__[name]
+
+    def run(self, *operands):
+        compute = own.__func__ if isinstance(own, staticmethod) else functools.partial(own, self)
+        value = compute(*operands)
+        return value if isinstance(value, np.ndarray) else _empty(char_of(value))
+
+    return run
+
+
+for _name in (*BINARY.values(), *UNARY.values(), "multiply_add", "multiply_subtract", "subtract_product"):
+    setattr(Typist, _name, _vague(_name))
 
 
 class TypedAtomics(Atomics):

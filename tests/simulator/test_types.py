@@ -274,7 +274,9 @@ def loop_of_types(u8, i64, flag, out):
     out[i, 1] = v * 3037000500 * 3037000500
     first = uint8(200)
     for k in range(2):
-        out[i, 2 + k] = first << 60  # the loop's own type, from its first turn on
+        shifted = first << 60  # of int64, as `first` is in a loop; `shifted` is a float64 to Numba
+        out[i, 2] = shifted
+        out[i, 3] = shifted / 3
         first = i64[k]
 
 
@@ -290,6 +292,19 @@ def function_of_types(u8, i64, flag, out):
     i = cuda.threadIdx.x
     out[i, 0] = ~either(flag, u8[i], i64[i])
     out[i, 1] = ~either(flag, u8[i], u8[0])
+
+
+@cuda.jit
+def not_constant(u8, i64, flag, out):
+    """Numba knows that a literal is true, but not what a conversion or a sum makes of it."""
+    i = cuda.threadIdx.x
+    limit = float32(29)
+    out[i, 0] = ~(u8[i] if limit > 3 else i64[i])
+    out[i, 1] = ~(u8[i] if SIZE + 1 > 3 else i64[i])
+    out[i, 2] = ~(u8[i] if SIZE > 3 else i64[i])
+
+
+SIZE = 4
 
 
 @cuda.jit(device=True)
@@ -328,10 +343,15 @@ def test_paths_that_are_not_taken_give_types_too(order, flag):
     out = run(loop_of_types, np.float64)
     np.testing.assert_array_equal(out[:, 0], ~np.int64(3 - 5 * flag))
     np.testing.assert_array_equal(out[:, 1], 1.5**flag * big * big)
-    np.testing.assert_array_equal(out[:, 2], float(np.int64(200) << np.int64(60)))
+    np.testing.assert_array_equal(out[:, 2], float(np.int64(5) << np.int64(60)))
+    np.testing.assert_array_equal(out[:, 3], float(np.int64(5) << np.int64(60)) / 3)
     out = run(function_of_types, np.float64)
     np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
     same = (u8 if flag else np.full(64, u8[0])).astype(np.uint64)
     np.testing.assert_array_equal(out[:, 1], (~same).astype(np.float64))
+    out = run(not_constant, np.float64)
+    np.testing.assert_array_equal(out[:, 0], ~u8.astype(np.int64))
+    np.testing.assert_array_equal(out[:, 1], ~u8.astype(np.int64))
+    np.testing.assert_array_equal(out[:, 2], (~u8.astype(np.uint64)).astype(np.float64))
     out = run(returned_side, np.float64)
     np.testing.assert_array_equal(out[:, 0], False if flag else i64 % 2)

@@ -58,6 +58,17 @@ def lock_of_each_warp(lock, total):
 
 
 @cuda.jit
+def lock_of_each_thread(lock, total):
+    """Threads of one warp wait for each other: a GPU since Volta lets each of them go on by itself."""
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    total[0] += 1
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+    cuda.syncthreads()
+
+
+@cuda.jit
 def never_set(flag, y):
     while cuda.atomic.add(flag, 0, 0) == 0:
         pass
@@ -92,8 +103,12 @@ def test_flags_and_locks(order):
     np.testing.assert_array_equal(y, np.tile(10 * np.arange(32), 2) + np.repeat([3, 4], 32))
 
     lock, total = np.zeros(1, np.int32), np.zeros(1)
-    simulate(lock_of_each_warp, 3, 128, lock, total, order=order)
+    simulate(lock_of_each_warp, 3, 128, lock, total, order=order).check()
     assert total[0] == 12
+
+    lock, total = np.zeros(1, np.int32), np.zeros(1)
+    assert simulate(lock_of_each_thread, 2, 40, lock, total, order=order).problems == []
+    assert total[0] == 80
 
 
 @pytest.mark.parametrize("order", ORDERS)
