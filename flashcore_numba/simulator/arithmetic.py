@@ -5,7 +5,19 @@ import operator
 import numpy as np
 
 from .masks import LaneSet
-from .rules import ARITHMETIC, BITS, DIVISION, FLOATING, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
+from .rules import (
+    ARITHMETIC,
+    BITS,
+    DIVISION,
+    FLOATING,
+    INTEGERS,
+    REMAINDER,
+    UNSIGNED,
+    char_of,
+    convert,
+    plain,
+    strong,
+)
 
 __all__ = ["Arithmetic", "divide_with_rest", "power"]
 

@@ -660,10 +660,12 @@ class Expressions:
         return self.binary("<", self.fixed[0], self.number_literal(self.random.randrange(1, self.threads)))
 
     def unknown(self, value: Value) -> Value:
-        """A value that Numba does not know when it compiles: it leaves a side out, and its types, where it does."""
+        """A value that Numba does not know when it compiles: where it does, it types only one side."""
         if not value.constant:
             return value
-        known = [other for other in (*self.variables.values(), *self.fixed) if not (other.rough or other.constant)]
+        known = [
+            other for other in (*self.variables.values(), *self.fixed) if not (other.rough or other.constant)
+        ]
         return self.random.choice(known)
 
     def uniform_condition(self) -> Value:
