@@ -61,7 +61,9 @@ ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
 test-all: LONG := yes
-test test-all: $(READY_TEST)
+test-all: test
+
+test: $(READY_TEST)
 ifeq ($(BROWSER_TESTS),)
 	@echo "flashcore: no Chromium, so the tests in a browser do not run (on Debian: apt install chromium)"
 endif

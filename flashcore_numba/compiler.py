@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 from numba.cuda.cudadrv import devices, nvrtc
+from numba.cuda.cudadrv.driver import _Linker
 from numba.cuda.dispatcher import _Kernel
 from numba.cuda.np import numpy_support
 from numba.cuda.types import Array
@@ -158,16 +159,13 @@ def _assemble(library: Any, options: dict, target: tuple, ptx: str) -> str:
     arch = "sm_{}{}{}".format(*target)
     if not _found("nvJitLink"):
         return _ptxas(ptx, arch, options.get("max_registers"))
-    from cuda.core import Linker, LinkerOptions, ObjectCode
+    from cuda.core import Linker, LinkerOptions
 
     optimised = bool(options.get("lto"))
-    code = (
-        ObjectCode.from_ltoir(library.get_ltoir(cc=target))
-        if optimised
-        else ObjectCode.from_ptx(ptx.encode())
-    )
+    collected = _Linker(max_registers=options.get("max_registers"), cc=target, lto=optimised)
+    library._link_all(collected, target)  # with what it calls: the operators of float16
     linker = Linker(
-        code,
+        *collected._object_codes,
         options=LinkerOptions(
             arch=arch,
             max_register_count=options.get("max_registers"),

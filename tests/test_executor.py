@@ -93,6 +93,20 @@ def test_compiler_reads_the_resources():
     assert f"Used {kernel.registers} registers" in kernel.log
 
 
+@pytest.mark.parametrize("lto", [False, True])
+def test_compiler_links_what_numba_links(lto):
+    """The operators of float16 are code of its own."""
+
+    @cuda.jit(lto=lto)
+    def negative(x, y):
+        y[0] = -x[0] * x[1]
+
+    executor = Compiler()
+    executor.launch(negative, 1, 1, *np.empty((2, 8), np.float16))
+    assert executor.kernels[0].registers >= 8
+    assert executor.kernels[0].stack_bytes == 0
+
+
 def test_compiler_counts_shared_and_local_memory():
     executor = Compiler()
     y = np.empty(64, np.float32)

@@ -5,9 +5,21 @@ import operator
 import numpy as np
 
 from .masks import LaneSet
-from .rules import ARITHMETIC, BITS, DIVISION, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
+from .rules import (
+    ARITHMETIC,
+    BITS,
+    DIVISION,
+    FLOATING,
+    INTEGERS,
+    REMAINDER,
+    UNSIGNED,
+    char_of,
+    convert,
+    plain,
+    strong,
+)
 
-__all__ = ["Arithmetic", "power"]
+__all__ = ["Arithmetic", "divide_with_rest", "power"]
 
 ndarray = np.ndarray
 MAX_EXPONENT = 0x10000  # above it Numba's integer power is a floating-point one
@@ -41,8 +53,66 @@ _add = _typed("+", ARITHMETIC, operator.add)
 _subtract = _typed("-", ARITHMETIC, operator.sub)
 _multiply = _typed("*", ARITHMETIC, operator.mul)
 _divide = _typed("/", DIVISION, operator.truediv)
-_floor_divide = _typed("//", REMAINDER, operator.floordiv)
-_modulo = _typed("%", REMAINDER, operator.mod)
+
+
+def _remainder(a, b):
+    """LLVM's frem as the GPU computes it: a - floor(a / b) * b of the absolute values, the quotient rounded.
+
+    The product is fused with the difference, which is exact; it is less than 0, or b and more, where the
+    quotient was rounded to a whole number that the exact one is not. The result has the sign of a.
+    """
+    dividend, divisor = np.abs(a), np.abs(b)
+    whole = np.floor(dividend / divisor)
+    if dividend.dtype.char == "f":
+        rest = (dividend.astype(np.float64) - whole.astype(np.float64) * divisor).astype(np.float32)
+    else:
+        rest = _less_product(dividend, whole, divisor)
+    return np.where(a < 0, -rest, rest)[()]
+
+
+def _less_product(c, a, b):
+    """c - a * b with one rounding, of float64: the product as the sum of two numbers."""
+    (a, more), (b, other) = np.frexp(a), np.frexp(b)
+    shift = more + other
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    error = a_low * b_low - (product - a_high * b_high - a_low * b_high - a_high * b_low)
+    return c - np.ldexp(product, shift) - np.ldexp(error, shift)
+
+
+def _halves(x):
+    """A float64 as the sum of two of 26 bits each."""
+    large = x * (2.0**27 + 1)
+    high = large - (large - x)
+    return high, x - high
+
+
+@np.errstate(all="ignore")
+def divide_with_rest(a, b):
+    """`a // b` and `a % b` of two floats of one type, step by step as Numba's code."""
+    rest = _remainder(a, b)
+    quotient = (a - rest) / b
+    other_side = (rest != 0) & ((b < 0) != (rest < 0))
+    quotient = np.where(other_side, quotient - quotient.dtype.type(1), quotient)
+    zero = np.copysign(np.zeros_like(b), b)
+    rest = np.where(rest == 0, zero, np.where(other_side, rest + b, rest))
+    whole = np.floor(quotient)
+    whole = np.where(quotient - whole > 0.5, whole + whole.dtype.type(1), whole)
+    whole = np.where(np.isnan(quotient) | (quotient == 0), quotient * quotient * a / b, whole)
+    by_zero = b == 0
+    return np.where(by_zero, a / b, whole)[()], np.where(by_zero, np.nan, rest).astype(rest.dtype)[()]
+
+
+def _quotient(a, b):
+    return divide_with_rest(a, b)[0] if char_of(a) in FLOATING else operator.floordiv(a, b)
+
+
+def _rest(a, b):
+    return divide_with_rest(a, b)[1] if char_of(a) in FLOATING else operator.mod(a, b)
+
+
+_floor_divide = _typed("//", REMAINDER, _quotient)
+_modulo = _typed("%", REMAINDER, _rest)
 
 
 def _shift(symbol: str, compute):
@@ -60,16 +130,18 @@ def _shift(symbol: str, compute):
 
 
 def _unary(symbol: str, compute):
-    """An operator with one operand: an integer becomes one of 64 bits."""
+    """An operator with one operand: computed in its own type, then an integer becomes one of 64 bits."""
 
     def run(x):
         char = char_of(x)
-        if char in INTEGERS:
-            x = convert(x, "L" if char in UNSIGNED else "l")
-        elif symbol == "~":
-            raise _refused(symbol, x)
-        value = compute(x)
-        return value if type(value) is ndarray else plain(value)
+        if char not in INTEGERS:
+            if symbol == "~":
+                raise _refused(symbol, x)
+            value = compute(x)
+            return value if type(value) is ndarray else plain(value)
+        if char == "?":
+            x = convert(x, "l")
+        return convert(compute(strong(x)), "L" if char in UNSIGNED else "l")
 
     return run
 

@@ -67,7 +67,18 @@ def _has_yield(node) -> bool:
 
 
 def _product(node) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _folded(node) is None
+
+
+def _folded(node) -> int | None:
+    """The integer that Python makes of literals before Numba sees them: not cut to 64 bits."""
+    if not all(
+        isinstance(n, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
+        for n in ast.walk(node)
+    ):
+        return None
+    found = compile(ast.Expression(node), "", "eval").co_consts
+    return found[0] if len(found) == 1 and type(found[0]) is int else None
 
 
 class Expressions(Names):
@@ -183,6 +194,8 @@ class Expressions(Names):
     # Arithmetic
 
     def visit_BinOp(self, node):
+        if (number := _folded(node)) is not None:
+            return self.constant(node, number)
         return self.arithmetic(node, node.op, node.left, node.right)
 
     def arithmetic(self, node, op, left, right):

@@ -102,12 +102,17 @@ def convert(x: Any, char: str) -> Any:
 
 
 def _whole(x: Any, char: str) -> Any:
-    """A float rounded towards zero into an integer type of at least 32 bits; what does not fit saturates."""
-    wide = {"b": "i", "h": "i", "B": "I", "H": "I"}.get(char, char)
+    """A float as an integer of at least 16 bits, as PTX's cvt: what does not fit saturates.
+
+    A float16 is rounded to the nearest, as Numba compiles it; others are rounded towards zero.
+    """
+    half = x.dtype.char == "e"
+    wide = char if half else {"b": "h", "B": "H"}.get(char, char)
     limits = np.iinfo(wide)
-    x = np.trunc(np.asarray(x, np.float64))
+    nan = 0 if x.dtype.char != "d" and char not in "lL" else limits.min or limits.max // 2 + 1
+    x = (np.rint if half else np.trunc)(np.asarray(x, np.float64))
     out = np.where(np.isnan(x), 0.0, x)
-    top = float(limits.max)
-    low, high = out <= limits.min, out >= top
-    out = np.where(low | high, 0.0, out).astype(wide)
-    return np.where(high, limits.max, np.where(low, limits.min, out)).astype(wide)[()]
+    low, high = out <= limits.min, out >= float(limits.max)
+    whole = np.where(low | high, 0.0, out).astype(wide)
+    whole = np.where(high, limits.max, np.where(low, limits.min, whole))
+    return np.where(np.isnan(x), nan, whole).astype(wide)[()]

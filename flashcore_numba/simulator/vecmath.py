@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from numba.cuda import libdevice
 
-from .arithmetic import power
+from .arithmetic import divide_with_rest, power
 from .memory import ARRAYS
-from .rules import ARITHMETIC, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
+from .rules import ARITHMETIC, FLOATING, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
 
 __all__ = ["BOOL", "Cast", "as_dtype", "function", "operation"]
 
@@ -121,7 +121,8 @@ def _divmod(a, b):
         kind = "L"
     elif kind == "l" and "L" in chars:
         kind = "d"
-    quotient, rest = divmod(convert(a, kind), convert(b, kind))
+    divide = divide_with_rest if kind in FLOATING else divmod
+    quotient, rest = divide(convert(a, kind), convert(b, kind))
     return plain(quotient), plain(rest)
 
 

@@ -15,7 +15,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .random_statements import SLOTS, Statements
-from .random_values import COLUMNS, EXACT, FLOATS, INTS, LENGTH, ROWS, Line, Value, bits, cast_name, range_of
+from .random_values import (
+    COLUMNS,
+    EXACT,
+    FLOATS,
+    INTS,
+    LENGTH,
+    ROWS,
+    STORED_INT64,
+    Line,
+    Value,
+    bits,
+    cast_name,
+    range_of,
+)
 
 __all__ = ["INPUTS", "Kernel", "Mutant", "kernel", "mutants"]
 
@@ -64,10 +77,12 @@ class Mutant:
 def _integers(name: str):
     info = np.iinfo(name)
 
+    low, high = (-int(STORED_INT64), int(STORED_INT64)) if name == "int64" else (info.min, info.max)
+
     def make(rng, _):
-        wide = rng.integers(info.min, info.max, LENGTH, dtype=name, endpoint=True)
+        wide = rng.integers(low, high, LENGTH, dtype=name, endpoint=True)
         small = rng.integers(max(info.min, -20), 21, LENGTH).astype(name)
-        edge = rng.choice(np.array([info.min, info.min + 1, info.max, info.max - 1], name), LENGTH)
+        edge = rng.choice(np.array([low, low + 1, high, high - 1], name), LENGTH)
         return np.choose(rng.choice(3, LENGTH, p=[0.35, 0.5, 0.15]), [wide, small, edge]).astype(name)
 
     return make
@@ -243,7 +258,8 @@ class Writer(Statements):
         self.emit(f"{half} //= 2", f"{half} = int64({half} // int64(2))")
         self.indent -= 1
         self.dirty.add(name)
-        self.use(self.load_of(name, kind, n))
+        value = self.load_of(name, kind, n)
+        self.use(value._replace(bound=value.bound * n) if kind == "int64" else value)
 
     def shared_atomics(self):
         """A histogram: order-independent atomics on a shared array between barriers."""
@@ -258,6 +274,8 @@ class Writer(Statements):
         value = self.load_of(name, kind, min(BINS, self.threads))
         if kind == "float64":
             value = value._replace(bound=EXACT[kind][0] * self.threads * 2.0)
+        if kind == "int64":
+            value = value._replace(bound=STORED_INT64 * self.threads * 4)
         self.use(value)
 
     def global_atomics(self):

@@ -9,6 +9,7 @@ from .random_values import (
     LENGTH,
     OPERATORS,
     ROWS,
+    STORED_INT64,
     Expressions,
     Line,
     Value,
@@ -49,9 +50,11 @@ class Statements(Expressions):
             return
         if old.type == "int64" and self.chance(0.3):
             value, op = self.number(1), self.random.choice("+-*")
+            value = self.tame(value, 2.0**20) if value.is_int else value
             found = self.binary(op, old, value)
             if found is not None and found.type == "int64":
                 self.emit(f"{name} {op}= {value.text}", f"{name} = {found.explicit}")
+                self.emit(f"{name} %= 1000003", f"{name} = int64({name} % int64(1000003))")
                 return
         value = self.fit(self.number(0), old.type)
         self.emit(f"{name} = {value.text}", f"{name} = {value.explicit}")
@@ -147,16 +150,20 @@ class Statements(Expressions):
         else:
             name = r.choice(["y_int64", "y_int64", "y_uint64", "y_float64", "y_int16", "y_uint8"])
         kind, slot = name[2:], r.randrange(SLOTS[name])
+        if kind == "int64" and value.is_int:
+            value = self.tame(value, STORED_INT64)
         place = f"{self.array(name)}[i, {slot}]"
         explicit_place = f"{name}[i, int64({slot})]"
-        plus = self.chance(0.3) and kind in ("int64", "uint64") and value.is_int
+        plus = self.chance(0.3) and value.is_int and (kind == "int64" or kind[0] == value.type[0] == "u")
+        plus = plus and kind in ("int64", "uint64")
         if plus:
             self.emit(
                 f"{place} += {value.text}",
                 f"{explicit_place} = {kind}({explicit_place} + {kind}({value.explicit}))",
             )
             return
-        self.emit(f"{place} = {value.text}", f"{explicit_place} = {kind}({value.explicit})")
+        given = self.whole(value) if kind in INTS else value.explicit
+        self.emit(f"{place} = {value.text}", f"{explicit_place} = {kind}({given})")
 
     def branch(self, deep: int):
         condition = self.condition()

@@ -24,6 +24,7 @@ __all__ = [
     "LENGTH",
     "OPERATORS",
     "ROWS",
+    "STORED_INT64",
     "Expressions",
     "Line",
     "Value",
@@ -38,7 +39,8 @@ LENGTH, ROWS, COLUMNS = 64, 8, 16  # of the input arrays
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = {"float16": 11, "float32": 24, "float64": 53}  # bits of the significand
 LIMIT = {"float16": 3e4, "float32": 1e30, "float64": 1e30}
-LARGEST_INT = 2.0**62  # a float below it may become an int64
+LARGEST_INT = 2.0**62  # a float below it may become an int64; no signed sum or product reaches it
+STORED_INT64 = 2.0**40  # variables and arrays of int64 hold no more
 
 OPERATORS = {
     "+": operator.add,
@@ -215,8 +217,12 @@ class Expressions:
             if value.is_float:
                 if value.bound >= LARGEST_INT:
                     return None
+                whole = self.whole(value)
+                explicit = f"{kind}({whole})"
                 if value.bound >= 2 ** (bits(kind) - 1) - 1 or kind.startswith("u") or self.chance(0.3):
-                    text, explicit = f"{kind}(int64({value.text}))", f"{kind}(int64({value.explicit}))"
+                    text, explicit = f"{kind}(int64({value.text}))", f"{kind}(int64({whole}))"
+            elif kind == "int16" and value.text.startswith("(-") and not value.constant:
+                return None  # the assembler does not wrap a negative int16
             return Value(
                 text, explicit, kind, min(value.bound, range_of(kind)) if kind[0] == "i" else range_of(kind)
             )
@@ -226,6 +232,20 @@ class Expressions:
         if grain is not None and value.bound * 2.0**grain > 2.0 ** FLOATS[kind]:
             grain = None
         return Value(text, explicit, kind, value.bound * 1.001, grain, value.product)
+
+    @staticmethod
+    def whole(value: Value) -> str:
+        """The explicit text of a number that becomes an integer: Numba rounds a float16 to the nearest."""
+        if value.type == "float16":
+            return f"int64(round(float32({value.explicit})))"
+        return value.explicit
+
+    def tame(self, value: Value, limit: float = 2.0**30) -> Value:
+        """An integer that fits, or its rest."""
+        if value.bound <= limit:
+            return value
+        divisor = self.number_literal(self.random.choice([1000, 65537, 1000003]))
+        return self._binary("%", value, divisor)
 
     def fit(self, value: Value, kind: str) -> Value:
         """The value as a variable or an array of the type holds it."""
@@ -238,6 +258,8 @@ class Expressions:
             if found is None:
                 small = self.binary("%", value, self.number_literal(1000))
                 found = small and self.cast(small, kind)
+            if found and kind == "int64":
+                found = self.tame(found, STORED_INT64)
             return found or self.cast(self.number_literal(3), kind)
         bound, grain = EXACT[kind]
         if not (value.product or value.bound > bound or value.grain is None or value.grain > grain):
@@ -280,19 +302,33 @@ class Expressions:
         if op == "/" and not a.is_float and not b.is_float and left != right:
             return None
         explicit = f"{to}({to}({a.explicit}) {op} {to}({b.explicit}))"
-        if kind in INTS or kind == "boolean":
-            bound = {"+": a.bound + b.bound, "-": a.bound + b.bound, "*": a.bound * b.bound}.get(
-                op, range_of(kind)
-            )
-            if op == "%":
-                bound = b.bound
-            if kind[0] == "u" and op in "+-*" and bound:
-                bound = range_of(kind)
+        if kind == "boolean":
+            return Value(text, explicit, kind, 1)
+        if kind in INTS:
+            bound = self.bound_of_integers(op, a, b) if kind[0] == "i" or op == "%" else range_of(kind)
+            if kind[0] == "i" and op in "+-*" and bound >= LARGEST_INT:  # signed overflow is undefined
+                return self._binary(op, self.tame(a), self.tame(b))
             return Value(text, explicit, kind, min(bound, range_of(kind)))
         a, b = self.cast(a, kind), self.cast(b, kind)
         if a is None or b is None or (kind == "float16" and op in ("/", "//", "%", "**")):
             return None
         return self.float_result(op, a, b, text, explicit, kind)
+
+    @staticmethod
+    def bound_of_integers(op: str, a: Value, b: Value) -> float:
+        if op in "+-":
+            return a.bound + b.bound
+        if op == "*":
+            return a.bound * b.bound
+        if op == "%":
+            return b.bound
+        if op in ("//", ">>"):
+            return a.bound + 1
+        if op == "&" and b.constant and not b.text.startswith("(-"):
+            return b.bound
+        if op in "&|^":
+            return 2 * max(a.bound, b.bound)
+        return a.bound * 2.0**b.bound if op == "<<" and b.bound < 20 else 2.0**63
 
     def float_result(self, op, a, b, text, explicit, kind) -> Value | None:
         significand = 2.0 ** FLOATS[kind]
@@ -310,10 +346,13 @@ class Expressions:
             product = grain is None or bound * 2.0**grain > significand
         elif op == "/":
             bound = a.bound * 2**12  # divisors are multiples of no less
-        elif op == "//":
-            bound, grain = a.bound * 2**12 + 1, 0
-        elif op == "%":
-            bound = b.bound
+        elif op in ("//", "%"):
+            if a.grain is None or b.grain is None:
+                return None  # a GPU rounds the quotient, and the compiler counts on the sign of the rest
+            grain = max(a.grain, b.grain)
+            if 4 * max(a.bound, b.bound) * 2.0**grain > significand:
+                return None
+            bound, grain = (b.bound, grain) if op == "%" else (a.bound * 2**12 + 1, 0)
         else:
             return None
         if bound >= LIMIT[kind]:
@@ -360,7 +399,7 @@ class Expressions:
         if kind == "boolean":
             return Value(*text, kind, 1)
         if kind in INTS:
-            return Value(*text, kind, range_of(kind))
+            return Value(*text, kind, STORED_INT64 if kind == "int64" else range_of(kind))
         bound, grain = EXACT[kind]
         return Value(*text, kind, bound, grain)
 
@@ -512,7 +551,7 @@ class Expressions:
         if value.type in ("boolean", "float16") or (which < 6 and value.bound > 2.0**52):
             return None
         if which == 0:
-            inner = self.call(abs, "abs", value)
+            inner = self.call(abs, "abs", value) if value.type != "int16" else None
             if inner is None or inner.type == "float16":
                 return None
             inner = inner._replace(bound=value.bound)
@@ -531,7 +570,7 @@ class Expressions:
             return found and found._replace(bound=value.bound, grain=value.grain, product=value.product)
         if which == 4:
             found = self.call(round, "round", value)
-            return found if value.is_float else None
+            return found._replace(bound=value.bound + 1) if found and value.is_float else None
         if which == 5:
             sign = self.number(depth + 1)
             if sign.type in ("boolean", "float16") or sign.is_int or value.is_int:
@@ -539,6 +578,8 @@ class Expressions:
             found = self.call(math.copysign, "math.copysign", value, sign)
             return found and found._replace(bound=value.bound, grain=value.grain, product=True)
         if which == 6:
+            if value.type == "int16":
+                return None  # as a negative one
             found = self.call(abs, "abs", value)
             return found and found._replace(bound=value.bound, grain=value.grain, product=value.product)
         if which == 7:
@@ -546,8 +587,10 @@ class Expressions:
             if value.bound >= LARGEST_INT and name == "int":
                 return None
             found = self.call({"int": int, "float": float}[name], name, value)
-            if found is None or found.is_int:
-                return found
+            if found is None:
+                return None
+            if found.is_int:
+                return found._replace(bound=min(value.bound + 1, found.bound))
             return self.cast(value, "float64")._replace(text=found.text, explicit=found.explicit)
         return self.bit_function(value)
 
@@ -576,8 +619,11 @@ class Expressions:
         if found is None:
             return None
         kind = found[1]
-        text, explicit = f"({op}{value.text})", f"{kind}({op}{kind}({value.explicit}))"
-        bound = range_of(kind) if kind in INTS and not value.constant else value.bound + 1
+        if value.type == "int16" and op == "-" and value.bound >= 2**15:
+            return None  # the assembler keeps -(-32768) in more than 16 bits
+        own = kind if value.type == "boolean" else value.type  # an integer changes before it is widened
+        text, explicit = f"({op}{value.text})", f"{kind}({op}{own}({value.explicit}))"
+        bound = range_of(kind) if kind[0] == "u" else value.bound + 1
         return Value(text, explicit, kind, bound, value.grain, value.product, constant=value.constant)
 
     def condition(self, depth: int = 0) -> Value:
@@ -590,7 +636,7 @@ class Expressions:
             a = self.condition(depth + 1)
             return Value(f"(not {a.text})", f"(not {a.explicit})", "boolean", 1)
         if chance < 0.35:
-            a = self.leaf(depth)
+            a = self.unknown(self.leaf(depth))
             low, high = sorted((self.random.randint(-9, 9), self.random.randint(0, 40)))
             if a.type != "boolean":
                 found = self.binary("<", self.number_literal(low) if low >= 0 else self.number_literal(0), a)
@@ -606,10 +652,21 @@ class Expressions:
                 b = self.number_literal(self.random.randint(0, 3))
             if "boolean" in (a.type, b.type):
                 continue
+            if b.constant:
+                a = self.unknown(a)
             found = self.binary(self.random.choice(["<", "<=", "==", "!=", ">", ">="]), a, b)
             if found is not None:
                 return found
         return self.binary("<", self.fixed[0], self.number_literal(self.random.randrange(1, self.threads)))
+
+    def unknown(self, value: Value) -> Value:
+        """A value that Numba does not know when it compiles: where it does, it types only one side."""
+        if not value.constant:
+            return value
+        known = [
+            other for other in (*self.variables.values(), *self.fixed) if not (other.rough or other.constant)
+        ]
+        return self.random.choice(known)
 
     def uniform_condition(self) -> Value:
         """The same for all threads of a block."""

@@ -4,6 +4,7 @@ Each run draws fresh seeds; a failure names them. `make test-all` goes on for a 
 thousands, on a GPU too.
 """
 
+import json
 import time
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from numba import cuda, int64
 
-from .fuzz import agree, check, check_all, faults
+from .fuzz import agree, check, check_all, compare_with_record, faults, fingerprint, run
 from .greenlet_oracle import Oracle
 from .random_kernels import kernel, mutants
+from .undefined_arithmetic import undefined
 
 LONG = 60  # seconds
 
@@ -37,6 +39,41 @@ def test_many_random_kernels(rng, turn):
         assert faults(verdicts) == []
         checked += len(verdicts["simulator"])
     assert checked
+
+
+def test_random_kernels_compute_nothing_undefined(rng):
+    assert {seed: found for seed in seeds(rng, 12) if (found := undefined(kernel(seed)))} == {}
+
+
+def test_undefined_arithmetic_is_found(rng):
+    """The check can fail: a sum that overflows, a large remainder."""
+    original = kernel(int(rng.integers(2**31)))
+    last = "\n    v = int64(int64(2) ** int64(62)) + int64(int64(2) ** int64(62))"
+    last += "\n    v = float64(1e20) % float64(7)\n    v = -int16(-32768)\n"
+    lines = original.explicit.rstrip().splitlines()
+    lines.insert(next(n for n, line in enumerate(lines) if line.startswith("    t = ")) + 1, last.strip("\n"))
+    found = undefined(replace(original, explicit="\n".join(lines) + "\n"))
+    assert [text.split(": ")[1].split()[0] for text in found] == ["add", "mod", "-"], found
+
+
+def test_a_record_of_a_gpu_is_compared(rng, tmp_path):
+    """With what the simulator computes nothing differs; another value and another kernel are told."""
+    made = kernel(int(rng.integers(2**31)))
+    _, got = run(made, made.source)
+    name, array = next((name, array) for name, array in got.items() if name[0] == "y")
+    place = [0] * array.ndim
+    result = {"seed": made.seed, "kernel": fingerprint(made.source)}
+    path = tmp_path / "record.json"
+
+    def compare(text, **changes):
+        path.write_text(json.dumps({"differences": [{**result, "simulator": [text], **changes}]}))
+        return compare_with_record(path)
+
+    value = array[tuple(place)]
+    assert compare(f"{name}{place}: 77 for {value}; 3 differ") == []
+    assert len(compare(f"{name}{place}: {value} for {value + 1}; 3 differ")) == 1
+    (told,) = compare(f"{name}{place}: 77 for {value}; 3 differ", kernel="0")
+    assert "another kernel" in told
 
 
 def test_a_seed_is_one_kernel(rng):

@@ -3,10 +3,11 @@
 import builtins
 import math
 import operator
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from numba import cuda, float32, int8, int32, uint8, uint32, uint64
+from numba import cuda, float32, int8, int32, int64, uint8, uint32, uint64
 from numba.cuda import types
 from numba.cuda.descriptor import cuda_target
 
@@ -194,8 +195,8 @@ def test_kernel_with_unsigned_bytes():
     assert out[3, 0] == 18446744073709551614
     np.testing.assert_array_equal(out[:, 0], wide - b)
     np.testing.assert_array_equal(out[:, 1], wide * b + a)
-    np.testing.assert_array_equal(out[:, 2], ~wide)
-    np.testing.assert_array_equal(out[:, 3], np.uint64(0) - wide)
+    np.testing.assert_array_equal(out[:, 2], 255 - wide)
+    np.testing.assert_array_equal(out[:, 3], (256 - wide) % 256)
     np.testing.assert_array_equal(out[:, 4], wide + 44)
     np.testing.assert_array_equal(out[:, 5], wide << np.uint64(31))
     np.testing.assert_array_equal(out[:, 6], 2147483647 + i)
@@ -348,10 +349,79 @@ def test_paths_that_are_not_taken_give_types_too(order, flag):
     out = run(function_of_types, np.float64)
     np.testing.assert_array_equal(out[:, 0], ~chosen.astype(np.int64))
     same = (u8 if flag else np.full(64, u8[0])).astype(np.uint64)
-    np.testing.assert_array_equal(out[:, 1], (~same).astype(np.float64))
+    np.testing.assert_array_equal(out[:, 1], 255 - same)
     out = run(not_constant, np.float64)
     np.testing.assert_array_equal(out[:, 0], ~u8.astype(np.int64))
     np.testing.assert_array_equal(out[:, 1], ~u8.astype(np.int64))
-    np.testing.assert_array_equal(out[:, 2], (~u8.astype(np.uint64)).astype(np.float64))
+    np.testing.assert_array_equal(out[:, 2], 255 - u8)
     out = run(returned_side, np.float64)
     np.testing.assert_array_equal(out[:, 0], False if flag else i64 % 2)
+
+
+# What an H200 computes otherwise than NumPy; the values are its own, found by `fuzz.py --gpu`
+
+
+@cuda.jit
+def small_integers(u8, i8, h, out):
+    i = cuda.threadIdx.x
+    out[i, 0] = -u8[i]
+    out[i, 1] = ~u8[i]
+    out[i, 2] = -i8[i]
+    out[i, 3] = int64(h[i])
+    out[i, 4] = int8(h[i])
+    out[i, 5] = h[i]
+    out[i, 6] = uint8(h[i])
+
+
+def test_small_integers_change_before_they_are_widened_and_float16_is_rounded():
+    u8, i8 = np.array([1, 0, 5, 255], np.uint8), np.array([1, -128, 127, 0], np.int8)
+    h = np.array([49.6, -1.5, 2.5, 300], np.float16)
+    out = np.zeros((4, 7), np.int64)
+    simulate(small_integers, 1, 4, u8, i8, h, out).check()
+    expected = [
+        [255, 254, -1, 50, 50, 50, 50],
+        [0, 255, -128, -2, -2, -2, 0],
+        [251, 250, -127, 2, 2, 2, 2],
+        [1, 0, 0, 300, 127, 300, 255],
+    ]
+    assert out.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_float_remainder_of_a_rounded_quotient(dtype, rng):
+    """The rest of what the GPU takes for the quotient: exact, and negative where that was rounded up."""
+    a = (rng.standard_normal(400) * 10.0 ** rng.integers(-3, 25, 400)).astype(dtype)
+    b = (rng.standard_normal(400) * 10.0 ** rng.integers(-3, 4, 400)).astype(dtype)
+    a[:3], b[:3] = (dtype(2.0**64), dtype(1e20), dtype(-7.5)), (1000, 7, 7)
+    inexact = 0
+    for x, y in zip(a, b, strict=True):
+        whole = math.floor(np.abs(x) / np.abs(y))
+        rest = abs(Fraction(float(x))) - whole * abs(Fraction(float(y)))
+        inexact += rest != math.fmod(abs(x), abs(y))
+        rest = -rest if x < 0 else rest
+        if rest and (rest < 0) != (y < 0):
+            rest = dtype(float(rest)) + y
+        assert Arithmetic.modulo(None, x, y) == dtype(float(rest)), (x, y)
+    assert inexact
+    assert Arithmetic.modulo(None, np.float64(2**64), 1000) == 616  # -384 and 1000: its sign is looked at
+    assert np.isnan(Arithmetic.modulo(None, dtype(1), dtype(0)))
+    assert Arithmetic.floor_divide(None, dtype(-1), dtype(0)) == -np.inf
+    assert Arithmetic.floor_divide(None, dtype(-7.5), dtype(2)) == -4
+
+
+@cuda.jit
+def too_large(x):
+    x[0] = 2147483648 * (-191296946378)
+
+
+@cuda.jit
+def folded(x):
+    x[0] = (2147483648 << 40) * 3 // (1 << 31) - (1 << 70 >> 8)
+
+
+def test_python_computes_with_literals_before_numba_sees_them():
+    with pytest.raises(Unsupported, match=r"the integer -410807064259087826944: it has more than 64 bits"):
+        simulate(too_large, 1, 1, np.zeros(1, np.int64))
+    x = np.zeros(1, np.int64)
+    simulate(folded, 1, 1, x).check()
+    assert x[0] == (2147483648 << 40) * 3 // (1 << 31) - (1 << 62)
