@@ -319,7 +319,7 @@ class CudaModule:
         return np.cbrt(x if char_of(x) in "fd" else convert(x, DIVISION[char_of(x) + "f"]))
 
     def popc(self, site, x):
-        x = strong(x)
+        x = _integer(x)
         return plain(np.bitwise_count(_bits_of(x)).astype(x.dtype))
 
     def brev(self, site, x):
@@ -332,20 +332,25 @@ class CudaModule:
 
     def clz(self, site, x):
         """Leading zeros of an integer, in its own width."""
-        x = strong(x)
+        x = _integer(x)
         bits = _bits(x)
         width = bits.shape[-1]
         return plain((width - (bits * np.arange(1, width + 1)).max(-1)).astype(x.dtype))
 
     def ffs(self, site, x):
         """One more than the number of the lowest set bit; 0 for 0."""
-        bits = _bits(strong(x))
+        bits = _bits(_integer(x))
         return np.where(bits.any(-1), bits.argmax(-1) + 1, 0).astype(np.uint32)[()]
 
 
 def _word(votes: np.ndarray) -> np.ndarray:
     """One row of truth values a warp as the bits of a uint32."""
     return (votes << BITS).sum(1).astype(np.uint32)
+
+
+def _integer(x):
+    """With a NumPy type; a truth value is an int8, as Numba resolves it."""
+    return convert(x, "b") if char_of(x) == "?" else strong(x)
 
 
 def _bits_of(x):

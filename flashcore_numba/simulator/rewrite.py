@@ -387,11 +387,12 @@ class Rewriter(Expressions):
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
     def _leaves_if(self, node, name: str) -> bool:
-        """May something read what an if statement assigned to this variable, after it or in a later turn?"""
+        """May another suite, what follows or a later turn read what an if assigned to this variable?"""
         if sum_of(node, name) < self.uses.get(name, 0):
             return True
         suites = [suite for suite in (node.body, node.orelse) if any(sum_of(s, name) for s in suite)]
-        return bool(self.loops) and not all(_set_first(suite, name) for suite in suites)
+        again = self.loops or len(suites) > 1
+        return bool(again) and not all(_set_first(suite, name) for suite in suites)
 
     def _carried(self, node) -> list[str]:
         """The variables that a loop's body assigns to and that a later turn, or what follows, may read."""

@@ -481,3 +481,25 @@ def recursive(x):
 def test_recursion_is_refused():
     with pytest.raises(Unsupported, match="recursion"):
         simulate(recursive, 1, 32, np.zeros(1))
+
+
+@cuda.jit(device=True)
+def assigned_in_the_other_suite(a, b):
+    if a < 10:
+        b = 19
+    else:
+        a = b
+    return a
+
+
+@cuda.jit
+def reads_before_the_branch(x, y):
+    i = cuda.threadIdx.x
+    y[i] = assigned_in_the_other_suite(x[i], x[i] + 100)
+
+
+def test_a_suite_does_not_see_what_the_other_assigned():
+    x = np.arange(32)
+    y = np.zeros(32, np.int64)
+    simulate(reads_before_the_branch, 1, 32, x, y).check()
+    np.testing.assert_array_equal(y, np.where(x < 10, x, x + 100))

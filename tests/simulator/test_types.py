@@ -425,3 +425,22 @@ def test_python_computes_with_literals_before_numba_sees_them():
     x = np.zeros(1, np.int64)
     simulate(folded, 1, 1, x).check()
     assert x[0] == (2147483648 << 40) * 3 // (1 << 31) - (1 << 62)
+
+
+@cuda.jit
+def bits_of_truth(b, out):
+    i = cuda.threadIdx.x
+    out[i, 0] = cuda.popc(b[i])
+    out[i, 1] = cuda.clz(b[i])
+    out[i, 2] = cuda.ffs(b[i])
+    out[i, 3] = cuda.brev(b[i])
+
+
+def test_bits_of_a_truth_value():
+    """Of an int8, as Numba resolves them; of 32 bits for brev."""
+    for bits, kind in ((cuda.popc, types.int8), (cuda.clz, types.int8), (cuda.ffs, types.uint32)):
+        found = cuda_target.typing_context.resolve_function_type(bits, (types.boolean,), {})
+        assert (found.args, found.return_type) == ((types.int8,), kind)
+    out = np.zeros((2, 4), np.int64)
+    simulate(bits_of_truth, 1, 2, np.array([False, True]), out).check()
+    assert out.tolist() == [[0, 8, 0, 0], [1, 7, 1, 2**31]]
