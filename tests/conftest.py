@@ -3,9 +3,15 @@
 import os
 import secrets
 import shutil
+import signal
 
 import numpy as np
 import pytest
+
+
+# A shell's background job is started with a SIGINT that is ignored, and hands that down to what the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -38,7 +38,7 @@ def fuzz(folder: Path | None = None) -> str | None:
     own, theirs = cpu["simulator"], cpu[NUMBA]
     compared = {verdict: n for verdict, n in theirs.items() if not verdict.startswith(LEFT_OUT)}
     rows = {
-        "an H200": (gpu["simulator equal"], gpu["ran on the GPU"]),
+        "an H200": (gpu["simulator"]["equal"], gpu["ran on the GPU"]),
         "one greenlet per thread, in four orders": (own["equal"], sum(own.values())),
         "Numba's CUDA simulator": (compared["equal"], sum(compared.values())),
     }
@@ -50,7 +50,7 @@ def fuzz(folder: Path | None = None) -> str | None:
         if verdict.startswith(LEFT_OUT)
     ]
     return "\n".join(lines) + (
-        f"\n\nOn the H200: {_when(gpu)}; its compiler refused {gpu['refused or broken on the GPU']} more. "
+        f"\n\nOn the H200: {_when(gpu)}; its compiler refused {gpu['refused or broken there']} more. "
         f"The others: {_when(cpu)}. Left out with Numba's simulator: {'; '.join(why)}."
     )
 

@@ -69,7 +69,7 @@ def edited(old, new, stage=7, file="stage07_wmma_qk.cu"):
     ("edit", "verdict"),
     [
         (edited("__syncthreads();  // S is whole", ";  // S is whole"), "reported"),
-        (edited("float m = -INFINITY, l = 0.0f,", "float m = -INFINITY, l = 1.0f,"), "wrong"),
+        (edited("o[c] += p[i] * v[c]", "o[c] -= p[i] * v[c]"), "wrong"),
         (edited("float m = -INFINITY,", "float m = nothing,"), "does not compile"),
         (edited("LD = D + 8,", "LD = D + 9,"), "reported"),
     ],

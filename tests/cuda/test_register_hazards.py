@@ -121,9 +121,8 @@ def test_the_stages_compile_with_their_variables_watched(stage, rng, monkeypatch
     runtime = build.build_runtime(build.find_compiler())
     compile_ = build._compile
     monkeypatch.setattr(build, "_compile", lambda *args: compiled.append(args[1]) or compile_(*args))
-    monkeypatch.setattr(build, "build_runtime", lambda compiler: runtime)
-    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
-    build.build_kernels(build.find_compiler(), kernels[-1].path, "", dict(kernels[-1].defines), True, True)
+    monkeypatch.setattr(build, "cache_folder", lambda name: tmp_path)
+    build.build_kernels(build.find_compiler(), runtime, kernels[-1].path, "", dict(kernels[-1].defines), True)
     assert len(compiled) == 1 and "cleanup(cpu_scope_end_0)" in compiled[0]
 
 
