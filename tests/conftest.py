@@ -8,8 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-
-# A shell's background job is started with a SIGINT that is ignored, and hands that down to what the tests start.
+# A shell's background job starts with SIGINT ignored, and what the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
