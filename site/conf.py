@@ -15,7 +15,7 @@ project = html_title = "FlashCore"
 language = "en"
 extensions = ["myst_nb"]
 root_doc = "README"
-include_patterns = ["README.md", "lessons/*.md", "notebooks/*.ipynb"]
+include_patterns = ["README.md", "docs/*.md", "lessons/*.md", "notebooks/*.ipynb"]
 exclude_patterns = ["lessons/[0-9][0-9]_*.md", ".*", "build", "workspace"]  # lessons: as notebooks
 html_theme = "furo"
 highlight_language = "none"
@@ -40,6 +40,8 @@ CONTENTS = """
 lessons/README
 lessons/glossary
 lessons/benchmarking
+docs/trust
+docs/edits
 lessons/instructor
 lessons/wrong_answers
 ```

@@ -50,7 +50,7 @@ def fuzz(folder: Path | None = None) -> str | None:
         if verdict.startswith(LEFT_OUT)
     ]
     return "\n".join(lines) + (
-        f"\n\nOn the H200: {_when(gpu)}; its compiler refused {gpu['refused or broken there']} more. "
+        f"\n\nOn the H200: {_when(gpu)}; {gpu['refused or broken there']} more did not compile or run there. "
         f"The others: {_when(cpu)}. Left out with Numba's simulator: {'; '.join(why)}."
     )
 
