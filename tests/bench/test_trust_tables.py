@@ -19,15 +19,15 @@ FUZZ = {
 }
 GPU = FUZZ | {"simulator": {"equal": 11, "differs": 1}, "ran on the GPU": 12, "refused or broken there": 3}
 EDIT = {
-    **{
-        "stage": 7,
-        "file": "stage07_wmma_qk.cu",
-        "line": 3,
-        "kind": "swap",
-        "before": "a | b;",
-        "after": "b;",
-    },
-    **{"executor": {"verdict": "right"}, "gpu": {"verdict": "wrong"}, "conclusion": "missed"},
+    "stage": 7,
+    "file": "stage07_wmma_qk.cu",
+    "line": 3,
+    "kind": "swap",
+    "before": "a | b;",
+    "after": "b;",
+    "executor": {"verdict": "right"},
+    "gpu": {"verdict": "wrong"},
+    "conclusion": "missed",
 }
 EDITS = {"seed": 1, "controls": [{"stage": 7, "executor": "right", "gpu": "wrong"}], "edits": [EDIT]}
 
