@@ -300,16 +300,22 @@ def _compile(
 def _forget_the_oldest(folder: Path, kind: str, kept: int) -> None:
     """Keeps the files that were used last, and those that a process holds."""
     used = []
-    for path in folder.glob(kind):
+    for path in _listed(folder, kind):
         with contextlib.suppress(OSError):  # another process may be doing the same
             used.append((path.stat().st_mtime, path))
     for _, path in sorted(used)[:-kept]:
         with contextlib.suppress(OSError):
             _remove_unless_held(path)
-    for path in folder.rglob("making-*"):
+    for path in (*_listed(folder, "making-*"), *_listed(folder, "*/making-*")):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _listed(folder: Path, kind: str) -> Iterator[Path]:
+    """The files of that pattern; not all of them where a folder goes while it is read."""
+    with contextlib.suppress(OSError):
+        yield from folder.glob(kind)
 
 
 def _remove_unless_held(path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -384,3 +385,21 @@ def test_a_library_in_use_is_not_evicted(tmp_path):
     del held
     build._forget_the_oldest(tmp_path, "*.so", 2)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["3", "4"]
+
+
+def test_folders_of_other_builders_may_go_while_the_oldest_are_looked_for(tmp_path):
+    stop = threading.Event()
+
+    def come_and_go():
+        while not stop.is_set():
+            (tmp_path / "headers-1/making-2").mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(tmp_path / "headers-1", ignore_errors=True)
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(3000):
+            build._forget_the_oldest(tmp_path, "headers-*/*.gch", 1)
+    finally:
+        stop.set()
+        other.join()
