@@ -260,7 +260,7 @@ class _Disturbance:
         extern __shared__ unsigned words[];
         unsigned registers[160];
         for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) words[i] = 0x7fff7fffu;
-        __syncthreads();
+        __syncthreads();  // every word is poisoned before registers are filled from it
     #pragma unroll
         for (int i = 0; i < 160; i++) registers[i] = words[(threadIdx.x + i) % (bytes / 4)];
         unsigned sum = 0;
