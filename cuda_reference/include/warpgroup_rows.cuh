@@ -190,7 +190,8 @@ __device__ __forceinline__ bool pack_rows(half* panel_smem, const Output& o_rmem
 __device__ __forceinline__ void store_rows(half* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
                                            int warp, int lane, int row, int h, int b) {
     half* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
-    if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane))) pack_rows<true>(panel_smem, o_rmem, lane);
+    if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
+        pack_rows<true>(panel_smem, o_rmem, lane);
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
     __syncwarp();              // and what the other lanes have
     if (lane == 0) {
