@@ -1,6 +1,7 @@
 """What attention is, in NumPy: the float64 answer, and what textbook float16 arithmetic makes of it."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -59,7 +60,9 @@ def standard_fp16_attention(
     return out
 
 
-def _heads(q, k, v, causal, dtype):
+def _heads(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, dtype: type[np.floating]
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """One head at a time, so that the scores of a large problem never exist all at once."""
     batch, heads, seq_q, _ = q.shape
     kv_heads, seq_k = k.shape[1:3]
@@ -70,11 +73,11 @@ def _heads(q, k, v, causal, dtype):
             yield b, h, q[b, h].astype(dtype), k[b, kv].astype(dtype), v[b, kv].astype(dtype), mask
 
 
-def _scale(q, scale):
+def _scale(q: np.ndarray, scale: float | None) -> float:
     return 1 / math.sqrt(q.shape[3]) if scale is None else scale
 
 
-def _spread_nan(row_sum, *results):
+def _spread_nan(row_sum: np.ndarray, *results: np.ndarray) -> None:
     """`row_sum > 0` is false for NaN: such rows must not pass for rows without keys."""
     for result in results:
         result[np.isnan(row_sum[:, 0])] = np.nan
