@@ -11,7 +11,7 @@ from numpy import count_nonzero
 from .access import Accesses
 from .arithmetic import Arithmetic
 from .control import NOBODY, UNDEFINED, Branch, Frame, Loop, Stuck
-from .cuda import CudaModule, Waiting
+from .intrinsics import CudaModule, Waiting
 from .memory import ARRAYS, choose
 from .probe import take
 from .rules import INTEGERS, UNSIGNED, char_of, convert, strong

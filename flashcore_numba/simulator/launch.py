@@ -14,7 +14,7 @@ from .access import FLUSH_LANES, Access
 from .arguments import bind, three
 from .control import Stuck
 from .count import Counter
-from .cuda import Waiting
+from .intrinsics import Waiting
 from .group import MAX_SHARED, Group
 from .memory import GLOBAL, Memory, Merged
 from .probe import Probed

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .cuda import Arrival, Waiting, reduce_block
+from .intrinsics import Arrival, Waiting, reduce_block
 from .group import Group
 from .lanes import Lanes
 

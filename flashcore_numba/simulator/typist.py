@@ -14,7 +14,7 @@ import numpy as np
 from .arithmetic import Arithmetic
 from .atomics import Atomics
 from .control import UNDEFINED, Branch, Frame, Loop
-from .cuda import CudaModule
+from .intrinsics import CudaModule
 from .expressions import BINARY, UNARY
 from .lanes import Lanes, kinds_of, range_kind
 from .memory import ARRAYS, View
