@@ -14,8 +14,8 @@ from .access import FLUSH_LANES, Access
 from .arguments import bind, three
 from .control import Stuck
 from .count import Counter
-from .intrinsics import Waiting
 from .group import MAX_SHARED, Group
+from .intrinsics import Waiting
 from .memory import GLOBAL, Memory, Merged
 from .probe import Probed
 from .problems import Fault, Problem, SimulationError, Site, Unsupported

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+
 from . import vecmath
 from .intrinsics import SUPPORTED
 from .problems import Site, Unsupported
@@ -21,7 +22,6 @@ CUDA_MODULES = ("numba.cuda", "flashcore_numba.simulator.cuda")
 
 ATTRIBUTES = {"shape", "strides", "size", "ndim", "dtype", "real", "imag", "x", "y", "z"}
 """What a kernel may ask of a value of its own."""
-
 
 
 @functools.cache

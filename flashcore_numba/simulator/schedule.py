@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from .intrinsics import Arrival, Waiting, reduce_block
 from .group import Group
+from .intrinsics import Arrival, Waiting, reduce_block
 from .lanes import Lanes
 
 __all__ = ["lockstep", "take_turns"]

@@ -1,4 +1,4 @@
-"""Names that mean something inside a kernel alone."""
+"""Names that mean something only inside a kernel."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class KernelName:
         return f"cuda.{self.path}"
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        raise TypeError(f"{self!r} is called outside a kernel: it has a meaning in a @cuda.jit function alone")
+        raise TypeError(f"{self!r} is called outside a kernel: it has a meaning only in a @cuda.jit function")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

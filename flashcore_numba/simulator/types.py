@@ -1,4 +1,4 @@
-"""Numba's names for the types of numbers: `float32(x)` in a kernel, `void(float32[:], int32)` as a signature."""
+"""Numba's names for number types: `float32(x)` in a kernel, `void(float32[:], int32)` as a signature."""
 
 from typing import Any
 

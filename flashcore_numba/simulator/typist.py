@@ -14,8 +14,8 @@ import numpy as np
 from .arithmetic import Arithmetic
 from .atomics import Atomics
 from .control import UNDEFINED, Branch, Frame, Loop
-from .intrinsics import CudaModule
 from .expressions import BINARY, UNARY
+from .intrinsics import CudaModule
 from .lanes import Lanes, kinds_of, range_kind
 from .memory import ARRAYS, View
 from .rules import char_of, convert, strong

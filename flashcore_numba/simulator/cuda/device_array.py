@@ -10,7 +10,7 @@ from flashcore_numba.simulator.memory import ScratchArray, scratch
 
 
 class DeviceArray(ScratchArray):
-    """A NumPy array with the copies of Numba's device arrays; a kernel's read of what nobody wrote is reported."""
+    """A NumPy array that copies as Numba's device arrays do; reads of unwritten elements are reported."""
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """The elements in an array of their own, or in `ary`, of the same shape."""
@@ -49,8 +49,7 @@ def device_array(
     order: str = "C",
     stream: Any = 0,
 ) -> DeviceArray:
-    """Uninitialised memory: floats are NaN, integers -1, and a kernel that reads an element before any wrote it
-    is reported. `strides` are what `order` ("C" or "F") makes them."""
+    """Uninitialised memory, as `scratch` has it. `order` is "C" or "F"; other `strides` raise ValueError."""
     if strides is not None:
         raise ValueError(f'strides is {strides}: the simulator has arrays of order="C" or "F"')
     if order == "F":

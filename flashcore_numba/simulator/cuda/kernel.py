@@ -11,17 +11,20 @@ Extents = int | tuple[int, ...]
 
 
 class Kernel:
-    """A function decorated with `jit`. `kernel[grid, block](*args)` runs it on NumPy arrays, in place, and raises
-    SimulationError for a race or another problem; `simulate(kernel, grid, block, *args)` returns the counters
-    too. A device function is called from other kernels alone."""
+    """A function decorated with `jit`.
+
+    `kernel[grid, block](*args)` runs it on NumPy arrays, in place, and raises SimulationError for a race or
+    another problem; `simulate(kernel, grid, block, *args)` returns the counters too. A device function can be
+    called only from a kernel.
+    """
 
     def __init__(self, function: Callable) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
 
     def __getitem__(self, configuration: tuple) -> Callable[..., None]:
-        """`kernel[grid, block]`, then perhaps a stream, which means nothing here, and the bytes of dynamic shared
-        memory."""
+        """`kernel[grid, block, stream, shared_bytes]`: the stream is ignored, and it and the bytes of dynamic
+        shared memory may be left out. Raises ValueError for another number of items."""
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
             raise ValueError(
                 f"{self.py_func.__name__}[{configuration!r}]: a launch is kernel[grid, block](...), or "
@@ -34,9 +37,7 @@ class Kernel:
 
         return launch
 
-    def forall(
-        self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0
-    ) -> Callable[..., None]:
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
         """A launch of `ntasks` threads at least, `tpb` (128 by default) in a block."""
         block = tpb or 128
         return self[-(-ntasks // block), block, stream, sharedmem]
@@ -47,8 +48,11 @@ class Kernel:
 
 
 def jit(func_or_sig: Any = None, **options: Any) -> Any:
-    """Numba's decorator, with or without arguments. Signatures and options steer Numba's compiler and are of no
-    consequence here: the types are those of a launch's arguments."""
+    """Numba's decorator, with or without arguments.
+
+    Signatures and options are for Numba's compiler and change nothing here: the types are those of the
+    arguments of a launch. Raises TypeError for what is neither a function nor a signature.
+    """
     if func_or_sig is None or isinstance(func_or_sig, str | list | tuple | Type):
         return Kernel
     if not callable(func_or_sig):
