@@ -5,6 +5,12 @@ masks. Numba may be absent: then `cuda` and the number types here stand for Numb
 """
 
 from flashcore_numba.simulator import cuda, types
+from flashcore_numba.simulator.launch import Launch, simulate
+from flashcore_numba.simulator.memory import ScratchArray, scratch
+from flashcore_numba.simulator.probe import Probed, probe
+from flashcore_numba.simulator.problems import KINDS, Problem, SimulationError, Unsupported
+from flashcore_numba.simulator.record import Event
+from flashcore_numba.simulator.report import Row
 from flashcore_numba.simulator.types import (
     boolean,
     complex64,
@@ -21,13 +27,6 @@ from flashcore_numba.simulator.types import (
     uint64,
     void,
 )
-
-from .launch import Launch, simulate
-from .memory import ScratchArray, scratch
-from .probe import Probed, probe
-from .problems import KINDS, Problem, SimulationError, Unsupported
-from .record import Event
-from .report import Row
 
 __all__ = [
     "KINDS",

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from . import vecmath
-from .intrinsics import SUPPORTED
-from .problems import Site, Unsupported
-from .rules import INT64_MAX, INT64_MIN
-
-__all__ = ["Found", "Names", "WideAccess", "call", "load_name", "python_function"]
+from flashcore_numba.simulator import vecmath
+from flashcore_numba.simulator.intrinsics import SUPPORTED
+from flashcore_numba.simulator.problems import Site, Unsupported
+from flashcore_numba.simulator.rules import INT64_MAX, INT64_MIN
 
 CUDA_MODULES = ("numba.cuda", "flashcore_numba.simulator.cuda")
 """What a kernel may have imported as `cuda`; Numba may be absent."""

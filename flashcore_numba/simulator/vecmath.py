@@ -7,13 +7,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .arithmetic import divide_with_rest, power
-from .memory import ARRAYS
-from .rules import ARITHMETIC, FLOATING, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
-from .stub import KernelName
-from .types import Number
-
-__all__ = ["BOOL", "Cast", "as_dtype", "function", "operation"]
+from flashcore_numba.simulator.arithmetic import divide_with_rest, power
+from flashcore_numba.simulator.memory import ARRAYS
+from flashcore_numba.simulator.rules import (
+    ARITHMETIC,
+    FLOATING,
+    INTEGERS,
+    REMAINDER,
+    UNSIGNED,
+    char_of,
+    convert,
+    plain,
+    strong,
+)
+from flashcore_numba.simulator.stub import KernelName
+from flashcore_numba.simulator.types import Number
 
 BOOL = np.dtype(bool)
 

@@ -7,8 +7,6 @@ from typing import Any
 from flashcore_numba.simulator.launch import simulate
 from flashcore_numba.simulator.types import Type
 
-Extents = int | tuple[int, ...]
-
 
 class Kernel:
     """A function decorated with `jit`.
