@@ -4,7 +4,7 @@ A value that all lanes share stays a Python or NumPy scalar; a vector is never c
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy import count_nonzero
@@ -17,6 +17,9 @@ from flashcore_numba.simulator.memory import ARRAYS, choose
 from flashcore_numba.simulator.probe import take
 from flashcore_numba.simulator.rules import INTEGERS, UNSIGNED, Value, char_of, convert, strong
 from flashcore_numba.simulator.vecmath import BOOL
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.group import Group
 
 ndarray = np.ndarray
 TURNS_AT_ONCE = 64  # of a loop that may wait, before other warps get their turn
@@ -58,7 +61,7 @@ class Lanes(Accesses, Arithmetic):
     """The machine that a rewritten kernel calls. All its lanes run in lockstep."""
 
     def __init__(
-        self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None
+        self, group: "Group", tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None
     ) -> None:
         super().__init__(group, tid, block, only)
         self.cuda = CudaModule(self)

@@ -5,12 +5,15 @@ code without divergence costs nothing.
 """
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flashcore_numba.simulator.control import NOBODY, Frame, Mask
 from flashcore_numba.simulator.rules import Value
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.group import Group
 
 WARP = 32
 
@@ -25,7 +28,7 @@ class LaneSet:
     those that `only` does not mark."""
 
     def __init__(
-        self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None
+        self, group: "Group", tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None
     ) -> None:
         launch = group.launch
         self.group, self.launch = group, launch
