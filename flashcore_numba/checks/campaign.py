@@ -243,14 +243,15 @@ def _reference(run: Run, inputs: Inputs, seed: int, folder: Path | None) -> Refe
         found = reference(*arguments)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
             np.savez(file, **vars(found))
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
     with np.load(path) as arrays:
         return Reference(**arrays)
 
 
 class _Disturbance:
     """What makes races and missing initialisations show on a GPU: NaN in shared memory, registers and fresh
-    allocations, and other kernels that run beside."""
+    allocations, and other kernels that run beside.
+    """
 
     CODE = r"""
     extern "C" __global__ void poison(unsigned* sink, int bytes) {
@@ -312,7 +313,7 @@ def _one(edit: RandomEdit, backend: str, folder: Path, target: str) -> None:
         said = iter([refused]) if refused else _executor_says(edit)
     else:
         said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
-    with open(target, "a") as file:
+    with Path(target).open("a") as file:
         for line in said:
             print(json.dumps(line), file=file, flush=True)
             signal.alarm(LAUNCH_SECONDS[backend])
@@ -343,7 +344,6 @@ def _not_worth_it(edit: RandomEdit) -> dict[str, str] | None:
 
 def _sources(stage: Stage) -> list[Source]:
     """What the stage's runs launch."""
-
     kernels: dict[Source, None] = {}
 
     class Launched(Compiler):
@@ -699,6 +699,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """The command line of the campaign."""
     parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks", description=__doc__)
     parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "record", "one"))
     parser.add_argument("file", help="the campaign's file, JSON")

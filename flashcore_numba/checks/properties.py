@@ -20,6 +20,8 @@ Run = Callable[..., Answer]
 
 @dataclass(frozen=True)
 class Property:
+    """Something that answers have in common. `holds` returns by how much it does, and raises Failed."""
+
     name: str
     holds: Callable[[Run, np.random.Generator], float]
     causal: bool = False  # needs the causal mask

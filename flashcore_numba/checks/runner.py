@@ -135,8 +135,10 @@ def check(
     for stage, variant in chosen:
         names = [item.name for item in _items(stage, backend)]
         parts = 1 if backend == "gpu" else 3
-        for part in range(parts):
-            jobs.append((stage.number, variant, backend, seed, tuple(names[part::parts]), deadline))
+        jobs += [
+            (stage.number, variant, backend, seed, tuple(names[part::parts]), deadline)
+            for part in range(parts)
+        ]
     results = pool.run(_job, jobs, 1 if backend == "gpu" else workers, progress, _job_label)
     reports = []
     for stage, variant in chosen:

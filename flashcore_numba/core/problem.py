@@ -122,7 +122,7 @@ class Problem:
         return all(rows_aligned(x) for x in (self.q, self.k, self.v))
 
     def with_aligned_rows(self) -> "Problem":
-        """This problem with contiguous copies of those arrays whose rows 128-bit loads cannot read.
+        """The same problem with contiguous copies of those arrays whose rows 128-bit loads cannot read.
 
         The copy costs one read and one write of each such array; aligned problems come back unchanged.
         """

@@ -182,7 +182,8 @@ def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
 @dataclass(frozen=True)
 class Roofline:
     """What `flashcore roofline` shows. about: where the times are from, or why there are none. refused: why
-    runs are not among the rows. record: the artifact."""
+    runs are not among the rows. record: the artifact.
+    """
 
     gpu: str
     shape: Shape
@@ -317,7 +318,8 @@ def of_record(
     record: dict[str, Any] | None = None,
 ) -> Roofline:
     """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
-    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest."""
+    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest.
+    """
     labels = {run.label for run in chosen}
     if record is None:
         own = [found for _, found in artifacts.recorded() if _on(found, gpu)]

@@ -73,6 +73,7 @@ def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | Non
 
 
 def keep(key: tuple | None, plan: "Plan | None") -> None:
+    """Remember the plan of a call; without a key or a plan nothing."""
     if plan is None or key is None:
         return
     if len(_plans) >= MOST:

@@ -34,7 +34,8 @@ UNDEFINED_BITS = 0x5A3C_96E1_A5C3_691E
 
 class Launch:
     """The result of `simulate`: counters, problems, `probes` (see `probe`) and, with `record=True`, the
-    accesses themselves in `events`."""
+    accesses themselves in `events`.
+    """
 
     def __init__(
         self,

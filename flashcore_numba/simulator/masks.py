@@ -25,7 +25,8 @@ def _index(position: Any) -> Any:
 
 class LaneSet:
     """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part, nor
-    those that `only` does not mark."""
+    those that `only` does not mark.
+    """
 
     def __init__(
         self, group: "Group", tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None

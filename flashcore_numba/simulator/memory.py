@@ -94,7 +94,7 @@ class View:
         return id(self.memory), self.shape, self.strides
 
     def beside(self, other: "View", lanes: np.ndarray) -> "View":
-        """This view, and in `lanes` another with the same key."""
+        """The view, and in `lanes` another with the same key."""
         if other.offset is self.offset:
             return self
         return View(self.memory, np.where(lanes, other.offset, self.offset), self.shape, self.strides)

@@ -77,6 +77,7 @@ def call(method: str, *args: Any) -> ast.Call:
 
 
 def load_name(name: str) -> ast.Name:
+    """A variable, to be read."""
     return ast.Name(name, ast.Load())
 
 

@@ -23,7 +23,8 @@ KINDS = {
 
 class Site(NamedTuple):
     """One place in a kernel's source. `caller` is the call of the device function that it is in, where the
-    launch kept calls apart."""
+    launch kept calls apart.
+    """
 
     file: str
     line: int

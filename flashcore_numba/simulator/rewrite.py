@@ -104,6 +104,7 @@ def _names(names: list[str]) -> ast.Tuple:
 
 
 def sum_of(node: ast.AST, name: str) -> int:
+    """How often a name occurs."""
     return sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
 
 
