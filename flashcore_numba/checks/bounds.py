@@ -82,7 +82,7 @@ def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Refe
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     out, lse = oracle.attention(q, k, v, causal, scale)
     magnitude, _ = oracle.attention(q, k, np.abs(v), causal, scale)
-    standard = oracle.standard_fp16_attention(q, k, v, causal, scale).astype(np.float64)
+    standard = oracle.standard_attention(q, k, v, causal, scale).astype(np.float64)
     head_dim, seq_k = q.shape[3], k.shape[2]
 
     q_norm = np.linalg.norm(q.astype(np.float64), axis=3)  # [B, H, S_q]

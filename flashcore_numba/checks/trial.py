@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
@@ -47,6 +48,11 @@ class Inputs:
 
     def but(self, **changes: Any) -> "Inputs":
         return replace(self, **changes)
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys each query row sees."""
+        return Mask(self.q.shape[2], self.k.shape[2], right=0 if self.causal else UNBOUNDED)
 
     @property
     def label(self) -> str:

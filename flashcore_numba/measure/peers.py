@@ -126,7 +126,7 @@ def _function(label, problem, tensors):
 
         mask = None
         if problem.causal:
-            shift = problem.seq_k - problem.seq_q
+            shift = problem.mask.shift
             mask = create_block_mask(
                 lambda b, h, row, key: key <= row + shift,
                 None,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.checks.mutation import imported, sources
+from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.figures.canvas import BLUE, INK, SKY, VERMILION, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
@@ -123,7 +124,7 @@ def _row(probes: list[Probed], row: int, causal: bool, what: str, q: np.ndarray,
         weights = np.array([tile.added for tile in tiles]) * later / (tiles[-1].l[1] if tiles else 1.0)
     exact = k[0, 0].astype(np.float64) @ q[0, 0, row].astype(np.float64) / np.sqrt(HEAD_DIM)
     if causal:
-        exact[row + 1 + KEYS - SEQ_Q :] = -np.inf
+        exact[Mask(SEQ_Q, KEYS, right=0).interval(row)[1] :] = -np.inf
     p = np.exp(exact - exact.max())
     return Row(row, what, tiles, weights, (p / p.sum()).reshape(-1, TILE).sum(1))
 
