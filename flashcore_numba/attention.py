@@ -1,5 +1,6 @@
 """`attention()`: the one call that checks its arguments, chooses a stage and runs it where the arrays are."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,7 @@ def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
 
 
 @contextmanager
-def _executor(like: Adopted, problem: Problem, time_limit: float | None):
+def _executor(like: Adopted, problem: Problem, time_limit: float | None) -> Iterator[Any]:
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
     from flashcore_numba.run.executor import Gpu, Simulator
 

@@ -25,7 +25,9 @@ least 2.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +79,9 @@ class Verdict:
     wrong: np.ndarray | None = field(default=None, repr=False, compare=False)  # bool, shape of out
 
 
-def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Reference:
+def reference(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False, scale: float | None = None
+) -> Reference:
     """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     out, lse = oracle.attention(q, k, v, causal, scale)
@@ -98,7 +102,7 @@ def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Refe
     return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
 
 
-def judge(out, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
+def judge(out: np.ndarray, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
     """Compare `out` [B, H, S_q, D] with the reference. A NaN or an infinity never passes."""
     out = np.asarray(out, np.float64)
     verdict = _compare(out, ref.out, ref.allowed)
@@ -120,7 +124,7 @@ def judge(out, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
     return verdict
 
 
-def judge_lse(lse, ref: Reference) -> Verdict:
+def judge_lse(lse: np.ndarray, ref: Reference) -> Verdict:
     """Compare LSE [B, H, S_q]; a row that sees no key must have exactly -inf."""
     return _compare(np.asarray(lse, np.float64), ref.lse, ref.lse_allowed)
 
@@ -151,5 +155,5 @@ def _why(value: np.ndarray, wrong: np.ndarray) -> str:
     return f"{int(wrong.sum())} of {value.size} elements are beyond the bound"
 
 
-def _index(where) -> tuple[int, ...]:
+def _index(where: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(i) for i in where)

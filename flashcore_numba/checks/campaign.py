@@ -214,7 +214,10 @@ def _verdict(
     except Exception as error:
         return {"verdict": _of_exception(error), "kind": type(error).__name__, "said": str(error)}
     ref = _reference(run, inputs, seed, folder)
-    for what, found in (("out", judge(answer.out, ref)), ("LSE", judge_lse(answer.lse, ref))):
+    verdicts = {"out": judge(answer.out, ref)}
+    if answer.lse is not None:
+        verdicts["LSE"] = judge_lse(answer.lse, ref)
+    for what, found in verdicts.items():
         if not found.passed:
             said = f"{what}{list(found.where)}: {found.reason}, off by {found.error:.3g}"
             return {"verdict": "wrong", "kind": "value", "said": said}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,16 @@ class Case:
     scaled: str = ""  # what the simulator made smaller
 
 
-def normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads=None, **options) -> Inputs:
+def normal(
+    rng: np.random.Generator,
+    batch: int,
+    heads: int,
+    seq_q: int,
+    seq_k: int,
+    head_dim: int,
+    kv_heads: int | None = None,
+    **options: Any,
+) -> Inputs:
     """Independent standard normal q, k and v, rounded to float16."""
     kv_heads = heads if kv_heads is None else kv_heads
     q = rng.standard_normal((batch, heads, seq_q, head_dim)).astype(np.float16)
@@ -51,7 +61,7 @@ def cases(stage: Stage, full_size: bool) -> list[Case]:
 
 
 def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
-    def case(name, *shape, layout="inside", **options):
+    def case(name: str, *shape: int, layout: str = "inside", **options: Any) -> Case:
         return Case(name, lambda rng: normal(rng, *shape, **options), layout=layout)
 
     d = dims[0]
@@ -82,7 +92,7 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
     return found
 
 
-def _rising(rng, d):
+def _rising(rng: np.random.Generator, d: int) -> Inputs:
     """Scores that rise by about 50 over several K/V tiles of any stage, from either end."""
     keys = 700
     x, direction = normal(rng, 1, 1, 20, keys, d), rng.standard_normal(d)
@@ -94,49 +104,49 @@ def _rising(rng, d):
 def _extreme(d: int) -> list[Case]:
     rows, keys = 40, 70
 
-    def base(rng):
+    def base(rng: np.random.Generator) -> Inputs:
         return normal(rng, 1, 1, rows, keys, d)
 
-    def direction(rng):
+    def direction(rng: np.random.Generator) -> np.ndarray:
         """One unit vector of D components."""
         u = rng.standard_normal(d)
         return u / np.linalg.norm(u)
 
-    def all_negative(rng, size):
+    def all_negative(rng: np.random.Generator, size: float) -> Inputs:
         x = base(rng)
         return x.but(q=_half(size * np.abs(x.q) + size), k=_half(-size * np.abs(x.k) - size))
 
-    def huge(rng, factor):
+    def huge(rng: np.random.Generator, factor: float) -> Inputs:
         x = base(rng)
         return x.but(q=_half(factor * x.q.astype(np.float32)))
 
-    def along(rng, weight):
+    def along(rng: np.random.Generator, weight: np.ndarray) -> Inputs:
         """Scores that follow `weight` [S_k] and little else, about 50 where it is 1."""
         x, u = base(rng), direction(rng)
         k = 0.1 * x.k + np.outer(weight, 20 * u)
         return x.but(q=_half(0.1 * x.q + 20 * u), k=_half(k))
 
-    def one_dominates(rng):
+    def one_dominates(rng: np.random.Generator) -> Inputs:
         weight = np.zeros(keys)
         weight[rng.integers(keys)] = 2
         return along(rng, weight)
 
-    def constant_rows(rng):
+    def constant_rows(rng: np.random.Generator) -> Inputs:
         x = base(rng)
         return x.but(q=np.full_like(x.q, 0.5), k=_half(np.zeros_like(x.k) + rng.standard_normal((keys, 1))))
 
-    def identical_keys(rng):
+    def identical_keys(rng: np.random.Generator) -> Inputs:
         x = base(rng)
         return x.but(k=np.broadcast_to(x.k[:, :, :1], x.k.shape).copy())
 
-    def full_range(rng):
+    def full_range(rng: np.random.Generator) -> Inputs:
         x = base(rng)
         limit = float(np.finfo(np.float16).max)
         return x.but(
             q=_half(rng.uniform(-limit, limit, x.q.shape)), k=_half(rng.uniform(-limit, limit, x.k.shape))
         )
 
-    def large_values(rng):
+    def large_values(rng: np.random.Generator) -> Inputs:
         x = base(rng)
         return x.but(v=_half(rng.uniform(-65000, 65000, x.v.shape)))
 
@@ -172,7 +182,10 @@ def _plan(full_size: bool) -> list[Case]:
         batch, heads, seq, head_dim = shape
         for seed in SEEDS:
 
-            def make(rng, shape=(batch, heads, seq, seq, head_dim)):
+            def make(
+                rng: np.random.Generator,
+                shape: tuple[int, int, int, int, int] = (batch, heads, seq, seq, head_dim),
+            ) -> Inputs:
                 return normal(rng, *shape)
 
             found.append(
@@ -192,5 +205,5 @@ def _times(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def _half(x) -> np.ndarray:
+def _half(x: Any) -> np.ndarray:
     return np.asarray(x).astype(np.float16)

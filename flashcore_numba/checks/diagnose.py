@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ UNDERFLOW, OVERFLOW = -87.0, 88.0  # where exp leaves the normal range of float3
 CLOSE = 0.01  # relative to the largest |v|: how near a mistake must come to be named
 
 
-def _attention(x: Inputs, **changes) -> np.ndarray:
+def _attention(x: Inputs, **changes: Any) -> np.ndarray:
     y = x.but(**changes)
     return oracle.attention(y.q, y.k, y.v, y.causal, y.scale)[0]
 

@@ -1,5 +1,7 @@
 """The mutants: what learners really write, as edits of the real stages."""
 
+from typing import Any
+
 from flashcore_numba.checks.cuda_library import CUDA_MUTANTS
 from flashcore_numba.checks.mutation import Edit, Mutant
 
@@ -7,7 +9,14 @@ VALUE, MEMORY, RACE, BARRIER, UNWRITTEN = ("value",), ("memory",), ("race",), ("
 NO_KEY = ("value", "property")
 
 
-def _mutant(stage, name, mistake, *edits, expected=VALUE, **options) -> Mutant:
+def _mutant(
+    stage: int,
+    name: str,
+    mistake: str,
+    *edits: tuple[str, ...],
+    expected: tuple[str, ...] = VALUE,
+    **options: Any,
+) -> Mutant:
     """Edits are (old, new) or (old, new, file) tuples."""
     return Mutant(stage, name, mistake, tuple(Edit(*edit) for edit in edits), expected, **options)
 

@@ -140,7 +140,9 @@ def _all(right: np.ndarray, out: np.ndarray, what: str) -> None:
         raise Failed("property", f"[b={b}, h={h}, row={row}, col={col}] is {out[b, h, row, col]}, {what}")
 
 
-def _with_hopeless_keys(rng, causal: bool) -> tuple[Inputs, Callable[[int, int], Inputs]]:
+def _with_hopeless_keys(
+    rng: np.random.Generator, causal: bool
+) -> tuple[Inputs, Callable[[int, int], Inputs]]:
     """An input, and the same input with keys before and after it whose weight is exactly zero in float32."""
     x = normal(rng, 1, 1, 40, 45, 64, causal=causal)
     q = x.q.copy()
@@ -148,8 +150,8 @@ def _with_hopeless_keys(rng, causal: bool) -> tuple[Inputs, Callable[[int, int],
     x = x.but(q=q)
 
     def padded(before: int, after: int) -> Inputs:
-        def around(middle, first_column, rest):
-            def rows(n):
+        def around(middle: np.ndarray, first_column: float, rest: float) -> np.ndarray:
+            def rows(n: int) -> np.ndarray:
                 block = np.full((1, 1, n, 64), rest, np.float16)
                 block[..., 0] = first_column
                 return block

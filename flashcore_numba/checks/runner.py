@@ -14,7 +14,7 @@ import numpy as np
 
 from cuda_reference.files import MachineError
 from cuda_reference.shown import shown
-from flashcore_numba.checks.bounds import judge, judge_lse, reference
+from flashcore_numba.checks.bounds import Reference, judge, judge_lse, reference
 from flashcore_numba.checks.cases import Case, cases
 from flashcore_numba.checks.diagnose import explain
 from flashcore_numba.checks.properties import Property, properties
@@ -276,7 +276,7 @@ def _reference_store(seed: int) -> dict:
     return {}
 
 
-def _reference(case: Case, seed: int, inputs):
+def _reference(case: Case, seed: int, inputs: Inputs) -> Reference:
     store = _reference_store(seed)
     key = (case.name, inputs.label)
     if key not in store:
@@ -284,7 +284,9 @@ def _reference(case: Case, seed: int, inputs):
     return store[key]
 
 
-def _report(stage: Stage, variant, backend, seed, results: tuple[CaseResult, ...]) -> CheckReport:
+def _report(
+    stage: Stage, variant: str | None, backend: str, seed: int, results: tuple[CaseResult, ...]
+) -> CheckReport:
     notes = dict.fromkeys(case.scaled for case in cases(stage, full_size=backend == "gpu") if case.scaled)
     seconds = sum(result.seconds for result in results)
     return CheckReport(stage.label, stage.number, variant, backend, seed, results, tuple(notes), seconds)
@@ -292,7 +294,7 @@ def _report(stage: Stage, variant, backend, seed, results: tuple[CaseResult, ...
 
 def _job(
     number: int, variant: str | None, backend: str, seed: int, names: tuple[str, ...], deadline: float | None
-):
+) -> tuple[CaseResult, ...]:
     """One part of a stage's check, in a worker process."""
     report = check_stage(find(number), variant, backend=backend, seed=seed, names=names, deadline=deadline)
     return report.results

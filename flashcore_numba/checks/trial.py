@@ -7,7 +7,7 @@ both show.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,7 +72,7 @@ class Answer:
     lse: np.ndarray | None
 
 
-def _inside(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+def _inside(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """A window with guard rows, columns, heads and batches on every side where one fits."""
     outer = [n + 1 for n in shape[:-2]] + [shape[-2] + 2 * GUARD_ROWS, shape[-1] + 2 * GUARD_COLUMNS]
     if len(shape) == 3:  # LSE: its last dimension is rows
@@ -83,14 +83,14 @@ def _inside(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
     return _filled(outer, dtype, fill), lambda parent: parent[inner]
 
 
-def _contiguous(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+def _contiguous(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """A contiguous window in the middle of a flat array."""
     size, guard = math.prod(shape), 256
     flat = _filled((size + 2 * guard,), dtype, fill)
     return flat, lambda parent: parent[guard : guard + size].reshape(shape)
 
 
-def _transposed(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+def _transposed(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """[B, S, H, D] in memory, seen as [B, H, S, D]: heads and rows have changed places."""
     if len(shape) == 3:
         return _contiguous(shape, dtype, fill)
@@ -99,11 +99,15 @@ def _transposed(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
     return parent, lambda parent: window(parent).swapaxes(1, 2)
 
 
-LAYOUTS: dict[str, Callable] = {"contiguous": _contiguous, "inside": _inside, "transposed": _transposed}
+LAYOUTS: dict[str, Callable[..., tuple[np.ndarray, Callable[[Any], Any]]]] = {
+    "contiguous": _contiguous,
+    "inside": _inside,
+    "transposed": _transposed,
+}
 MIXED = {"q": "transposed", "k": "inside", "v": "contiguous", "out": "inside", "lse": "contiguous"}
 
 
-def _filled(shape, dtype, bits: int) -> np.ndarray:
+def _filled(shape: Sequence[int], dtype: Any, bits: int) -> np.ndarray:
     """A parent array of one bit pattern whose first element lies at a multiple of 16 bytes."""
     dtype = np.dtype(dtype)
     size = math.prod(shape)
@@ -117,7 +121,15 @@ def _filled(shape, dtype, bits: int) -> np.ndarray:
 class _Window:
     """One array of the problem inside its poisoned parent, on the host and where the kernel runs."""
 
-    def __init__(self, shape, dtype, layout: str, guard: int, to_device: Callable, to_host: Callable) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        layout: str,
+        guard: int,
+        to_device: Callable,
+        to_host: Callable,
+    ) -> None:
         self.parent, self.window = LAYOUTS[layout](shape, dtype, guard)
         self.to_device, self.to_host = to_device, to_host
 
@@ -158,7 +170,7 @@ def _bits(x: np.ndarray) -> np.ndarray:
     return x.view(BITS[x.dtype.itemsize])
 
 
-def _place(index) -> str:
+def _place(index: Iterable[Any]) -> str:
     return (
         "[" + ", ".join(f"{n}={int(i)}" for n, i in zip(("b", "h", "row", "col"), index, strict=False)) + "]"
     )
@@ -218,7 +230,7 @@ class Trial:
     ) -> Answer:
         layouts = MIXED if layout == "mixed" else dict.fromkeys(MIXED, layout)
 
-        def window(name, shape):
+        def window(name: str, shape: tuple[int, ...]) -> _Window:
             nan = GUARD[np.dtype(np.float16)]
             return _Window(shape, np.dtype(np.float16), layouts[name], nan, to_device, to_host)
 

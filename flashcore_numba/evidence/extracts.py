@@ -90,7 +90,7 @@ def _profile(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def inputs(shape: Shape) -> list[np.ndarray]:
+def inputs(shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """q, k and v of a shape, always the same."""
     return shape.inputs(np.random.default_rng(SEED))
 

@@ -1,7 +1,14 @@
 """The stages as timed entries: which runs there are, and how one is captured, replayed and called."""
 
 import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.stages.runs import Run
 
 PREPARING = 3  # calls after which `attention()` has its plan and its graph
 
@@ -13,39 +20,45 @@ class Captured:
     """
 
     launches, launch_us = 1, 0.0
-    call = None
+    call: Callable[[], Any] | None = None
+    flush: "Flush | None" = None  # captured before each launch
 
-    def __init__(self, label, stream):
+    def __init__(self, label: str, stream: Any) -> None:
         self.label, self.stream = label, stream
 
     @contextmanager
-    def active(self):
+    def active(self) -> Iterator[None]:
         with self.stream:
             yield
 
-    def capture(self, launches):
+    def capture(self, launches: int) -> None:
         with self.stream:
             self.stream.begin_capture()
             try:
                 for _ in range(launches):
+                    if self.flush:
+                        self.flush._launch()
                     self._launch()
             finally:
                 self.graph = self.stream.end_capture()
 
-    def replay(self):
+    def replay(self) -> None:
         self.graph.launch(self.stream)
 
-    def cold(self, flush):
+    def _launch(self) -> None:
+        raise NotImplementedError
+
+    def cold(self, flush: "Flush") -> "Captured":
         """The same with a `Flush` before each launch, in a graph of its own."""
         pair = copy.copy(self)
-        pair._launch = lambda: (flush._launch(), self._launch())
+        pair.flush = flush
         return pair
 
 
 class Flush(Captured):
     """Empties the L2: writes a buffer of twice its size, given in bytes."""
 
-    def __init__(self, stream, l2_bytes):
+    def __init__(self, stream: Any, l2_bytes: int) -> None:
         import cupy
 
         super().__init__("flush", stream)
@@ -54,7 +67,7 @@ class Flush(Captured):
         self._launch()  # compiled before a capture
         stream.synchronize()
 
-    def _launch(self):
+    def _launch(self) -> None:
         with self.stream:
             self.buffer.fill(1)
 
@@ -64,7 +77,7 @@ class StageEntry(Captured):
 
     kind = "stage"
 
-    def __init__(self, run, problem, stream):
+    def __init__(self, run: Run, problem: Problem, stream: Any) -> None:
         import cupy
 
         from flashcore_numba.run.executor import Gpu
@@ -84,29 +97,29 @@ class StageEntry(Captured):
                     self.call()
         stream.synchronize()
 
-    def _launch(self):
+    def _launch(self) -> None:
         self.executor.start()
         with self.stream:
             self.run.stage.launch(self.problem, self.replayed, self.executor, variant=self.run.variant)
 
-    def _call(self):
+    def _call(self) -> None:
         from flashcore_numba.attention import attention
 
         p = self.problem
         attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=self.run.stage, out=self.called)
 
-    def poison(self):
+    def poison(self) -> None:
         """Fill the outputs with NaN, so that what the timed runs do not write is seen."""
         with self.stream:
             for out in self._outputs():
                 out.fill(float("nan"))
 
-    def outputs(self):
+    def outputs(self) -> list[np.ndarray]:
         """What the timed runs wrote, as NumPy arrays [B, H, S_q, D]: by the replays, and by the calls."""
         self.stream.synchronize()
         return [out.get() for out in self._outputs()]
 
-    def _outputs(self):
+    def _outputs(self) -> list[Any]:
         return [out for out in (self.replayed, self.called) if out is not None]
 
 
@@ -118,23 +131,25 @@ class KeepScratch:
     timed graph.
     """
 
-    def __init__(self, executor):
-        self.executor, self.arrays, self.used, self.counted = executor, [], 0, None
+    def __init__(self, executor: Any) -> None:
+        self.executor, self.used = executor, 0
+        self.arrays: list[Any] = []
+        self.counted: Any = None
         self.sm_count = executor.sm_count
 
-    def start(self):
+    def start(self) -> None:
         self.used = 0
 
-    def empty(self, shape, dtype):
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.used == len(self.arrays):
             self.arrays.append(self.executor.empty(shape, dtype))
         self.used += 1
         return self.arrays[self.used - 1]
 
-    def counter(self):
+    def counter(self) -> Any:
         if self.counted is None:
             self.counted = self.executor.counter()
         return self.counted
 
-    def launch(self, *args, **options):
+    def launch(self, *args: Any, **options: Any) -> None:
         self.executor.launch(*args, **options)
