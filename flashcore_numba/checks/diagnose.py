@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.bounds import Reference, Verdict
+from flashcore_numba.checks.bounds import Reference
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core import oracle
+from flashcore_numba.core.operation import Verdict
 
 UNDERFLOW, OVERFLOW = -87.0, 88.0  # where exp leaves the normal range of float32
 CLOSE = 0.01  # relative to the largest |v|: how near a mistake must come to be named

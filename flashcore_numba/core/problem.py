@@ -114,6 +114,11 @@ class Problem:
         return 4 * self.head_dim * self.visible_pairs * self.batch * self.heads
 
     @property
+    def exponentials(self) -> int:
+        """One for each pair that the mask lets through."""
+        return self.visible_pairs * self.batch * self.heads
+
+    @property
     def min_bytes(self) -> int:
         """Bytes that must move: q, k and v read once, the output written once."""
         return 2 * self.q.nbytes + self.k.nbytes + self.v.nbytes

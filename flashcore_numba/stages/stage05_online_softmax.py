@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.parts.common import PAD, load_tile, warp_max, warp_sum
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
@@ -97,5 +98,5 @@ STAGE = Stage(
     idea="A running maximum and a running sum replace the stored scores: the first fused kernel.",
     launch=launch,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

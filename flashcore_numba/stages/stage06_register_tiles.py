@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.parts.common import PAD, load_tile
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
@@ -117,6 +118,6 @@ STAGE = Stage(
     idea="A thread owns a tile of S and of O in registers, so each value loaded is multiplied several times.",
     launch=launch,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants=HISTORY | {"register_tiles": "2 x 4 tiles of S and O in the registers of a thread"},
 )

@@ -72,7 +72,7 @@ def rows_of(stage: Stage) -> list[Row]:
     module = sys.modules[stage.launch.__module__]
     path = Path(str(module.__file__))
     copies = {file.stem: file.read_text() for file in path.parent.glob("*.py")}
-    texts = sources(stage.number)[0] if path.parent == files.FOLDER else copies
+    texts = sources(stage.place)[0] if path.parent == files.FOLDER else copies
     lines = texts[path.stem].splitlines()
     scores = [k for k, line in enumerate(lines) if line.strip().startswith(SCORES)]
     used = [k for k, line in enumerate(lines) if line.strip().startswith(USED)]
@@ -101,7 +101,7 @@ def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _run(stage: Stage, problem: Problem) -> list[Probed]:
     executor = Simulator(races=False, ops=False)
-    stage.launch(problem, np.full(problem.q.shape, np.nan, np.float16), executor)
+    stage.launch(problem, np.full(problem.q.shape, np.nan, np.float16), executor=executor)
     return [probed for launch in executor.launches for probed in launch.probes]
 
 
