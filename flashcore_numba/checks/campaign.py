@@ -166,7 +166,7 @@ PLANS: dict[int, tuple[Run, ...]] = {
 
 def runs(stage: Stage, large: bool = False) -> list[Run]:
     """The runs of a stage; `large`: and those of thousands of rows, for each variant once."""
-    small = list(PLANS[stage.number])
+    small = list(PLANS[stage.place])
     if not large:
         return small
     variants = list(dict.fromkeys(run.variant for run in small))
@@ -215,7 +215,7 @@ def _verdict(
         return {"verdict": _of_exception(error), "kind": type(error).__name__, "said": str(error)}
     ref = _reference(run, inputs, seed, folder)
     verdicts = {"out": judge(answer.out, ref)}
-    if answer.lse is not None:
+    if stage.returns_lse:
         verdicts["LSE"] = judge_lse(answer.lse, ref)
     for what, found in verdicts.items():
         if not found.passed:
@@ -356,7 +356,7 @@ def _sources(stage: Stage) -> list[Source]:
         executor.sm_count = run.sm_count
         lse = np.empty(x.q.shape[:3], np.float32)
         problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-        stage.launch(problem, np.empty_like(x.q), executor, lse=lse, variant=run.variant)
+        stage.launch(problem, np.empty_like(x.q), executor=executor, lse=lse, variant=run.variant)
     return list(kernels)
 
 
@@ -448,11 +448,11 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
         # A class that often does not compile gets as many chances as it needs.
         got: dict[str, int] = {}
         for item in store.data["edits"]:
-            if item["stage"] == stage.number:
+            if item["stage"] == stage.place:
                 got[item["kind"]] = got.get(item["kind"], 0) + 1
         known = {_key(item) for item in store.data["edits"]} | set(store.data["rejected"])
         most = math.ceil(count / 14)
-        for edit in random_edits(stage, np.random.default_rng([seed, stage.number])):
+        for edit in random_edits(stage, np.random.default_rng([seed, stage.place])):
             if sum(got.values()) >= count or time.monotonic() > end:
                 break
             item = edit.as_dict()
@@ -474,15 +474,15 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
 
 def control(stage: Stage) -> RandomEdit:
     """No edit at all: what is judged right has to be this."""
-    (kernel,) = FOLDER.glob(f"stage{stage.number:02d}_*.cu")
+    (kernel,) = FOLDER.glob(f"stage{stage.place:02d}_*.cu")
     first = kernel.read_text().partition("\n")[0]
-    return RandomEdit(stage.number, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
+    return RandomEdit(stage.place, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
 
 
 def _with_controls(store: _Store) -> list[dict[str, Any]]:
     """The file's edits, and before them every stage as it is."""
     known = {item["stage"] for item in store.data.setdefault("controls", [])}
-    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.number not in known]
+    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.place not in known]
     return [*store.data["controls"], *store.data["edits"]]
 
 
@@ -691,7 +691,7 @@ def table(kept: dict[str, Any]) -> str:
     """A campaign's record as a table in Markdown: a line per stage, edits by conclusion."""
     lines = ["| stage | edits | " + " | ".join(CONCLUSIONS) + " |", "|---|--:|" + "--:|" * len(CONCLUSIONS)]
     for stage in [*STAGES, None]:
-        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.number]
+        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.place]
         counts = [sum(edit["conclusion"] == name for edit in edits) for name in CONCLUSIONS]
         label = "**all**" if stage is None else stage.label
         lines.append(f"| {label} | {len(edits)} | " + " | ".join(map(str, counts)) + " |")

@@ -1,13 +1,14 @@
 """The inputs on which a stage is checked: the plan's shapes, ragged lengths and extreme values."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.bounds import EXTREME, NO_GATE, PLAN, Gate
+from flashcore_numba.checks.bounds import EXTREME, PLAN
 from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.operation import Case
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import PLAN_SHAPES
 from flashcore_numba.stages import Stage
 
@@ -22,18 +23,6 @@ SCALED_SHAPES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """One input. `make(rng)` draws it; a case with a `seed` is the same in every run."""
-
-    name: str
-    make: Callable[[np.random.Generator], Inputs]
-    gate: Gate = NO_GATE
-    seed: int | None = None
-    layout: str = "inside"
-    scaled: str = ""  # what the simulator made smaller
-
-
 def normal(
     rng: np.random.Generator,
     batch: int,
@@ -44,11 +33,11 @@ def normal(
     kv_heads: int | None = None,
     **options: Any,
 ) -> Inputs:
-    """Independent standard normal q, k and v, rounded to float16."""
+    """Independent standard normal q, k and v."""
     kv_heads = heads if kv_heads is None else kv_heads
-    q = rng.standard_normal((batch, heads, seq_q, head_dim)).astype(np.float16)
-    k = rng.standard_normal((batch, kv_heads, seq_k, head_dim)).astype(np.float16)
-    v = rng.standard_normal((batch, kv_heads, seq_k, head_dim)).astype(np.float16)
+    q = FLOAT16.round(rng.standard_normal((batch, heads, seq_q, head_dim)))
+    k = FLOAT16.round(rng.standard_normal((batch, kv_heads, seq_k, head_dim)))
+    v = FLOAT16.round(rng.standard_normal((batch, kv_heads, seq_k, head_dim)))
     return Inputs(q, k, v, **options)
 
 
@@ -57,7 +46,14 @@ def cases(stage: Stage, full_size: bool) -> list[Case]:
     dims = stage.head_dims
     ragged, extreme = _ragged(stage, dims), _extreme(dims[0])
     found = [*ragged[:4], *extreme, *ragged[4:], *_plan(full_size)]
-    return [case for case in found if stage.causal or "causal" not in case.name]
+    masked = serves(stage, causal=True)
+    return [case for case in found if masked or "causal" not in case.name]
+
+
+def serves(stage: Stage, causal: bool = False, group: int = 1) -> bool:
+    """Whether a stage takes small problems with this mask and so many query heads for a K/V head."""
+    q, k = (np.empty((1, heads, 1, stage.head_dims[0]), FLOAT16.dtype) for heads in (group, 1))
+    return stage.why_not(Problem(q, k, k, causal=causal)) is None
 
 
 def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
@@ -82,11 +78,11 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
     for larger in dims[1:]:
         found.append(case(f"ragged 33 rows, 45 keys, D={larger}", 1, 2, 33, 45, larger))
         found.append(case(f"causal ragged 70, D={larger}", 1, 1, 70, 70, larger, causal=True))
-    if stage.language == "CUDA C":  # so many keys that a stage may divide them among blocks
+    if stage.kernels.divides_keys:  # so many keys that a stage may divide them among blocks
         found.append(case("20 rows, 1100 keys", 1, 1, 20, 1100, d))
         found.append(case("causal 20 rows, 1100 keys", 1, 1, 20, 1100, d, causal=True))
         found.append(Case("extreme: scores rise and fall", lambda rng: _rising(rng, d), EXTREME))
-    if stage.grouped_queries:
+    if serves(stage, group=2):
         found.append(case("grouped queries, 4 heads on 2", 2, 4, 33, 40, d, kv_heads=2))
         found.append(case("causal grouped queries, 3 heads on 1", 1, 3, 40, 33, d, kv_heads=1, causal=True))
     return found
@@ -98,7 +94,7 @@ def _rising(rng: np.random.Generator, d: int) -> Inputs:
     x, direction = normal(rng, 1, 1, 20, keys, d), rng.standard_normal(d)
     direction *= 20 / np.linalg.norm(direction)
     k = 0.1 * x.k + np.outer(1 - np.abs(np.linspace(-1, 1, keys)), direction)
-    return x.but(q=_half(0.1 * x.q + direction), k=_half(k))
+    return x.but(q=FLOAT16.round(0.1 * x.q + direction), k=FLOAT16.round(k))
 
 
 def _extreme(d: int) -> list[Case]:
@@ -114,17 +110,17 @@ def _extreme(d: int) -> list[Case]:
 
     def all_negative(rng: np.random.Generator, size: float) -> Inputs:
         x = base(rng)
-        return x.but(q=_half(size * np.abs(x.q) + size), k=_half(-size * np.abs(x.k) - size))
+        return x.but(q=FLOAT16.round(size * np.abs(x.q) + size), k=FLOAT16.round(-size * np.abs(x.k) - size))
 
     def huge(rng: np.random.Generator, factor: float) -> Inputs:
         x = base(rng)
-        return x.but(q=_half(factor * x.q.astype(np.float32)))
+        return x.but(q=FLOAT16.round(factor * x.q.astype(np.float32)))
 
     def along(rng: np.random.Generator, weight: np.ndarray) -> Inputs:
         """Scores that follow `weight` [S_k] and little else, about 50 where it is 1."""
         x, u = base(rng), direction(rng)
         k = 0.1 * x.k + np.outer(weight, 20 * u)
-        return x.but(q=_half(0.1 * x.q + 20 * u), k=_half(k))
+        return x.but(q=FLOAT16.round(0.1 * x.q + 20 * u), k=FLOAT16.round(k))
 
     def one_dominates(rng: np.random.Generator) -> Inputs:
         weight = np.zeros(keys)
@@ -133,7 +129,9 @@ def _extreme(d: int) -> list[Case]:
 
     def constant_rows(rng: np.random.Generator) -> Inputs:
         x = base(rng)
-        return x.but(q=np.full_like(x.q, 0.5), k=_half(np.zeros_like(x.k) + rng.standard_normal((keys, 1))))
+        return x.but(
+            q=np.full_like(x.q, 0.5), k=FLOAT16.round(np.zeros_like(x.k) + rng.standard_normal((keys, 1)))
+        )
 
     def identical_keys(rng: np.random.Generator) -> Inputs:
         x = base(rng)
@@ -141,14 +139,15 @@ def _extreme(d: int) -> list[Case]:
 
     def full_range(rng: np.random.Generator) -> Inputs:
         x = base(rng)
-        limit = float(np.finfo(np.float16).max)
+        limit = FLOAT16.largest
         return x.but(
-            q=_half(rng.uniform(-limit, limit, x.q.shape)), k=_half(rng.uniform(-limit, limit, x.k.shape))
+            q=FLOAT16.round(rng.uniform(-limit, limit, x.q.shape)),
+            k=FLOAT16.round(rng.uniform(-limit, limit, x.k.shape)),
         )
 
     def large_values(rng: np.random.Generator) -> Inputs:
         x = base(rng)
-        return x.but(v=_half(rng.uniform(-65000, 65000, x.v.shape)))
+        return x.but(v=FLOAT16.round(rng.uniform(-65000, 65000, x.v.shape)))
 
     return [
         Case("extreme: every score below -150", lambda rng: all_negative(rng, 5), EXTREME),
@@ -203,7 +202,3 @@ def _plan(full_size: bool) -> list[Case]:
 
 def _times(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def _half(x: Any) -> np.ndarray:
-    return np.asarray(x).astype(np.float16)

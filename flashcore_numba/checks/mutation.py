@@ -19,7 +19,6 @@ from flashcore_numba.run import pool
 from flashcore_numba.stages import Stage, files
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
-LAUNCH_SECONDS = 60.0  # of the CPU executor: a loop that changes memory for ever shows only by its time
 NOT_VISIBLE = "not visible on this back end"
 
 
@@ -169,8 +168,8 @@ def with_copies(stage: Stage, folder: Path) -> Stage:
     if not any(_is_cuda(path.name) for path in folder.iterdir()):
         return stage
 
-    def launch(problem: Any, out: Any, executor: Any, **options: Any) -> None:
-        stage.launch(problem, out, _Copies(executor, folder), **options)
+    def launch(problem: Any, *outputs: Any, executor: Any, **options: Any) -> None:
+        stage.launch(problem, *outputs, executor=_Copies(executor, folder), **options)
 
     return replace(stage, launch=launch)
 
@@ -260,7 +259,7 @@ def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | 
                 seed=SEED,
                 names=names,
                 stop_at_first=True,
-                launch_limit=LAUNCH_SECONDS if stage.language == "CUDA C" else None,
+                launch_limit=stage.kernels.endless_after,
             )
             fate = replace(fate, seconds=fate.seconds + report.seconds)
             if not report.passed:

@@ -42,7 +42,7 @@ UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
 WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
-WGMMA_FROM = min(stage.number for stage in LADDER if stage.compute_capability >= WGMMA)
+WGMMA_FROM = min(stage.place for stage in LADDER if stage.compute_capability >= WGMMA)
 SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
 
 
@@ -113,7 +113,7 @@ def _row(
 ) -> Row:
     traffic = predict(run.stage, run.variant, problem, sm_count)
     executor = _Launches(sm_count)
-    run.stage.launch(problem, np.empty_like(problem.q), executor, variant=run.variant)
+    run.stage.launch(problem, np.empty_like(problem.q), executor=executor, variant=run.variant)
     sectors = traffic.global_load_sectors + traffic.global_store_sectors
     wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
     # An asynchronous copy passes through the L1 once, and is among the wavefronts.
@@ -124,7 +124,7 @@ def _row(
         ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
     return Row(
         label=run.label,
-        stage=run.stage.number,
+        stage=run.stage.place,
         variant=run.variant,
         default=run.is_default,
         units_us=units_us(problem, multiplies, l1_bytes, l2_bytes, executor.count, ceilings),

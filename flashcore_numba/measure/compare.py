@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flashcore_numba.attention import refuse
-from flashcore_numba.checks.truth import Truth
-from flashcore_numba.core.problem import Problem, UnsupportedError
+from flashcore_numba.checks.forward import FORWARD, operation
+from flashcore_numba.checks.truth import truth
+from flashcore_numba.core.problem import UnsupportedError
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.measure import peers
 from flashcore_numba.measure.entries import Flush, StageEntry
@@ -122,16 +123,16 @@ def _compare_shape(
     """The results of one shape, and for each entry its sensor readings."""
     import cupy
 
-    host = shape.inputs(rng)
+    of = operation(chosen[0].stage)
+    inputs = of.draw(shape, causal, rng)
     with clock.stream:
-        q, k, v = (cupy.asarray(x) for x in host)
-        problem = Problem(q, k, v, causal=causal)
+        problem = inputs.problem({name: cupy.asarray(x) for name, x in inputs.arrays.items()})
     what = f"{shape}{' causal' if causal else ''}"
     progress.step(f"{what}: the right answer in float64")
-    truth = Truth(*host, causal, problem.scale, rng)
+    right = truth(of, inputs, rng)
 
     entries, absent = _stage_entries(chosen, problem, clock.stream, progress)
-    if not alone:
+    if not alone and of is FORWARD:
         found, missing = peers.prepare(
             problem, clock.stream, lambda label: progress.step(f"{what}: preparing {label}")
         )
@@ -176,11 +177,11 @@ def _compare_shape(
     results = []
     for entry, times in zip(entries, samples, strict=True):
         outputs = entry.outputs() + (cold[entry.label].outputs()[:1] if entry.label in cold else [])
-        results.append(_result(entry, times, cold_times.get(entry.label), truth.judge(outputs), capability))
+        results.append(_result(entry, times, cold_times.get(entry.label), right.judge(outputs), capability))
     result = {
         "shape": str(shape),
         "causal": causal,
-        "scale": problem.scale,
+        "scale": getattr(problem, "scale", 1.0),
         "limits_us": limits_us(problem, device),
         "entries": results,
         "absent": absent,
@@ -190,7 +191,7 @@ def _compare_shape(
 
 
 def _stage_entries(
-    chosen: Sequence[Run], problem: Problem, stream: Any, progress: Progress
+    chosen: Sequence[Run], problem: Any, stream: Any, progress: Progress
 ) -> tuple[list[Any], dict[str, str]]:
     entries, absent = [], {}
     for run in chosen:

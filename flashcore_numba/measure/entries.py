@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.stages.runs import Run
 
 PREPARING = 3  # calls after which `attention()` has its plan and its graph
@@ -73,23 +73,22 @@ class Flush(Captured):
 
 
 class StageEntry(Captured):
-    """A run of the ladder on CuPy arrays."""
+    """A run on a problem of its operation whose arrays are CuPy's."""
 
     kind = "stage"
 
-    def __init__(self, run: Run, problem: Problem, stream: Any) -> None:
-        import cupy
-
+    def __init__(self, run: Run, problem: Any, stream: Any) -> None:
         from flashcore_numba.run.executor import Gpu
 
         super().__init__(run.label, stream)
         self.run, self.problem = run, problem
         with stream:
-            self.replayed = cupy.full(problem.q.shape, cupy.nan, cupy.float16)
-            self.called = cupy.full(problem.q.shape, cupy.nan, cupy.float16) if run.is_default else None
+            self.replayed = self._poisoned()
+            # A caller chooses no variant, so only the default variant has a caller's side.
+            self.caller = operation(run.stage).call if run.is_default else None
+            self.called = self._poisoned() if self.caller else None
         self.executor = KeepScratch(Gpu(stream))
-        # attention() chooses no variant, so only the default variant has a caller's side.
-        self.call = self._call if run.is_default else None
+        self.call = self._call if self.caller else None
         self._launch()
         if self.call:
             with self.active():
@@ -100,27 +99,37 @@ class StageEntry(Captured):
     def _launch(self) -> None:
         self.executor.start()
         with self.stream:
-            self.run.stage.launch(self.problem, self.replayed, self.executor, variant=self.run.variant)
+            self.run.stage.launch(
+                self.problem, executor=self.executor, variant=self.run.variant, **self.replayed
+            )
 
     def _call(self) -> None:
-        from flashcore_numba.attention import attention
+        assert self.caller is not None and self.called is not None
+        self.caller(self.problem, self.run.stage, self.called)
 
-        p = self.problem
-        attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=self.run.stage, out=self.called)
+    def _poisoned(self) -> dict[str, Any]:
+        """NaN in memory for each output that is always written."""
+        import cupy
+
+        def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+            return cupy.full(shape, cupy.nan, dtype)
+
+        return self.run.stage.allocate(self.problem, empty, optional=False)
 
     def poison(self) -> None:
         """Fill the outputs with NaN, so that what the timed runs do not write is seen."""
         with self.stream:
-            for out in self._outputs():
-                out.fill(float("nan"))
+            for outputs in self._outputs():
+                for each in outputs.values():
+                    each.fill(float("nan"))
 
-    def outputs(self) -> list[np.ndarray]:
-        """What the timed runs wrote, as NumPy arrays [B, H, S_q, D]: by the replays, and by the calls."""
+    def outputs(self) -> list[dict[str, np.ndarray]]:
+        """What the timed runs wrote, as NumPy arrays by name: the replays, and the calls."""
         self.stream.synchronize()
-        return [out.get() for out in self._outputs()]
+        return [{name: each.get() for name, each in outputs.items()} for outputs in self._outputs()]
 
-    def _outputs(self) -> list[Any]:
-        return [out for out in (self.replayed, self.called) if out is not None]
+    def _outputs(self) -> list[dict[str, Any]]:
+        return [outputs for outputs in (self.replayed, self.called) if outputs is not None]
 
 
 class KeepScratch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.output import OUT
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.measure.entries import Flush
 
@@ -111,9 +112,9 @@ class PeerEntry:
             for out in (self.replayed, self.called):
                 out.fill_(float("nan"))
 
-    def outputs(self) -> list[np.ndarray]:
+    def outputs(self) -> list[dict[str, np.ndarray]]:
         self.stream.synchronize()
-        return [self.to_house(out).float().cpu().numpy() for out in (self.replayed, self.called)]
+        return [{OUT.name: self.to_house(out).float().cpu().numpy()} for out in (self.replayed, self.called)]
 
 
 def _function(
@@ -145,7 +146,7 @@ def _function(
 
         mask = None
         if problem.causal:
-            shift = problem.seq_k - problem.seq_q
+            shift = problem.mask.shift
             mask = create_block_mask(
                 lambda b, h, row, key: key <= row + shift,
                 None,

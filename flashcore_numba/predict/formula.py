@@ -88,13 +88,6 @@ def barriers(warps: Any) -> Traffic:
     return Traffic(barriers=int(warps))
 
 
-def visible_keys(problem: Any, row: Any) -> Any:
-    """How many keys query row `row` sees, for a number or an array of them: `stages.common.visible_keys`."""
-    if not problem.causal:
-        return np.full_like(row, problem.seq_k)
-    return np.clip(row + 1 + problem.seq_k - problem.seq_q, 0, problem.seq_k)
-
-
 def row_tiles(length: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """The first row of each tile of so many rows, and how many rows it really has: all but the last, all."""
     first = np.arange(0, length, rows)

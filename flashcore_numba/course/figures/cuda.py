@@ -51,7 +51,9 @@ def launched(
     executor = Simulator()
     out = np.zeros(q.shape, np.float16)
     lse = np.zeros(q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(q, k, v, causal), out, executor, lse=lse, variant=variant or stage.default_variant)
+    stage.launch(
+        Problem(q, k, v, causal), out, executor=executor, lse=lse, variant=variant or stage.default_variant
+    )
     return executor.launches
 
 

@@ -64,7 +64,7 @@ def values(
     out = np.zeros(x.q.shape, np.float16)
     lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
     problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-    stage.launch(problem, out, executor, lse=lse, variant=lesson.exercise.variant)
+    stage.launch(problem, out, executor=executor, lse=lse, variant=lesson.exercise.variant)
     visits: list[tuple[int, dict, list]] = []
     for noted in executor.noted:  # a later launch may read what an earlier one left wrong
         first = len(visits)

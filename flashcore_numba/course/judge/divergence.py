@@ -287,7 +287,7 @@ def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
 def _launch(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
     out = np.zeros(x.q.shape, np.float16)
     lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
+    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor=executor, lse=lse, variant=variant)
 
 
 # Comparing

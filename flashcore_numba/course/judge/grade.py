@@ -520,7 +520,7 @@ class Grading:
     def _launches(self, gate: Gate) -> list:
         problem, out, lse = problem_of(parse(gate.shape).inputs(np.random.default_rng(self.seed)), self.stage)
         executor = Simulator(max_turns=MAX_TURNS)
-        self.stage.launch(problem, out, executor, lse=lse, variant=self.variant)
+        self.stage.launch(problem, out, executor=executor, lse=lse, variant=self.variant)
         return executor.launches
 
     @staticmethod
@@ -542,7 +542,7 @@ class Grading:
         self._step("compiling for compute capability 9.0")
         problem, out, lse = problem_of(parse("1x1x64x64").inputs(np.random.default_rng(0)), self.stage)
         try:
-            self.stage.launch(problem, out, Compiler((9, 0)), lse=lse, variant=self.variant)
+            self.stage.launch(problem, out, executor=Compiler((9, 0)), lse=lse, variant=self.variant)
         except Exception as error:
             return self._not_compiled(error)
         return None
@@ -579,7 +579,7 @@ def _amount(value: float) -> str:
 def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
     out = np.zeros(x.q.shape, np.float16)
     lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
+    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor=executor, lse=lse, variant=variant)
 
 
 def problem_of(qkv: Sequence[np.ndarray], stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
