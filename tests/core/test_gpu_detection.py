@@ -61,7 +61,7 @@ def test_cupy_missing_names_the_extra(machine, monkeypatch, version, capability,
     monkeypatch.setattr(gpu, "compute_capability", lambda: capability)
     reason = machine(version=version, devices=1)
     assert "CuPy" in reason
-    assert f"flashcore[{extra}]" in reason
+    assert f"flashcore-numba[{extra}]" in reason
 
 
 def test_builtin_numba_target(machine):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.extras import explained
 from cuda_reference.files import write
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.records.artifact import sha256
@@ -138,7 +139,8 @@ def written(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _settings(theme: Theme) -> Iterator[None]:
-    import matplotlib
+    with explained():
+        import matplotlib
 
     settings: Any = {
         "font.family": "DejaVu Sans",

@@ -1,7 +1,7 @@
 """Stands for `numba.cuda` where Numba is absent: `from flashcore_numba.simulator import cuda`.
 
-A kernel written for Numba needs another import line and nothing else. A launch runs in the simulator, on NumPy
-arrays, and raises SimulationError for what is wrong with the kernel.
+A kernel written for Numba needs another import line and nothing else. A launch runs in the simulator, on
+NumPy arrays, and raises SimulationError for what is wrong with the kernel.
 """
 
 from flashcore_numba.simulator import types
