@@ -64,9 +64,9 @@ def attention(
     and so may rows whose mask hides it, because 0 * NaN is NaN.
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
-    then nothing has been written. Raises MissingPackageError where Numba is not installed. Raises SimulationError, which names the line of the kernel, when the
-    simulator saw a race, a bad access or a NaN made of finite inputs, or stopped at the time limit; what
-    `out` holds then is not the answer.
+    then nothing has been written; MissingPackageError where Numba is not installed. Raises SimulationError,
+    which names the line of the kernel, when the simulator saw a race, a bad access or a NaN made of finite
+    inputs, or stopped at the time limit; what `out` holds then is not the answer.
     """
     options = (causal, scale, stage, return_lse)
     found = plans.find(q, k, v, out, options) if time_limit is None else plans.NOT_SERVED

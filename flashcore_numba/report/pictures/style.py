@@ -88,8 +88,12 @@ class Picture:
     def files(self, folder: Path) -> list[Path]:
         return [folder / f"{self.name}{theme.suffix}.png" for theme in THEMES]
 
+    @explained()
     def draw(self, folder: Path) -> list[Path]:
-        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes."""
+        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes.
+
+        Raises MissingPackageError where the extra for pictures is not installed.
+        """
         from PIL import Image, PngImagePlugin
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,8 +143,7 @@ def written(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _settings(theme: Theme) -> Iterator[None]:
-    with explained():
-        import matplotlib
+    import matplotlib
 
     settings: Any = {
         "font.family": "DejaVu Sans",
