@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _MEMBERS = {
-    "atomic": [name for name in vars(Atomics) if not name.startswith("_") and name not in ("change",)],
+    "atomic": [name for name in vars(Atomics) if not name.startswith("_") and name != "change"],
     "shared": ["array"],
     "local": ["array"],
     "const": ["array_like"],
