@@ -25,8 +25,6 @@ except ImportError:  # without Numba the simulator alone runs kernels, and it kn
 else:
     _FLOAT, _HALF, _INT = ir.FloatType(), ir.HalfType(), ir.IntType(32)
 
-__all__ = ["load2", "load4", "load8", "store4", "store8"]
-
 
 def _address(context, builder, array_type, array, index_type, index, vector):
     """The address of the element at `index`, as a pointer to `vector`."""

@@ -230,6 +230,7 @@ def test_device_arrays_keep_the_order_of_their_elements() -> None:
     "wrong, error, message",
     [
         (lambda: copy(1, 2), ValueError, r"copy\(\.\.\.\) has no grid: a kernel is launched by copy\[grid"),
+        (lambda: scaled(1, 2), TypeError, r"scaled\(\.\.\.\) is a device function"),
         (lambda: copy[4](1, 2), ValueError, r"copy\[4\]: a launch is kernel\[grid, block\]"),
         (lambda: copy[1, 0](1, 2), ValueError, "block: 0 is not one to three positive integers"),
         (lambda: cuda.jit(3), TypeError, "jit: 3 is neither a function nor a signature"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.extras import explained
 from cuda_reference.files import write
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.records.artifact import sha256
@@ -87,8 +88,12 @@ class Picture:
     def files(self, folder: Path) -> list[Path]:
         return [folder / f"{self.name}{theme.suffix}.png" for theme in THEMES]
 
+    @explained()
     def draw(self, folder: Path) -> list[Path]:
-        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes."""
+        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes.
+
+        Raises MissingPackageError where the extra for pictures is not installed.
+        """
         from PIL import Image, PngImagePlugin
 
         folder.mkdir(parents=True, exist_ok=True)

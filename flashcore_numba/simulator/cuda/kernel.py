@@ -16,9 +16,9 @@ class Kernel:
     called only from a kernel.
     """
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, device: bool = False) -> None:
         functools.update_wrapper(self, function)
-        self.py_func = function
+        self.py_func, self.device = function, device
 
     def __getitem__(self, configuration: tuple) -> Callable[..., None]:
         """`kernel[grid, block, stream, shared_bytes]`: the stream is ignored, and it and the bytes of dynamic
@@ -43,6 +43,8 @@ class Kernel:
 
     def __call__(self, *args: Any) -> None:
         name = self.py_func.__name__
+        if self.device:
+            raise TypeError(f"{name}(...) is a device function: only a kernel or another one can call it")
         raise ValueError(f"{name}(...) has no grid: a kernel is launched by {name}[grid, block](...)")
 
 
@@ -52,8 +54,9 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
     Signatures and options are for Numba's compiler and change nothing here: the types are those of the
     arguments of a launch. Raises TypeError for what is neither a function nor a signature.
     """
+    decorate = functools.partial(Kernel, device=bool(options.get("device")))
     if func_or_sig is None or isinstance(func_or_sig, str | list | tuple | Type):
-        return Kernel
+        return decorate
     if not callable(func_or_sig):
         raise TypeError(f"jit: {func_or_sig!r} is neither a function nor a signature")
-    return Kernel(func_or_sig)
+    return decorate(func_or_sig)
