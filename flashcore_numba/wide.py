@@ -11,6 +11,8 @@ simulator runs the same names (`flashcore_numba.simulator`), counts one access o
 and alignment.
 """
 
+from typing import Any
+
 from flashcore_numba.simulator.names import WideAccess
 
 try:
@@ -19,7 +21,8 @@ try:
     from numba.cuda.extending import intrinsic
 except ImportError:  # without Numba the simulator alone runs kernels, and it knows these names
 
-    def intrinsic(function):
+    def intrinsic(function: Any) -> Any:
+        """What Numba's decorator would compile is known to the simulator by its name."""
         return function
 
 else:
@@ -30,7 +33,7 @@ def _address(context, builder, array_type, array, index_type, index, vector):
     """The address of the element at `index`, as a pointer to `vector`."""
     struct = context.make_array(array_type)(context, builder, value=array)
     if isinstance(index_type, types.BaseTuple):
-        indices = zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+        indices = list(zip(index_type, cgutils.unpack_tuple(builder, index), strict=True))
     else:
         indices = [(index_type, index)]
     strides = cgutils.unpack_tuple(builder, struct.strides)

@@ -147,7 +147,8 @@ class _Window:
 
     def after(self, name: str, axes: tuple[str, ...] = ()) -> np.ndarray:
         """The contents now. Raises Failed for a touched guard, a changed input, an unwritten output,
-        which has `axes`."""
+        which has `axes`.
+        """
         parent = self.to_host(self.device_parent)
         inside = self.window(parent).copy()
         if axes:
@@ -173,7 +174,7 @@ def _bits(x: np.ndarray) -> np.ndarray:
 
 
 def place(axes: Iterable[str], index: Iterable[Any]) -> str:
-    """`[b=0, h=1, row=2]`"""
+    """`[b=0, h=1, row=2]`: how a report names an element."""
     return "[" + ", ".join(f"{name}={int(i)}" for name, i in zip(axes, index, strict=True)) + "]"
 
 

@@ -47,7 +47,7 @@ class Problem:
     k: Any
     v: Any
     causal: bool = False
-    scale: float | None = None
+    scale: Any = None  # any real number goes in, a float comes out
 
     def __post_init__(self) -> None:
         for name in "qkv":

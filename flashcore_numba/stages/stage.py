@@ -73,7 +73,8 @@ class Stage:
         self, problem: Any, empty: Callable[[tuple[int, ...], Any], Any], optional: bool = True
     ) -> dict[str, Any]:
         """Memory for its outputs, by name: `empty(shape, dtype)` for each; `optional`: also for those that
-        must be asked for."""
+        must be asked for.
+        """
         wanted = [each for each in self.outputs if optional or not each.optional]
         return {each.name: empty(each.shape(problem), each.dtype(problem)) for each in wanted}
 
