@@ -39,8 +39,9 @@ from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import Edit, loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT, Compiler
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
+from flashcore_numba.run.protocol import Idle
 from flashcore_numba.stages import LADDER, Stage
 from flashcore_numba.stages.find import find
 
@@ -346,14 +347,13 @@ def _sources(stage: Stage) -> list[Source]:
     """What the stage's runs launch."""
     kernels: dict[Source, None] = {}
 
-    class Launched(Compiler):
-        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+    class Launched(Idle):
+        def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
             kernels[kernel] = None
 
     for run in runs(stage):
         x = run.inputs(0)
-        executor = Launched()
-        executor.sm_count = run.sm_count
+        executor = Launched(run.sm_count)
         lse = np.empty(x.q.shape[:3], np.float32)
         problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
         stage.launch(problem, np.empty_like(x.q), executor=executor, lse=lse, variant=run.variant)

@@ -105,8 +105,8 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
             super().__init__()
             self.kernels: list[str] = []
 
-        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
-            super().launch(kernel, *args, **options)
+        def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+            super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
             self.kernels.append(kernel.py_func.__name__ if hasattr(kernel, "py_func") else kernel.entry)
 
     begun, record, last = time.monotonic(), Record(path), None

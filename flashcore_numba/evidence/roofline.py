@@ -22,6 +22,7 @@ from flashcore_numba.predict.occupancy import Occupancy, of_kernel
 from flashcore_numba.records import artifact as artifacts
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.progress import Progress
+from flashcore_numba.run.protocol import Idle
 from flashcore_numba.run.registers import like, registers, stand_in, why_not
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import Run, runs
@@ -92,19 +93,12 @@ class Row:
         return asdict(self) | {"limiter": self.limiter, "busiest": self.busiest, "share": self.share}
 
 
-class _Launches:
+class _Launches(Idle):
     """An executor that runs nothing and counts the launches."""
 
-    def __init__(self, sm_count: int) -> None:
-        self.sm_count, self.count = sm_count, 0
+    count = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
-
-    def launch(self, *args: Any, **options: Any) -> None:
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.count += 1
 
 
@@ -113,7 +107,8 @@ def _row(
 ) -> Row:
     traffic = predict(run.stage, run.variant, problem, sm_count)
     executor = _Launches(sm_count)
-    run.stage.launch(problem, np.empty_like(problem.q), executor=executor, variant=run.variant)
+    outputs = run.stage.allocate(problem, np.empty, optional=False)
+    run.stage.launch(problem, executor=executor, variant=run.variant, **outputs)
     sectors = traffic.global_load_sectors + traffic.global_store_sectors
     wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
     # An asynchronous copy passes through the L1 once, and is among the wavefronts.

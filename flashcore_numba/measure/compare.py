@@ -125,6 +125,7 @@ def _compare_shape(
 
     of = operation(chosen[0].stage)
     inputs = of.draw(shape, causal, rng)
+    host = inputs.problem(inputs.arrays)
     with clock.stream:
         problem = inputs.problem({name: cupy.asarray(x) for name, x in inputs.arrays.items()})
     what = f"{shape}{' causal' if causal else ''}"
@@ -177,11 +178,12 @@ def _compare_shape(
     results = []
     for entry, times in zip(entries, samples, strict=True):
         outputs = entry.outputs() + (cold[entry.label].outputs()[:1] if entry.label in cold else [])
-        results.append(_result(entry, times, cold_times.get(entry.label), right.judge(outputs), capability))
+        judged = right.judge(outputs)
+        results.append(_result(entry, host, times, cold_times.get(entry.label), judged, capability))
     result = {
         "shape": str(shape),
         "causal": causal,
-        "scale": getattr(problem, "scale", 1.0),
+        "scale": getattr(problem, "scale", None),
         "limits_us": limits_us(problem, device),
         "entries": results,
         "absent": absent,
@@ -207,6 +209,7 @@ def _stage_entries(
 
 def _result(
     entry: Any,
+    host: Any,
     samples: Samples,
     cold: list[list[float]] | None,
     error: dict[str, float],
@@ -227,5 +230,5 @@ def _result(
         "gpu_cold_us": of_rounds(clear_cold) if clear_cold else None,
         "caller_us": of_rounds(samples.caller_us) if samples.caller_us else None,
         "error": error,
-        "resources": registers(run, like(run.stage, entry.problem), capability) if run else None,
+        "resources": registers(run, like(run.stage, host), capability) if run else None,
     }

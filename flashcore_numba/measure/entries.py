@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.checks.forward import operation
+from flashcore_numba.run.protocol import Executor, Passing
 from flashcore_numba.stages.runs import Run
 
 PREPARING = 3  # calls after which `attention()` has its plan and its graph
@@ -132,7 +133,7 @@ class StageEntry(Captured):
         return [outputs for outputs in (self.replayed, self.called) if outputs is not None]
 
 
-class KeepScratch:
+class KeepScratch(Passing):
     """An executor that gives every launch the same scratch arrays.
 
     A graph keeps addresses, not arrays: scratch memory that went back to the pool after the capture could be
@@ -140,25 +141,22 @@ class KeepScratch:
     timed graph.
     """
 
-    def __init__(self, executor: Any) -> None:
-        self.executor, self.used = executor, 0
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
+        self.used = 0
         self.arrays: list[Any] = []
         self.counted: Any = None
-        self.sm_count = executor.sm_count
 
     def start(self) -> None:
         self.used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.used == len(self.arrays):
-            self.arrays.append(self.executor.empty(shape, dtype))
+            self.arrays.append(super().empty(shape, dtype))
         self.used += 1
         return self.arrays[self.used - 1]
 
     def counter(self) -> Any:
         if self.counted is None:
-            self.counted = self.executor.counter()
+            self.counted = super().counter()
         return self.counted
-
-    def launch(self, *args: Any, **options: Any) -> None:
-        self.executor.launch(*args, **options)

@@ -28,9 +28,12 @@ def examples(stage: Stage, head_dim: int) -> list[Problem]:
     return [problem for problem in found if stage.why_not(problem) is None]
 
 
-def like(stage: Stage, problem: Problem) -> list[Problem]:
-    """Problems on the host for which a stage launches the kernels that it launches for this one."""
+def like(stage: Stage, problem: Any) -> list[Any]:
+    """Problems for which a stage launches the kernels that it launches for this one, smaller where that does;
+    the compiler reads none of their memory."""
     p = problem
+    if stage.operation is not None:
+        return [p]
     if not stage.kernels.by_shape:
         return examples(stage, p.head_dim)
     return [stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
@@ -46,7 +49,7 @@ def why_not(stage: Stage) -> str | None:
 
 def registers(
     run: Run,
-    problems: Iterable[Problem],
+    problems: Iterable[Any],
     compute_capability: tuple[int, int],
     sm_count: int = EXAMPLE_SM_COUNT,
 ) -> list[dict[str, Any]] | None:

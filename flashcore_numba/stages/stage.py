@@ -30,7 +30,7 @@ class Stage:
     name: str
     title: str
     idea: str
-    launch: Callable[..., Any]
+    launch: Callable[..., None]
     language: str = "Numba"
     compute_capability: tuple[int, int] = (7, 0)
     no_other_gpu: bool = False  # code for sm_90a runs on GPUs of that compute capability, and on no newer one
