@@ -41,7 +41,7 @@ from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
-from flashcore_numba.run.protocol import Idle
+from flashcore_numba.run.wrapping import Idle
 from flashcore_numba.stages import LADDER, Stage
 from flashcore_numba.stages.find import find
 

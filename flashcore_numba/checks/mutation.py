@@ -15,8 +15,9 @@ from typing import Any
 import cuda_reference
 from cuda_reference import Source
 from flashcore_numba.checks.runner import check_stage, default_backend
+from flashcore_numba.core.executor import Executor
 from flashcore_numba.run import pool
-from flashcore_numba.run.protocol import Executor, Passing
+from flashcore_numba.run.wrapping import Passing
 from flashcore_numba.stages import Stage, files
 
 SEED = 20260101  # the random cases of a kill table are the same in every run

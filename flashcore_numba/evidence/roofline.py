@@ -22,8 +22,8 @@ from flashcore_numba.predict.occupancy import Occupancy, of_kernel
 from flashcore_numba.records import artifact as artifacts
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.progress import Progress
-from flashcore_numba.run.protocol import Idle
 from flashcore_numba.run.registers import like, registers, stand_in, why_not
+from flashcore_numba.run.wrapping import Idle
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import Run, runs
 

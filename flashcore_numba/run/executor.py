@@ -1,6 +1,6 @@
 """Where a stage runs: the simulator, which takes NumPy arrays, and a GPU, which takes CuPy's.
 
-Both are a `run.protocol.Executor`, as is `run.compiler.Compiler`.
+Both are a `core.executor.Executor`, as is `run.compiler.Compiler`.
 """
 
 from collections.abc import Iterable

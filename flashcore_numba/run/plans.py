@@ -26,7 +26,7 @@ from flashcore_numba.run import workspace
 
 if TYPE_CHECKING:
     from cuda_reference.packed import PackedLaunches
-    from flashcore_numba.run.protocol import Executor
+    from flashcore_numba.core.executor import Executor
 
 
 HALF = FLOAT16.dtype

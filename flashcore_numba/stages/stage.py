@@ -16,7 +16,7 @@ class Stage:
     `launch(problem, out, executor, lse=None, variant=None)` runs the stage on a `Problem` and writes every
     element of the outputs, which it takes by their names; an optional one may be None. Outputs with one
     number per row, as the LSE, are C-contiguous for a stage in CUDA C. It asks the executor, a
-    `run.protocol.Executor`, for scratch memory, a counter and launches, so the same function serves a GPU,
+    `core.executor.Executor`, for scratch memory, a counter and launches, so the same function serves a GPU,
     the simulator and the compiler. It does not validate: whoever holds a problem need not check again, and
     `why_not` has been asked.
 
