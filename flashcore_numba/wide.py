@@ -11,6 +11,8 @@ simulator runs the same names (`flashcore_numba.simulator`), counts one access o
 and alignment.
 """
 
+from typing import Any
+
 from flashcore_numba.simulator.names import WideAccess
 
 try:
@@ -19,7 +21,7 @@ try:
     from numba.cuda.extending import intrinsic
 except ImportError:  # without Numba the simulator alone runs kernels, and it knows these names
 
-    def intrinsic(function):
+    def intrinsic(function: Any) -> Any:
         return function
 
 else:
