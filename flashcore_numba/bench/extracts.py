@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference.files import write
 from flashcore_numba.problem import ArgumentError
+from flashcore_numba.records import layout
 from flashcore_numba.traffic import Traffic
 from flashcore_numba.traffic.formula import SECTOR
 
@@ -216,12 +216,8 @@ def save(fresh: dict[str, Any], folder: Path) -> Path:
     ]
     runs = sorted([*kept, *fresh["runs"]], key=lambda run: run["stage"])
     extracts = [e for e in extracts if _place(e) != at] + [{**fresh, "runs": runs}]
-    text = json.dumps({"extracts": [{**each, "runs": "@"} for each in extracts]}, indent=1)
-    for each in extracts:  # a run is one line, so that a difference shows what changed
-        lines = ",\n".join(f"    {json.dumps(run)}" for run in each["runs"])
-        text = text.replace('"@"', f"[\n{lines}\n   ]", 1)
     folder.mkdir(parents=True, exist_ok=True)
-    write(path, text + "\n")
+    layout.save({"extracts": extracts}, path, "runs")
     return path
 
 

@@ -36,6 +36,7 @@ from cuda_reference import FOLDER, Source
 
 from ..compiler import EXAMPLE_SM_COUNT, Compiler
 from ..problem import Problem
+from ..records import layout
 from ..stages import LADDER, Stage
 from ..stages.find import find
 from .bounds import Reference, judge, judge_lse, reference
@@ -428,9 +429,7 @@ class _Store:
         def changing() -> Iterator[dict[str, Any]]:
             with self.lock:
                 yield self.data
-                other = self.path.with_suffix(".part")
-                other.write_text(json.dumps(self.data, indent=1) + "\n")
-                other.replace(self.path)
+                layout.save(self.data, self.path, "controls", "edits")
                 if say:
                     print(say, flush=True)
 
@@ -723,7 +722,7 @@ def main() -> None:
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
+        layout.save(record(store.data), RECORD, "controls", "edits")
         print(table(record(store.data)))
     elif args.action == "sanitize":
         _sanitize(store, args.program, args.jobs, end)
