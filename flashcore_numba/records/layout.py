@@ -8,57 +8,54 @@ from typing import Any
 from cuda_reference.files import write
 
 DIGITS = 5
-MORE = {"p50": 7}
-"""Digits of members that texts quote and compute with: a number shown with four digits is rounded once."""
+# By the name of a member. Texts quote medians with four digits or fewer: rounded to five before, a tie would
+# change what they say.
+MORE_DIGITS = {"p50": 7}
 ROUNDING = 0.5 * 10 ** (1 - DIGITS)
 """How far `rounded` moves a float at most, as a part of it."""
 
 
 def save(record: Any, path: Path, *entries: str) -> None:
-    """Write `text` of a record; the file appears whole or not at all. Raises OSError and what `text` raises."""
+    """Write the `text` of a record, whole or not at all. Raises OSError, and ValueError as `text` does."""
     write(path, text(record, *entries))
 
 
-def text(record: Any, *entries: str) -> str:
-    """The JSON text of a record: each of its members is a line, and so is each item of a list or an object
-    that is called one of `entries`, wherever it is. Floats are `rounded`, everything else is exact.
+def text(record: dict[str, Any], *entries: str) -> str:
+    """The JSON text of a record. Every member is a line, and so is every item of the lists and objects that
+    are called one of `entries`, at any depth. Floats are `rounded`; everything else is exact.
 
     Raises ValueError for a float that is not finite.
     """
-    return _broken(rounded(record), entries, "") + "\n"
+    return _item_per_line(rounded(record), entries, "") + "\n"
 
 
 def rounded(value: Any, digits: int = DIGITS) -> Any:
-    """The same with floats of so many significant digits, or as many as `MORE` says: what a record keeps."""
+    """The same data with floats of so many significant digits; those called as in `MORE_DIGITS` have more."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {key: rounded(part, MORE.get(key, digits)) for key, part in value.items()}
+        return {name: rounded(part, MORE_DIGITS.get(name, digits)) for name, part in value.items()}
     return [rounded(part, digits) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _broken(value: dict[str, Any] | list[Any], entries: Collection[str], indent: str) -> str:
-    """An item per line, or several lines for an item that holds entries."""
+def _item_per_line(value: Any, entries: Collection[str], indent: str) -> str:
+    def item(part: Any, name: str = "") -> str:
+        spread = part and (_holds(part, entries) or (name in entries and isinstance(part, dict | list)))
+        return _item_per_line(part, entries, inner) if spread else _line(part)
+
     inner = indent + " "
     if isinstance(value, dict):
-        parts = [
-            f"{_line(key)}: {_text(part, entries, inner, key in entries)}" for key, part in value.items()
-        ]
+        items = [f"{_line(name)}: {item(part, name)}" for name, part in value.items()]
     else:
-        parts = [_text(part, entries, inner) for part in value]
+        items = [item(part) for part in value]
     first, last = "{}" if isinstance(value, dict) else "[]"
-    return first + ",".join(f"\n{inner}{part}" for part in parts) + f"\n{indent}{last}"
-
-
-def _text(value: Any, entries: Collection[str], indent: str, called: bool = False) -> str:
-    parts = isinstance(value, dict | list) and len(value)
-    return _broken(value, entries, indent) if parts and (called or _holds(value, entries)) else _line(value)
+    return first + ",".join(f"\n{inner}{each}" for each in items) + f"\n{indent}{last}"
 
 
 def _holds(value: Any, entries: Collection[str]) -> bool:
-    """Whether a part of `value`, at any depth, is called one of `entries`."""
+    """Whether something in `value`, at any depth, is called one of `entries`."""
     if isinstance(value, dict):
-        return any(key in entries or _holds(part, entries) for key, part in value.items())
+        return any(name in entries or _holds(part, entries) for name, part in value.items())
     return isinstance(value, list) and any(_holds(part, entries) for part in value)
 
 
