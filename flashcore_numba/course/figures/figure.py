@@ -92,8 +92,9 @@ class Frame:
 class Figure:
     """A title and 1 to 12 frames; `telling` is the index of the frame to show where only one can be.
 
-    A notebook shows it as HTML, and as words where it shows no HTML. With several frames the left and right arrow keys, Home and End, or two
-    buttons move through them, without a kernel; where scripts do not run the first frame stands alone.
+    A notebook shows it as HTML, or in words where it shows no HTML. With several frames the left and right
+    arrow keys, Home and End, or two buttons move through them, without a kernel; where scripts do not run the
+    first frame stands alone.
     Raises ArgumentError for another number of frames and for a `telling` that names none of them.
     """
 
