@@ -37,6 +37,9 @@ def check_outputs(book):
     for source, output in outputs(book):
         assert output["output_type"] != "error", f"{source}: {output.get('evalue')}"
         assert output.get("name") != "stderr", f"{source}: {output['text']}"
+    for cell in book.cells:
+        streams = [o.name for o in cell.get("outputs", ()) if o.output_type == "stream"]
+        assert len(streams) == len(set(streams)), f"{cell.source}: its text came in {len(streams)} pieces"
     watched = html(book, "course.watch(")
     assert watched
     pictures = Counter(PNG.findall("".join(as_text(output) for _, output in outputs(book))))
