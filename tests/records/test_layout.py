@@ -27,7 +27,6 @@ ENTRIES = {
     r"mutants": ("planted",),
     r"kills": (),
 }
-FLOAT = re.compile(r"(?<![\w.\"])-?(\d+)\.(\d+)(?:e[-+]?\d+)?(?![\w.\"])")
 
 
 def entries_of(path: Path) -> tuple[str, ...]:
@@ -63,19 +62,28 @@ def test_every_entry_of_a_committed_record_is_one_line(path):
     assert entries or path.stem.startswith("fuzz"), "no entry was found"
 
 
+class Written(str):
+    """A float as it is written."""
+
+    @property
+    def digits(self) -> int:
+        return len(self.partition("e")[0].replace(".", "").strip("-0"))
+
+
+def floats(value, most=layout.DIGITS):
+    """(as it is written, the digits that it may have) of every float."""
+    if isinstance(value, Written):
+        yield value, most
+    for name, part in value.items() if isinstance(value, dict) else ():
+        yield from floats(part, layout.MORE_DIGITS.get(name, most))
+    for part in value if isinstance(value, list) else ():
+        yield from floats(part, most)
+
+
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_committed_floats_have_few_digits(path):
-    def digits(number: str) -> int:
-        return len(number.partition("e")[0].replace(".", "").strip("-0"))
-
-    more = "|".join(layout.MORE_DIGITS)
-    text = re.sub(
-        rf'"({more})": ([-\d.e]+)', lambda m: f'"{m[1]}": {layout.rounded(float(m[2]))}', path.read_text()
-    )
-    found = [match[0] for match in FLOAT.finditer(re.sub(r'"(?:[^"\\]|\\.)*"', '""', text))]
-    assert [number for number in found if digits(number) > layout.DIGITS] == []
-    for name, most in layout.MORE_DIGITS.items():
-        assert all(digits(n) <= most for n in re.findall(rf'"{name}": ([-\d.e]+)', path.read_text()))
+    found = list(floats(json.loads(path.read_text(), parse_float=Written)))
+    assert [number for number, most in found if number.digits > most] == []
     if path.stem.startswith("nvidia"):
         assert len(found) > 100, "the floats were not found"
 
