@@ -96,7 +96,7 @@ class Picture:
         """Write NAME.svg and NAME-dark.svg; the same artifacts and library versions give the same bytes.
 
         Text becomes outlines: the pictures look the same whatever fonts their reader has.
-                Raises MissingPackageError where the extra for pictures is not installed.
+        Raises MissingPackageError where the extra for pictures is not installed.
         """
         folder.mkdir(parents=True, exist_ok=True)
         text = {SOURCES: self.mark, DESCRIPTION: self.alt, "Date": None, "Creator": None}
