@@ -42,8 +42,7 @@ def like_executors() -> set[str]:
         for item in node.body
         if isinstance(item, ast.FunctionDef)
         and (
-            item.name == "launch"
-            and [a.arg for a in item.args.args][1:2] == ["kernel"]
+            (item.name == "launch" and [a.arg for a in item.args.args][1:2] == ["kernel"])
             or item.name == "counter"
         )
     }
