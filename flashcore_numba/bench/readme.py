@@ -26,7 +26,7 @@ PLACE = re.compile(
 )
 MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
 IMAGES = "flashcore_numba/recorded"  # from the root of the repository
-PAGES = ("lessons/benchmarking.md", "docs/trust.md", "docs/edits.md")
+PAGES = ("docs/benchmarking.md", "docs/trust.md", "docs/edits.md")
 NOT_RECORDED = "Not recorded yet."
 
 
