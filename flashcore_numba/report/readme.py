@@ -1,4 +1,5 @@
-"""The README's ladder, and pictures and tables in README, docs and lessons, made from the records.
+"""The README's ladder, and pictures and tables in README and docs, made from the records; the picture of the
+house, made from the source beside the README.
 
 The ladder stands between two markers; so does each further picture, `<!-- picture:NAME -->` and
 `<!-- picture:end -->`, and each table, `<!-- table:NAME -->` and `<!-- table:end -->`, in the README and in
@@ -15,7 +16,9 @@ from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import compiled, percent, provenance, short_us, times
 from flashcore_numba.report import limit_tables, pictures, trust_tables
+from flashcore_numba.report.pictures import house
 from flashcore_numba.report.pictures.records import MISSION
+from flashcore_numba.report.pictures.rooms import alt, rooms, table
 from flashcore_numba.report.tables import limits_line
 from flashcore_numba.stages import LADDER
 
@@ -25,7 +28,8 @@ PLACE = re.compile(
 )
 MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
 IMAGES = "flashcore_numba/records/data"  # from the root of the repository
-PAGES = ("docs/benchmarking.md", "docs/trust.md", "docs/edits.md")
+HOUSE = "docs"
+PAGES = ("docs/architecture.md", "docs/benchmarking.md", "docs/trust.md", "docs/edits.md")
 NOT_RECORDED = "Not recorded yet."
 
 
@@ -52,6 +56,9 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     for path in pictures.orphans(folder, drawable):
         path.unlink()
         changed.append(path)
+    built = rooms(readme.parent)
+    if house.stale(built, readme.parent / HOUSE):
+        changed += house.draw(built, readme.parent / HOUSE)
     return changed
 
 
@@ -68,9 +75,9 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
             found.append(f"{page}: differs from the record: {says}")
     for picture in drawable:
         found += picture.stale(folder)
-    return found + [
-        f"{path}: a picture without a recorded artifact" for path in pictures.orphans(folder, drawable)
-    ]
+    for path in pictures.orphans(folder, drawable):
+        found.append(f"{path}: a picture without a recorded artifact")
+    return found + house.stale(rooms(readme.parent), readme.parent / HOUSE)
 
 
 def region(folder: Path, image: str) -> str:
@@ -87,9 +94,11 @@ def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict
     ladder = region(folder, images["ladder"] or "")
     text = f"{before}{BEGIN}\n{ladder}\n{END}{after}"
     made = limit_tables.TABLES | trust_tables.TABLES
-    tables = {name: make(folder) for name, make in made.items()}
+    built = rooms(readme.parent)
+    tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
     images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
+    images["house"] = _themed("house", "svg", alt(built))
     for page in filter(Path.is_file, (readme.parent / name for name in PAGES)):
         pages[page] = _filled(page, page.read_text(), {"picture": images, "table": tables})
     return pages
@@ -113,14 +122,15 @@ def _filled(page: Path, text: str, contents: dict[str, dict[str, str | None]]) -
 
 
 def _image(picture: pictures.Picture | None, folder: str) -> str | None:
+    return None if picture is None else _themed(f"{folder}/{picture.name}", "png", picture.alt)
+
+
+def _themed(file: str, ending: str, alt: str) -> str:
     """HTML that shows the light or the dark picture, as the reader's theme is."""
-    if picture is None:
-        return None
-    file = f"{folder}/{picture.name}"
-    alt = html.escape(picture.alt, quote=False).replace('"', "&quot;")
+    alt = html.escape(alt, quote=False).replace('"', "&quot;")
     return (
-        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.png">\n'
-        f'<img alt="{alt}" src="{file}.png">\n</picture>'
+        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.{ending}">\n'
+        f'<img alt="{alt}" src="{file}.{ending}">\n</picture>'
     )
 
 

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,7 @@ class Picture:
         text.add_text(SOURCES, self.mark)
         text.add_text("Description", self.alt)
         for theme, path in zip(THEMES, self.files(folder), strict=True):
-            with _settings(theme):
+            with settings(theme):
                 canvas = self.paint(theme).canvas
                 canvas.draw()
             pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
@@ -137,10 +137,11 @@ def written(path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _settings(theme: Theme) -> Iterator[None]:
+def settings(theme: Theme, more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """matplotlib's settings for pictures in a theme, and `more` of them."""
     import matplotlib
 
-    settings: Any = {
+    chosen: Any = {
         "font.family": "DejaVu Sans",
         "font.size": 11,
         "text.color": theme.ink,
@@ -158,7 +159,7 @@ def _settings(theme: Theme) -> Iterator[None]:
         "grid.linewidth": 0.8,
         "axes.axisbelow": True,
     }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(chosen | dict(more or {})):
         yield
 
 
