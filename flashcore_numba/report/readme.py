@@ -18,7 +18,7 @@ from flashcore_numba.records.amounts import compiled, percent, provenance, short
 from flashcore_numba.report import limit_tables, pictures, trust_tables
 from flashcore_numba.report.pictures import house
 from flashcore_numba.report.pictures.records import MISSION
-from flashcore_numba.report.pictures.rooms import alt, rooms, table
+from flashcore_numba.report.pictures.rooms import Room, alt, rooms, table
 from flashcore_numba.report.tables import limits_line
 from flashcore_numba.stages import LADDER
 
@@ -46,7 +46,8 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     folder = folder or artifact.recorded_dir()
     changed = []
     drawable, _ = pictures.drawable(artifact.recorded(folder))
-    for page, text in _pages(readme, folder, drawable).items():
+    built = rooms(readme.parent)
+    for page, text in _pages(readme, folder, drawable, built).items():
         if page.read_text() != text:
             write(page, text)
             changed.append(page)
@@ -56,7 +57,6 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     for path in pictures.orphans(folder, drawable):
         path.unlink()
         changed.append(path)
-    built = rooms(readme.parent)
     if house.stale(built, readme.parent / HOUSE):
         changed += house.draw(built, readme.parent / HOUSE)
     return changed
@@ -66,8 +66,9 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
     """What `update` would change, one sentence each; empty when pages and pictures belong to the record."""
     folder = folder or artifact.recorded_dir()
     drawable, _ = pictures.drawable(artifact.recorded(folder))
+    built = rooms(readme.parent)
     found = []
-    for page, text in _pages(readme, folder, drawable).items():
+    for page, text in _pages(readme, folder, drawable, built).items():
         has, needs = page.read_text().splitlines(), text.splitlines()
         if has != needs:
             n = next((n for n, (a, b) in enumerate(zip(has, needs, strict=False)) if a != b), None)
@@ -77,7 +78,7 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
         found += picture.stale(folder)
     for path in pictures.orphans(folder, drawable):
         found.append(f"{path}: a picture without a recorded artifact")
-    return found + house.stale(rooms(readme.parent), readme.parent / HOUSE)
+    return found + house.stale(built, readme.parent / HOUSE)
 
 
 def region(folder: Path, image: str) -> str:
@@ -86,7 +87,9 @@ def region(folder: Path, image: str) -> str:
     return NOT_RECORDED if record is None else f"{image}\n\n{_markdown(record, shape)}"
 
 
-def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict[Path, str]:
+def _pages(
+    readme: Path, folder: Path, drawable: list[pictures.Picture], built: list[Room]
+) -> dict[Path, str]:
     """The text that README and pages must have; a page only where there is one."""
     before, _, after = _split(readme)
     by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
@@ -94,7 +97,6 @@ def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict
     ladder = region(folder, images["ladder"] or "")
     text = f"{before}{BEGIN}\n{ladder}\n{END}{after}"
     made = limit_tables.TABLES | trust_tables.TABLES
-    built = rooms(readme.parent)
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
     images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}

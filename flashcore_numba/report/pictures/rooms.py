@@ -109,10 +109,12 @@ def _imports(texts: Mapping[tuple[str, ...], str]) -> Iterator[set[str]]:
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Every node that runs: imports for the type checker alone are no arrows."""
-    yield tree
-    if not (isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.dump(tree.test)):
-        for child in ast.iter_child_nodes(tree):
-            yield from _nodes(child)
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            todo += ast.iter_child_nodes(node)
 
 
 def _lines(texts: Mapping[tuple[str, ...], str]) -> dict[str, int]:
