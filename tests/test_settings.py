@@ -135,7 +135,10 @@ def test_text_keeps_to_the_editors_settings() -> None:
         data = path.read_bytes()
         assert not data or data.endswith(b"\n"), path
         assert b"\r" not in data, path
-        assert not re.search(rb"[ \t]$", data, re.MULTILINE), f"{path}: a line ends with blanks"
+        free = f"*{path.suffix}" in settings and not settings[f"*{path.suffix}"].getboolean(
+            "trim_trailing_whitespace"
+        )
+        assert free or not re.search(rb"[ \t]$", data, re.MULTILINE), f"{path}: a line ends with blanks"
         tabs = path.name == "Makefile" or path == ROOT / ".ci/run"
         assert tabs or not re.search(rb"^\t", data, re.MULTILINE), f"{path}: indented with tabs"
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from cuda_reference.extras import install
+
 SDPA = {  # label -> member of torch.nn.attention.SDPBackend
     "SDPA flash": "FLASH_ATTENTION",
     "SDPA cuDNN": "CUDNN_ATTENTION",
@@ -24,7 +26,7 @@ def prepare(
     try:
         import torch
     except ImportError as error:
-        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}); the extra is flashcore[peers]")
+        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}): {install('peers')}")
     if not torch.cuda.is_available():
         return [], dict.fromkeys(LABELS, f"this PyTorch ({torch.__version__}) does not see the GPU")
     with stream:

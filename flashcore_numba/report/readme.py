@@ -100,7 +100,7 @@ def _pages(
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
     images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
-    images["house"] = _themed("house", "svg", alt(built))
+    images["house"] = _themed("house", alt(built))
     for page in filter(Path.is_file, (readme.parent / name for name in PAGES)):
         pages[page] = _filled(page, page.read_text(), {"picture": images, "table": tables})
     return pages
@@ -124,15 +124,15 @@ def _filled(page: Path, text: str, contents: dict[str, dict[str, str | None]]) -
 
 
 def _image(picture: pictures.Picture | None, folder: str) -> str | None:
-    return None if picture is None else _themed(f"{folder}/{picture.name}", "png", picture.alt)
+    return None if picture is None else _themed(f"{folder}/{picture.name}", picture.alt)
 
 
-def _themed(file: str, ending: str, alt: str) -> str:
+def _themed(file: str, alt: str) -> str:
     """HTML that shows the light or the dark picture, as the reader's theme is."""
     alt = html.escape(alt, quote=False).replace('"', "&quot;")
     return (
-        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.{ending}">\n'
-        f'<img alt="{alt}" src="{file}.{ending}">\n</picture>'
+        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.svg">\n'
+        f'<img alt="{alt}" src="{file}.svg">\n</picture>'
     )
 
 

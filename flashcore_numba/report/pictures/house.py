@@ -1,18 +1,16 @@
 """The picture of the house: a floor above the other, a card per room, and its imports as arrows down."""
 
-import io
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cuda_reference.files import write
+from cuda_reference.extras import explained
 from flashcore_numba.report.pictures.rooms import Room, arrows
-from flashcore_numba.report.pictures.style import THEMES, WIDTH, Theme, settings
+from flashcore_numba.report.pictures.style import DESCRIPTION, THEMES, WIDTH, Theme, save, written
 
 DRIFT = 0.1  # of a room's lines: a picture that is off by less still shows the house
 
@@ -43,29 +41,21 @@ def stale(house: Sequence[Room], folder: Path) -> list[str]:
     return found
 
 
+@explained()
 def draw(house: Sequence[Room], folder: Path) -> list[Path]:
     """Write house.svg and house-dark.svg; the same house and library versions give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
+    told = {DESCRIPTION: json.dumps([asdict(room) for room in house])}
     for theme, path in zip(THEMES, files(folder), strict=True):
-        drawn = io.BytesIO()
-        with settings(theme, {"svg.hashsalt": "house"}):
-            _painted(house, theme).savefig(drawn, metadata=_metadata(house), format="svg")
-        write(path, re.sub(rb"[ \t]+$", b"", drawn.getvalue(), flags=re.MULTILINE))
+        save(path, lambda theme: _painted(house, theme), theme, told)
     return files(folder)
-
-
-def _metadata(house: Sequence[Room]) -> dict[str, str | None]:
-    return {"Description": json.dumps([asdict(room) for room in house]), "Date": None, "Creator": None}
 
 
 def _shown(path: Path) -> list[Room]:
     """The house that a picture shows; none for a foreign file."""
-    import xml.etree.ElementTree as ET
-
     try:
-        told = ET.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
-        return [Room(**room) for room in json.loads(told.text or "")] if told is not None else []
-    except (ET.ParseError, ValueError, TypeError):
+        return [Room(**room) for room in json.loads(written(path).get(DESCRIPTION, ""))]
+    except (ValueError, TypeError):
         return []
 
 
