@@ -38,7 +38,7 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import Edit, loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.records import layout
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
@@ -82,13 +82,13 @@ class Run:
         if self.far:
             q, k = (rng.uniform(2.5e4, 6.5e4, each.shape) for each in (x.q, x.k))
             q[:, :, 16:] *= -1  # whole warps of both kinds
-            return x.but(q=q.astype(np.float16), k=k.astype(np.float16))
+            return x.but(q=FLOAT16.round(q), k=FLOAT16.round(k))
         if not self.rising:
             return x
         direction = rng.standard_normal(head_dim)
         direction *= 20 / np.linalg.norm(direction)
         k = 0.1 * x.k + np.outer(1 - np.abs(np.linspace(-1, 1, seq_k)), direction)
-        return x.but(q=(0.1 * x.q + direction).astype(np.float16), k=k.astype(np.float16))
+        return x.but(q=FLOAT16.round(0.1 * x.q + direction), k=FLOAT16.round(k))
 
     @property
     def seeds(self) -> int:
@@ -355,9 +355,7 @@ def _sources(stage: Stage) -> list[Source]:
     for run in runs(stage):
         x = run.inputs(0)
         executor = Launched(run.sm_count)
-        lse = np.empty(x.q.shape[:3], np.float32)
-        problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-        stage.launch(problem, np.empty_like(x.q), executor=executor, lse=lse, variant=run.variant)
+        stage.run(x.problem(x.arrays), executor, run.variant, np.empty)
     return list(kernels)
 
 
