@@ -163,6 +163,17 @@ def test_no_trace_of_one_machine(what: str, pattern: str) -> None:
     assert not hits, f"{what} is named:\n" + "\n".join(hits)
 
 
+def test_only_packages_list_their_names() -> None:
+    lists = [
+        name for name, path in MODULES.items() if re.search(r"^__all__\b", path.read_text(), re.MULTILINE)
+    ]
+    assert "flashcore_numba" in lists, "no list was found"
+    modules = [name for name in lists if MODULES[name].name != "__init__.py"]
+    assert not modules, (
+        f"a module's names without an underscore are public: __all__ in {modules} says no more"
+    )
+
+
 def test_types() -> None:
     mypy = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert mypy.returncode == 0, mypy.stdout + mypy.stderr
