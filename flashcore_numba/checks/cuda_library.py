@@ -1,6 +1,7 @@
 """The mutants of the stages in CUDA C that are more than a barrier left out: see `deletions` for those."""
 
-from flashcore_numba.checks.mutation import Edit, Mutant
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages.edited import Edit
 
 VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
 FILES = {

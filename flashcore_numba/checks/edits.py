@@ -14,8 +14,9 @@ import numpy as np
 
 import cuda_reference
 from flashcore_numba.checks.deletions import ORDERING, OTHER
-from flashcore_numba.checks.mutation import Edit, Mutant, edit_at
-from flashcore_numba.stages import Stage
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages import Stage, files
+from flashcore_numba.stages.edited import Edit, edit_at
 
 CLASSES = {
     "move": "a barrier, wait, fence, commit or arrival some statements up or down",
@@ -102,7 +103,7 @@ def random_edits(stage: Stage, rng: np.random.Generator) -> Iterator[RandomEdit]
 
 
 def _paths(stage: Stage) -> list:
-    (kernel,) = cuda_reference.FOLDER.glob(f"stage{stage.number:02d}_*.cu")
+    (kernel,) = files.kernels_of(stage.number)
     headers = set(re.findall(r'#include "(\w+\.cuh)"', kernel.read_text())) - {"ptx.cuh"}
     return [kernel, *(cuda_reference.INCLUDE / name for name in sorted(headers))]
 

@@ -1,7 +1,8 @@
 """The mutants: what learners really write, as edits of the real stages."""
 
 from flashcore_numba.checks.cuda_library import CUDA_MUTANTS
-from flashcore_numba.checks.mutation import Edit, Mutant
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages.edited import Edit
 
 VALUE, MEMORY, RACE, BARRIER, UNWRITTEN = ("value",), ("memory",), ("race",), ("barrier",), ("unwritten",)
 NO_KEY = ("value", "property")

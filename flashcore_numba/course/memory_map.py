@@ -12,7 +12,7 @@ from typing import Any
 
 from cuda_reference import INCLUDE, Source
 from flashcore_numba.core.problem import ArgumentError
-from flashcore_numba.course.judge.screen_cuda import code_of
+from flashcore_numba.course.cuda_text import code_of
 
 SIZES = {  # bytes
     "unsigned char": 1,

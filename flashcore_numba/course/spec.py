@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flashcore_numba.stages.edited import Edit
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -93,12 +95,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Given:
-    """A wrong kernel that the reader must kill with an input of their own. `edits` as in
-    `flashcore_numba.checks.mutation.Edit`."""
+    """A wrong kernel that the reader must kill with an input of their own."""
 
     name: str
     story: str  # what its author thought
-    edits: tuple[Any, ...]
+    edits: tuple[Edit, ...]
     hints: tuple[str, ...]
 
 

@@ -90,14 +90,15 @@ def _check(lesson, answer, job, step) -> dict[str, Any]:
 def _watch(lesson, answer, job, step) -> dict[str, Any]:
     """The figure of the answer's kernel where it runs, of the stage's own otherwise."""
     from flashcore_numba.course import figures
-    from flashcore_numba.course.judge.grade import loaded, stage_of
+    from flashcore_numba.course.judge.answer_stage import loaded
     from flashcore_numba.course.judge.screen import screen
+    from flashcore_numba.stages import edited
 
     name = job.get("figure") or next(iter(lesson.figures))
     why = "There is no answer yet."
     if answer is not None:
-        finding = screen(lesson, answer)
-        if finding is None:
+        refusal = screen(lesson, answer)
+        if refusal is None:
             try:
                 step(0, 1, f"drawing {name} of your kernel")
                 with loaded(lesson, answer) as stage:
@@ -106,17 +107,17 @@ def _watch(lesson, answer, job, step) -> dict[str, Any]:
             except Exception as error:
                 why = f"Your kernel does not run to its end: {error}"
         else:
-            why = finding.what
+            why = refusal.what
     step(0, 1, f"drawing {name} of the stage")
-    stage = stage_of(lesson)
+    stage = edited.original(lesson.exercise.stage)
     figure = figures.draw(lesson, name, stage, f"stage {stage.number:02d}")
     return {"status": "done", "result": figure.as_dict(), "whose": "stage", "why": why}
 
 
 def _measure(lesson, answer, job, step) -> dict[str, Any]:
-    """Times of the answer (None: only the stages), as `timing.time_answer` gives them."""
-    from flashcore_numba.course.judge.grade import loaded
-    from flashcore_numba.course.judge.timing import time_answer
+    """Times of the answer (None: only the stages), as `answer_times.time_answer` gives them."""
+    from flashcore_numba.course.judge.answer_stage import loaded
+    from flashcore_numba.course.judge.answer_times import time_answer
 
     step(0, 1, "measuring on the GPU")
     if answer is None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 import cuda_reference
+from flashcore_numba.course.cuda_text import code_of
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge.screen_cuda import NEW_NAME, code_of, declared_names
+from flashcore_numba.course.judge.screen_cuda import NEW_NAME, declared_names
 
 MESSAGE = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>fatal error|error|note): (?P<text>.*)$"

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.mutation import imported, sources
 from flashcore_numba.checks.trial import Inputs
-from flashcore_numba.core.problem import Problem
-from flashcore_numba.course import exercise
+from flashcore_numba.course import cuda_text, exercise
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import cuda_probe
+from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.spec import Exercise, Lesson, Wanted
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Probed
-from flashcore_numba.stages import Stage
+from flashcore_numba.stages import edited
 
 LABEL = "region"
 PROBE = "_flashcore_probe"
@@ -161,13 +160,11 @@ def _values(
 ) -> Values:
     expressions = [w.expression for w in wanted]
     call = f'{PROBE}("{LABEL}", {", ".join([*expressions, *places])})'
-    text = _at_the_end(lesson, answer, [call])
+    text = answer.with_at_the_end(call, exercise.region(lesson.exercise).indent)
     text += f"\n\nfrom flashcore_numba.simulator import probe as {PROBE}\n"
-    texts, main = sources(lesson.exercise.stage)
-    texts[lesson.exercise.file] = text
-    with imported(texts, main) as stage:
+    with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
         executor = Simulator(max_turns=MAX_TURNS, races=False, ops=False)
-        _launch(stage, lesson.exercise.variant, inputs, executor)
+        launch_on(stage, lesson.exercise.variant, inputs, executor)
     count = len(expressions)
     return [
         Visit(
@@ -228,15 +225,12 @@ def _follows(got: np.ndarray, expected: np.ndarray) -> bool:
 
 def _rows_of_python(lesson: Lesson, answer: Answer, inputs: Inputs) -> list[dict[str, np.ndarray]]:
     """What the names of the answer hold where the region ends, row by row."""
-    text = _at_the_end(
-        lesson, answer, [f'{PROBE}.append({PROBE}_numbers(locals() | {{"out[row]": out[row]}}))']
-    )
+    note = f'{PROBE}.append({PROBE}_numbers(locals() | {{"out[row]": out[row]}}))'
+    text = answer.with_at_the_end(note, exercise.region(lesson.exercise).indent)
     text += f"\n\nfrom flashcore_numba.course.judge.divergence import numbers as {PROBE}_numbers\n"
     text += f"\nSTAGE.launch.kept = {PROBE} = []\n"
-    texts, main = sources(lesson.exercise.stage)
-    texts[lesson.exercise.file] = text
-    with imported(texts, main) as stage:
-        _launch(stage, None, inputs, None)
+    with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
+        launch_on(stage, None, inputs, None)
         return stage.launch.kept  # type: ignore[attr-defined]
 
 
@@ -273,21 +267,6 @@ def _stored_in_order(answer: Answer) -> list[str]:
     ]
     nodes.sort(key=lambda node: (node.lineno, node.col_offset))
     return list(dict.fromkeys(node.id for node in nodes))
-
-
-def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
-    """The module's text with lines added where the region ends."""
-    assert answer.last is not None
-    every = answer.text.splitlines()
-    indent = " " * exercise.region(lesson.exercise).indent
-    every[answer.last : answer.last] = [indent + line for line in lines]
-    return "\n".join(every)
-
-
-def _launch(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
-    out = np.zeros(x.q.shape, np.float16)
-    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
 
 
 # Comparing
@@ -362,7 +341,7 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
 def _is_used(answer: Answer, array: str) -> bool:
     """Does the region name an array at all? A call or a slice may change it."""
     if answer.is_cuda:
-        return array in cuda_probe.words("\n".join(answer.lines))
+        return array in cuda_text.words("\n".join(answer.lines))
     return any(
         isinstance(node, ast.Name) and node.id == array and answer.inside(node.lineno)
         for node in ast.walk(ast.parse(answer.text))
@@ -550,7 +529,7 @@ def last_set(answer: Answer, expression: str, value: float = math.nan) -> int | 
     """The last line of the region that gives the value of an expression something new. A line that sets a
     constant is not meant where `value`, what the expression was found to be, is another number."""
     if answer.is_cuda:
-        return cuda_probe.last_set(answer, expression)
+        return cuda_text.last_set(answer, expression)
     name = _base(expression)
     lines: dict[int, float | None] = {}
     for statement in ast.walk(ast.parse(answer.text)):

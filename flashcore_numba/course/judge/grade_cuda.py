@@ -18,15 +18,16 @@ from flashcore_numba.checks import runner
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs, family
 from flashcore_numba.core.shapes import parse
-from flashcore_numba.course import memory_map
+from flashcore_numba.course import cuda_text, memory_map
 from flashcore_numba.course.exercise import region
-from flashcore_numba.course.judge import cuda_probe
+from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.judge.compile_errors import first_complaint
-from flashcore_numba.course.judge.grade import LEFT_OUT, Grading, at, launch_on, stage_of
+from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.launches import recorded
 from flashcore_numba.course.spec import Gate
 from flashcore_numba.run.executor import Simulator
+from flashcore_numba.stages import edited
 
 # What its neighbours find too, on a kernel of which one region is in question.
 LEFT_OUT_HERE = (
@@ -125,7 +126,7 @@ class CudaGrading(Grading):
         self.head_dim = 64  # of the input that a report is about
 
     def left_out(self) -> str:
-        words = cuda_probe.words(region(self.lesson.exercise).text)
+        words = cuda_text.words(region(self.lesson.exercise).text)
         left_out = LEFT_OUT_HERE + (GROUPED if "group" in words else UNGROUPED)
         return left_out if "LAZY_MAX" in words else left_out + NEVER_LAZY
 
@@ -167,7 +168,7 @@ class CudaGrading(Grading):
         if first is None or last is None or line < first:
             return line
         lines = self.answer.text.splitlines()
-        full = [n for n in range(first, last + 1) if cuda_probe.code_of(lines[n - 1]).strip()]
+        full = [n for n in range(first, last + 1) if cuda_text.code_of(lines[n - 1]).strip()]
         return full[-1] if full and line <= last + 3 else line
 
     # Reports
@@ -240,8 +241,8 @@ class CudaGrading(Grading):
         text = self.answer.text
         if PurePath(site.file).name != self.lesson.exercise.file:
             text = Path(site.file).read_text()
-        name = cuda_probe.function_around(text, site.line)
-        calls = cuda_probe.lines_calling(self.answer.text, name) if name else []
+        name = cuda_text.function_around(text, site.line)
+        calls = cuda_text.lines_calling(self.answer.text, name) if name else []
         return calls[0] if len(calls) == 1 and self.answer.inside(calls[0]) else None
 
     def _outside(self, sites: list, kind: str) -> str:
@@ -268,7 +269,7 @@ class CudaGrading(Grading):
 
     def _with_leaving(self, result: CheckResult) -> CheckResult:
         """A word on a statement of the region with which threads leave, where barriers are missed."""
-        line = cuda_probe.leaving(self.answer) if result.kind in ("barrier", "warp") else None
+        line = self._leaving() if result.kind in ("barrier", "warp") else None
         if line is None or line == result.line:
             return result
         source = self.answer.source(line)
@@ -305,7 +306,9 @@ class CudaGrading(Grading):
 
     def _parts(self) -> tuple[list[memory_map.Part], list[memory_map.Part]]:
         """Static and dynamic parts of shared memory, of the stage's own text."""
-        launches = recorded(stage_of(self.lesson), self.variant, f"1x1x64x{self.head_dim}").launches
+        launches = recorded(
+            edited.original(self.lesson.exercise.stage), self.variant, f"1x1x64x{self.head_dim}"
+        ).launches
         launch = next((each for each in launches if each.kernel.path.name == self._kernel), launches[0])
         source, size = launch.kernel, launch.shared_bytes
         return memory_map.static_parts(source), memory_map.dynamic_parts(source, shared_bytes=size)
@@ -361,8 +364,8 @@ class CudaGrading(Grading):
     def _any_input(self) -> Inputs:
         return normal(np.random.default_rng(self.seed), 1, 1, 70, 70, 64, causal=True)
 
-    def _leaving(self, *kinds: type) -> int | None:
-        return cuda_probe.leaving(self.answer, *(["return"] if kinds else []))
+    def _leaving(self, *statements: str) -> int | None:
+        return cuda_text.leaving(self.answer, *statements)
 
     def _float64(self) -> str:
         return ""

@@ -24,6 +24,17 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why an answer is not run. `status` is empty or refused; `line` is one of the module, None if there is
+    none to name."""
+
+    status: str
+    what: str
+    line: int | None = None
+    look: str = ""
+
+
+@dataclass(frozen=True)
 class Item:
     """One input, property or other step of the check. `kind` is a key of `checks.runner.KINDS` when it
     failed."""

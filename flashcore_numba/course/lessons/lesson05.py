@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 LONGER = "1x8x1024x64"
 

@@ -1,8 +1,8 @@
 """Lesson 13: parts of a softmax merge, so the keys can be shared out."""
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 EXERCISE = Exercise(
     stage=13,

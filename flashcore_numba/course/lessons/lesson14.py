@@ -1,8 +1,8 @@
 """Lesson 14: TMA moves tiles, wgmma multiplies them, and mbarriers say when."""
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 FOUR_TILES = "1x1x512x64"
 

@@ -48,7 +48,7 @@ def _data_folder() -> Path:
         return Path(os.devnull) / "flashcore"
 
 
-class Progress:
+class Journal:
     """Reads and changes the file, also while another notebook does.
 
     folder: where the file lies, the user's data folder by default. A file that cannot be read as progress is
