@@ -2,7 +2,7 @@
 
 from flashcore_numba.checks.library import MUTANTS
 from flashcore_numba.checks.mutation import Kill, Mutant, kill, kill_one
-from flashcore_numba.checks.report import render, render_kills
+from flashcore_numba.checks.render import render, render_kills
 from flashcore_numba.checks.runner import KINDS, CaseResult, CheckReport, check, check_stage
 from flashcore_numba.stages.edited import Edit, EditError
 

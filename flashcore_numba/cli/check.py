@@ -21,7 +21,7 @@ def run(args: Namespace) -> int:
 def _check_stages(args: Namespace) -> int:
     # Here, because an answer is judged in another process and this one needs no Numba for it.
     from flashcore_numba.checks import check
-    from flashcore_numba.checks.report import render
+    from flashcore_numba.checks.render import render
     from flashcore_numba.cli.selection import runnable
 
     stages, not_run = runnable(args)

@@ -5,7 +5,7 @@ from argparse import Namespace
 from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.checks.library import MUTANTS
 from flashcore_numba.checks.mutation import kill
-from flashcore_numba.checks.report import render_kills
+from flashcore_numba.checks.render import render_kills
 from flashcore_numba.cli.output import console, give_json, parts, progress_bar
 from flashcore_numba.cli.selection import runnable
 from flashcore_numba.core.problem import ArgumentError

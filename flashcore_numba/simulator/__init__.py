@@ -5,19 +5,19 @@ masks.
 """
 
 from flashcore_numba.simulator.launch import Launch, simulate
+from flashcore_numba.simulator.line_counts import LineCounts
 from flashcore_numba.simulator.memory import ScratchArray, scratch
 from flashcore_numba.simulator.probe import Probed, probe
-from flashcore_numba.simulator.problems import KINDS, Problem, SimulationError, Unsupported
+from flashcore_numba.simulator.problems import KINDS, KernelProblem, SimulationError, Unsupported
 from flashcore_numba.simulator.record import Event
-from flashcore_numba.simulator.report import Row
 
 __all__ = [
     "KINDS",
     "Event",
+    "KernelProblem",
     "Launch",
+    "LineCounts",
     "Probed",
-    "Problem",
-    "Row",
     "ScratchArray",
     "SimulationError",
     "Unsupported",

@@ -93,7 +93,8 @@ class Lanes(Accesses, Arithmetic):
         missing = self.active() if has is None else self.active() & ~has
         if count_nonzero(missing):
             text = f"the variable {name} was never assigned, {self.whom(missing)}"
-            self.launch.problem("uninitialised read", site, None, text, fatal=value is UNDEFINED)
+            facts = {"array": name, "threads": (self.first(missing),)}
+            self.launch.problem("uninitialised read", site, None, text, value is UNDEFINED, **facts)
         return value
 
     # Where paths meet, a variable has one type: what Numba unifies the types of all paths to.

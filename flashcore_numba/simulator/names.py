@@ -64,17 +64,15 @@ class Names(ast.NodeTransformer):
         try:
             lines, first = inspect.getsourcelines(function)
         except (OSError, TypeError) as error:
-            raise Unsupported(
-                f"{self.file}: the source of {function.__name__} cannot be read: {error}"
-            ) from error
+            message = f"the source of {function.__name__} cannot be read: {error}"
+            raise Unsupported(self.file, None, message) from error
         source = "".join(lines)
         nested = source[0].isspace()  # its comments and strings may start further left
         try:
             self.tree = ast.parse("if True:\n" + source if nested else source).body[0]
         except SyntaxError as error:
-            raise Unsupported(
-                f"{self.file}:{first}: the simulator knows kernels that are def statements"
-            ) from error
+            message = "the simulator knows kernels that are def statements"
+            raise Unsupported(self.file, first, message) from error
         if nested:
             self.tree = self.tree.body[0]
         ast.increment_lineno(self.tree, first - 1 - nested)
@@ -93,11 +91,12 @@ class Names(ast.NodeTransformer):
 
     def error(self, node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
-        raise Unsupported(f"{self.file}:{node.lineno}: the simulator does not know {what}: {text}")
+        unknown = f"{what}: {text}"
+        raise Unsupported(self.file, node.lineno, f"the simulator does not know {unknown}", unknown=unknown)
 
     def refuse(self, node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
-        raise Unsupported(f"{self.file}:{node.lineno}: Numba refuses {what}: {text}")
+        raise Unsupported(self.file, node.lineno, f"Numba refuses {what}: {text}")
 
     def site(self, node, text: str | None = None) -> int:
         return self.program.add_site(self.file, node.lineno, text or ast.unparse(node))

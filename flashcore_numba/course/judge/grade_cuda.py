@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source, load
-from cuda_reference.cpu import CompileError, Problem, SourceError
+from cuda_reference.cpu import CompileError, KernelProblem, SourceError
+from cuda_reference.cpu.facts import Block, Line, Memory, Piece
 from flashcore_numba.checks import runner
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs, family
@@ -76,16 +77,16 @@ ADVICE = {
     "time limit": ENDLESS,
     "stack overflow": "How many bytes do the arrays of one thread have? What all use is shared memory.",
 }
-# What a report's text says more exactly than its kind.
-ADVICE_ON_TEXT = {
-    "lacks": "Keep the ledger of this mbarrier: the arrivals that it was initialised for, and the bytes that "
-    "were announced to it against those that its copies bring. Which of them is off?",
-    "fence_mbarrier_init": "The copy engine sees an mbarrier initialised only behind a "
+# Where a report is about something more exact than its kind: see `cuda_reference.cpu.report.ABOUT`.
+ADVICE_ABOUT = {
+    "ledger": "Keep the ledger of this mbarrier: the arrivals that it was initialised for, and the bytes "
+    "that were announced to it against those that its copies bring. Which of them is off?",
+    "initialisation": "The copy engine sees an mbarrier initialised only behind a "
     "`ptx::fence_mbarrier_init()`, by the thread that initialised it.",
-    "more arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
+    "arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
     "initialised "
     "for. Does one thread come here, or all?",
-    "accumulator": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
+    "accumulators": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
     "may still "
     "be unfinished here?",
 }
@@ -182,7 +183,7 @@ class CudaGrading(Grading):
             return self._wrong_value(found)
         return self._failed(f"On {self._case(found.name)}: {self._own_lines(found.message)}", kind=found.kind)
 
-    def _problems(self, found: runner.CaseResult) -> list[Problem]:
+    def _problems(self, found: runner.CaseResult) -> list[KernelProblem]:
         """What the executor reports on the input that failed, in the first order of warps that shows "
         "anything."""
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
@@ -198,13 +199,13 @@ class CudaGrading(Grading):
                 return problems
         return []
 
-    def _told(self, found: runner.CaseResult, problems: list[Problem]) -> CheckResult:
+    def _told(self, found: runner.CaseResult, problems: list[KernelProblem]) -> CheckResult:
         problem = next((p for p in problems if self._own(p)), problems[0])
-        text = self._own_numbers(self._names_of_memory(problem.text))
+        text = "".join(map(self._worded, problem.pieces))
         simply = SIMPLY.get(problem.kind, problem.kind)
         what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
-        general = next((said for part, said in ADVICE_ON_TEXT.items() if part in problem.text), None)
-        look = self.lesson.exercise.advice.get(problem.kind, general or ADVICE.get(problem.kind, ""))
+        general = ADVICE_ABOUT.get(problem.about) or ADVICE.get(problem.kind, "")
+        look = self.lesson.exercise.advice.get(problem.kind, general)
         result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=_family(problem.kind))
         own = self._own(problem)
         sites = [site for site in (problem.site, problem.other) if site is not None]
@@ -220,7 +221,7 @@ class CudaGrading(Grading):
             result = replace(result, where=f"{result.where[:-1]}, against {self._place_of(outside[0])}.")
         return self._with_leaving(result)
 
-    def _own(self, problem: Problem) -> list[int]:
+    def _own(self, problem: KernelProblem) -> list[int]:
         """The lines of the region in a problem, its own first."""
         sites = (problem.site, problem.other)
         lines = [self._line_in(site) for site in sites if site is not None]
@@ -277,32 +278,25 @@ class CudaGrading(Grading):
             result, where=f"{result.where} Threads leave at {self.answer.place(line)}, `{source}`."
         )
 
-    def _names_of_memory(self, text: str) -> str:
-        """A report's text with the parts of shared memory by name, row and column."""
+    def _worded(self, piece: Piece) -> str:
+        """A piece of a report: memory by name, row and column, lines as the answer's author counts them."""
+        if isinstance(piece, Memory):
+            return self._named(piece)
+        if isinstance(piece, Block):
+            return f"(block {piece.x}, {piece.y}, {piece.z})"
+        if isinstance(piece, Line) and self.answer.is_cell and self.answer.inside(piece.number):
+            return self.answer.place(piece.number)
+        return str(piece)
+
+    def _named(self, memory: Memory) -> str:
+        if memory.space == "nowhere":
+            return "through a pointer that points at no array of the launch"
         static, dynamic = self._parts()
-
-        def of_static(match: re.Match) -> str:
-            part = next((part for part in static if part.name == match[1]), None)
-            return match[0] if part is None else _element(part, int(match[2]))
-
-        def of_dynamic(match: re.Match) -> str:
-            part = memory_map.part_at(dynamic, int(match[1]))
-            return match[0] if part is None else _element(part, int(match[1]) - part.first)
-
-        nowhere = r"(read|written) address (?:\(nil\)|0x[0-9a-f]+), near no array of the launch"
-        text = re.sub(nowhere, r"\1 through a pointer that points at no array of the launch", text)
-        text = re.sub(r"`(\w+)` \(shared memory, byte (\d+) of it\)", of_static, text)
-        text = re.sub(r"\bshared memory at byte (\d+)", of_dynamic, text)
-        return re.sub(r"\s*\[block (\d+),(\d+),(\d+)\]", r" (block \1, \2, \3)", text)
-
-    def _own_numbers(self, text: str) -> str:
-        """A report's text with the lines of a cell as its author counts them."""
-        if not self.answer.is_cell:
-            return text
-        own = self.answer.inside
-        return re.sub(
-            r"\bline (\d+)", lambda m: self.answer.place(int(m[1])) if own(int(m[1])) else m[0], text
-        )
+        if memory.space == "static":
+            part = next((part for part in static if part.name == memory.array), None)
+            return str(memory) if part is None else _element(part, memory.byte)
+        part = memory_map.part_at(dynamic, memory.byte) if memory.space == "shared" else None
+        return str(memory) if part is None else _element(part, memory.byte - part.first)
 
     def _parts(self) -> tuple[list[memory_map.Part], list[memory_map.Part]]:
         """Static and dynamic parts of shared memory, of the stage's own text."""
@@ -317,14 +311,18 @@ class CudaGrading(Grading):
     def _kernel(self) -> str:
         return self.lesson.exercise.file
 
+    def _message(self, found: runner.CaseResult) -> str:
+        return self._own_lines(found.message)
+
     def _own_lines(self, message: str) -> str:
+        """A message with lines counted as the author of the answer counts, and no folder."""
         message = re.sub(r"(?<![\w/])[\w/.-]*/(\w+\.cuh?)", r"\1", message)
         file = re.escape(self.lesson.exercise.file)
         return re.sub(rf"\b{file}:(\d+)", lambda m: self.answer.place(int(m[1])), message)
 
     def _raised(self, found: runner.CaseResult) -> CheckResult:
-        if "CompileError" in found.message:
-            return self._not_compiled_here(found.message)
+        if isinstance(found.raised, CompileError):
+            return self._not_compiled_here(str(found.raised))
         what = f"On {self._case(found.name)} it cannot run: {self._own_lines(found.message)}."
         return self._failed(what, kind="error")
 
@@ -373,11 +371,9 @@ class CudaGrading(Grading):
     def _wrong_value(self, found: runner.CaseResult) -> CheckResult:
         result = super()._wrong_value(found)
         # Where a value is named that goes wrong first, a guess from the output adds nothing.
-        return (
-            replace(result, look=re.sub(r" ?\b(?:Likely: |Wrong ).*", "", result.look))
-            if result.line
-            else result
-        )
+        guess = found.cause if found.cause.endswith((".", "?")) else f"{found.cause}."
+        look = result.look.removesuffix(guess).rstrip() if found.cause and result.line else result.look
+        return replace(result, look=look)
 
     def _pointed(self, result: CheckResult, found: Any) -> CheckResult:
         if found.line is None:

@@ -15,11 +15,11 @@ from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.exercise import answer_in_cell, region
 from flashcore_numba.course.judge import divergence
 from flashcore_numba.course.judge.answer_stage import launch_on
-from flashcore_numba.course.judge.grading import MAX_TURNS, Grading, at, problem_of
+from flashcore_numba.course.judge.grading import LONGEST, MAX_TURNS, Grading, at, problem_of
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.run.compiler import Compiler, why_not
 from flashcore_numba.run.executor import Simulator
-from flashcore_numba.simulator.problems import Site
+from flashcore_numba.simulator.problems import KernelProblem, Site, Unsupported
 
 LEAVES = {"return": ast.Return, "break": ast.Break, "continue": ast.Continue}
 ADVICE = {
@@ -50,38 +50,41 @@ class PythonGrading(Grading):
     """One answer in Python under check."""
 
     def _explained(self, found: runner.CaseResult) -> CheckResult:
-        """The three parts of the message on one failure."""
         if found.kind == "error":
             return self._raised(found)
-        if found.kind in ("value", "property", "unwritten") and not self._reported(found.message):
+        problem: KernelProblem | None = found.problem
+        if problem is None and found.kind in ("value", "property", "unwritten"):
             return self._wrong_value(found)
-        what, report = (
-            f"On {self._case(found.name)}: {self._own_lines(found.message)}",
-            found.message.partition(":")[0],
-        )
-        result = self._failed(what, look=ADVICE.get(report, ADVICE.get(found.kind, "")), kind=found.kind)
+        what = f"On {self._case(found.name)}: {self._message(found)}"
+        look = ADVICE.get(found.kind, "")
+        if problem is not None:
+            look = ADVICE.get(problem.kind, look)
+        result = self._failed(what, look=look, kind=found.kind)
+        if problem is None:
+            return result
         leaving = self._leaving() if found.kind in ("barrier", "warp") else None
         if leaving is not None:
             source = self.answer.source(leaving)
             where = f"Threads leave at {self.answer.place(leaving)}, `{source}`, and then they do not come."
             return replace(at(result, self.answer, leaving), where=where)
-        lines = self._reported_lines(found)
+        lines = self._reported_lines(found, problem)
         if not lines and found.kind == "value":
             return self._wrong_value(found)
         difference = self._first_difference(found, None) if found.kind == "value" or not lines else None
+        never_set = self._never_set(problem)
         if lines:
-            result = self._at_lines(result, lines, found.message)
+            result = self._at_lines(result, lines, problem)
             extra = " ".join(filter(None, (difference.where, difference.look))) if difference else ""
-            return replace(result, look=" ".join(filter(None, (extra, result.look, self._never_set(found)))))
-        result = replace(result, look=" ".join(filter(None, (result.look, self._never_set(found)))))
+            return replace(result, look=" ".join(filter(None, (extra, result.look, never_set))))
+        result = replace(result, look=" ".join(filter(None, (result.look, never_set))))
         if difference is not None and difference.line is not None:
             return self._pointed(replace(result, look=f"{difference.look} {result.look}".strip()), difference)
-        place = self._line(found.message)
+        place = self._line(problem)
         return result if place is None else at(result, self.answer, place)
 
-    def _reported_lines(self, found: runner.CaseResult) -> list[int]:
+    def _reported_lines(self, found: runner.CaseResult, problem: KernelProblem) -> list[int]:
         """The answer's lines where the report's accesses are, or whose calls lead there."""
-        own = self._line(found.message)
+        own = self._line(problem)
         if own is not None and not self.answer.inside(own):
             own = None
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
@@ -90,9 +93,9 @@ class PythonGrading(Grading):
             launch_on(self.stage, self.variant, inputs or self._any_input(), executor)
         except Exception:  # what it did the first time is known already
             return [] if own is None else [own]
-        kind = found.message.partition(":")[0]
-        for problem in (p for launch in executor.launches for p in launch.problems if p.kind == kind):
-            both = (problem.site,) if kind == "not a number" else (problem.site, problem.other)
+        again = [p for launch in executor.launches for p in launch.problems if p.kind == problem.kind]
+        for each in again:
+            both = (each.site,) if each.kind == "not a number" else (each.site, each.other)
             lines = {self._own_line(site) for site in both} - {None}
             if lines:
                 return sorted(line for line in lines if line is not None)
@@ -101,28 +104,27 @@ class PythonGrading(Grading):
     def _own_line(self, site: Site | None) -> int | None:
         """The line of the answer that a site is in, or is called from."""
         while site is not None:
-            if PurePath(site.file).stem == self.lesson.exercise.file and self.answer.inside(site.line):
+            if self._is_own(site.file) and self.answer.inside(site.line):
                 return site.line
             site = site.caller
         return None
 
-    def _at_lines(self, result: CheckResult, lines: list[int], message: str) -> CheckResult:
+    def _at_lines(self, result: CheckResult, lines: list[int], problem: KernelProblem) -> CheckResult:
         """The result with one or two lines named. It points at the report's own, else at the later one."""
-        own = self._line(message)
+        own = self._line(problem)
         result = at(result, self.answer, own if own in lines else lines[-1])
         if len(lines) == 2:
             one, two = (f"{self.answer.place(n)}, `{self.answer.source(n)}`" for n in lines)
             return replace(result, where=f"Between {one}, and {two}.")
-        if lines[0] not in [int(n) for n in re.findall(r"(?:\.py:|\bline )(\d+)", message)]:
+        if lines[0] not in problem.lines:
             return replace(result, where=result.where.replace("In ", "Reached from ", 1))
         return result
 
-    def _never_set(self, found: runner.CaseResult) -> str:
+    def _never_set(self, problem: KernelProblem) -> str:
         """A word on an array that is read before anything is in it."""
-        match = re.search(r"`: (\w+) element \d+ was never written", found.message)
-        if match is None:
+        name = problem.array
+        if problem.kind != "uninitialised read" or problem.element is None:
             return ""
-        name = match[1]
         if divergence.last_set(self.answer, name) is not None:
             return ""
         solution = answer_in_cell(self.lesson, region(self.lesson.exercise).text)
@@ -143,60 +145,59 @@ class PythonGrading(Grading):
         """What a property's failure is explained with: every kind of ragged end, and rows without keys."""
         return normal(np.random.default_rng(self.seed), 1, 1, 70, 33, 64, causal=True)
 
-    def _reported(self, message: str) -> bool:
-        """Is this a report of the simulator, which names a line?"""
-        return re.match(r"[a-z -]+: \w+\.py:\d+ `", message) is not None
+    def _is_own(self, file: str) -> bool:
+        """Is this the exercise's file, or the copy of it that has the answer in it?"""
+        return PurePath(file).stem == self.lesson.exercise.file
 
-    def _line(self, message: str) -> int | None:
-        """The first line of the exercise's file that a message names, one of the region before others."""
-        file = re.escape(self.lesson.exercise.file)
-        lines = [int(n) for n in re.findall(rf"\b{file}\.py:(\d+)", message)]
-        if lines:
-            lines += [int(n) for n in re.findall(r"\bline (\d+)", message)]
+    def _line(self, problem: KernelProblem) -> int | None:
+        """The first line of the exercise's file that a report names, one of the region before others."""
+        sites = [site for site in (problem.site, problem.other) if site and self._is_own(site.file)]
+        lines = [site.line for site in sites]
+        if self._is_own(problem.file):
+            lines += problem.lines[len(sites) :]
         inside = [line for line in lines if self.answer.inside(line)]
         return next(iter(inside + lines), None)
 
-    def _own_lines(self, message: str) -> str:
-        """The message with lines counted as the author of the answer counts, and no folder."""
+    def _message(self, found: runner.CaseResult) -> str:
+        if (problem := found.problem) is not None:
+            more = found.message.removeprefix(str(problem))
+            return problem.told(self._place) + more
+        if isinstance(found.raised, Unsupported):
+            return self._told(found.raised)
+        return self._without_folders(found.message)
+
+    def _place(self, file: str, line: int, usual: str) -> str:
+        """How messages name a line: a further one of the same file only where it is the answer's."""
+        if not self._is_own(file) or (usual.startswith("line ") and not self.answer.inside(line)):
+            return usual
+        return self.answer.place(line)
+
+    def _told(self, error: Unsupported) -> str:
+        place = PurePath(error.file).name
+        if error.line is not None:
+            place = self._place(error.file, error.line, f"{place}:{error.line}")
+        return f"{type(error).__name__}: {place}: {error.message}"
+
+    def _without_folders(self, message: str) -> str:
+        """The words of an exception, with files by their names and the answer's lines as its author counts."""
         message = re.sub(r"(?<![\w/])[\w/.-]*/(\w+\.py)", r"\1", message)
-        file = self.lesson.exercise.file
-        about_it = f"{file}.py:" in message
-
-        def named(match: re.Match) -> str:
-            return self.answer.place(int(match[1]))
-
-        def bare(match: re.Match) -> str:
-            line = int(match[1])
-            return self.answer.place(line) if self.answer.inside(line) else match[0]
-
-        message = re.sub(r"(?<=branch at )line (\d+)\b", bare, message)
-        if about_it:
-            message = re.sub(r"(?<!of )\bline (\d+)\b(?! of )", bare, message)
-        return re.sub(rf"\b{re.escape(file)}\.py:(\d+)", named, message)
+        file = re.escape(self.lesson.exercise.file)
+        return re.sub(rf"\b{file}\.py:(\d+)", lambda match: self.answer.place(int(match[1])), message)
 
     def _raised(self, found: runner.CaseResult) -> CheckResult:
-        message = self._own_lines(re.sub(r"\.? \(\w+\.py:\d+\)$", "", found.message))
-        place = self._line(found.message)
-        message = re.sub(
-            r"^Unsupported: .*? cannot run this line \((.*?)\): .*$", r"\1", message, flags=re.DOTALL
-        )
-        what, look = f"It cannot run: {message}.", ""
-        if "before its first assignment" in message:
-            what = "A variable is used before it has a value."
-            look = "Every way through the code has to set it first, also for the lanes that skip an `if`."
-        elif "does not know" in message:
-            unknown = re.search(r"does not know (.*)$", message, re.DOTALL)
-            what = f"A kernel cannot have {unknown[1]}" if unknown else what
-            what = f"{what}."
-        elif "MemoryError" in message:
-            what, look = (
-                "It needs more memory than a check may use.",
-                "Look at the size of the arrays it makes.",
-            )
-        elif "RecursionError" in message:
+        error = found.raised
+        assert error is not None
+        own = error.raised if isinstance(error, Unsupported) and error.raised is not None else error
+        what, look = f"It cannot run: {self._words_of(own)}.", ""
+        if isinstance(error, Unsupported) and error.unknown:
+            what = f"A kernel cannot have {error.unknown}."
+        elif isinstance(own, MemoryError):
+            what = "It needs more memory than a check may use."
+            look = "Look at the size of the arrays it makes."
+        elif isinstance(own, RecursionError):
             what, look = "A function calls itself without end.", "A kernel has loops for that."
         result = self._failed(what, look=look, kind="error")
-        place = self._raising_line(found) if place is None else place
+        place = self._raising_line(error)
         called = None if place is None or self.answer.inside(place) else self._calling(place)
         if called is not None:
             result = at(result, self.answer, called)
@@ -205,16 +206,17 @@ class PythonGrading(Grading):
             return result
         return at(result, self.answer, place)
 
-    def _raising_line(self, found: runner.CaseResult) -> int | None:
+    def _words_of(self, error: Exception) -> str:
+        if isinstance(error, Unsupported):
+            return self._told(error)
+        text = self._without_folders(f"{type(error).__name__}: {error}")
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+    def _raising_line(self, error: Exception) -> int | None:
         """The line of the exercise's file that raised, or called what raised."""
-        inputs = runner.inputs(self.stage, found.name, self.seed) or self._any_input()
-        try:
-            launch_on(
-                self.stage, self.variant, inputs, Simulator(max_turns=MAX_TURNS, races=False, ops=False)
-            )
-        except Exception as error:
-            return line_of(error, self.lesson.exercise.file)
-        return None
+        if isinstance(error, Unsupported) and error.line is not None and self._is_own(error.file):
+            return error.line
+        return line_of(error, self.lesson.exercise.file)
 
     def _calling(self, line: int) -> int | None:
         """The only line of the answer that calls the function which a line of the file stands in."""

@@ -84,8 +84,8 @@ class Grading(ABC):
         """The three parts of the message on one failure."""
 
     @abstractmethod
-    def _own_lines(self, message: str) -> str:
-        """The message with lines counted as the author of the answer counts, and no folder."""
+    def _message(self, found: runner.CaseResult) -> str:
+        """The message of a failure with lines counted as the author of the answer counts, and no folder."""
 
     @abstractmethod
     def _pointed(self, result: CheckResult, found: divergence.Divergence) -> CheckResult:
@@ -122,7 +122,7 @@ class Grading(ABC):
                 if len(found.message) > LONGEST:  # an answer's own exception says what it likes
                     found = replace(found, message=found.message[:LONGEST] + " ...")
                 margin = found.margin if found.margin is not None and np.isfinite(found.margin) else None
-                text = self._own_lines(found.message)
+                text = self._message(found)
                 self.items.append(Item(found.name, found.passed, found.kind, text, found.seconds, margin))
                 if not found.passed:
                     return self._explained(found)
@@ -145,18 +145,15 @@ class Grading(ABC):
         return f'the input "{re.sub(r", seed 0$", "", name)}"'
 
     def _wrong_value(self, found: runner.CaseResult) -> CheckResult:
-        text = self._own_lines(found.message)
-        message, _, cause = text.partition(". Likely: ")
-        if not cause:
-            message, _, cause = text.partition(". Wrong ")
-            cause = f"Wrong {cause}" if cause else ""
-        else:
-            cause = f"Likely: {cause}"
-        what = f"On {self._case(found.name)}: {message.rstrip('.')}."
-        if found.kind == "unwritten" and self.lesson.exercise.stage == 0:
-            what = what.partition(". Has every")[0] + "."
-            if divergence.last_set(self.answer, "out") is None:
-                return self._failed(what, "Your answer never stores to `out[row]`.", kind=found.kind)
+        message, cause = self._message(found), found.cause
+        in_python = self.lesson.exercise.stage == 0  # where no thread has a row of its own
+        if found.kind == "unwritten" and in_python:
+            assert isinstance(found.raised, Failed)
+            message = found.raised.what
+        message = message.removesuffix(cause).rstrip(". ")
+        what = f"On {self._case(found.name)}: {message}."
+        if found.kind == "unwritten" and in_python and divergence.last_set(self.answer, "out") is None:
+            return self._failed(what, "Your answer never stores to `out[row]`.", kind=found.kind)
         what = what.replace("?.", "?")
         right, wrong = self._which_are_right()
         if right and wrong:
