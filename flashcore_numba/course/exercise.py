@@ -87,9 +87,9 @@ def region(exercise: Exercise) -> Region:
     text = source_text(exercise.file)
     if is_cuda(exercise.file):
         try:
-            return edited.named_region(text, exercise.first, exercise.last)
+            return edited.named_region(text, exercise.first, exercise.last, exercise.file)
         except edited.EditError as error:
-            raise ArgumentError(f"{exercise.file}: {error}") from None
+            raise ArgumentError(str(error)) from None
     found = edited.marked_region(text, "Python")
     if found is None:
         begin, end = _marks(exercise)

@@ -114,7 +114,7 @@ EXPERIMENTS = {
         6,
         "lanes 0 to 15 lie side by side along the keys, and 16 to 31 have other rows",
         (
-            Edit("multiply_qk, row_max, row_sum\n", f"multiply_qk\n{IN_16_LANES}"),
+            Edit("    row_max,\n    row_sum,\n)\n", f")\n{IN_16_LANES}"),
             Edit("cuda.threadIdx.x % 32 // 2\n", "cuda.threadIdx.x % 16\n"),
             Edit("(thread // 32 * 2 + thread % 2)", "(thread // 16)"),
         ),

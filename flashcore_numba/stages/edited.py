@@ -112,19 +112,20 @@ def marked_region(text: str, language: str) -> Region | None:
     return Region("".join(lines[begin + 1 : end]), begin + 2, indent)
 
 
-def named_region(text: str, first: str, last: str) -> Region:
+def named_region(text: str, first: str, last: str, where: str) -> Region:
     """The region from the only line that reads `first` to the next that reads `last`, spaces aside.
 
-    Directives of the preprocessor do not count for its indentation. Raises EditError where there is none.
+    Directives of the preprocessor do not count for its indentation. Raises EditError, which names the text by
+    `where`, when there is none.
     """
     lines = text.splitlines(keepends=True)
     starts = [n for n, line in enumerate(lines) if line.strip() == first.strip()]
     if len(starts) != 1:
-        raise EditError(f"first: {first!r} is {len(starts)} lines, not one")
+        raise EditError(f"first: {first!r} is {len(starts)} lines of {where}, not one")
     start = starts[0]
     stops = [n for n in range(start, len(lines)) if lines[n].strip() == last.strip()]
     if not stops:
-        raise EditError(f"last: {last!r} is no line from {first!r} on")
+        raise EditError(f"last: {last!r} is no line of {where} from {first!r} on")
     inside = lines[start : stops[0] + 1]
     indent = min(len(line) - len(line.lstrip()) for line in inside if line.strip() and line[0] != "#")
     return Region("".join(inside), start + 1, indent)

@@ -179,7 +179,7 @@ class PythonGrading(Grading):
         return f"{type(error).__name__}: {place}: {error.message}"
 
     def _without_folders(self, message: str) -> str:
-        """The words of an exception, with files by their names and the answer's lines as its author counts."""
+        """The words of an exception, with files by their names and lines as the answer's author counts."""
         message = re.sub(r"(?<![\w/])[\w/.-]*/(\w+\.py)", r"\1", message)
         file = re.escape(self.lesson.exercise.file)
         return re.sub(rf"\b{file}\.py:(\d+)", lambda match: self.answer.place(int(match[1])), message)
