@@ -4,9 +4,11 @@ from typing import Any
 
 from flashcore_numba.attention import attention
 from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
-from flashcore_numba.core.version import VERSION as __version__
+from flashcore_numba.core.version import VERSION
 
 __all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
+
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

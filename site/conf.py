@@ -87,5 +87,6 @@ def colour(app: Sphinx, page: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    """Sphinx's hook: the lessons' sources become what the site shows."""
     app.connect("doctree-read", colour)
     app.connect("source-read", adapt)

@@ -370,7 +370,7 @@ def test_version():
 
 
 def test_a_full_disk_gets_one_line():
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "flashcore_numba", "stages", "--json"],
             stdout=full,

@@ -115,7 +115,7 @@ class CpuModule:
         counts: bool = True,
         time_limit: float | None = None,
         optimise: bool = True,
-    ):
+    ) -> None:
         self.source = Path(source).resolve()
         self.options: dict[str, Any] = {
             "schedule": schedule, "checks": checks, "counts": counts, "time_limit": time_limit,
@@ -158,7 +158,7 @@ class CpuModule:
 class CpuKernel:
     """One kernel, called like CuPy's: `kernel(grid, block, args, shared_mem=0)`."""
 
-    def __init__(self, module: CpuModule, declared: "_Declaration"):
+    def __init__(self, module: CpuModule, declared: "_Declaration") -> None:
         self.name = declared.name
         self._module = module
         self._entry = getattr(module.code, f"cpu_run_{self.name}")
@@ -238,7 +238,9 @@ class CpuKernel:
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
         return [*grid, *block, *self.cluster]
 
-    def _ranges(self, arrays, scratch, memory) -> tuple[list[int], list[bytes]]:
+    def _ranges(
+        self, arrays: list[Any], scratch: Sequence[np.ndarray], memory: Memory
+    ) -> tuple[list[int], list[bytes]]:
         """Start, end, constant and scratch of each distinct array, those that may be written first."""
         found: dict[tuple[int, int], list] = {}
         for parameter, array in zip(self.parameters, arrays, strict=True):
@@ -252,7 +254,15 @@ class CpuKernel:
         ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), int(entry[1]))]
         return ranges, [entry[2].encode() for _, entry in ordered]
 
-    def _run(self, shape, shared_mem, packed, ranges, names, options) -> str:
+    def _run(
+        self,
+        shape: list[int],
+        shared_mem: int,
+        packed: list[bytes],
+        ranges: list[int],
+        names: list[bytes],
+        options: dict[str, Any],
+    ) -> str:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in packed]
         pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
         kind, _, seed = str(options["schedule"]).partition(":")
@@ -302,7 +312,7 @@ def _seconds(limit: Any) -> float:
 class _Declaration:
     """What the text of a source says of a kernel."""
 
-    def __init__(self, name: str, parameters: str, between: str):
+    def __init__(self, name: str, parameters: str, between: str) -> None:
         self.name = name
         self.parameters = [
             part.split("=")[0].split()[-1].lstrip("*&") for part in parameters.split(",") if part.strip()

@@ -52,7 +52,8 @@ class Memory:
     """A byte of memory. space: "shared" for dynamic shared memory, "static" for a static array, "global" for
     an argument, "nowhere" for an address that is near no array of the launch. array: the name of a static
     array or an argument; "" where there is none. byte: from the start of the array, or of dynamic shared
-    memory; of "nowhere" the address."""
+    memory; of "nowhere" the address.
+    """
 
     space: str
     array: str

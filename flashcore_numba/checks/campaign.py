@@ -39,7 +39,8 @@ from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT, Compiler
+from flashcore_numba.core.wrapping import Idle
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
 from flashcore_numba.stages import LADDER, Stage, files
 from flashcore_numba.stages.edited import Edit
@@ -167,7 +168,7 @@ PLANS: dict[int, tuple[Run, ...]] = {
 
 def runs(stage: Stage, large: bool = False) -> list[Run]:
     """The runs of a stage; `large`: and those of thousands of rows, for each variant once."""
-    small = list(PLANS[stage.number])
+    small = list(PLANS[stage.place])
     if not large:
         return small
     variants = list(dict.fromkeys(run.variant for run in small))
@@ -215,7 +216,10 @@ def _verdict(
     except Exception as error:
         return {"verdict": _of_exception(error), "kind": type(error).__name__, "said": str(error)}
     ref = _reference(run, inputs, seed, folder)
-    for what, found in (("out", judge(answer.out, ref)), ("LSE", judge_lse(answer.lse, ref))):
+    verdicts = {"out": judge(answer.out, ref)}
+    if stage.returns_lse:
+        verdicts["LSE"] = judge_lse(answer.lse, ref)
+    for what, found in verdicts.items():
         if not found.passed:
             said = f"{what}{list(found.where)}: {found.reason}, off by {found.error:.3g}"
             return {"verdict": "wrong", "kind": "value", "said": said}
@@ -241,14 +245,15 @@ def _reference(run: Run, inputs: Inputs, seed: int, folder: Path | None) -> Refe
         found = reference(*arguments)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
             np.savez(file, **vars(found))
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
     with np.load(path) as arrays:
         return Reference(**arrays)
 
 
 class _Disturbance:
     """What makes races and missing initialisations show on a GPU: NaN in shared memory, registers and fresh
-    allocations, and other kernels that run beside."""
+    allocations, and other kernels that run beside.
+    """
 
     CODE = r"""
     extern "C" __global__ void poison(unsigned* sink, int bytes) {
@@ -310,7 +315,7 @@ def _one(edit: RandomEdit, backend: str, folder: Path, target: str) -> None:
         said = iter([refused]) if refused else _executor_says(edit)
     else:
         said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
-    with open(target, "a") as file:
+    with Path(target).open("a") as file:
         for line in said:
             print(json.dumps(line), file=file, flush=True)
             signal.alarm(LAUNCH_SECONDS[backend])
@@ -341,20 +346,18 @@ def _not_worth_it(edit: RandomEdit) -> dict[str, str] | None:
 
 def _sources(stage: Stage) -> list[Source]:
     """What the stage's runs launch."""
-
     kernels: dict[Source, None] = {}
 
-    class Launched(Compiler):
-        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+    class Launched(Idle):
+        def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
             kernels[kernel] = None
 
     for run in runs(stage):
         x = run.inputs(0)
-        executor = Launched()
-        executor.sm_count = run.sm_count
+        executor = Launched(run.sm_count)
         lse = np.empty(x.q.shape[:3], np.float32)
         problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-        stage.launch(problem, np.empty_like(x.q), executor, lse=lse, variant=run.variant)
+        stage.launch(problem, np.empty_like(x.q), executor=executor, lse=lse, variant=run.variant)
     return list(kernels)
 
 
@@ -446,11 +449,11 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
         # A class that often does not compile gets as many chances as it needs.
         got: dict[str, int] = {}
         for item in store.data["edits"]:
-            if item["stage"] == stage.number:
+            if item["stage"] == stage.place:
                 got[item["kind"]] = got.get(item["kind"], 0) + 1
         known = {_key(item) for item in store.data["edits"]} | set(store.data["rejected"])
         most = math.ceil(count / 14)
-        for edit in random_edits(stage, np.random.default_rng([seed, stage.number])):
+        for edit in random_edits(stage, np.random.default_rng([seed, stage.place])):
             if sum(got.values()) >= count or time.monotonic() > end:
                 break
             item = edit.as_dict()
@@ -472,15 +475,15 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
 
 def control(stage: Stage) -> RandomEdit:
     """No edit at all: what is judged right has to be this."""
-    (kernel,) = files.kernels_of(stage.number)
+    (kernel,) = files.kernels_of(stage.place)
     first = kernel.read_text().partition("\n")[0]
-    return RandomEdit(stage.number, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
+    return RandomEdit(stage.place, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
 
 
 def _with_controls(store: _Store) -> list[dict[str, Any]]:
     """The file's edits, and before them every stage as it is."""
     known = {item["stage"] for item in store.data.setdefault("controls", [])}
-    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.number not in known]
+    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.place not in known]
     return [*store.data["controls"], *store.data["edits"]]
 
 
@@ -689,7 +692,7 @@ def table(kept: dict[str, Any]) -> str:
     """A campaign's record as a table in Markdown: a line per stage, edits by conclusion."""
     lines = ["| stage | edits | " + " | ".join(CONCLUSIONS) + " |", "|---|--:|" + "--:|" * len(CONCLUSIONS)]
     for stage in [*STAGES, None]:
-        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.number]
+        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.place]
         counts = [sum(edit["conclusion"] == name for edit in edits) for name in CONCLUSIONS]
         label = "**all**" if stage is None else stage.label
         lines.append(f"| {label} | {len(edits)} | " + " | ".join(map(str, counts)) + " |")
@@ -697,6 +700,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """The command line of the campaign."""
     parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks", description=__doc__)
     parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "record", "one"))
     parser.add_argument("file", help="the campaign's file, JSON")

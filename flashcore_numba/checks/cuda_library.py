@@ -1,5 +1,7 @@
 """The mutants of the stages in CUDA C that are more than a barrier left out: see `deletions` for those."""
 
+from typing import Any
+
 from flashcore_numba.checks.mutation import Mutant
 from flashcore_numba.stages.edited import Edit
 
@@ -16,9 +18,16 @@ FILES = {
 TILE, WARP_ROWS = "tile.cuh", "warp_rows.cuh"
 
 
-def _mutant(stage, name, mistake, *edits, expected=VALUE, **options) -> Mutant:
+def _mutant(
+    stage: int,
+    name: str,
+    mistake: str,
+    *edits: tuple[str, ...],
+    expected: tuple[str, ...] = VALUE,
+    **options: Any,
+) -> Mutant:
     """Edits are (old, new), in the stage's own kernel, or (old, new, file) tuples."""
-    made = tuple(Edit(old, new, *(file or [FILES[stage]])) for old, new, *file in edits)
+    made = tuple(Edit(old, new, file[0] if file else FILES[stage]) for old, new, *file in edits)
     return Mutant(stage, name, mistake, made, expected, **options)
 
 

@@ -99,11 +99,11 @@ def random_edits(stage: Stage, rng: np.random.Generator) -> Iterator[RandomEdit]
             seen.add((file.name, *found[:3]))
             line = file.text.count("\n", 0, found.at) + 1
             edit = edit_at(file.text, found.start, found.end, found.new, file.name)
-            yield RandomEdit(stage.number, kind, file.name, line, found.before, found.after, edit)
+            yield RandomEdit(stage.place, kind, file.name, line, found.before, found.after, edit)
 
 
 def _paths(stage: Stage) -> list:
-    (kernel,) = files.kernels_of(stage.number)
+    (kernel,) = files.kernels_of(stage.place)
     headers = set(re.findall(r'#include "(\w+\.cuh)"', kernel.read_text())) - {"ptx.cuh"}
     return [kernel, *(cuda_reference.INCLUDE / name for name in sorted(headers))]
 
@@ -145,7 +145,9 @@ class _File:
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
-        self.code = re.sub(r"//[^\n]*|^[ \t]*#[^\n]*", lambda match: " " * len(match[0]), text, flags=re.M)
+        self.code = re.sub(
+            r"//[^\n]*|^[ \t]*#[^\n]*", lambda match: " " * len(match[0]), text, flags=re.MULTILINE
+        )
         self.items: list[_Item] = []
         self.blocks: list[_Block] = []
         self.places: list[tuple[int, int]] = []  # the bodies of functions, and constants of the file
@@ -155,7 +157,7 @@ class _File:
                 self._block(brace.start(1), None)
                 end = self._closing(brace.start(1))
                 self.places.append((brace.start(1), end))
-        for line in re.finditer(r"^constexpr [^;]*;", self.code, re.M):
+        for line in re.finditer(r"^constexpr [^;]*;", self.code, re.MULTILINE):
             self.places.append(line.span())
         self.constants = sorted(set(re.findall(r"\b([A-Z][A-Z_]*)\b(?= = )", self.code)) | {"D"})
         self.registers = sorted(set(re.findall(r"\b\w+_rmem\b", self.code)))
@@ -286,7 +288,7 @@ def _move(file: _File, rng: np.random.Generator) -> _Change | None:
     items, i, way = chosen
     low, high = sorted((i, i + way))
     order = list(range(high - low + 1))
-    order.insert(way if way > 0 else 0, order.pop(i - low))
+    order.insert(max(0, way), order.pop(i - low))
     some = items[low : high + 1]
     where = f"{abs(way)} {'down' if way > 0 else 'up'}, past `{file.said(items[i + way])}`"
     new = _reordered(file, some, order)

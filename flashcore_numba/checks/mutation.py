@@ -11,7 +11,6 @@ from flashcore_numba.stages import Stage, edited
 from flashcore_numba.stages.edited import Edit, EditError
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
-LAUNCH_SECONDS = 60.0  # of the CPU executor: a loop that changes memory for ever shows only by its time
 NOT_VISIBLE = "not visible on this back end"
 
 
@@ -118,7 +117,7 @@ def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | 
                 seed=SEED,
                 names=names,
                 stop_at_first=True,
-                launch_limit=LAUNCH_SECONDS if stage.language == "CUDA C" else None,
+                launch_limit=stage.kernels.endless_after,
             )
             fate = replace(fate, seconds=fate.seconds + report.seconds)
             if not report.passed:

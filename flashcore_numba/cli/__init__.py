@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from cuda_reference.extras import MissingPackageError, explained
 from cuda_reference.files import MachineError
 from flashcore_numba.cli.parser import build_parser
 from flashcore_numba.core.problem import ArgumentError
@@ -19,7 +20,8 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0; 1 when what was run is wrong or cannot run; 2 for a bad argument; 130 for
-    Ctrl-C, 143 for SIGTERM: then no process that it started is left."""
+    Ctrl-C, 143 for SIGTERM: then no process that it started is left.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end)
     for stream in (sys.stdout, sys.stderr):
@@ -27,13 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
     try:
-        status = importlib.import_module(f"{__name__}.{args.command}").run(args)
+        with explained():
+            status = importlib.import_module(f"{__name__}.{args.command}").run(args)
         sys.stdout.flush()
         return status
     except ArgumentError as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 2
-    except MachineError as error:
+    except (MachineError, MissingPackageError) as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from flashcore_numba.course.lessons import find
 
 
 def run(args: Namespace) -> int:
+    """Check what was named. Returns 1 where anything is wrong or did not run."""
     if args.lesson is not None:
         return _check_answer(args)
     if files := [name for name in args.stages if name.endswith((".py", ".cu"))]:

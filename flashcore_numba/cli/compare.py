@@ -31,6 +31,7 @@ from flashcore_numba.stages.runs import runs
 
 
 def run(args: Namespace) -> int:
+    """Time, rehearse or compare. Returns 1 for a wrong output, and for artifacts without a common shape."""
     if any(name.endswith(".json") for name in args.stages):
         return _compare_files(args)
     stages = selected(args)

@@ -7,6 +7,7 @@ from flashcore_numba.course.session.session import overview
 
 
 def run(args: Namespace) -> int:
+    """Print the lessons. Returns 0."""
     shown = overview()
     if not give_json(args, shown.as_dict):
         print(shown)

@@ -12,6 +12,7 @@ from flashcore_numba.stages.tuning import dispatch
 
 
 def run(args: Namespace) -> int:
+    """Print the rules, or make them anew. Returns 0."""
     rules = dispatch.TABLE
     if args.save:
         rules, path = dispatch_table.save()

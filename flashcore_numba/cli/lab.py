@@ -11,6 +11,7 @@ from flashcore_numba.course.session.session import overview
 
 
 def run(args: Namespace) -> int:
+    """Start JupyterLab. Returns its exit status, or 1 where it is not installed."""
     folder = notebooks.root()
     if missing := [name for name in ("jupyterlab", "nbformat") if find_spec(name) is None]:
         print(

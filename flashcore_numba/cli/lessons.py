@@ -9,6 +9,7 @@ from flashcore_numba.course.book import notebooks
 
 
 def run(args: Namespace) -> int:
+    """Write, execute or check. Returns 1 where a check finds a difference."""
     if args.check and (args.execute or args.numbers):
         raise ArgumentError("--check: looks at all lessons and changes none, so nothing else goes with it")
     folder = notebooks.root()

@@ -13,6 +13,7 @@ from flashcore_numba.report.trust_tables import save_mutants
 
 
 def run(args: Namespace) -> int:
+    """Put the mutants through their checks. Returns 1 where one survives or a stage did not run."""
     stages, not_run = runnable(args)
     if args.save and (args.stages or not_run):
         raise ArgumentError("--save: takes all stages of the ladder, on a machine that can run them")

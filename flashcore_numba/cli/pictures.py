@@ -8,6 +8,7 @@ from flashcore_numba.report import pictures
 
 
 def run(args: Namespace) -> int:
+    """Draw what the artifacts allow. Returns 1 where that is nothing."""
     records = [(path, artifact.load(path)) for path in args.files] or artifact.recorded()
     drawable, lacking = pictures.drawable(records)
     data = []

@@ -15,6 +15,7 @@ from flashcore_numba.stages.runs import Run
 
 
 def run(args: Namespace) -> int:
+    """Profile, or print what is recorded. Returns 1 where there is nothing, or the output is wrong."""
     stage, shape = find(args.stages), parse(args.shape)
     chosen = Run(stage, variant_of(args, stage))
     profiling.refuse(chosen, shape, args.causal)

@@ -7,6 +7,7 @@ from flashcore_numba.report import readme
 
 
 def run(args: Namespace) -> int:
+    """Write or check. Returns 1 where a check finds a difference."""
     if args.check:
         found = readme.differences(args.file)
         if not give_json(args, lambda: {"up_to_date": not found, "differences": found}):

@@ -14,6 +14,7 @@ from flashcore_numba.stages import Stage
 
 
 def run(args: Namespace) -> int:
+    """Compare the three. Returns 1 where a difference has no reason, or a stage did not run."""
     stages, shape = selected(args), parse(args.shape or COUNT_SHAPE)
     if (args.save or args.measure) and (why_not := nsight.why_not()) is not None:
         option = "--save" if args.save else "--measure"

@@ -19,6 +19,7 @@ from flashcore_numba.stages.runs import runs
 
 
 def run(args: Namespace) -> int:
+    """Compile and print. Returns 1 where no compiler is installed."""
     if args.head_dim not in HEAD_DIMS:
         raise ArgumentError(f"--head-dim {args.head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
     stages = selected(args)

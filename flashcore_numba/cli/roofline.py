@@ -17,6 +17,7 @@ from flashcore_numba.stages.runs import runs
 
 
 def run(args: Namespace) -> int:
+    """Print the table. Returns 1 where no run has a row."""
     stages, shape = selected(args), parse(args.shape)
     here = gpu.name() if gpu.available() else None
     target = roofline.source(args.gpu, here)

@@ -10,6 +10,7 @@ from flashcore_numba.stages import LADDER
 
 
 def run(args: Namespace) -> int:
+    """Print the ladder. Returns 0."""
     data = [
         {
             "number": stage.number,

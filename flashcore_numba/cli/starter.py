@@ -11,6 +11,7 @@ from flashcore_numba.course.lessons import find
 
 
 def run(args: Namespace) -> int:
+    """Write the file. Returns 0."""
     lesson = find(args.lesson)
     ending = "cu" if is_cuda(lesson.exercise.file) else "py"
     path = Path(args.file or f"lesson{lesson.number:02d}.{ending}")

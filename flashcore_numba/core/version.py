@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 def _version() -> str:
     try:
-        return version("flashcore")
+        return version("flashcore-numba")
     except PackageNotFoundError:  # a source tree that is not installed
         return "0+unknown"
 

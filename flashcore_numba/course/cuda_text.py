@@ -17,6 +17,8 @@ TYPES = {"const", "float", "float2", "float4", "half", "half2", "int", "uint32_t
 
 @dataclass(frozen=True)
 class Token:
+    """A word, number, sign, comment or directive; `kind` is the name of its group in `TOKEN`."""
+
     kind: str
     text: str
     line: int  # from 1, of the text that was read

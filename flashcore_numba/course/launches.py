@@ -52,7 +52,7 @@ def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False
     recorder = Recorder()
     lse = np.zeros((s.batch, s.heads, s.seq), np.float32) if stage.returns_lse else None
     problem = Problem(q, k, v, causal)
-    stage.launch(problem, out, recorder, lse=lse, variant=variant or stage.default_variant)
+    stage.launch(problem, out, executor=recorder, lse=lse, variant=variant or stage.default_variant)
     return recorder
 
 

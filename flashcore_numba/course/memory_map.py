@@ -152,7 +152,8 @@ def _sized(
     starts: list[tuple[str, int, str, str]], known: Mapping[str, Any], shared_bytes: int
 ) -> list[Part]:
     """A part ends where the next one begins. A pointer into the last part so far divides it; one into an
-    earlier part lies over it."""
+    earlier part lies over it.
+    """
     owners: list[tuple[str, int]] = []  # in the order of their first bytes
     over: dict[str, str] = {}
     for name, first, _, _ in starts:

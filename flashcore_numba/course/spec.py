@@ -86,7 +86,8 @@ class Question:
 @dataclass(frozen=True)
 class Explanation:
     """The closing step: which resource limits this kernel. `feedback` has one sentence for each choice that
-    names the counter or the measurement that speaks for or against it; its numbers as in a `Question`."""
+    names the counter or the measurement that speaks for or against it; its numbers as in a `Question`.
+    """
 
     text: str
     right: str

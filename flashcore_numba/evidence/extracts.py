@@ -90,18 +90,14 @@ def _profile(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def inputs(shape: Shape) -> list[np.ndarray]:
-    """q, k and v of a shape, always the same."""
-    return shape.inputs(np.random.default_rng(SEED))
-
-
 def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
     """Launch every job once, in order, and judge its output; begin none after so many seconds, because ncu
-    writes a report only when this process ends by itself. Needs a GPU."""
+    writes a report only when this process ends by itself. Needs a GPU.
+    """
     import cupy
 
-    from flashcore_numba.checks.truth import Truth
-    from flashcore_numba.core.problem import Problem
+    from flashcore_numba.checks.forward import operation
+    from flashcore_numba.checks.truth import truth
     from flashcore_numba.run.executor import Gpu
 
     class Noting(Gpu):
@@ -109,24 +105,28 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
             super().__init__()
             self.kernels: list[str] = []
 
-        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
-            super().launch(kernel, *args, **options)
+        def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+            super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
             self.kernels.append(kernel.py_func.__name__ if hasattr(kernel, "py_func") else kernel.entry)
 
     begun, record, last = time.monotonic(), Record(path), None
     for job in jobs:
         if time.monotonic() - begun > seconds:
             break
-        if (job.shape, job.causal) != last:
-            last, (q, k, v) = (job.shape, job.causal), inputs(job.shape)
-            problem = Problem(cupy.asarray(q), cupy.asarray(k), cupy.asarray(v), causal=job.causal)
-            truth = Truth(q, k, v, job.causal, problem.scale, np.random.default_rng(SEED))
+        of = operation(job.run.stage)
+        if (of, job.shape, job.causal) != last:
+            last = of, job.shape, job.causal
+            host = of.draw(job.shape, job.causal, np.random.default_rng(SEED))
+            problem = host.problem({name: cupy.asarray(x) for name, x in host.arrays.items()})
+            right = truth(of, host, np.random.default_rng(SEED))
         executor = Noting()
         # Not cupy.full: filling is a kernel too.
-        out = cupy.asarray(np.full(q.shape, np.nan, np.float16))
+        outputs = job.run.stage.allocate(
+            problem, lambda shape, dtype: cupy.asarray(np.full(shape, np.nan, dtype)), optional=False
+        )
         try:
-            job.run.stage.launch(problem, out, executor, variant=job.run.variant)
-            judged = truth.judge([cupy.asnumpy(out)])
+            job.run.stage.launch(problem, executor=executor, variant=job.run.variant, **outputs)
+            judged = right.judge([{name: cupy.asnumpy(each) for name, each in outputs.items()}])
         except Exception as error:  # whatever it is: the other runs can still be measured
             record.add(executor.kernels, failed=f"{type(error).__name__}: {error}")
         else:
@@ -134,7 +134,7 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
 
 
 def _pack(jobs: Iterable[Job]) -> str:
-    return json.dumps([[str(j.shape), j.causal, j.run.stage.number, j.run.variant] for j in jobs])
+    return json.dumps([[str(j.shape), j.causal, j.run.stage.key, j.run.variant] for j in jobs])
 
 
 def _unpack(text: str) -> list[Job]:
@@ -207,7 +207,8 @@ def extract(shape: Shape, causal: bool, runs: Sequence[Measured]) -> dict[str, A
 
 def save(fresh: dict[str, Any], folder: Path) -> Path:
     """Put an extract into the file of its GPU, in the place of a former one of its shape and mask, whose runs
-    that were not measured again stay, with their own date and commit."""
+    that were not measured again stay, with their own date and commit.
+    """
     name = re.sub("[^a-z0-9]+", "-", fresh["gpu"].lower().replace("nvidia", "")).strip("-")
     path = folder / EXTRACTS.replace("*", name)
     extracts, at = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"]], _place(fresh)
@@ -235,7 +236,8 @@ def _place(extract: dict[str, Any]) -> tuple[str, bool]:
 
 def recorded(folder: Path | None = None) -> list[dict[str, Any]]:
     """What was measured before: one extract a shape and mask, see `extract`. Raises ArgumentError when a
-    file is damaged."""
+    file is damaged.
+    """
     found = []
     for path in sorted((folder or recorded_dir()).glob(EXTRACTS)):
         try:

@@ -14,6 +14,7 @@ from rich.table import Table
 from flashcore_numba.attention import refuse
 from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
 from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.evidence import extracts
 from flashcore_numba.predict import predict
 from flashcore_numba.predict.formula import SECTOR
@@ -42,7 +43,7 @@ UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
 WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
-WGMMA_FROM = min(stage.number for stage in LADDER if stage.compute_capability >= WGMMA)
+WGMMA_FROM = min(stage.place for stage in LADDER if stage.compute_capability >= WGMMA)
 SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
 
 
@@ -92,19 +93,12 @@ class Row:
         return asdict(self) | {"limiter": self.limiter, "busiest": self.busiest, "share": self.share}
 
 
-class _Launches:
+class _Launches(Idle):
     """An executor that runs nothing and counts the launches."""
 
-    def __init__(self, sm_count: int) -> None:
-        self.sm_count, self.count = sm_count, 0
+    count = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
-
-    def launch(self, *args: Any, **options: Any) -> None:
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.count += 1
 
 
@@ -113,7 +107,8 @@ def _row(
 ) -> Row:
     traffic = predict(run.stage, run.variant, problem, sm_count)
     executor = _Launches(sm_count)
-    run.stage.launch(problem, np.empty_like(problem.q), executor, variant=run.variant)
+    outputs = run.stage.allocate(problem, np.empty, optional=False)
+    run.stage.launch(problem, executor=executor, variant=run.variant, **outputs)
     sectors = traffic.global_load_sectors + traffic.global_store_sectors
     wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
     # An asynchronous copy passes through the L1 once, and is among the wavefronts.
@@ -124,7 +119,7 @@ def _row(
         ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
     return Row(
         label=run.label,
-        stage=run.stage.number,
+        stage=run.stage.place,
         variant=run.variant,
         default=run.is_default,
         units_us=units_us(problem, multiplies, l1_bytes, l2_bytes, executor.count, ceilings),
@@ -182,7 +177,8 @@ def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
 @dataclass(frozen=True)
 class Roofline:
     """What `flashcore roofline` shows. about: where the times are from, or why there are none. refused: why
-    runs are not among the rows. record: the artifact."""
+    runs are not among the rows. record: the artifact.
+    """
 
     gpu: str
     shape: Shape
@@ -317,7 +313,8 @@ def of_record(
     record: dict[str, Any] | None = None,
 ) -> Roofline:
     """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
-    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest."""
+    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest.
+    """
     labels = {run.label for run in chosen}
     if record is None:
         own = [found for _, found in artifacts.recorded() if _on(found, gpu)]

@@ -183,7 +183,15 @@ def copy(blocks: int) -> Make:
     return make
 
 
-def _work(kernel, blocks, args, amount, found, expected, threads=1024):
+def _work(
+    kernel: str,
+    blocks: int,
+    args: tuple[Any, ...],
+    amount: float,
+    found: Any,
+    expected: Any,
+    threads: int = 1024,
+) -> Work:
     return Work(source("ceilings", kernel), blocks, threads, args, amount, found, expected)
 
 

@@ -59,6 +59,7 @@ class Traffic:
 
 
 def ceil_div(a: Any, b: Any) -> Any:
+    """The quotient rounded up, of numbers or arrays."""
     return -(-a // b)
 
 
@@ -83,14 +84,8 @@ def shared_stores(wavefronts: Any, conflicts: Any = 0) -> Traffic:
 
 
 def barriers(warps: Any) -> Traffic:
+    """Barriers of a block, one per warp that comes to it."""
     return Traffic(barriers=int(warps))
-
-
-def visible_keys(problem: Any, row: Any) -> Any:
-    """How many keys query row `row` sees, for a number or an array of them: `stages.common.visible_keys`."""
-    if not problem.causal:
-        return np.full_like(row, problem.seq_k)
-    return np.clip(row + 1 + problem.seq_k - problem.seq_q, 0, problem.seq_k)
 
 
 def row_tiles(length: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,13 +15,13 @@ ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflo
             launch_us (an empty kernel in a graph); or null
 shapes      a list: shape (B x H x S x D), causal, limits_us {fp32, tensor, exp, memory}, entries,
             absent {label: reason}
-entries     label, kind ("stage" or "peer"), stage (number), variant, default (false: a variant that must
-            be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch in a graph, L2
-            warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of more than 4 ms)
-            and caller_us (null for variants): statistics as `stats.of_rounds` makes them; clocks as above, of
-            this entry's turns; throttled: sentences on what held its clocks back (null: not read); error,
-            resources (one item a kernel), and what `derive` computes: speed_up {stage_01, best_peer},
-            share_of_limit
+entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
+            variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
+            in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of
+            more than 4 ms) and caller_us (null for variants): statistics as `stats.of_rounds` makes them;
+            clocks as above, of this entry's turns; throttled: sentences on what held its clocks back (null:
+            not read); error, resources (one item a kernel), and what `derive` computes: speed_up {stage_01,
+            best_peer}, share_of_limit
 """
 
 import functools
@@ -96,7 +96,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def file_name(artifact: dict[str, Any]) -> str:
     """`nvidia-h200.json`, `nvidia-h200-lengths.json` with a label, and `...-causal.json` where every shape is
-    causal."""
+    causal.
+    """
     gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
     causal = "causal" if all(shape["causal"] for shape in artifact["shapes"]) else None
     return "-".join(filter(None, (gpu, artifact["label"], causal))) + ".json"
@@ -120,6 +121,7 @@ def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -1,6 +1,5 @@
 """Compiles kernels, Numba's and CUDA C, without a GPU and reads what the assembler says of them."""
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from cuda_reference import Source
 from cuda_reference.compile import compile as compile_cuda
 from cuda_reference.compile import parse_log
+from cuda_reference.extras import install
 
 EXAMPLE_SM_COUNT = 132  # of an H200: what a launcher that fills a GPU goes by where there is none
 
@@ -36,7 +37,7 @@ def why_not() -> str | None:
     """Why kernels cannot be compiled here, in one sentence that says what to do; None when they can."""
     for library in ("cudart", "nvrtc", "nvvm"):
         if not _found(library):
-            return f"the CUDA compiler's lib{library} is missing: pip install 'flashcore[compiler]'"
+            return f"the CUDA compiler's lib{library} is missing: {install('compiler')}"
     return None
 
 
@@ -192,10 +193,9 @@ def _ptxas(ptx: str, arch: str, max_registers: int | None) -> str:
     if program is None:
         return ""
     with tempfile.TemporaryDirectory() as folder:
-        source = os.path.join(folder, "kernel.ptx")
-        with open(source, "w") as file:
-            file.write(ptx)
-        command = [program, "-v", f"-arch={arch}", "-o", os.path.join(folder, "kernel.cubin"), source]
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [program, "-v", f"-arch={arch}", "-o", str(source.with_suffix(".cubin")), str(source)]
         if max_registers:
             command.append(f"--maxrregcount={max_registers}")
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr

@@ -4,7 +4,7 @@ import math
 import numbers
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,15 @@ from flashcore_numba.simulator.access import FLUSH_LANES, Access
 from flashcore_numba.simulator.arguments import bind, three
 from flashcore_numba.simulator.control import Stuck
 from flashcore_numba.simulator.count import Counter
-from flashcore_numba.simulator.cuda import Waiting
 from flashcore_numba.simulator.group import MAX_SHARED, Group
+from flashcore_numba.simulator.intrinsics import Waiting
+from flashcore_numba.simulator.masks import LaneSet
 from flashcore_numba.simulator.memory import GLOBAL, Memory, Merged
 from flashcore_numba.simulator.names import python_function
 from flashcore_numba.simulator.probe import Probed
 from flashcore_numba.simulator.problems import Fault, KernelProblem, Line, SimulationError, Site, Unsupported
 from flashcore_numba.simulator.record import Event, event, meeting
-from flashcore_numba.simulator.rewrite import program
+from flashcore_numba.simulator.rewrite import VectorFunction, program
 from flashcore_numba.simulator.schedule import lockstep, take_turns
 from flashcore_numba.simulator.typist import infer
 
@@ -33,10 +34,27 @@ UNDEFINED_BITS = 0x5A3C_96E1_A5C3_691E
 
 class Launch:
     """The result of `simulate`: counters, problems, `probes` (see `probe`) and, with `record=True`, the
-    accesses themselves in `events`."""
+    accesses themselves in `events`.
+    """
 
-    def __init__(self, kernel, grid, block, args, *, shared_bytes, order, count_blocks, races, ops, record,
-                 max_lanes, max_turns, calls, time_limit):  # fmt: skip
+    def __init__(
+        self,
+        kernel: Any,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        args: tuple,
+        *,
+        shared_bytes: int,
+        order: str,
+        count_blocks: int | Iterable[int] | None,
+        races: bool,
+        ops: bool,
+        record: bool,
+        max_lanes: int,
+        max_turns: int,
+        calls: bool,
+        time_limit: float | None,
+    ) -> None:
         self.grid, self.block = three("grid", grid), three("block", block)
         threads = math.prod(self.block)
         if threads > MAX_THREADS:
@@ -83,7 +101,7 @@ class Launch:
                 for memory, state in zip(self.memories, self.before, strict=True):
                     memory.restore(state)
 
-    def _launch(self, order: str, split: bool, args: tuple):
+    def _launch(self, order: str, split: bool, args: tuple) -> None:
         self.split = split
         self.order = order
         self.scheduled, self.reverse = order != "lockstep", order == "reverse"
@@ -122,7 +140,7 @@ class Launch:
         if self.undefined_sites:
             self._find_undefined(entry, values, chunks)
 
-    def _run_all(self, entry, values: list, chunks: list):
+    def _run_all(self, entry: VectorFunction, values: list, chunks: list) -> None:
         with np.errstate(all="ignore"):
             try:
                 if self.scheduled:
@@ -138,7 +156,7 @@ class Launch:
             except Fault:
                 pass
 
-    def deadlock(self, waiting: list[Waiting]):
+    def deadlock(self, waiting: list[Waiting]) -> None:
         """Every thread that has not finished waits for another one."""
         site, _, divided = waiting[0]
         if divided and not self.split and not self.program.collectives:
@@ -151,7 +169,7 @@ class Launch:
         text = f"a turn changes no variable and no memory, and no other thread can run{more}"
         self.problem("endless loop", site, None, text, fatal=True)
 
-    def check_time(self, site: int, turns: int = 0):
+    def check_time(self, site: int, turns: int = 0) -> None:
         """Report that the time is over."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             blocks = f"block {self.group.blocks[0]} of {math.prod(self.grid)}"
@@ -159,13 +177,13 @@ class Launch:
             text = f"time_limit = {self.time_limit} s are over; {blocks} was running{turn}"
             self.problem("time limit", site, None, text, fatal=True)
 
-    def undefined(self, site: int, dtype: np.dtype):
+    def undefined(self, site: int, dtype: np.dtype) -> Any:
         """An integer that nobody defined."""
         self.undefined_sites.add(site)
         bits = np.array(self.pattern.get(site, UNDEFINED_BITS), np.int64)
         return bits.astype(dtype)[()]
 
-    def _find_undefined(self, entry, values: list, chunks: list):
+    def _find_undefined(self, entry: VectorFunction, values: list, chunks: list) -> None:
         """Run again with other bits for what absent lanes send, and report what comes out differently."""
         results = [memory.copy() for memory in self.memories]
         counting, races, self.races, self.quiet = self.counting, self.races, False, True
@@ -181,7 +199,7 @@ class Launch:
             memory.restore(state)
         self.counting, self.races, self.quiet, self.recording = counting, races, False, recording
 
-    def _compare_undefined(self, site: int, memory: Memory, flat: np.ndarray):
+    def _compare_undefined(self, site: int, memory: Memory, flat: np.ndarray) -> None:
         same = (memory.flat == flat) | ((memory.flat != memory.flat) & (flat != flat))
         differ = np.flatnonzero(~same)
         if len(differ):
@@ -203,7 +221,7 @@ class Launch:
             raise ValueError(f"order: {order!r} is not lockstep, forward, reverse or random:<integer>")
         return random.Random(int(seed))
 
-    def _counted(self, count_blocks) -> set[int]:
+    def _counted(self, count_blocks: int | Iterable[int] | None) -> set[int]:
         blocks = math.prod(self.grid)
         if count_blocks is None:
             return set(range(blocks))
@@ -218,7 +236,7 @@ class Launch:
 
     # Running
 
-    def _guarded(self, run, *args):
+    def _guarded(self, run: Callable, *args: Any) -> None:
         try:
             run(*args)
         except (Fault, Unsupported, Stuck):
@@ -226,7 +244,7 @@ class Launch:
         except Exception as error:
             self._explain(error)
 
-    def _explain(self, error: Exception):
+    def _explain(self, error: Exception) -> None:
         """Name the kernel's line for an exception that Python or NumPy raised while running it."""
         files = {site.file for site in self.program.sites} | {self.kernel.__code__.co_filename}
         line, file, trace = None, "", error.__traceback__
@@ -248,7 +266,7 @@ class Launch:
 
     # Called while running
 
-    def flush(self, memory: Memory, final: bool = False):
+    def flush(self, memory: Memory, final: bool = False) -> None:
         """Count what was logged of one memory, and check the blocks against each other."""
         log, memory.log, memory.logged_lanes = memory.log, [], 0
         allocation = memory.allocation
@@ -267,10 +285,10 @@ class Launch:
             known[key] = Merged(memories)
         return known[key]
 
-    def record(self, access: Access):
+    def record(self, access: Access) -> None:
         self.events.append(event(access, self.program.sites))
 
-    def meet(self, op: str, site: int, lanes):
+    def meet(self, op: str, site: int, lanes: LaneSet) -> None:
         """Count and record a barrier, syncwarp, shuffle or vote of the active lanes."""
         if not self.counting:
             return
@@ -347,10 +365,10 @@ class Launch:
 
 
 def simulate(
-    kernel,
+    kernel: Any,
     grid: int | tuple[int, ...],
     block: int | tuple[int, ...],
-    *args,
+    *args: Any,
     shared_bytes: int = 0,
     order: str = "lockstep",
     count_blocks: int | Iterable[int] | None = None,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any
 
 from flashcore_numba.simulator.count import SECTOR, Counter
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
@@ -45,7 +46,7 @@ class LineCounts:
         return self.wavefronts / max(1, self.wavefronts - self.conflicts)
 
 
-def _row(site: Site, op: str, **counts) -> LineCounts:
+def _row(site: Site, op: str, **counts: Any) -> LineCounts:
     return LineCounts(site.file, site.line, site.text, op, **counts)
 
 

@@ -24,7 +24,8 @@ KINDS = {
 
 class Site(NamedTuple):
     """One place in a kernel's source. `caller` is the call of the device function that it is in, where the
-    launch kept calls apart."""
+    launch kept calls apart.
+    """
 
     file: str
     line: int
@@ -88,7 +89,8 @@ class KernelProblem:
 
     def told(self, place: Callable[[str, int, str], str]) -> str:
         """The message. `place(file, line, usual)` says how it names a line: `usual` is "kernel.py:5", or
-        "line 5" for a further line of the same file."""
+        "line 5" for a further line of the same file.
+        """
         where = f"{_place(self.site, place)} `{self.site.text}`"
         if self.other and self.other.file == self.file:
             line = self.other.line

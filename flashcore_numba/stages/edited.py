@@ -24,6 +24,8 @@ from typing import Any
 
 from cuda_reference import Source
 from cuda_reference.files import MachineError, cache_folder
+from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.stages import files
 from flashcore_numba.stages.stage import Stage
 
@@ -180,25 +182,23 @@ def load(number: int, changed: Mapping[str, str]) -> Stage:
 def with_copies(stage: Stage, folder: Path) -> Stage:
     """The stage, launching kernels from those of its CUDA C files that `folder` has a copy of."""
 
-    def launch(problem: Any, out: Any, executor: Any, **options: Any) -> None:
-        stage.launch(problem, out, _Copies(executor, folder), **options)
+    def launch(problem: Any, *outputs: Any, executor: Executor, **options: Any) -> None:
+        stage.launch(problem, *outputs, executor=_Copies(executor, folder), **options)
 
     return replace(stage, launch=launch)
 
 
-class _Copies:
+class _Copies(Passing):
     """An executor that launches CUDA C kernels from the copies of their files in `folder`, if any."""
 
-    def __init__(self, executor: Any, folder: Path) -> None:
-        self.executor, self.folder = executor, folder
+    def __init__(self, executor: Executor, folder: Path) -> None:
+        super().__init__(executor)
+        self.folder = folder
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.executor, name)
-
-    def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         if isinstance(kernel, Source) and (copy := self.folder / kernel.path.name).exists():
             kernel = replace(kernel, path=copy)
-        self.executor.launch(kernel, *args, **options)
+        super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
 
 
 def _main(number: int) -> str:
@@ -237,7 +237,8 @@ def _in_python(names: Iterable[str]) -> list[str]:
 
 def _copies(number: int, changed: Mapping[str, str]) -> dict[str, str]:
     """File name -> text of what is copied: the changed files, and beside a module those that import it,
-    beside a header the kernels that include it."""
+    beside a header the kernels that include it.
+    """
     beside: list[Path] = []
     if _in_python(changed):
         beside += [*files.of_stage(number), files.path("common")]

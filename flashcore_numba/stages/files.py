@@ -17,7 +17,8 @@ def is_cuda(file: str) -> bool:
 
 def path(file: str) -> Path:
     """Where a module is by its last name, `stage05_online_softmax` or `common`, and a kernel or header by its
-    file's; it need not exist."""
+    file's; it need not exist.
+    """
     if is_cuda(file):
         return cuda_reference.INCLUDE / file if file.endswith(".cuh") else kernel_path(file)
     found = (folder / f"{file}.py" for folder in ROOMS)

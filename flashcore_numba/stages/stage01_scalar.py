@@ -12,7 +12,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import visible_keys
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 
 ROWS = 32  # query rows a block: one warp
@@ -27,7 +29,7 @@ def scalar_kernel(D):
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         if row >= q.shape[2]:
             return
-        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
+        _, visible = interval(row, q.shape[2], k.shape[2], causal)
 
         # <exercise>
         row_max = float32(-math.inf)
@@ -61,7 +63,9 @@ def scalar_kernel(D):
     return scalar
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     scores = executor.empty((p.batch, p.heads, p.seq_q, p.seq_k), np.float32)
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)

@@ -3,13 +3,18 @@
 import math
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
 
 ROWS, KEYS, THREADS = 32, 32, 256  # query rows of a block, keys of a K/V tile
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
     arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
@@ -26,5 +31,5 @@ STAGE = Stage(
     head_dims=(64,),
     compute_capability=(8, 0),
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

@@ -66,7 +66,7 @@ def test_without_a_folder_it_lasts_as_long_as_the_process(tmp_path):
         own.change(5, set_hints(1))
     own.change(5, set_hints(3))
     assert own.lesson(5)["hints"] == 3 and own.lesson(4)["hints"] == 0
-    assert os.listdir(tmp_path) == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ def test_course_lists_every_lesson(clone, capsys):
 
 
 def test_lessons_check_names_what_differs(clone, capsys):
-    page = sorted((clone / "lessons").glob("05_*.md"))[0]
+    page = min((clone / "lessons").glob("05_*.md"))
     for other in (*clone.glob("lessons/*.md"), *clone.glob("notebooks/*.ipynb")):
         if other.stem != page.stem:  # they have tests of their own
             other.unlink()

@@ -6,6 +6,7 @@ It shows what a real GPU's timing would: not the times, but the order of events,
 import io
 import itertools
 import json
+import math
 import sys
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import toy_operation
 from rich.console import Console
 
 from flashcore_numba import cli
@@ -136,6 +138,21 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
     assert set(shape["absent"]) == set(LABELS)
 
 
+def test_an_operation_of_ones_own_is_compared():
+    """With its own answer, work and outputs; it has no caller's side and no peers."""
+    progress = Progress(Console(file=io.StringIO()))
+    for kernel, right in ((toy_operation.row_softmax, True), (toy_operation.last_row_left_out, False)):
+        stage = replace(toy_operation.STAGE, launch=toy_operation.launcher(kernel))
+        record = compare.compare([stage], [(Shape(1, 1, 33, 64), False)], 5, progress)
+        (shape,) = record["shapes"]
+        (entry,) = shape["entries"]
+        assert (entry["label"], entry["stage"], entry["unit"]) == (stage.label, None, "fp32")
+        assert entry["error"]["right"] is right
+        assert entry["caller_us"] is None and shape["absent"] == {} and shape["scale"] is None
+        assert len(entry["gpu_us"]["rounds_us"]) == 5
+        assert entry["speed_up"] == {"stage_01": None, "best_peer": None}
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -201,6 +218,7 @@ def test_what_held_the_clocks_back_is_told(monkeypatch):
     readings = itertools.cycle([Reading(1000.0, 60.0, 700.0, ("the power limit",)), Reading(1000.0)])
     sensors = SimpleNamespace(why_not=None, read=lambda: next(readings))
     monkeypatch.setattr(compare, "Sensors", lambda bus: sensors)
+    monkeypatch.setattr(timing, "ENTRY_SECONDS", math.inf)  # however slow the machine, all six rounds
     record = compare.compare(LADDER[:1], [(Shape(1, 1, 9, 64), False)], 6, quiet())
     (entry,) = record["shapes"][0]["entries"]
     assert entry["throttled"] == ["the power limit in 3 of 6 readings"]

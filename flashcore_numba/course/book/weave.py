@@ -42,7 +42,8 @@ class WeaveError(ArgumentError):
 
 def woven(text: str, file: str, evidence: Evidence | None = None) -> str:
     """`text` with every generated part written anew. `file` names it in errors; its number, as in
-    `05_online_softmax.md`, says which solutions an excerpt must not show."""
+    `05_online_softmax.md`, says which solutions an excerpt must not show.
+    """
     evidence = evidence or Evidence()
     text = BROKEN.sub(" ", text)
     parts, position = [], 0

@@ -51,7 +51,9 @@ def launched(
     executor = Simulator()
     out = np.zeros(q.shape, np.float16)
     lse = np.zeros(q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(q, k, v, causal), out, executor, lse=lse, variant=variant or stage.default_variant)
+    stage.launch(
+        Problem(q, k, v, causal), out, executor=executor, lse=lse, variant=variant or stage.default_variant
+    )
     return executor.launches
 
 
@@ -139,7 +141,8 @@ def _bars(
     stage: Stage, lesson: Any, ops: tuple[str, ...], field: str = "wavefronts", whose: str = ""
 ) -> list[Bar]:
     """The source lines in the order of the files; those that the lesson's reader writes without their text,
-    as long as they are the stage's own."""
+    as long as they are the stage's own.
+    """
     variant = lesson.exercise.variant if lesson is not None else None
     sums: dict[tuple[str, int, str], list[int]] = defaultdict(lambda: [0, 0])
     for launch in launched(stage, COUNTED, variant):

@@ -143,7 +143,7 @@ def _record(stage: Stage, keys: int, causal: bool) -> Recording:
     q, k, v = (_normal(rng, rows) for rows in (ROWS, keys, keys))
     problem = Problem(q, k, v, causal=causal)
     executor = Simulator(record=True, count_blocks=[0], races=False, ops=False)
-    stage.launch(problem, np.full(q.shape, np.nan, np.float16), executor)
+    stage.launch(problem, np.full(q.shape, np.nan, np.float16), executor=executor)
     events = [event for launch in executor.launches for event in launch.events]
     file = executor.launches[0].kernel.__code__.co_filename
     warps = max((-(-int(np.prod(launch.block)) // WARP) for launch in executor.launches), default=0)

@@ -147,7 +147,7 @@ def _counted(stage: Stage, rows: int, keys: int) -> int:
     executor = Simulator(
         races=False, ops=stage.language == "CUDA C"
     )  # without it that executor counts nothing
-    stage.launch(Problem(q, k, v), np.full(q.shape, np.nan, np.float16), executor)
+    stage.launch(Problem(q, k, v), np.full(q.shape, np.nan, np.float16), executor=executor)
     executor.check()
     totals = [launch.totals() for launch in executor.launches]
     sectors = sum(t[f"global_{op}_sectors"] for t in totals for op in ("load", "store", "atomic"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.figures.canvas import BLUE, INK, SKY, VERMILION, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
@@ -41,7 +42,8 @@ class Tile:
 @dataclass(frozen=True)
 class Row:
     """A query row. weights: of each tile in the output, from the kernel's own weights, rescaling of O and
-    final l; `right`: of a softmax in float64."""
+    final l; `right`: of a softmax in float64.
+    """
 
     row: int
     what: str
@@ -66,7 +68,8 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 
 def rows_of(stage: Stage) -> list[Row]:
     """The chosen rows of block 0, with values read out of the running kernel; empty for a kernel whose
-    rows do not come through the loop of stage 05, once for each tile."""
+    rows do not come through the loop of stage 05, once for each tile.
+    """
     module = sys.modules[stage.launch.__module__]
     path = Path(str(module.__file__))
     copied = path.parent != files.FOLDER  # then what is beside it is of this kernel too
@@ -81,7 +84,7 @@ def rows_of(stage: Stage) -> list[Row]:
     lines.insert(scores[0] + 1, f'{indent}{PROBE}("before", m, l, o_rmem, score)')
     lines.append(f"\nfrom flashcore_numba.simulator import probe as {PROBE}\n")
     q, k, v = _inputs()
-    with edited.loaded(stage.number, copies | {path.stem: "\n".join(lines)}) as probed:
+    with edited.loaded(stage.place, copies | {path.stem: "\n".join(lines)}) as probed:
         runs = {causal: _run(probed, Problem(q, k, v, causal=causal)) for causal in (False, True)}
     rows = [_row(runs[causal], row, causal, what, q, k) for row, causal, what in CHOSEN]
     return rows if all(len(row.tiles) == KEYS // TILE for row in rows) else []
@@ -99,7 +102,7 @@ def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _run(stage: Stage, problem: Problem) -> list[Probed]:
     executor = Simulator(races=False, ops=False)
-    stage.launch(problem, np.full(problem.q.shape, np.nan, np.float16), executor)
+    stage.launch(problem, np.full(problem.q.shape, np.nan, np.float16), executor=executor)
     return [probed for launch in executor.launches for probed in launch.probes]
 
 
@@ -122,7 +125,7 @@ def _row(probes: list[Probed], row: int, causal: bool, what: str, q: np.ndarray,
         weights = np.array([tile.added for tile in tiles]) * later / (tiles[-1].l[1] if tiles else 1.0)
     exact = k[0, 0].astype(np.float64) @ q[0, 0, row].astype(np.float64) / np.sqrt(HEAD_DIM)
     if causal:
-        exact[row + 1 + KEYS - SEQ_Q :] = -np.inf
+        exact[Mask(SEQ_Q, KEYS, right=0).interval(row)[1] :] = -np.inf
     p = np.exp(exact - exact.max())
     return Row(row, what, tiles, weights, (p / p.sum()).reshape(-1, TILE).sum(1))
 

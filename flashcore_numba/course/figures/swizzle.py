@@ -1,5 +1,6 @@
 """A tile of K in shared memory and the 8 rows that a phase of ldmatrix reads: without the swizzle and "
-"with it."""
+"with it.
+"""
 
 from typing import Any
 
@@ -29,7 +30,7 @@ NAMES = {
 
 def wavefronts(stage: Stage) -> list[tuple[str, int, int]]:
     """(source line, its wavefronts of shared memory with the rows in order, with the swizzle)."""
-    with edited(stage.number, *PLAIN) as plain:
+    with edited(stage.place, *PLAIN) as plain:
         before = _by_line(count(Run(plain, "large"), parse(COUNTED), False))
     after = _by_line(count(Run(stage, "large"), parse(COUNTED), False))
     return [(text, before.get(at, (text, 0))[1], number) for at, (text, number) in after.items()]

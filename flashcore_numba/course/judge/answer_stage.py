@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.executor import Executor
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.spec import Lesson
@@ -31,16 +32,16 @@ def loaded(lesson: Lesson, answer: Answer) -> Iterator[Stage]:
 def _limited(stage: Stage) -> Stage:
     """The stage with a limit for each of its launches on the CPU executor."""
 
-    def launch(problem: Any, out: Any, executor: Any, **options: Any) -> None:
+    def launch(problem: Any, *outputs: Any, executor: Executor, **options: Any) -> None:
         if isinstance(executor, Simulator):
             executor.options.setdefault("time_limit", LAUNCH_SECONDS)
-        stage.launch(problem, out, executor, **options)
+        stage.launch(problem, *outputs, executor=executor, **options)
 
     return replace(stage, launch=launch)
 
 
-def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
+def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Executor) -> None:
     """Launch a stage on some inputs; what comes out is dropped."""
     out = np.zeros(x.q.shape, np.float16)
     lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
+    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor=executor, lse=lse, variant=variant)

@@ -11,7 +11,11 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # nothing of the answer's world before its memory is limited
+    from flashcore_numba.course.exercise import Answer
+    from flashcore_numba.course.spec import Lesson
 
 MEMORY = 4 << 30  # bytes that a check may allocate
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -20,6 +24,7 @@ Step = Callable[[int, int, str], None]
 
 
 def main() -> None:
+    """Do the job and leave, whatever the answer has left running."""
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked is gone: nobody wants the answer
@@ -77,7 +82,7 @@ def do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     return kinds[job["job"]](lesson, answer, job, step)
 
 
-def _check(lesson, answer, job, step) -> dict[str, Any]:
+def _check(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     from flashcore_numba.course import exercise
     from flashcore_numba.course.judge.grade import check
 
@@ -87,7 +92,7 @@ def _check(lesson, answer, job, step) -> dict[str, Any]:
     return {"status": result.status, "result": result.as_dict()}
 
 
-def _watch(lesson, answer, job, step) -> dict[str, Any]:
+def _watch(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     """The figure of the answer's kernel where it runs, of the stage's own otherwise."""
     from flashcore_numba.course import figures
     from flashcore_numba.course.judge.answer_stage import loaded
@@ -114,7 +119,7 @@ def _watch(lesson, answer, job, step) -> dict[str, Any]:
     return {"status": "done", "result": figure.as_dict(), "whose": "stage", "why": why}
 
 
-def _measure(lesson, answer, job, step) -> dict[str, Any]:
+def _measure(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     """Times of the answer (None: only the stages), as `answer_times.time_answer` gives them."""
     from flashcore_numba.course.judge.answer_stage import loaded
     from flashcore_numba.course.judge.answer_times import time_answer

@@ -33,7 +33,8 @@ Rule = Callable[[re.Match], tuple[str, str]]
 @dataclass(frozen=True)
 class Complaint:
     """what: one plain sentence. look: what to look at. said: the compiler's own words. line: of the answer's
-    file, None where the compiler names none of it. inside: the line is one of the region's."""
+    file, None where the compiler names none of it. inside: the line is one of the region's.
+    """
 
     what: str
     look: str

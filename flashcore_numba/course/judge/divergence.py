@@ -28,12 +28,14 @@ NOISE = (1e-4, 1e-5)
 PLACES = ("b", "h", "row", "first_key", "warp", "lane", "col")  # names that say where a lane is
 MAX_TURNS = 10_000
 Values = list["Visit"]
+Rows = list[dict[str, np.ndarray]]  # what the names of an answer in Python hold, by query row
 
 
 @dataclass(frozen=True)
 class Divergence:
     """The first difference. `where` and `look` are sentences; `line` is the line of the answer's module that
-    last sets the value, None where none does."""
+    last sets the value, None where none does.
+    """
 
     expression: str
     where: str
@@ -115,7 +117,7 @@ def _first(
             for index in range(len(wanted)):
                 found = _compare(pair[0].values[index], pair[1].values[index], pair[1].active, noise)
                 if found is not None:
-                    return _told(lesson, answer, wanted, index, theirs, ours, pair, found)
+                    return _told(lesson, answer, wanted, index, ours, pair, found)
     return None
 
 
@@ -180,7 +182,9 @@ def _values(
     ]
 
 
-def _of_python(lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs):
+def _of_python(
+    lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs
+) -> tuple[list[Wanted], list[Wanted], Values, Values]:
     """Lesson 00 runs in Python, where an answer may name its steps as it likes: what it holds is found by
     value.
 
@@ -203,7 +207,9 @@ def _of_python(lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs)
     return mine, wanted, _visits(theirs, names), _visits(ours, [w.expression for w in wanted])
 
 
-def _name_by_value(wanted: str, own: list[str], taken: list[str], theirs, ours) -> tuple[str, str]:
+def _name_by_value(
+    wanted: str, own: list[str], taken: list[str], theirs: Rows, ours: Rows
+) -> tuple[str, str]:
     """The answer's variable that holds a step in every row, or a vector that comes near it; "" if none."""
     pairs = list(zip(theirs, ours, strict=False))
     free = [name for name in own if name not in taken]
@@ -230,7 +236,7 @@ def _rows_of_python(lesson: Lesson, answer: Answer, inputs: Inputs) -> list[dict
     text += f"\n\nfrom flashcore_numba.course.judge.divergence import numbers as {PROBE}_numbers\n"
     text += f"\nSTAGE.launch.kept = {PROBE} = []\n"
     with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
-        launch_on(stage, None, inputs, None)
+        launch_on(stage, None, inputs, Simulator())
         return stage.launch.kept  # type: ignore[attr-defined]
 
 
@@ -281,7 +287,9 @@ class _Found:
     expected: np.ndarray
 
 
-def _compare(got, expected, active, noise: float) -> _Found | None:
+def _compare(
+    got: np.ndarray | None, expected: np.ndarray | None, active: np.ndarray, noise: float
+) -> _Found | None:
     if expected is None:
         return None
     if got is None or got.shape != expected.shape:
@@ -301,7 +309,15 @@ def _compare(got, expected, active, noise: float) -> _Found | None:
 # Telling
 
 
-def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> Divergence:
+def _told(
+    lesson: Lesson,
+    answer: Answer,
+    wanted: Sequence[Wanted],
+    index: int,
+    ours: Values,
+    pair: tuple[Visit, Visit],
+    found: _Found,
+) -> Divergence:
     what = wanted[index]
     lane = int(np.flatnonzero(found.lanes)[0])
     visit = pair[1]
@@ -414,7 +430,13 @@ def _same_lanes(one: Visit, other: Visit) -> bool:
     return all(np.array_equal(one.places[name], other.places[name]) for name in ("block", "thread"))
 
 
-def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
+def _relation(
+    wanted: Sequence[Wanted],
+    index: int,
+    pair: tuple[Visit, Visit],
+    found: _Found,
+    before: Visit | None,
+) -> str:
     """What the wrong value has to do with the right one, in a sentence, or nothing."""
     if found.got is None or found.got.shape != found.expected.shape:
         return ""
@@ -449,7 +471,7 @@ def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
     return " ".join(filter(None, (_anothers(wanted, pair[1], found), some)))
 
 
-def _anothers(wanted, visit: Visit, found: _Found) -> str:
+def _anothers(wanted: Sequence[Wanted], visit: Visit, found: _Found) -> str:
     """Does the first wrong thread hold what another thread of its block should hold?"""
     lane = int(np.flatnonzero(found.lanes)[0])
     blocks, threads = visit.places["block"], visit.places["thread"]
@@ -527,7 +549,8 @@ def _base(expression: str) -> str:
 
 def last_set(answer: Answer, expression: str, value: float = math.nan) -> int | None:
     """The last line of the region that gives the value of an expression something new. A line that sets a
-    constant is not meant where `value`, what the expression was found to be, is another number."""
+    constant is not meant where `value`, what the expression was found to be, is another number.
+    """
     if answer.is_cuda:
         return cuda_text.last_set(answer, expression)
     name = _base(expression)
@@ -574,12 +597,13 @@ def _constant(statement: ast.stmt) -> float | None:
     ):
         node = node.args[0]
     is_number = isinstance(node, ast.Constant) and isinstance(node.value, int | float)
-    return float(node.value) if is_number else None  # type: ignore[union-attr, arg-type]
+    return float(node.value) if is_number else None  # type: ignore[union-attr]
 
 
 def copied_from(answer: Answer, line: int) -> tuple[str, int] | None:
     """Where a line of the region only passes on a variable, `m = m_new`: that variable, and the last line of
-    the region up to there that sets it."""
+    the region up to there that sets it.
+    """
     for node in ast.walk(ast.parse(answer.text)):
         if isinstance(node, ast.Assign) and node.lineno == line and isinstance(node.value, ast.Name):
             name = node.value.id
@@ -595,7 +619,8 @@ def copied_from(answer: Answer, line: int) -> tuple[str, int] | None:
 
 def operands(answer: Answer, line: int, right: Sequence[str]) -> list[tuple[str, int]]:
     """The answer's own variables that a line reads, and the earlier line that sets each; not those whose
-    value is in an expression of `right`."""
+    value is in an expression of `right`.
+    """
     statements = [n for n in ast.walk(ast.parse(answer.text)) if isinstance(n, ast.stmt)]
     statements = [n for n in statements if answer.inside(n.lineno)]
     mine = [

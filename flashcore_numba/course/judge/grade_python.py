@@ -278,7 +278,7 @@ class PythonGrading(Grading):
         self._step("compiling for compute capability 9.0")
         problem, out, lse = problem_of(parse("1x1x64x64").inputs(np.random.default_rng(0)), self.stage)
         try:
-            self.stage.launch(problem, out, Compiler((9, 0)), lse=lse, variant=self.variant)
+            self.stage.launch(problem, out, executor=Compiler((9, 0)), lse=lse, variant=self.variant)
         except Exception as error:
             return self._not_compiled(error)
         return None

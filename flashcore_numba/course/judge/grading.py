@@ -94,7 +94,8 @@ class Grading(ABC):
     @abstractmethod
     def _leaving(self, *statements: str) -> int | None:
         """The first line of the answer where threads leave: by these statements, by default any of return,
-        break and continue."""
+        break and continue.
+        """
 
     @abstractmethod
     def _any_input(self) -> Inputs:
@@ -233,7 +234,7 @@ class Grading(ABC):
     def _launches(self, gate: Gate) -> list:
         problem, out, lse = problem_of(parse(gate.shape).inputs(np.random.default_rng(self.seed)), self.stage)
         executor = Simulator(max_turns=MAX_TURNS)
-        self.stage.launch(problem, out, executor, lse=lse, variant=self.variant)
+        self.stage.launch(problem, out, executor=executor, lse=lse, variant=self.variant)
         return executor.launches
 
     @staticmethod
@@ -250,6 +251,7 @@ def _amount(value: float) -> str:
 
 
 def problem_of(qkv: Sequence[np.ndarray], stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
+    """The problem of some inputs, and poisoned outputs for it."""
     q, k, v = qkv
     out = np.full(q.shape, np.nan, np.float16)
     return Problem(q, k, v), out, np.full(q.shape[:3], np.nan, np.float32) if stage.returns_lse else None

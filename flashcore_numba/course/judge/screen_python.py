@@ -318,7 +318,9 @@ def _stored(nodes: list) -> set[str]:
     return found
 
 
-def _names(lesson: Lesson, answer: Answer, tree: ast.Module, function: ast.FunctionDef, statements: list):
+def _names(
+    lesson: Lesson, answer: Answer, tree: ast.Module, function: ast.FunctionDef, statements: list
+) -> Refusal | None:
     """Names that nothing defines, names read too early, names that later lines need."""
     first = answer.first or 0
     mine = {id(n) for statement in statements for n in ast.walk(statement)}

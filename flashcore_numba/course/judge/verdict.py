@@ -26,7 +26,8 @@ HEADINGS = {
 @dataclass(frozen=True)
 class Refusal:
     """Why an answer is not run. `status` is empty or refused; `line` is one of the module, None if there is
-    none to name."""
+    none to name.
+    """
 
     status: str
     what: str
@@ -37,7 +38,8 @@ class Refusal:
 @dataclass(frozen=True)
 class Item:
     """One input, property or other step of the check. `kind` is a key of `checks.runner.KINDS` when it
-    failed."""
+    failed.
+    """
 
     name: str
     passed: bool
@@ -50,7 +52,8 @@ class Item:
 @dataclass(frozen=True)
 class GateResult:
     """A structural counter: `value` must not exceed `bar`; `before` is the stage below's, `right` the
-    solution's."""
+    solution's.
+    """
 
     what: str
     value: float

@@ -10,7 +10,7 @@ def _us_a_key(evidence: Any, shape: str, keys: int) -> float:
     return evidence.entry("01 scalar", shape)["gpu_us"]["p50"] / keys
 
 
-def float64_operations(launches):
+def float64_operations(launches: list[Any]) -> int:
     """Additions, multiplications and the like that the threads do in float64."""
     return sum(
         count

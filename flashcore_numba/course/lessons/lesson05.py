@@ -1,5 +1,6 @@
 """Lesson 05: the online softmax, and what floating point asks of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
@@ -8,7 +9,7 @@ from flashcore_numba.stages.edited import Edit
 LONGER = "1x8x1024x64"
 
 
-def _total(key: str):
+def _total(key: str) -> Callable[[list[Any]], float]:
     def value(launches: list[Any]) -> float:
         return sum(launch.totals().get(key, 0) for launch in launches)
 

@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from cuda_reference.files import write
 
 VERSION = 1
@@ -42,6 +40,8 @@ def _nothing() -> dict[str, Any]:
 
 
 def _data_folder() -> Path:
+    import platformdirs  # the command line prints its help without it
+
     try:
         return Path(platformdirs.user_data_dir("flashcore", appauthor=False))
     except RuntimeError:  # nobody knows a home folder: a place where nothing can be written
@@ -105,7 +105,7 @@ class Journal:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = open(self.folder / "lock", "w")  # noqa: SIM115
+            lock = (self.folder / "lock").open("w")
         except OSError as error:
             self._give_up(error)
             yield False
@@ -124,7 +124,7 @@ class Journal:
     def _set_aside(self) -> None:
         stem = f"progress-broken-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.json"
         try:
-            os.replace(self.file, self.folder / stem)
+            self.file.replace(self.folder / stem)
         except OSError as error:
             self._give_up(error)
             return

@@ -172,7 +172,8 @@ class Session:
 
     def measure(self) -> Card:
         """Times: on a GPU of the reader's kernel, the stage and those before it, interleaved; without one the
-        recorded run. Then the predictions are scored."""
+        recorded run. Then the predictions are scored.
+        """
         why_not = gpu.why_not()
         parts, data = self._recorded() if why_not else self._timed()
         if why_not:
@@ -259,7 +260,7 @@ class Session:
 
     # Explain
 
-    def explain(self, choice: str | None = None) -> Card:
+    def explain(self, choice: Any = None) -> Card:
         """Say which resource limits the kernel; without an argument the choices.
 
         Raises ArgumentError for what is no choice.

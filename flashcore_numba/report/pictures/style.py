@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.extras import explained
 from cuda_reference.files import write
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.records.artifact import sha256
@@ -87,8 +88,12 @@ class Picture:
     def files(self, folder: Path) -> list[Path]:
         return [folder / f"{self.name}{theme.suffix}.png" for theme in THEMES]
 
+    @explained()
     def draw(self, folder: Path) -> list[Path]:
-        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes."""
+        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes.
+
+        Raises MissingPackageError where the extra for pictures is not installed.
+        """
         from PIL import Image, PngImagePlugin
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +184,8 @@ def caption(
     colours: Sequence[str] = (),
 ) -> None:
     """What is shown; below it, smaller, what the marks mean; at the foot GPU, date and commit of each
-    artifact, with the colour that stands for it where there are several."""
+    artifact, with the colour that stands for it where there are several.
+    """
     height, line = figure.get_figheight(), 0.19
     figure.text(0.01, 1 - 0.1 / height, what, va="top", fontsize=14, fontweight="bold")
     figure.text(0.01, 1 - 0.42 / height, how, va="top", fontsize=10, color=theme.muted, linespacing=1.35)
@@ -342,7 +348,8 @@ def _outside(box: tuple[float, ...], frame: Any) -> float:
 
 def name_ends(ends: Sequence[tuple[Any, Sequence[Label]]], theme: Theme) -> None:
     """For each of the axes: write each label right of them, at the height of its curve's end or as near as
-    the others allow. It makes room for the labels, and fixes the layout."""
+    the others allow. It makes room for the labels, and fixes the layout.
+    """
     for axes, labels in ends:
         axes.annotate(
             max((label.text for label in labels), key=len, default=""),

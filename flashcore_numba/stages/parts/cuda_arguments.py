@@ -11,7 +11,7 @@ PANEL = 64  # columns of a box of halves: the 128 bytes of its swizzle
 
 
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
-    """The arguments of a kernel with these parameters:
+    """The arguments of a kernel with the parameters below.
 
         const half* q, const half* k, const half* v, half* out, float* lse,
         long long q_batch, q_head, q_row, k_batch, ..., v_batch, ..., out_batch, out_head, out_row,
