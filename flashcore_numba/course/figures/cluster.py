@@ -31,9 +31,8 @@ class Message:
 
     def __str__(self) -> str:
         return (
-            f"block {self.sender} to block {self.receiver}: {self.what}, "
-            f"{several(self.stores, 'store')} of {self.bytes // max(1, self.stores)} bytes, "
-            f"{self.bytes:,} bytes"
+            f"block {self.sender} to block {self.receiver}: {self.what}, {several(self.stores, 'store')} of "
+            f"{self.bytes // max(1, self.stores)} bytes, {self.bytes:,} bytes"
         )
 
 

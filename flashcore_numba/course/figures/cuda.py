@@ -66,9 +66,8 @@ def draw_wavefronts(lesson: Any, stage: Stage, whose: str) -> Figure:
     picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
     _drawn(picture, bars, "wavefronts", "lost to bank conflicts")
     caption = (
-        f"{several(total, 'wavefront')} at {COUNTED}, {lost:,} of them lost to bank conflicts. A line of "
-        "a header "
-        "counts for all its calls."
+        f"{several(total, 'wavefront')} at {COUNTED}, {lost:,} of them lost to bank conflicts. A line of a "
+        "header counts for all its calls."
     )
     frame = Frame(png(picture), caption, f"{caption} By line: {_words(bars)}.")
     return Figure(f"Wavefronts of shared memory by source line: {whose}", (frame,))

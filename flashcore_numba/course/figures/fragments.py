@@ -30,9 +30,8 @@ def held() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of "
-    "them.
-    """
+    """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of
+    them."""
     a_map, _, d_map = held()
     result = np.zeros((16, KEYS, 2), int)  # lane, and place among the 8 numbers of the lane
     operand = np.zeros((16, KEYS, 2), int)
@@ -70,9 +69,8 @@ def _frame(result: np.ndarray, operand: np.ndarray, only: int | None, same: bool
         alt = f"Two grids of 16 rows and 16 keys with the lane of each element: {equal}."
     else:
         caption = (
-            f"Lane {only}: rows {rows}, keys {keys}. Two neighbouring scores of a row become the two "
-            f"halves of "
-            "one register; the score tile and the row say which."
+            f"Lane {only}: rows {rows}, keys {keys}. Two neighbouring scores of a row become the two halves "
+            "of one register; the score tile and the row say which."
         )
         alt = f"The 8 numbers of lane {only} in S and in P lie at the same places: rows {rows}, keys {keys}."
     return Frame(png(figure), caption, alt)

@@ -1,6 +1,5 @@
-"""A tile of K in shared memory and the 8 rows that a phase of ldmatrix reads: without the swizzle and "
-"with it.
-"""
+"""A tile of K in shared memory and the 8 rows that a phase of ldmatrix reads: without the swizzle and
+with it."""
 
 from typing import Any
 

@@ -335,8 +335,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "What stands between `<` and `>` is incomplete.",
         "A fragment is `wmma::fragment<use, 16, 16, 16, type, layout>`, an accumulator has no layout.")),
     (r"expected unqualified-id", lambda m: ("A name is missing or out of place here.", "")),
-    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the "
-        "brackets and commas.")),
+    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the brackets "
+        "and commas.")),
     (r"narrowing conversion", lambda m: ("A number does not fit its type.", "")),
 )  # fmt: skip
 

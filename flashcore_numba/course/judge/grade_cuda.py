@@ -1,6 +1,5 @@
-"""The check of an answer in CUDA C: the compiler's errors and the CPU executor's reports, at its own "
-"lines.
-"""
+"""The check of an answer in CUDA C: the compiler's errors and the CPU executor's reports, at its own
+lines."""
 
 import os
 import re
@@ -46,28 +45,23 @@ ORDERS = ("lockstep", "reverse", "random:1")
 ENDLESS = "Look at what ends the loop, and whether each turn brings it nearer."
 ADVICE = {
     "race": "Nothing orders the two: between a write and what another thread reads there stands a "
-    "`__syncthreads()` "
-    "(a `__syncwarp()` where both are lanes of one warp), and another one before the memory is written "
-    "again.",
+    "`__syncthreads()` (a `__syncwarp()` where both are lanes of one warp), and another one before the "
+    "memory is written again.",
     "race between blocks": "Blocks do not wait for each other: each may write only what is its own.",
-    "missing wait": "An asynchronous copy or product was issued, and nobody has waited for it: which "
-    "group or which "
-    "phase is it, and who must have waited before this line?",
-    "missing fence": "The copy engine and the tensor core see what ordinary instructions wrote only "
-    "behind a fence: "
-    "`ptx::fence_proxy_async()` after the stores, `ptx::wgmma_fence()` before the products.",
-    "divergent barrier": "All threads of the block have to come to the same `__syncthreads()`: it may "
-    "not stand where "
-    "only some of them go.",
+    "missing wait": "An asynchronous copy or product was issued, and nobody has waited for it: which group "
+    "or which phase is it, and who must have waited before this line?",
+    "missing fence": "The copy engine and the tensor core see what ordinary instructions wrote only behind "
+    "a fence: `ptx::fence_proxy_async()` after the stores, `ptx::wgmma_fence()` before the products.",
+    "divergent barrier": "All threads of the block have to come to the same `__syncthreads()`: it may not "
+    "stand where only some of them go.",
     "barrier after exit": "All threads of the block have to come to a `__syncthreads()`: none may return "
     "before.",
     "deadlock": "Somebody waits for an arrival that never comes: count who arrives, how often, and for "
     "which phase.",
     "warp mask": "All 32 lanes of the warp execute this together: it may not stand where only some of "
     "them go.",
-    "out of bounds": "Compare the address with the array: the first row and column of this warp's part, "
-    "the distance "
-    "of rows, and the last index of the loop.",
+    "out of bounds": "Compare the address with the array: the first row and column of this warp's part, the "
+    "distance of rows, and the last index of the loop.",
     "uninitialised read": "Follow the memory back: which line should have written it, before this one, "
     "for which threads?",
     "misaligned": "A wide access starts at a multiple of its own size: 16 bytes are 8 halves or 4 floats.",
@@ -85,11 +79,9 @@ ADVICE_ABOUT = {
     "initialisation": "The copy engine sees an mbarrier initialised only behind a "
     "`ptx::fence_mbarrier_init()`, by the thread that initialised it.",
     "arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
-    "initialised "
-    "for. Does one thread come here, or all?",
+    "initialised for. Does one thread come here, or all?",
     "accumulators": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
-    "may still "
-    "be unfinished here?",
+    "may still be unfinished here?",
 }
 SIMPLY = {
     "race": "Two threads touch the same memory, one of them writes, and nothing orders them",
@@ -185,9 +177,8 @@ class CudaGrading(Grading):
         return self._failed(f"On {self._case(found.name)}: {self._own_lines(found.message)}", kind=found.kind)
 
     def _problems(self, found: runner.CaseResult) -> list[KernelProblem]:
-        """What the executor reports on the input that failed, in the first order of warps that shows "
-        "anything.
-        """
+        """What the executor reports on the input that failed, in the first order of warps that shows
+        anything."""
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
         inputs = inputs or self._any_input()
         self.head_dim = inputs.q.shape[-1]
@@ -260,9 +251,8 @@ class CudaGrading(Grading):
         return f"In {places[0]}. It stands outside the region, whose lines lead to it."
 
     def _place_of(self, site: Any) -> str:
-        """How a message names a line that is not of the region: the call in the kernel, if it is in a "
-        "header.
-        """
+        """How a message names a line that is not of the region: the call in the kernel, if it is in a
+        header."""
         text = re.sub(r"\s*//.*", "", site.text)
         place = f"{PurePath(site.file).name}:{site.line}"
         if PurePath(site.file).name == self.lesson.exercise.file:
