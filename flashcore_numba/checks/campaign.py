@@ -32,18 +32,19 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference import FOLDER, Source
+from cuda_reference import Source
 from flashcore_numba.checks.bounds import Reference, judge, judge_lse, reference
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.edits import RandomEdit, random_edits
-from flashcore_numba.checks.mutation import Edit, loaded
+from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.records import layout
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
-from flashcore_numba.run.wrapping import Idle
-from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages import LADDER, Stage, files
+from flashcore_numba.stages.edited import Edit
 from flashcore_numba.stages.find import find
 
 STAGES = tuple(stage for stage in LADDER if stage.language == "CUDA C")
@@ -471,7 +472,7 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
 
 def control(stage: Stage) -> RandomEdit:
     """No edit at all: what is judged right has to be this."""
-    (kernel,) = FOLDER.glob(f"stage{stage.place:02d}_*.cu")
+    (kernel,) = files.kernels_of(stage.place)
     first = kernel.read_text().partition("\n")[0]
     return RandomEdit(stage.place, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
 

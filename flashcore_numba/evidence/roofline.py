@@ -14,6 +14,7 @@ from rich.table import Table
 from flashcore_numba.attention import refuse
 from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
 from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.evidence import extracts
 from flashcore_numba.predict import predict
 from flashcore_numba.predict.formula import SECTOR
@@ -23,7 +24,6 @@ from flashcore_numba.records import artifact as artifacts
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.run.registers import like, registers, stand_in, why_not
-from flashcore_numba.run.wrapping import Idle
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import Run, runs
 

@@ -137,9 +137,11 @@ class Accesses(LaneSet):
 
     def _out_of_bounds(self, array: Any, index: Any, site: int, bad: np.ndarray) -> None:
         lane = int(np.flatnonzero(bad)[0])
-        where = ", ".join(str(int(i[lane] if type(i) is ndarray else i)) for i in index)
+        element = tuple(int(i[lane] if type(i) is ndarray else i) for i in index)
+        where = ", ".join(map(str, element))
         text = f"index [{where}] of {array.name}, shape {array.shape}, {self.whom(bad)}"
-        self.launch.problem("out of bounds", site, None, text, fatal=True)
+        facts: dict[str, Any] = {"array": array.name, "element": element, "threads": (self.first(bad),)}
+        self.launch.problem("out of bounds", site, None, text, fatal=True, **facts)
 
     def record(
         self, memory: Memory, site: int, op: int, element: Value, width: int = 1, value: Value = None
@@ -290,7 +292,8 @@ class Accesses(LaneSet):
         if count_nonzero(bad):
             lane = int(np.flatnonzero(bad)[0])
             text = f"index [{int(index[lane])}] of a tuple of {len(values)}, {self.whom(bad)}"
-            self.launch.problem("out of bounds", site, None, text, fatal=True)
+            facts: dict[str, Any] = {"element": (int(index[lane]),), "threads": (self.first(bad),)}
+            self.launch.problem("out of bounds", site, None, text, fatal=True, **facts)
         if len({_kind_of(value) for value in values}) > 1:
             raise TypeError("an index that is no literal, of a tuple whose elements have different types")
         result: Any = None
@@ -346,7 +349,8 @@ class Accesses(LaneSet):
             lane = int(np.flatnonzero(bad)[0])
             cell = int(element[lane] if type(element) is ndarray else element) % memory.block_size
             text = f"{memory.name} element {cell} was never written, {self.whom(bad)}"
-            self.launch.problem("uninitialised read", site, None, text)
+            facts: dict[str, Any] = {"array": memory.name, "element": (cell,), "threads": (self.first(bad),)}
+            self.launch.problem("uninitialised read", site, None, text, **facts)
 
     def store(self, array: Any, index: Any, value: Value, site: int) -> None:
         """`array[index] = value`; lanes that share an address: the last wins (reverse: the first)."""
@@ -396,7 +400,8 @@ class Accesses(LaneSet):
         own = self.nan_sites[bad].max()
         origin = int(own) if own >= 0 else next(iter(launch.nans))  # made by another lane, then passed on
         text = f"a NaN, made of {launch.nans[origin]}, is stored in {memory.name}, {self.whom(bad)}"
-        launch.problem("warp mask" if origin in launch.absent else "not a number", origin, site, text)
+        kind = "warp mask" if origin in launch.absent else "not a number"
+        launch.problem(kind, origin, site, text, array=memory.name, threads=(self.first(bad),))
 
     def _lanes_to_store(self, element: Value, value: Value) -> tuple[Value, Value]:
         mask, reverse = self.mask, self.launch.reverse
@@ -435,13 +440,14 @@ class Accesses(LaneSet):
                 f"{memory.name}: a {width * memory.itemsize}-byte access must start at a multiple of "
                 f"{width} elements, not at {first}, {self.whom(bad)}"
             )
-            self.launch.problem("misaligned", site, None, text, fatal=True)
+            facts: dict[str, Any] = {"array": memory.name, "element": (first,), "threads": (self.first(bad),)}
+            self.launch.problem("misaligned", site, None, text, fatal=True, **facts)
         if width * memory.itemsize > memory.alignment:
             text = (
                 f"{memory.name} may start at any multiple of {memory.alignment} bytes: a "
                 f"{width * memory.itemsize}-byte access needs cuda.shared.array(..., alignment=16)"
             )
-            self.launch.problem("misaligned", site, None, text)
+            self.launch.problem("misaligned", site, None, text, array=memory.name)
         if self.launch.counting:
             self.record(memory, site, op, element, width)
         return element, memory
@@ -521,7 +527,7 @@ class Accesses(LaneSet):
         bad = ~array.written[index] & self.active()
         if bad.any():
             text = f"an element of a local array was never written, {self.whom(bad)}"
-            self.launch.problem("uninitialised read", site, None, text)
+            self.launch.problem("uninitialised read", site, None, text, threads=(self.first(bad),))
 
     def _local_store(self, array: LocalArray, index: Any, value: Value, site: int) -> None:
         if isinstance(value, (*ARRAYS, tuple)):

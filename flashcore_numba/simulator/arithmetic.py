@@ -304,7 +304,8 @@ class Arithmetic(LaneSet):
             if b.dtype.kind in "iu" and not b.all() and char_of(a) in INTEGERS:
                 bad = (b == 0) & self.active()
                 if bad.any():
-                    self.launch.problem("division by zero", site, None, self.whom(bad))
+                    threads = (self.first(bad),)
+                    self.launch.problem("division by zero", site, None, self.whom(bad), threads=threads)
         elif not b and char_of(b) in INTEGERS and char_of(a) in INTEGERS:
             raise ZeroDivisionError("the divisor is 0 in every thread")
         return b

@@ -9,6 +9,7 @@ import numpy as np
 
 from flashcore_numba.simulator.atomics import Atomics
 from flashcore_numba.simulator.memory import LocalArray, View
+from flashcore_numba.simulator.problems import Line
 from flashcore_numba.simulator.rules import DIVISION, Value, char_of, convert, plain, strong
 from flashcore_numba.simulator.vecmath import as_dtype, fused
 
@@ -175,12 +176,14 @@ class CudaModule:
         missing = arriving & alive & ~here
         if missing.any():
             first, other = int(np.flatnonzero(here)[0]), int(np.flatnonzero(missing)[0])
-            cause = f": the branch at line {lanes.divided_at[-1]} divided them" if lanes.divided_at else ""
             text = (
                 f"{int(here.sum())} thread(s), e.g. {lanes.who(first)}, wait here; "
-                f"{int(missing.sum())}, e.g. {lanes.who(other)}, do not come{cause}"
+                f"{int(missing.sum())}, e.g. {lanes.who(other)}, do not come"
             )
-            self.launch.problem("divergent barrier", site, None, text, fatal=True)
+            divided = lanes.divided_at
+            cause = (": the branch at ", Line(divided[-1]), " divided them") if divided else ()
+            threads = (lanes.first(here), lanes.first(missing))
+            self.launch.problem("divergent barrier", site, None, (text, *cause), True, threads=threads)
         if returned is not None and (arriving & returned).any():
             left = int((arriving & returned).sum())
             text = f"{left} thread(s) of the block returned before this barrier"
@@ -233,10 +236,12 @@ class CudaModule:
         wrong = (here & (~named | (masks != first))) | (named & alive & ~here)
         wrong &= here.any(axis=1, keepdims=True)
         if wrong.any():
-            cause = f" (branch at line {lanes.divided_at[-1]})" if lanes.divided_at else ""
+            divided = lanes.divided_at
+            cause = (" (branch at ", Line(divided[-1]), ")") if divided else ()
             lane = int(np.flatnonzero(wrong.ravel())[0])
-            text = f"the mask does not name the lanes that execute the call{cause}, e.g. {lanes.who(lane)}"
-            self.launch.problem("warp mask", site, None, text)
+            what = "the mask does not name the lanes that execute the call"
+            pieces = (what, *cause, f", e.g. {lanes.who(lane)}")
+            self.launch.problem("warp mask", site, None, pieces, threads=(lanes.first(wrong.ravel()),))
 
     def _shuffle(self, site: int, mask: Value, value: Value, source: Value) -> np.ndarray:
         lanes = self.lanes

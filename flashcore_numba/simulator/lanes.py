@@ -4,7 +4,7 @@ A value that all lanes share stays a Python or NumPy scalar; a vector is never c
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import count_nonzero
@@ -99,7 +99,8 @@ class Lanes(Accesses, Arithmetic):
         missing = self.active() if has is None else self.active() & ~has
         if count_nonzero(missing):
             text = f"the variable {name} was never assigned, {self.whom(missing)}"
-            self.launch.problem("uninitialised read", site, None, text, fatal=value is UNDEFINED)
+            facts: dict[str, Any] = {"array": name, "threads": (self.first(missing),)}
+            self.launch.problem("uninitialised read", site, None, text, value is UNDEFINED, **facts)
         return value
 
     # Where paths meet, a variable has one type: what Numba unifies the types of all paths to.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.simulator import races, report
+from flashcore_numba.simulator import line_counts, races
 from flashcore_numba.simulator.access import FLUSH_LANES, Access
 from flashcore_numba.simulator.arguments import bind, three
 from flashcore_numba.simulator.control import Stuck
@@ -20,7 +20,7 @@ from flashcore_numba.simulator.masks import LaneSet
 from flashcore_numba.simulator.memory import GLOBAL, Memory, Merged
 from flashcore_numba.simulator.names import python_function
 from flashcore_numba.simulator.probe import Probed
-from flashcore_numba.simulator.problems import Fault, Problem, SimulationError, Site, Unsupported
+from flashcore_numba.simulator.problems import Fault, KernelProblem, Line, SimulationError, Site, Unsupported
 from flashcore_numba.simulator.record import Event, event, meeting
 from flashcore_numba.simulator.rewrite import VectorFunction, program
 from flashcore_numba.simulator.schedule import lockstep, take_turns
@@ -108,7 +108,7 @@ class Launch:
         self.random = self._generator(order)
         self.races, self.recording, ops, calls = self.wants
         self.changes = 0  # how often a store or an atomic changed memory, where that may be waited for
-        self.problems: list[Problem] = []
+        self.problems: list[KernelProblem] = []
         self.events: list[Event] = []
         self.probes: list[Probed] = []
         self.quiet = False  # while a probe reads: nothing is reported
@@ -207,7 +207,8 @@ class Launch:
                 f"element {int(differ[0])} of {memory.name}, and {len(differ)} in all, depend on "
                 "the value of a lane that does not execute the shuffle"
             )
-            self.add(Problem("warp mask", self.program.sites[site], None, text))
+            first, at = self.program.sites[site], (int(differ[0]),)
+            self.add(KernelProblem("warp mask", first, None, (text,), array=memory.name, element=at))
 
     # Arguments
 
@@ -255,12 +256,13 @@ class Launch:
             raise error
         text = self.program.source_line(file, line)
         if isinstance(error, ZeroDivisionError):
-            self.add(Problem("division by zero", Site(file, line, text), None, str(error)))
+            self.add(KernelProblem("division by zero", Site(file, line, text), None, (str(error),)))
             raise Fault(str(error)) from error
         if isinstance(error, ValueError) and "shared memory" in str(error):
             raise error
         what = f"{type(error).__name__}: {error}"
-        raise Unsupported(f"{file}:{line}: the simulator cannot run this line ({what}): {text}") from error
+        message = f"the simulator cannot run this line ({what}): {text}"
+        raise Unsupported(file, line, message, raised=error) from error
 
     # Called while running
 
@@ -300,20 +302,31 @@ class Launch:
     def thread_name(self, block: int, thread: int) -> str:
         return f"block {block} thread {thread} (warp {thread // WARP} lane {thread % WARP})"
 
-    def lane_name(self, ident: int) -> str:
-        """The thread that the race check numbered `ident`."""
+    def thread_of(self, ident: int) -> tuple[int, int]:
+        """Block and thread of what the race check numbered `ident`."""
         block, thread = divmod(ident, self.padded)
-        return self.thread_name(self.group.blocks[block], thread)
+        return self.group.blocks[block], thread
 
-    def problem(self, kind: str, site: int, other: int | None, text: str, fatal: bool = False) -> None:
-        """Report a problem; a fatal one ends the launch."""
-        sites = self.program.sites
+    def problem(
+        self,
+        kind: str,
+        site: int,
+        other: int | None,
+        text: str | tuple[str | Line, ...],
+        fatal: bool = False,
+        array: str = "",
+        element: tuple[int, ...] | None = None,
+        threads: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """Report a problem; a fatal one ends the launch. See `KernelProblem` for the fields."""
+        at, also = self.program.sites[site], None if other is None else self.program.sites[other]
+        pieces = (text,) if isinstance(text, str) else text
         if not self.quiet:
-            self.add(Problem(kind, sites[site], None if other is None else sites[other], text))
+            self.add(KernelProblem(kind, at, also, pieces, 1, array, element, threads))
         if fatal:
             raise Fault(kind)
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: KernelProblem) -> None:
         for known in self.problems:
             if (known.kind, known.site, known.other) == (problem.kind, problem.site, problem.other):
                 known.count += 1
@@ -333,11 +346,11 @@ class Launch:
         `exp32`, ... and the same for 64 and 16 bits, where they occur. `local_bytes_per_thread`,
         `shared_bytes_per_block`; `footprint_bytes`: bytes touched at all, by array name.
         """
-        return report.totals(self.counter)
+        return line_counts.totals(self.counter)
 
-    def lines(self) -> list[report.Row]:
+    def lines(self) -> list[line_counts.LineCounts]:
         """The counters by source line."""
-        return report.rows(self.counter, self.program.sites)
+        return line_counts.rows(self.counter, self.program.sites)
 
     def check(self) -> "Launch":
         """Raise SimulationError when there is any problem; otherwise return the launch itself."""
@@ -348,7 +361,7 @@ class Launch:
     def __str__(self) -> str:
         blocks = f"{self.blocks_counted} of {self.blocks_run} blocks counted"
         heading = f"{self.kernel.__name__}: grid {self.grid}, block {self.block}, {blocks}"
-        return "\n".join([report.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
+        return "\n".join([line_counts.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
 
 
 def simulate(

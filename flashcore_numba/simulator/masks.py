@@ -96,6 +96,11 @@ class LaneSet:
         """How a report names a lane."""
         return self.launch.thread_name(self.group.blocks[self.block[lane]], int(self.tid[lane]))
 
+    def first(self, lanes: np.ndarray) -> tuple[int, int]:
+        """The block and the thread of the first of these lanes."""
+        lane = int(np.flatnonzero(lanes)[0])
+        return self.group.blocks[self.block[lane]], int(self.tid[lane])
+
     def whom(self, lanes: np.ndarray) -> str:
         """The first of these lanes, and how many there are."""
         return f"{self.who(int(np.flatnonzero(lanes)[0]))}; {int(lanes.sum())} thread(s)"

@@ -90,17 +90,15 @@ class Names(ast.NodeTransformer):
         try:
             lines, first = inspect.getsourcelines(function)
         except (OSError, TypeError) as error:
-            raise Unsupported(
-                f"{self.file}: the source of {function.__name__} cannot be read: {error}"
-            ) from error
+            message = f"the source of {function.__name__} cannot be read: {error}"
+            raise Unsupported(self.file, None, message) from error
         source = "".join(lines)
         nested = source[0].isspace()  # its comments and strings may start further left
         try:
             tree = ast.parse("if True:\n" + source if nested else source).body[0]
         except SyntaxError as error:
-            raise Unsupported(
-                f"{self.file}:{first}: the simulator knows kernels that are def statements"
-            ) from error
+            message = "the simulator knows kernels that are def statements"
+            raise Unsupported(self.file, first, message) from error
         if isinstance(tree, ast.If):
             tree = tree.body[0]
         ast.increment_lineno(tree, first - 1 - nested)
@@ -120,11 +118,12 @@ class Names(ast.NodeTransformer):
 
     def error(self, node: Node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
-        raise Unsupported(f"{self.file}:{node.lineno}: the simulator does not know {what}: {text}")
+        unknown = f"{what}: {text}"
+        raise Unsupported(self.file, node.lineno, f"the simulator does not know {unknown}", unknown=unknown)
 
     def refuse(self, node: Node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
-        raise Unsupported(f"{self.file}:{node.lineno}: Numba refuses {what}: {text}")
+        raise Unsupported(self.file, node.lineno, f"Numba refuses {what}: {text}")
 
     def site(self, node: Node, text: str | None = None) -> int:
         return self.program.add_site(self.file, node.lineno, text or ast.unparse(node))

@@ -1,7 +1,7 @@
 """The race check: two parties touch one cell, at least one of them writes, and nothing orders them."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -201,20 +201,27 @@ def _check_partial_syncs(
         if (other_site, site) in pairs and other_site < site and batch.op[two] != LOAD:
             continue
         ids, read = (int(batch.ids[one]), int(batch.ids[two])), batch.op[two] == LOAD
-        text = _between(launch, allocation, int(batch.cells[one]), ids, read)
-        launch.problem("race", site, other_site, text)
+        _add(launch, allocation, (site, other_site), int(batch.cells[one]), ids, read)
 
 
-def _between(
-    launch: "Launch", allocation: Allocation, cell: int, threads: tuple[int, int], read: bool
-) -> str:
-    per_block = allocation.block_bytes // allocation.itemsize
-    writer, other = map(launch.lane_name, threads)
-    what = "read" if read else "write"
-    return (
-        f"{allocation.name} element {cell % per_block}: write by {writer}, {what} by {other}, "
+def _add(
+    launch: "Launch",
+    allocation: Allocation,
+    sites: tuple[int, int],
+    cell: int,
+    idents: tuple[int, int],
+    read: bool,
+) -> None:
+    """Report a race of two threads, of which the first writes and the second reads or writes."""
+    element = cell % (allocation.block_bytes // allocation.itemsize)
+    threads = launch.thread_of(idents[0]), launch.thread_of(idents[1])
+    writer, other = (launch.thread_name(*thread) for thread in threads)
+    text = (
+        f"{allocation.name} element {element}: write by {writer}, {'read' if read else 'write'} by {other}, "
         "no barrier between"
     )
+    facts: dict[str, Any] = {"array": allocation.name, "element": (element,), "threads": threads}
+    launch.problem("race", *sites, text, **facts)
 
 
 def _check(
@@ -277,8 +284,7 @@ def _report(
                 if mirrored or (site, other_site) in seen:
                     continue
                 seen.add((site, other_site))
-                text = _between(launch, allocation, cell, (thread, other_thread), other_op == LOAD)
-                launch.problem("race", site, other_site, text)
+                _add(launch, allocation, (site, other_site), cell, (thread, other_thread), other_op == LOAD)
 
 
 def check_blocks(launch: "Launch", allocation: Allocation, accesses: Sequence[Access], final: bool) -> None:
@@ -303,4 +309,5 @@ def check_blocks(launch: "Launch", allocation: Allocation, accesses: Sequence[Ac
         if op == LOAD:
             site, other_site = other_site, site
         text = f"element {batch.cells[k]} of {allocation.name} belongs to several blocks"
-        launch.problem("race between blocks", site, other_site, text)
+        at = (int(batch.cells[k]),)
+        launch.problem("race between blocks", site, other_site, text, array=allocation.name, element=at)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashcore_numba.simulator.access import Access
+from flashcore_numba.simulator.line_counts import OPS
 from flashcore_numba.simulator.masks import LaneSet
 from flashcore_numba.simulator.memory import SHARED
 from flashcore_numba.simulator.problems import Site
-from flashcore_numba.simulator.report import OPS
 
 WARP = 32
 

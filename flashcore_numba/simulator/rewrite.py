@@ -84,8 +84,9 @@ class Program:
         rewritten = self.functions.get(key)
         if rewritten is None or under_way:
             code = function.__code__
-            place = f"{code.co_filename}:{code.co_firstlineno}"
-            raise Unsupported(f"{place}: the simulator does not know recursion: {function.__name__}")
+            unknown = f"recursion: {function.__name__}"
+            message = f"the simulator does not know {unknown}"
+            raise Unsupported(code.co_filename, code.co_firstlineno, message, unknown=unknown)
         return rewritten
 
 

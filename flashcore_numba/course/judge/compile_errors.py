@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 import cuda_reference
+from flashcore_numba.course.cuda_text import code_of
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge.screen_cuda import NEW_NAME, code_of, declared_names
+from flashcore_numba.course.judge.screen_cuda import NEW_NAME, declared_names
 
 MESSAGE = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>fatal error|error|note): (?P<text>.*)$"
@@ -32,7 +33,8 @@ Rule = Callable[[re.Match], tuple[str, str]]
 @dataclass(frozen=True)
 class Complaint:
     """what: one plain sentence. look: what to look at. said: the compiler's own words. line: of the answer's
-    file, None where the compiler names none of it. inside: the line is one of the region's."""
+    file, None where the compiler names none of it. inside: the line is one of the region's.
+    """
 
     what: str
     look: str
@@ -333,8 +335,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "What stands between `<` and `>` is incomplete.",
         "A fragment is `wmma::fragment<use, 16, 16, 16, type, layout>`, an accumulator has no layout.")),
     (r"expected unqualified-id", lambda m: ("A name is missing or out of place here.", "")),
-    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the "
-        "brackets and commas.")),
+    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the brackets "
+        "and commas.")),
     (r"narrowing conversion", lambda m: ("A number does not fit its type.", "")),
 )  # fmt: skip
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import flashcore_numba
-from flashcore_numba.checks.mutation import _Copies
 from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.course.judge.cuda_probe import _Probing
 from flashcore_numba.course.launches import Recorder as LaunchRecorder
 from flashcore_numba.evidence.roofline import _Launches
@@ -18,7 +18,7 @@ from flashcore_numba.measure.entries import KeepScratch
 from flashcore_numba.run.compiler import Compiler
 from flashcore_numba.run.executor import Gpu, Simulator
 from flashcore_numba.run.plans import Recorder
-from flashcore_numba.run.wrapping import Passing
+from flashcore_numba.stages.edited import _Copies
 
 EXECUTORS: tuple[type[Executor], ...] = (
     *(Simulator, Gpu, Compiler),
