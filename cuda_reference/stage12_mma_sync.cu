@@ -87,10 +87,11 @@ mma_sync(const element* q, const element* k, const element* v,  // [B, H, S_q, D
         __syncthreads();                   // so have all parts, and all warps have left the slot filled next
         load_tile(tile + STAGES - 1);
         const int first_key = tile * BLOCK_N, slot = tile % STAGES * TILE;
-        if (first_key + BLOCK_N <= first_sees.begin || first_key >= last_sees.end) continue;
+        if (first_key >= last_sees.end) continue;
         Scores s_rmem;
         Weights p_rmem;
-        const bool masked = first_key < last_sees.begin || first_key + BLOCK_N > first_sees.end || scale.sign != 1.0f;
+        const bool masked = (last_sees.begin > 0 && first_key < last_sees.begin) ||
+                            first_key + BLOCK_N > first_sees.end || scale.sign != 1.0f;
         bool done = false;
         if (LAZY_MAX && tile > tiles.begin && !masked && scale_left == scale.log2) {  // m may be near
             score_tile(s_rmem, q_rmem, q_smem, k_smem + slot, lane);

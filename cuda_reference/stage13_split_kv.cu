@@ -111,11 +111,11 @@ split_kv(const element* q, const element* k, const element* v,  // [B, H, S_q, D
             load_step(step + STAGES - 1);
             const int first_key = step * STEP + key_warp * BLOCK_N;
             const int slot = step % STAGES * TILE + key_warp * BLOCK_N * D;
-            if (first_key + BLOCK_N <= first_sees.begin || first_key >= last_sees.end) continue;
+            if (first_key >= last_sees.end) continue;
             Scores s_rmem;
             Weights p_rmem;
-            const bool masked =
-                first_key < last_sees.begin || first_key + BLOCK_N > first_sees.end || scale.sign != 1.0f;
+            const bool masked = (last_sees.begin > 0 && first_key < last_sees.begin) ||
+                                first_key + BLOCK_N > first_sees.end || scale.sign != 1.0f;
             bool done = false;
             if (LAZY_MAX && step > first_step && !masked && scale_left == scale.log2) {  // m may be near
                 score_tile(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
