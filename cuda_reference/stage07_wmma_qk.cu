@@ -51,7 +51,7 @@ __device__ __forceinline__ void accumulate_pv(float (&o)[8], const float* p_row,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 wmma_qk(const element* q, const element* k, const element* v, element* out,  // [B, H or H_kv, S, D]
-        float* lse,                                                       // [B, H, S_q]
+        float* lse,                                                          // [B, H, S_q]
         PARAMS) {
     const Params params = PARAMS_GIVEN;
     __shared__ __align__(32) element q_smem[ROWS * LD], k_smem[KEYS * LD], v_smem[KEYS * LD];

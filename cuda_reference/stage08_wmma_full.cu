@@ -51,13 +51,13 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const element* p_sm
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 wmma_full(const element* q, const element* k, const element* v, element* out,  // [B, H or H_kv, S, D]
-          float* lse,                                                       // [B, H, S_q]
+          float* lse,                                                          // [B, H, S_q]
           PARAMS) {
     const Params params = PARAMS_GIVEN;
     __shared__ __align__(32) element q_smem[ROWS * LD], k_smem[KEYS * LD], v_smem[KEYS * LD];
-    __shared__ __align__(32) float s_smem[ROWS * S_LD];  // [ROWS, KEYS]
-    __shared__ __align__(32) element p_smem[ROWS * P_LD];   // [ROWS, KEYS]
-    __shared__ __align__(32) float o_smem[ROWS * O_LD];  // [ROWS, D]
+    __shared__ __align__(32) float s_smem[ROWS * S_LD];    // [ROWS, KEYS]
+    __shared__ __align__(32) element p_smem[ROWS * P_LD];  // [ROWS, KEYS]
+    __shared__ __align__(32) float o_smem[ROWS * O_LD];    // [ROWS, D]
     const int warp = threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x * ROWS;
     const int row = threadIdx.x / 8, part = threadIdx.x % 8;  // 8 lanes share a row, 4 scores each
     const int s_row = warp / 2 * 16, s_col = warp % 2 * 16, o_row = warp / 4 * 16, o_col = warp % 4 * 16;

@@ -73,7 +73,7 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const element* p_sm
 
 extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks an SM at D = 64
 async_copy(const element* q, const element* k, const element* v, element* out,  // [B, H or H_kv, S, D]
-           float* lse,                                                       // [B, H, S_q]
+           float* lse,                                                          // [B, H, S_q]
            PARAMS) {
     const Params params = PARAMS_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];

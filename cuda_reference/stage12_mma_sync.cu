@@ -14,9 +14,10 @@
 
 constexpr int BLOCK_M = WARPS * WARP_ROWS, THREADS = 32 * WARPS, TILE = BLOCK_N * D;
 
-// A lane's part of its r-th row of O as halves, to where Q was: `may_overflow` of it.
+// A lane's part of its r-th row of O as elements, to where Q was: `may_overflow` of it.
 template <bool CLAMP>
-__device__ __forceinline__ bool store_row(element* o_smem, const Output& o_rmem, int r, float inv_l, int lane) {
+__device__ __forceinline__ bool store_row(element* o_smem, const Output& o_rmem, int r, float inv_l,
+                                          int lane) {
     uint32_t products = 0;
 #pragma unroll
     for (int d = 0; d < D / 8; d += 2) {
@@ -33,8 +34,9 @@ __device__ __forceinline__ bool store_row(element* o_smem, const Output& o_rmem,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-mma_sync(const element* q, const element* k, const element* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
-         element* out, float* lse,                              // [B, H, S_q, D]; [B, H, S_q] or null
+mma_sync(const element* q,                    // [B, H, S_q, D]
+         const element* k, const element* v,  // [B, H / group, S_k, D]
+         element* out, float* lse,            // [B, H, S_q, D]; [B, H, S_q] or null
          PARAMS, int longest_first) {
     const Params params = PARAMS_GIVEN;
     extern __shared__ __align__(128) element smem[];

@@ -42,8 +42,9 @@ __device__ __forceinline__ void store_chunk(element* out, const float (&o)[8]) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-split_kv(const element* q, const element* k, const element* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
-         element* out, float* lse,                              // [B, H, S_q, D]; [B, H, S_q] or null
+split_kv(const element* q,                    // [B, H, S_q, D]
+         const element* k, const element* v,  // [B, H / group, S_k, D]
+         element* out, float* lse,            // [B, H, S_q, D]; [B, H, S_q] or null
          PARAMS, int longest_first, int B, int splits,
          float* parts, float* part_lse) {  // if splits > 1: [splits, B, H, S_q, D]; [splits, B, H, S_q], log2
     const Params params = PARAMS_GIVEN;
@@ -69,7 +70,8 @@ split_kv(const element* q, const element* k, const element* v,  // [B, H, S_q, D
         const int split = splits == 1 ? 0 : z % splits, rank = splits == 1 ? z : z / splits;
         const int first_row = (longest_first ? row_tiles - 1 - rank : rank) * BLOCK_M;
         const int warp_row = first_row + my_row;
-        const Interval last_sees = mask.interval(warp_row + WARP_ROWS - 1), first_sees = mask.interval(warp_row);
+        const Interval last_sees = mask.interval(warp_row + WARP_ROWS - 1);
+        const Interval first_sees = mask.interval(warp_row);
         const int last_row = min(first_row + BLOCK_M, params.S_q) - 1;
         const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
         const Interval all_steps = block_keys.tiles(STEP);

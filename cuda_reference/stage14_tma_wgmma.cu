@@ -11,7 +11,7 @@
 // O leaves through the memory of Q, by TMA.
 #include "warpgroup_rows.cuh"
 
-constexpr int TILE = BLOCK_N * D;  // halves
+constexpr int TILE = BLOCK_N * D;  // elements
 
 extern "C" __global__ void __launch_bounds__(128, BLOCKS_PER_SM)
 tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
@@ -30,7 +30,7 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     const int first_row = blockIdx.x * ROWS, warp_row = first_row + warp * WARP_ROWS;
     const Mask mask(sizes);
-    const int last_row = min(first_row + ROWS, S_q) - 1;
+    const int last_row = min(first_row + ROWS, sizes.S_q) - 1;
     const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
     const Interval tiles = block_keys.tiles(BLOCK_N);
     const Scale scale(sizes.scale_log2);
@@ -64,7 +64,8 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_pin(s_rmem);
         if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {
             const int row = warp_row + lane / 4;
-            mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)}, scale.sign, lane);
+            mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                      scale.sign, lane);
         }
         const float scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
         follow_reference(o_rmem, l, rescale);

@@ -15,7 +15,7 @@
 #include "warpgroup_rows.cuh"
 
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
-constexpr int Q_TILE = ROWS * D, KV_TILE = BLOCK_N * D;  // halves
+constexpr int Q_TILE = ROWS * D, KV_TILE = BLOCK_N * D;  // elements
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
 struct Ring {
@@ -63,7 +63,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           unsigned* next_work) {  // 0, and 0 again at the end; or null: every gridDim.x-th piece is a block's
     const Sizes sizes = SIZES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    element* q_smem = (element*)smem;                  // [CONSUMERS, 64, D]
+    element* q_smem = (element*)smem;               // [CONSUMERS, 64, D]
     element* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
     element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, D]
     element* v_smem = k_smem + STAGES * KV_TILE;    // [STAGES, BLOCK_N, D]
@@ -74,7 +74,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     const Mask mask(sizes);
     auto tiles_before = [&](int row) {  // that rows before this one see keys of; one at least, to mask
-        return max(1, (mask.interval(min(row, S_q) - 1).end + BLOCK_N - 1) / BLOCK_N);
+        return max(1, (mask.interval(min(row, sizes.S_q) - 1).end + BLOCK_N - 1) / BLOCK_N);
     };
     const int row_tiles = (sizes.S_q + BLOCK_M - 1) / BLOCK_M, works = heads * row_tiles;
     // Rows that fill no block are the first, which see the fewest keys: warpgroups before row 0 are idle.
@@ -172,7 +172,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         const auto [b, h, first_row] = work_at(index);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
         const int own_tiles = group_row < 0 ? 0 : tiles_before(group_row + ROWS);
-        const int whole_tiles = scale.sign == 1.0f ? mask.interval(group_row).end / BLOCK_N : 0;  // they need no mask
+        // Tiles before this one need no mask.
+        const int whole_tiles = scale.sign == 1.0f ? mask.interval(group_row).end / BLOCK_N : 0;
         Scores s_rmem;
         Weights p_rmem;
         Output o_rmem = {};
@@ -182,7 +183,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         auto softmax = [&] {  // with mask and maximum; O is in flight and follows later
             if (tile >= whole_tiles) {
                 const int row = warp_row + lane / 4, first_key = tile * BLOCK_N;
-                mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)}, scale.sign, lane);
+                const Interval sees = mask.interval(row).from(first_key);
+                const Interval below_sees = mask.interval(row + 8).from(first_key);
+                mask_tile(s_rmem, {sees, below_sees}, scale.sign, lane);
             }
             scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
             l[0] *= rescale[0], l[1] *= rescale[1];

@@ -35,7 +35,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], boxes of [64, 64]
               const __grid_constant__ ptx::TensorMap k_map,  // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
               const __grid_constant__ ptx::TensorMap v_map,  // the same
-              element* out, float* lse,                         // [B, H, S_q, D]; [B, H, S_q] or null
+              element* out, float* lse,                      // [B, H, S_q, D]; [B, H, S_q] or null
               STRIDES(out), SIZES) {
     const Strides out_strides = STRIDES_GIVEN(out);
     const Sizes sizes = SIZES_GIVEN;
@@ -54,9 +54,10 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
     const int h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x / CLUSTER * ROWS;
-    const int kv_head = sizes.group == 1 ? h : h / sizes.group;  // a division takes longer than all that K waits for here
+    // A division takes longer than all that K waits for here.
+    const int kv_head = sizes.group == 1 ? h : h / sizes.group;
     const Mask mask(sizes);
-    const int last_row = min(first_row + ROWS, S_q) - 1;
+    const int last_row = min(first_row + ROWS, sizes.S_q) - 1;
     const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
     const Interval tiles = block_keys.tiles(BLOCK_N);
     auto first_tile = [&](int warpgroup) { return tiles.begin + warpgroup * CLUSTER + rank; };
@@ -113,7 +114,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         ptx::wgmma_pin(s_rmem);
         if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {
             const int row = warp_row + lane / 4;
-            mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)}, scale.sign, lane);
+            mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                      scale.sign, lane);
         }
         const float scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
         if (turn > 0) follow_reference(o_rmem, l, rescale);
@@ -194,7 +196,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row + lane / 4 + 8 * r;
-        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < S_q)  // one part writes it
+        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < sizes.S_q)  // one part writes it
             lse[sizes.rows_before(b, h) + row] = log_sum_exp(m[r], l[r]);
         const float inv_l = l[r] == 0 ? 0.0f : __fdividef(1.0f, l[r]);  // of a row without keys: 0, not 0 / 0
         factor[r] *= inv_l, other_factor[r] *= inv_l;
@@ -222,7 +224,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             const uint32_t low = pairs[i / 2], high = pairs[i / 2 + 2];
             const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
             const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
-            if (row < S_q)
+            if (row < sizes.S_q)
                 *reinterpret_cast<uint2*>(out + row * out_strides.row + column) =
                     odd ? make_uint2(other, high) : make_uint2(low, other);
         }

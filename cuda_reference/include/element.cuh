@@ -11,8 +11,8 @@ namespace elements {
 struct float16 {
     using type = half;
     using pair = half2;
-    static constexpr __device__ float largest() { return 65504.0f; }     // of the finite ones
-    static constexpr __device__ unsigned exponent() { return 0x7c00; }   // all of these bits: an infinity or a NaN
+    static constexpr __device__ float largest() { return 65504.0f; }    // of the finite ones
+    static constexpr __device__ unsigned exponent() { return 0x7c00; }  // all set: an infinity or a NaN
     static __device__ __forceinline__ float2 floats(pair x) { return __half22float2(x); }
 };
 #define PTX_float16 "f16"

@@ -12,7 +12,7 @@ constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
 constexpr float FAR = 16777216.0f;  // floats beyond 2^24 lie 2 and more apart
 constexpr unsigned ALL_LANES = 0xffffffff;
 
-// scale_log2 as a sign, which the mask applies, and a positive scale: so the greatest score gives the maximum.
+// scale_log2 as a sign, which the mask applies, and a positive scale: then the greatest score gives m.
 struct Scale {
     float sign, log2;
 

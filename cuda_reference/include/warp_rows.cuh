@@ -4,9 +4,9 @@
 // mma.m16n8k16 hands out a result as it takes the left operand: lane 4g + t holds rows g and g + 8, columns
 // 2t and 2t + 1. So P = exp(S) becomes the left operand of P V by renaming registers, and a row lives in a
 // quad, the lanes 4g to 4g + 3. A lane counts its rows r: row g + 8r of the warp's.
-// A tile in shared memory has rows of D elements whose 16-byte chunks are permuted, chunk ^ row % 8: the 8 rows
-// that a phase of ldmatrix reads, D elements apart, then lie in 8 different groups of 4 banks.
-// With LAZY a tile has no maximum, no shuffle and no rescaling as long as its weights stay small: see quad.cuh.
+// A tile in shared memory has rows of D elements whose 16-byte chunks are permuted, chunk ^ row % 8: the 8
+// rows that a phase of ldmatrix reads, D elements apart, then lie in 8 different groups of 4 banks.
+// m is a reference near the maximum (quad.cuh): the hot path has no maximum, no shuffle and no rescaling.
 #pragma once
 #include "quad.cuh"
 
@@ -26,8 +26,8 @@ __device__ __forceinline__ int swizzled(int row, int chunk) { return row * D + (
 // ROWS rows into a swizzled tile by COUNT threads, of which this one starts at `source`: its chunk of row
 // thread / CHUNKS. Rows from `inside` on become zero: what they held could be NaN, and 0 * NaN is NaN.
 template <int ROWS, int COUNT>
-__device__ __forceinline__ void load_rows_async(element* tile_smem, const element* source, long long row_stride,
-                                                int inside, int thread) {
+__device__ __forceinline__ void load_rows_async(element* tile_smem, const element* source,
+                                                long long row_stride, int inside, int thread) {
     static_assert(ROWS * CHUNKS % COUNT == 0 && (COUNT / CHUNKS & (COUNT / CHUNKS - 1)) == 0, "whole passes");
 #pragma unroll
     for (int row = 0; row < ROWS; row += COUNT / CHUNKS) {

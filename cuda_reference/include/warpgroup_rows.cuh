@@ -1,13 +1,13 @@
 // The 64 query rows of one warpgroup on wgmma: Q, K and V in shared memory as TMA left them, S, P and O in
 // registers, against a tile of BLOCK_N keys. Stages 14 to 16 build on it, as 12 and 13 on warp_rows.cuh.
 //
-// A tile in shared memory is D / 64 panels of [rows, 64] halves, the 16-byte chunks of a row permuted, chunk
-// ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it lies, V
+// A tile in shared memory is D / 64 panels of [rows, 64] elements, the 16-byte chunks of a row permuted,
+// chunk ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it lies, V
 // that of P V by the instruction's own transposition.
 // wgmma hands out a result as mma.sync does: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8, of
 // each 8 columns 2t and 2t + 1. So P = exp(S) is the left operand of P V by renaming, and a row is a quad's.
-// m of a row is a reference near its maximum, as in warp_rows.cuh: with LAZY a tile whose weights stay small
-// enough needs neither its maximum nor a rescaled O, and the others are done again.
+// m is a reference near the maximum (quad.cuh): with LAZY a tile whose weights stay small enough needs neither
+// its maximum nor a rescaled O, and the others are done again.
 #pragma once
 #include "quad.cuh"
 
@@ -15,13 +15,13 @@ constexpr int D = HEAD_DIM, PANELS = D / 64, ROWS = 64, WARP_ROWS = 16;
 
 using Scores = float[BLOCK_N / 2];            // [64, BLOCK_N]: 4j + 2r + i is row g + 8r, column 8j + 2t + i
 using Output = float[D / 2];                  // [64, D], the same
-using Weights = uint32_t[BLOCK_N / 16][4];    // [64, BLOCK_N] halves
+using Weights = uint32_t[BLOCK_N / 16][4];    // [64, BLOCK_N] elements
 using RowState = float[2];                    // of rows g and g + 8; l: the lane's part of the sum
 
-// The box of `TILE_ROWS` rows from `row` on, of one head and batch; TILE_ROWS * D halves count on `full`.
+// The box of `TILE_ROWS` rows from `row` on, of one head and batch; TILE_ROWS * D elements count on `full`.
 template <int TILE_ROWS>
-__device__ __forceinline__ void load_tile(element* tile_smem, const ptx::TensorMap* map, uint64_t* full, int row,
-                                          int h, int b) {
+__device__ __forceinline__ void load_tile(element* tile_smem, const ptx::TensorMap* map, uint64_t* full,
+                                          int row, int h, int b) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
         ptx::tma_load_4d(tile_smem + panel * TILE_ROWS * 64, map, full, 64 * panel, row, h, b);
@@ -154,7 +154,7 @@ __device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, con
     for (int i = 0; i < D / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
 }
 
-// The warp's 16 rows of O as halves, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of them.
+// The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of them.
 template <bool CLAMP>
 __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_rmem, int lane) {
     uint32_t products = 0;
@@ -173,8 +173,9 @@ __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_r
 
 // The same, and on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor are not written.
 // `row`: of the warp's first in the tensor.
-__device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
-                                           int warp, int lane, int row, int h, int b) {
+__device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map,
+                                           const Output& o_rmem, int warp, int lane, int row, int h,
+                                           int b) {
     element* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
     if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
         pack_rows<true>(panel_smem, o_rmem, lane);
