@@ -7,12 +7,11 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from .files import CACHE_VARIABLE, MachineError, cache_folder, write
-from .source import INCLUDE, Source
+from cuda_reference.extras import install
+from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, write
+from cuda_reference.source import INCLUDE, Source
 
-__all__ = ["CompileError", "Compiled", "compile", "nvrtc_version", "parse_log", "target", "why_not"]
-
-INSTALL = "pip install 'flashcore[compiler]'"
+INSTALL = install("compiler")
 
 
 class CompileError(RuntimeError):

@@ -3,13 +3,13 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from .attention import attention
-from .problem import ArgumentError, Problem, UnsupportedError
+from flashcore_numba.attention import attention
+from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
 
 __all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
 
 try:
-    __version__ = version("flashcore")
+    __version__ = version("flashcore-numba")
 except PackageNotFoundError:  # a source tree that is not installed
     __version__ = "0+unknown"
 
@@ -17,7 +17,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 def __getattr__(name: str) -> Any:
     """`LADDER` on first use: it brings Numba, which takes a second to import."""
     if name == "LADDER":
-        from .stages import LADDER
+        from flashcore_numba.stages import LADDER
 
         return LADDER
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

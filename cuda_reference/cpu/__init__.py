@@ -18,12 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..extents import MOST_THREADS, block_extents, grid_extents
-from ..files import MachineError, lock
-from ..shown import shown
-from ..tensor_map import TensorMap
-from .arguments import Memory, Parameter, pack
-from .build import (
+from cuda_reference.cpu.arguments import Memory, Parameter, pack
+from cuda_reference.cpu.build import (
     HERE,
     INCLUDE,
     CompileError,
@@ -32,7 +28,11 @@ from .build import (
     build_runtime,
     find_compiler,
 )
-from .report import KINDS, ExecutionError, Launch, Places, Problem, Row, Site
+from cuda_reference.cpu.report import KINDS, ExecutionError, Launch, Places, Problem, Row, Site
+from cuda_reference.extents import MOST_THREADS, block_extents, grid_extents
+from cuda_reference.files import MachineError, lock
+from cuda_reference.shown import shown
+from cuda_reference.tensor_map import TensorMap
 
 __all__ = [
     "KINDS",
@@ -115,7 +115,7 @@ class CpuModule:
         counts: bool = True,
         time_limit: float | None = None,
         optimise: bool = True,
-    ):
+    ) -> None:
         self.source = Path(source).resolve()
         self.options: dict[str, Any] = {
             "schedule": schedule, "checks": checks, "counts": counts, "time_limit": time_limit,
@@ -159,7 +159,7 @@ class CpuModule:
 class CpuKernel:
     """One kernel, called like CuPy's: `kernel(grid, block, args, shared_mem=0)`."""
 
-    def __init__(self, module: CpuModule, declared: "_Declaration"):
+    def __init__(self, module: CpuModule, declared: "_Declaration") -> None:
         self.name = declared.name
         self._module = module
         self._entry = getattr(module.code, f"cpu_run_{self.name}")
@@ -243,7 +243,9 @@ class CpuKernel:
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
         return [*grid, *block, *self.cluster]
 
-    def _ranges(self, arrays, scratch, memory) -> tuple[list[int], list[bytes]]:
+    def _ranges(
+        self, arrays: list[Any], scratch: Sequence[np.ndarray], memory: Memory
+    ) -> tuple[list[int], list[bytes]]:
         """Start, end, constant and scratch of each distinct array, those that may be written first."""
         found: dict[tuple[int, int], list] = {}
         for parameter, array in zip(self.parameters, arrays, strict=True):
@@ -257,7 +259,15 @@ class CpuKernel:
         ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), int(entry[1]))]
         return ranges, [entry[2].encode() for _, entry in ordered]
 
-    def _run(self, shape, shared_mem, packed, ranges, names, options) -> str:
+    def _run(
+        self,
+        shape: list[int],
+        shared_mem: int,
+        packed: list[bytes],
+        ranges: list[int],
+        names: list[bytes],
+        options: dict[str, Any],
+    ) -> str:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in packed]
         pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
         kind, _, seed = str(options["schedule"]).partition(":")
@@ -312,7 +322,7 @@ def _names(parameters: str) -> list[str]:
 class _Declaration:
     """What the text of a source says of a kernel."""
 
-    def __init__(self, name: str, parameters: str, between: str):
+    def __init__(self, name: str, parameters: str, between: str) -> None:
         self.name = name
         self.parameters = " ".join(parameters.split())
         bounds = re.search(r"__launch_bounds__\s*(\((?:[^()]|\([^()]*\))*\))", between)

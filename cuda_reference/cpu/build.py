@@ -13,24 +13,14 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from ..files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
-from . import tools
-from .unset import rewritten
-
-__all__ = [
-    "CompileError",
-    "Compiler",
-    "CompilerMissingError",
-    "Held",
-    "build_kernels",
-    "build_runtime",
-    "find_compiler",
-]
+from cuda_reference.cpu import tools
+from cuda_reference.cpu.unset import rewritten
+from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"
@@ -278,7 +268,13 @@ def _one_builder(target: Path) -> Iterator[None]:
 
 
 def _compile(
-    compiler: Compiler, source: str, target: Path, flags: list[str], link: list[str], name: str, files=()
+    compiler: Compiler,
+    source: str,
+    target: Path,
+    flags: list[str],
+    link: list[str],
+    name: str,
+    files: Sequence[int] = (),
 ) -> None:
     """Compiles and links `source` into the shared library `target`.
 
@@ -406,21 +402,21 @@ def build_kernels(
 
     while True:
         texts = _texts(source)
-        body = rewritten(source, [INCLUDE])
 
-        def make(target: Path, texts: dict[str, bytes] = texts, body: str = body) -> None:
+        def make(target: Path, texts: dict[str, bytes] = texts) -> None:
             header = _compiled_headers(compiler, flags)
             compiled = [] if header is None else ["-I", str(header.path.parent)]
             _forget_the_oldest(cache_folder("cpu"), "*.so", KEPT)
             options = [*flags, *compiled, *own], [runtime.open_path], source.name, [runtime.descriptor]
             try:
-                _compile(compiler, unit(body), target, *options)
+                _compile(compiler, unit(rewritten(source, [INCLUDE])), target, *options)
             except CompileError:  # what looked like a declaration is none, or the source says it once more
                 _compile(compiler, unit(plain), target, *options)
             if _texts(source) != texts:
                 raise _SourceChanged
 
-        names = [compiler.version, repr([flags, own]), body, exports, str(source), runtime.path.name]
+        how = compiler.version, repr([flags, own]), (HERE / "unset.py").read_bytes()
+        names: list[bytes | str] = [*how, exports, str(source), runtime.path.name]
         target = cache_folder("cpu") / f"{source.stem}-{_key([*names, *texts.values()])}.so"
         with contextlib.suppress(_SourceChanged):
             return _held_or_made(target, make), texts

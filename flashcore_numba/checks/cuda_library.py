@@ -1,8 +1,8 @@
 """The mutants of the stages in CUDA C that are more than a barrier left out: see `deletions` for those."""
 
-from .mutation import Edit, Mutant
+from typing import Any
 
-__all__ = ["CUDA_MUTANTS"]
+from flashcore_numba.checks.mutation import Edit, Mutant
 
 VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
 FILES = {
@@ -17,7 +17,14 @@ FILES = {
 TILE, WARP_ROWS = "tile.cuh", "warp_rows.cuh"
 
 
-def _mutant(stage, name, mistake, *edits, expected=VALUE, **options) -> Mutant:
+def _mutant(
+    stage: int,
+    name: str,
+    mistake: str,
+    *edits: tuple[str, ...],
+    expected: tuple[str, ...] = VALUE,
+    **options: Any,
+) -> Mutant:
     """Edits are (old, new), in the stage's own kernel, or (old, new, file) tuples."""
     made = tuple(Edit(old, new, *(file or [FILES[stage]])) for old, new, *file in edits)
     return Mutant(stage, name, mistake, made, expected, **options)

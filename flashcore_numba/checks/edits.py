@@ -13,12 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cuda_reference
-
-from ..stages import Stage
-from .deletions import ORDERING, OTHER
-from .mutation import Edit, Mutant, edit_at
-
-__all__ = ["CLASSES", "RandomEdit", "random_edits"]
+from flashcore_numba.checks.deletions import ORDERING, OTHER
+from flashcore_numba.checks.mutation import Edit, Mutant, edit_at
+from flashcore_numba.stages import Stage
 
 CLASSES = {
     "move": "a barrier, wait, fence, commit or arrival some statements up or down",
@@ -101,11 +98,11 @@ def random_edits(stage: Stage, rng: np.random.Generator) -> Iterator[RandomEdit]
             seen.add((file.name, *found[:3]))
             line = file.text.count("\n", 0, found.at) + 1
             edit = edit_at(file.text, found.start, found.end, found.new, file.name)
-            yield RandomEdit(stage.number, kind, file.name, line, found.before, found.after, edit)
+            yield RandomEdit(stage.place, kind, file.name, line, found.before, found.after, edit)
 
 
 def _paths(stage: Stage) -> list:
-    (kernel,) = cuda_reference.FOLDER.glob(f"stage{stage.number:02d}_*.cu")
+    (kernel,) = cuda_reference.FOLDER.glob(f"stage{stage.place:02d}_*.cu")
     headers = set(re.findall(r'#include "(\w+\.cuh)"', kernel.read_text())) - {"ptx.cuh"}
     return [kernel, *(cuda_reference.INCLUDE / name for name in sorted(headers))]
 

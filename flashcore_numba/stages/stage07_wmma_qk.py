@@ -3,9 +3,9 @@
 import math
 
 from cuda_reference import source
-
-from .cuda_arguments import cuda_arguments
-from .stage import Stage
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
+from flashcore_numba.stages.stage import Stage
 
 ROWS, KEYS, THREADS = 32, 32, 256  # query rows of a block, keys of a K/V tile
 
@@ -27,5 +27,5 @@ STAGE = Stage(
     head_dims=(64,),
     compute_capability=(8, 0),
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from cuda_reference import source
-
-from ..problem import GRID_LIMIT
-from .cuda_arguments import cuda_arguments
-from .stage import Stage
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import GRID_LIMIT
+from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
+from flashcore_numba.stages.stage import Stage
 
 # By head dimension, largest tile first: 16-row tiles a warp, warps, keys a K/V tile, blocks an SM, lazy max.
 TILES = {
@@ -62,7 +62,7 @@ STAGE = Stage(
     language="CUDA C",
     compute_capability=(8, 0),
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants={
         "large": "128 query rows a block, 32 a warp: for problems that fill the GPU so",
         "medium": "64 query rows a block, 16 a warp",

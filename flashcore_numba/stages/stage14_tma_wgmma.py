@@ -4,9 +4,9 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
-
-from .cuda_arguments import scalars, tile_map
-from .stage import Stage
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
+from flashcore_numba.stages.stage import Stage
 
 ROWS, STORED_ROWS = 64, 16  # of a block, and of what one warp stores
 
@@ -52,5 +52,5 @@ STAGE = Stage(
     compute_capability=(9, 0),
     no_other_gpu=True,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

@@ -1,5 +1,6 @@
 """Figures as objects: what they refuse, how they cross a process boundary, and how a browser shows them."""
 
+import base64
 import io
 import json
 import re
@@ -7,8 +8,8 @@ import re
 import pytest
 from PIL import Image
 
+from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course.figures import Figure, Frame
-from flashcore_numba.problem import ArgumentError
 
 
 def picture(rng):
@@ -44,6 +45,8 @@ def test_number_of_frames_is_bounded(figure):
 
 def test_bundle_of_a_notebook(figure):
     bundle = figure._repr_mimebundle_()
+    for frame in figure.frames:
+        assert str(bundle).count(base64.b64encode(frame.png).decode()) == 1
     assert bundle["text/plain"] == str(figure) and "What & where: 2" in str(figure)
     assert figure.alt == "A walk </script> in steps. What & where: 1"
     assert Figure.from_dict(figure.as_dict())._repr_mimebundle_() == bundle

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba import LADDER, attention, workspace
+from flashcore_numba import LADDER, attention
+from flashcore_numba.run import workspace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from capturing import MODES, TOLERANCE, error, library, normal
@@ -27,7 +28,9 @@ SECONDS = 80
 HAVE_TORCH = importlib.util.find_spec("torch") is not None
 TORCH = pytest.param(
     "torch",
-    marks=pytest.mark.skipif(not HAVE_TORCH, reason="PyTorch is missing: pip install 'flashcore[peers]'"),
+    marks=pytest.mark.skipif(
+        not HAVE_TORCH, reason="PyTorch is missing: pip install 'flashcore-numba[peers]'"
+    ),
 )
 EACH_KIND = pytest.mark.parametrize("kind", ["cupy", TORCH])
 RUNS = {

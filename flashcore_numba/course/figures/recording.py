@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.course.figures.canvas import several, short
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Event
 from flashcore_numba.simulator.count import count_wavefronts, sectors_of
 from flashcore_numba.simulator.problems import Site
 from flashcore_numba.stages import Stage
-
-from .canvas import several, short
-
-__all__ = ["ROWS", "WARP", "Line", "Recording", "distinct", "record", "requests"]
 
 WARP = 32
 ROWS = 64  # query rows of a recorded problem
@@ -146,7 +144,7 @@ def _record(stage: Stage, keys: int, causal: bool) -> Recording:
     q, k, v = (_normal(rng, rows) for rows in (ROWS, keys, keys))
     problem = Problem(q, k, v, causal=causal)
     executor = Simulator(record=True, count_blocks=[0], races=False, ops=False)
-    stage.launch(problem, np.full(q.shape, np.nan, np.float16), executor)
+    stage.run(problem, executor, optional=False)
     events = [event for launch in executor.launches for event in launch.events]
     file = executor.launches[0].kernel.__code__.co_filename
     warps = max((-(-int(np.prod(launch.block)) // WARP) for launch in executor.launches), default=0)
@@ -154,4 +152,4 @@ def _record(stage: Stage, keys: int, causal: bool) -> Recording:
 
 
 def _normal(rng: np.random.Generator, rows: int) -> np.ndarray:
-    return rng.standard_normal((1, 1, rows, HEAD_DIM), dtype=np.float32).astype(np.float16)
+    return FLOAT16.round(rng.standard_normal((1, 1, rows, HEAD_DIM), dtype=np.float32))

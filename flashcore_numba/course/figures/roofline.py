@@ -5,17 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.bench.tables import provenance
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.course.evidence import MISSION, Evidence
+from flashcore_numba.course.figures.canvas import BLACK, BLUE, INK, ORANGE, SKY, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.records.amounts import provenance
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator.count import SECTOR
 from flashcore_numba.stages import LADDER, Stage
-
-from ..evidence import MISSION, Evidence
-from .canvas import BLACK, BLUE, INK, ORANGE, SKY, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["bytes_moved", "draw"]
 
 KEYS = (64, 128)  # the two numbers of keys that traffic is counted at
 ROWS, HEAD_DIM = 64, 64
@@ -146,11 +144,9 @@ def bytes_moved(stage: Stage, heads: int = 8, seq: int = 512) -> float:
 def _counted(stage: Stage, rows: int, keys: int) -> int:
     rng = np.random.default_rng(0)
     shapes = ((1, 1, length, HEAD_DIM) for length in (rows, keys, keys))
-    q, k, v = (rng.standard_normal(shape, dtype=np.float32).astype(np.float16) for shape in shapes)
-    executor = Simulator(
-        races=False, ops=stage.language == "CUDA C"
-    )  # without it that executor counts nothing
-    stage.launch(Problem(q, k, v), np.full(q.shape, np.nan, np.float16), executor)
+    q, k, v = (FLOAT16.round(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes)
+    executor = Simulator(races=False, ops=stage.language == "CUDA C")  # without it that one counts nothing
+    stage.run(Problem(q, k, v), executor, optional=False)
     executor.check()
     totals = [launch.totals() for launch in executor.launches]
     sectors = sum(t[f"global_{op}_sectors"] for t in totals for op in ("load", "store", "atomic"))

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.bench.shapes import Shape, parse
+from flashcore_numba.core.mask import Mask
+from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.course.figures.canvas import BLUE, CYCLE, INK, ORANGE, PURPLE, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.stage13_split_kv import TILES
-
-from .canvas import BLUE, CYCLE, INK, ORANGE, PURPLE, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["ORDERS", "draw", "ends", "work"]
 
 ORDERS = ("in order", "longest first", "persistent")
 SHAPE, SM_COUNT = "4x32x4096x64", 132
@@ -27,7 +25,9 @@ def work(shape: Shape, order: str) -> np.ndarray:
     """
     row_tiles, row_warps, key_warps, keys, _, _ = TILES[shape.head_dim]["large"]
     rows, step = 16 * row_tiles * row_warps, key_warps * keys
-    steps = [-(-min(shape.seq, first + rows) // step) for first in range(0, shape.seq, rows)]
+    mask = Mask(shape.seq, shape.seq, right=0)
+    tiles = (mask.tiles(first, first + rows - 1, step) for first in range(0, shape.seq, rows))
+    steps = [end - begin for begin, end in tiles]
     heads = shape.batch * shape.heads
     if order == "in order":
         return np.tile(steps, heads)  # the row tiles of a head, then the next head
