@@ -120,7 +120,7 @@ mma_sync(const element* q,                    // [B, H, S_q, D]
         const float total = quad_sum(l[r]);
         const float inv_l = inverse_sum(total);
         if (store_row<false>(q_smem, o_rmem, r, inv_l, lane)) store_row<true>(q_smem, o_rmem, r, inv_l, lane);
-        if (lse && lane % 4 == 0 && warp_row + row < S_q)
+        if (lse && lane % 4 == 0 && warp_row + row < params.S_q)
             lse[params.rows_before(b, h) + warp_row + row] = log_sum_exp(m[r], total);
     }
     __syncwarp();  // the warp's rows of O are whole before lanes read what others wrote
@@ -128,7 +128,7 @@ mma_sync(const element* q,                    // [B, H, S_q, D]
 #pragma unroll
     for (int n = 0; n < WARP_ROWS; n += 32 / CHUNKS) {
         const int row = n + lane / CHUNKS;
-        if (warp_row + row < S_q)
+        if (warp_row + row < params.S_q)
             *(uint4*)(out + row * params.out.row) = *(const uint4*)(q_smem + swizzled(row, lane % CHUNKS));
     }
 }

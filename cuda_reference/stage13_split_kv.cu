@@ -155,7 +155,7 @@ split_kv(const element* q,                    // [B, H, S_q, D]
         const long long tile_index = params.rows_before(b, h) + first_row;  // the tile's first row in lse
 #pragma unroll
         for (int row = chunk_row; row < BLOCK_M; row += THREADS / CHUNKS) {
-            if (first_row + row >= S_q) break;
+            if (first_row + row >= params.S_q) break;
             float o[8] = {};
             const float lse_log2 = merge(
                 o, KEY_WARPS, [&](int i) { return m_smem[i][row]; }, [&](int i) { return l_smem[i][row]; },

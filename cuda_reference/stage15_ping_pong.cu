@@ -183,9 +183,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         auto softmax = [&] {  // with mask and maximum; O is in flight and follows later
             if (tile >= whole_tiles) {
                 const int row = warp_row + lane / 4, first_key = tile * BLOCK_N;
-                const Interval sees = mask.interval(row).from(first_key);
-                const Interval below_sees = mask.interval(row + 8).from(first_key);
-                mask_tile(s_rmem, {sees, below_sees}, scale.sign, lane);
+                mask_tile(s_rmem,
+                          {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                          scale.sign, lane);
             }
             scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
             l[0] *= rescale[0], l[1] *= rescale[1];
