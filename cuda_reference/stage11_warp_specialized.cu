@@ -51,8 +51,7 @@ __device__ __forceinline__ void load_tile(element* tile_smem, const element* sou
     for (int n = threadIdx.x % LOADERS * WIDTH; n < KEYS * D; n += LOADERS * WIDTH) {
         const int row = n / D, c = n % D;
         const bool valid = row < inside;
-        // An address that exists, so that there is no branch.
-        const element* from = source + (valid ? row : 0) * row_stride + c;
+        const element* from = source + (valid ? row : 0) * row_stride + c;  // it exists, so no branch
         element* to = tile_smem + row * LD + c;
         if constexpr (ASYNC) ptx::cp_async_16(to, from, valid);
         else if constexpr (VECTORS) copy<uint4>(to, from, valid);
