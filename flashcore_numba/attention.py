@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cuda_reference.driver import Allowed
+from cuda_reference.extras import explained
 from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap, same_kind
@@ -65,9 +66,9 @@ def attention(
     and so may rows whose mask hides it, because 0 * NaN is NaN.
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
-    then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
-    simulator saw a race, a bad access or a NaN made of finite inputs, or stopped at the time limit; what
-    `out` holds then is not the answer.
+    then nothing has been written; MissingPackageError where Numba is not installed. Raises SimulationError,
+    which names the line of the kernel, when the simulator saw a race, a bad access or a NaN made of finite
+    inputs, or stopped at the time limit; what `out` holds then is not the answer.
     """
     options = (causal, scale, stage, return_lse)
     found = plans.find(q, k, v, out, options) if time_limit is None else plans.NOT_SERVED
@@ -158,7 +159,8 @@ def _ladder() -> "tuple[Stage, ...]":
 
 
 def _find(selector: Any) -> "Stage":
-    from flashcore_numba.stages.find import find
+    with explained():
+        from flashcore_numba.stages.find import find
 
     return find(selector)
 

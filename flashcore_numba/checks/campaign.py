@@ -39,6 +39,7 @@ from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import Edit, loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.records import layout
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
 from flashcore_numba.run.protocol import Idle
@@ -423,9 +424,7 @@ class _Store:
         def changing() -> Iterator[dict[str, Any]]:
             with self.lock:
                 yield self.data
-                other = self.path.with_suffix(".part")
-                other.write_text(json.dumps(self.data, indent=1) + "\n")
-                other.replace(self.path)
+                layout.save(self.data, self.path, "controls", "edits")
                 if say:
                     print(say, flush=True)
 
@@ -718,7 +717,7 @@ def main() -> None:
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
+        layout.save(record(store.data), RECORD, "controls", "edits")
         print(table(record(store.data)))
     elif args.action == "sanitize":
         _sanitize(store, args.program, args.jobs, end)

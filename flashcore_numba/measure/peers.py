@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.extras import install
 from flashcore_numba.core.output import OUT
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.measure.entries import Flush
@@ -30,7 +31,7 @@ def prepare(
     try:
         import torch
     except ImportError as error:
-        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}); the extra is flashcore[peers]")
+        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}): {install('peers')}")
     if not torch.cuda.is_available():
         return [], dict.fromkeys(LABELS, f"this PyTorch ({torch.__version__}) does not see the GPU")
     with stream:

@@ -119,8 +119,8 @@ def _image(picture: pictures.Picture | None, folder: str) -> str | None:
     file = f"{folder}/{picture.name}"
     alt = html.escape(picture.alt, quote=False).replace('"', "&quot;")
     return (
-        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.png">\n'
-        f'<img alt="{alt}" src="{file}.png">\n</picture>'
+        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.svg">\n'
+        f'<img alt="{alt}" src="{file}.svg">\n</picture>'
     )
 
 

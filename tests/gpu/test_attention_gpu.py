@@ -56,7 +56,9 @@ def pointer(array):
 
 
 HAVE_TORCH = importlib.util.find_spec("torch") is not None
-WITH_TORCH = pytest.mark.skipif(not HAVE_TORCH, reason="PyTorch is missing: pip install 'flashcore[peers]'")
+WITH_TORCH = pytest.mark.skipif(
+    not HAVE_TORCH, reason="PyTorch is missing: pip install 'flashcore-numba[peers]'"
+)
 EACH_KIND = pytest.mark.parametrize(
     "make",
     [make_cupy, make_numba, pytest.param(make_torch, marks=WITH_TORCH)],

@@ -144,6 +144,7 @@ def execute(book: Any, folder: Path, on_cell: Callable[[int, int], None] | None 
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
             record_timing=False,
+            coalesce_streams=True,  # else the load of the machine says how many pieces a text comes in
             on_cell_start=on_cell_start,
         )
         client.execute(env=os.environ | {"XDG_DATA_HOME": data}, stderr=subprocess.DEVNULL)
