@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +95,12 @@ class Picture:
     def draw(self, folder: Path) -> list[Path]:
         """Write NAME.svg and NAME-dark.svg; the same artifacts and library versions give the same bytes.
 
-        Text becomes outlines: the pictures look the same whatever fonts their reader has.
-                Raises MissingPackageError where the extra for pictures is not installed.
+        Text becomes outlines: the pictures look the same whatever fonts their reader has. Raises
+        MissingPackageError where the extra for pictures is not installed.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        text = {SOURCES: self.mark, DESCRIPTION: self.alt, "Date": None, "Creator": None}
         for theme, path in zip(THEMES, self.files(folder), strict=True):
-            drawn = io.BytesIO()
-            with _settings(theme):
-                self.paint(theme).savefig(drawn, format="svg", metadata=text)
-            write(path, drawn.getvalue())
+            save(path, self.paint, theme, {SOURCES: self.mark, DESCRIPTION: self.alt})
         return self.files(folder)
 
     @property
@@ -133,6 +129,14 @@ def written(path: Path) -> dict[str, str]:
         return {}
     found = {key: picture.find(f".//{DUBLIN_CORE}{key.lower()}") for key in (SOURCES, DESCRIPTION)}
     return {key: element.text or "" for key, element in found.items() if element is not None}
+
+
+def save(path: Path, paint: Callable[[Theme], Any], theme: Theme, text: Mapping[str, str]) -> None:
+    """Write a figure as SVG with `text` among its metadata, without anything that differs from run to run."""
+    drawn = io.BytesIO()
+    with _settings(theme):
+        paint(theme).savefig(drawn, format="svg", metadata={**text, "Date": None, "Creator": None})
+    write(path, drawn.getvalue())
 
 
 @contextmanager
