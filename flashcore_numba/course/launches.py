@@ -23,7 +23,7 @@ class Recorded:
     shared_bytes: int
 
 
-class Recorder:
+class DryRun:
     """An executor that runs nothing and keeps what would be launched."""
 
     def __init__(self, sm_count: int = EXAMPLE_SM_COUNT) -> None:
@@ -45,11 +45,11 @@ class Recorder:
         return list(dict.fromkeys(each.kernel for each in self.launches if isinstance(each.kernel, Source)))
 
 
-def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> Recorder:
+def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> DryRun:
     """What the stage launches at a shape, BxHxSxD, on a GPU like the recorded one."""
     s = parse(shape)
     q, k, v, out = (np.zeros((s.batch, s.heads, s.seq, s.head_dim), np.float16) for _ in range(4))
-    recorder = Recorder()
+    recorder = DryRun()
     lse = np.zeros((s.batch, s.heads, s.seq), np.float32) if stage.returns_lse else None
     problem = Problem(q, k, v, causal)
     stage.launch(problem, out, executor=recorder, lse=lse, variant=variant or stage.default_variant)

@@ -31,7 +31,8 @@ def held() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of
-    them."""
+    them.
+    """
     a_map, _, d_map = held()
     result = np.zeros((16, KEYS, 2), int)  # lane, and place among the 8 numbers of the lane
     operand = np.zeros((16, KEYS, 2), int)

@@ -1,5 +1,6 @@
 """A tile of K in shared memory and the 8 rows that a phase of ldmatrix reads: without the swizzle and
-with it."""
+with it.
+"""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
 """The check of an answer in CUDA C: the compiler's errors and the CPU executor's reports, at its own
-lines."""
+lines.
+"""
 
 import os
 import re
@@ -178,7 +179,8 @@ class CudaGrading(Grading):
 
     def _problems(self, found: runner.CaseResult) -> list[KernelProblem]:
         """What the executor reports on the input that failed, in the first order of warps that shows
-        anything."""
+        anything.
+        """
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
         inputs = inputs or self._any_input()
         self.head_dim = inputs.q.shape[-1]
@@ -252,7 +254,8 @@ class CudaGrading(Grading):
 
     def _place_of(self, site: Any) -> str:
         """How a message names a line that is not of the region: the call in the kernel, if it is in a
-        header."""
+        header.
+        """
         text = re.sub(r"\s*//.*", "", site.text)
         place = f"{PurePath(site.file).name}:{site.line}"
         if PurePath(site.file).name == self.lesson.exercise.file:
