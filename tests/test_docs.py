@@ -187,7 +187,7 @@ def test_every_fence_says_what_it_is(page: Path) -> None:
             assert commands(fence), f"{fence.place}: there is no command"
         if fence.language == "text":
             looks = re.search(
-                r"^(\$ .*|(?:\.venv/bin/)?(?:flashcore|python3?|pip) .*|make \w.*)", fence.text, re.M
+                r"^(\$ .*|(?:\.venv/bin/)?(?:flashcore|python3?|pip) .*|make \w.*)", fence.text, re.MULTILINE
             )
             assert not looks, f"{fence.place}: {looks[0]!r} is a command: its fence is a console"
 

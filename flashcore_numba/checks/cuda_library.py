@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit, Mutant
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages.edited import Edit
 
 VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
 FILES = {
@@ -26,7 +27,7 @@ def _mutant(
     **options: Any,
 ) -> Mutant:
     """Edits are (old, new), in the stage's own kernel, or (old, new, file) tuples."""
-    made = tuple(Edit(old, new, *(file or [FILES[stage]])) for old, new, *file in edits)
+    made = tuple(Edit(old, new, file[0] if file else FILES[stage]) for old, new, *file in edits)
     return Mutant(stage, name, mistake, made, expected, **options)
 
 

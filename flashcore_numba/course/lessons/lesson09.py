@@ -1,5 +1,7 @@
 """Lesson 09: asynchronous copies into a memory map, and what the map cost."""
 
+from typing import Any
+
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
@@ -89,7 +91,7 @@ will lie, in buffer t % BUFFERS. Leave
 )
 
 
-def _padding(evidence) -> float:
+def _padding(evidence: Any) -> float:
     """Bytes more if Q, S, P and O had rows that are 16 or 32 bytes longer than their contents."""
     rows, keys = evidence.constant(9, "ROWS"), evidence.constant(9, "KEYS")
     d = evidence.constant(9, "D")

@@ -11,7 +11,7 @@ PANEL = 64  # columns of a box of halves: the 128 bytes of its swizzle
 
 
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
-    """The arguments of a kernel with these parameters:
+    """The arguments of a kernel with the parameters below.
 
         const element* q, const element* k, const element* v, element* out, float* lse, PARAMS
 
