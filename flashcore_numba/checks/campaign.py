@@ -600,7 +600,11 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("stage11_warp_specialized.cu", "if (multiplies)", "after"): INDEPENDENT,
     ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
     ("stage09_async_copy.cu", "const Interval row_keys", ""): "The minimum of two numbers has no order.",
-    ("stage08_wmma_full.cu", "__shared__ __align__(32) element q_smem", ""): "The array is one element longer.",
+    (
+        "stage08_wmma_full.cu",
+        "__shared__ __align__(32) element q_smem",
+        "",
+    ): "The array is one element longer.",
     ("stage08_wmma_full.cu", "if (lse != nullptr", ""): SAME_ROW,
     ("stage10_pipeline.cu", "if (lse != nullptr", ""): SAME_ROW,
     (
