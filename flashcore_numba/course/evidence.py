@@ -386,7 +386,7 @@ def _counted(number: int, variant: str | None, shape: Shape, causal: bool) -> Co
 @functools.cache
 def _launches(
     stage: int | str, shape: str, variant: str | None = None, causal: bool = False
-) -> launches.Recorder:
+) -> launches.DryRun:
     """What a stage in CUDA C launches there."""
     found = find(stage)
     if found.language != "CUDA C":

@@ -12,7 +12,7 @@ import flashcore_numba
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.course.judge.cuda_probe import _Probing
-from flashcore_numba.course.launches import Recorder as LaunchRecorder
+from flashcore_numba.course.launches import DryRun
 from flashcore_numba.evidence.roofline import _Launches
 from flashcore_numba.measure.entries import KeepScratch
 from flashcore_numba.run.compiler import Compiler
@@ -23,7 +23,7 @@ from flashcore_numba.stages.edited import _Copies
 EXECUTORS: tuple[type[Executor], ...] = (
     *(Simulator, Gpu, Compiler),
     *(Passing, KeepScratch, _Copies, Recorder),
-    *(LaunchRecorder, _Launches, _Probing),
+    *(DryRun, _Launches, _Probing),
 )
 # Subclasses of the above inside a function, where nothing can name them, and a base without `launch`.
 LOCAL = {"Noting", "Launched", "Idle"}
