@@ -173,11 +173,11 @@ def _solution_function(lesson: Lesson) -> ast.FunctionDef:
 
 def _forbidden(lesson: Lesson, scope: list) -> Refusal | None:
     """Imports, names and attributes that no exercise needs and that reach out of it."""
-    modules = MODULES | _stage_modules(lesson)
+    modules, own = MODULES | _stage_modules(lesson), _own_imports(lesson)
     for node in (n for statement in scope for n in ast.walk(statement)):
         line = getattr(node, "lineno", None)
         if isinstance(node, ast.Import | ast.ImportFrom):
-            if (name := _foreign_import(node, modules)) is not None:
+            if (name := _foreign_import(node, modules, own)) is not None:
                 look = f"It may import from {', '.join(sorted(modules))}."
                 return Refusal("refused", f"An exercise may not import {name}.", line, look)
         elif isinstance(node, ast.Name) and _is_reserved(node.id):
@@ -208,12 +208,23 @@ def _stage_modules(lesson: Lesson) -> set[str]:
     return {str(node.module) for node in found if str(node.module).startswith(f"{files.PACKAGE}.")}
 
 
-def _foreign_import(node: ast.Import | ast.ImportFrom, modules: set[str]) -> str | None:
+def _own_imports(lesson: Lesson) -> set[tuple[str, str]]:
+    """(module, name) of what the lesson's own file imports: a launcher's types, for example."""
+    tree = ast.parse(exercise.source_text(lesson.exercise.file))
+    found = (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level)
+    return {(str(node.module), alias.name) for node in found for alias in node.names}
+
+
+def _foreign_import(
+    node: ast.Import | ast.ImportFrom, modules: set[str], own: set[tuple[str, str]]
+) -> str | None:
     """The name of what may not be imported, or None."""
     if isinstance(node, ast.Import):
         own = (a.name for a in node.names if a.name not in MODULES or a.name.startswith("flashcore"))
         return next(own, None)
     name = node.module or ""
+    if not node.level and all((name, alias.name) in own for alias in node.names):
+        return None
     if node.level or name not in modules:
         return "." * node.level + name
     bad = (a.name for a in node.names if a.name in ATTRIBUTES or a.name.startswith("_") or a.name == "*")
