@@ -220,8 +220,8 @@ def _foreign_import(
 ) -> str | None:
     """The name of what may not be imported, or None."""
     if isinstance(node, ast.Import):
-        own = (a.name for a in node.names if a.name not in MODULES or a.name.startswith("flashcore"))
-        return next(own, None)
+        bad = (a.name for a in node.names if a.name not in MODULES or a.name.startswith("flashcore"))
+        return next(bad, None)
     name = node.module or ""
     if not node.level and all((name, alias.name) in own for alias in node.names):
         return None
