@@ -29,7 +29,7 @@ __device__ __forceinline__ float merge(float (&o)[8], int count, M m_of, L l_of,
 #pragma unroll
         for (int j = 0; j < 8; j++) o[j] += weight * x[j];
     }
-    const float inv_l = inverse_sum(l);
+    const float inv_l = l == 0 ? 0.0f : 1.0f / l;  // a row that sees no key is 0, not 0 / 0
 #pragma unroll
     for (int j = 0; j < 8; j++) o[j] *= inv_l;
     return l == 0 ? -INFINITY : m + __log2f(l);
