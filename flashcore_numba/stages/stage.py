@@ -103,7 +103,8 @@ class Stage:
             if each not in self.outputs:
                 return f"does not return the {each.symbol} ({each.asked})"
         own = self.limit(problem) if self.limit else None
-        return own or (_attention_limit(self, problem) if hasattr(problem, "head_dim") else None)
+        head_dim = getattr(problem, "head_dim", None)  # only attention of q over k and v has one
+        return own if own or head_dim is None else _attention_limit(self, problem, head_dim)
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether a GPU of this compute capability runs the stage."""
@@ -125,11 +126,11 @@ class Stage:
         return self.default or (self.name if self.name in self.variants else None)
 
 
-def _attention_limit(stage: Stage, problem: Any) -> str | None:
-    """Of a problem that is attention of q over k and v: what the fields of the stage exclude."""
-    if problem.head_dim not in stage.head_dims:
+def _attention_limit(stage: Stage, problem: Any, head_dim: int) -> str | None:
+    """What the fields of the stage exclude."""
+    if head_dim not in stage.head_dims:
         served = " and ".join(map(str, stage.head_dims))
-        return f"does not serve head dimension {problem.head_dim}, only {served}"
+        return f"does not serve head dimension {head_dim}, only {served}"
     if problem.causal and not stage.causal:
         return "does not serve causal=True"
     if problem.group > 1 and not stage.grouped_queries:

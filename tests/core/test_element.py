@@ -10,7 +10,7 @@ from flashcore_numba.core.element import ACCEPTED, FLOAT16, FLOAT32, of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flashcore_numba"
 # Kernels name the type of their memory, and so do figures that show one.
-HOMES = {"core/element.py", "course/figures/fragments.py", "course/figures/twin.py"}
+HOMES = {"core/element.py", "wide.py", "course/figures/fragments.py", "course/figures/twin.py"}
 
 
 @pytest.mark.parametrize("element", [FLOAT16, FLOAT32], ids=lambda each: each.name)
