@@ -104,9 +104,9 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     if (
         line
         and not inside
-        and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text))
+        and (needed := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text))
     ):
-        name = missing[1] or missing[2]
+        name = needed[1] or needed[2]
         what = f"The lines behind the region need `{name}`, and the answer does not set it there."
         look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what it declares."
     return Complaint(what, look, text, line, inside)
