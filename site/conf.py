@@ -41,7 +41,7 @@ CONTENTS = """
 
 lessons/README
 lessons/glossary
-lessons/benchmarking
+docs/benchmarking
 docs/trust
 docs/edits
 lessons/instructor

@@ -29,6 +29,7 @@ PROBES = (
     "cuda_reference/include/probe.cuh",
     "flashcore_numba/records/data/trust/probe.json",
 )
+PICTURES = ("flashcore_numba/records/data/probe.png", "flashcore_numba/records/data/probe.svg")
 
 
 def run(*command: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / package, tree / package, ignore=generated)
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, tree)
-    for name in PROBES:
+    for name in (*PROBES, *PICTURES):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("probe\n")
     built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tree / "dist", cwd=tree)
@@ -109,6 +110,7 @@ def test_wheel_holds_both_packages_and_their_data(wheel: Path) -> None:
         names = set(archive.namelist())
         entry_points = archive.read(f"{INFO}/entry_points.txt").decode()
     assert set(PROBES) <= names
+    assert not [name for name in names if name.endswith((".png", ".svg"))]
     sources = {
         str(path.relative_to(ROOT))
         for package in ("flashcore_numba", "cuda_reference")
@@ -281,7 +283,7 @@ def test_every_module_is_imported_beside_what_the_wheel_declares(complete: Path,
         (
             ["pictures"],
             1,
-            f"flashcore pictures: the package PIL is not installed: {install('pictures')}\n",
+            f"flashcore pictures: the package matplotlib is not installed: {install('pictures')}\n",
         ),
         (["resources", "5"], 1, f"is missing: {install('compiler')}\n"),
     ],

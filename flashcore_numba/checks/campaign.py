@@ -38,8 +38,9 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.wrapping import Idle
+from flashcore_numba.records import layout
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
 from flashcore_numba.stages import LADDER, Stage, files
@@ -82,13 +83,13 @@ class Run:
         if self.far:
             q, k = (rng.uniform(2.5e4, 6.5e4, each.shape) for each in (x.q, x.k))
             q[:, :, 16:] *= -1  # whole warps of both kinds
-            return x.but(q=q.astype(np.float16), k=k.astype(np.float16))
+            return x.but(q=FLOAT16.round(q), k=FLOAT16.round(k))
         if not self.rising:
             return x
         direction = rng.standard_normal(head_dim)
         direction *= 20 / np.linalg.norm(direction)
         k = 0.1 * x.k + np.outer(1 - np.abs(np.linspace(-1, 1, seq_k)), direction)
-        return x.but(q=(0.1 * x.q + direction).astype(np.float16), k=k.astype(np.float16))
+        return x.but(q=FLOAT16.round(0.1 * x.q + direction), k=FLOAT16.round(k))
 
     @property
     def seeds(self) -> int:
@@ -355,9 +356,7 @@ def _sources(stage: Stage) -> list[Source]:
     for run in runs(stage):
         x = run.inputs(0)
         executor = Launched(run.sm_count)
-        lse = np.empty(x.q.shape[:3], np.float32)
-        problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-        stage.launch(problem, np.empty_like(x.q), executor=executor, lse=lse, variant=run.variant)
+        stage.run(x.problem(x.arrays), executor, run.variant, np.empty)
     return list(kernels)
 
 
@@ -426,9 +425,7 @@ class _Store:
         def changing() -> Iterator[dict[str, Any]]:
             with self.lock:
                 yield self.data
-                other = self.path.with_suffix(".part")
-                other.write_text(json.dumps(self.data, indent=1) + "\n")
-                other.replace(self.path)
+                layout.save(self.data, self.path, "controls", "edits")
                 if say:
                     print(say, flush=True)
 
@@ -592,8 +589,8 @@ INDEPENDENT = "Neither of the two statements needs the other."
 SAME_ROW = "The 8 lanes of a row have the same m and l: another one writes them."
 # Why nothing goes wrong: (file, where `before` begins, where `after` begins) -> reason.
 REASONS: dict[tuple[str, str, str], str] = {
-    ("stage07_wmma_qk.cu", "const int block_sees", ""): UNSEEN,
-    ("stage10_pipeline.cu", "const int block_sees", ""): UNSEEN,
+    ("stage07_wmma_qk.cu", "const int last_row", ""): UNSEEN,
+    ("stage10_pipeline.cu", "const int last_row", ""): UNSEEN,
     ("stage07_wmma_qk.cu", "tile::load_tile<ROWS", "twice"): "Each thread stores the same bytes again.",
     ("stage08_wmma_full.cu", "multiply_qk(", "twice"): "The same warp stores the same S again.",
     ("stage16_cluster_split.cu", "for (int i = 2 * r;", "twice"): "Each lane stores the same bytes again.",
@@ -603,8 +600,12 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("stage08_wmma_full.cu", "wmma::load_matrix_sync(q", "after"): INDEPENDENT,
     ("stage11_warp_specialized.cu", "if (multiplies)", "after"): INDEPENDENT,
     ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
-    ("stage09_async_copy.cu", "const int row_sees", ""): "The minimum of two numbers has no order.",
-    ("stage08_wmma_full.cu", "__shared__ __align__(32) half q_smem", ""): "The array is one element longer.",
+    ("stage09_async_copy.cu", "const Interval row_keys", ""): "The minimum of two numbers has no order.",
+    (
+        "stage08_wmma_full.cu",
+        "__shared__ __align__(32) element q_smem",
+        "",
+    ): "The array is one element longer.",
     ("stage08_wmma_full.cu", "if (lse != nullptr", ""): SAME_ROW,
     ("stage10_pipeline.cu", "if (lse != nullptr", ""): SAME_ROW,
     (
@@ -722,7 +723,7 @@ def main() -> None:
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
+        layout.save(record(store.data), RECORD, "controls", "edits")
         print(table(record(store.data)))
     elif args.action == "sanitize":
         _sanitize(store, args.program, args.jobs, end)

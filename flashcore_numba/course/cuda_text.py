@@ -12,7 +12,18 @@ TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>->|::|\S)",
     re.DOTALL | re.MULTILINE,
 )
-TYPES = {"const", "float", "float2", "float4", "half", "half2", "int", "uint32_t"}  # of casts
+TYPES = {
+    "const",
+    "element",
+    "element2",
+    "float",
+    "float2",
+    "float4",
+    "half",
+    "half2",
+    "int",
+    "uint32_t",
+}  # of casts
 
 
 @dataclass(frozen=True)

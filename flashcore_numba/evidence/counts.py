@@ -89,6 +89,10 @@ class Counted:
         }
 
 
+def _unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
 def count(
     run: Run,
     shape: Shape,
@@ -107,8 +111,7 @@ def count(
     problem = inputs.problem(inputs.arrays)
     refuse(run.stage, problem)
     executor = Simulator(sm_count=sm_count)
-    outputs = run.stage.allocate(problem, lambda size, dtype: np.full(size, np.nan, dtype), optional=False)
-    run.stage.launch(problem, executor=executor, variant=run.variant, **outputs)
+    outputs = run.stage.run(problem, executor, run.variant, _unwritten, optional=False)
     error = truth(of, inputs, rng).judge([outputs])
     return Counted(run, shape, causal, problem.min_bytes, executor.launches, error)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference.files import write
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence.nsight import (
@@ -29,7 +28,7 @@ from flashcore_numba.evidence.nsight import (
 )
 from flashcore_numba.predict import Traffic
 from flashcore_numba.predict.formula import SECTOR
-from flashcore_numba.records import environment
+from flashcore_numba.records import environment, layout
 from flashcore_numba.records.artifact import recorded_dir
 from flashcore_numba.stages.runs import Run
 
@@ -221,12 +220,8 @@ def save(fresh: dict[str, Any], folder: Path) -> Path:
     ]
     runs = sorted([*kept, *fresh["runs"]], key=lambda run: run["stage"])
     extracts = [e for e in extracts if _place(e) != at] + [{**fresh, "runs": runs}]
-    text = json.dumps({"extracts": [{**each, "runs": "@"} for each in extracts]}, indent=1)
-    for each in extracts:  # a run is one line, so that a difference shows what changed
-        lines = ",\n".join(f"    {json.dumps(run)}" for run in each["runs"])
-        text = text.replace('"@"', f"[\n{lines}\n   ]", 1)
     folder.mkdir(parents=True, exist_ok=True)
-    write(path, text + "\n")
+    layout.save({"extracts": extracts}, path, "runs")
     return path
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_reference.files import write
+from flashcore_numba.records import layout
 from flashcore_numba.records.artifact import RESOURCES, recorded_dir
 from flashcore_numba.run import pool
 from flashcore_numba.run.registers import examples, registers
@@ -47,12 +47,9 @@ def save(stages: Sequence[Stage], progress: Callable[[int, int, str], None] | No
 
     jobs = list(items(stages))
     found = pool.run(compiled, jobs, None, progress, name)
-    lines = [
-        f"{json.dumps(name(job))}: {json.dumps(kernels)}" for job, kernels in zip(jobs, found, strict=True)
-    ]
-    version = ".".join(map(str, nvrtc_version()))
+    kernels = {name(job): now for job, now in zip(jobs, found, strict=True)}
     path = recorded_dir() / RESOURCES
-    write(path, f'{{"nvrtc": "{version}", "kernels": {{\n' + ",\n".join(lines) + "\n}}\n")
+    layout.save({"nvrtc": ".".join(map(str, nvrtc_version())), "kernels": kernels}, path, "kernels")
     return path
 
 

@@ -107,8 +107,7 @@ def _row(
 ) -> Row:
     traffic = predict(run.stage, run.variant, problem, sm_count)
     executor = _Launches(sm_count)
-    outputs = run.stage.allocate(problem, np.empty, optional=False)
-    run.stage.launch(problem, executor=executor, variant=run.variant, **outputs)
+    run.stage.run(problem, executor, run.variant, np.empty, optional=False)
     sectors = traffic.global_load_sectors + traffic.global_store_sectors
     wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
     # An asynchronous copy passes through the L1 once, and is among the wavefronts.

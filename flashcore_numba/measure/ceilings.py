@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source, source
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.measure.entries import Captured
 from flashcore_numba.measure.timing import Clock, calibrate
 
@@ -197,7 +198,7 @@ def _work(
 
 def _small(*shape: int) -> np.ndarray:
     """Whole numbers from -2 to 2 as float16: their products add up without rounding."""
-    return np.random.default_rng().integers(-2, 3, shape).astype(np.float16)
+    return np.random.default_rng().integers(-2, 3, shape).astype(FLOAT16.dtype)
 
 
 def benchmarks(

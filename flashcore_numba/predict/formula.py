@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16, FLOAT32
+
 LANES = 32  # of a warp
 SECTOR = 32  # bytes
 BANKS = 32  # each one word of 4 bytes wide
-HALF, FLOAT = 2, 4  # bytes
+HALF, FLOAT = FLOAT16.size, FLOAT32.size  # bytes
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ wgmma reads pass through shared memory without a wavefront of a warp.
 
 from typing import Any
 
-from flashcore_numba.predict.formula import Traffic
+from flashcore_numba.predict.formula import HALF, SECTOR, Traffic
 
 ROWS, WARPS = 64, 4  # of a warpgroup
 PANEL = 64  # columns
-HALF, SECTOR = 2, 32  # bytes
 STMATRIX_WAVEFRONTS = 4  # 32 rows of 16 bytes, 8 at a time
 
 

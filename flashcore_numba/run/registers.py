@@ -67,8 +67,7 @@ def registers(
     compiler = Compiler(compute_capability=compute_capability)
     compiler.sm_count = sm_count
     for problem in problems:
-        outputs = run.stage.allocate(problem, np.empty)
-        run.stage.launch(problem, executor=compiler, variant=run.variant, **outputs)
+        run.stage.run(problem, compiler, run.variant, np.empty)
     return [
         {
             "kernel": kernel.name,

@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.output import LSE, OUT, Output
 from flashcore_numba.stages.kernels import KINDS, Kernels
+
+if TYPE_CHECKING:
+    from flashcore_numba.run.protocol import Executor
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,19 @@ class Stage:
         """
         wanted = [each for each in self.outputs if optional or not each.optional]
         return {each.name: empty(each.shape(problem), each.dtype(problem)) for each in wanted}
+
+    def run(
+        self,
+        problem: Any,
+        executor: "Executor",
+        variant: str | None = None,
+        empty: Callable[[tuple[int, ...], Any], Any] = np.zeros,
+        optional: bool = True,
+    ) -> dict[str, Any]:
+        """Launch into memory from `allocate`, which is returned."""
+        outputs = self.allocate(problem, empty, optional)
+        self.launch(problem, executor=executor, variant=variant, **outputs)
+        return outputs
 
     def why_not(self, problem: Any, outputs: tuple[Output, ...] = ()) -> str | None:
         """What keeps the stage from this problem, in words that follow its name; None where nothing does.

@@ -1,4 +1,4 @@
-"""An operation of one's own goes through check, count and a rehearsed comparison, without a change here."""
+"""An operation of one's own goes through check, count and a rehearsed comparison, without an edit of them."""
 
 import io
 import json

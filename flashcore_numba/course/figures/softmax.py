@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.figures.canvas import BLUE, INK, SKY, VERMILION, lettered, paper, png
@@ -97,12 +98,12 @@ def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k = 0.6 * q, 0.6 * k
     k[0, 0, :, 0] = np.linspace(-2, 2, KEYS)
     q[0, 0, :, 0] = np.where(np.arange(SEQ_Q) == 1, -14, 14)
-    return q.astype(np.float16), k.astype(np.float16), v.astype(np.float16)
+    return FLOAT16.round(q), FLOAT16.round(k), FLOAT16.round(v)
 
 
 def _run(stage: Stage, problem: Problem) -> list[Probed]:
     executor = Simulator(races=False, ops=False)
-    stage.launch(problem, np.full(problem.q.shape, np.nan, np.float16), executor=executor)
+    stage.run(problem, executor, optional=False)
     return [probed for launch in executor.launches for probed in launch.probes]
 
 

@@ -1,15 +1,11 @@
-"""The stage with an answer in it, and launches of it."""
+"""The stage with an answer in it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core.executor import Executor
-from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.spec import Lesson
 from flashcore_numba.run.executor import Simulator
@@ -38,10 +34,3 @@ def _limited(stage: Stage) -> Stage:
         stage.launch(problem, *outputs, executor=executor, **options)
 
     return replace(stage, launch=launch)
-
-
-def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Executor) -> None:
-    """Launch a stage on some inputs; what comes out is dropped."""
-    out = np.zeros(x.q.shape, np.float16)
-    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor=executor, lse=lse, variant=variant)

@@ -22,7 +22,6 @@ from flashcore_numba.checks.trial import Inputs, family
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course import cuda_text, memory_map
 from flashcore_numba.course.exercise import region
-from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.judge.compile_errors import first_complaint
 from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
@@ -187,7 +186,7 @@ class CudaGrading(Grading):
         for order in ORDERS:
             executor = Simulator(order=order, ops=False, time_limit=SECOND_LOOK)
             try:
-                launch_on(self.stage, self.variant, inputs, executor)
+                self.stage.run(inputs.problem(inputs.arrays), executor, self.variant)
             except Exception:  # what it did the first time is known already
                 return []
             if problems := [problem for launch in executor.launches for problem in launch.problems]:
@@ -447,5 +446,5 @@ def _element(part: memory_map.Part, byte: int) -> str:
     if not part.row or part.bytes == part.row * memory_map.SIZES[part.type]:
         return f"`{part.name}[{element}]`"
     row, column = divmod(element, part.row)
-    elements = "halves" if part.type == "half" else f"{part.type}s"
+    elements = "halves" if part.type in ("element", "half") else f"{part.type}s"
     return f"`{part.name}` at row {row}, column {column} (its rows are {part.row} {elements} apart)"

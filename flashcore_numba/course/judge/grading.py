@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -232,9 +232,9 @@ class Grading(ABC):
         return self._failed(missed[0].message, look=look, kind="gate")
 
     def _launches(self, gate: Gate) -> list:
-        problem, out, lse = problem_of(parse(gate.shape).inputs(np.random.default_rng(self.seed)), self.stage)
+        problem = Problem(*parse(gate.shape).inputs(np.random.default_rng(self.seed)))
         executor = Simulator(max_turns=MAX_TURNS)
-        self.stage.launch(problem, out, executor=executor, lse=lse, variant=self.variant)
+        self.stage.run(problem, executor, self.variant)
         return executor.launches
 
     @staticmethod
@@ -248,10 +248,3 @@ class Grading(ABC):
 
 def _amount(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
-
-
-def problem_of(qkv: Sequence[np.ndarray], stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
-    """The problem of some inputs, and poisoned outputs for it."""
-    q, k, v = qkv
-    out = np.full(q.shape, np.nan, np.float16)
-    return Problem(q, k, v), out, np.full(q.shape[:3], np.nan, np.float32) if stage.returns_lse else None
