@@ -12,8 +12,8 @@ EXERCISE = Exercise(
     last="__syncthreads();  // S is whole before a lane reads its row of it",
     task="""\
 The head of turn t: everything up to S. All 384 threads of the block execute these lines, once for each
-tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (tile 0 before the first turn) and lies, or
-will lie, in buffer t % BUFFERS. Leave
+tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (tile 0 before the first turn)
+and lies, or will lie, in buffer t % BUFFERS. Leave
   - k_tile and v_tile: pointers of type const element* to the first element of tile t in k_smem and v_smem;
     the rest of the turn reads v_tile
   - the copies of tile t + 1 asked for, and possibly still under way
@@ -21,8 +21,8 @@ will lie, in buffer t % BUFFERS. Leave
     for each of the warps 0 to 5; the other six warps multiply nothing""",
     given={
         "t": "int: the number of the tile",
-        "k_smem, v_smem": "element*, shared: BUFFERS tiles one after the other, each of KEYS rows of D halves; "
-        "from one row to the next are KV_LD halves",
+        "k_smem, v_smem": "element*, shared: BUFFERS tiles one after the other, each of KEYS rows of D "
+        "halves; from one row to the next are KV_LD halves",
         "BUFFERS, KEYS, KV_LD": "2 buffers, 32 keys a tile, D + 8 halves from one row to the next",
         "load_keys_and_values": "load_keys_and_values(n): this thread asks for its share of tile n, as one "
         "group of copies; the group is empty where there is no tile n",

@@ -12,8 +12,9 @@ EXERCISE = Exercise(
     first="const int slot = tile % STAGES, parity = tile / STAGES % 2, first_key = tile * BLOCK_N;",
     last="if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);",
     task="""\
-The turn of one K/V tile. All 128 threads of the block execute these lines for each tile, tiles.begin .. tiles.end - 1; before
-the first turn one thread has asked for Q and for the first STAGES tiles, and Q has arrived. Leave
+The turn of one K/V tile. All 128 threads of the block execute these lines for each tile,
+tiles.begin .. tiles.end - 1; before the first turn one thread has asked for Q and for the first STAGES
+tiles, and Q has arrived. Leave
   - m, l and o_rmem: this thread's part of the state of the 64 rows, with this tile's keys in it
   - every product of this tile finished, for the next turn reuses the registers and perhaps the slot
   - tile + STAGES asked for, if there is one: into the slot that this turn leaves
