@@ -95,12 +95,10 @@ def squeezed(output: str) -> str:
 
 def as_pattern(expected: str) -> str:
     """A regular expression for `squeezed` output: `...` alone is any lines, in a line any text."""
-    lines = []
-    for line in squeezed(expected).splitlines():
-        lines.append(
-            r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n"
-        )
-    return "".join(lines)
+    return "".join(
+        r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in squeezed(expected).splitlines()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ FILES = {
     13: "stage13_split_kv.cu",
     15: "stage15_ping_pong.cu",
 }
+V_LOAD = "load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);"
 MASK, QUAD, TILE, WARP_ROWS = "mask.cuh", "quad.cuh", "tile.cuh", "warp_rows.cuh"
 
 
@@ -88,9 +89,9 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         10, "no_empty_group", "No group is committed beyond the last tile, so the wait counts too few.",
-        ("            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
+        (f"            {V_LOAD}\n"
          "        }\n        ptx::cp_async_commit();",
-         "            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
+         f"            {V_LOAD}\n"
          "            ptx::cp_async_commit();\n        }"),
         expected=COPY, on_gpu=False, variant="2",
     ),

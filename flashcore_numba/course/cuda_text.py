@@ -12,18 +12,7 @@ TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>->|::|\S)",
     re.DOTALL | re.MULTILINE,
 )
-TYPES = {
-    "const",
-    "element",
-    "element2",
-    "float",
-    "float2",
-    "float4",
-    "half",
-    "half2",
-    "int",
-    "uint32_t",
-}  # of casts
+CASTS = {"const", "element", "element2", "float", "float2", "float4", "half", "half2", "int", "uint32_t"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +82,7 @@ def lines_calling(text: str, name: str) -> list[int]:
 
 def last_set(answer: Answer, expression: str) -> int | None:
     """The last line of the region that assigns to the expression's variable or hands it to a call."""
-    names = [word for word in re.findall(r"[A-Za-z_]\w*", expression) if word not in TYPES]
+    names = [word for word in re.findall(r"[A-Za-z_]\w*", expression) if word not in CASTS]
     if not names or answer.first is None:
         return None
     name = re.escape(names[0])

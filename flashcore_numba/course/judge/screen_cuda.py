@@ -36,8 +36,9 @@ BUILT_IN = frozenset(
         r"\w+",
         """
         threadIdx blockIdx blockDim gridDim warpSize x y z w element element2 half half2 __half __half2
-        float2 float3 float4 int2 int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t
-        uintptr_t INFINITY make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
+        float2 float3 float4 int2 int4 uint2 uint3 uint4
+        uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
+        make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
         __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync
         __activemask __threadfence __threadfence_block __float2half __float2half_rn __half2float
         __half22float2 __float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float

@@ -12,8 +12,8 @@ EXERCISE = Exercise(
     last="__syncthreads();  // S is whole before a lane reads its row of it",
     task="""\
 The head of turn t: everything up to S. All 384 threads of the block execute these lines, once for each
-tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (tile 0 before the first turn)
-and lies, or will lie, in buffer t % BUFFERS. Leave
+tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (the first one before the first
+turn) and lies, or will lie, in buffer t % BUFFERS. Leave
   - k_tile and v_tile: pointers of type const element* to the first element of tile t in k_smem and v_smem;
     the rest of the turn reads v_tile
   - the copies of tile t + 1 asked for, and possibly still under way

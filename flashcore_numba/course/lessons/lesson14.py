@@ -12,9 +12,9 @@ EXERCISE = Exercise(
     first="const int slot = tile % STAGES, parity = tile / STAGES % 2, first_key = tile * BLOCK_N;",
     last="if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);",
     task="""\
-The turn of one K/V tile. All 128 threads of the block execute these lines for each tile,
-tiles.begin .. tiles.end - 1; before the first turn one thread has asked for Q and for the first STAGES
-tiles, and Q has arrived. Leave
+The turn of one K/V tile. All 128 threads of the block execute these lines for each tile, from
+tiles.begin to tiles.end - 1; before the first turn one thread has asked for Q and for the first STAGES tiles,
+and Q has arrived. Leave
   - m, l and o_rmem: this thread's part of the state of the 64 rows, with this tile's keys in it
   - every product of this tile finished, for the next turn reuses the registers and perhaps the slot
   - tile + STAGES asked for, if there is one: into the slot that this turn leaves
@@ -30,8 +30,8 @@ Between the scores and the new reference stands the mask. Take it over as it is,
         "STAGES, BLOCK_N, TILE": "2 slots in the ring, 128 keys a tile, and the halves of a tile, "
         "BLOCK_N * D",
         "q_smem": "element*, shared: the 64 rows of Q",
-        "k_smem, v_smem": "element*, shared: STAGES slots of TILE halves one after the other; tile t lies in "
-        "slot t % STAGES",
+        "k_smem, v_smem": "element*, shared: STAGES slots of TILE halves one after the other; tile t lies "
+        "in slot t % STAGES",
         "k_full, v_full": "uint64_t*, shared: an mbarrier a slot; a phase is complete when the slot's tile "
         "of K, or of V, has arrived",
         "ptx": "ptx::mbarrier_wait(m, parity): waits until the phase of that parity, 0 or 1, is complete. "

@@ -33,7 +33,7 @@ def scalars(problem: Problem, scale: float) -> tuple:
 
 
 def strides(array: Any) -> tuple[np.int64, np.int64, np.int64]:
-    """The arguments for `STRIDES`: elements from one batch, head and row of a [B, H, S, D] array to the next."""
+    """The arguments for `STRIDES`: elements from one batch, head and row of [B, H, S, D] to the next."""
     batch, head, row = (np.int64(step // array.dtype.itemsize) for step in array.strides[:3])
     return batch, head, row
 
