@@ -1,11 +1,10 @@
-"""The stage with an answer in it, and launches of it."""
+"""The stage with an answer in it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.spec import Lesson
@@ -35,8 +34,3 @@ def _limited(stage: Stage) -> Stage:
         stage.launch(problem, *outputs, executor=executor, **options)
 
     return replace(stage, launch=launch)
-
-
-def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Executor) -> None:
-    """Launch a stage on some inputs; what comes out is dropped."""
-    stage.run(x.problem(x.arrays), executor, variant)

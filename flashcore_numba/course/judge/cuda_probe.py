@@ -13,7 +13,6 @@ from cuda_reference.cpu import CpuModule
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.course.cuda_text import words
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.spec import Lesson, Wanted
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.simulator import scratch
@@ -52,7 +51,7 @@ def values(
     text = PRELUDE.format(most=MOST) + answer.with_at_the_end(f"flashcore_probe({expressions});")
     executor = _Probing()
     stage = edited.load(lesson.exercise.stage, {lesson.exercise.file: text})
-    launch_on(stage, lesson.exercise.variant, inputs, executor)
+    stage.run(inputs.problem(inputs.arrays), executor, lesson.exercise.variant)
     visits: list[tuple[int, dict, list]] = []
     for noted in executor.noted:  # a later launch may read what an earlier one left wrong
         first = len(visits)

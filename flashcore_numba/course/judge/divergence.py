@@ -14,7 +14,6 @@ from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.course import cuda_text, exercise
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import cuda_probe
-from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.spec import Exercise, Lesson, Wanted
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Probed
@@ -166,7 +165,7 @@ def _values(
     text += f"\n\nfrom flashcore_numba.simulator import probe as {PROBE}\n"
     with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
         executor = Simulator(max_turns=MAX_TURNS, races=False, ops=False)
-        launch_on(stage, lesson.exercise.variant, inputs, executor)
+        stage.run(inputs.problem(inputs.arrays), executor, lesson.exercise.variant)
     count = len(expressions)
     return [
         Visit(
@@ -236,7 +235,7 @@ def _rows_of_python(lesson: Lesson, answer: Answer, inputs: Inputs) -> list[dict
     text += f"\n\nfrom flashcore_numba.course.judge.divergence import numbers as {PROBE}_numbers\n"
     text += f"\nSTAGE.launch.kept = {PROBE} = []\n"
     with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
-        launch_on(stage, None, inputs, Simulator())
+        stage.run(inputs.problem(inputs.arrays), Simulator())
         return stage.launch.kept  # type: ignore[attr-defined]
 
 

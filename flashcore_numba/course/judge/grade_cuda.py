@@ -22,7 +22,6 @@ from flashcore_numba.checks.trial import Inputs, family
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course import cuda_text, memory_map
 from flashcore_numba.course.exercise import region
-from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.judge.compile_errors import first_complaint
 from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
@@ -187,7 +186,7 @@ class CudaGrading(Grading):
         for order in ORDERS:
             executor = Simulator(order=order, ops=False, time_limit=SECOND_LOOK)
             try:
-                launch_on(self.stage, self.variant, inputs, executor)
+                self.stage.run(inputs.problem(inputs.arrays), executor, self.variant)
             except Exception:  # what it did the first time is known already
                 return []
             if problems := [problem for launch in executor.launches for problem in launch.problems]:

@@ -15,7 +15,6 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.exercise import answer_in_cell, region
 from flashcore_numba.course.judge import divergence
-from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.judge.grading import LONGEST, MAX_TURNS, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.run.compiler import Compiler, why_not
@@ -91,7 +90,8 @@ class PythonGrading(Grading):
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
         executor = Simulator(max_turns=MAX_TURNS, ops=found.kind == "value", calls=True)
         try:
-            launch_on(self.stage, self.variant, inputs or self._any_input(), executor)
+            again = inputs or self._any_input()
+            self.stage.run(again.problem(again.arrays), executor, self.variant)
         except Exception:  # what it did the first time is known already
             return [] if own is None else [own]
         again = [p for launch in executor.launches for p in launch.problems if p.kind == problem.kind]
@@ -253,7 +253,8 @@ class PythonGrading(Grading):
         lines = {line for line, _ in divergence.float64_constants(self.answer)}
         executor = Simulator(max_turns=MAX_TURNS, races=False)
         try:
-            launch_on(self.stage, self.variant, normal(np.random.default_rng(0), 1, 1, 32, 32, 64), executor)
+            some = normal(np.random.default_rng(0), 1, 1, 32, 32, 64)
+            self.stage.run(some.problem(some.arrays), executor, self.variant)
         except Exception:  # the message is about something else
             return ""
         rows = [row for launch in executor.launches for row in launch.lines()]
