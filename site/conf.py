@@ -41,6 +41,9 @@ CONTENTS = """
 lessons/README
 lessons/glossary
 docs/benchmarking
+docs/architecture
+docs/optimisation
+docs/contributing
 docs/trust
 docs/edits
 lessons/instructor
