@@ -283,7 +283,7 @@ def test_every_module_is_imported_beside_what_the_wheel_declares(complete: Path,
         (
             ["pictures"],
             1,
-            f"flashcore pictures: the package PIL is not installed: {install('pictures')}\n",
+            f"flashcore pictures: the package matplotlib is not installed: {install('pictures')}\n",
         ),
         (["resources", "5"], 1, f"is missing: {install('compiler')}\n"),
     ],
