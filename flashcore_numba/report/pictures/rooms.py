@@ -43,12 +43,10 @@ def rooms(root: Path) -> list[Room]:
     floors: dict[str, int] = {}
     for name in graphlib.TopologicalSorter(imports).static_order():
         floors[name] = max((floors[other] + 1 for other in imports[name]), default=0)
-    found = []
-    for name in sorted(files, key=lambda name: (floors[name], name)):
-        found.append(
-            Room(name, _purpose(files[name]), floors[name], _lines(files[name]), tuple(sorted(imports[name])))
-        )
-    return found
+    return [
+        Room(name, _purpose(files[name]), floors[name], _lines(files[name]), tuple(sorted(imports[name])))
+        for name in sorted(files, key=lambda name: (floors[name], name))
+    ]
 
 
 def arrows(house: Sequence[Room]) -> list[tuple[str, str]]:
@@ -69,10 +67,11 @@ def table(house: Sequence[Room]) -> str:
     direct: dict[str, list[str]] = {room.name: [] for room in house}
     for room_name, other in arrows(house):
         direct[room_name].append(f"`{other}`")
-    lines = ["| floor | room | what it is for | rests on |", "|--:|---|---|---|"]
-    for room in sorted(house, key=lambda room: (-room.floor, room.name)):
-        lines.append(f"| {room.floor} | `{room.name}` | {room.purpose} | {', '.join(direct[room.name])} |")
-    return "\n".join(lines)
+    rows = [
+        f"| {room.floor} | `{room.name}` | {room.purpose} | {', '.join(direct[room.name])} |"
+        for room in sorted(house, key=lambda room: (-room.floor, room.name))
+    ]
+    return "\n".join(["| floor | room | what it is for | rests on |", "|--:|---|---|---|", *rows])
 
 
 def alt(house: Sequence[Room]) -> str:
