@@ -122,7 +122,8 @@ class CpuModule:
         }  # fmt: skip
         self._declared = _declarations(self.source)
         exports = "CPU_MODULE\n" + "\n".join(
-            f"CPU_KERNEL({each.name}, ({each.cluster}), ({each.bounds}))" for each in self._declared.values()
+            f"CPU_KERNEL({each.name}, ({each.cluster}), ({each.bounds}), {each.parameters})"
+            for each in self._declared.values()
         )
         compiler = find_compiler()
         self.compile_seconds = -time.perf_counter()
@@ -164,7 +165,11 @@ class CpuKernel:
         self._entry = getattr(module.code, f"cpu_run_{self.name}")
         described = (ctypes.c_uint32 * 128)()
         count = getattr(module.code, f"cpu_describe_{self.name}")(described)
-        names = declared.parameters if len(declared.parameters) == count else [f"#{i}" for i in range(count)]
+        declare = getattr(module.code, f"cpu_declared_{self.name}")
+        declare.restype = ctypes.c_char_p
+        names = _names(declare().decode())
+        if len(names) != count:
+            names = [f"#{i}" for i in range(count)]
         self.parameters = [
             Parameter(
                 name,
@@ -309,14 +314,17 @@ def _seconds(limit: Any) -> float:
     return float(min(limit, 1e9))
 
 
+def _names(parameters: str) -> list[str]:
+    """The names in a list of parameters: `const half *q, int n` has q and n."""
+    return [part.split("=")[0].split()[-1].lstrip("*&") for part in parameters.split(",") if part.strip()]
+
+
 class _Declaration:
     """What the text of a source says of a kernel."""
 
     def __init__(self, name: str, parameters: str, between: str) -> None:
         self.name = name
-        self.parameters = [
-            part.split("=")[0].split()[-1].lstrip("*&") for part in parameters.split(",") if part.strip()
-        ]
+        self.parameters = " ".join(parameters.split())
         bounds = re.search(r"__launch_bounds__\s*(\((?:[^()]|\([^()]*\))*\))", between)
         cluster = re.search(r"__cluster_dims__\s*(\((?:[^()]|\([^()]*\))*\))", between)
         self.bounds = bounds[1][1:-1] if bounds else str(MOST_THREADS)

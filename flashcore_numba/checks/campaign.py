@@ -588,8 +588,8 @@ INDEPENDENT = "Neither of the two statements needs the other."
 SAME_ROW = "The 8 lanes of a row have the same m and l: another one writes them."
 # Why nothing goes wrong: (file, where `before` begins, where `after` begins) -> reason.
 REASONS: dict[tuple[str, str, str], str] = {
-    ("stage07_wmma_qk.cu", "const int block_sees", ""): UNSEEN,
-    ("stage10_pipeline.cu", "const int block_sees", ""): UNSEEN,
+    ("stage07_wmma_qk.cu", "const int last_row", ""): UNSEEN,
+    ("stage10_pipeline.cu", "const int last_row", ""): UNSEEN,
     ("stage07_wmma_qk.cu", "tile::load_tile<ROWS", "twice"): "Each thread stores the same bytes again.",
     ("stage08_wmma_full.cu", "multiply_qk(", "twice"): "The same warp stores the same S again.",
     ("stage16_cluster_split.cu", "for (int i = 2 * r;", "twice"): "Each lane stores the same bytes again.",
@@ -599,8 +599,8 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("stage08_wmma_full.cu", "wmma::load_matrix_sync(q", "after"): INDEPENDENT,
     ("stage11_warp_specialized.cu", "if (multiplies)", "after"): INDEPENDENT,
     ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
-    ("stage09_async_copy.cu", "const int row_sees", ""): "The minimum of two numbers has no order.",
-    ("stage08_wmma_full.cu", "__shared__ __align__(32) half q_smem", ""): "The array is one element longer.",
+    ("stage09_async_copy.cu", "const Interval row_keys", ""): "The minimum of two numbers has no order.",
+    ("stage08_wmma_full.cu", "__shared__ __align__(32) element q_smem", ""): "The array is one element longer.",
     ("stage08_wmma_full.cu", "if (lse != nullptr", ""): SAME_ROW,
     ("stage10_pipeline.cu", "if (lse != nullptr", ""): SAME_ROW,
     (

@@ -1,6 +1,6 @@
 """The forward pass as an operation: what the spine computes, and what any stage without an operation does."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,13 @@ def _truth(x: Inputs, rng: np.random.Generator) -> Truth:
     return Truth(FORWARD, x, rng)
 
 
-def _call(problem: Problem, stage: Stage, outputs: Mapping[str, Any]) -> Any:
-    p = problem
-    return attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=stage, out=outputs[OUT.name])
+def _caller(problem: Problem, stage: Stage, outputs: Mapping[str, Any]) -> Callable[[], Any]:
+    p, out = problem, outputs[OUT.name]
+
+    def call() -> None:
+        attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=stage, out=out)
+
+    return call
 
 
 FORWARD = Operation(
@@ -52,7 +56,7 @@ FORWARD = Operation(
     properties=properties,
     explain=_explain,
     truth=_truth,
-    call=_call,
+    caller=_caller,
     ladder=lambda: LADDER,
 )
 

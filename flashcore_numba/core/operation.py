@@ -110,8 +110,8 @@ class Operation:
     nothing.
     truth(inputs, rng): the right answer to what is counted and timed, a `checks.truth.Whole`; None: that of
     the whole input.
-    call(problem, stage, outputs): what a caller of the library would do to have `outputs` written by that
-    stage; None where the operation has no such call.
+    caller(problem, stage, outputs): a function of no arguments that does what a caller of the library does to
+    have `outputs` written by that stage; None where the operation has no such call.
     ladder(): its stages, simplest first.
     """
 
@@ -126,4 +126,4 @@ class Operation:
     properties: Callable[[Any, str], Sequence[Property]] = _nothing
     explain: Callable[[Any, Output, np.ndarray, Any, Verdict], str] = _no_words
     truth: Callable[[Any, np.random.Generator], Any] | None = None
-    call: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
+    caller: Callable[[Any, Any, Mapping[str, Any]], Callable[[], Any]] | None = None

@@ -202,7 +202,8 @@ def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
 
 def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
     """The runs of these stages that serve the shape."""
-    return runs([s for s in stages if shape.head_dim in s.head_dims and (s.causal or not causal)])
+    problem = profile.stand_in(shape, causal)
+    return runs([stage for stage in stages if stage.why_not(problem) is None])
 
 
 def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]:

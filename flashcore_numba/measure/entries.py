@@ -86,10 +86,11 @@ class StageEntry(Captured):
         with stream:
             self.replayed = self._poisoned()
             # A caller chooses no variant, so only the default variant has a caller's side.
-            self.caller = operation(run.stage).call if run.is_default else None
-            self.called = self._poisoned() if self.caller else None
+            caller = operation(run.stage).caller if run.is_default else None
+            self.called = self._poisoned() if caller else None
         self.executor = KeepScratch(Gpu(stream))
-        self.call = self._call if self.caller else None
+        if caller and self.called:
+            self.call = caller(problem, run.stage, self.called)
         self._launch()
         if self.call:
             with self.active():
@@ -103,10 +104,6 @@ class StageEntry(Captured):
             self.run.stage.launch(
                 self.problem, executor=self.executor, variant=self.run.variant, **self.replayed
             )
-
-    def _call(self) -> None:
-        assert self.caller is not None and self.called is not None
-        self.caller(self.problem, self.run.stage, self.called)
 
     def _poisoned(self) -> dict[str, Any]:
         """NaN in memory for each output that is always written."""

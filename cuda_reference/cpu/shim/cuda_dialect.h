@@ -287,15 +287,17 @@ inline int describe(void (*)(P...), Parameter* out) {
 #define CPU_EXPORT extern "C" __attribute__((visibility("default")))
 #define CPU_MODULE                                                    \
   CPU_EXPORT void* cpu_dynamic_shared() { return cpu_dynamic_bytes; }
-#define CPU_KERNEL(name, cluster, bounds)                                                         \
+#define CPU_KERNEL(name, cluster, bounds, ...)                                                    \
   CPU_EXPORT void cpu_run_##name(void** arguments) { cpu::call(&name, arguments); }               \
   CPU_EXPORT int cpu_describe_##name(cpu::Parameter* out) { return cpu::describe(&name, out); }   \
   CPU_EXPORT CPU_UNCHECKED void cpu_limits_##name(unsigned* out) {                                \
     const unsigned blocks[] = {CPU_LIST cluster}, threads[] = {CPU_LIST bounds};                  \
     for (unsigned i = 0; i < 3; i++) out[i] = i < sizeof blocks / sizeof *blocks ? blocks[i] : 1; \
     out[3] = threads[0];                                                                          \
-  }
+  }                                                                                               \
+  CPU_EXPORT const char* cpu_declared_##name() { return CPU_TEXT(__VA_ARGS__); }
 #define CPU_LIST(...) __VA_ARGS__
+#define CPU_TEXT(...) #__VA_ARGS__  // with its macros expanded
 
 // The compiler makes loads and stores of a small memcpy, which are seen; of a large one a call, which is not.
 #define CPU_SMALL(bytes) (__builtin_constant_p(bytes) && (bytes) <= 16)

@@ -21,7 +21,7 @@ from flashcore_numba.simulator import scratch
 
 MOST = 1 << 20  # numbers that are noted
 SECONDS = 10.0
-TYPES = {"const", "float", "float2", "float4", "half", "half2", "int", "uint32_t"}  # of casts
+TYPES = {"const", "float", "float2", "float4", "half", "half2", "element", "element2", "int", "uint32_t"}  # of casts
 # Before the kernel's own first line and on that line, so that lines keep their numbers.
 PRELUDE = (
     'extern "C" {{ extern __attribute__((visibility("default"))) float flashcore_probed[{most}]; '
