@@ -6,6 +6,7 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
 def main() -> None:
+    """Print the extra, or nothing where no GPU is found."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -18,6 +18,7 @@ SEMAPHORE_BYTES = 64  # no sem_t is larger
 
 @cache
 def driver() -> CDLL:
+    """The library of the NVIDIA driver. Raises OSError where there is none."""
     return CDLL("libcuda.so.1")
 
 
@@ -49,13 +50,14 @@ class Allowed:
         self._mode = c_int(RELAXED)
         _call("cuThreadExchangeStreamCaptureMode", byref(self._mode))
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         _call("cuThreadExchangeStreamCaptureMode", byref(self._mode))
 
 
 def number_of(stream: int) -> int:
     """The number of the stream with this handle: a handle is used again after its stream is gone, the number
-    never is."""
+    never is.
+    """
     number = c_uint64()
     _call("cuStreamGetId", c_void_p(stream), byref(number))
     return number.value
@@ -63,7 +65,8 @@ def number_of(stream: int) -> int:
 
 def graph_of(stream: int) -> tuple[int, int] | None:
     """The number of the capture that the stream of this handle is part of, and the graph that is made; None
-    while the stream is not captured."""
+    while the stream is not captured.
+    """
     if stream in LEGACY:
         return None
     status, number, graph = c_int(), c_uint64(), c_void_p()

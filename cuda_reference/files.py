@@ -17,7 +17,7 @@ SEAL = b"whole\0\1\2"  # ends what `sealed` makes, before the hash
 
 
 class MachineError(RuntimeError):
-    """This machine is at fault, and no kernel: a full disk, a tool that fails. The message says which."""
+    """The machine is at fault, and no kernel: a full disk, a tool that fails. The message says which."""
 
 
 def lock() -> AbstractContextManager:
@@ -110,7 +110,7 @@ def write(path: Path, data: str | bytes, new: bool = False) -> None:
     path = Path(os.path.realpath(path))
     unfinished = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.part")
     try:
-        with open(unfinished, "xb") as file:
+        with unfinished.open("xb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
@@ -118,7 +118,7 @@ def write(path: Path, data: str | bytes, new: bool = False) -> None:
             os.link(unfinished, path)
             _remove(unfinished)
         else:
-            os.replace(unfinished, path)
+            unfinished.replace(path)
     except OSError as error:
         _remove(unfinished)
         raise OSError(error.errno, error.strerror, str(path)) from None
@@ -135,7 +135,7 @@ def _remove(path: Path) -> None:
 def seal(path: Path) -> None:
     """Append to a file what `written_wholly` looks for."""
     digest = hashlib.sha256(path.read_bytes()).digest()
-    with open(path, "ab") as file:
+    with path.open("ab") as file:
         file.write(SEAL + digest)
 
 

@@ -28,7 +28,8 @@ class Source:
     @property
     def early(self) -> bool:
         """Whether EARLY is 1: the kernel itself waits for those before it (`ptx::grid_dependency_wait`), and
-        is launched so that it may begin before they have ended (programmatic dependent launch)."""
+        is launched so that it may begin before they have ended (programmatic dependent launch).
+        """
         return ("EARLY", 1) in self.defines
 
     @property

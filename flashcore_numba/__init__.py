@@ -1,17 +1,14 @@
 """FlashCore: fused attention kernels, from a scalar loop to the tensor core, one idea a stage."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from flashcore_numba.attention import attention
 from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
+from flashcore_numba.core.version import VERSION
 
 __all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
 
-try:
-    __version__ = version("flashcore-numba")
-except PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0+unknown"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

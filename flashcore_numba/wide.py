@@ -22,6 +22,7 @@ try:
 except ImportError:  # without Numba the simulator alone runs kernels, and it knows these names
 
     def intrinsic(function: Any) -> Any:
+        """What Numba's decorator would compile is known to the simulator by its name."""
         return function
 
 else:
@@ -32,7 +33,7 @@ def _address(context, builder, array_type, array, index_type, index, vector):
     """The address of the element at `index`, as a pointer to `vector`."""
     struct = context.make_array(array_type)(context, builder, value=array)
     if isinstance(index_type, types.BaseTuple):
-        indices = zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+        indices = list(zip(index_type, cgutils.unpack_tuple(builder, index), strict=True))
     else:
         indices = [(index_type, index)]
     strides = cgutils.unpack_tuple(builder, struct.strides)

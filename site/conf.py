@@ -9,8 +9,9 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from flashcore_numba.course import exercise, lessons
+from flashcore_numba.course import lessons
 from flashcore_numba.course.book import weave
+from flashcore_numba.stages.files import is_cuda
 
 project = html_title = "FlashCore"
 language = "en"
@@ -83,12 +84,13 @@ def adapt(app: Sphinx, page: str, source: list[str]) -> None:
 def colour(app: Sphinx, page: nodes.document) -> None:
     """Cells with an answer in CUDA C are no Python."""
     for block in page.findall(nodes.literal_block):
-        if (cell := re.match(r"%%write (\d+)", block.astext())) and exercise.is_cuda(
+        if (cell := re.match(r"%%write (\d+)", block.astext())) and is_cuda(
             lessons.find(cell[1]).exercise.file
         ):
             block["language"] = "cpp"
 
 
 def setup(app: Sphinx) -> None:
+    """Sphinx's hook: the lessons' sources become what the site shows."""
     app.connect("doctree-read", colour)
     app.connect("source-read", adapt)

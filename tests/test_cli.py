@@ -15,6 +15,7 @@ import pytest
 
 import flashcore_numba.core.gpu
 from flashcore_numba import cli
+from flashcore_numba.cli.output import console
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 
@@ -184,9 +185,9 @@ def test_a_wrong_stage_fails_count(monkeypatch, capsys, wide):
         LADDER[0].launch(problem, out, executor)
         out *= np.float16(0.5)
 
-    import flashcore_numba.stages.find as find
+    from flashcore_numba.cli import count
 
-    monkeypatch.setattr(find, "find", lambda selector: replace(LADDER[0], launch=half))
+    monkeypatch.setattr(count, "find", lambda selector: replace(LADDER[0], launch=half))
     assert cli.main(["count", "1", "--shape", "1x1x33x64"]) == 1
     assert "WRONG output" in capsys.readouterr().out
 
@@ -215,10 +216,10 @@ def test_a_failed_check_is_shown_and_exits_1(monkeypatch, capsys, wide):
 
 
 def test_a_mutant_is_killed(monkeypatch, capsys, no_gpu):
-    from flashcore_numba.checks import library
+    from flashcore_numba.cli import mutants
 
-    first = next(mutant for mutant in library.MUTANTS if mutant.stage == 1)
-    monkeypatch.setattr(library, "MUTANTS", (first,))
+    first = next(mutant for mutant in mutants.MUTANTS if mutant.stage == 1)
+    monkeypatch.setattr(mutants, "MUTANTS", (first,))
     assert cli.main(["mutants", "1", "--json"]) == 0
     (kill,) = json.loads(capsys.readouterr().out)
     assert (kill["name"], kill["status"]) == (first.name, "killed")
@@ -226,11 +227,12 @@ def test_a_mutant_is_killed(monkeypatch, capsys, no_gpu):
 
 def test_a_surviving_mutant_exits_1(monkeypatch, capsys, no_gpu, wide):
     from flashcore_numba.checks import library, mutation
+    from flashcore_numba.cli import mutants
 
     def survived(mutants, progress):
         return [mutation.Kill(m.stage, m.name, m.mistake, "simulator", "survived") for m in mutants]
 
-    monkeypatch.setattr(mutation, "kill", survived)
+    monkeypatch.setattr(mutants, "kill", survived)
     assert cli.main(["mutants", "2-3"]) == 1
     out = capsys.readouterr().out
     assert f"0 of {sum(mutant.stage in (2, 3) for mutant in library.MUTANTS)} mutants killed" in out
@@ -316,11 +318,11 @@ def test_resources_lists_every_kernel(capsys, wide):
 
 
 def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
-    from flashcore_numba import stages
+    from flashcore_numba.cli import resources
     from flashcore_numba.evidence import resource_table
 
     first = next(stage for stage in LADDER if stage.language == "CUDA C")
-    monkeypatch.setattr(stages, "LADDER", (LADDER[0], first))
+    monkeypatch.setattr(resources, "LADDER", (LADDER[0], first))
     monkeypatch.setattr(resource_table, "recorded_dir", lambda: tmp_path)
     assert cli.main(["resources", "--save"]) == 0
     assert "resources.json" in capsys.readouterr().out
@@ -368,7 +370,7 @@ def test_version():
 
 
 def test_a_full_disk_gets_one_line():
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "flashcore_numba", "stages", "--json"],
             stdout=full,
@@ -421,5 +423,5 @@ def test_ctrl_c_ends_quietly_with_130():
 
 
 def test_a_line_number_stays_a_number(capsys):
-    cli._console().print("mine.cu:100: 2", markup=False)
+    console().print("mine.cu:100: 2", markup=False)
     assert capsys.readouterr().out == "mine.cu:100: 2\n"

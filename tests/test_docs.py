@@ -27,7 +27,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cuda_reference.files import CACHE_VARIABLE, cache_folder
-from flashcore_numba.cli import build_parser
+from flashcore_numba.cli.parser import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -92,12 +92,10 @@ def squeezed(output: str) -> str:
 
 def as_pattern(expected: str) -> str:
     """A regular expression for `squeezed` output: `...` alone is any lines, in a line any text."""
-    lines = []
-    for line in squeezed(expected).splitlines():
-        lines.append(
-            r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n"
-        )
-    return "".join(lines)
+    return "".join(
+        r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in squeezed(expected).splitlines()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -13,21 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 STAGE_FILES = sorted((ROOT / "flashcore_numba/stages").glob("stage[0-9]*.py"))
 
-# A module imports from its own layer or one below.
-LAYERS = (
-    {"cuda_reference"},
-    {"wide", "simulator", "core"},
-    {"stages"},
-    {"run"},
-    {"attention", "predict"},
-    {"checks", "records"},
-    {"measure", "evidence"},
-    {"report"},
-    {"course"},
-    {"cli", "__main__"},
-)
-RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-
 
 def modules() -> dict[str, Path]:
     found = {}
@@ -41,8 +26,9 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str, top_level_only: bool) -> set[str]:
-    """The project's modules that module `name` imports; imports for the type checker alone do not count."""
+def imports(name: str) -> set[str]:
+    """The project's modules that module `name` imports, in its functions too; imports for the type checker
+    alone do not count."""
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
@@ -57,8 +43,6 @@ def imports(name: str, top_level_only: bool) -> set[str]:
 
     def walk(node: ast.AST) -> None:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
-        if top_level_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -76,35 +60,50 @@ def imports(name: str, top_level_only: bool) -> set[str]:
     return found
 
 
-def layer(module: str) -> int | None:
-    """The rank of a module; None for `flashcore_numba` itself, which only hands names on."""
-    top, _, rest = module.partition(".")
-    if top == "cuda_reference":
-        return RANK[top]
-    part = rest.partition(".")[0]
-    assert not part or part in RANK, (
-        f"flashcore_numba.{part} has no layer: give it one in {Path(__file__).name}"
-    )
-    return RANK[part] if part else None
+IMPORTS = {name: imports(name) for name in MODULES}
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_go_down(name: str) -> None:
-    own = layer(name)
-    for target in imports(name, top_level_only=False):
-        rank = layer(target)
-        if own is not None:
-            assert rank is None or rank <= own, f"{name} imports {target}, which lies above it"
-        if name.startswith("cuda_reference"):
-            assert target.startswith("cuda_reference"), f"{name} imports {target}"
+def children() -> dict[str, dict[str, set[str]]]:
+    """Package -> child -> the children of the same package that it imports.
+
+    An import counts where the two modules' names part. What a package's own `__init__` imports is the package
+    handing names on.
+    """
+    found: dict[str, dict[str, set[str]]] = {}
+    for name, targets in IMPORTS.items():
+        for target in targets:
+            one, other = name.split("."), target.split(".")
+            common = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+            if common:
+                package = ".".join(one[:common])
+                found.setdefault(package, {}).setdefault(one[common], set()).add(other[common])
+    return found
 
 
-def test_no_import_circle() -> None:
-    graph = {name: imports(name, top_level_only=True) for name in MODULES}
-    assert sum(map(len, graph.values())) > len(MODULES) // 2, "the imports were not found"
-    # Every module of a package runs the package's __init__ first, so only what __init__ names is an edge.
-    graph["flashcore_numba"] = set()
-    list(graphlib.TopologicalSorter(graph).static_order())
+CHILDREN = children()
+
+
+def test_the_imports_are_found() -> None:
+    assert sum(map(len, IMPORTS.values())) > len(MODULES)
+    assert {"core", "simulator"} <= CHILDREN["flashcore_numba"]["run"]
+
+
+@pytest.mark.parametrize("package", sorted(CHILDREN))
+def test_no_import_circle(package: str) -> None:
+    """Whatever imports lies above what it imports, so packages have floors: a circle has none."""
+    list(graphlib.TopologicalSorter(CHILDREN[package]).static_order())
+
+
+def test_nothing_imports_the_face_of_its_own_package() -> None:
+    """It would need what it is a part of."""
+    upwards = [f"{name} imports {t}" for name in MODULES for t in IMPORTS[name] if name.startswith(f"{t}.")]
+    assert not upwards
+
+
+def test_cuda_reference_stands_alone() -> None:
+    kernels = [name for name in MODULES if name.startswith("cuda_reference")]
+    foreign = [t for name in kernels for t in IMPORTS[name] if not t.startswith("cuda_reference")]
+    assert kernels and not foreign
 
 
 @pytest.mark.parametrize("path", STAGE_FILES, ids=lambda path: path.stem)

@@ -28,7 +28,7 @@ from cuda_reference.cpu.build import (
     build_runtime,
     find_compiler,
 )
-from cuda_reference.cpu.report import KINDS, ExecutionError, Launch, Places, Problem, Row, Site
+from cuda_reference.cpu.report import KINDS, ExecutionError, KernelProblem, Launch, LineCounts, Places, Site
 from cuda_reference.extents import MOST_THREADS, block_extents, grid_extents
 from cuda_reference.files import MachineError, lock
 from cuda_reference.shown import shown
@@ -41,10 +41,10 @@ __all__ = [
     "CpuKernel",
     "CpuModule",
     "ExecutionError",
+    "KernelProblem",
     "Launch",
+    "LineCounts",
     "MachineError",
-    "Problem",
-    "Row",
     "Site",
     "SourceError",
     "load",

@@ -243,7 +243,7 @@ def _make_file(target: Path, make: Callable[[Path], None]) -> None:
         make(made)
         seal(made)
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(made, target)
+        made.replace(target)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from cuda_reference.cpu import tools
+from cuda_reference.cpu.facts import Memory, Piece, Thread, Variable, pieces_of
 from cuda_reference.files import MachineError
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ KINDS = {
 }
 """Every kind of problem that a report can name, and what it means."""
 
+ABOUT = {
+    "ledger": "an mbarrier's phase lacks arrivals or bytes",
+    "arrivals": "an mbarrier gets more arrivals than it was initialised for",
+    "initialisation": "nothing makes an mbarrier's initialisation visible to the copy engine",
+    "accumulators": "registers are those that a wgmma adds to",
+}
+"""What a problem can be about beyond its kind."""
+
 ORDER = ("race", "race between blocks", "missing wait")
 SECTOR = 32
 MEMORY_OPS = ("load", "store", "atomic")
@@ -53,19 +62,41 @@ class Site(NamedTuple):
 
 
 @dataclass
-class Problem:
+class KernelProblem:
     """One thing that is wrong, at one place or, for a race, between two.
 
     `kind` is a key of `KINDS`; `line` and `other_line` are 1-based (`other_line` is None where only one place
-    is involved); `text` names the memory, the threads and the block of the first occurrence; `count` says how
-    often it was seen.
+    is involved). Of the first occurrence: `pieces` are what `text` is made of, words and facts (memory,
+    threads, block, lines, a variable); `about` is a key of `ABOUT` where more can be said than the kind says.
+    `count` says how often it was seen.
     """
 
     kind: str
     site: Site
     other: Site | None
-    text: str
+    pieces: tuple[Piece, ...]
     count: int = 1
+    about: str = ""
+
+    @property
+    def text(self) -> str:
+        """What happened the first time: in which memory, by which threads."""
+        return "".join(map(str, self.pieces))
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory that it is about."""
+        return next((piece for piece in self.pieces if isinstance(piece, Memory)), None)
+
+    @property
+    def threads(self) -> list[int]:
+        """The threads of the block that the text names."""
+        return [piece.number for piece in self.pieces if isinstance(piece, Thread)]
+
+    @property
+    def variable(self) -> str:
+        """The local variable that it is about, "" where there is none."""
+        return next((piece.name for piece in self.pieces if isinstance(piece, Variable)), "")
 
     @property
     def file(self) -> str:
@@ -103,7 +134,7 @@ class ExecutionError(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class LineCounts:
     """What one place of the source did.
 
     `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
@@ -151,18 +182,18 @@ class Launch:
         self._rows = [record[1:] for record in records if record[0] == "row"]
 
     @cached_property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[KernelProblem]:
         """What is wrong, in the order in which it was seen; of one kind and pair of lines only the first."""
         self._places.look_up(place for record in self._problems for place in record[1:3])
-        found: dict[tuple, Problem] = {}
-        for kind, place, other, text, count in self._problems:
-            text = self._places.named(text)
+        found: dict[tuple, KernelProblem] = {}
+        for kind, place, other, sent, count in self._problems:
             site, other_site = self._places[place], self._places[other] if other else None
             key = (kind, site[:2], other_site and other_site[:2])
             if key in found:
                 found[key].count += int(count)
             else:
-                found[key] = Problem(kind, site, other_site, text, int(count))
+                pieces, about = pieces_of(sent, lambda: self._places.arrays)
+                found[key] = KernelProblem(kind, site, other_site, pieces, int(count), about)
         # What is read too early in one order is never written in another: the race says it all. A local
         # variable, whose declaration is the other place, is no part of a race.
         unordered = {
@@ -175,7 +206,7 @@ class Launch:
         ]
 
     @cached_property
-    def _lines(self) -> list[Row]:
+    def _lines(self) -> list[LineCounts]:
         self._places.look_up(record[0] for record in self._rows)
         sums: dict[tuple[str, int, str, str, str, str], list[int]] = defaultdict(lambda: [0] * 8)
         for place, op, space, array, *fields in self._rows:
@@ -189,7 +220,7 @@ class Launch:
             requests, lanes, wanted, needed, sectors, waves, ideal, worst = numbers
             moved, conflicts = sectors * SECTOR, waves - ideal
             traffic = (requests, lanes, wanted, needed, moved, sectors, waves, conflicts, worst)
-            rows.append(Row(*place_and_op, *traffic))
+            rows.append(LineCounts(*place_and_op, *traffic))
         return sorted(rows, key=lambda row: (row.file, row.line, row.op, row.array))
 
     def check(self) -> "Launch":
@@ -198,7 +229,7 @@ class Launch:
             raise ExecutionError(self)
         return self
 
-    def lines(self) -> list[Row]:
+    def lines(self) -> list[LineCounts]:
         """The counts by source line, where the launch counted."""
         return self._lines
 
@@ -232,10 +263,9 @@ class Launch:
         return f"<{self.kernel}: {state}>"
 
 
-def _is_copy(problem: Problem) -> bool:
+def _is_copy(problem: KernelProblem) -> bool:
     """Whether a variable without a value is only copied where it is read: a loop may do so at its end."""
-    name = problem.text.split("`")[1]
-    return only_copied(name, problem.site.text, "".join(linecache.getlines(problem.file)))
+    return only_copied(problem.variable, problem.site.text, "".join(linecache.getlines(problem.file)))
 
 
 class Places:
@@ -250,20 +280,8 @@ class Places:
     def __getitem__(self, place: str) -> Site:
         return self._known[place]
 
-    def named(self, text: str) -> str:
-        """A problem's text with static shared arrays by name: "p_smem, byte 128 of it"."""
-
-        def name(match: re.Match) -> str:
-            byte = int(match[1])
-            for first, size, array in self._arrays:
-                if first <= byte < first + size:
-                    return f"`{array}` (shared memory, byte {byte - first} of it)"
-            return f"shared memory between two arrays, byte {byte} of the block's storage"
-
-        return re.sub(r"static shared memory at byte (\d+)", name, text) if "static" in text else text
-
     @cached_property
-    def _arrays(self) -> list[tuple[int, int, str]]:
+    def arrays(self) -> list[tuple[int, int, str]]:
         """First byte, size and name of each static shared array: thread-local variables of the library."""
         said = self._read(["nm", "-SC"])
         rows = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [bB] (?:.*::)?(\w+)$", said, re.MULTILINE)

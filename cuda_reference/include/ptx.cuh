@@ -104,8 +104,9 @@ PTX_INLINE void bar_arrive(int id, int threads PTX_SITE) PTX(
 
 // ---- warp-level matrix instructions
 
-// ISA: "ldmatrix": 8x8 matrices of two-byte elements; lane i gives the 16-byte row i % 8 of matrix i / 8. Register j of
-// lane i then holds elements 2 (i % 4) and 2 (i % 4) + 1 of row i / 4 of matrix j; `_trans`: of column i / 4.
+// ISA: "ldmatrix": 8x8 matrices of elements of two bytes; lane i gives the 16-byte row i % 8 of matrix i / 8.
+// Register j of lane i then holds elements 2 (i % 4) and 2 (i % 4) + 1 of row i / 4 of matrix j; `_trans`: of
+// column i / 4.
 PTX_INLINE void ldmatrix_x4(uint32_t (&r)[4], const void* smem_row PTX_SITE) PTX(
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem_address(smem_row)) : "memory"),

@@ -2,12 +2,12 @@
 // registers, against a tile of BLOCK_N keys. Stages 14 to 16 build on it, as 12 and 13 on warp_rows.cuh.
 //
 // A tile in shared memory is D / 64 panels of [rows, 64] elements, the 16-byte chunks of a row permuted,
-// chunk ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it lies, V
-// that of P V by the instruction's own transposition.
+// chunk ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it
+// lies, V that of P V by the instruction's own transposition.
 // wgmma hands out a result as mma.sync does: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8, of
 // each 8 columns 2t and 2t + 1. So P = exp(S) is the left operand of P V by renaming, and a row is a quad's.
-// m is a reference near the maximum (quad.cuh): with LAZY a tile whose weights stay small enough needs neither
-// its maximum nor a rescaled O, and the others are done again.
+// m is a reference near the maximum (quad.cuh): with LAZY a tile whose weights stay small enough needs
+// neither its maximum nor a rescaled O, and the others are done again.
 #pragma once
 #include "quad.cuh"
 
@@ -154,7 +154,8 @@ __device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, con
     for (int i = 0; i < D / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
 }
 
-// The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of them.
+// The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of
+// them.
 template <bool CLAMP>
 __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_rmem, int lane) {
     uint32_t products = 0;

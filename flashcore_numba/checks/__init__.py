@@ -1,9 +1,10 @@
 """Is a stage right? Samples, properties and mutants, on a GPU or on the simulator."""
 
 from flashcore_numba.checks.library import MUTANTS
-from flashcore_numba.checks.mutation import Edit, Kill, Mutant, MutationError, kill, kill_one
-from flashcore_numba.checks.report import render, render_kills
+from flashcore_numba.checks.mutation import Kill, Mutant, kill, kill_one
+from flashcore_numba.checks.render import render, render_kills
 from flashcore_numba.checks.runner import KINDS, CaseResult, CheckReport, check, check_stage
+from flashcore_numba.stages.edited import Edit, EditError
 
 __all__ = [
     "KINDS",
@@ -11,9 +12,9 @@ __all__ = [
     "CaseResult",
     "CheckReport",
     "Edit",
+    "EditError",
     "Kill",
     "Mutant",
-    "MutationError",
     "check",
     "check_stage",
     "kill",

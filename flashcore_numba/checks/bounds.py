@@ -130,7 +130,8 @@ def expected(output: Output, ref: Reference) -> np.ndarray:
 
 def compare(value: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> Verdict:
     """Compare arrays of one shape, float64; `allowed` is positive. A NaN passes nowhere, an infinity only
-    where it is expected."""
+    where it is expected.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.where(value == expected, 0.0, np.abs(value - expected))
         error = np.where(np.isnan(error), np.inf, error)

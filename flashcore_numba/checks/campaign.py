@@ -32,18 +32,19 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference import FOLDER, Source
+from cuda_reference import Source
 from flashcore_numba.checks.bounds import Reference, judge, judge_lse, reference
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.edits import RandomEdit, random_edits
-from flashcore_numba.checks.mutation import Edit, loaded
+from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.records import layout
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
-from flashcore_numba.run.protocol import Idle
-from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages import LADDER, Stage, files
+from flashcore_numba.stages.edited import Edit
 from flashcore_numba.stages.find import find
 
 STAGES = tuple(stage for stage in LADDER if stage.language == "CUDA C")
@@ -245,14 +246,15 @@ def _reference(run: Run, inputs: Inputs, seed: int, folder: Path | None) -> Refe
         found = reference(*arguments)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
             np.savez(file, **vars(found))
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
     with np.load(path) as arrays:
         return Reference(**arrays)
 
 
 class _Disturbance:
     """What makes races and missing initialisations show on a GPU: NaN in shared memory, registers and fresh
-    allocations, and other kernels that run beside."""
+    allocations, and other kernels that run beside.
+    """
 
     CODE = r"""
     extern "C" __global__ void poison(unsigned* sink, int bytes) {
@@ -314,7 +316,7 @@ def _one(edit: RandomEdit, backend: str, folder: Path, target: str) -> None:
         said = iter([refused]) if refused else _executor_says(edit)
     else:
         said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
-    with open(target, "a") as file:
+    with Path(target).open("a") as file:
         for line in said:
             print(json.dumps(line), file=file, flush=True)
             signal.alarm(LAUNCH_SECONDS[backend])
@@ -345,7 +347,6 @@ def _not_worth_it(edit: RandomEdit) -> dict[str, str] | None:
 
 def _sources(stage: Stage) -> list[Source]:
     """What the stage's runs launch."""
-
     kernels: dict[Source, None] = {}
 
     class Launched(Idle):
@@ -471,7 +472,7 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
 
 def control(stage: Stage) -> RandomEdit:
     """No edit at all: what is judged right has to be this."""
-    (kernel,) = FOLDER.glob(f"stage{stage.place:02d}_*.cu")
+    (kernel,) = files.kernels_of(stage.place)
     first = kernel.read_text().partition("\n")[0]
     return RandomEdit(stage.place, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
 
@@ -600,7 +601,11 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("stage11_warp_specialized.cu", "if (multiplies)", "after"): INDEPENDENT,
     ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
     ("stage09_async_copy.cu", "const Interval row_keys", ""): "The minimum of two numbers has no order.",
-    ("stage08_wmma_full.cu", "__shared__ __align__(32) element q_smem", ""): "The array is one element longer.",
+    (
+        "stage08_wmma_full.cu",
+        "__shared__ __align__(32) element q_smem",
+        "",
+    ): "The array is one element longer.",
     ("stage08_wmma_full.cu", "if (lse != nullptr", ""): SAME_ROW,
     ("stage10_pipeline.cu", "if (lse != nullptr", ""): SAME_ROW,
     (
@@ -696,6 +701,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """The command line of the campaign."""
     parser = argparse.ArgumentParser(prog="python -m flashcore_numba.checks", description=__doc__)
     parser.add_argument("action", choices=("draw", "cpu", "gpu", "sanitize", "record", "one"))
     parser.add_argument("file", help="the campaign's file, JSON")

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit, Mutant
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages.edited import Edit
 
 VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
 FILES = {
@@ -14,6 +15,7 @@ FILES = {
     13: "stage13_split_kv.cu",
     15: "stage15_ping_pong.cu",
 }
+V_LOAD = "load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);"
 MASK, QUAD, TILE, WARP_ROWS = "mask.cuh", "quad.cuh", "tile.cuh", "warp_rows.cuh"
 
 
@@ -26,7 +28,7 @@ def _mutant(
     **options: Any,
 ) -> Mutant:
     """Edits are (old, new), in the stage's own kernel, or (old, new, file) tuples."""
-    made = tuple(Edit(old, new, *(file or [FILES[stage]])) for old, new, *file in edits)
+    made = tuple(Edit(old, new, file[0] if file else FILES[stage]) for old, new, *file in edits)
     return Mutant(stage, name, mistake, made, expected, **options)
 
 
@@ -87,9 +89,9 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         10, "no_empty_group", "No group is committed beyond the last tile, so the wait counts too few.",
-        ("            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
+        (f"            {V_LOAD}\n"
          "        }\n        ptx::cp_async_commit();",
-         "            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
+         f"            {V_LOAD}\n"
          "            ptx::cp_async_commit();\n        }"),
         expected=COPY, on_gpu=False, variant="2",
     ),

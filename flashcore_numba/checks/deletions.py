@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import cuda_reference
-from flashcore_numba.checks.mutation import Mutant, edit_at
-from flashcore_numba.stages import Stage
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages import Stage, files
+from flashcore_numba.stages.edited import edit_at
 
 # A call, as a statement, of something that orders memory: __syncthreads(), ptx::cp_async_wait<1>(), ...
 ORDERING = re.compile(
@@ -80,7 +81,7 @@ def one_of_each(mutants: Iterable[Mutant]) -> list[Mutant]:
 
 
 def _files(number: int) -> list[Path]:
-    kernels = sorted(cuda_reference.FOLDER.glob(f"stage{number:02d}_*.cu"))
+    kernels = files.kernels_of(number)
     earlier = [path for path in cuda_reference.FOLDER.glob("stage*.cu") if path.name < f"stage{number:02d}"]
     new = _included(kernels) - _included(earlier) - {"ptx.cuh"}
     return [*kernels, *(cuda_reference.INCLUDE / name for name in sorted(new))]

@@ -14,8 +14,9 @@ import numpy as np
 
 import cuda_reference
 from flashcore_numba.checks.deletions import ORDERING, OTHER
-from flashcore_numba.checks.mutation import Edit, Mutant, edit_at
-from flashcore_numba.stages import Stage
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages import Stage, files
+from flashcore_numba.stages.edited import Edit, edit_at
 
 CLASSES = {
     "move": "a barrier, wait, fence, commit or arrival some statements up or down",
@@ -102,7 +103,7 @@ def random_edits(stage: Stage, rng: np.random.Generator) -> Iterator[RandomEdit]
 
 
 def _paths(stage: Stage) -> list:
-    (kernel,) = cuda_reference.FOLDER.glob(f"stage{stage.place:02d}_*.cu")
+    (kernel,) = files.kernels_of(stage.place)
     headers = set(re.findall(r'#include "(\w+\.cuh)"', kernel.read_text())) - {"ptx.cuh"}
     return [kernel, *(cuda_reference.INCLUDE / name for name in sorted(headers))]
 
@@ -144,7 +145,9 @@ class _File:
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
-        self.code = re.sub(r"//[^\n]*|^[ \t]*#[^\n]*", lambda match: " " * len(match[0]), text, flags=re.M)
+        self.code = re.sub(
+            r"//[^\n]*|^[ \t]*#[^\n]*", lambda match: " " * len(match[0]), text, flags=re.MULTILINE
+        )
         self.items: list[_Item] = []
         self.blocks: list[_Block] = []
         self.places: list[tuple[int, int]] = []  # the bodies of functions, and constants of the file
@@ -154,7 +157,7 @@ class _File:
                 self._block(brace.start(1), None)
                 end = self._closing(brace.start(1))
                 self.places.append((brace.start(1), end))
-        for line in re.finditer(r"^constexpr [^;]*;", self.code, re.M):
+        for line in re.finditer(r"^constexpr [^;]*;", self.code, re.MULTILINE):
             self.places.append(line.span())
         self.constants = sorted(set(re.findall(r"\b([A-Z][A-Z_]*)\b(?= = )", self.code)) | {"D"})
         self.registers = sorted(set(re.findall(r"\b\w+_rmem\b", self.code)))
@@ -285,7 +288,7 @@ def _move(file: _File, rng: np.random.Generator) -> _Change | None:
     items, i, way = chosen
     low, high = sorted((i, i + way))
     order = list(range(high - low + 1))
-    order.insert(way if way > 0 else 0, order.pop(i - low))
+    order.insert(max(0, way), order.pop(i - low))
     some = items[low : high + 1]
     where = f"{abs(way)} {'down' if way > 0 else 'up'}, past `{file.said(items[i + way])}`"
     new = _reordered(file, some, order)

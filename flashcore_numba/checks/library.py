@@ -3,7 +3,8 @@
 from typing import Any
 
 from flashcore_numba.checks.cuda_library import CUDA_MUTANTS
-from flashcore_numba.checks.mutation import Edit, Mutant
+from flashcore_numba.checks.mutation import Mutant
+from flashcore_numba.stages.edited import Edit
 
 VALUE, MEMORY, RACE, BARRIER, UNWRITTEN = ("value",), ("memory",), ("race",), ("barrier",), ("unwritten",)
 NO_KEY = ("value", "property")
@@ -13,7 +14,7 @@ def _mutant(
     stage: int,
     name: str,
     mistake: str,
-    *edits: tuple[str, ...],
+    *edits: tuple[str, str] | tuple[str, str, str],
     expected: tuple[str, ...] = VALUE,
     **options: Any,
 ) -> Mutant:

@@ -107,9 +107,8 @@ def in_hull(run: Run, rng: np.random.Generator) -> float:
         raise Failed(
             "property",
             f"[b={b}, h={h}, row={row}, col={col}] is {out[b, h, row, col]:.5g}, outside the range "
-            f"{v[b, 0, :, col].min():.5g} to {v[b, 0, :, col].max():.5g} of that column of V: "
-            "the weights are not positive with sum one (is the row divided by l, are O and l rescaled "
-            "alike?)",
+            f"{v[b, 0, :, col].min():.5g} to {v[b, 0, :, col].max():.5g} of that column of V: the weights "
+            "are not positive with sum one (is the row divided by l, are O and l rescaled alike?)",
         )
     return math.inf
 
@@ -197,9 +196,8 @@ def no_key(run: Run, rng: np.random.Generator) -> float:
         b, h, row, col = (int(i) for i in np.unravel_index((rows != 0).argmax(), rows.shape))
         raise Failed(
             "property",
-            f"rows 0 to {blind - 1} of {x.label} see no key and must be 0, but "
-            f"[b={b}, h={h}, row={row}, col={col}] is "
-            f"{rows[b, h, row, col]} (0 / 0, or exp(-inf - -inf)?)",
+            f"rows 0 to {blind - 1} of {x.label} see no key and must be 0, but [b={b}, h={h}, row={row}, "
+            f"col={col}] is {rows[b, h, row, col]} (0 / 0, or exp(-inf - -inf)?)",
         )
     lse = getattr(answer, LSE.name, None)
     if lse is not None and not np.isneginf(lse[:, :, :blind]).all():

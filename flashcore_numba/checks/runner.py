@@ -7,7 +7,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -44,7 +44,11 @@ KINDS = {
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case or property on one stage. `margin` is the smallest allowed / error; None: nothing compared."""
+    """One case or property on one stage. `margin` is the smallest allowed / error; None: nothing compared.
+
+    cause: the end of `message`, where it says what is probably wrong. raised: what the run raised, in the
+    process that ran it alone.
+    """
 
     name: str
     passed: bool
@@ -54,6 +58,20 @@ class CaseResult:
     error: float | None = None
     bound: float | None = None
     margin: float | None = None
+    cause: str = ""
+    raised: Exception | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def problem(self) -> Any:
+        """What the simulator or the CPU executor reported, None where it reported nothing."""
+        return self.raised.problem if isinstance(self.raised, Failed) else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; an infinite margin becomes None."""
+        data = asdict(replace(self, raised=None))
+        del data["raised"], data["cause"]
+        finite = self.margin is None or math.isfinite(self.margin)
+        return data if finite else data | {"margin": None}
 
 
 @dataclass(frozen=True)
@@ -89,10 +107,8 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; an infinite margin becomes None."""
-        data = asdict(self)
-        for result in data["results"]:
-            if result["margin"] is not None and not math.isfinite(result["margin"]):
-                result["margin"] = None
+        data = asdict(replace(self, results=()))
+        data["results"] = [result.as_dict() for result in self.results]
         margin = self.margin
         return data | {"passed": self.passed, "margin": margin if math.isfinite(margin) else None}
 
@@ -139,8 +155,10 @@ def check(
     for stage, variant in chosen:
         names = [item.name for item in _items(stage, backend)]
         parts = 1 if backend == "gpu" else 3
-        for part in range(parts):
-            jobs.append((by_stage[stage], variant, backend, seed, tuple(names[part::parts]), deadline))
+        jobs += [
+            (by_stage[stage], variant, backend, seed, tuple(names[part::parts]), deadline)
+            for part in range(parts)
+        ]
     results = pool.run(_job, jobs, 1 if here else workers, progress, _job_label)
     reports = []
     for stage, variant in chosen:
@@ -209,13 +227,13 @@ def _run(trial: Trial, item: Case | Property, seed: int) -> CaseResult:
     try:
         outcome = _run_case(trial, item, seed) if isinstance(item, Case) else _run_property(trial, item, seed)
     except Failed as failure:
-        outcome = {"passed": False, "kind": failure.kind, "message": failure.text}
+        outcome = {"passed": False, "kind": failure.kind, "message": failure.text, "raised": failure}
     except MachineError:
         raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
-        outcome = {"passed": False, "kind": "error", "message": message}
+        outcome = {"passed": False, "kind": "error", "message": message, "raised": error}
     return CaseResult(item.name, seconds=time.perf_counter() - start, **outcome)
 
 
@@ -239,10 +257,11 @@ def _run_case(trial: Trial, case: Case, seed: int) -> dict:
         finite = math.isfinite(verdict.error)
         off = f"off by {verdict.error:.3g}" if finite else "not finite"
         where = f"{output.symbol}{place(output.axes, verdict.where)}"
+        cause = of.explain(inputs, output, value, ref, verdict)
         message = (
             f"{inputs.label}: {where} = {value[verdict.where]:.6g}, "
             f"expected {of.expected(output, ref)[verdict.where]:.6g}{output.note}, {off}, allowed "
-            f"{verdict.bound:.3g}; {verdict.reason}. {of.explain(inputs, output, value, ref, verdict)}"
+            f"{verdict.bound:.3g}; {verdict.reason}. {cause}"
         )
         return {
             "passed": False,
@@ -251,6 +270,7 @@ def _run_case(trial: Trial, case: Case, seed: int) -> dict:
             "error": verdict.error if finite else None,
             "bound": verdict.bound,
             "margin": verdict.margin if math.isfinite(verdict.margin) else 0.0,
+            "cause": cause,
         }
     worst = min(verdicts, key=lambda verdict: verdict.margin)
     return {"passed": True, "error": worst.error, "bound": worst.bound, "margin": worst.margin}
@@ -300,7 +320,7 @@ def _job(
 ) -> tuple[CaseResult, ...]:
     """One part of a stage's check, in a worker process."""
     report = check_stage(_stage(stage), variant, backend=backend, seed=seed, names=names, deadline=deadline)
-    return report.results
+    return tuple(replace(result, raised=None) for result in report.results)  # not all exceptions travel
 
 
 def _job_label(job: tuple) -> str:

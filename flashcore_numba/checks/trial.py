@@ -28,11 +28,20 @@ MAX_TURNS = 10_000  # a loop that a mutant never leaves becomes a report
 
 
 class Failed(Exception):
-    """A run that is wrong whatever its numbers are. `kind` is a key of `runner.KINDS`."""
+    """A run that is wrong whatever its numbers are.
 
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind, self.text = kind, text
+    kind: a key of `runner.KINDS`. what: the finding. question: what to ask next, part of the message.
+    problem: what the simulator or the CPU executor reported, None where it is something else.
+    """
+
+    def __init__(self, kind: str, what: str, question: str = "", problem: Any = None) -> None:
+        super().__init__(what)
+        self.kind, self.what, self.question, self.problem = kind, what, question, problem
+
+    @property
+    def text(self) -> str:
+        """The whole message."""
+        return f"{self.what}. {self.question}" if self.question else self.what
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,8 @@ class _Window:
 
     def after(self, name: str, axes: tuple[str, ...] = ()) -> np.ndarray:
         """The contents now. Raises Failed for a touched guard, a changed input, an unwritten output,
-        which has `axes`."""
+        which has `axes`.
+        """
         parent = self.to_host(self.device_parent)
         inside = self.window(parent).copy()
         if axes:
@@ -155,10 +165,11 @@ class _Window:
             missing = bits == of(inside.dtype).unwritten
             if missing.any():
                 at = place(axes, np.unravel_index(missing.argmax(), missing.shape))
+                count = f"{int(missing.sum())} of {missing.size} elements of {name}"
                 raise Failed(
                     "unwritten",
-                    f"{int(missing.sum())} of {missing.size} elements of {name} were never written, "
-                    f"first {at}. Has every query row a thread, also in the last tile, head and batch?",
+                    f"{count} were never written, first {at}",
+                    "Has every query row a thread, also in the last tile, head and batch?",
                 )
             self.window(self.before)[...] = inside
         same = _bits(parent) == _bits(self.before)
@@ -173,7 +184,7 @@ def _bits(x: np.ndarray) -> np.ndarray:
 
 
 def place(axes: Iterable[str], index: Iterable[Any]) -> str:
-    """`[b=0, h=1, row=2]`"""
+    """`[b=0, h=1, row=2]`: how a report names an element."""
     return "[" + ", ".join(f"{name}={int(i)}" for name, i in zip(axes, index, strict=True)) + "]"
 
 
@@ -257,23 +268,33 @@ def _raise_reported(executor: Any) -> None:
     reports = [problem for launch in getattr(executor, "launches", ()) for problem in launch.problems]
     if reports:
         more = f" ({len(reports) - 1} more reports)" if len(reports) > 1 else ""
-        raise Failed(family(reports[0].kind), f"{reports[0]}{more}")
+        raise Failed(family(reports[0].kind), f"{reports[0]}{more}", problem=reports[0])
+
+
+FAMILIES = {
+    "race": "race",
+    "race between blocks": "race",
+    "divergent barrier": "barrier",
+    "barrier after exit": "barrier",
+    "out of bounds": "memory",
+    "uninitialised read": "memory",
+    "misaligned": "memory",
+    "finished block": "memory",
+    "stack overflow": "memory",
+    "missing wait": "copy",
+    "missing fence": "copy",
+    "warp mask": "warp",
+    "not a number": "value",
+    "endless loop": "hang",
+    "deadlock": "hang",
+    "counter left over": "counter",
+    "time limit": "time",
+    "division by zero": "simulator",
+    "bad instruction": "simulator",
+}
+"""The kinds of report, in the few families that checks and mutants speak of: keys of `runner.KINDS`."""
 
 
 def family(kind: str) -> str:
-    """The simulator's kinds of report, in the few families that checks and mutants speak of."""
-    for family, words in (
-        ("race", ("race",)),
-        ("barrier", ("barrier",)),
-        ("memory", ("bounds", "uninitialised", "misaligned", "index", "never written")),
-        ("memory", ("finished block", "stack overflow")),
-        ("copy", ("missing wait", "missing fence")),
-        ("warp", ("warp", "mask", "lane")),
-        ("value", ("not a number",)),
-        ("hang", ("endless", "turns", "deadlock")),
-        ("counter", ("counter",)),
-        ("time", ("time limit",)),
-    ):
-        if any(word in kind for word in words):
-            return family
-    return "simulator"
+    """The family of a kind of report, of the simulator or of the CPU executor."""
+    return FAMILIES[kind]

@@ -113,7 +113,8 @@ def empty_like(like: Adopted, shape: tuple[int, ...], dtype: Any) -> Adopted:
 
 def overlap(a: Any, b: Any) -> bool:
     """Whether two NumPy or CuPy arrays share a byte of memory, or may: strides of no slice can make it hard
-    to tell."""
+    to tell.
+    """
     if placed_on(a) != placed_on(b):
         return False
     first, second = _outline(a), _outline(b)

@@ -1,5 +1,6 @@
 """What a query row sees: the one definition in Python. CUDA C has the same in `mask.cuh`, Numba's stages in
-`stages.parts.mask`."""
+`stages.parts.mask`.
+"""
 
 from dataclasses import dataclass
 from typing import Any

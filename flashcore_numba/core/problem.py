@@ -47,7 +47,7 @@ class Problem:
     k: Any
     v: Any
     causal: bool = False
-    scale: float | None = None
+    scale: Any = None  # any real number goes in, a float comes out
 
     def __post_init__(self) -> None:
         for name in "qkv":
@@ -136,7 +136,7 @@ class Problem:
         return all(rows_aligned(x) for x in (self.q, self.k, self.v))
 
     def with_aligned_rows(self) -> "Problem":
-        """This problem with contiguous copies of those arrays whose rows 128-bit loads cannot read.
+        """The same problem with contiguous copies of those arrays whose rows 128-bit loads cannot read.
 
         The copy costs one read and one write of each such array; aligned problems come back unchanged.
         """

@@ -13,8 +13,7 @@ def lesson(number: "int | str") -> "Session":
 
     Raises ArgumentError for a lesson that does not exist.
     """
-    from flashcore_numba.course.session.session import (
-        begin,  # here, because the process that judges an answer needs none of it
-    )
+    # Here, because the process that judges an answer needs none of it.
+    from flashcore_numba.course.session.begin import begin
 
     return begin(number)

@@ -24,8 +24,8 @@ from flashcore_numba.evidence.counts import Counted
 from flashcore_numba.evidence.counts import count as run_counting
 from flashcore_numba.records import artifact
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.simulator.line_counts import LineCounts
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
-from flashcore_numba.simulator.report import Row
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run, runs
@@ -92,9 +92,9 @@ class Evidence:
         """The counter `field` of one access, named by its own text or by its source line's.
 
         text: part of the access ("scores[b, h, j, row]") or of its source line ("scores[b, h, j, row] =
-        score"), enough to name one. op: load, store, atomic, barrier, shuffle, ... as `Row.op`. field: one of
-        FIELDS; sectors, bytes and `used` (the share of the bytes moved that a lane needs) of global memory,
-        wavefronts, conflicts, degree and worst of shared memory.
+        score"), enough to name one. op: load, store, atomic, barrier, shuffle, ... as `LineCounts.op`. field:
+        one of FIELDS; sectors, bytes and `used` (the share of the bytes moved that a lane needs) of global
+        memory, wavefronts, conflicts, degree and worst of shared memory.
         """
         if field not in FIELDS:
             raise ArgumentError(f"field {field!r}: accepted are {', '.join(FIELDS)}")
@@ -104,7 +104,7 @@ class Evidence:
 
     def lines(
         self, stage: int | str, shape: str = COUNTED, variant: str | None = None, causal: bool = False
-    ) -> list[Row]:
+    ) -> list[LineCounts]:
         """The counters of every access of all launches, by source line."""
         counted = self.counted(stage, shape, variant, causal)
         return [row for launch in counted.launches for row in launch.lines()]
@@ -129,7 +129,7 @@ class Evidence:
         variant: str | None = None,
         causal: bool = False,
     ) -> float:
-        """Requests at source lines with `text` in them: of one `Row.op`, or of all loads and stores."""
+        """Requests at source lines with `text` in them: of one op, or of all loads and stores."""
         return self._summed(stage, text, op, "requests", (shape, variant, causal))
 
     def wavefronts(
@@ -386,7 +386,7 @@ def _counted(number: int, variant: str | None, shape: Shape, causal: bool) -> Co
 @functools.cache
 def _launches(
     stage: int | str, shape: str, variant: str | None = None, causal: bool = False
-) -> launches.Recorder:
+) -> launches.DryRun:
     """What a stage in CUDA C launches there."""
     found = find(stage)
     if found.language != "CUDA C":
@@ -410,13 +410,13 @@ def _label(label: int | str) -> str:
     return stages[label]
 
 
-def _one_access(rows: Sequence[Row], text: str, what: str) -> list[Row]:
+def _one_access(rows: Sequence[LineCounts], text: str, what: str) -> list[LineCounts]:
     """The rows of the one access that `text` names: one a launch."""
 
-    def at(row: Row) -> tuple[str, int, str]:
+    def at(row: LineCounts) -> tuple[str, int, str]:
         return row.file, row.line, row.text
 
-    tries: tuple[Callable[[Row], bool], ...] = (
+    tries: tuple[Callable[[LineCounts], bool], ...] = (
         lambda row: row.text == text,
         lambda row: text in row.text,
         lambda row: text in linecache.getline(row.file, row.line),
@@ -430,7 +430,7 @@ def _one_access(rows: Sequence[Row], text: str, what: str) -> list[Row]:
     return found
 
 
-def _value(rows: Sequence[Row], field: str) -> float:
+def _value(rows: Sequence[LineCounts], field: str) -> float:
     space = rows[0].space
     fields = {GLOBAL: GLOBAL_FIELDS, SHARED: SHARED_FIELDS}.get(space, ())
     if field not in ("requests", "lanes", *fields):

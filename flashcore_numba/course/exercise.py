@@ -7,31 +7,16 @@ last line, so that the kernel needs no comments for the course.
 import re
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 import cuda_reference
-from cuda_reference.source import kernel_path
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course.spec import Exercise, Lesson
-from flashcore_numba.stages import files
+from flashcore_numba.stages import edited, files
+from flashcore_numba.stages.edited import Region
+from flashcore_numba.stages.files import is_cuda
 
-BEGIN, END = "# <exercise>", "# </exercise>"
-CUDA_BEGIN, CUDA_END = "// <exercise>", "// </exercise>"
 WIDTH = 96  # of the task's comment in a starter
 LARGEST_ANSWER = 200_000  # characters
-
-
-@dataclass(frozen=True)
-class Region:
-    """The lines between the markers of a file: `text` as it stands there, from line `first_line` on."""
-
-    text: str
-    first_line: int
-    indent: int
-
-    @property
-    def last_line(self) -> int:
-        return self.first_line + self.text.count("\n") - 1
 
 
 @dataclass(frozen=True)
@@ -71,32 +56,27 @@ class Answer:
             return f"line {self.number(line)} of your answer"
         return f"{self.file}:{line}"
 
+    def with_at_the_end(self, line: str, indent: int = 0) -> str:
+        """The module's text with one more line where the region ends."""
+        assert self.last is not None
+        every = self.text.splitlines()
+        every.insert(self.last, " " * indent + line)
+        return "\n".join([*every, ""])
+
     def source(self, line: int) -> str:
         """The text of a line of the module."""
         every = self.text.splitlines()
         return every[line - 1].strip() if 0 < line <= len(every) else ""
 
 
-def is_cuda(file: str) -> bool:
-    """Whether an exercise's file is one of `cuda_reference`: a kernel, or a header of `include/`."""
-    return file.endswith((".cu", ".cuh"))
-
-
-def path(file: str) -> Path:
-    """A module of `flashcore_numba.stages` by its name, a kernel or header by its file's."""
-    if not is_cuda(file):
-        return files.path(file)
-    return cuda_reference.INCLUDE / file if file.endswith(".cuh") else kernel_path(file)
-
-
 def source_name(file: str) -> str:
     """Where the file stands in the repository."""
-    return path(file).relative_to(cuda_reference.FOLDER.parent).as_posix()
+    return files.path(file).relative_to(cuda_reference.FOLDER.parent).as_posix()
 
 
 def source_text(file: str) -> str:
     """The text of a module of `flashcore_numba.stages`, or of a file of `cuda_reference`."""
-    return path(file).read_text()
+    return files.path(file).read_text()
 
 
 def region(exercise: Exercise) -> Region:
@@ -106,48 +86,28 @@ def region(exercise: Exercise) -> Region:
     """
     text = source_text(exercise.file)
     if is_cuda(exercise.file):
-        return _between(exercise, text)
-    found = _marked(text, BEGIN, END)
+        try:
+            return edited.named_region(text, exercise.first, exercise.last, exercise.file)
+        except edited.EditError as error:
+            raise ArgumentError(str(error)) from None
+    found = edited.marked_region(text, "Python")
     if found is None:
-        raise ArgumentError(f"{exercise.file}.py has not exactly one region from {BEGIN} to {END}")
+        begin, end = _marks(exercise)
+        raise ArgumentError(f"{exercise.file}.py has not exactly one region from {begin} to {end}")
     return found
-
-
-def _between(exercise: Exercise, text: str) -> Region:
-    """The region from the line `exercise.first` to the next line `exercise.last`."""
-    lines = text.splitlines(keepends=True)
-    starts = [n for n, line in enumerate(lines) if line.strip() == exercise.first.strip()]
-    if len(starts) != 1:
-        raise ArgumentError(f"first: {exercise.first!r} is {len(starts)} lines of {exercise.file}, not one")
-    start = starts[0]
-    stops = [n for n in range(start, len(lines)) if lines[n].strip() == exercise.last.strip()]
-    if not stops:
-        raise ArgumentError(
-            f"last: {exercise.last!r} is no line of {exercise.file} from {exercise.first!r} on"
-        )
-    inside = lines[start : stops[0] + 1]
-    indent = min(len(line) - len(line.lstrip()) for line in inside if line.strip() and line[0] != "#")
-    return Region("".join(inside), start + 1, indent)
-
-
-def _marked(text: str, begin_mark: str, end_mark: str) -> Region | None:
-    lines = text.splitlines(keepends=True)
-    begins = [n for n, line in enumerate(lines) if line.strip() == begin_mark]
-    ends = [n for n, line in enumerate(lines) if line.strip() == end_mark]
-    if len(begins) != 1 or len(ends) != 1 or ends[0] <= begins[0]:
-        return None
-    begin, end = begins[0], ends[0]
-    indent = len(lines[begin]) - len(lines[begin].lstrip())
-    return Region("".join(lines[begin + 1 : end]), begin + 2, indent)
-
-
-def _comment(exercise: Exercise) -> str:
-    return "//" if is_cuda(exercise.file) else "#"
 
 
 def _marks(exercise: Exercise) -> tuple[str, str]:
     """The lines around the region in a file that is handed in."""
-    return (CUDA_BEGIN, CUDA_END) if is_cuda(exercise.file) else (BEGIN, END)
+    return edited.MARKS[_language(exercise)]
+
+
+def _language(exercise: Exercise) -> str:
+    return "CUDA C" if is_cuda(exercise.file) else "Python"
+
+
+def _comment(exercise: Exercise) -> str:
+    return "//" if is_cuda(exercise.file) else "#"
 
 
 def _task(exercise: Exercise) -> list[str]:
@@ -180,10 +140,7 @@ def starter(lesson: Lesson) -> str:
 
 def _with(exercise: Exercise, lines: str) -> str:
     """The file's text with other lines in its region."""
-    found = region(exercise)
-    every = source_text(exercise.file).splitlines(keepends=True)
-    every[found.first_line - 1 : found.last_line] = lines.splitlines(keepends=True)
-    return "".join(every)
+    return edited.with_region(source_text(exercise.file), region(exercise), lines)
 
 
 def answer_in_cell(lesson: Lesson, text: str) -> Answer:
@@ -233,7 +190,9 @@ def answer_in_file(lesson: Lesson, text: str, name: str) -> Answer:
     """
     text = _checked(name, text)
     cuda = is_cuda(lesson.exercise.file)
-    found = _marked(text, *_marks(lesson.exercise)) or (_unmarked(lesson.exercise, text) if cuda else None)
+    found = edited.marked_region(text, _language(lesson.exercise)) or (
+        _unmarked(lesson.exercise, text) if cuda else None
+    )
     if found is None:
         return Answer(text, name, None, None, False, cuda)
     return Answer(text, name, found.first_line, found.last_line, False, cuda)

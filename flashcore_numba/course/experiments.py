@@ -1,25 +1,21 @@
 """Kernels that differ from a stage in one thing: what the lessons' experiments time.
 
-An experiment is text of the stage's module and what stands in its place, so that it cannot differ in anything
-else.
+An experiment is a few edits of the stage's module, so that it cannot differ in anything else.
 
 python -m flashcore_numba.course.experiments DIR   time all of them, on a GPU, and write their artifact
 """
 
 import functools
-import inspect
-import linecache
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.records import artifact
-from flashcore_numba.stages import Stage
+from flashcore_numba.stages import edited
+from flashcore_numba.stages.edited import Edit, EditError
 from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run
 
@@ -28,37 +24,48 @@ ROUNDS = 10
 
 @dataclass(frozen=True)
 class Experiment:
-    """Text of a stage's module, which must be there, and what takes its place wherever it is."""
+    """A stage, what is different, and the edits that make it so."""
 
     stage: int
     what: str
-    changes: Mapping[str, str]
+    edits: tuple[Edit, ...]
 
 
-ROW_MAJOR = {
-    "scores[b, h, j, row]": "scores[b, h, row, j]",
-    "(p.batch, p.heads, p.seq_k, p.seq_q)": "(p.batch, p.heads, p.seq_q, p.seq_k)",
-}
-NARROW = {
-    """\
+# The scores as [.., row, j] in stage 01, where a thread writes its row, and as [.., j, row] in stage 02.
+TRANSPOSED = (
+    Edit("scores[b, h, row, j]", "scores[b, h, j, row]", times=4),
+    Edit("(p.batch, p.heads, p.seq_q, p.seq_k)", "(p.batch, p.heads, p.seq_k, p.seq_q)"),
+)
+ROW_MAJOR = (
+    Edit("scores[b, h, j, row]", "scores[b, h, row, j]", times=2),
+    Edit("(p.batch, p.heads, p.seq_k, p.seq_q)", "(p.batch, p.heads, p.seq_q, p.seq_k)"),
+)
+NARROW = (
+    Edit(
+        """\
     for c in range(0, q_rmem.shape[0], 8):
         part = load8(k_head, (j, c))
         for e in range(8):
             total += q_rmem[c + e] * part[e]
-""": """\
+""",
+        """\
     for c in range(q_rmem.shape[0]):
         total += q_rmem[c] * float32(k_head[j, c])
 """,
-    """\
+    ),
+    Edit(
+        """\
     for c in range(0, o_rmem.shape[0], 8):
         part = load8(v_head, (j, c))
         for e in range(8):
             o_rmem[c + e] += p * part[e]
-""": """\
+""",
+        """\
     for c in range(o_rmem.shape[0]):
         o_rmem[c] += p * float32(v_head[j, c])
 """,
-}
+    ),
+)
 IN_16_LANES = """
 from numba import cuda
 from flashcore_numba.stages.parts.common import ALL_LANES
@@ -78,41 +85,43 @@ def row_sum(value):
     return value
 """
 
+IN_REGISTERS = """\
+        q_rmem = cuda.local.array(D, float32)
+        for c in range(D):
+            q_rmem[c] = q[b, h, row, c]
+        row_max = float32(-math.inf)
+"""
+
 EXPERIMENTS = {
     "row_in_registers": Experiment(
         1,
         "the query row is loaded once, before the loops",
-        {
-            "        row_max = float32(-math.inf)\n": (
-                "        q_rmem = cuda.local.array(D, float32)\n"
-                "        for c in range(D):\n"
-                "            q_rmem[c] = q[b, h, row, c]\n"
-                "        row_max = float32(-math.inf)\n"
-            ),
-            "float32(q[b, h, row, c]) *": "q_rmem[c] *",
-        },
+        (
+            Edit("        row_max = float32(-math.inf)\n", IN_REGISTERS),
+            Edit("float32(q[b, h, row, c]) *", "q_rmem[c] *"),
+        ),
     ),
-    "scores_transposed": Experiment(
-        1, "the lanes of a warp write neighbouring scores", {b: a for a, b in ROW_MAJOR.items()}
-    ),
+    "scores_transposed": Experiment(1, "the lanes of a warp write neighbouring scores", TRANSPOSED),
     "row_major": Experiment(2, "the scores lie as in stage 01", ROW_MAJOR),
     "narrow": Experiment(2, "K and V are loaded two bytes at a time", NARROW),
-    "narrow_row_major": Experiment(2, "both", ROW_MAJOR | NARROW),
+    "narrow_row_major": Experiment(2, "both", (*ROW_MAJOR, *NARROW)),
     "forty_registers": Experiment(
         5,
         "at most 40 registers a thread",
-        {"@cuda.jit\n    def online_softmax(": "@cuda.jit(max_registers=40)\n    def online_softmax("},
+        (Edit("@cuda.jit\n    def online_softmax(", "@cuda.jit(max_registers=40)\n    def online_softmax("),),
     ),
     "lanes_side_by_side": Experiment(
         6,
         "lanes 0 to 15 lie side by side along the keys, and 16 to 31 have other rows",
-        {
-            "multiply_qk, row_max, row_sum\n": f"multiply_qk\n{IN_16_LANES}",
-            "cuda.threadIdx.x % 32 // 2\n": "cuda.threadIdx.x % 16\n",
-            "(thread // 32 * 2 + thread % 2)": "(thread // 16)",
-        },
+        (
+            Edit("    row_max,\n    row_sum,\n)\n", f")\n{IN_16_LANES}"),
+            Edit("cuda.threadIdx.x % 32 // 2\n", "cuda.threadIdx.x % 16\n"),
+            Edit("(thread // 32 * 2 + thread % 2)", "(thread // 16)"),
+        ),
     ),
-    "four_warps": Experiment(6, "blocks of 4 warps and half as many rows", {"{64: (8, 64)": "{64: (4, 64)"}),
+    "four_warps": Experiment(
+        6, "blocks of 4 warps and half as many rows", (Edit("{64: (8, 64)", "{64: (4, 64)"),)
+    ),
 }
 """By the name that makes it a variant of its stage: `01 row_in_registers`."""
 
@@ -127,21 +136,15 @@ PLAN: dict[str, tuple[int | str, ...]] = {
 
 @functools.cache
 def experiment(name: str) -> Run:
-    """The run of an experiment: a stage made of the altered module, and the name as its variant."""
+    """The run of an experiment: the edited stage, and the name as its variant.
+
+    Raises ArgumentError where an edit no longer fits the stage.
+    """
     chosen = EXPERIMENTS[name]
-    module = inspect.getmodule(find(chosen.stage).launch)
-    assert module is not None
-    text = inspect.getsource(module)
-    for old, new in chosen.changes.items():
-        if old not in text:
-            raise ArgumentError(f"experiment {name!r}: {old!r} is no longer in {module.__name__}")
-        text = text.replace(old, new)
-    file = f"{module.__file__}: {name}"
-    linecache.cache[file] = len(text), None, text.splitlines(True), file  # the simulator reads sources
-    altered = ModuleType(module.__name__)
-    altered.__package__ = module.__package__
-    exec(compile(text, file, "exec"), vars(altered))
-    stage: Stage = altered.STAGE
+    try:
+        stage = edited.load(chosen.stage, edited.texts(chosen.stage, chosen.edits))
+    except EditError as error:
+        raise ArgumentError(f"experiment {name!r}: {error}") from None
     return Run(replace(stage, variants={name: chosen.what}, default=None), name)
 
 

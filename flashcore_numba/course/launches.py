@@ -24,7 +24,7 @@ class Recorded:
     shared_bytes: int
 
 
-class Recorder:
+class DryRun:
     """An executor that runs nothing and keeps what would be launched."""
 
     def __init__(self, sm_count: int = EXAMPLE_SM_COUNT) -> None:
@@ -46,11 +46,11 @@ class Recorder:
         return list(dict.fromkeys(each.kernel for each in self.launches if isinstance(each.kernel, Source)))
 
 
-def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> Recorder:
+def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> DryRun:
     """What the stage launches at a shape, BxHxSxD, on a GPU like the recorded one."""
     s = parse(shape)
     q, k, v = (np.zeros((s.batch, s.heads, s.seq, s.head_dim), FLOAT16.dtype) for _ in range(3))
-    recorder = Recorder()
+    recorder = DryRun()
     stage.run(Problem(q, k, v, causal), recorder, variant or stage.default_variant)
     return recorder
 

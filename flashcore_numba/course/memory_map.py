@@ -12,7 +12,7 @@ from typing import Any
 
 from cuda_reference import INCLUDE, Source
 from flashcore_numba.core.problem import ArgumentError
-from flashcore_numba.course.judge.screen_cuda import code_of
+from flashcore_numba.course.cuda_text import code_of
 
 SIZES = {  # bytes
     "unsigned char": 1,
@@ -154,7 +154,8 @@ def _sized(
     starts: list[tuple[str, int, str, str]], known: Mapping[str, Any], shared_bytes: int
 ) -> list[Part]:
     """A part ends where the next one begins. A pointer into the last part so far divides it; one into an
-    earlier part lies over it."""
+    earlier part lies over it.
+    """
     owners: list[tuple[str, int]] = []  # in the order of their first bytes
     over: dict[str, str] = {}
     for name, first, _, _ in starts:

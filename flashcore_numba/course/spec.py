@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flashcore_numba.stages.edited import Edit
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -84,7 +86,8 @@ class Question:
 @dataclass(frozen=True)
 class Explanation:
     """The closing step: which resource limits this kernel. `feedback` has one sentence for each choice that
-    names the counter or the measurement that speaks for or against it; its numbers as in a `Question`."""
+    names the counter or the measurement that speaks for or against it; its numbers as in a `Question`.
+    """
 
     text: str
     right: str
@@ -93,12 +96,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Given:
-    """A wrong kernel that the reader must kill with an input of their own. `edits` as in
-    `flashcore_numba.checks.mutation.Edit`."""
+    """A wrong kernel that the reader must kill with an input of their own."""
 
     name: str
     story: str  # what its author thought
-    edits: tuple[Any, ...]
+    edits: tuple[Edit, ...]
     hints: tuple[str, ...]
 
 

@@ -91,7 +91,8 @@ def _profile(kernel: Kernel) -> dict[str, Any]:
 
 def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
     """Launch every job once, in order, and judge its output; begin none after so many seconds, because ncu
-    writes a report only when this process ends by itself. Needs a GPU."""
+    writes a report only when this process ends by itself. Needs a GPU.
+    """
     import cupy
 
     from flashcore_numba.checks.forward import operation
@@ -205,7 +206,8 @@ def extract(shape: Shape, causal: bool, runs: Sequence[Measured]) -> dict[str, A
 
 def save(fresh: dict[str, Any], folder: Path) -> Path:
     """Put an extract into the file of its GPU, in the place of a former one of its shape and mask, whose runs
-    that were not measured again stay, with their own date and commit."""
+    that were not measured again stay, with their own date and commit.
+    """
     name = re.sub("[^a-z0-9]+", "-", fresh["gpu"].lower().replace("nvidia", "")).strip("-")
     path = folder / EXTRACTS.replace("*", name)
     extracts, at = [e for e in recorded(folder) if e["gpu"] == fresh["gpu"]], _place(fresh)
@@ -229,7 +231,8 @@ def _place(extract: dict[str, Any]) -> tuple[str, bool]:
 
 def recorded(folder: Path | None = None) -> list[dict[str, Any]]:
     """What was measured before: one extract a shape and mask, see `extract`. Raises ArgumentError when a
-    file is damaged."""
+    file is damaged.
+    """
     found = []
     for path in sorted((folder or recorded_dir()).glob(EXTRACTS)):
         try:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,8 @@ class NsightError(RuntimeError):
 @dataclass(frozen=True)
 class Kernel:
     """One launch. `figures` are those of `METRICS`, without what ncu did not give; `stalls` the share of
-    the warps' samples by reason; `traffic` is None where nothing was counted by instruction."""
+    the warps' samples by reason; `traffic` is None where nothing was counted by instruction.
+    """
 
     name: str
     figures: dict[str, float]
@@ -94,12 +94,13 @@ class Record:
 def find_tool(name: str) -> str | None:
     """The path of `ncu` or `nsys`; None when it is not installed."""
     places = (
-        f"/usr/local/cuda*/bin/{name}",
-        f"/opt/nvidia/nsight-*/*/{name}",
-        f"/opt/nvidia/nsight-*/*/bin/{name}",
+        f"usr/local/cuda*/bin/{name}",
+        f"opt/nvidia/nsight-*/*/{name}",
+        f"opt/nvidia/nsight-*/*/bin/{name}",
     )
     found = shutil.which(name)
-    return found or next((path for place in places for path in sorted(glob(place), reverse=True)), None)
+    newest = (path for place in places for path in sorted(Path("/").glob(place), reverse=True))
+    return found or next(map(str, newest), None)
 
 
 def why_not() -> str | None:
@@ -210,7 +211,8 @@ def _complaint(said: str, status: int | None) -> str:
 
 def read_raw(text: str) -> list[dict[str, Any]]:
     """`--page raw --csv`: a dictionary a launch, in order. Numbers are in bytes, nanoseconds, percent or
-    counts; under "Kernel Name" the name. Raises NsightError."""
+    counts; under "Kernel Name" the name. Raises NsightError.
+    """
     rows = list(csv.reader(_from(text, '"ID"')))
     if len(rows) < 2:
         raise NsightError("ncu's report holds no launch")
@@ -275,6 +277,7 @@ def opcode(source: str) -> str:
 
 
 def number(cell: str | None) -> float | None:
+    """The number in a cell of a table; None where there is none."""
     text = (cell or "").replace(",", "")
     try:
         return float(text)

@@ -19,7 +19,8 @@ from flashcore_numba.stages.runs import runs
 @dataclass(frozen=True)
 class Rehearsal:
     """reports: of the checks. counted: one a run. recorded: (artifact, shape with the chosen entries).
-    not_run: sentences about stages that this machine cannot check."""
+    not_run: sentences about stages that this machine cannot check.
+    """
 
     reports: list[CheckReport]
     counted: list[Counted]

@@ -14,6 +14,7 @@ from rich.table import Table
 from flashcore_numba.attention import refuse
 from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
 from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.evidence import extracts
 from flashcore_numba.predict import predict
 from flashcore_numba.predict.formula import SECTOR
@@ -22,7 +23,6 @@ from flashcore_numba.predict.occupancy import Occupancy, of_kernel
 from flashcore_numba.records import artifact as artifacts
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.progress import Progress
-from flashcore_numba.run.protocol import Idle
 from flashcore_numba.run.registers import like, registers, stand_in, why_not
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import Run, runs
@@ -176,7 +176,8 @@ def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
 @dataclass(frozen=True)
 class Roofline:
     """What `flashcore roofline` shows. about: where the times are from, or why there are none. refused: why
-    runs are not among the rows. record: the artifact."""
+    runs are not among the rows. record: the artifact.
+    """
 
     gpu: str
     shape: Shape
@@ -311,7 +312,8 @@ def of_record(
     record: dict[str, Any] | None = None,
 ) -> Roofline:
     """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
-    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest."""
+    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest.
+    """
     labels = {run.label for run in chosen}
     if record is None:
         own = [found for _, found in artifacts.recorded() if _on(found, gpu)]

@@ -120,7 +120,7 @@ def _compare_shape(
     progress: Progress,
     alone: bool,
 ) -> tuple[dict[str, Any], list[Any]]:
-    """(the results of one shape, for each entry its sensor readings)"""
+    """The results of one shape, and for each entry its sensor readings."""
     import cupy
 
     of = operation(chosen[0].stage)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.checks.forward import operation
-from flashcore_numba.run.protocol import Executor, Passing
+from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.stages.runs import Run
 
 PREPARING = 3  # calls after which `attention()` has its plan and its graph

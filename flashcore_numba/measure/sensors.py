@@ -1,5 +1,6 @@
 """SM clock, temperature and power of a GPU during a run, and what holds its clocks back, through nvidia-ml-py
-where that is installed."""
+where that is installed.
+"""
 
 import contextlib
 import statistics
@@ -25,7 +26,8 @@ REASONS = {
 class Reading:
     """One look at the sensors: MHz, degrees Celsius, watts (None where this GPU does not tell), and `reasons`
     that hold the clocks back. NVML's power is a mean over up to a second, so it belongs to the
-    neighbourhood of a turn."""
+    neighbourhood of a turn.
+    """
 
     sm_mhz: float | None = None
     temperature_c: float | None = None

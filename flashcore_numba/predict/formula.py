@@ -61,6 +61,7 @@ class Traffic:
 
 
 def ceil_div(a: Any, b: Any) -> Any:
+    """The quotient rounded up, of numbers or arrays."""
     return -(-a // b)
 
 
@@ -85,6 +86,7 @@ def shared_stores(wavefronts: Any, conflicts: Any = 0) -> Traffic:
 
 
 def barriers(warps: Any) -> Traffic:
+    """Barriers of a block, one per warp that comes to it."""
     return Traffic(barriers=int(warps))
 
 

@@ -77,7 +77,8 @@ def limits_us(problem: Work, device: Device) -> dict[str, float | None]:
 class Ceilings:
     """What the units of one GPU reach at best: 10^12 operations, 10^9 results or 10^9 bytes a second, and the
     microseconds of an empty launch; None where that is not known. `source` says where they are from.
-    `mma_sync_tflops`: of the tensor cores through mma.sync, where that was measured."""
+    `mma_sync_tflops`: of the tensor cores through mma.sync, where that was measured.
+    """
 
     fp32_tflops: float | None
     tensor_tflops: float | None
@@ -94,7 +95,8 @@ class Ceilings:
 @dataclass(frozen=True)
 class DataSheet:
     """A GPU as NVIDIA describes it: clock in MHz, fp32 and dense fp16 tensor-core rates (float32 sums) in
-    10^12 operations a second, device memory in 10^9 bytes a second."""
+    10^12 operations a second, device memory in 10^9 bytes a second.
+    """
 
     name: str
     compute_capability: tuple[int, int]

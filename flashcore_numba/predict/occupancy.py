@@ -34,7 +34,8 @@ SHARED_UNIT = 128  # bytes
 @dataclass(frozen=True)
 class Occupancy:
     """`blocks` an SM, `warps` an SM and their `share` of the most that it holds; `held_by`: what allows no
-    further block: "registers", "shared memory", "warps" or "blocks"."""
+    further block: "registers", "shared memory", "warps" or "blocks".
+    """
 
     blocks: int
     warps: int

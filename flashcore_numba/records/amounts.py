@@ -21,6 +21,7 @@ def _three_digits(value: float) -> str:
 
 
 def percent(value: float | None) -> str:
+    """A share: 3.4%, 27%, or - where there is none."""
     return "-" if value is None else f"{value:.1%}" if value < 0.0995 else f"{value:.0%}"
 
 

@@ -96,7 +96,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def file_name(artifact: dict[str, Any]) -> str:
     """`nvidia-h200.json`, `nvidia-h200-lengths.json` with a label, and `...-causal.json` where every shape is
-    causal."""
+    causal.
+    """
     gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
     causal = "causal" if all(shape["causal"] for shape in artifact["shapes"]) else None
     return "-".join(filter(None, (gpu, artifact["label"], causal))) + ".json"
@@ -120,6 +121,7 @@ def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -156,8 +156,11 @@ def _markdown(record: dict[str, Any], shape: dict[str, Any]) -> str:
         stage = ideas.get(entry["stage"])
         idea = (stage.idea if entry["default"] else stage.variants.get(entry["variant"], "")) if stage else ""
         lines.append(_row(entry["label"], idea, entry, ", ".join(compiled(entry["resources"]))))
-    for entry in (e for e in shape["entries"] if e["kind"] == "peer"):
-        lines.append(_row(f"*{entry['label']}*", "peer, on the same arrays", entry, "-"))
+    lines += [
+        _row(f"*{entry['label']}*", "peer, on the same arrays", entry, "-")
+        for entry in shape["entries"]
+        if entry["kind"] == "peer"
+    ]
     versions = ", ".join(
         f"{name} {record['packages'][name]}" for name in ("torch", "numba-cuda") if name in record["packages"]
     )

@@ -1,6 +1,5 @@
 """Compiles kernels, Numba's and CUDA C, without a GPU and reads what the assembler says of them."""
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -193,10 +193,9 @@ def _ptxas(ptx: str, arch: str, max_registers: int | None) -> str:
     if program is None:
         return ""
     with tempfile.TemporaryDirectory() as folder:
-        source = os.path.join(folder, "kernel.ptx")
-        with open(source, "w") as file:
-            file.write(ptx)
-        command = [program, "-v", f"-arch={arch}", "-o", os.path.join(folder, "kernel.cubin"), source]
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [program, "-v", f"-arch={arch}", "-o", str(source.with_suffix(".cubin")), str(source)]
         if max_registers:
             command.append(f"--maxrregcount={max_registers}")
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr

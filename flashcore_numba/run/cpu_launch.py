@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source, load
-from flashcore_numba.simulator import ScratchArray, report
-from flashcore_numba.simulator.problems import Problem, SimulationError, Site
+from flashcore_numba.simulator import ScratchArray, line_counts
+from flashcore_numba.simulator.problems import KernelProblem, SimulationError, Site
 
 
 class Counter(np.ndarray):
@@ -39,7 +39,7 @@ class CpuLaunch:
 
     def __str__(self) -> str:
         heading = f"{self.kernel.label}: grid {self.grid}, block {self.block}"
-        return "\n".join([report.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
+        return "\n".join([line_counts.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
 
 
 def run_on_cpu(
@@ -69,12 +69,13 @@ def run_on_cpu(
     return launch
 
 
-def _left_over(kernel: Source, name: str, value: int) -> Problem:
+def _left_over(kernel: Source, name: str, value: int) -> KernelProblem:
     lines = kernel.text().splitlines()
     uses = (number for number, line in enumerate(lines, 1) if re.search(rf"atomic\w*\(&?{name}\b", line))
     line = next(uses, 1)
     text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"
-    return Problem("counter left over", Site(str(kernel.path), line, lines[line - 1].strip()), None, text)
+    site = Site(str(kernel.path), line, lines[line - 1].strip())
+    return KernelProblem("counter left over", site, None, (text,), array=name)
 
 
 def _unwritten(array: ScratchArray) -> bool:

@@ -1,6 +1,6 @@
 """Where a stage runs: the simulator, which takes NumPy arrays, and a GPU, which takes CuPy's.
 
-Both are a `run.protocol.Executor`, as is `run.compiler.Compiler`.
+Both are a `core.executor.Executor`, as is `run.compiler.Compiler`.
 """
 
 from collections.abc import Iterable
@@ -109,7 +109,8 @@ class Gpu:
 
     def done(self, *owners: Any) -> None:
         """What `empty` and `counter` gave may serve other calls from here on; a graph that is captured keeps
-        `owners`, whose memory the launches use."""
+        `owners`, whose memory the launches use.
+        """
         while self._pieces:
             workspace.give_back(self._pieces.pop())
         if any(owner is not None for owner in owners):
@@ -135,7 +136,8 @@ class Gpu:
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         """Queue `kernel`; raises UnsupportedError for a grid or block that CUDA does not allow, and where a
-        block may not have that much shared memory."""
+        block may not have that much shared memory.
+        """
         with Allowed():
             if isinstance(kernel, Source):
                 self._launch_cuda(kernel, grid, block, args, shared_bytes)

@@ -26,7 +26,7 @@ from flashcore_numba.run import workspace
 
 if TYPE_CHECKING:
     from cuda_reference.packed import PackedLaunches
-    from flashcore_numba.run.protocol import Executor
+    from flashcore_numba.core.executor import Executor
 
 
 HALF = FLOAT16.dtype
@@ -75,6 +75,7 @@ def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | Non
 
 
 def keep(key: tuple | None, plan: "Plan | None") -> None:
+    """Remember the plan of a call; without a key or a plan nothing."""
     if plan is None or key is None:
         return
     if len(_plans) >= MOST:

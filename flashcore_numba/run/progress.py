@@ -1,5 +1,7 @@
 """Showing that long work goes on: a live line on a terminal, plain lines elsewhere."""
 
+from typing import Self
+
 from rich.console import Console
 from rich.markup import escape
 
@@ -11,7 +13,7 @@ class Progress:
         self.console = console
         self._live = console.status("starting") if console.is_terminal else None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Self:
         if self._live:
             self._live.start()
         return self

@@ -30,7 +30,8 @@ def examples(stage: Stage, head_dim: int) -> list[Problem]:
 
 def like(stage: Stage, problem: Any) -> list[Any]:
     """Problems for which a stage launches the kernels that it launches for this one, smaller where that does;
-    the compiler reads none of their memory."""
+    the compiler reads none of their memory.
+    """
     p = problem
     if stage.operation is not None:
         return [p]

@@ -17,7 +17,8 @@ COUNTERS, COUNTER_BYTES = 1024, 32  # counters allocated at a time; each has a s
 
 class Piece:
     """`size` bytes from address `at` on, and the address of a counter: a uint32 that is 0, and that every
-    launch which uses it leaves 0."""
+    launch which uses it leaves 0.
+    """
 
     def __init__(self, key: tuple[int, ...], memory: Any, size: int, counter: int) -> None:
         self.key, self.memory, self.size, self.counter = key, memory, size, counter
@@ -46,7 +47,8 @@ def forget() -> None:
 
 def take(device: int, stream: int, size: int) -> Piece:
     """A piece of `size` bytes or more on the current device, for kernels that are queued on the stream of
-    this handle before `give_back`."""
+    this handle before `give_back`.
+    """
     graph = graph_of(stream)
     key = (device, number_of(stream)) if graph is None else (device, stream, graph[0])
     try:

@@ -6,11 +6,11 @@ masks. Numba may be absent: then `cuda` and the number types here stand for Numb
 
 from flashcore_numba.simulator import cuda, types
 from flashcore_numba.simulator.launch import Launch, simulate
+from flashcore_numba.simulator.line_counts import LineCounts
 from flashcore_numba.simulator.memory import ScratchArray, scratch
 from flashcore_numba.simulator.probe import Probed, probe
-from flashcore_numba.simulator.problems import KINDS, Problem, SimulationError, Unsupported
+from flashcore_numba.simulator.problems import KINDS, KernelProblem, SimulationError, Unsupported
 from flashcore_numba.simulator.record import Event
-from flashcore_numba.simulator.report import Row
 from flashcore_numba.simulator.types import (
     boolean,
     complex64,
@@ -31,10 +31,10 @@ from flashcore_numba.simulator.types import (
 __all__ = [
     "KINDS",
     "Event",
+    "KernelProblem",
     "Launch",
+    "LineCounts",
     "Probed",
-    "Problem",
-    "Row",
     "ScratchArray",
     "SimulationError",
     "Unsupported",

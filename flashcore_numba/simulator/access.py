@@ -1,5 +1,6 @@
 """Loads and stores: addresses with checked bounds, recorded for counting and for the race check."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -7,8 +8,8 @@ import numpy as np
 from numpy import count_nonzero
 
 from flashcore_numba.simulator.masks import LaneSet
-from flashcore_numba.simulator.memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, View, choose
-from flashcore_numba.simulator.rules import char_of, convert, plain, strong
+from flashcore_numba.simulator.memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, Memory, View, choose
+from flashcore_numba.simulator.rules import Value, char_of, convert, plain, strong
 
 LOAD, STORE, ATOMIC = range(3)
 FLUSH_LANES = 2_000_000  # accesses kept before they are counted, a bound on memory
@@ -33,32 +34,32 @@ class Access(NamedTuple):
     counted: bool = True  # False for a part of an access that is counted as a whole
 
 
-def _as_tuple(index) -> tuple:
+def _as_tuple(index: Any) -> tuple:
     return index if type(index) is tuple else (index,)
 
 
-def _converted(value, dtype: np.dtype):
+def _converted(value: Value, dtype: np.dtype) -> Value:
     """A stored value in the element's type; NumPy converts between floats and widens as a machine does."""
     if type(value) is ndarray and value.dtype == dtype:
         return value
     return convert(value, dtype.char) if dtype.kind in "iu" else value
 
 
-def _is_index(i) -> bool:
+def _is_index(i: Value) -> bool:
     """May this number index an array? Not a float or a truth value."""
     if char_of(i) not in "bhilBHIL":
         raise TypeError(f"an index of type {np.dtype(char_of(i)).name}: Numba takes integers")
     return True
 
 
-def _kind_of(value):
+def _kind_of(value: Value) -> Any:
     """What must be the same in all elements of a tuple that is indexed at run time."""
     if isinstance(value, ARRAYS):
         return value.dtype.char, value.ndim
     return "tuple" if type(value) is tuple else char_of(value)
 
 
-def _beside(old, new, lanes: np.ndarray):
+def _beside(old: Value, new: Value, lanes: np.ndarray) -> Value:
     """`new` in these lanes, `old` in the others; `old` may be nothing yet."""
     if new is None or old is None:
         return new
@@ -69,14 +70,14 @@ def _beside(old, new, lanes: np.ndarray):
     return np.where(lanes, strong(new), strong(old))
 
 
-def _slice_bounds(part: slice, extent: int):
+def _slice_bounds(part: slice, extent: int) -> tuple[Value, Value]:
     """Where a slice begins and how many elements it has, as Python's slice.indices, for vectors."""
     step = 1 if part.step is None else part.step
     if type(step) is ndarray:
         raise TypeError("a slice whose step differs between threads")
     low, high = (0, extent) if step > 0 else (-1, extent - 1)
 
-    def bound(value, default: int):
+    def bound(value: Value | None, default: int) -> Value:
         if value is None:
             return default
         return np.clip(np.where(value < 0, value + extent, value), low, high).astype(np.int64)
@@ -87,14 +88,14 @@ def _slice_bounds(part: slice, extent: int):
     return begin, np.maximum(0, count)
 
 
-def _wrong_rank(array, index: tuple) -> IndexError:
+def _wrong_rank(array: Any, index: tuple) -> IndexError:
     return IndexError(f"{array.name} has {len(array.shape)} dimensions and is indexed with {len(index)}")
 
 
 class Accesses(LaneSet):
     """The memory part of `Lanes`."""
 
-    def address(self, view: Any, index: tuple, site: int):
+    def address(self, view: Any, index: tuple, site: int) -> Value:
         """The element's number in its memory: a Python integer, or one a lane. Every index is checked."""
         offset, vector, known, mask = view.offset, None, self.index_cache, self.mask
         if len(index) != len(view.shape):
@@ -117,7 +118,9 @@ class Accesses(LaneSet):
             return offset
         return vector + offset if type(offset) is ndarray or offset else vector
 
-    def _checked(self, view, index, site, i, extent, stride):
+    def _checked(
+        self, view: Any, index: Any, site: int, i: Value, extent: Value, stride: Value
+    ) -> np.ndarray:
         """i * stride, checked against the extent; a vector never changes, so its identity is a cache key."""
         _is_index(i)
         bad = (i < 0) | (i >= extent)
@@ -132,13 +135,17 @@ class Accesses(LaneSet):
         self.index_cache[id(i), extent, stride] = (i, scaled, self.mask)
         return scaled
 
-    def _out_of_bounds(self, array, index, site, bad):
+    def _out_of_bounds(self, array: Any, index: Any, site: int, bad: np.ndarray) -> None:
         lane = int(np.flatnonzero(bad)[0])
-        where = ", ".join(str(int(i[lane] if type(i) is ndarray else i)) for i in index)
+        element = tuple(int(i[lane] if type(i) is ndarray else i) for i in index)
+        where = ", ".join(map(str, element))
         text = f"index [{where}] of {array.name}, shape {array.shape}, {self.whom(bad)}"
-        self.launch.problem("out of bounds", site, None, text, fatal=True)
+        facts: dict[str, Any] = {"array": array.name, "element": element, "threads": (self.first(bad),)}
+        self.launch.problem("out of bounds", site, None, text, fatal=True, **facts)
 
-    def record(self, memory, site, op, element, width=1, value=None):
+    def record(
+        self, memory: Memory, site: int, op: int, element: Value, width: int = 1, value: Value = None
+    ) -> None:
         launch, fences = self.launch, self.group.fenced
         if launch.deadline is not None:
             launch.check_time(site)
@@ -166,7 +173,7 @@ class Accesses(LaneSet):
 
     # Arrays of which each lane has its own
 
-    def each_part(self, choice: Choice, act):
+    def each_part(self, choice: Choice, act: Callable[[Any], Any]) -> Value:
         """`act(array)` by the lanes that have each array, and what it returned; counted as one access."""
         saved, outside, result, having = self.mask, self.merging, None, np.zeros(self.n, bool)
         self.merging = [] if outside is None else outside
@@ -188,7 +195,7 @@ class Accesses(LaneSet):
             self.mask, self.merging = saved, outside
         return result
 
-    def _count_merged(self, accesses: list[Access]):
+    def _count_merged(self, accesses: list[Access]) -> None:
         """Count accesses to several arrays, by different lanes, as the one instruction that they are."""
         groups: dict = {}
         for access in accesses:
@@ -209,7 +216,7 @@ class Accesses(LaneSet):
             if merged.logged_lanes > FLUSH_LANES:
                 self.launch.flush(merged)
 
-    def _choice(self, kinds: np.ndarray, array_of) -> Any:
+    def _choice(self, kinds: np.ndarray, array_of: Callable[[int], Any]) -> Any:
         """`array_of(kind)` for each lane's own kind, an integer."""
         active = self.active()
         chosen: Any = None
@@ -219,7 +226,7 @@ class Accesses(LaneSet):
             chosen = new if chosen is None else choose(mine, new, chosen)
         return chosen
 
-    def view(self, array, index, site: int):
+    def view(self, array: Any, index: Any, site: int) -> Any:
         """`a[1:5]`, or `a[i]` of a two-dimensional array: a window on the same memory."""
         if type(array) is Choice:
             return self.each_part(array, lambda part: self.view(part, index, site))
@@ -245,7 +252,7 @@ class Accesses(LaneSet):
                 offset = offset + self.address(row, (i,), site)
         return View(array.memory, offset, shape, strides)
 
-    def _ragged_view(self, array: View, index: tuple, site: int):
+    def _ragged_view(self, array: View, index: tuple, site: int) -> Any:
         """A view by slices whose bounds differ between lanes; arrays of one length differ in their start."""
         begins, lengths, plain_index = [], [], []
         for axis, i in enumerate(index):
@@ -273,7 +280,7 @@ class Accesses(LaneSet):
 
         return self._choice(kinds.ravel(), of)
 
-    def _element(self, values, index, site: int):
+    def _element(self, values: Any, index: Any, site: int) -> Value:
         """An element of a tuple, or of what else Python can index."""
         if type(values) is not tuple or type(index) is not ndarray:
             return (
@@ -285,7 +292,8 @@ class Accesses(LaneSet):
         if count_nonzero(bad):
             lane = int(np.flatnonzero(bad)[0])
             text = f"index [{int(index[lane])}] of a tuple of {len(values)}, {self.whom(bad)}"
-            self.launch.problem("out of bounds", site, None, text, fatal=True)
+            facts: dict[str, Any] = {"element": (int(index[lane]),), "threads": (self.first(bad),)}
+            self.launch.problem("out of bounds", site, None, text, fatal=True, **facts)
         if len({_kind_of(value) for value in values}) > 1:
             raise TypeError("an index that is no literal, of a tuple whose elements have different types")
         result: Any = None
@@ -293,7 +301,7 @@ class Accesses(LaneSet):
             result = value if k == 0 else _beside(result, value, index == k)
         return result
 
-    def load(self, array, index, site: int):
+    def load(self, array: Any, index: Any, site: int) -> Value:
         """`array[index]`."""
         if type(array) is Choice:
             return self.each_part(array, lambda part: self.load(part, index, site))
@@ -307,14 +315,13 @@ class Accesses(LaneSet):
         element, memory = self.address(array, index, site), array.memory
         if self.launch.counting:
             self.record(memory, site, LOAD, element)
-        if memory.written is not None:
-            self.check_written(memory, element, site)
+        self.check_written(memory, element, site)
         if type(element) is not ndarray:
             return plain(memory.flat[element])
         # Inactive lanes may hold any address: take clips it and their value is never used.
         return memory.flat.take(element, mode="clip")
 
-    def _constant_load(self, array: ndarray, index, site: int):
+    def _constant_load(self, array: ndarray, index: Any, site: int) -> Value:
         """An element of a global NumPy array, which the kernel holds as constants."""
         index = _as_tuple(index)
         if len(index) != array.ndim:
@@ -326,8 +333,10 @@ class Accesses(LaneSet):
         value = array[tuple(np.clip(i, -n, n - 1) for i, n in zip(index, array.shape, strict=True))]
         return value if type(value) is ndarray else plain(value)
 
-    def check_written(self, memory, element, site, width=1):
+    def check_written(self, memory: Memory, element: Value, site: int, width: int = 1) -> None:
         rows = memory.written
+        if rows is None:
+            return
         if width > 1:
             whole = len(rows) // width * width
             rows, element = rows[:whole].reshape(whole // width, -1), element // width
@@ -340,9 +349,10 @@ class Accesses(LaneSet):
             lane = int(np.flatnonzero(bad)[0])
             cell = int(element[lane] if type(element) is ndarray else element) % memory.block_size
             text = f"{memory.name} element {cell} was never written, {self.whom(bad)}"
-            self.launch.problem("uninitialised read", site, None, text)
+            facts: dict[str, Any] = {"array": memory.name, "element": (cell,), "threads": (self.first(bad),)}
+            self.launch.problem("uninitialised read", site, None, text, **facts)
 
-    def store(self, array, index, value, site: int):
+    def store(self, array: Any, index: Any, value: Value, site: int) -> None:
         """`array[index] = value`; lanes that share an address: the last wins (reverse: the first)."""
         if type(array) is Choice:
             self.each_part(array, lambda part: self.store(part, index, value, site))
@@ -362,7 +372,7 @@ class Accesses(LaneSet):
             self.record(memory, site, STORE, element, value=value)
         self._write(memory, element, value, site)
 
-    def _write(self, memory, element, value, site):
+    def _write(self, memory: Memory, element: Value, value: Value, site: int) -> None:
         where, what = self._lanes_to_store(element, value)
         before = memory.flat[where] if self.launch.program.waits else None
         memory.flat[where] = what
@@ -372,14 +382,14 @@ class Accesses(LaneSet):
             memory.written[where] = True
         self._check_nan(memory, value, site)
 
-    def _fill(self, array: View, value, site: int):
+    def _fill(self, array: View, value: Value, site: int) -> None:
         """`array[:] = value`: element after element."""
         if isinstance(value, (*ARRAYS, tuple)):
             raise TypeError("an assignment of an array to a part of an array")
         for index in np.ndindex(array.shape):
             self.store(array, index, value, site)
 
-    def _check_nan(self, memory, value, site):
+    def _check_nan(self, memory: Memory, value: Value, site: int) -> None:
         """Report a NaN that arithmetic made, not one that was read, when it reaches global memory."""
         launch = self.launch
         if not launch.nans or memory.space != GLOBAL or memory.flat.dtype.kind != "f":
@@ -390,9 +400,10 @@ class Accesses(LaneSet):
         own = self.nan_sites[bad].max()
         origin = int(own) if own >= 0 else next(iter(launch.nans))  # made by another lane, then passed on
         text = f"a NaN, made of {launch.nans[origin]}, is stored in {memory.name}, {self.whom(bad)}"
-        launch.problem("warp mask" if origin in launch.absent else "not a number", origin, site, text)
+        kind = "warp mask" if origin in launch.absent else "not a number"
+        launch.problem(kind, origin, site, text, array=memory.name, threads=(self.first(bad),))
 
-    def _lanes_to_store(self, element, value):
+    def _lanes_to_store(self, element: Value, value: Value) -> tuple[Value, Value]:
         mask, reverse = self.mask, self.launch.reverse
         if type(element) is not ndarray:
             if type(value) is ndarray:
@@ -408,7 +419,9 @@ class Accesses(LaneSet):
 
     # Wide accesses (flashcore_numba.wide)
 
-    def _wide_address(self, array, index, site, op, width, dtype):
+    def _wide_address(
+        self, array: Any, index: Any, site: int, op: int, width: int, dtype: str
+    ) -> tuple[Value, Memory]:
         index = _as_tuple(index)
         if type(array) is not View or array.dtype != dtype or array.strides[-1:] != (1,):
             found = f"shape {array.shape}, {array.dtype}"
@@ -427,29 +440,29 @@ class Accesses(LaneSet):
                 f"{memory.name}: a {width * memory.itemsize}-byte access must start at a multiple of "
                 f"{width} elements, not at {first}, {self.whom(bad)}"
             )
-            self.launch.problem("misaligned", site, None, text, fatal=True)
+            facts: dict[str, Any] = {"array": memory.name, "element": (first,), "threads": (self.first(bad),)}
+            self.launch.problem("misaligned", site, None, text, fatal=True, **facts)
         if width * memory.itemsize > memory.alignment:
             text = (
                 f"{memory.name} may start at any multiple of {memory.alignment} bytes: a "
                 f"{width * memory.itemsize}-byte access needs cuda.shared.array(..., alignment=16)"
             )
-            self.launch.problem("misaligned", site, None, text)
+            self.launch.problem("misaligned", site, None, text, array=memory.name)
         if self.launch.counting:
             self.record(memory, site, op, element, width)
         return element, memory
 
-    def wide_load(self, width: int, dtype: str, site: int, array, index):
+    def wide_load(self, width: int, dtype: str, site: int, array: Any, index: Any) -> Value:
         """`width` neighbours from `array[index]` on, as a tuple of float32."""
         if type(array) is Choice:
             return self.each_part(array, lambda part: self.wide_load(width, dtype, site, part, index))
         element, memory = self._wide_address(array, index, site, LOAD, width, dtype)
-        if memory.written is not None:
-            self.check_written(memory, element, site, width)
+        self.check_written(memory, element, site, width)
         rows = memory.flat[: len(memory.flat) // width * width].reshape(-1, width)
         values = rows.take(element // width, axis=0, mode="clip").astype(np.float32, copy=False)
         return tuple(np.ascontiguousarray(values.T)) if values.ndim == 2 else tuple(values)
 
-    def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
+    def wide_store(self, width: int, dtype: str, site: int, array: Any, index: Any, *values: Value) -> None:
         """Store `width` values at `array[index]` and its neighbours."""
         if type(array) is Choice:
             self.each_part(array, lambda part: self.wide_store(width, dtype, site, part, index, *values))
@@ -460,7 +473,7 @@ class Accesses(LaneSet):
 
     # Local arrays
 
-    def _local_index(self, array: LocalArray, index, site):
+    def _local_index(self, array: LocalArray, index: Any, site: int) -> tuple:
         index = _as_tuple(index)
         if len(index) != len(array.shape):
             raise _wrong_rank(array, index)
@@ -479,7 +492,7 @@ class Accesses(LaneSet):
         active = self.active()
         return (*(np.where(active, i, 0) for i in index), np.arange(self.n))
 
-    def _local_part(self, array: LocalArray, index: tuple, site: int):
+    def _local_part(self, array: LocalArray, index: tuple, site: int) -> Any:
         """A row or a slice of a local array; rows that differ between lanes are a choice among them."""
         if len(index) > len(array.shape):
             raise _wrong_rank(array, index)
@@ -494,11 +507,11 @@ class Accesses(LaneSet):
                 return self._local_rows(array, index, axis, site)
         return array.part(index)
 
-    def _local_rows(self, array: LocalArray, index: tuple, axis: int, site: int):
+    def _local_rows(self, array: LocalArray, index: tuple, axis: int, site: int) -> Any:
         before, after = index[:axis], index[axis + 1 :]
         return self._choice(index[axis], lambda k: self._local_part(array, (*before, k, *after), site))
 
-    def _local_load(self, array: LocalArray, index, site):
+    def _local_load(self, array: LocalArray, index: Any, site: int) -> Value:
         if len(_as_tuple(index)) < len(array.shape):
             return self._local_part(array, _as_tuple(index), site)
         index = self._local_index(array, index, site)
@@ -507,16 +520,16 @@ class Accesses(LaneSet):
         value = array.data[index]
         return value.copy() if value.base is not None else value
 
-    def _check_local(self, array: LocalArray, index, site):
+    def _check_local(self, array: LocalArray, index: Any, site: int) -> None:
         array.complete = bool(array.written.all())
         if array.complete:
             return
         bad = ~array.written[index] & self.active()
         if bad.any():
             text = f"an element of a local array was never written, {self.whom(bad)}"
-            self.launch.problem("uninitialised read", site, None, text)
+            self.launch.problem("uninitialised read", site, None, text, threads=(self.first(bad),))
 
-    def _local_store(self, array: LocalArray, index, value, site):
+    def _local_store(self, array: LocalArray, index: Any, value: Value, site: int) -> None:
         if isinstance(value, (*ARRAYS, tuple)):
             raise TypeError("an assignment of an array to a part of an array")
         value = _converted(value, array.dtype)

@@ -2,6 +2,8 @@
 
 import inspect
 import numbers
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,7 @@ Family = list[tuple[str, np.ndarray]]
 ALIGN = 256  # device allocations start at a multiple
 
 
-def three(name: str, value) -> tuple[int, int, int]:
+def three(name: str, value: Any) -> tuple[int, int, int]:
     """A grid or block as three extents."""
     extents = tuple(value) if isinstance(value, tuple | list) else (value,)
     whole = all(isinstance(n, numbers.Integral) and not isinstance(n, bool) and int(n) > 0 for n in extents)
@@ -22,7 +24,7 @@ def three(name: str, value) -> tuple[int, int, int]:
     return x, y, z
 
 
-def bind(kernel, args: tuple) -> tuple[list, list[Memory]]:
+def bind(kernel: Callable, args: tuple) -> tuple[list, list[Memory]]:
     """The arguments as the kernel sees them, and the global memories behind the arrays."""
     parameters = inspect.signature(kernel).parameters
     if len(args) != len(parameters):
@@ -38,7 +40,7 @@ def bind(kernel, args: tuple) -> tuple[list, list[Memory]]:
     return [_argument(value, name, views) for value, name in zip(args, parameters, strict=True)], memories
 
 
-def _collect(value, name: str, families: list[Family]):
+def _collect(value: Any, name: str, families: list[Family]) -> None:
     """Check the arrays of an argument and put them into families: arrays that share elements."""
     if isinstance(value, tuple):
         for item in value:
@@ -54,7 +56,7 @@ def _collect(value, name: str, families: list[Family]):
         families.append([*(member for family in related for member in family), (name, value)])
 
 
-def _argument(value, name: str, memories: dict[int, Memory]):
+def _argument(value: Any, name: str, memories: dict[int, Memory]) -> Any:
     if isinstance(value, np.ndarray):
         return _array(value, memories[id(value)])
     if isinstance(value, bool | np.bool_):

@@ -1,6 +1,8 @@
 """Operators of a kernel: computed with Numba's types, and counted where they are floating-point work."""
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from flashcore_numba.simulator.rules import (
     INTEGERS,
     REMAINDER,
     UNSIGNED,
+    Value,
     char_of,
     convert,
     plain,
@@ -23,10 +26,12 @@ ndarray = np.ndarray
 MAX_EXPONENT = 0x10000  # above it Numba's integer power is a floating-point one
 
 
-def _typed(symbol: str, table: dict[str, str], compute):
+def _typed(
+    symbol: str, table: dict[str, str], compute: Callable[..., Any]
+) -> Callable[[Value, Value], Value]:
     """`compute` on two numbers, both converted to the type that Numba computes in."""
 
-    def run(a, b):
+    def run(a: Value, b: Value) -> Value:
         left = a.dtype.char if type(a) is ndarray else char_of(a)
         right = b.dtype.char if type(b) is ndarray else char_of(b)
         result = table.get(left + right)
@@ -42,7 +47,7 @@ def _typed(symbol: str, table: dict[str, str], compute):
     return run
 
 
-def _refused(symbol: str, *values) -> TypeError:
+def _refused(symbol: str, *values: Value) -> TypeError:
     names = " and ".join(np.dtype(char_of(value)).name for value in values)
     return TypeError(f"Numba has no {symbol} for {names}")
 
@@ -53,7 +58,7 @@ _multiply = _typed("*", ARITHMETIC, operator.mul)
 _divide = _typed("/", DIVISION, operator.truediv)
 
 
-def _remainder(a, b):
+def _remainder(a: Value, b: Value) -> Value:
     """LLVM's frem as the GPU computes it: a - floor(a / b) * b of the absolute values, the quotient rounded.
 
     The product is fused with the difference, which is exact; it is less than 0, or b and more, where the
@@ -68,7 +73,7 @@ def _remainder(a, b):
     return np.where(a < 0, -rest, rest)[()]
 
 
-def _less_product(c, a, b):
+def _less_product(c: Value, a: Value, b: Value) -> Value:
     """c - a * b with one rounding, of float64: the product as the sum of two numbers."""
     (a, more), (b, other) = np.frexp(a), np.frexp(b)
     shift = more + other
@@ -78,7 +83,7 @@ def _less_product(c, a, b):
     return c - np.ldexp(product, shift) - np.ldexp(error, shift)
 
 
-def _halves(x):
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A float64 as the sum of two of 26 bits each."""
     large = x * (2.0**27 + 1)
     high = large - (large - x)
@@ -86,7 +91,7 @@ def _halves(x):
 
 
 @np.errstate(all="ignore")
-def divide_with_rest(a, b):
+def divide_with_rest(a: Value, b: Value) -> tuple[Value, Value]:
     """`a // b` and `a % b` of two floats of one type, step by step as Numba's code."""
     rest = _remainder(a, b)
     quotient = (a - rest) / b
@@ -101,11 +106,11 @@ def divide_with_rest(a, b):
     return np.where(by_zero, a / b, whole)[()], np.where(by_zero, np.nan, rest).astype(rest.dtype)[()]
 
 
-def _quotient(a, b):
+def _quotient(a: Value, b: Value) -> Value:
     return divide_with_rest(a, b)[0] if char_of(a) in FLOATING else operator.floordiv(a, b)
 
 
-def _rest(a, b):
+def _rest(a: Value, b: Value) -> Value:
     return divide_with_rest(a, b)[1] if char_of(a) in FLOATING else operator.mod(a, b)
 
 
@@ -113,10 +118,10 @@ _floor_divide = _typed("//", REMAINDER, _quotient)
 _modulo = _typed("%", REMAINDER, _rest)
 
 
-def _shift(symbol: str, compute):
+def _shift(symbol: str, compute: Callable[..., Any]) -> Callable[[Value, Value], Value]:
     """A shift: of 64 bits, signed as its left operand; a distance of 64 and more shifts everything out."""
 
-    def run(a, b):
+    def run(a: Value, b: Value) -> Value:
         left, right = char_of(a), char_of(b)
         if left not in INTEGERS or right not in INTEGERS:
             raise _refused(symbol, a, b)
@@ -127,10 +132,10 @@ def _shift(symbol: str, compute):
     return run
 
 
-def _unary(symbol: str, compute):
+def _unary(symbol: str, compute: Callable[..., Any]) -> Callable[[Value], Value]:
     """An operator with one operand: computed in its own type, then an integer becomes one of 64 bits."""
 
-    def run(x):
+    def run(x: Value) -> Value:
         char = char_of(x)
         if char not in INTEGERS:
             if symbol == "~":
@@ -147,14 +152,14 @@ def _unary(symbol: str, compute):
 _invert_integer = _unary("~", operator.invert)
 
 
-def _invert(x):
+def _invert(x: Value) -> Value:
     return ~strong(x) if char_of(x) == "?" else _invert_integer(x)
 
 
-def _compare(compute):
+def _compare(compute: Callable[..., Any]) -> Callable[[Value, Value], Value]:
     """A comparison; a uint64 and a signed integer are compared as float64."""
 
-    def run(a, b):
+    def run(a: Value, b: Value) -> Value:
         if type(a) is type(b) is int:
             return compute(a, b)
         if type(a) is ndarray:
@@ -170,7 +175,7 @@ def _compare(compute):
     return run
 
 
-def _power_of_integers(a, b, result: str):
+def _power_of_integers(a: Value, b: Value, result: str) -> Value:
     """Numba's loop: it wraps as the product does; a negative exponent gives the quotient's whole part."""
     exponent = convert(b, "l") if char_of(b) == "?" else b
     base, exponent = np.broadcast_arrays(strong(convert(a, result)), strong(exponent))
@@ -186,7 +191,7 @@ def _power_of_integers(a, b, result: str):
     return power[()]
 
 
-def power(a, b):
+def power(a: Value, b: Value) -> Value:
     """`a ** b`."""
     base, exponent = char_of(a), char_of(b)
     if exponent in INTEGERS and base in INTEGERS:
@@ -200,7 +205,7 @@ def power(a, b):
     return value if type(value) is ndarray else plain(value)
 
 
-def _repeated(a, exponent: int):
+def _repeated(a: Value, exponent: int) -> Value:
     """A float to a power that every lane shares, by multiplication, as Numba compiles a literal one."""
     if abs(exponent) > MAX_EXPONENT:
         return np.power(a, a.dtype.type(exponent))
@@ -213,13 +218,13 @@ def _repeated(a, exponent: int):
     return result if exponent >= 0 else result.dtype.type(1) / result
 
 
-def _counted(kind: str, compute):
+def _counted(kind: str, compute: Callable[..., Any]) -> Callable[..., Value]:
     """A method that computes, and counts one `kind` operation an active lane when the result is floating.
 
     Without a site nothing is counted: index arithmetic.
     """
 
-    def run(self, a, b, site=None):
+    def run(self: "Arithmetic", a: Value, b: Value, site: int | None = None) -> Value:
         value = compute(a, b)
         if site is not None and getattr(value, "dtype", BOOL).kind == "f":
             self.floating(kind, site, value, (a, b))
@@ -253,19 +258,19 @@ class Arithmetic(LaneSet):
 
     # a * b + c and its relatives are one fused multiply-add on the GPU.
 
-    def multiply_add(self, a, b, c, site: int):
+    def multiply_add(self, a: Value, b: Value, c: Value, site: int) -> Value:
         product = _multiply(a, b)
         return self._fused(product, _add(product, c), (a, b, c), site)
 
-    def multiply_subtract(self, a, b, c, site: int):
+    def multiply_subtract(self, a: Value, b: Value, c: Value, site: int) -> Value:
         product = _multiply(a, b)
         return self._fused(product, _subtract(product, c), (a, b, c), site)
 
-    def subtract_product(self, a, b, c, site: int):
+    def subtract_product(self, a: Value, b: Value, c: Value, site: int) -> Value:
         product = _multiply(a, b)
         return self._fused(product, _subtract(c, product), (a, b, c), site)
 
-    def _fused(self, product, value, operands, site: int):
+    def _fused(self, product: Value, value: Value, operands: tuple, site: int) -> Value:
         """Count a product and a sum: one operation where both are of one type."""
         result = getattr(value, "dtype", BOOL)
         if result.kind != "f":
@@ -279,7 +284,7 @@ class Arithmetic(LaneSet):
         self.floating("add", site, value, operands)
         return value
 
-    def floating(self, kind: str, site: int, value, operands):
+    def floating(self, kind: str, site: int, value: Value, operands: tuple) -> None:
         """Count an operation with a floating-point result, and note a NaN that it made."""
         if self.launch.counting:
             self.launch.counter.operation(kind, site, value.itemsize, self)
@@ -287,24 +292,25 @@ class Arithmetic(LaneSet):
         if squares != squares:  # a NaN is among them; sooner known than by isnan
             self._note_nan(site, value, operands)
 
-    def floor_divide(self, a, b, site: int | None = None):
+    def floor_divide(self, a: Value, b: Value, site: int | None = None) -> Value:
         return _floor_divide(a, b if site is None else self._divisor(a, b, site))
 
-    def modulo(self, a, b, site: int | None = None):
+    def modulo(self, a: Value, b: Value, site: int | None = None) -> Value:
         return _modulo(a, b if site is None else self._divisor(a, b, site))
 
-    def _divisor(self, a, b, site: int):
+    def _divisor(self, a: Value, b: Value, site: int) -> Value:
         """Report an integer zero; what a GPU makes of it is undefined, here it is 0."""
         if type(b) is ndarray:
             if b.dtype.kind in "iu" and not b.all() and char_of(a) in INTEGERS:
                 bad = (b == 0) & self.active()
                 if bad.any():
-                    self.launch.problem("division by zero", site, None, self.whom(bad))
+                    threads = (self.first(bad),)
+                    self.launch.problem("division by zero", site, None, self.whom(bad), threads=threads)
         elif not b and char_of(b) in INTEGERS and char_of(a) in INTEGERS:
             raise ZeroDivisionError("the divisor is 0 in every thread")
         return b
 
-    def _note_nan(self, site: int, value, operands):
+    def _note_nan(self, site: int, value: Value, operands: tuple) -> None:
         """Remember where a lane first made a NaN out of numbers; a store to global memory reports it."""
         made = np.isnan(value) & self.active()
         if not made.any():  # inactive lanes hold what was never written
@@ -318,7 +324,7 @@ class Arithmetic(LaneSet):
             self.launch.nans.setdefault(site, " and ".join(shown))
             self.nan_sites = np.where(made, site, self.nan_sites)
 
-    def count(self, kind: str, site: int, value):
+    def count(self, kind: str, site: int, value: Value) -> Value:
         """Count one `kind` operation (exp, sqrt, ...) for a value already computed."""
         dtype = getattr(value, "dtype", None)
         if dtype is not None and dtype.kind == "f" and self.launch.counting:

@@ -1,16 +1,19 @@
 """cuda.atomic: every active lane in turn, in the order of the schedule."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from flashcore_numba.simulator.access import ATOMIC
+from flashcore_numba.simulator.access import ATOMIC, Accesses
 from flashcore_numba.simulator.memory import Choice
-from flashcore_numba.simulator.rules import convert
+from flashcore_numba.simulator.rules import Value, convert
 
 
-def _method(update):
+def _method(update: Callable[..., Any]) -> Callable[..., Value]:
     """An atomic operation (array, index, value) that stores update(old, value) and returns old."""
 
-    def run(self, site, array, index, value):
+    def run(self: "Atomics", site: int, array: Any, index: Any, value: Value) -> Value:
         return self.change(site, array, index, update, value)
 
     return run
@@ -19,7 +22,7 @@ def _method(update):
 class Atomics:
     """Stands for `cuda.atomic` inside a kernel."""
 
-    def __init__(self, lanes):
+    def __init__(self, lanes: Accesses) -> None:
         self.lanes = lanes
 
     add = _method(np.add)
@@ -34,16 +37,18 @@ class Atomics:
     inc = _method(lambda old, limit: np.where(old >= limit, 0, old + 1))
     dec = _method(lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1))
 
-    def cas(self, site, array, index, expected, value):
-        def swap(old, expected, value):
+    def cas(self, site: int, array: Any, index: Any, expected: Value, value: Value) -> Value:
+        def swap(old: Value, expected: Value, value: Value) -> Value:
             return np.where(old == expected, value, old)
 
         return self.change(site, array, index, swap, expected, value)
 
-    def compare_and_swap(self, site, array, expected, value):
+    def compare_and_swap(self, site: int, array: Any, expected: Value, value: Value) -> Value:
         return self.cas(site, array, 0, expected, value)
 
-    def change(self, site, array, index, update, *operands):
+    def change(
+        self, site: int, array: Any, index: Any, update: Callable[..., Any], *operands: Value
+    ) -> Value:
         """element = update(element, *operands), lane after lane; returns the old elements."""
         lanes, launch = self.lanes, self.lanes.launch
         if type(array) is Choice:
@@ -52,11 +57,10 @@ class Atomics:
         element, memory = lanes.address(array, index, site), array.memory
         if launch.counting:
             lanes.record(memory, site, ATOMIC, element)
-        if memory.written is not None:
-            lanes.check_written(memory, element, site)
+        lanes.check_written(memory, element, site)
         where = np.broadcast_to(element, lanes.n)
         kind = memory.flat.dtype.char
-        operands = [np.broadcast_to(convert(operand, kind), lanes.n) for operand in operands]
+        vectors = [np.broadcast_to(convert(operand, kind), lanes.n) for operand in operands]
         order = np.flatnonzero(lanes.active())
         if launch.reverse:
             order = order[::-1]
@@ -64,7 +68,7 @@ class Atomics:
         all_different = len(np.unique(where[order])) == len(order)
         for turn in [order] if all_different else order:
             old[turn] = memory.flat[where[turn]]
-            memory.flat[where[turn]] = update(old[turn], *(operand[turn] for operand in operands))
+            memory.flat[where[turn]] = update(old[turn], *(vector[turn] for vector in vectors))
         if launch.program.waits and np.any(memory.flat[where[order]] != old[order]):
             launch.changes += 1
         return old

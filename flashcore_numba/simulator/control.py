@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 NOBODY = np.zeros(0, bool)
+Mask = Any  # the lanes that take part: a vector of booleans, or None for all of them
 
 
 class _Undefined:
     """A local variable before its first assignment."""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<a variable before its first assignment>"
 
 
@@ -20,7 +21,7 @@ UNDEFINED = _Undefined()
 class Stuck(Exception):
     """Lanes wait in a loop for what only others can do, which do not run before they are done."""
 
-    def __init__(self, site: int):
+    def __init__(self, site: int) -> None:
         self.site = site
 
 
@@ -29,7 +30,7 @@ class Branch:
 
     __slots__ = ("divided_at", "no", "saved", "scope", "yes")
 
-    def __init__(self, saved, yes, no, divided_at=None):
+    def __init__(self, saved: Mask, yes: Mask, no: Mask, divided_at: int | None = None) -> None:
         self.saved, self.yes, self.no, self.divided_at = saved, yes, no, divided_at
         self.scope: Any = None
 
@@ -51,11 +52,12 @@ class Loop:
         "turns",
     )
 
-    def __init__(self, mask, site, scope):
+    def __init__(self, mask: Mask, site: int, scope: Mask) -> None:
         self.saved = self.mask = self.now = mask
         self.scope = scope
         self.site = site
-        self.broken = self.continued = None
+        self.broken: Mask = None
+        self.continued: Mask = None
         self.divided = False
         self.turns = self.idle = 0
         self.seen: Any = None
@@ -66,6 +68,7 @@ class Frame:
 
     __slots__ = ("context", "outside", "point", "returned", "saved", "scope", "value")
 
-    def __init__(self, saved, scope, point, outside):
+    def __init__(self, saved: Mask, scope: Mask, point: int, outside: tuple) -> None:
         self.saved, self.scope, self.point, self.outside = saved, scope, point, outside
-        self.returned = self.value = None
+        self.returned: Mask = None
+        self.value: Any = None

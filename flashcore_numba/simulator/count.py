@@ -8,10 +8,14 @@ serves twice as many lanes. An H200 does so under Nsight Compute (`tests/simulat
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from flashcore_numba.simulator.access import Access
+from flashcore_numba.simulator.control import Mask
+from flashcore_numba.simulator.masks import LaneSet
 from flashcore_numba.simulator.memory import GLOBAL, SHARED, Memory, Merged
 
 SECTOR, BANKS, WORD, WARP = 32, 32, 4, 32
@@ -74,7 +78,9 @@ def turns_of(elements: np.ndarray, itemsize: int) -> np.ndarray:
     return turns
 
 
-def _first_of_each(elements: np.ndarray, unit_of=None):
+def _first_of_each(
+    elements: np.ndarray, unit_of: Callable[[np.ndarray], np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Per row: marks one lane of each distinct unit (element, sector, word) touched; and the sorted units.
 
     Lanes that take no part hold -1.
@@ -87,7 +93,7 @@ def _first_of_each(elements: np.ndarray, unit_of=None):
     return new, units
 
 
-def count_wavefronts(elements: np.ndarray, itemsize: int):
+def count_wavefronts(elements: np.ndarray, itemsize: int) -> tuple[np.ndarray, np.ndarray]:
     """Per request: its wavefronts, and its passes, which is how few they could be.
 
     A pass takes as many wavefronts as its busiest bank has distinct words. Narrow neighbours share a word; an
@@ -106,13 +112,13 @@ def count_wavefronts(elements: np.ndarray, itemsize: int):
     return wavefronts, passes
 
 
-def _pairs_agree(elements: np.ndarray, bit: int):
+def _pairs_agree(elements: np.ndarray, bit: int) -> np.ndarray:
     """Per request: do any two active lanes that differ in `bit` touch the same element?"""
     partner = elements[:, np.arange(WARP) ^ bit]
     return ((elements == partner) | (elements < 0) | (partner < 0)).all(1)
 
 
-def _busiest_bank(elements: np.ndarray, itemsize: int):
+def _busiest_bank(elements: np.ndarray, itemsize: int) -> np.ndarray:
     """Per row: the number of distinct words in the bank that has most of them."""
     unit = max(WORD, itemsize)
     new, words = _first_of_each(elements, lambda e: e * itemsize // unit)
@@ -125,7 +131,7 @@ def _busiest_bank(elements: np.ndarray, itemsize: int):
 class Counter:
     """All counts of one launch, by site."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.traffic: dict[tuple[int, int], Traffic] = defaultdict(Traffic)  # (site, op)
         self.barriers: dict[int, int] = defaultdict(int)
         self.collectives: dict[tuple[str, int], int] = defaultdict(int)  # (kind, site)
@@ -135,7 +141,7 @@ class Counter:
         self.footprint: dict[str, np.ndarray] = {}  # array name -> which sectors were ever touched
         self._active_cache: dict = {}
 
-    def active(self, lanes, mask) -> tuple[int, int]:
+    def active(self, lanes: LaneSet, mask: Mask) -> tuple[int, int]:
         """How many warps have an active lane, and how many lanes are active."""
         if mask is None:
             return lanes.n // WARP, lanes.n
@@ -147,16 +153,16 @@ class Counter:
             hit = self._active_cache[id(mask)] = (mask, (warps, int(mask.sum())))
         return hit[1]
 
-    def operation(self, kind: str, site: int, itemsize: int, lanes):
+    def operation(self, kind: str, site: int, itemsize: int, lanes: LaneSet) -> None:
         self.operations[kind, itemsize * 8, site] += self.active(lanes, lanes.mask)[1]
 
-    def barrier(self, site: int, lanes):
+    def barrier(self, site: int, lanes: LaneSet) -> None:
         self.barriers[site] += self.active(lanes, lanes.mask)[0]
 
-    def collective(self, kind: str, site: int, lanes):
+    def collective(self, kind: str, site: int, lanes: LaneSet) -> None:
         self.collectives[kind, site] += self.active(lanes, lanes.mask)[0]
 
-    def count(self, memory: Memory, log: list):
+    def count(self, memory: Memory, log: list) -> None:
         """Count accesses to one memory, all those of one site together."""
         by_site = defaultdict(list)
         for access in log:
@@ -175,7 +181,7 @@ class Counter:
             for start in range(0, len(vectors), ROWS):
                 self._count_vectors(memory, traffic, vectors[start : start + ROWS], width)
 
-    def _count_broadcasts(self, memory, traffic, accesses):
+    def _count_broadcasts(self, memory: Memory, traffic: Traffic, accesses: list[Access]) -> None:
         """One address for all lanes: one sector; one wavefront, two for 16 bytes, which take two passes."""
         wavefronts = max(1, traffic.itemsize // (2 * WORD))
         for access in accesses:
@@ -192,7 +198,7 @@ class Counter:
         if accesses and memory.space == GLOBAL:
             self._touch(memory, np.array([int(access.element) for access in accesses]))
 
-    def _count_vectors(self, memory, traffic, accesses, width):
+    def _count_vectors(self, memory: Memory, traffic: Traffic, accesses: list[Access], width: int) -> None:
         elements = np.concatenate([access.element for access in accesses]).reshape(-1, WARP)
         if any(access.mask is not None for access in accesses):
             masks = [np.ones(a.lanes.n, bool) if a.mask is None else a.mask for a in accesses]
@@ -205,7 +211,7 @@ class Counter:
         itemsize, base = traffic.itemsize, memory.base
         elements, times = self._distinct(elements, itemsize, base)
 
-        def total(per_request):
+        def total(per_request: np.ndarray) -> int:
             return int((times * per_request).sum())
 
         traffic.requests += int(times.sum())
@@ -221,7 +227,7 @@ class Counter:
             traffic.ideal_wavefronts += total(ideal)
             traffic.worst = max(traffic.worst, int(wavefronts.max()))
 
-    def _distinct(self, elements, itemsize, base):
+    def _distinct(self, elements: np.ndarray, itemsize: int, base: int) -> tuple[np.ndarray, np.ndarray]:
         """Requests of one shape and alignment cost the same: one of each kind, and how often it occurs."""
         top = elements.max(1)
         shape = np.where(elements < 0, 1, elements - top[:, None]) @ HASH[:WARP]
@@ -229,7 +235,7 @@ class Counter:
         _, first, times = np.unique(shape, return_index=True, return_counts=True)
         return elements[first], times
 
-    def _touch(self, memory, elements):
+    def _touch(self, memory: Memory, elements: np.ndarray) -> None:
         """Mark sectors as touched; an allocation starts on a sector boundary."""
         if isinstance(memory, Merged):
             for member, start in zip(memory.members, memory.starts, strict=True):

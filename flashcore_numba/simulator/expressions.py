@@ -2,14 +2,16 @@
 
 import ast
 import inspect
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from flashcore_numba.simulator import vecmath
 from flashcore_numba.simulator.intrinsics import BARRIERS
 from flashcore_numba.simulator.memory import FromEnd
-from flashcore_numba.simulator.names import Names, WideAccess, call, load_name
+from flashcore_numba.simulator.names import Names, Node, WideAccess, call, load_name
 from flashcore_numba.simulator.probe import probe
+from flashcore_numba.simulator.problems import Site
 
 BINARY = {
     ast.Add: "add",
@@ -36,7 +38,7 @@ PURE = {*BINARY.values(), *UNARY.values(), *COMPARE.values(), "logic"}
 """Methods that neither touch memory nor report; with a site the first of them count and may report."""
 
 
-def _is_simple(node) -> bool:
+def _is_simple(node: ast.AST) -> bool:
     """May both operands be computed for all lanes? Not when that would touch memory, count or report."""
     for n in ast.walk(node):
         if isinstance(n, ast.Subscript | ast.Lambda):
@@ -51,24 +53,25 @@ def _is_simple(node) -> bool:
 DIVISIONS = {"floor_divide", "modulo"}
 
 
-def _is_divisor(node) -> bool:
+def _is_divisor(node: ast.AST) -> bool:
     """Is this a literal that nothing can be wrong with as a divisor?"""
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
 
 
-def _is_int(node) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int
+def _literal(node: ast.expr) -> int | None:
+    """The integer that an expression writes out, if it is one."""
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
 
 
-def _has_yield(node) -> bool:
+def _has_yield(node: ast.AST) -> bool:
     return any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node))
 
 
-def _product(node) -> bool:
+def _product(node: Any) -> TypeGuard[ast.BinOp]:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _folded(node) is None
 
 
-def _folded(node) -> int | None:
+def _folded(node: ast.expr) -> int | None:
     """The integer that Python makes of literals before Numba sees them: not cut to 64 bits."""
     if not all(
         isinstance(n, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
@@ -88,28 +91,28 @@ class Expressions(Names):
     def counts(self) -> bool:
         return self.program.ops and not self.in_index
 
-    def deferred(self, node, rewritten) -> ast.Lambda:
+    def deferred(self, node: Node, rewritten: ast.expr) -> ast.Lambda:
         """An operand that only some lanes may evaluate, as a function."""
         if _has_yield(rewritten):
             self.error(node, "a barrier inside a conditional expression")
         no_arguments = ast.arguments([], [], None, [], [], None, [])
         return ast.Lambda(no_arguments, rewritten)
 
-    def visit_Constant(self, node):
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
         if type(node.value) in (float, complex):
             return self.bind(np.array(node.value)[()])
         if not isinstance(node.value, int | str | type(None)):
             self.error(node, f"a {type(node.value).__name__} constant")
         return self.constant(node, node.value) if type(node.value) is int else node
 
-    def visit_Tuple(self, node):
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
         if any(isinstance(element, ast.Starred) for element in node.elts):
             self.error(node, "a starred element")
         return ast.Tuple([self.visit(element) for element in node.elts], ast.Load())
 
     # Calls
 
-    def visit_Call(self, node):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         found = self.resolve(node.func)
         if found is None:
             for inner in ast.walk(node.func):  # cuda.cg.this_grid().sync()
@@ -144,7 +147,7 @@ class Expressions(Names):
         operation = vecmath.operation(found.value)
         return call("count", operation, self.site(node, text), new) if self.counts and operation else new
 
-    def _probe_call(self, node):
+    def _probe_call(self, node: ast.Call) -> ast.expr:
         if not (node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)):
             self.error(node, "a probe whose first argument is no label in quotes")
         outside, self.in_index = self.in_index, True  # what a probe computes is not the kernel's work
@@ -152,7 +155,7 @@ class Expressions(Names):
         self.in_index = outside
         return call("probe", node.args[0].value, *values)
 
-    def _literal_extent(self, node) -> bool:
+    def _literal_extent(self, node: ast.expr) -> bool:
         """Is this a shape that Numba knows when it compiles: literals, and names that stand for them?"""
         if isinstance(node, ast.Tuple):
             return all(map(self._literal_extent, node.elts))
@@ -163,10 +166,12 @@ class Expressions(Names):
         found = self.resolve(node)
         return found is not None and not found.is_cuda
 
-    def _cuda_call(self, node, text, path, args, keywords):
+    def _cuda_call(
+        self, node: ast.Call, text: str, path: str, args: list[ast.expr], keywords: list[ast.keyword]
+    ) -> ast.expr:
         if path in ("shared.array", "local.array"):
-            shape = next((k.value for k in node.keywords if k.arg == "shape"), *node.args[:1] or [None])
-            if shape is not None and not self._literal_extent(shape):
+            shapes = [*(k.value for k in node.keywords if k.arg == "shape"), *node.args[:1]]
+            if shapes and not self._literal_extent(shapes[0]):
                 self.refuse(
                     node,
                     f"cuda.{path} whose shape is computed in the kernel (a literal or a global is right)",
@@ -180,7 +185,9 @@ class Expressions(Names):
             return ast.Yield(new)
         return new
 
-    def _device_call(self, function, args, keywords, caller):
+    def _device_call(
+        self, function: Any, args: list[ast.expr], keywords: list[ast.keyword], caller: Site
+    ) -> ast.expr:
         rewritten = self.program.function(function.py_func, caller)
         new = ast.Call(self.bind(rewritten), [load_name("_M"), *args], keywords)
         if rewritten.is_generator:
@@ -190,12 +197,14 @@ class Expressions(Names):
 
     # Arithmetic
 
-    def visit_BinOp(self, node):
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         if (number := _folded(node)) is not None:
             return self.constant(node, number)
         return self.arithmetic(node, node.op, node.left, node.right)
 
-    def arithmetic(self, node, op, left, right):
+    def arithmetic(
+        self, node: Node, op: ast.operator, left: "ast.expr | Rewritten", right: ast.expr
+    ) -> ast.expr:
         """An operation on two source expressions; the left one may be already rewritten."""
         if isinstance(op, ast.MatMult):
             self.error(node, "the operator @")
@@ -216,23 +225,23 @@ class Expressions(Names):
                 return call(method, self.visit(left.left), self.visit(left.right), self.visit(right), site)
         return call(method, self._operand(left), self.visit(right), site)
 
-    def _operand(self, node):
+    def _operand(self, node: "ast.expr | Rewritten") -> ast.expr:
         return node.node if isinstance(node, Rewritten) else self.visit(node)
 
-    def visit_UnaryOp(self, node):
-        if isinstance(node.op, ast.USub) and _is_int(node.operand):
-            return self.constant(node, -node.operand.value)
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        if isinstance(node.op, ast.USub) and (number := _literal(node.operand)) is not None:
+            return self.constant(node, -number)
         return call(UNARY[type(node.op)], self.visit(node.operand))
 
     # Conditions
 
-    def visit_IfExp(self, node):
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         yes, no = self.visit(node.body), self.visit(node.orelse)
         if not (_is_simple(yes) and _is_simple(no)):
             yes, no = self.deferred(node, yes), self.deferred(node, no)
         return call("if_exp", self.visit(node.test), yes, no, self.program.add_point())
 
-    def visit_BoolOp(self, node):
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         is_and = isinstance(node.op, ast.And)
         new = self.visit(node.values[-1])
         for value in reversed(node.values[:-1]):
@@ -241,12 +250,12 @@ class Expressions(Names):
         return new
 
     @staticmethod
-    def _comparison(left, op, right):
+    def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr:
         if type(op) in COMPARE:
             return call(COMPARE[type(op)], left, right)
         return ast.Compare(left, [op], [right])
 
-    def visit_Compare(self, node):
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
         if any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             self.error(node, "the operator in")
         if len(node.ops) == 1:
@@ -270,7 +279,7 @@ class Expressions(Names):
 
     # Subscripts
 
-    def index(self, node):
+    def index(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Slice):
             bounds = [
                 self.index(part) if part else ast.Constant(None)
@@ -279,21 +288,23 @@ class Expressions(Names):
             return ast.Call(self.bind(slice), bounds, [])
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self.index(element) for element in node.elts], ast.Load())
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _is_int(node.operand):
-            return self.bind(FromEnd(-node.operand.value))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            number = _literal(node.operand)
+            if number is not None:
+                return self.bind(FromEnd(-number))
         outside, self.in_index = self.in_index, True
         new = self.visit(node)
         self.in_index = outside
         return new
 
-    def visit_Subscript(self, node):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if isinstance(node.value, ast.Attribute) and node.value.attr in ("shape", "strides"):
             return ast.Subscript(self.visit(node.value), self.index(node.slice), ast.Load())
         has_slice = any(isinstance(n, ast.Slice) for n in ast.walk(node.slice))
         method = "view" if has_slice else "load"
         return call(method, self.visit(node.value), self.index(node.slice), self.site(node))
 
-    def generic_visit(self, node):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
         """Everything that has no method of its own is refused."""
         if isinstance(node, ast.expr | ast.stmt):
             self.error(node, f"{type(node).__name__}")
@@ -303,5 +314,5 @@ class Expressions(Names):
 class Rewritten:
     """Wraps an expression that is already rewritten, as an operand of `arithmetic`."""
 
-    def __init__(self, node):
+    def __init__(self, node: ast.expr) -> None:
         self.node = node

@@ -1,15 +1,20 @@
 """What stands for `numba.cuda` inside a kernel. Every function gets the number of its call site first."""
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flashcore_numba.simulator.atomics import Atomics
 from flashcore_numba.simulator.memory import LocalArray, View
-from flashcore_numba.simulator.rules import DIVISION, char_of, convert, plain, strong
+from flashcore_numba.simulator.problems import Line
+from flashcore_numba.simulator.rules import DIVISION, Value, char_of, convert, plain, strong
 from flashcore_numba.simulator.vecmath import as_dtype, fused
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.lanes import Lanes
 
 WARP = 32
 BITS = np.arange(WARP)
@@ -46,7 +51,7 @@ class Waiting(NamedTuple):
     divided: bool
 
 
-def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):
+def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray) -> np.ndarray:
     """The result of a barrier with a reduction; one row a block."""
     votes = predicates.astype(bool)
     if name == "syncthreads_count":
@@ -59,9 +64,9 @@ def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray):
 class CudaModule:
     """The CUDA names a kernel uses, for one group of lanes."""
 
-    warpsize = np.int32(WARP)
+    warpsize: Value = np.int32(WARP)
 
-    def __init__(self, lanes):
+    def __init__(self, lanes: "Lanes") -> None:
         self.lanes, self.launch = lanes, lanes.launch
         self.threadIdx, self.blockIdx = lanes.threadIdx, lanes.blockIdx
         self.laneid = (lanes.tid % WARP).astype(np.int32)
@@ -73,7 +78,7 @@ class CudaModule:
         self.const = SimpleNamespace(array_like=lambda site, array: array)
         self.atomic = Atomics(lanes)
 
-    def grid(self, site, ndim):
+    def grid(self, site: int, ndim: int) -> Value:
         """Absolute thread position; threads vary fastest along x."""
         position = tuple(
             convert(getattr(self.threadIdx, axis), "l")
@@ -82,38 +87,42 @@ class CudaModule:
         )
         return position[0] if ndim == 1 else position
 
-    def gridsize(self, site, ndim):
+    def gridsize(self, site: int, ndim: int) -> Value:
         axes = zip(self.launch.block, self.launch.grid, strict=True)
         size = tuple(threads * blocks for threads, blocks in axes)[:ndim]
         return size[0] if ndim == 1 else size
 
     # Memory
 
-    def _shared_array(self, site, shape, dtype, alignment=None):
-        shape = shape if isinstance(shape, tuple) else (shape,)
-        static = math.prod(shape) > 0
-        memory, shape = self.lanes.group.shared_memory(site, shape, as_dtype(dtype))
+    def _shared_array(
+        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+    ) -> View:
+        wanted = shape if isinstance(shape, tuple) else (shape,)
+        static = math.prod(wanted) > 0
+        memory, extents = self.lanes.group.shared_memory(site, wanted, as_dtype(dtype))
         if static:  # the dynamic pool starts at a multiple of 16 bytes, Numba's static arrays where they may
             memory.alignment = alignment or memory.itemsize
         several = len(self.lanes.group.blocks) > 1
-        return View(memory, self.lanes.block * memory.block_size if several else 0, shape)
+        return View(memory, self.lanes.block * memory.block_size if several else 0, extents)
 
-    def _local_array(self, site, shape, dtype, alignment=None):
+    def _local_array(
+        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+    ) -> LocalArray:
         shape = shape if isinstance(shape, tuple) else (shape,)
         dtype = as_dtype(dtype)
         self.launch.counter.local_bytes[site] = math.prod(shape) * dtype.itemsize
         return LocalArray(shape, dtype, self.lanes.n)
 
-    def _cached_load(self, site, array, index):
+    def _cached_load(self, site: int, array: Any, index: Any) -> Value:
         return self.lanes.load(array, index, site)
 
-    def _cached_store(self, site, array, index, value):
+    def _cached_store(self, site: int, array: Any, index: Any, value: Value) -> None:
         self.lanes.store(array, index, value, site)
 
     ldca = ldcg = ldcs = ldlu = ldcv = _cached_load
     stcg = stcs = stwb = stwt = _cached_store
 
-    def threadfence(self, site):
+    def threadfence(self, site: int) -> None:
         lanes = self.lanes
         group = lanes.group
         if group.fenced is None:
@@ -122,12 +131,12 @@ class CudaModule:
 
     threadfence_system = threadfence
 
-    def threadfence_block(self, site):
+    def threadfence_block(self, site: int) -> None:
         pass
 
     # Barriers
 
-    def _barrier(self, site, name="syncthreads", predicate=0):
+    def _barrier(self, site: int, name: str = "syncthreads", predicate: Value = 0) -> Any:
         lanes, group = self.lanes, self.lanes.group
         if char_of(predicate) not in "bhilBHIL":
             raise TypeError(f"Numba has {name} for an integer, not for {np.dtype(char_of(predicate)).name}")
@@ -150,55 +159,57 @@ class CudaModule:
         reduced = reduce_block(name, votes, here.reshape(blocks, -1))
         return np.repeat(reduced, lanes.n // blocks)
 
-    def _check_arrival(self, site, here) -> bool:
+    def _check_arrival(self, site: int, here: np.ndarray) -> bool:
         """Report blocks whose threads do not arrive together; True when all blocks of the group are here."""
         lanes = self.lanes
-        returned = lanes.top.returned
+        returned = lanes.exited
         alive = lanes.without(lanes.everyone, returned)
         if lanes.mask is alive and returned is None:
             return True
         alive = np.ones(lanes.n, bool) if alive is None else alive
         blocks = len(lanes.group.blocks)
 
-        def by_block(mask):
+        def by_block(mask: np.ndarray) -> np.ndarray:
             return mask.reshape(blocks, -1)
 
         arriving = np.repeat(by_block(here).any(1), lanes.n // blocks)
         missing = arriving & alive & ~here
         if missing.any():
             first, other = int(np.flatnonzero(here)[0]), int(np.flatnonzero(missing)[0])
-            cause = f": the branch at line {lanes.divided_at[-1]} divided them" if lanes.divided_at else ""
             text = (
                 f"{int(here.sum())} thread(s), e.g. {lanes.who(first)}, wait here; "
-                f"{int(missing.sum())}, e.g. {lanes.who(other)}, do not come{cause}"
+                f"{int(missing.sum())}, e.g. {lanes.who(other)}, do not come"
             )
-            self.launch.problem("divergent barrier", site, None, text, fatal=True)
+            divided = lanes.divided_at
+            cause = (": the branch at ", Line(divided[-1]), " divided them") if divided else ()
+            threads = (lanes.first(here), lanes.first(missing))
+            self.launch.problem("divergent barrier", site, None, (text, *cause), True, threads=threads)
         if returned is not None and (arriving & returned).any():
             left = int((arriving & returned).sum())
             text = f"{left} thread(s) of the block returned before this barrier"
             self.launch.problem("barrier after exit", site, None, text)
         return np.array_equal(here, alive)
 
-    def syncthreads(self, site):
+    def syncthreads(self, site: int) -> Value:
         return self._barrier(site)
 
-    def syncthreads_count(self, site, predicate):
+    def syncthreads_count(self, site: int, predicate: Value) -> Value:
         return self._barrier(site, "syncthreads_count", predicate)
 
-    def syncthreads_and(self, site, predicate):
+    def syncthreads_and(self, site: int, predicate: Value) -> Value:
         return self._barrier(site, "syncthreads_and", predicate)
 
-    def syncthreads_or(self, site, predicate):
+    def syncthreads_or(self, site: int, predicate: Value) -> Value:
         return self._barrier(site, "syncthreads_or", predicate)
 
-    def syncwarp(self, site, mask=0xFFFFFFFF):
+    def syncwarp(self, site: int, mask: Value = 0xFFFFFFFF) -> None:
         """Orders the accesses of the lanes that the mask names before and after it."""
         lanes = self.lanes
         self._check_members(site, mask)
         self.launch.meet("syncwarp", site, lanes)
         here = lanes.per_warp(lanes.active())
-        alive = lanes.without(lanes.everyone, lanes.top.returned)
-        alive = lanes.per_warp(True if alive is None else alive)
+        running = lanes.without(lanes.everyone, lanes.exited)
+        alive = lanes.per_warp(True if running is None else running)
         whole = (here == alive).all(1) | ~here.any(1)
         if lanes.known_syncs is None and not whole.all():
             lanes.known_syncs = np.repeat(lanes.warp_syncs[:, None], WARP, 1)
@@ -211,7 +222,7 @@ class CudaModule:
 
     # Warp shuffles and votes
 
-    def _check_members(self, site, mask):
+    def _check_members(self, site: int, mask: Value) -> None:
         """The mask must name every executing lane, and every lane it names must execute or have exited."""
         lanes = self.lanes
         if lanes.mask is None and type(mask) is int and mask & 0xFFFFFFFF == 0xFFFFFFFF:
@@ -220,17 +231,19 @@ class CudaModule:
         masks = lanes.per_warp(mask).astype(np.int64)
         first = np.take_along_axis(masks, here.argmax(1)[:, None], 1)
         named = (first >> BITS & 1).astype(bool)
-        alive = lanes.without(lanes.everyone, lanes.top.returned)
-        alive = lanes.per_warp(True if alive is None else alive)
+        running = lanes.without(lanes.everyone, lanes.exited)
+        alive = lanes.per_warp(True if running is None else running)
         wrong = (here & (~named | (masks != first))) | (named & alive & ~here)
-        wrong &= here.any(1)[:, None]
+        wrong &= here.any(axis=1, keepdims=True)
         if wrong.any():
-            cause = f" (branch at line {lanes.divided_at[-1]})" if lanes.divided_at else ""
+            divided = lanes.divided_at
+            cause = (" (branch at ", Line(divided[-1]), ")") if divided else ()
             lane = int(np.flatnonzero(wrong.ravel())[0])
-            text = f"the mask does not name the lanes that execute the call{cause}, e.g. {lanes.who(lane)}"
-            self.launch.problem("warp mask", site, None, text)
+            what = "the mask does not name the lanes that execute the call"
+            pieces = (what, *cause, f", e.g. {lanes.who(lane)}")
+            self.launch.problem("warp mask", site, None, pieces, threads=(lanes.first(wrong.ravel()),))
 
-    def _shuffle(self, site, mask, value, source):
+    def _shuffle(self, site: int, mask: Value, value: Value, source: Value) -> np.ndarray:
         lanes = self.lanes
         if char_of(value) not in "ilfd":
             kind = np.dtype(char_of(value)).name
@@ -244,7 +257,7 @@ class CudaModule:
         shuffled = np.take_along_axis(lanes.per_warp(value), source, 1).ravel()
         return shuffled if lanes.mask is None else self._without_absent(site, shuffled, source)
 
-    def _without_absent(self, site, shuffled, source):
+    def _without_absent(self, site: int, shuffled: np.ndarray, source: np.ndarray) -> np.ndarray:
         """What comes from lanes that do not take part is undefined: a NaN, reported once it is stored.
 
         An integer cannot say so: it gets arbitrary bits, and the launch finds out what depends on them.
@@ -261,66 +274,68 @@ class CudaModule:
         lanes.nan_sites = np.where(absent & (lanes.nan_sites < 0), site, lanes.nan_sites)
         return np.where(absent, shuffled.dtype.type(np.nan), shuffled)
 
-    def shfl_sync(self, site, mask, value, lane):
+    def shfl_sync(self, site: int, mask: Value, value: Value, lane: Value) -> Value:
         return self._shuffle(site, mask, value, np.asarray(lane) % WARP)
 
-    def shfl_xor_sync(self, site, mask, value, distance):
+    def shfl_xor_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
         return self._shuffle(site, mask, value, self.laneid ^ distance)
 
-    def shfl_up_sync(self, site, mask, value, distance):
+    def shfl_up_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
         return self._shuffle(site, mask, value, self.laneid - distance)
 
-    def shfl_down_sync(self, site, mask, value, distance):
+    def shfl_down_sync(self, site: int, mask: Value, value: Value, distance: Value) -> Value:
         return self._shuffle(site, mask, value, self.laneid + distance)
 
-    def _vote(self, site, mask, predicate, reduce):
+    def _vote(
+        self, site: int, mask: Value, predicate: Value, reduce: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    ) -> np.ndarray:
         lanes = self.lanes
         self._check_members(site, mask)
         self.launch.meet("vote", site, lanes)
         return np.repeat(reduce(lanes.per_warp(predicate), lanes.per_warp(lanes.active())), WARP)
 
-    def all_sync(self, site, mask, predicate):
+    def all_sync(self, site: int, mask: Value, predicate: Value) -> Value:
         return self._vote(site, mask, predicate, lambda p, here: (p.astype(bool) | ~here).all(1))
 
-    def any_sync(self, site, mask, predicate):
+    def any_sync(self, site: int, mask: Value, predicate: Value) -> Value:
         return self._vote(site, mask, predicate, lambda p, here: (p.astype(bool) & here).any(1))
 
-    def eq_sync(self, site, mask, predicate):
-        def agree(p, here):
+    def eq_sync(self, site: int, mask: Value, predicate: Value) -> Value:
+        def agree(p: np.ndarray, here: np.ndarray) -> np.ndarray:
             p = p.astype(bool)
             return (p | ~here).all(1) | (~p | ~here).all(1)
 
         return self._vote(site, mask, predicate, agree)
 
-    def ballot_sync(self, site, mask, predicate):
+    def ballot_sync(self, site: int, mask: Value, predicate: Value) -> Value:
         return self._vote(site, mask, predicate, lambda p, here: _word(p.astype(bool) & here).view(np.int32))
 
-    def activemask(self, site):
+    def activemask(self, site: int) -> Value:
         here = self.lanes.per_warp(self.lanes.active())
         return np.repeat(_word(here), WARP)
 
-    def lanemask_lt(self, site):
+    def lanemask_lt(self, site: int) -> Value:
         return ((np.int64(1) << self.laneid) - 1).astype(np.uint32)
 
     # Arithmetic
 
-    def fma(self, site, a, b, c):
+    def fma(self, site: int, a: Value, b: Value, c: Value) -> Value:
         return self.lanes.count("fma", site, fused(a, b, c))
 
-    def selp(self, site, condition, a, b):
+    def selp(self, site: int, condition: Value, a: Value, b: Value) -> Value:
         if char_of(a) != char_of(b):
             kinds = " and ".join(np.dtype(char_of(value)).name for value in (a, b))
             raise TypeError(f"Numba has selp for two values of one type, not for {kinds}")
         return self.lanes.if_exp(condition, a, b)
 
-    def cbrt(self, site, x):
+    def cbrt(self, site: int, x: Value) -> Value:
         return np.cbrt(x if char_of(x) in "fd" else convert(x, DIVISION[char_of(x) + "f"]))
 
-    def popc(self, site, x):
+    def popc(self, site: int, x: Value) -> Value:
         x = _integer(x)
         return plain(np.bitwise_count(_bits_of(x)).astype(x.dtype))
 
-    def brev(self, site, x):
+    def brev(self, site: int, x: Value) -> Value:
         """The bits of a 32-bit integer in reverse; of 64 bits for a uint64 alone, as Numba resolves it."""
         wide = char_of(x) == "L"
         bits = _bits(convert(x, "L" if wide else "I"))
@@ -328,14 +343,14 @@ class CudaModule:
         reverse = (bits.astype(np.uint64) << np.arange(width, dtype=np.uint64)[::-1]).sum(-1, dtype=np.uint64)
         return reverse if wide else reverse.astype(np.uint32)
 
-    def clz(self, site, x):
+    def clz(self, site: int, x: Value) -> Value:
         """Leading zeros of an integer, in its own width."""
         x = _integer(x)
         bits = _bits(x)
         width = bits.shape[-1]
         return plain((width - (bits * np.arange(1, width + 1)).max(-1)).astype(x.dtype))
 
-    def ffs(self, site, x):
+    def ffs(self, site: int, x: Value) -> Value:
         """One more than the number of the lowest set bit; 0 for 0."""
         bits = _bits(_integer(x))
         return np.where(bits.any(-1), bits.argmax(-1) + 1, 0).astype(np.uint32)[()]
@@ -346,19 +361,19 @@ def _word(votes: np.ndarray) -> np.ndarray:
     return (votes << BITS).sum(1).astype(np.uint32)
 
 
-def _integer(x):
+def _integer(x: Value) -> Value:
     """With a NumPy type; a truth value is an int8, as Numba resolves it."""
     return convert(x, "b") if char_of(x) == "?" else strong(x)
 
 
-def _bits_of(x):
+def _bits_of(x: Value) -> Value:
     """An integer as the unsigned one with the same bits."""
     if x.dtype.kind not in "iu":
         raise TypeError(f"an integer is needed here, not {x.dtype}")
     return x.view(f"u{x.itemsize}")
 
 
-def _bits(x) -> np.ndarray:
+def _bits(x: Value) -> np.ndarray:
     """The bits of an integer along a new last axis, the lowest first."""
     unsigned = np.asarray(_bits_of(x))
     return (unsigned[..., None] >> np.arange(8 * unsigned.itemsize, dtype=unsigned.dtype) & 1).astype(

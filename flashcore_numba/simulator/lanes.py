@@ -3,25 +3,29 @@
 A value that all lanes share stays a Python or NumPy scalar; a vector is never changed in place.
 """
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import count_nonzero
 
 from flashcore_numba.simulator.access import Accesses
 from flashcore_numba.simulator.arithmetic import Arithmetic
-from flashcore_numba.simulator.control import NOBODY, UNDEFINED, Branch, Frame, Loop, Stuck
+from flashcore_numba.simulator.control import NOBODY, UNDEFINED, Branch, Frame, Loop, Mask, Stuck
 from flashcore_numba.simulator.intrinsics import CudaModule, Waiting
 from flashcore_numba.simulator.memory import ARRAYS, choose
 from flashcore_numba.simulator.probe import take
-from flashcore_numba.simulator.rules import INTEGERS, UNSIGNED, char_of, convert, strong
+from flashcore_numba.simulator.rules import INTEGERS, UNSIGNED, Value, char_of, convert, strong
 from flashcore_numba.simulator.vecmath import BOOL
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.group import Group
 
 ndarray = np.ndarray
 TURNS_AT_ONCE = 64  # of a loop that may wait, before other warps get their turn
 
 
-def range_kind(args) -> str:
+def range_kind(args: tuple) -> str:
     """The type that a range over these counts in: a literal is an int64."""
     kinds = "".join("l" if type(arg) is int else char_of(arg) for arg in args)
     if any(kind not in INTEGERS for kind in kinds):
@@ -31,7 +35,7 @@ def range_kind(args) -> str:
     return "i" if all(kind in "bhi" for kind in kinds) else "l"
 
 
-def _equal(one, other) -> bool:
+def _equal(one: Value, other: Value) -> bool:
     """Is a variable unchanged? Numbers by their bits."""
     if one is other:
         return True
@@ -56,13 +60,15 @@ def kinds_of(values: tuple) -> tuple:
 class Lanes(Accesses, Arithmetic):
     """The machine that a rewritten kernel calls. All its lanes run in lockstep."""
 
-    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None):
+    def __init__(
+        self, group: "Group", tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None
+    ) -> None:
         super().__init__(group, tid, block, only)
         self.cuda = CudaModule(self)
 
     # Values
 
-    def select(self, old, new, point: int):
+    def select(self, old: Value, new: Value, point: int) -> Value:
         """The value of a variable after an assignment by the active lanes."""
         if self.types:
             new = self._unified(point, (new,))[0]
@@ -70,7 +76,7 @@ class Lanes(Accesses, Arithmetic):
             return new
         return self._select(self.mask, old, new)
 
-    def _select(self, mask, old, new):
+    def _select(self, mask: Mask, old: Value, new: Value) -> Value:
         """`new` in the lanes of `mask`, `old` in the others."""
         if mask is None or old is UNDEFINED or old is new or mask is NOBODY or new is UNDEFINED:
             return old if new is UNDEFINED else new
@@ -84,16 +90,17 @@ class Lanes(Accesses, Arithmetic):
             return new
         return np.where(mask, strong(new), strong(old))
 
-    def assigned(self, has):
+    def assigned(self, has: Mask) -> np.ndarray:
         """The lanes in which a variable has a value, after the active ones assigned to it."""
         return self.active() if has is None else has | self.active()
 
-    def defined(self, has, value, name: str, site: int):
+    def defined(self, has: Mask, value: Value, name: str, site: int) -> Value:
         """The value of a variable, which every active lane must have assigned."""
         missing = self.active() if has is None else self.active() & ~has
         if count_nonzero(missing):
             text = f"the variable {name} was never assigned, {self.whom(missing)}"
-            self.launch.problem("uninitialised read", site, None, text, fatal=value is UNDEFINED)
+            facts: dict[str, Any] = {"array": name, "threads": (self.first(missing),)}
+            self.launch.problem("uninitialised read", site, None, text, value is UNDEFINED, **facts)
         return value
 
     # Where paths meet, a variable has one type: what Numba unifies the types of all paths to.
@@ -129,11 +136,11 @@ class Lanes(Accesses, Arithmetic):
             after = tuple(self._select(loop.now, b, a) for b, a in zip(before, after, strict=True))
         return self._unified(point, after)
 
-    def narrow(self):
+    def narrow(self) -> None:
         """Lanes have returned: their variables are dead."""
         self.scope = self.mask
 
-    def uniform(self, value):
+    def uniform(self, value: Value) -> Value:
         """The value as a Python integer where all active lanes agree."""
         if type(value) is not ndarray:
             return value
@@ -142,12 +149,12 @@ class Lanes(Accesses, Arithmetic):
 
     # if
 
-    def branch(self, condition, line: int) -> Branch:
+    def branch(self, condition: Value, line: int) -> Branch:
         branch = self._divide(condition, line)
         branch.scope = self.scope
         return branch
 
-    def _divide(self, condition, line: int) -> Branch:
+    def _divide(self, condition: Value, line: int) -> Branch:
         saved = self.mask
         if type(condition) is not ndarray:
             return Branch(saved, saved, NOBODY) if condition else Branch(saved, NOBODY, saved)
@@ -167,13 +174,13 @@ class Lanes(Accesses, Arithmetic):
         self.mask = self.scope = mask
         return True
 
-    def leave(self, branch: Branch):
+    def leave(self, branch: Branch) -> None:
         self.scope = branch.scope
         if branch.divided_at is not None:
             self.divided_at.pop()
         self.mask = self.without(branch.saved, self.gone)
 
-    def if_exp(self, condition, yes, no, point: int = 0):
+    def if_exp(self, condition: Value, yes: Value, no: Value, point: int = 0) -> Value:
         """`yes if condition else no`; an operand with side effects comes as a function."""
         if type(condition) is not ndarray:
             chosen = yes if condition else no
@@ -185,11 +192,11 @@ class Lanes(Accesses, Arithmetic):
         self.leave(branch)
         return self._unified(point, (value,))[0]
 
-    def logic(self, is_and: bool, a, b, point: int = 0):
+    def logic(self, is_and: bool, a: Value, b: Value, point: int = 0) -> Value:
         """`a and b`, `a or b` with short circuit; b comes as a function when it has side effects."""
         return self._unified(point, (self._logic(is_and, a, b),))[0]
 
-    def _logic(self, is_and: bool, a, b):
+    def _logic(self, is_and: bool, a: Value, b: Value) -> Value:
         if type(a) is not ndarray:
             if bool(a) != is_and:
                 return a
@@ -202,19 +209,19 @@ class Lanes(Accesses, Arithmetic):
         a, b = strong(a), strong(b)
         return np.where(truth, b, a) if is_and else np.where(truth, a, b)
 
-    def not_(self, x):
+    def not_(self, x: Value) -> Value:
         return ~x.astype(bool, copy=False) if type(x) is ndarray else not x
 
     # Leaving early
 
-    def _depart(self, already):
+    def _depart(self, already: Mask) -> np.ndarray:
         """Take the active lanes out; the new set of lanes that left the same way."""
         lanes = self.active()
         self.gone = lanes if self.gone is None else self.gone | lanes
         self.mask = NOBODY
         return lanes if already is None else already | lanes
 
-    def _come_back(self, lanes):
+    def _come_back(self, lanes: Mask) -> None:
         if lanes is not None:
             left = self.gone & ~lanes
             self.gone = left if count_nonzero(left) else None
@@ -224,10 +231,10 @@ class Lanes(Accesses, Arithmetic):
     def loop(self, site: int) -> Loop:
         return Loop(self.mask, site, self.scope)
 
-    def break_(self, loop: Loop):
+    def break_(self, loop: Loop) -> None:
         loop.broken = self._depart(loop.broken)
 
-    def continue_(self, loop: Loop):
+    def continue_(self, loop: Loop) -> None:
         loop.continued = self._depart(loop.continued)
 
     def again(self, loop: Loop) -> bool:
@@ -242,11 +249,11 @@ class Lanes(Accesses, Arithmetic):
         self.mask = self.scope = loop.now = self.without(loop.mask, self.gone)
         return self.mask is not NOBODY
 
-    def _endless(self, loop: Loop):
+    def _endless(self, loop: Loop) -> None:
         turns = f"more than max_turns = {self.launch.max_turns} turns"
         self.launch.problem("endless loop", loop.site, None, turns, fatal=True)
 
-    def test(self, loop: Loop, condition) -> bool:
+    def test(self, loop: Loop, condition: Value) -> bool:
         """The condition of a while loop: lanes for which it is false wait for the end of the loop."""
         if type(condition) is not ndarray:
             return bool(condition)
@@ -263,7 +270,7 @@ class Lanes(Accesses, Arithmetic):
         loop.mask = self.mask = self.scope = loop.now = go
         return True
 
-    def each(self, loop: Loop, leaves: bool, *args):
+    def each(self, loop: Loop, leaves: bool, *args: Value) -> Iterable[Value]:
         """The values of `range(*args)`; a vector once the lanes count differently."""
         kind = range_kind(args)
         bounds = [self.uniform(convert(arg, kind)) for arg in args]
@@ -277,19 +284,19 @@ class Lanes(Accesses, Arithmetic):
             return self._each_scalar(loop, values, kind)
         return values if kind == "l" else (convert(value, kind) for value in values)
 
-    def items(self, loop: Loop, leaves: bool, values):
+    def items(self, loop: Loop, leaves: bool, values: Value) -> Iterable[Value]:
         """The elements of a tuple."""
         if not isinstance(values, tuple):
             raise TypeError("a for loop goes over range(...) or over a tuple")
         return self._each_scalar(loop, values) if leaves else values
 
-    def _each_scalar(self, loop: Loop, values: range | tuple, kind: str = "l"):
+    def _each_scalar(self, loop: Loop, values: range | tuple, kind: str = "l") -> Iterator[Value]:
         for value in values:
             if not self.again(loop):
                 return
             yield value if kind == "l" else convert(value, kind)
 
-    def _each_vector(self, loop: Loop, kind: str, value, stop, step):
+    def _each_vector(self, loop: Loop, kind: str, value: Value, stop: Value, step: Value) -> Iterator[Value]:
         while self.again(loop):
             if type(step) is ndarray:
                 more = np.where(step > 0, value < stop, value > stop)
@@ -310,21 +317,21 @@ class Lanes(Accesses, Arithmetic):
         loop.idle = loop.idle + 1 if same else 0
         return same or loop.turns % TURNS_AT_ONCE == 0
 
-    def check_idle(self, loop: Loop, idle: bool):
+    def check_idle(self, loop: Loop, idle: bool) -> None:
         """In lockstep nobody else can end the waiting."""
         if loop.idle > 1:
             raise Stuck(loop.site)
 
     def waiting(self, loop: Loop) -> Waiting:
-        alive = self.without(self.everyone, self.top.returned if self.top else None)
+        alive = self.without(self.everyone, self.exited)
         all_alive = self.n if alive is None else count_nonzero(alive)
         return Waiting(loop.site, loop.idle > 0, bool(count_nonzero(self.active()) < all_alive))
 
-    def acquire(self):
+    def acquire(self) -> None:
         """These lanes have waited for a flag or a lock: others' accesses before are ordered before theirs."""
         self.acquired = self.acquired | self.active()
 
-    def end_loop(self, loop: Loop):
+    def end_loop(self, loop: Loop) -> None:
         self._come_back(loop.continued)
         self._come_back(loop.broken)
         if loop.divided:
@@ -343,13 +350,13 @@ class Lanes(Accesses, Arithmetic):
             self.context = self.context, point, kinds_of(arguments)
         return frame
 
-    def return_(self, frame: Frame, value, given: bool = False):
+    def return_(self, frame: Frame, value: Value, given: bool = False) -> None:
         if isinstance(value, ARRAYS) and not given:
             raise TypeError("Numba returns an array from a function only if it is one of its parameters")
         frame.value = value if frame.value is None else self._select(self.mask, frame.value, value)
         frame.returned = self._depart(frame.returned)
 
-    def end_frame(self, frame: Frame):
+    def end_frame(self, frame: Frame) -> Value:
         value = self._unified(frame.point, (frame.value,))[0]
         self.context, self.scope = frame.outside, frame.scope
         if frame is not self.top:
@@ -357,11 +364,11 @@ class Lanes(Accesses, Arithmetic):
             self.mask = self.without(frame.saved, self.gone)
         return value
 
-    def probe(self, label: str, *values):
+    def probe(self, label: str, *values: Callable[[], Value]) -> None:
         take(self, label, values)
 
     @staticmethod
-    def unpack(value, count: int):
+    def unpack(value: Value, count: int) -> tuple:
         """The right-hand side of `a, b = value`."""
         if not isinstance(value, tuple) or len(value) != count:
             raise TypeError(f"only a tuple of {count} can be assigned to {count} names")

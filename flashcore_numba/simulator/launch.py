@@ -4,24 +4,25 @@ import math
 import numbers
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from flashcore_numba.simulator import races, report
+from flashcore_numba.simulator import line_counts, races
 from flashcore_numba.simulator.access import FLUSH_LANES, Access
 from flashcore_numba.simulator.arguments import bind, three
 from flashcore_numba.simulator.control import Stuck
 from flashcore_numba.simulator.count import Counter
 from flashcore_numba.simulator.group import MAX_SHARED, Group
 from flashcore_numba.simulator.intrinsics import Waiting
+from flashcore_numba.simulator.masks import LaneSet
 from flashcore_numba.simulator.memory import GLOBAL, Memory, Merged
 from flashcore_numba.simulator.names import python_function
 from flashcore_numba.simulator.probe import Probed
-from flashcore_numba.simulator.problems import Fault, Problem, SimulationError, Site, Unsupported
+from flashcore_numba.simulator.problems import Fault, KernelProblem, Line, SimulationError, Site, Unsupported
 from flashcore_numba.simulator.record import Event, event, meeting
-from flashcore_numba.simulator.rewrite import program
+from flashcore_numba.simulator.rewrite import VectorFunction, program
 from flashcore_numba.simulator.schedule import lockstep, take_turns
 from flashcore_numba.simulator.typist import infer
 
@@ -33,10 +34,27 @@ UNDEFINED_BITS = 0x5A3C_96E1_A5C3_691E
 
 class Launch:
     """The result of `simulate`: counters, problems, `probes` (see `probe`) and, with `record=True`, the
-    accesses themselves in `events`."""
+    accesses themselves in `events`.
+    """
 
-    def __init__(self, kernel, grid, block, args, *, shared_bytes, order, count_blocks, races, ops, record,
-                 max_lanes, max_turns, calls, time_limit):  # fmt: skip
+    def __init__(
+        self,
+        kernel: Any,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        args: tuple,
+        *,
+        shared_bytes: int,
+        order: str,
+        count_blocks: int | Iterable[int] | None,
+        races: bool,
+        ops: bool,
+        record: bool,
+        max_lanes: int,
+        max_turns: int,
+        calls: bool,
+        time_limit: float | None,
+    ) -> None:
         self.grid, self.block = three("grid", grid), three("block", block)
         threads = math.prod(self.block)
         if threads > MAX_THREADS:
@@ -83,14 +101,14 @@ class Launch:
                 for memory, state in zip(self.memories, self.before, strict=True):
                     memory.restore(state)
 
-    def _launch(self, order: str, split: bool, args: tuple):
+    def _launch(self, order: str, split: bool, args: tuple) -> None:
         self.split = split
         self.order = order
         self.scheduled, self.reverse = order != "lockstep", order == "reverse"
         self.random = self._generator(order)
         self.races, self.recording, ops, calls = self.wants
         self.changes = 0  # how often a store or an atomic changed memory, where that may be waited for
-        self.problems: list[Problem] = []
+        self.problems: list[KernelProblem] = []
         self.events: list[Event] = []
         self.probes: list[Probed] = []
         self.quiet = False  # while a probe reads: nothing is reported
@@ -122,7 +140,7 @@ class Launch:
         if self.undefined_sites:
             self._find_undefined(entry, values, chunks)
 
-    def _run_all(self, entry, values: list, chunks: list):
+    def _run_all(self, entry: VectorFunction, values: list, chunks: list) -> None:
         with np.errstate(all="ignore"):
             try:
                 if self.scheduled:
@@ -138,7 +156,7 @@ class Launch:
             except Fault:
                 pass
 
-    def deadlock(self, waiting: list[Waiting]):
+    def deadlock(self, waiting: list[Waiting]) -> None:
         """Every thread that has not finished waits for another one."""
         site, _, divided = waiting[0]
         if divided and not self.split and not self.program.collectives:
@@ -151,7 +169,7 @@ class Launch:
         text = f"a turn changes no variable and no memory, and no other thread can run{more}"
         self.problem("endless loop", site, None, text, fatal=True)
 
-    def check_time(self, site: int, turns: int = 0):
+    def check_time(self, site: int, turns: int = 0) -> None:
         """Report that the time is over."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             blocks = f"block {self.group.blocks[0]} of {math.prod(self.grid)}"
@@ -159,13 +177,13 @@ class Launch:
             text = f"time_limit = {self.time_limit} s are over; {blocks} was running{turn}"
             self.problem("time limit", site, None, text, fatal=True)
 
-    def undefined(self, site: int, dtype: np.dtype):
+    def undefined(self, site: int, dtype: np.dtype) -> Any:
         """An integer that nobody defined."""
         self.undefined_sites.add(site)
         bits = np.array(self.pattern.get(site, UNDEFINED_BITS), np.int64)
         return bits.astype(dtype)[()]
 
-    def _find_undefined(self, entry, values: list, chunks: list):
+    def _find_undefined(self, entry: VectorFunction, values: list, chunks: list) -> None:
         """Run again with other bits for what absent lanes send, and report what comes out differently."""
         results = [memory.copy() for memory in self.memories]
         counting, races, self.races, self.quiet = self.counting, self.races, False, True
@@ -181,7 +199,7 @@ class Launch:
             memory.restore(state)
         self.counting, self.races, self.quiet, self.recording = counting, races, False, recording
 
-    def _compare_undefined(self, site: int, memory: Memory, flat: np.ndarray):
+    def _compare_undefined(self, site: int, memory: Memory, flat: np.ndarray) -> None:
         same = (memory.flat == flat) | ((memory.flat != memory.flat) & (flat != flat))
         differ = np.flatnonzero(~same)
         if len(differ):
@@ -189,7 +207,8 @@ class Launch:
                 f"element {int(differ[0])} of {memory.name}, and {len(differ)} in all, depend on "
                 "the value of a lane that does not execute the shuffle"
             )
-            self.add(Problem("warp mask", self.program.sites[site], None, text))
+            first, at = self.program.sites[site], (int(differ[0]),)
+            self.add(KernelProblem("warp mask", first, None, (text,), array=memory.name, element=at))
 
     # Arguments
 
@@ -202,7 +221,7 @@ class Launch:
             raise ValueError(f"order: {order!r} is not lockstep, forward, reverse or random:<integer>")
         return random.Random(int(seed))
 
-    def _counted(self, count_blocks) -> set[int]:
+    def _counted(self, count_blocks: int | Iterable[int] | None) -> set[int]:
         blocks = math.prod(self.grid)
         if count_blocks is None:
             return set(range(blocks))
@@ -217,7 +236,7 @@ class Launch:
 
     # Running
 
-    def _guarded(self, run, *args):
+    def _guarded(self, run: Callable, *args: Any) -> None:
         try:
             run(*args)
         except (Fault, Unsupported, Stuck):
@@ -225,7 +244,7 @@ class Launch:
         except Exception as error:
             self._explain(error)
 
-    def _explain(self, error: Exception):
+    def _explain(self, error: Exception) -> None:
         """Name the kernel's line for an exception that Python or NumPy raised while running it."""
         files = {site.file for site in self.program.sites} | {self.kernel.__code__.co_filename}
         line, file, trace = None, "", error.__traceback__
@@ -237,16 +256,17 @@ class Launch:
             raise error
         text = self.program.source_line(file, line)
         if isinstance(error, ZeroDivisionError):
-            self.add(Problem("division by zero", Site(file, line, text), None, str(error)))
+            self.add(KernelProblem("division by zero", Site(file, line, text), None, (str(error),)))
             raise Fault(str(error)) from error
         if isinstance(error, ValueError) and "shared memory" in str(error):
             raise error
         what = f"{type(error).__name__}: {error}"
-        raise Unsupported(f"{file}:{line}: the simulator cannot run this line ({what}): {text}") from error
+        message = f"the simulator cannot run this line ({what}): {text}"
+        raise Unsupported(file, line, message, raised=error) from error
 
     # Called while running
 
-    def flush(self, memory: Memory, final: bool = False):
+    def flush(self, memory: Memory, final: bool = False) -> None:
         """Count what was logged of one memory, and check the blocks against each other."""
         log, memory.log, memory.logged_lanes = memory.log, [], 0
         allocation = memory.allocation
@@ -265,10 +285,10 @@ class Launch:
             known[key] = Merged(memories)
         return known[key]
 
-    def record(self, access: Access):
+    def record(self, access: Access) -> None:
         self.events.append(event(access, self.program.sites))
 
-    def meet(self, op: str, site: int, lanes):
+    def meet(self, op: str, site: int, lanes: LaneSet) -> None:
         """Count and record a barrier, syncwarp, shuffle or vote of the active lanes."""
         if not self.counting:
             return
@@ -282,20 +302,31 @@ class Launch:
     def thread_name(self, block: int, thread: int) -> str:
         return f"block {block} thread {thread} (warp {thread // WARP} lane {thread % WARP})"
 
-    def lane_name(self, ident: int) -> str:
-        """The thread that the race check numbered `ident`."""
+    def thread_of(self, ident: int) -> tuple[int, int]:
+        """Block and thread of what the race check numbered `ident`."""
         block, thread = divmod(ident, self.padded)
-        return self.thread_name(self.group.blocks[block], thread)
+        return self.group.blocks[block], thread
 
-    def problem(self, kind: str, site: int, other: int | None, text: str, fatal: bool = False):
-        """Report a problem; a fatal one ends the launch."""
-        sites = self.program.sites
+    def problem(
+        self,
+        kind: str,
+        site: int,
+        other: int | None,
+        text: str | tuple[str | Line, ...],
+        fatal: bool = False,
+        array: str = "",
+        element: tuple[int, ...] | None = None,
+        threads: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """Report a problem; a fatal one ends the launch. See `KernelProblem` for the fields."""
+        at, also = self.program.sites[site], None if other is None else self.program.sites[other]
+        pieces = (text,) if isinstance(text, str) else text
         if not self.quiet:
-            self.add(Problem(kind, sites[site], None if other is None else sites[other], text))
+            self.add(KernelProblem(kind, at, also, pieces, 1, array, element, threads))
         if fatal:
             raise Fault(kind)
 
-    def add(self, problem: Problem):
+    def add(self, problem: KernelProblem) -> None:
         for known in self.problems:
             if (known.kind, known.site, known.other) == (problem.kind, problem.site, problem.other):
                 known.count += 1
@@ -315,11 +346,11 @@ class Launch:
         `exp32`, ... and the same for 64 and 16 bits, where they occur. `local_bytes_per_thread`,
         `shared_bytes_per_block`; `footprint_bytes`: bytes touched at all, by array name.
         """
-        return report.totals(self.counter)
+        return line_counts.totals(self.counter)
 
-    def lines(self) -> list[report.Row]:
+    def lines(self) -> list[line_counts.LineCounts]:
         """The counters by source line."""
-        return report.rows(self.counter, self.program.sites)
+        return line_counts.rows(self.counter, self.program.sites)
 
     def check(self) -> "Launch":
         """Raise SimulationError when there is any problem; otherwise return the launch itself."""
@@ -330,14 +361,14 @@ class Launch:
     def __str__(self) -> str:
         blocks = f"{self.blocks_counted} of {self.blocks_run} blocks counted"
         heading = f"{self.kernel.__name__}: grid {self.grid}, block {self.block}, {blocks}"
-        return "\n".join([report.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
+        return "\n".join([line_counts.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
 
 
 def simulate(
-    kernel,
+    kernel: Any,
     grid: int | tuple[int, ...],
     block: int | tuple[int, ...],
-    *args,
+    *args: Any,
     shared_bytes: int = 0,
     order: str = "lockstep",
     count_blocks: int | Iterable[int] | None = None,

@@ -5,25 +5,32 @@ code without divergence costs nothing.
 """
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashcore_numba.simulator.control import NOBODY, Frame
+from flashcore_numba.simulator.control import NOBODY, Frame, Mask
+from flashcore_numba.simulator.rules import Value
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.group import Group
 
 WARP = 32
 
 
-def _index(position) -> Any:
+def _index(position: Any) -> Any:
     """A thread's or block's coordinate, which is an int32."""
     return np.asarray(position, np.int32)[()]
 
 
 class LaneSet:
     """`n` lanes of the blocks of `group`, in whole warps: lanes beyond a block's end never take part, nor
-    those that `only` does not mark."""
+    those that `only` does not mark.
+    """
 
-    def __init__(self, group: Any, tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None):
+    def __init__(
+        self, group: "Group", tid: np.ndarray, block: np.ndarray, only: np.ndarray | None = None
+    ) -> None:
         launch = group.launch
         self.group, self.launch = group, launch
         self.n = len(tid)
@@ -73,21 +80,31 @@ class LaneSet:
     def active(self) -> np.ndarray:
         return self.whole if self.mask is None else self.mask
 
-    def without(self, mask, drop):
+    def without(self, mask: Mask, drop: Mask) -> Mask:
         """The lanes of mask that are not in drop."""
         if drop is None or mask is NOBODY:
             return mask
         left = ~drop if mask is None else mask & ~drop
         return left if np.count_nonzero(left) else NOBODY
 
+    @property
+    def exited(self) -> Mask:
+        """The lanes that have left the kernel; None while there are none."""
+        return self.top.returned if self.top else None
+
     def who(self, lane: int) -> str:
         """How a report names a lane."""
         return self.launch.thread_name(self.group.blocks[self.block[lane]], int(self.tid[lane]))
+
+    def first(self, lanes: np.ndarray) -> tuple[int, int]:
+        """The block and the thread of the first of these lanes."""
+        lane = int(np.flatnonzero(lanes)[0])
+        return self.group.blocks[self.block[lane]], int(self.tid[lane])
 
     def whom(self, lanes: np.ndarray) -> str:
         """The first of these lanes, and how many there are."""
         return f"{self.who(int(np.flatnonzero(lanes)[0]))}; {int(lanes.sum())} thread(s)"
 
-    def per_warp(self, x) -> np.ndarray:
+    def per_warp(self, x: Value) -> np.ndarray:
         """A value as one row a warp."""
         return np.broadcast_to(x, self.n).reshape(-1, WARP)

@@ -1,9 +1,13 @@
 """Memories of a simulated GPU: allocations, the arrays a kernel sees, scratch that knows what was written."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+from flashcore_numba.simulator.rules import Value
 
 GLOBAL, SHARED = "global", "shared"
 
@@ -15,7 +19,7 @@ class Allocation:
     seen through a `Memory` for each element type.
     """
 
-    def __init__(self, name: str, space: str, nbytes: int, block_bytes: int):
+    def __init__(self, name: str, space: str, nbytes: int, block_bytes: int) -> None:
         self.name, self.space = name, space
         self.nbytes, self.block_bytes = nbytes, block_bytes
         self.recent: list = []
@@ -36,7 +40,7 @@ class Memory:
 
     def __init__(
         self, allocation: Allocation, flat: np.ndarray, base: int = 0, written: np.ndarray | None = None
-    ):
+    ) -> None:
         self.allocation, self.flat, self.base = allocation, flat, base
         self.name, self.space = allocation.name, allocation.space
         self.itemsize = flat.itemsize
@@ -50,7 +54,7 @@ class Memory:
         """The elements, and which were written."""
         return self.flat.copy(), None if self.written is None else self.written.copy()
 
-    def restore(self, state: tuple):
+    def restore(self, state: tuple) -> None:
         flat, written = state
         if self.flat.flags.writeable:
             self.flat[...] = flat
@@ -68,7 +72,9 @@ class View:
 
     __slots__ = ("memory", "offset", "shape", "strides")
 
-    def __init__(self, memory: Memory, offset, shape, strides=None):
+    def __init__(
+        self, memory: Memory, offset: Value, shape: Iterable[int], strides: Iterable[int] | None = None
+    ) -> None:
         self.memory, self.offset = memory, offset
         self.shape = tuple(int(n) for n in shape)
         if strides is None:
@@ -80,15 +86,15 @@ class View:
     dtype = property(lambda self: self.memory.flat.dtype)
     name = property(lambda self: self.memory.name)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.shape[0]
 
-    def key(self):
+    def key(self) -> tuple:
         """Views with equal keys differ at most in where they start."""
         return id(self.memory), self.shape, self.strides
 
     def beside(self, other: "View", lanes: np.ndarray) -> "View":
-        """This view, and in `lanes` another with the same key."""
+        """The view, and in `lanes` another with the same key."""
         if other.offset is self.offset:
             return self
         return View(self.memory, np.where(lanes, other.offset, self.offset), self.shape, self.strides)
@@ -103,7 +109,7 @@ class LocalArray:
 
     name = "local array"
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, lanes: int):
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, lanes: int) -> None:
         self.shape, self.dtype = shape, dtype
         fill = np.nan if dtype.kind in "fc" else 0
         self.data = np.full((*shape, lanes), fill, dtype)
@@ -114,16 +120,16 @@ class LocalArray:
     size = property(lambda self: math.prod(self.shape))
     strides = property(lambda self: tuple(step // self.dtype.itemsize for step in self.data.strides[:-1]))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.shape[0]
 
-    def key(self):
+    def key(self) -> tuple:
         return self.data.ctypes.data, self.shape, self.data.strides
 
     def beside(self, other: "LocalArray", lanes: np.ndarray) -> "LocalArray":
         return self
 
-    def part(self, index) -> "LocalArray":
+    def part(self, index: Any) -> "LocalArray":
         """The sub-array that a partial index or a slice selects; it shares the elements."""
         new = object.__new__(LocalArray)
         new.data, new.written, new.dtype = self.data[index], self.written[index], self.dtype
@@ -138,14 +144,14 @@ class Choice:
     that is no array, or one of another type.
     """
 
-    def __init__(self, parts: list[tuple[Any, np.ndarray]]):
+    def __init__(self, parts: list[tuple[Any, np.ndarray]]) -> None:
         self.parts = parts
         first = parts[0][0]
         self.dtype, self.ndim = first.dtype, first.ndim
 
     name = property(lambda self: "/".join(dict.fromkeys(array.name for array, _ in self.parts)))
 
-    def _each(self, value_of):
+    def _each(self, value_of: Callable[[Any], int]) -> Value:
         """A property of the arrays: one number where all agree, else one a lane."""
         values = [value_of(array) for array, _ in self.parts]
         if all(value == values[0] for value in values):
@@ -195,7 +201,7 @@ class Merged(Memory):
     `starts` says which of its elements is the first of each.
     """
 
-    def __init__(self, memories: list[Memory]):
+    def __init__(self, memories: list[Memory]) -> None:
         self.members, place = memories, 0
         self.starts = []
         for memory in memories:
@@ -216,7 +222,7 @@ class ScratchArray(np.ndarray):
     _root: "ScratchArray | None" = None
     _written_flat: np.ndarray | None = None
 
-    def __array_finalize__(self, obj):
+    def __array_finalize__(self, obj: np.ndarray | None) -> None:
         self._root = getattr(obj, "_root", None)
 
     def written(self) -> np.ndarray | None:
@@ -230,17 +236,17 @@ class ScratchArray(np.ndarray):
         steps = [step // self.itemsize for step in self.strides]
         return np.lib.stride_tricks.as_strided(root._written_flat[start:], self.shape, steps)
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
         written = self.written()
         if written is not None:
             written[key] = True
 
-    def fill(self, value):
+    def fill(self, value: Any) -> None:
         self[...] = value
 
 
-def scratch(shape, dtype) -> ScratchArray:
+def scratch(shape: int | tuple[int, ...], dtype: DTypeLike) -> ScratchArray:
     """Uninitialised memory for kernels, like `cuda.device_array`.
 
     Floats are NaN, integers -1, so a result that uses them shows it; `simulate` reports reads of elements

@@ -5,8 +5,8 @@ import builtins
 import functools
 import inspect
 import sys
-from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -14,6 +14,11 @@ from flashcore_numba.simulator import vecmath
 from flashcore_numba.simulator.intrinsics import SUPPORTED
 from flashcore_numba.simulator.problems import Site, Unsupported
 from flashcore_numba.simulator.rules import INT64_MAX, INT64_MIN
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.rewrite import Program
+
+Node = ast.expr | ast.stmt
 
 CUDA_MODULES = ("numba.cuda", "flashcore_numba.simulator.cuda")
 """What a kernel may have imported as `cuda`; Numba may be absent."""
@@ -57,7 +62,7 @@ class WideAccess(NamedTuple):
         return name
 
 
-def python_function(kernel):
+def python_function(kernel: Any) -> FunctionType:
     """The Python function of a kernel, a device function or itself."""
     function = getattr(kernel, "py_func", None) or kernel
     if not inspect.isfunction(function):
@@ -65,41 +70,41 @@ def python_function(kernel):
     return function
 
 
-def call(method: str, *args) -> ast.Call:
+def call(method: str, *args: Any) -> ast.Call:
     """`_M.method(*args)`: a call of the machine."""
     nodes = [arg if isinstance(arg, ast.expr) else ast.Constant(arg) for arg in args]
     return ast.Call(ast.Attribute(load_name("_M"), method, ast.Load()), nodes, [])
 
 
 def load_name(name: str) -> ast.Name:
+    """A variable, to be read."""
     return ast.Name(name, ast.Load())
 
 
 class Names(ast.NodeTransformer):
     """The part of the rewriter that knows the function's scope."""
 
-    def __init__(self, function, program):
+    def __init__(self, function: FunctionType, program: "Program") -> None:
         self.function, self.program = function, program
         self.file = function.__code__.co_filename
         try:
             lines, first = inspect.getsourcelines(function)
         except (OSError, TypeError) as error:
-            raise Unsupported(
-                f"{self.file}: the source of {function.__name__} cannot be read: {error}"
-            ) from error
+            message = f"the source of {function.__name__} cannot be read: {error}"
+            raise Unsupported(self.file, None, message) from error
         source = "".join(lines)
         nested = source[0].isspace()  # its comments and strings may start further left
         try:
-            self.tree = ast.parse("if True:\n" + source if nested else source).body[0]
+            tree = ast.parse("if True:\n" + source if nested else source).body[0]
         except SyntaxError as error:
-            raise Unsupported(
-                f"{self.file}:{first}: the simulator knows kernels that are def statements"
-            ) from error
-        if nested:
-            self.tree = self.tree.body[0]
-        ast.increment_lineno(self.tree, first - 1 - nested)
-        if not isinstance(self.tree, ast.FunctionDef):
-            self.error(self.tree, "a kernel that is not a def statement")
+            message = "the simulator knows kernels that are def statements"
+            raise Unsupported(self.file, first, message) from error
+        if isinstance(tree, ast.If):
+            tree = tree.body[0]
+        ast.increment_lineno(tree, first - 1 - nested)
+        if not isinstance(tree, ast.FunctionDef):
+            self.error(tree, "a kernel that is not a def statement")
+        self.tree = tree
         code = function.__code__
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
         self.scope = {**vars(builtins), **function.__globals__}
@@ -111,18 +116,19 @@ class Names(ast.NodeTransformer):
         self.literals: set[str] = set()  # local names that stand for a literal
         self.is_generator = False
 
-    def error(self, node, what: str) -> NoReturn:
+    def error(self, node: Node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
-        raise Unsupported(f"{self.file}:{node.lineno}: the simulator does not know {what}: {text}")
+        unknown = f"{what}: {text}"
+        raise Unsupported(self.file, node.lineno, f"the simulator does not know {unknown}", unknown=unknown)
 
-    def refuse(self, node, what: str) -> NoReturn:
+    def refuse(self, node: Node, what: str) -> NoReturn:
         text = ast.unparse(node).splitlines()[0]
-        raise Unsupported(f"{self.file}:{node.lineno}: Numba refuses {what}: {text}")
+        raise Unsupported(self.file, node.lineno, f"Numba refuses {what}: {text}")
 
-    def site(self, node, text: str | None = None) -> int:
+    def site(self, node: Node, text: str | None = None) -> int:
         return self.program.add_site(self.file, node.lineno, text or ast.unparse(node))
 
-    def place(self, node, text: str) -> Site:
+    def place(self, node: Node, text: str) -> Site:
         """The site of a call, which is not counted."""
         callers = self.program.callers
         return Site(self.file, node.lineno, text, callers[-1][1] if callers else None)
@@ -131,13 +137,13 @@ class Names(ast.NodeTransformer):
         self.temporaries += 1
         return f"_t{self.temporaries}"
 
-    def bind(self, value) -> ast.Name:
+    def bind(self, value: Any) -> ast.Name:
         """A name in the rewritten function for an object of the original's scope."""
         name = f"_g{len(self.environment)}"
         self.environment[name] = value
         return load_name(name)
 
-    def constant(self, node, value) -> ast.expr:
+    def constant(self, node: Node, value: Any) -> ast.expr:
         """A global object as the rewritten function uses it; floats are float64, as Numba types them."""
         if type(value) is int:
             return ast.Constant(value) if abs(value) <= INT64_MAX else self._large(node, value)
@@ -150,12 +156,12 @@ class Names(ast.NodeTransformer):
             self.error(node, f"the {type(value).__name__} {ast.unparse(node)}")
         return self.bind(twin)
 
-    def _large(self, node, value: int) -> ast.expr:
+    def _large(self, node: Node, value: int) -> ast.expr:
         if not INT64_MIN <= value < 2**64:
             self.error(node, f"the integer {value}: it has more than 64 bits")
         return self.bind(np.uint64(value) if value > 0 else value)
 
-    def resolve(self, node) -> Found | None:
+    def resolve(self, node: ast.expr) -> Found | None:
         """What a name or an attribute stands for; None for values of the kernel itself."""
         if isinstance(node, ast.Name):
             if node.id in self.locals:
@@ -190,7 +196,7 @@ class Names(ast.NodeTransformer):
                 return Found(True, path)
         return Found(False, value)
 
-    def cuda_path(self, node, path: str) -> ast.expr:
+    def cuda_path(self, node: Node, path: str) -> ast.expr:
         """`_M.cuda.path`, for a path that the simulator has."""
         if not path:
             self.error(node, "the module cuda as a value")
@@ -199,20 +205,20 @@ class Names(ast.NodeTransformer):
             out = ast.Attribute(out, part, ast.Load())
         return out
 
-    def visit_Name(self, node):
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         found = self.resolve(node)
         if found is None:
             return self.read(node)
         return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)
 
-    def read(self, node) -> ast.expr:
+    def read(self, node: ast.Name) -> ast.expr:
         """A variable's value; where some path may not have assigned it, every lane that reads it is asked."""
         if node.id not in self.unsure:
             return load_name(node.id)
         has = load_name(f"_has_{node.id}")
         return call("defined", has, load_name(node.id), node.id, self.site(node, node.id))
 
-    def visit_Attribute(self, node):
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         found = self.resolve(node)
         if found is not None:
             return self.cuda_path(node, found.value) if found.is_cuda else self.constant(node, found.value)

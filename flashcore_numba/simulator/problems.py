@@ -1,8 +1,9 @@
 """What can be wrong with a kernel, and how it is reported."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KINDS = {
     "race": "two threads of a block touch one element, at least one writes, and no barrier lies between",
@@ -23,7 +24,8 @@ KINDS = {
 
 class Site(NamedTuple):
     """One place in a kernel's source. `caller` is the call of the device function that it is in, where the
-    launch kept calls apart."""
+    launch kept calls apart.
+    """
 
     file: str
     line: int
@@ -31,20 +33,44 @@ class Site(NamedTuple):
     caller: "Site | None" = None
 
 
+class Line(NamedTuple):
+    """A line of the kernel's file that a problem's text names."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"line {self.number}"
+
+
 @dataclass
-class Problem:
+class KernelProblem:
     """One thing that is wrong, at one place or, for a race, between two.
 
     `kind` is a key of `KINDS`; `line` and `other_line` are 1-based lines of `file` (`other_line` is None
-    where only one place is involved); `text` names the array, the element and the threads of the first
-    occurrence; `count` says how often it occurred.
+    where only one place is involved). Of the first occurrence: `array` is the array or the variable ("" where
+    none is involved), `element` its element, as the text counts them, `threads` the (block, thread) pairs
+    that the text names; `pieces` are what `text` is made of. `count` says how often it occurred.
     """
 
     kind: str
     site: Site
     other: Site | None
-    text: str
+    pieces: tuple[str | Line, ...]
     count: int = 1
+    array: str = ""
+    element: tuple[int, ...] | None = None
+    threads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What happened the first time: to which element, by which threads."""
+        return "".join(map(str, self.pieces))
+
+    @property
+    def lines(self) -> list[int]:
+        """The lines that the message names, in its order."""
+        sites = [site.line for site in (self.site, self.other) if site]
+        return [*sites, *(piece.number for piece in self.pieces if isinstance(piece, Line))]
 
     @property
     def file(self) -> str:
@@ -59,27 +85,61 @@ class Problem:
         return self.other.line if self.other else None
 
     def __str__(self) -> str:
-        where = f"{PurePath(self.file).name}:{self.line} `{self.site.text}`"
-        if self.other:
-            same = self.other.file == self.file
-            place = (
-                f"line {self.other.line}" if same else f"{PurePath(self.other.file).name}:{self.other.line}"
-            )
-            where += f" and {place} `{self.other.text}`"
+        return self.told(lambda file, line, usual: usual)
+
+    def told(self, place: Callable[[str, int, str], str]) -> str:
+        """The message. `place(file, line, usual)` says how it names a line: `usual` is "kernel.py:5", or
+        "line 5" for a further line of the same file.
+        """
+        where = f"{_place(self.site, place)} `{self.site.text}`"
+        if self.other and self.other.file == self.file:
+            line = self.other.line
+            where += f" and {place(self.file, line, f'line {line}')} `{self.other.text}`"
+        elif self.other:
+            where += f" and {_place(self.other, place)} `{self.other.text}`"
+        text = "".join(
+            place(self.file, piece.number, str(piece)) if isinstance(piece, Line) else piece
+            for piece in self.pieces
+        )
         times = f" (x{self.count})" if self.count > 1 else ""
-        return f"{self.kind}: {where}: {self.text}{times}"
+        return f"{self.kind}: {where}: {text}{times}"
+
+
+def _place(site: Site, place: Callable[[str, int, str], str]) -> str:
+    return place(site.file, site.line, f"{PurePath(site.file).name}:{site.line}")
 
 
 class SimulationError(Exception):
     """A simulated kernel has problems: the message lists them, `problems` holds them."""
 
-    def __init__(self, kernel_name: str, problems: list[Problem]):
+    def __init__(self, kernel_name: str, problems: list[KernelProblem]):
         self.problems = problems
         super().__init__("\n".join([f"{kernel_name}: {len(problems)} problem(s)", *map(str, problems)]))
 
 
 class Unsupported(Exception):
-    """The kernel uses Python or CUDA that the simulator does not know; the message names file and line."""
+    """The kernel uses Python or CUDA that the simulator does not know, at a line of a file.
+
+    unknown: what it is that is not known, with the line's text; "" for another reason. raised: what Python or
+    NumPy raised when the line ran; None where it did not run.
+    """
+
+    def __init__(
+        self, file: str, line: int | None, message: str, *, unknown: str = "", raised: Exception | None = None
+    ) -> None:
+        super().__init__(f"{file}: {message}" if line is None else f"{file}:{line}: {message}")
+        self.file, self.line, self.message = file, line, message
+        self.unknown, self.raised = unknown, raised
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unsupported, (self.file, self.line, self.message, self.unknown, self.raised)
+
+
+def _unsupported(
+    file: str, line: int | None, message: str, unknown: str, raised: Exception | None
+) -> Unsupported:
+    """What unpickling calls: it passes no keywords."""
+    return Unsupported(file, line, message, unknown=unknown, raised=raised)
 
 
 class Fault(Exception):

@@ -1,9 +1,15 @@
 """The race check: two parties touch one cell, at least one of them writes, and nothing orders them."""
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from flashcore_numba.simulator.access import ATOMIC, LOAD, STORE
+from flashcore_numba.simulator.access import ATOMIC, LOAD, STORE, Access
 from flashcore_numba.simulator.memory import SHARED, Allocation
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.launch import Launch
 
 WARP = 32
 NOBODY, SEVERAL, TOGETHER = -1, -2, -3
@@ -15,7 +21,7 @@ class Batch:
     A cell is an element of the allocation's smallest type; wide accesses and wider types touch several.
     """
 
-    def __init__(self, allocation: Allocation, accesses):
+    def __init__(self, allocation: Allocation, accesses: Sequence[Access]) -> None:
         self.unit = unit = allocation.itemsize
         columns = []
         for number, access in enumerate(accesses):
@@ -39,7 +45,7 @@ class Batch:
         self.site = np.repeat([access.site for access in accesses], counts)
         self.op = np.repeat([access.op for access in accesses], counts)
 
-    def add_values(self, accesses):
+    def add_values(self, accesses: Sequence[Access]) -> None:
         """The column `value`: what each entry stored; NaN, equal to nothing, where that is not known."""
         columns = []
         for access in accesses:
@@ -64,12 +70,12 @@ class Touched:
 
     CONFLICTS = ((LOAD, STORE), (LOAD, ATOMIC), (STORE, STORE), (STORE, ATOMIC))
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self.block, self.site = np.full((2, 3, size), NOBODY, np.int64)
         self.value = np.full(size, np.nan)
         self.mixed = np.zeros(size, bool)  # cells that got different values
 
-    def add(self, batch: Batch):
+    def add(self, batch: Batch) -> Iterator[tuple[int, int]]:
         """Add accesses; yields (index in the batch, the other site) of the conflicts found."""
         for op in (LOAD, STORE, ATOMIC):
             self._note(op, batch.only(batch.op == op))
@@ -85,7 +91,7 @@ class Touched:
                 _, first = np.unique(pairs, axis=1, return_index=True)
                 yield from zip(which[first].tolist(), other_site[first].tolist(), strict=True)
 
-    def _note(self, op: int, batch: Batch):
+    def _note(self, op: int, batch: Batch) -> None:
         block, cells = self.block[op], batch.cells
         earlier = block[cells]
         block[cells], self.site[op][cells] = batch.block, batch.site
@@ -103,7 +109,7 @@ def _party(batch: Batch, ids: np.ndarray) -> np.ndarray:
     return np.where(batch.op == ATOMIC, np.iinfo(np.int64).max, ids)
 
 
-def _dense(*keys) -> np.ndarray:
+def _dense(*keys: np.ndarray) -> np.ndarray:
     """Small integers that are equal exactly where all keys are equal."""
     combined = np.zeros(len(keys[0]), np.int64)
     for key in keys:
@@ -134,7 +140,7 @@ def _contested(cells: np.ndarray, op: np.ndarray, party: np.ndarray) -> np.ndarr
     return (written & mixed)[cells]
 
 
-def end_epoch(launch, allocation: Allocation):
+def end_epoch(launch: "Launch", allocation: Allocation) -> None:
     """All threads passed a barrier: check the accesses since the last one against each other."""
     accesses, written = allocation.recent, allocation.written
     allocation.recent, allocation.recent_lanes, allocation.written = [], 0, False
@@ -157,7 +163,9 @@ def end_epoch(launch, allocation: Allocation):
     _check(launch, allocation, batch, batch.ids // WARP, _slots(allocation, batch, batch.epoch))
 
 
-def _check_partial_syncs(launch, allocation: Allocation, batch: Batch, accesses):
+def _check_partial_syncs(
+    launch: "Launch", allocation: Allocation, batch: Batch, accesses: Sequence[Access]
+) -> None:
     """The lanes of one warp, where some of its syncwarps named only a part of it.
 
     A lane knows how many syncwarps of each other lane happened before, by its own and theirs: an earlier
@@ -193,21 +201,32 @@ def _check_partial_syncs(launch, allocation: Allocation, batch: Batch, accesses)
         if (other_site, site) in pairs and other_site < site and batch.op[two] != LOAD:
             continue
         ids, read = (int(batch.ids[one]), int(batch.ids[two])), batch.op[two] == LOAD
-        text = _between(launch, allocation, int(batch.cells[one]), ids, read)
-        launch.problem("race", site, other_site, text)
+        _add(launch, allocation, (site, other_site), int(batch.cells[one]), ids, read)
 
 
-def _between(launch, allocation: Allocation, cell: int, threads: tuple[int, int], read: bool) -> str:
-    per_block = allocation.block_bytes // allocation.itemsize
-    writer, other = map(launch.lane_name, threads)
-    what = "read" if read else "write"
-    return (
-        f"{allocation.name} element {cell % per_block}: write by {writer}, {what} by {other}, "
+def _add(
+    launch: "Launch",
+    allocation: Allocation,
+    sites: tuple[int, int],
+    cell: int,
+    idents: tuple[int, int],
+    read: bool,
+) -> None:
+    """Report a race of two threads, of which the first writes and the second reads or writes."""
+    element = cell % (allocation.block_bytes // allocation.itemsize)
+    threads = launch.thread_of(idents[0]), launch.thread_of(idents[1])
+    writer, other = (launch.thread_name(*thread) for thread in threads)
+    text = (
+        f"{allocation.name} element {element}: write by {writer}, {'read' if read else 'write'} by {other}, "
         "no barrier between"
     )
+    facts: dict[str, Any] = {"array": allocation.name, "element": (element,), "threads": threads}
+    launch.problem("race", *sites, text, **facts)
 
 
-def _check(launch, allocation, batch, ids, slots):
+def _check(
+    launch: "Launch", allocation: Allocation, batch: Batch, ids: np.ndarray, slots: np.ndarray
+) -> None:
     suspects = _contested(slots, batch.op, _party(batch, ids))
     if not suspects.any():
         return
@@ -230,7 +249,9 @@ def _alike(batch: Batch, ids: np.ndarray, slots: np.ndarray) -> np.ndarray:
     return store & (shared & ~mixed)[slots]
 
 
-def _examples(batch: Batch, party: np.ndarray, slots: np.ndarray):
+def _examples(
+    batch: Batch, party: np.ndarray, slots: np.ndarray
+) -> Iterator[tuple[int, list[tuple[int, int, int, int]]]]:
     """A few cells as lists of (party, thread, site, op): per site and op its smallest and its largest party.
 
     Those two are enough to find a conflicting pair of sites wherever there is one.
@@ -250,7 +271,9 @@ def _examples(batch: Batch, party: np.ndarray, slots: np.ndarray):
         )
 
 
-def _report(launch, allocation, batch, party, slots):
+def _report(
+    launch: "Launch", allocation: Allocation, batch: Batch, party: np.ndarray, slots: np.ndarray
+) -> None:
     seen = set()
     for cell, entries in _examples(batch, party, slots):
         for mine, thread, site, op in entries:
@@ -261,11 +284,10 @@ def _report(launch, allocation, batch, party, slots):
                 if mirrored or (site, other_site) in seen:
                     continue
                 seen.add((site, other_site))
-                text = _between(launch, allocation, cell, (thread, other_thread), other_op == LOAD)
-                launch.problem("race", site, other_site, text)
+                _add(launch, allocation, (site, other_site), cell, (thread, other_thread), other_op == LOAD)
 
 
-def check_blocks(launch, allocation: Allocation, accesses, final: bool):
+def check_blocks(launch: "Launch", allocation: Allocation, accesses: Sequence[Access], final: bool) -> None:
     """Blocks have no order among themselves: what one writes no other may touch during the launch.
 
     That some are ordered, by `cuda.threadfence` and an atomic, is not followed: what a block reads after it
@@ -287,4 +309,5 @@ def check_blocks(launch, allocation: Allocation, accesses, final: bool):
         if op == LOAD:
             site, other_site = other_site, site
         text = f"element {batch.cells[k]} of {allocation.name} belongs to several blocks"
-        launch.problem("race between blocks", site, other_site, text)
+        at = (int(batch.cells[k]),)
+        launch.problem("race between blocks", site, other_site, text, array=allocation.name, element=at)

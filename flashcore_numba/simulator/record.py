@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashcore_numba.simulator.access import Access
+from flashcore_numba.simulator.line_counts import OPS
+from flashcore_numba.simulator.masks import LaneSet
 from flashcore_numba.simulator.memory import SHARED
 from flashcore_numba.simulator.problems import Site
-from flashcore_numba.simulator.report import OPS
 
 WARP = 32
 
@@ -58,7 +59,7 @@ def event(access: Access, sites: list[Site]) -> Event:
     )
 
 
-def meeting(op: str, site: int, lanes, sites: list[Site]) -> Event:
+def meeting(op: str, site: int, lanes: LaneSet, sites: list[Site]) -> Event:
     """The event of a barrier, syncwarp, shuffle or vote."""
     return Event(
         site=sites[site],

@@ -9,8 +9,8 @@ import ast
 import functools
 import linecache
 import threading
-from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import Any, Protocol
 
 from flashcore_numba.simulator.control import UNDEFINED
 from flashcore_numba.simulator.expressions import Expressions, Rewritten
@@ -20,6 +20,14 @@ from flashcore_numba.simulator.problems import Site, Unsupported
 _REWRITING = threading.RLock()  # threads share programs, and one rewrites while the others wait
 
 
+class VectorFunction(Protocol):
+    """A rewritten function, of the machine (`Lanes`) and the arguments."""
+
+    is_generator: bool  # it yields at barriers
+
+    def __call__(self, machine: Any, *args: Any) -> Any: ...
+
+
 class Program:
     """All functions reachable from one kernel, rewritten once; and the sites: every access and call in them.
 
@@ -27,7 +35,7 @@ class Program:
     device function once for each of its calls, so that its sites know their caller.
     """
 
-    def __init__(self, yields: bool, ops: bool, calls: bool = False):
+    def __init__(self, yields: bool, ops: bool, calls: bool = False) -> None:
         self.yields, self.ops, self.calls = yields, ops, calls
         self.sites: list[Site] = []
         self.points = 0
@@ -36,9 +44,10 @@ class Program:
         self.waits = False  # has a loop that may wait for other threads
         self.types: dict[tuple, Any] = {}  # by the arguments' types: what typist.infer found
         self.array_names: dict[int, str] = {}  # site of cuda.shared.array(...) -> the variable's name
-        self.functions: dict[tuple[Callable, Site | None], Callable] = {}
-        self.entry: Callable | None = None  # the kernel itself
-        self.callers: list[tuple[Callable, Site | None]] = []  # functions being rewritten, and who calls them
+        self.functions: dict[tuple[FunctionType, Site | None], VectorFunction] = {}
+        self.entry: FunctionType | None = None  # the kernel itself
+        # Functions being rewritten, and who calls them.
+        self.callers: list[tuple[FunctionType, Site | None]] = []
 
     def add_site(self, file: str, line: int, text: str) -> int:
         self.sites.append(Site(file, line, text, self.callers[-1][1] if self.callers else None))
@@ -56,12 +65,12 @@ class Program:
     def source_line(file: str, line: int) -> str:
         return linecache.getline(file, line).strip()
 
-    def function(self, function: Callable, caller: Site | None = None) -> Callable:
+    def function(self, function: FunctionType, caller: Site | None = None) -> VectorFunction:
         """The rewritten function, as `caller` calls it."""
         with _REWRITING:
             return self._rewritten(function, caller)
 
-    def _rewritten(self, function: Callable, caller: Site | None) -> Callable:
+    def _rewritten(self, function: FunctionType, caller: Site | None) -> VectorFunction:
         key = function, caller if self.calls else None
         if not self.callers:
             self.entry = function
@@ -75,18 +84,19 @@ class Program:
         rewritten = self.functions.get(key)
         if rewritten is None or under_way:
             code = function.__code__
-            place = f"{code.co_filename}:{code.co_firstlineno}"
-            raise Unsupported(f"{place}: the simulator does not know recursion: {function.__name__}")
+            unknown = f"recursion: {function.__name__}"
+            message = f"the simulator does not know {unknown}"
+            raise Unsupported(code.co_filename, code.co_firstlineno, message, unknown=unknown)
         return rewritten
 
 
 @functools.lru_cache(maxsize=512)
-def program(function: Callable, yields: bool, ops: bool, calls: bool = False) -> Program:
+def program(function: FunctionType, yields: bool, ops: bool, calls: bool = False) -> Program:
     """The program of a kernel's Python function."""
     return Program(yields, ops, calls)
 
 
-def _let(name: str, value) -> ast.Assign:
+def _let(name: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
@@ -94,7 +104,8 @@ def _names(names: list[str]) -> ast.Tuple:
     return ast.Tuple([load_name(name) for name in names], ast.Load())
 
 
-def sum_of(node, name: str) -> int:
+def sum_of(node: ast.AST, name: str) -> int:
+    """How often a name occurs."""
     return sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
 
 
@@ -109,7 +120,7 @@ def _set_first(body: list, name: str) -> bool:
     return False
 
 
-def _touches(node) -> bool:
+def _touches(node: ast.AST) -> bool:
     """Does it read an element or perform an atomic operation?"""
     return any(
         (isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load))
@@ -138,26 +149,26 @@ def _waits(node: ast.While) -> bool:
 class _Unsure(ast.NodeVisitor):
     """Finds the variables that are read where not every path has assigned them."""
 
-    def __init__(self, variables: set[str]):
+    def __init__(self, variables: set[str]) -> None:
         self.variables, self.known, self.found = variables, set[str](), set[str]()
 
-    def visit_Name(self, node):
+    def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Store):
             self.known.add(node.id)
         elif node.id in self.variables - self.known:
             self.found.add(node.id)
 
-    def visit_Assign(self, node):
+    def visit_Assign(self, node: ast.Assign) -> None:
         self.visit(node.value)
         for target in node.targets:
             self.visit(target)
 
-    def visit_AnnAssign(self, node):
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
             self.visit(node.target)
 
-    def visit_AugAssign(self, node):
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name) and node.target.id in self.variables - self.known:
             self.found.add(node.target.id)
         self.generic_visit(node)
@@ -171,24 +182,24 @@ class _Unsure(ast.NodeVisitor):
         gone = any(isinstance(s, ast.Return | ast.Break | ast.Continue) for s in statements)
         return after | self.variables if gone else after
 
-    def visit_If(self, node):
+    def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
         body, orelse = self._suite(node.body), self._suite(node.orelse)
         self.known = body & orelse
 
-    def visit_For(self, node):
+    def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
         before = set(self.known)
         self.visit(node.target)
         self._suite(node.body)
         self.known = before
 
-    def visit_While(self, node):
+    def visit_While(self, node: ast.While) -> None:
         self.visit(node.test)
         self._suite(node.body)
 
 
-def _leaves(node, in_loop: bool = False) -> bool:
+def _leaves(node: ast.AST, in_loop: bool = False) -> bool:
     """Can this statement end the rest of its block early, by return, break or continue?"""
     if isinstance(node, ast.Return):
         return True
@@ -198,7 +209,7 @@ def _leaves(node, in_loop: bool = False) -> bool:
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
 
 
-def _literals(tree) -> set[str]:
+def _literals(tree: ast.FunctionDef) -> set[str]:
     """Local names that are assigned once, and a literal."""
     stores = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     found = set()
@@ -210,7 +221,7 @@ def _literals(tree) -> set[str]:
     return {name for name in found if stores.count(name) == 1}
 
 
-def _private_loop_variables(tree) -> set[str]:
+def _private_loop_variables(tree: ast.FunctionDef) -> set[str]:
     """Variables that are used only inside the for loops that set them: they need no masked assignment."""
     uses: dict[str, int] = {}
     inside: dict[str, int] = {}
@@ -227,15 +238,15 @@ def _private_loop_variables(tree) -> set[str]:
 class Rewriter(Expressions):
     """Rewrites one function: the statement part."""
 
-    def __init__(self, function, program: Program):
+    def __init__(self, function: FunctionType, program: Program) -> None:
         super().__init__(function, program)
         self.private = _private_loop_variables(self.tree)
         self.given: set[str] = set()
         self.uses: dict[str, int] = {}  # how often each name occurs
         self.loops: list[str] = []  # the variables that hold the loops around this statement
 
-    def compile(self) -> Callable:
-        """The function `name(_M, *parameters)`, with an attribute `is_generator`."""
+    def compile(self) -> VectorFunction:
+        """The function `name(_M, *parameters)`."""
         tree = self.tree
         arguments = tree.args
         if arguments.vararg or arguments.kwarg or arguments.posonlyargs or arguments.kwonlyargs:
@@ -262,8 +273,9 @@ class Rewriter(Expressions):
         end = [ast.Return(call("end_frame", load_name("_f")))]
         defaults = [self.constant(tree, value) for value in self.function.__defaults__ or ()]
         parameters = ast.arguments([], [ast.arg("_M"), *map(ast.arg, names)], None, [], [], None, defaults)
-        place = {"lineno": tree.lineno, "end_lineno": tree.lineno, "col_offset": 0, "end_col_offset": 0}
-        new = ast.FunctionDef(tree.name, parameters, start + body + end, [], **place)
+        new = ast.FunctionDef(tree.name, parameters, start + body + end, [])
+        new.lineno = new.end_lineno = tree.lineno
+        new.col_offset = new.end_col_offset = 0
         if "type_params" in ast.FunctionDef._fields:  # Python 3.12
             setattr(new, "type_params", [])  # noqa: B010
         module = ast.fix_missing_locations(ast.Module([new], []))
@@ -291,7 +303,7 @@ class Rewriter(Expressions):
         return out
 
     @staticmethod
-    def _place(new, statement):
+    def _place(new: ast.AST, statement: ast.stmt) -> None:
         """New nodes get the line of the statement that they come from."""
         for node in ast.walk(new):
             if "lineno" in node._attributes and not hasattr(node, "lineno"):
@@ -299,7 +311,7 @@ class Rewriter(Expressions):
 
     # Assignments
 
-    def assign(self, target, value, node) -> list:
+    def assign(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> list:
         if isinstance(target, ast.Name):
             return self._assign_name(target.id, value)
         if isinstance(target, ast.Tuple | ast.List):
@@ -314,13 +326,13 @@ class Rewriter(Expressions):
         array, index = self.visit(target.value), self.index(target.slice)
         return [ast.Expr(call("store", array, index, value, self.site(target)))]
 
-    def _assign_name(self, name: str, value) -> list:
+    def _assign_name(self, name: str, value: ast.expr) -> list:
         out = [_let(name, call("select", load_name(name), value, self.program.add_point()))]
         if name in self.unsure:
             out.append(_let(f"_has_{name}", call("assigned", load_name(f"_has_{name}"))))
         return out
 
-    def visit_Assign(self, node):
+    def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         first_site = len(self.program.sites)
         value = self.visit(node.value)
         has_site = isinstance(node.value, ast.Call) and len(self.program.sites) > first_site
@@ -329,17 +341,17 @@ class Rewriter(Expressions):
         if len(node.targets) == 1:
             return self.assign(node.targets[0], value, node)
         name = self.temporary()
-        out = [_let(name, value)]
+        out: list[ast.stmt] = [_let(name, value)]
         for target in node.targets:
             out += self.assign(target, load_name(name), node)
         return out
 
-    def visit_AnnAssign(self, node):
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | list[ast.stmt]:
         if node.value is None:
             return ast.Pass()
         return self.assign(node.target, self.visit(node.value), node)
 
-    def visit_AugAssign(self, node):
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         target = node.target
         if isinstance(target, ast.Name):
             value = self.arithmetic(node, node.op, Rewritten(self.read(target)), node.value)
@@ -355,10 +367,10 @@ class Rewriter(Expressions):
 
     # Control flow
 
-    def visit_If(self, node):
+    def visit_If(self, node: ast.If) -> list[ast.stmt]:
         name = self.temporary()
         branch = load_name(name)
-        out = [_let(name, call("branch", self.visit(node.test), node.lineno))]
+        out: list[ast.stmt] = [_let(name, call("branch", self.visit(node.test), node.lineno))]
         joined = sorted(name for name in self.stores(node) - self.private if self._leaves_if(node, name))
         before, after = self.temporary(), self.temporary()
         if joined:
@@ -375,15 +387,15 @@ class Rewriter(Expressions):
         return [*out, ast.Expr(call("leave", branch))]
 
     @staticmethod
-    def _restore(names: list[str], values) -> ast.Assign:
+    def _restore(names: list[str], values: ast.expr) -> ast.Assign:
         return ast.Assign([ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())], values)
 
     @staticmethod
-    def stores(node) -> set[str]:
+    def stores(node: ast.AST) -> set[str]:
         """The variables that a statement assigns to."""
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
-    def _leaves_if(self, node, name: str) -> bool:
+    def _leaves_if(self, node: ast.If, name: str) -> bool:
         """May another suite, what follows or a later turn read what an if assigned to this variable?"""
         if sum_of(node, name) < self.uses.get(name, 0):
             return True
@@ -391,13 +403,15 @@ class Rewriter(Expressions):
         again = self.loops or len(suites) > 1
         return bool(again) and not all(_set_first(suite, name) for suite in suites)
 
-    def _carried(self, node) -> list[str]:
+    def _carried(self, node: ast.For | ast.While) -> list[str]:
         """The variables that a loop's body assigns to and that a later turn, or what follows, may read."""
         found = self.stores(node) - self.private
         outside = {name for name in found if sum_of(node, name) < self.uses.get(name, 0)}
         return sorted(name for name in found if name in outside or not _set_first(node.body, name))
 
-    def _loop(self, node, name: str, body: list, carried: list[str]):
+    def _loop(
+        self, node: ast.For | ast.While, name: str, body: list, carried: list[str]
+    ) -> tuple[list[ast.stmt], list[ast.stmt]]:
         """The statements before a loop, and its body with what a turn hands to the next."""
         if not carried:
             return [], body
@@ -412,16 +426,18 @@ class Rewriter(Expressions):
         self.loops.pop()
         return body
 
-    def visit_For(self, node):
-        is_call = isinstance(node.iter, ast.Call)
-        found = self.resolve(node.iter.func) if is_call else None
-        is_range = found is not None and found.value is range
-        if node.orelse or not isinstance(node.target, ast.Name) or (is_call and not is_range):
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
+        bounds = None  # of a range
+        if isinstance(node.iter, ast.Call):
+            found = self.resolve(node.iter.func)
+            bounds = node.iter.args if found is not None and found.value is range else None
+        other_call = isinstance(node.iter, ast.Call) and bounds is None
+        if node.orelse or not isinstance(node.target, ast.Name) or other_call:
             self.error(node, "this for loop (only `for name in range(...)` and in a tuple)")
         name = self.temporary()
         start = _let(name, call("loop", self.site(node, ast.unparse(node).splitlines()[0])))
         outside, self.in_index = self.in_index, True
-        values = [self.visit(bound) for bound in node.iter.args] if is_range else [self.visit(node.iter)]
+        values = [self.visit(value) for value in ([node.iter] if bounds is None else bounds)]
         self.in_index = outside
         body = self._loop_body(name, node.body)
         target = node.target.id
@@ -430,11 +446,11 @@ class Rewriter(Expressions):
             body[:0] = self._assign_name(node.target.id, load_name(target))
         head, body = self._loop(node, name, body, self._carried(node))
         leaves = any(map(_leaves, node.body))
-        turns = call("each" if is_range else "items", load_name(name), leaves, *values)
+        turns = call("items" if bounds is None else "each", load_name(name), leaves, *values)
         loop = ast.For(ast.Name(target, ast.Store()), turns, body, [])
         return [start, *head, loop, ast.Expr(call("end_loop", load_name(name)))]
 
-    def visit_While(self, node):
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
         if node.orelse:
             self.error(node, "else after a loop")
         name = self.temporary()
@@ -456,13 +472,13 @@ class Rewriter(Expressions):
         test = ast.BoolOp(ast.And(), [call("again", loop), call("test", loop, self.visit(node.test))])
         return [start, *head, ast.While(test, body, []), ast.Expr(call("end_loop", loop)), *after]
 
-    def visit_Break(self, node):
+    def visit_Break(self, node: ast.Break) -> ast.stmt:
         return ast.Expr(call("break_", load_name(self.loops[-1])))
 
-    def visit_Continue(self, node):
+    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
         return ast.Expr(call("continue_", load_name(self.loops[-1])))
 
-    def visit_Return(self, node):
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
         if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
             return ast.Expr(call("return_", load_name("_f"), None))
         if self.function is self.program.entry:
@@ -470,10 +486,10 @@ class Rewriter(Expressions):
         given = isinstance(node.value, ast.Name) and node.value.id in self.given
         return ast.Expr(call("return_", load_name("_f"), self.visit(node.value), given))
 
-    def visit_Expr(self, node):
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Constant):  # a docstring
             return ast.Pass()
         return ast.Expr(self.visit(node.value))
 
-    def visit_Pass(self, node):
+    def visit_Pass(self, node: ast.Pass) -> ast.stmt:
         return node

@@ -15,6 +15,7 @@ INTEGERS, FLOATING, COMPLEX = SIGNED + UNSIGNED, "efd", "FD"
 _HALF, _SINGLE = "?be", "?bhBef"  # what one operation on a float16, or a float32, does not widen
 
 ndarray = np.ndarray
+Value = Any  # a number that all lanes share, or a vector with one per lane
 
 
 def _float_result(a: str, b: str) -> str:

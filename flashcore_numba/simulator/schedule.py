@@ -1,23 +1,28 @@
 """How the warps of a block take turns, and the blocks where one waits for another."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flashcore_numba.simulator.group import Group
 from flashcore_numba.simulator.intrinsics import Arrival, Waiting, reduce_block
 from flashcore_numba.simulator.lanes import Lanes
+from flashcore_numba.simulator.rewrite import VectorFunction
+
+if TYPE_CHECKING:
+    from flashcore_numba.simulator.launch import Launch
 
 WARP = 32
 
 
-def _numbers(group: Group, padded: int):
+def _numbers(group: Group, padded: int) -> tuple[np.ndarray, np.ndarray]:
     """For each lane of the group its number in the block and the block's index in the group."""
     blocks = len(group.blocks)
     return np.tile(np.arange(padded), blocks), np.repeat(np.arange(blocks), padded)
 
 
-def lockstep(launch, group: Group, entry, values: list):
+def lockstep(launch: "Launch", group: Group, entry: VectorFunction, values: list) -> None:
     """All lanes of all blocks of the group together."""
     entry(Lanes(group, *_numbers(group, launch.padded)), *values)
 
@@ -25,7 +30,7 @@ def lockstep(launch, group: Group, entry, values: list):
 class Block:
     """A block under way: each warp runs alone to its next barrier, or until it waits for others in a loop."""
 
-    def __init__(self, launch, number: int, counting: bool):
+    def __init__(self, launch: "Launch", number: int, counting: bool) -> None:
         self.launch, self.counting = launch, counting
         self.group = launch.group = Group(launch, [number])
         tid, block = _numbers(self.group, launch.padded)
@@ -43,7 +48,7 @@ class Block:
         self.ready = list(range(len(self.warps)))
         self.stuck: Waiting | None = None  # where a warp waits, if nobody can go on
 
-    def run(self, entry, values: list):
+    def run(self, entry: VectorFunction, values: list) -> None:
         """Give every warp that can go on a turn; the order is the adversary's choice."""
         launch, self.stuck = self.launch, None
         launch.counting, launch.group = self.counting, self.group
@@ -82,7 +87,7 @@ class Block:
         self.group.end_epoch()
 
 
-def take_turns(launch, blocks: list[tuple[bool, int]], entry, values: list):
+def take_turns(launch: "Launch", blocks: list[tuple[bool, int]], entry: VectorFunction, values: list) -> None:
     """The blocks one after another; one that waits for others stays, and the next begins."""
     under_way: list[Block] = []
     try:
@@ -93,7 +98,13 @@ def take_turns(launch, blocks: list[tuple[bool, int]], entry, values: list):
             block.group.finish()
 
 
-def _run_blocks(launch, rest: list[tuple[bool, int]], under_way: list[Block], entry, values: list):
+def _run_blocks(
+    launch: "Launch",
+    rest: list[tuple[bool, int]],
+    under_way: list[Block],
+    entry: VectorFunction,
+    values: list,
+) -> None:
     while rest or under_way:
         if all(block.stuck for block in under_way):
             if not rest:
@@ -111,7 +122,7 @@ def _run_blocks(launch, rest: list[tuple[bool, int]], under_way: list[Block], en
                 block.stuck = None
 
 
-def _release(launch, warps: list[Lanes], waiting: dict[int, Arrival]) -> dict:
+def _release(launch: "Launch", warps: list[Lanes], waiting: dict[int, Arrival]) -> dict:
     """All warps that still run wait: check that it is at one barrier, and compute what it returns."""
     places = sorted({arrival.site for arrival in waiting.values()})
     if len(places) > 1:

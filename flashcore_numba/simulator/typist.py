@@ -6,6 +6,7 @@ vectors, which carry the types alone.
 """
 
 import functools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +19,14 @@ from flashcore_numba.simulator.expressions import BINARY, UNARY
 from flashcore_numba.simulator.intrinsics import CudaModule
 from flashcore_numba.simulator.lanes import Lanes, kinds_of, range_kind
 from flashcore_numba.simulator.memory import ARRAYS, View
-from flashcore_numba.simulator.rules import char_of, convert, strong
+from flashcore_numba.simulator.rewrite import Program, VectorFunction
+from flashcore_numba.simulator.rules import Value, char_of, convert, strong
 from flashcore_numba.simulator.vecmath import as_dtype
 
 MOST_TURNS = 8  # no variable changes its type more often
 
 
-def infer(program: Any, entry: Any, values: list) -> dict:
+def infer(program: Program, entry: VectorFunction, values: list) -> dict:
     """(context, point) -> the type, or None, of each variable that meets there.
 
     Where the kernel does not have types that Numba accepts, what was found so far is returned: the launch
@@ -50,20 +52,20 @@ class Sketch(View):
 
     __slots__ = ("kind", "rank")
 
-    def __init__(self, dtype, rank: int):
+    def __init__(self, dtype: Any, rank: int) -> None:
         self.kind, self.rank = np.dtype(dtype), rank
 
-    shape = property(lambda self: tuple(_empty("l") for _ in range(self.rank)))  # type: ignore[assignment]
-    strides = shape  # type: ignore[assignment]
+    shape = property(lambda self: tuple(_empty("l") for _ in range(self.rank)))
+    strides = shape
     ndim = property(lambda self: self.rank)
     dtype = property(lambda self: self.kind)
     size = property(lambda self: _empty("l"))
     name = "array"
 
-    def key(self):
+    def key(self) -> tuple:
         return self.kind, self.rank
 
-    def beside(self, other, lanes):
+    def beside(self, other: Any, lanes: Any) -> "Sketch":
         return self
 
 
@@ -105,7 +107,7 @@ def _promote(one: str | None, other: str | None) -> str | None:
 class Typist(Lanes):
     """A machine without lanes."""
 
-    def __init__(self, program: Any):
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.n = 0
         self.mask = self.everyone = self.gone = self.scope = None
@@ -159,11 +161,11 @@ class Typist(Lanes):
         """The points where some path brings another type than the one that they unify to."""
         return {key: self.found[key] for key in self.mixed}
 
-    def select(self, old, new, point: int):
+    def select(self, old: Value, new: Value, point: int) -> Value:
         """In a loop Numba also unifies what an assignment had before the loop's variables had their types."""
         return self._note(point, (new,))[0]
 
-    def branch(self, condition, line: int) -> Branch:
+    def branch(self, condition: Value, line: int) -> Branch:
         """Both sides, except where the condition is a constant."""
         branch = Branch(None, *self._taken(condition))
         branch.scope = self.returned
@@ -179,7 +181,7 @@ class Typist(Lanes):
         """Whether all lanes have returned by the end of each side; `saved` is set by an else branch."""
         return (self.returned, branch.scope) if branch.saved is None else (branch.saved, self.returned)
 
-    def leave(self, branch: Branch):
+    def leave(self, branch: Branch) -> None:
         yes, no = self._left(branch)
         self.returned = (yes or not branch.yes) and (no or not branch.no)
 
@@ -189,7 +191,7 @@ class Typist(Lanes):
         alive = alive or [values for taken, _, values in sides if taken]
         return self._note(point, *alive)
 
-    def if_exp(self, condition, yes, no, point: int = 0):
+    def if_exp(self, condition: Value, yes: Value, no: Value, point: int = 0) -> Value:
         values = [
             operand() if callable(operand) else operand
             for taken, operand in zip(self._taken(condition), (yes, no), strict=True)
@@ -198,18 +200,18 @@ class Typist(Lanes):
         return self._note(point, *((value,) for value in values))[0]
 
     @staticmethod
-    def _taken(condition) -> tuple[bool, bool]:
+    def _taken(condition: Value) -> tuple[bool, bool]:
         """Which sides Numba compiles: one for a literal, a global constant or a comparison of two."""
         known = isinstance(condition, bool | int)
         return not known or bool(condition), not known or not condition
 
-    def logic(self, is_and: bool, a, b, point: int = 0):
+    def logic(self, is_and: bool, a: Value, b: Value, point: int = 0) -> Value:
         return self._note(point, (a,), (b() if callable(b) else b,))[0]
 
     def some(self) -> bool:
         return True
 
-    def narrow(self):
+    def narrow(self) -> None:
         pass
 
     # Loops
@@ -225,15 +227,15 @@ class Typist(Lanes):
         loop.now = self.news
         return go
 
-    def test(self, loop: Loop, condition) -> bool:
+    def test(self, loop: Loop, condition: Value) -> bool:
         return True
 
-    def each(self, loop: Loop, leaves: bool, *args):
+    def each(self, loop: Loop, leaves: bool, *args: Any) -> Iterator[Value]:
         kind = range_kind(args)
         while self.again(loop):
             yield _empty(kind)
 
-    def items(self, loop: Loop, leaves: bool, values):
+    def items(self, loop: Loop, leaves: bool, values: Any) -> Iterator[Value]:
         yield from values
 
     def turn(self, loop: Loop, point: int, before: tuple, after: tuple) -> tuple:
@@ -242,13 +244,13 @@ class Typist(Lanes):
     def head(self, loop: Loop, point: int, values: tuple) -> tuple:
         return self._note(point, values)
 
-    def end_loop(self, loop: Loop):
+    def end_loop(self, loop: Loop) -> None:
         pass
 
-    def break_(self, loop: Loop):
+    def break_(self, loop: Loop) -> None:
         pass
 
-    def continue_(self, loop: Loop):
+    def continue_(self, loop: Loop) -> None:
         pass
 
     # Calls
@@ -261,31 +263,31 @@ class Typist(Lanes):
             self.context = self.context, point, kinds_of(arguments)
         return frame
 
-    def return_(self, frame: Frame, value, given: bool = False):
+    def return_(self, frame: Frame, value: Value, given: bool = False) -> None:
         paths = [(value,)] if frame.value is None else [(frame.value,), (value,)]
         frame.value = self._note(frame.point, *paths)[0]
         self.returned = True
 
-    def end_frame(self, frame: Frame):
+    def end_frame(self, frame: Frame) -> Value:
         value = self._note(frame.point, (frame.value,))[0]
         self.context, self.returned = frame.outside, frame.saved
         return value
 
-    def probe(self, label: str, *values):
+    def probe(self, label: str, *values: Any) -> None:
         pass
 
-    def floating(self, kind: str, site: int, value, operands):
+    def floating(self, kind: str, site: int, value: Value, operands: Any) -> None:
         pass
 
     # Memory
 
-    def view(self, array, index, site: int):
+    def view(self, array: Any, index: Any, site: int) -> Value:
         index = index if type(index) is tuple else (index,)
         if isinstance(array, ARRAYS):
             return Sketch(array.dtype, array.ndim - sum(type(i) is not slice for i in index))
         return self.load(array, index[0] if len(index) == 1 else index, site)
 
-    def load(self, array, index, site: int):
+    def load(self, array: Any, index: Any, site: int) -> Value:
         if type(array) is np.ndarray:
             array = Sketch(array.dtype, array.ndim)
         if isinstance(array, ARRAYS):
@@ -298,21 +300,21 @@ class Typist(Lanes):
             return value
         return array[index]
 
-    def store(self, array, index, value, site: int):
+    def store(self, array: Any, index: Any, value: Value, site: int) -> None:
         pass
 
-    def wide_load(self, width: int, dtype: str, site: int, array, index):
+    def wide_load(self, width: int, dtype: str, site: int, array: Any, index: Any) -> tuple:
         return tuple(_empty("f") for _ in range(width))
 
-    def wide_store(self, width: int, dtype: str, site: int, array, index, *values):
+    def wide_store(self, width: int, dtype: str, site: int, array: Any, index: Any, *values: Any) -> None:
         pass
 
 
-def _vague(name: str):
+def _vague(name: str) -> Callable[..., Value]:
     """An operation of which Numba does not compute the result when it compiles."""
     own = Lanes.__dict__.get(name) or Arithmetic.__dict__[name]
 
-    def run(self, *operands):
+    def run(self: Typist, *operands: Any) -> Value:
         compute = own.__func__ if isinstance(own, staticmethod) else functools.partial(own, self)
         value = compute(*operands)
         return value if isinstance(value, np.ndarray) else _empty(char_of(value))
@@ -327,14 +329,14 @@ for _name in (*BINARY.values(), *UNARY.values(), "multiply_add", "multiply_subtr
 class TypedAtomics(Atomics):
     """Atomic operations, which return what the array holds."""
 
-    def change(self, site, array, index, update, *operands):
+    def change(self, site: int, array: Any, index: Any, update: Callable[..., Any], *operands: Any) -> Value:
         return _empty(array.dtype.char)
 
 
 class Names(CudaModule):
     """`numba.cuda` for a machine without lanes."""
 
-    def __init__(self, lanes):
+    def __init__(self, lanes: Any) -> None:
         super().__init__(lanes)
         self.laneid = _empty("i")
         size = SimpleNamespace(x=_empty("i"), y=_empty("i"), z=_empty("i"))
@@ -342,39 +344,43 @@ class Names(CudaModule):
         self.const = SimpleNamespace(array_like=lambda site, array: _sketch_constant(array))
         self.atomic = TypedAtomics(lanes)
 
-    def grid(self, site, ndim):
+    def grid(self, site: int, ndim: int) -> Value:
         return _empty("l") if ndim == 1 else tuple(_empty("l") for _ in range(ndim))
 
     gridsize = grid
 
-    def _shared_array(self, site, shape, dtype, alignment=None):
+    def _shared_array(
+        self, site: int, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+    ) -> Any:
         return Sketch(as_dtype(dtype), len(shape) if isinstance(shape, tuple) else 1)
 
     _local_array = _shared_array
 
-    def threadfence(self, site):
+    def threadfence(self, site: int) -> None:
         pass
 
     threadfence_system = threadfence
 
-    def _barrier(self, site, name="syncthreads", predicate=0):
+    def _barrier(self, site: int, name: str = "syncthreads", predicate: Value = 0) -> Value:
         return _empty("i")
 
-    def syncwarp(self, site, mask=0):
+    def syncwarp(self, site: int, mask: Value = 0) -> None:
         pass
 
-    def _shuffle(self, site, mask, value, source):
+    def _shuffle(self, site: int, mask: Value, value: Value, source: Value) -> np.ndarray:
         return _empty(char_of(value))
 
-    def _vote(self, site, mask, predicate, reduce):
+    def _vote(
+        self, site: int, mask: Value, predicate: Value, reduce: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    ) -> np.ndarray:
         return _empty("?")
 
-    def ballot_sync(self, site, mask, predicate):
+    def ballot_sync(self, site: int, mask: Value, predicate: Value) -> Value:
         return _empty("i")
 
-    def activemask(self, site):
+    def activemask(self, site: int) -> Value:
         return _empty("I")
 
 
-def _sketch_constant(array) -> Sketch:
+def _sketch_constant(array: Any) -> Sketch:
     return Sketch(array.dtype, array.ndim)

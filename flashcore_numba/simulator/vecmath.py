@@ -4,6 +4,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from flashcore_numba.simulator.rules import (
     INTEGERS,
     REMAINDER,
     UNSIGNED,
+    Value,
     char_of,
     convert,
     plain,
@@ -29,19 +31,19 @@ BOOL = np.dtype(bool)
 class Cast:
     """A Numba or NumPy number type called as a function."""
 
-    def __init__(self, dtype: np.dtype):
+    def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
 
-    def __call__(self, x):
+    def __call__(self, x: Value) -> Value:
         return convert(x, self.dtype.char)
 
 
-def as_dtype(kind) -> np.dtype:
+def as_dtype(kind: Any) -> np.dtype:
     """The NumPy type of a number type as a kernel writes it (`float32`, `np.float32`, "float32")."""
     return kind.dtype if isinstance(kind, Cast) else np.dtype(kind)
 
 
-def _cast(obj) -> Cast | None:
+def _cast(obj: Any) -> Cast | None:
     """The cast that a Numba or NumPy number type stands for, if it is one."""
     if isinstance(obj, Number) or (isinstance(obj, type) and issubclass(obj, np.generic)):
         return Cast(np.dtype(obj))
@@ -53,14 +55,14 @@ def _cast(obj) -> Cast | None:
     return None
 
 
-def _extreme(of_vectors):
+def _extreme(of_vectors: Callable[[Any, Any], Any]) -> Callable[..., Value]:
     """min or max of two or more values, in the type that all of them fit.
 
     On floats Numba's `max` becomes PTX `max.f32`, which returns the other operand when one is NaN, as
     np.fmax does.
     """
 
-    def extreme(*values):
+    def extreme(*values: Value) -> Value:
         if len(values) < 2:
             raise TypeError("min and max take two numbers or more")
         return plain(functools.reduce(of_vectors, map(strong, values)))
@@ -68,10 +70,10 @@ def _extreme(of_vectors):
     return extreme
 
 
-def _unary(compute: Callable, half: bool = True):
+def _unary(compute: Callable, half: bool = True) -> Callable[[Value], Value]:
     """A function of one float: integers become float64; a float16 becomes float32 where `half` is False."""
 
-    def run(x):
+    def run(x: Value) -> Value:
         char = char_of(x)
         if char in INTEGERS:
             x = convert(x, "d")
@@ -82,10 +84,10 @@ def _unary(compute: Callable, half: bool = True):
     return run
 
 
-def _binary(compute: Callable, of_integers: str = ""):
+def _binary(compute: Callable, of_integers: str = "") -> Callable[[Value, Value], Value]:
     """A function of two floats; `of_integers` is the type for two integers where it is always the same."""
 
-    def run(a, b):
+    def run(a: Value, b: Value) -> Value:
         chars = char_of(a) + char_of(b)
         single = all(char in "?bhBef" for char in chars)
         kind = of_integers if of_integers and all(c in INTEGERS for c in chars) else "f" if single else "d"
@@ -94,10 +96,10 @@ def _binary(compute: Callable, of_integers: str = ""):
     return run
 
 
-def _universal(compute: Callable, keeps_integers: bool = False):
+def _universal(compute: Callable, keeps_integers: bool = False) -> Callable[..., Value]:
     """A NumPy function as Numba compiles it: small integers and float16 become float32, others float64."""
 
-    def run(*values):
+    def run(*values: Value) -> Value:
         chars = [char_of(value) for value in values]
         if all(char in INTEGERS for char in chars):
             kind = "f" if all(char in "?bhBH" for char in chars) else "d"
@@ -110,12 +112,12 @@ def _universal(compute: Callable, keeps_integers: bool = False):
     return run
 
 
-def _library(compute: Callable, kind: str):
+def _library(compute: Callable, kind: str) -> Callable[..., Value]:
     """A function of libdevice: its arguments have fixed types."""
     return lambda *values: compute(*(convert(value, kind) for value in values))
 
 
-def _pow(a, b):
+def _pow(a: Value, b: Value) -> Value:
     """math.pow, which takes a small integer for an exponent as it is."""
     base, exponent = char_of(a), char_of(b)
     single = base in "?bhBef" and exponent in ("?bhiBHef" if base == "f" else "?bhiBef")
@@ -123,7 +125,7 @@ def _pow(a, b):
     return np.power(convert(a, kind), convert(b, kind))
 
 
-def _divmod(a, b):
+def _divmod(a: Value, b: Value) -> tuple[Value, Value]:
     chars = char_of(a) + char_of(b)
     kind = REMAINDER[chars]
     if (chars[0] == "?" and chars[1] in UNSIGNED) or (chars[1] == "?" and chars[0] in UNSIGNED):
@@ -135,26 +137,26 @@ def _divmod(a, b):
     return plain(quotient), plain(rest)
 
 
-def _to_int(x):
+def _to_int(x: Value) -> Value:
     return x if type(x) is int or char_of(x) in INTEGERS.replace("?", "") else convert(x, "l")
 
 
-def _to_float(x):
+def _to_float(x: Value) -> Value:
     char = char_of(x)
     if char == "?":
         raise TypeError("Numba has no float() of a truth value")
     return convert(x, "d") if char in INTEGERS else x
 
 
-def _length(x):
+def _length(x: Value) -> int:
     return x.shape[0] if isinstance(x, ARRAYS) else len(x)
 
 
-def _absolute(x):
+def _absolute(x: Value) -> Value:
     return plain(abs(convert(x, "b") if char_of(x) == "?" else strong(x)))
 
 
-def _round(x, digits=None):
+def _round(x: Value, digits: int | None = None) -> Value:
     char = char_of(x)
     kind = "f" if char in "?bhBef" else "d"
     if digits is None:
@@ -164,10 +166,10 @@ def _round(x, digits=None):
     return np.round(convert(x, kind), digits)
 
 
-def _elementwise(scalar: Callable, kind: str | None = None):
+def _elementwise(scalar: Callable, kind: str | None = None) -> Callable[[Value], Value]:
     """A function of Python floats, applied to each lane; the result keeps a float32 input's type."""
 
-    def run(x):
+    def run(x: Value) -> Value:
         values = np.asarray(x)
         out = np.array([scalar(float(value)) for value in values.ravel()]).reshape(values.shape)
         return out.astype(values.dtype)[()] if values.dtype.kind == "f" else out[()]
@@ -175,11 +177,11 @@ def _elementwise(scalar: Callable, kind: str | None = None):
     return run
 
 
-def _reciprocal_sqrt(x):
+def _reciprocal_sqrt(x: Value) -> Value:
     return x.dtype.type(1) / np.sqrt(x)
 
 
-def fused(a, b, c):
+def fused(a: Value, b: Value, c: Value) -> Value:
     """a * b + c with one rounding: float32 products are exact in float64."""
     chars = "".join(map(char_of, (a, b, c)))
     kind = functools.reduce(lambda one, other: ARITHMETIC[one + other], chars)
@@ -290,7 +292,7 @@ LIBDEVICE = {
 """The functions of libdevice by name: the counter that a call adds to, and the vector twin."""
 
 
-def _entry_of(obj):
+def _entry_of(obj: Any) -> tuple[str | None, Callable] | None:
     if isinstance(obj, KernelName):
         return LIBDEVICE.get(obj.path.removeprefix("libdevice."))
     if getattr(obj, "__module__", None) == "numba.cuda.libdevice":
@@ -301,13 +303,13 @@ def _entry_of(obj):
         return None
 
 
-def operation(obj) -> str | None:
+def operation(obj: Any) -> str | None:
     """The counter that one call of the function `obj` adds to ("exp", "sqrt", ...), if any."""
     entry = _entry_of(obj)
     return entry[0] if entry else None
 
 
-def function(obj) -> Callable | None:
+def function(obj: Any) -> Callable | None:
     """The vector twin of a function or number type that a kernel calls; None when there is none."""
     entry = _entry_of(obj)
     return entry[1] if entry else _cast(obj)

@@ -21,7 +21,7 @@ class Stage:
     `launch(problem, out, executor, lse=None, variant=None)` runs the stage on a `Problem` and writes every
     element of the outputs, which it takes by their names; an optional one may be None. Outputs with one
     number per row, as the LSE, are C-contiguous for a stage in CUDA C. It asks the executor, a
-    `run.protocol.Executor`, for scratch memory, a counter and launches, so the same function serves a GPU,
+    `core.executor.Executor`, for scratch memory, a counter and launches, so the same function serves a GPU,
     the simulator and the compiler. It does not validate: whoever holds a problem need not check again, and
     `why_not` has been asked.
 
@@ -78,7 +78,8 @@ class Stage:
         self, problem: Any, empty: Callable[[tuple[int, ...], Any], Any], optional: bool = True
     ) -> dict[str, Any]:
         """Memory for its outputs, by name: `empty(shape, dtype)` for each; `optional`: also for those that
-        must be asked for."""
+        must be asked for.
+        """
         wanted = [each for each in self.outputs if optional or not each.optional]
         return {each.name: empty(each.shape(problem), each.dtype(problem)) for each in wanted}
 

@@ -7,12 +7,14 @@ be read. Two numbers follow from it: the multiply-adds that nobody can avoid, an
 
 import numpy as np
 
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 
 
 def three_loops(q, k, v, out, scale, causal):
-    """out[:] = softmax(scale * Q K^T) V for one head; q, out: [S_q, D]   k, v: [S_k, D]"""
+    """out[:] = softmax(scale * Q K^T) V for one head; q, out: [S_q, D]   k, v: [S_k, D]."""
     for row in range(q.shape[0]):
         _, visible = interval.py_func(row, q.shape[0], k.shape[0], causal)
         # <exercise>
@@ -34,7 +36,9 @@ def three_loops(q, k, v, out, scale, causal):
         # </exercise>
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     for b in range(p.batch):
         for h in range(p.heads):

@@ -12,6 +12,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 
@@ -61,7 +63,9 @@ def scalar_kernel(D):
     return scalar
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     scores = executor.empty((p.batch, p.heads, p.seq_q, p.seq_k), np.float32)
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)

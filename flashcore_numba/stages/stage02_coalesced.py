@@ -13,6 +13,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.common import load_row, store_row
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
@@ -34,7 +36,7 @@ def dot(q_rmem, k_head, j):
 
 @cuda.jit(device=True)
 def accumulate_pv(o_rmem, p, v_head, j):
-    """o_rmem += p * V[j]"""
+    """o_rmem += p * V[j]."""
     for c in range(0, o_rmem.shape[0], 8):
         part = load8(v_head, (j, c))
         for e in range(8):
@@ -78,7 +80,9 @@ def coalesced_kernel(D):
     return coalesced
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     scores = executor.empty((p.batch, p.heads, p.seq_k, p.seq_q), np.float32)
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)

@@ -1,11 +1,9 @@
 """Stage 04: K and V pass through shared memory in tiles that 16 query rows use together.
 
-A block of 16 warps owns 16 query rows, one a warp. It brings 32 rows of K, then of V, into shared memory at a
-time: each is read from global memory once for 16 query rows instead of once for each. With K in shared memory
-a lane can own a key, so the dot product stays in one lane and needs no shuffle; the shuffles are left for the
-softmax. Two barriers a tile keep the promise that a tile is whole while it is read. Its rows are padded by 4
-floats: 32 lanes that read 16 bytes each from 32 unpadded rows of 256 bytes would all meet in the same 4
-banks.
+A block of 16 warps owns 16 query rows, one per warp. It brings 32 rows of K, then of V, into shared memory at
+a time: each is read from global memory once for 16 query rows. With K in shared memory a lane can own a key,
+so the dot product needs no shuffle. Two barriers per tile keep it whole while it is read. Its rows are padded
+by 4 floats: without them, 32 lanes that read 16 bytes each would all meet in the same 4 banks.
 """
 
 import functools
@@ -14,6 +12,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, warp_max, warp_sum
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
@@ -102,11 +102,12 @@ def shared_tiles_kernel(D):
     return shared_tiles
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     scores = executor.empty((p.batch, p.heads, p.seq_q, p.seq_k), np.float32)
-    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
-    kernel = shared_tiles_kernel(p.head_dim)
+    kernel, grid = shared_tiles_kernel(p.head_dim), (-(-p.seq_q // ROWS), p.heads, p.batch)
     executor.launch(kernel, grid, (KEYS, ROWS), p.q, p.k, p.v, out, scores, np.float32(p.scale), p.causal)
 
 

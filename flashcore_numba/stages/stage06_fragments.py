@@ -19,7 +19,7 @@ STEP = 8  # two 16-byte loads a turn: the second is under way while the first mu
 
 @cuda.jit(device=True)
 def multiply_qk(s_rmem, q_smem, row, k_smem, col, D):
-    """s_rmem[r, j] = Q[row + r] . K[col + 16 j]"""
+    """s_rmem[r, j] = Q[row + r] . K[col + 16 j]."""
     # <exercise>
     for r in range(TM):
         for j in range(s_rmem.shape[1]):

@@ -13,7 +13,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.common import PAD, load_tile
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
@@ -95,7 +97,9 @@ def register_tiles_kernel(D):
     return register_tiles, ROWS, THREADS
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     lse = executor.empty((p.batch, p.heads, p.seq_q), np.float32) if lse is None else lse
     D = p.head_dim

@@ -3,14 +3,18 @@
 import math
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
 
 ROWS, KEYS, THREADS = 32, 32, 256  # query rows of a block, keys of a K/V tile
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
     arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))

@@ -3,14 +3,16 @@
 import math
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
 
 ROWS, KEYS, THREADS, BUFFERS = 48, 32, 384, 2  # query rows of a block, keys of a K/V tile
 
 
-def memory_map(D):
+def memory_map(D: int) -> dict[str, int]:
     """Bytes of each part of a block's dynamic shared memory, in the order in which they lie."""
     return {
         "q": ROWS * D * 2,
@@ -24,7 +26,9 @@ def memory_map(D):
     }
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
     arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))

@@ -3,7 +3,9 @@
 import math
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
 
@@ -19,7 +21,7 @@ VARIANTS = {
 }
 
 
-def memory_map(D, phase):
+def memory_map(D: int, phase: int) -> dict[str, int]:
     """Bytes of each part of a block's dynamic shared memory, in the order in which they lie."""
     keys = KEYS[D]
     buffers = 2 if phase >= 1 else 1
@@ -35,7 +37,9 @@ def memory_map(D, phase):
     }
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p, phase = problem, int(variant or "5")
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
     arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))

@@ -5,8 +5,9 @@ import math
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
-from flashcore_numba.core.problem import GRID_LIMIT
+from flashcore_numba.core.problem import GRID_LIMIT, Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
 
@@ -18,7 +19,7 @@ TILES = {
 STAGES = 2  # K/V tiles in shared memory; a third was measured and gains nothing
 
 
-def choose(problem, sm_count):
+def choose(problem: Problem, sm_count: int) -> str:
     """The largest tile that fills three quarters of the GPU; twice as much where a mask makes work uneven."""
     p = problem
     for name, (row_tiles, warps, _, blocks_an_sm, _) in TILES[p.head_dim].items():
@@ -28,7 +29,9 @@ def choose(problem, sm_count):
     return "small"
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p = problem
     name = variant if variant in TILES[p.head_dim] else choose(p, executor.sm_count)
     row_tiles, warps, keys, blocks_an_sm, lazy = TILES[p.head_dim][name]

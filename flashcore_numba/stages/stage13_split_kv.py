@@ -1,12 +1,14 @@
 """Stage 13: the keys too are divided, among warps and among blocks. The kernels: `stage13_split_kv.cu`."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
-from flashcore_numba.core.problem import GRID_LIMIT
+from flashcore_numba.core.problem import GRID_LIMIT, Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments, strides
 from flashcore_numba.stages.stage import Stage
 
@@ -21,11 +23,11 @@ KEYS_WORTH_A_SPLIT = 512  # a large tile with fewer keys spends too much of its 
 MERGE_THREADS = 128
 
 
-def choose(problem, sm_count):
+def choose(problem: Problem, sm_count: int) -> tuple[str, int]:
     """(tile, splits): many keys of few rows are divided among blocks, few keys among smaller tiles."""
     p = problem
 
-    def blocks(name):
+    def blocks(name: str) -> int:
         row_tiles, row_warps, *_ = TILES[p.head_dim][name]
         return p.batch * p.heads * -(-p.seq_q // (16 * row_tiles * row_warps))
 
@@ -41,14 +43,16 @@ def choose(problem, sm_count):
     return "small", max(1, splits)
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     p, D = problem, problem.head_dim
     tile, splits = choose(p, executor.sm_count)
-    splits = {"unsplit": 1, "two_splits": 2}.get(variant, splits)
+    splits = {"unsplit": 1, "two_splits": 2}.get(variant or "", splits)
     persistent = variant == "persistent"
     row_tiles, row_warps, key_warps, keys, blocks_an_sm, lazy = TILES[D][tile]
     rows, step, threads = 16 * row_tiles * row_warps, key_warps * keys, 32 * row_warps * key_warps
-    defines = {
+    defines: dict[str, Any] = {
         "HEAD_DIM": D,
         "ROW_TILES": row_tiles,
         "ROW_WARPS": row_warps,

@@ -4,7 +4,9 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
 from flashcore_numba.stages.stage import Stage
 
@@ -22,11 +24,13 @@ class Tile(NamedTuple):
 TILES = {64: Tile(128, 2, 3), 128: Tile(64, 2, 2)}  # by head dimension
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     launch_tile(problem, out, executor, lse, TILES[problem.head_dim])
 
 
-def launch_tile(problem, out, executor, lse, tile):
+def launch_tile(problem: Problem, out: Array, executor: Executor, lse: Array, tile: Tile) -> None:
     p, (keys, stages, blocks_an_sm) = problem, tile
     kernel = source(
         "stage14_tma_wgmma", HEAD_DIM=p.head_dim, BLOCK_N=keys, STAGES=stages, BLOCKS_PER_SM=blocks_an_sm

@@ -1,14 +1,17 @@
 """Stage 15: loading, multiplying and softmax at the same time. The kernel: `stage15_ping_pong.cu`."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
 from flashcore_numba.stages.stage import Stage
-from flashcore_numba.stages.tuning.stage15_tiles import ROWS, choose, pieces
+from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, choose, pieces
 
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores
@@ -18,11 +21,13 @@ L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should 
 REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32)}
 
 
-def run(problem, out, executor, lse, tile, longest_first):
+def run(
+    problem: Problem, out: Array, executor: Executor, lse: Array, tile: Tile, longest_first: bool
+) -> None:
     """Launch any configuration, measured ones and those that a sweep tries."""
     p, rows = problem, ROWS * tile.consumers
     registers, producer_registers = REGISTERS[tile.consumers]
-    defines = {
+    defines: dict[str, Any] = {
         "HEAD_DIM": p.head_dim,
         "CONSUMERS": tile.consumers,
         "BLOCK_N": tile.keys,
@@ -52,7 +57,9 @@ def run(problem, out, executor, lse, tile, longest_first):
     )
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     run(problem, out, executor, lse, *choose(problem, variant, executor.sm_count))
 
 

@@ -4,7 +4,9 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
+from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import scalars, strides, tile_map
 from flashcore_numba.stages.stage import Stage
 
@@ -46,7 +48,7 @@ MANY_ROWS = {
 }
 
 
-def choose(problem, variant, sm_count):
+def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
     """The split that a variant names or the table has, with no more slots than there are turns."""
     p = problem
     few = 2 * p.batch * p.heads * -(-p.seq_q // ROWS) <= sm_count
@@ -57,7 +59,7 @@ def choose(problem, variant, sm_count):
     return split._replace(stages=min(split.stages, turns))
 
 
-def shared_bytes(head_dim, split):
+def shared_bytes(head_dim: int, split: Split) -> int:
     """Q, the rings, the messages of the merge, the mbarriers."""
     warps, others = 4 * split.warpgroups, split.cluster - 1
     tiles = 2 * split.warpgroups * split.stages
@@ -67,12 +69,16 @@ def shared_bytes(head_dim, split):
     return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * (1 + tiles + 2 * warps)
 
 
-def launch(problem, out, executor, lse=None, variant=None):
+def launch(
+    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
     split = choose(problem, variant, executor.sm_count)
     launch_split(problem, out, executor, lse, split, early=variant != "not_early")
 
 
-def launch_split(problem, out, executor, lse, split, early=True):
+def launch_split(
+    problem: Problem, out: Array, executor: Executor, lse: Array, split: Split, early: bool = True
+) -> None:
     p = problem
     kernel = source(
         "stage16_cluster_split",

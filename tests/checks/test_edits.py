@@ -19,7 +19,8 @@ from flashcore_numba.checks.campaign import (
     table,
 )
 from flashcore_numba.checks.edits import CLASSES, RandomEdit, random_edits
-from flashcore_numba.checks.mutation import Edit, loaded
+from flashcore_numba.checks.mutation import loaded
+from flashcore_numba.stages.edited import Edit
 
 VERDICTS = {"reported", "refused", "wrong", "right", "does not compile", "same machine code"}
 
@@ -44,7 +45,7 @@ def test_an_edit_fits_the_source_and_changes_its_code(rng):
     for edit in some(stage, rng.integers(2**31)):
         assert edit.edit.old != edit.edit.new
         assert edit.before != edit.after, edit
-        with loaded(edit.mutant):  # raises MutationError where the text does not occur exactly once
+        with loaded(edit.mutant):  # raises EditError where the text does not occur exactly once
             pass
         assert RandomEdit.of(edit.as_dict()) == edit
 

@@ -1,4 +1,4 @@
-"""An operation of one's own goes through check, count and a rehearsed comparison, without an edit of them."""
+"""An operation of one's own goes through check, count and a rehearsed comparison, without a change here."""
 
 import io
 import json

@@ -99,7 +99,6 @@ def test_nobody_else_derives_it():
         if name in HOMES:
             continue
         text = re.sub(r'"(?:[^"\\\n]|\\.)*"|""".*?"""', '""', path.read_text(), flags=re.DOTALL)
-        for line in text.splitlines():
-            if DERIVED.search(line.partition("#")[0]):
-                found.append(f"{name}: {line.strip()}")
+        lines = text.splitlines()
+        found += [f"{name}: {line.strip()}" for line in lines if DERIVED.search(line.partition("#")[0])]
     assert not found, "what a row sees is `core.mask.Mask`'s to say:\n" + "\n".join(found)

@@ -15,8 +15,8 @@ from flashcore_numba.checks import check
 from flashcore_numba.core import shapes
 from flashcore_numba.core.problem import ROWS_LIMIT, Problem
 from flashcore_numba.course import lessons
-from flashcore_numba.course.session.progress import Progress
-from flashcore_numba.course.session.session import begin
+from flashcore_numba.course.session.begin import begin
+from flashcore_numba.course.session.journal import Journal
 from flashcore_numba.evidence import extracts
 from flashcore_numba.records import artifact
 from flashcore_numba.run import executor, numba_launch
@@ -370,7 +370,7 @@ def test_json_that_no_program_writes(text, tmp_path, capsys):
 def test_progress_that_no_program_writes(tmp_path):
     (tmp_path / "progress.json").write_text(DEEP)
     with pytest.warns(UserWarning, match="progress starts anew"):
-        assert Progress(tmp_path).lesson(3)["attempts"] == 0
+        assert Journal(tmp_path).lesson(3)["attempts"] == 0
     assert len(list(tmp_path.glob("progress-broken-*"))) == 1
 
 

@@ -3,6 +3,7 @@
 from flashcore_numba.course import exercise
 from flashcore_numba.course.judge import grade
 from flashcore_numba.course.spec import Exercise, Explanation, Lesson, Wanted
+from flashcore_numba.stages.edited import Edit, applied
 
 __all__ = ["PRODUCT", "SOFTMAX", "answer", "edited", "verdict"]
 
@@ -40,11 +41,8 @@ SOFTMAX = _lesson(
 
 def edited(lesson: Lesson, *edits: tuple[str, str]) -> str:
     """The solution's lines with replacements, each of a text that occurs once."""
-    text = exercise.region(lesson.exercise).text
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
+    region = exercise.region(lesson.exercise).text
+    return applied(region, [Edit(old, new) for old, new in edits], "the region")
 
 
 def answer(lesson: Lesson, *edits: tuple[str, str]) -> exercise.Answer:

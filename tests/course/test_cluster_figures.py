@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.checks.mutation import Mutant, loaded
 from flashcore_numba.course.figures import budget, cluster
 from flashcore_numba.course.judge import killing
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.stages.edited import Edit
 from flashcore_numba.stages.find import find
 
 LESSON = Path(__file__).resolve().parents[2] / "lessons" / "16_cluster_split.md"

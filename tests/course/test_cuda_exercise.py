@@ -11,17 +11,22 @@ import pytest
 from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError
 from flashcore_numba.core.problem import ArgumentError
-from flashcore_numba.course import exercise
+from flashcore_numba.course import cuda_text, exercise
 from flashcore_numba.course.book import weave
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
-from flashcore_numba.course.judge import cuda_copies, cuda_probe, grade, process
+from flashcore_numba.course.judge import answer_stage, grade, process
 from flashcore_numba.course.judge.compile_errors import first_complaint
 from flashcore_numba.course.judge.screen_cuda import screen
+from flashcore_numba.course.launches import recorded
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.course.spec import Gate
+from flashcore_numba.stages.edited import MARKS
+from flashcore_numba.stages.files import is_cuda
 
 from .cuda_lessons import PRODUCT, SOFTMAX, answer, edited, verdict
+
+BEGIN, END = MARKS["CUDA C"]
 
 STORE = "wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);"
 MULTIPLY = "wmma::mma_sync(o, p, v, o);"
@@ -51,8 +56,8 @@ def test_indentation_and_tabs_do_not_matter():
 def whole(lesson, text):
     """A starter with the region filled in."""
     starter = exercise.starter(lesson)
-    head, _, rest = starter.partition(exercise.CUDA_BEGIN)
-    return f"{head}{exercise.CUDA_BEGIN}\n{text}{exercise.CUDA_END}{rest.partition(exercise.CUDA_END)[2]}"
+    head, _, rest = starter.partition(BEGIN)
+    return f"{head}{BEGIN}\n{text}{END}{rest.partition(END)[2]}"
 
 
 def test_a_whole_file_is_judged_by_its_region_alone():
@@ -143,16 +148,16 @@ def test_names_that_the_answer_declares_are_known():
 def test_calls_lead_from_a_header_to_the_line_that_makes_them():
     text = exercise.source_text("tile.cuh")
     line = next(n for n, each in enumerate(text.splitlines(), 1) if "m_new > -INFINITY" in each)
-    assert cuda_probe.function_around(text, line) == "online_softmax"
+    assert cuda_text.function_around(text, line) == "online_softmax"
     kernel = exercise.source_text("stage08_wmma_full.cu")
-    (call,) = cuda_probe.lines_calling(kernel, "online_softmax")
+    (call,) = cuda_text.lines_calling(kernel, "online_softmax")
     assert "tile::online_softmax(p, m)" in kernel.splitlines()[call - 1]
-    assert cuda_probe.function_around(kernel, call) == "wmma_full"
-    assert len(cuda_probe.lines_calling(kernel, "load_tile")) == 3
-    assert len(cuda_probe.lines_calling(exercise.source_text("stage10_pipeline.cu"), "load_tile_async")) == 2
+    assert cuda_text.function_around(kernel, call) == "wmma_full"
+    assert len(cuda_text.lines_calling(kernel, "load_tile")) == 3
+    assert len(cuda_text.lines_calling(exercise.source_text("stage10_pipeline.cu"), "load_tile_async")) == 2
     ring = exercise.source_text("stage14_tma_wgmma.cu")
     inside = next(n for n, each in enumerate(ring.splitlines(), 1) if "arrive_expect(k_full" in each)
-    assert cuda_probe.function_around(ring, inside) == "load_keys"
+    assert cuda_text.function_around(ring, inside) == "load_keys"
 
 
 # The compiler
@@ -287,21 +292,21 @@ def test_a_report_counts_lines_as_the_author_of_a_cell_does():
 
 
 def test_a_loop_that_changes_memory_for_ever_is_stopped_with_its_line(monkeypatch):
-    monkeypatch.setattr(cuda_copies, "LAUNCH_SECONDS", 0.5)
+    monkeypatch.setattr(answer_stage, "LAUNCH_SECONDS", 0.5)
     result = verdict(PRODUCT, ("key += 16", "key += 0"))
     assert result.kind == "hang" and 4 <= result.line <= 10, result
     assert "time limit" in result.what and "did not end in a time" in result.what, result
 
 
 def test_a_loop_that_touches_no_memory_is_reported_with_its_line():
-    number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
+    number = next(n for n, each in LESSONS.items() if is_cuda(each.exercise.file))
     text = "int turns = threadIdx.x;\nwhile (turns < 1000) turns = turns / 2;\n"
     reply = process.run({"job": "check", "lesson": number, "answer": text}, time_limit=120)["result"]
     assert reply["kind"] == "hang" and reply["line"] in (1, 2) and "endless loop" in reply["what"], reply
 
 
 def test_the_commands_of_an_autograder_take_a_kernel(tmp_path):
-    number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
+    number = next(n for n, each in LESSONS.items() if is_cuda(each.exercise.file))
     flashcore = [sys.executable, "-m", "flashcore_numba"]
     made = subprocess.run([*flashcore, "starter", str(number)], cwd=tmp_path, capture_output=True, text=True)
     path = tmp_path / f"lesson{number:02d}.cu"
@@ -339,8 +344,14 @@ def test_without_a_compiler_the_check_says_what_to_install(monkeypatch):
 
 
 def test_the_same_answer_is_compiled_once():
-    one, two = (cuda_copies.folder_with(PRODUCT, answer(PRODUCT).text) for _ in range(2))
-    assert one == two and (one / PRODUCT.exercise.file).read_text() == answer(PRODUCT).text
+    kernels = []
+    for _ in range(2):
+        with answer_stage.loaded(PRODUCT, answer(PRODUCT)) as stage:
+            (kernel,) = recorded(stage, None, "1x1x64x64").sources
+            kernels.append(kernel)
+    one, two = kernels
+    assert one == two and one.text() == answer(PRODUCT).text
+    assert load(one, "cpu") is load(two, "cpu")
 
 
 # Counters, evidence, excerpts
@@ -382,7 +393,7 @@ def test_the_parts_of_shared_memory_fill_what_the_launch_gives(number):
 
 
 def test_an_excerpt_of_a_kernel_hides_what_its_reader_writes():
-    number = next((n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file)), None)
+    number = next((n for n, each in LESSONS.items() if is_cuda(each.exercise.file)), None)
     if number is None:
         pytest.fail("no lesson has an exercise in CUDA C")
     task = LESSONS[number].exercise

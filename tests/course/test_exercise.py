@@ -9,6 +9,10 @@ import pytest
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.stages.edited import MARKS
+from flashcore_numba.stages.files import is_cuda
+
+BEGIN, END = MARKS["Python"]
 
 NUMBERS = list(LESSONS)
 
@@ -17,7 +21,7 @@ NUMBERS = list(LESSONS)
 def test_the_starter_differs_from_the_stage_in_the_region_alone(number):
     lesson = LESSONS[number]
     stage, starter = exercise.source_text(lesson.exercise.file), exercise.starter(lesson)
-    if not exercise.is_cuda(lesson.exercise.file):
+    if not is_cuda(lesson.exercise.file):
         ast.parse(starter)
         assert "from ." not in starter
     solution = [line.strip() for line in exercise.region(lesson.exercise).text.splitlines()]
@@ -45,7 +49,7 @@ def test_the_solution_put_back_is_the_stage(number):
 def test_pasting_may_be_sloppy():
     lesson = LESSONS[5]
     text = exercise.region(lesson.exercise).text
-    marked = f"            {exercise.BEGIN}\n{text}            {exercise.END}\n"
+    marked = f"            {BEGIN}\n{text}            {END}\n"
     for sloppy in (marked, text.replace("\n", "\r\n"), "\ufeff" + text, textwrap.indent(text, "    ")):
         assert exercise.answer_in_cell(lesson, sloppy).text == exercise.source_text(lesson.exercise.file)
 

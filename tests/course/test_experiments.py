@@ -8,6 +8,7 @@ from flashcore_numba.course import experiments
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.experiments import EXPERIMENTS, experiment
 from flashcore_numba.evidence.counts import count
+from flashcore_numba.stages.edited import Edit
 from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run
 
@@ -25,8 +26,10 @@ def test_an_experiment_is_right_and_moves_something_else_than_its_stage(name, rn
 
 
 def test_text_that_is_no_longer_there_is_told(monkeypatch):
-    monkeypatch.setitem(EXPERIMENTS, "lost", experiments.Experiment(1, "", {"no such text": ""}))
-    with pytest.raises(ArgumentError, match=r"'lost': 'no such text' is no longer in .*stage01_scalar"):
+    monkeypatch.setitem(EXPERIMENTS, "lost", experiments.Experiment(1, "", (Edit("no such text", ""),)))
+    with pytest.raises(
+        ArgumentError, match=r"'lost': this text occurs 0 times in stage01_scalar, not once:\nno such"
+    ):
         experiment("lost")
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.checks.mutation import Mutant, loaded
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course import figures
 from flashcore_numba.course.evidence import MISSION, Evidence
@@ -16,6 +16,7 @@ from flashcore_numba.course.figures.recording import record
 from flashcore_numba.course.figures.tiles import KEYS
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.edited import Edit
 from flashcore_numba.stages.find import find
 
 WITH_TILES = (4, 5, 6)

@@ -8,7 +8,7 @@ import pytest
 from flashcore_numba.course import exercise, figures, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import round_trip, twin, wmma
-from flashcore_numba.course.judge import cuda_copies
+from flashcore_numba.stages import edited
 from flashcore_numba.stages.find import find
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ def with_answer(number, *edits):
     for old, new in edits:
         assert text.count(old) == 1
         text = text.replace(old, new)
-    return lesson, cuda_copies.stage_with(lesson, exercise.answer_in_cell(lesson, text).text)
+    return lesson, edited.load(8, {lesson.exercise.file: exercise.answer_in_cell(lesson, text).text})
 
 
 def test_twins_ask_for_the_same_and_the_figure_shows_the_readers_lines():

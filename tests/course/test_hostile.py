@@ -202,7 +202,7 @@ def test_whatever_the_process_does_it_ends_and_leaves_nothing(name):
 def alive(pid):
     """Does a process run? One that ended and waits for its parent to notice does not."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with Path(f"/proc/{pid}/stat").open() as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False

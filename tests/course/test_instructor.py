@@ -30,7 +30,7 @@ def test_a_whole_class_is_marked_by_the_commands_of_the_page(tmp_path):
     (folder / "ann.py").write_text(exercise.source_text(lesson.exercise.file))
     (folder / "bob.py").write_text(exercise.starter(lesson))
     loop, marks = (
-        re.search(rf"^```{name}\n(.*?)^```", PAGE, re.DOTALL | re.M)[1] for name in ("bash", "python")
+        re.search(rf"^```{name}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[1] for name in ("bash", "python")
     )
     ran = run(
         "bash",

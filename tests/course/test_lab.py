@@ -72,7 +72,7 @@ def test_what_is_started(clone, started, given, rest, monkeypatch):
 def test_what_cannot_be_started_is_said_in_a_sentence(clone, started, capsys, monkeypatch):
     assert main(["lab", "77"]) == 2
     assert "lesson '77': accepted are 0 " in capsys.readouterr().err
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("flashcore_numba.cli.lab.find_spec", lambda name: None)
     assert main(["lab", "5"]) == 1
     assert "jupyterlab is not installed: run make lab-env" in capsys.readouterr().err
     assert not started and not (clone / lab.FOLDER).exists()
@@ -94,7 +94,7 @@ def test_course_lists_every_lesson(clone, capsys):
 
 
 def test_lessons_check_names_what_differs(clone, capsys):
-    page = sorted((clone / "lessons").glob("05_*.md"))[0]
+    page = min((clone / "lessons").glob("05_*.md"))
     for other in (*clone.glob("lessons/*.md"), *clone.glob("notebooks/*.ipynb")):
         if other.stem != page.stem:  # they have tests of their own
             other.unlink()

@@ -13,7 +13,7 @@ from flashcore_numba.course import exercise, lesson, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import Figure
 from flashcore_numba.course.judge import process
-from flashcore_numba.course.judge.timing import timed_labels
+from flashcore_numba.course.judge.answer_times import timed_labels
 from flashcore_numba.course.session.card import Card, Table
 from flashcore_numba.course.session.session import overview
 from flashcore_numba.stages.find import find

@@ -9,6 +9,7 @@ from flashcore_numba.course import exercise
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.judge import cuda_probe, grade, process
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.stages.files import is_cuda
 
 from . import kill_table
 from .wrong_answers import text_of
@@ -18,7 +19,7 @@ FEWEST = 5
 LEAST_OF_ALL = 80  # over the whole course
 WRONG = {number: kill_table.wrongs(number) for number in LESSONS}
 KEPT = kill_table.kept()
-CUDA = [number for number, lesson in LESSONS.items() if exercise.is_cuda(lesson.exercise.file)]
+CUDA = [number for number, lesson in LESSONS.items() if is_cuda(lesson.exercise.file)]
 CASES = [
     pytest.param(n, wrong, id=f"{n:02d}-{wrong.name}") for n, wrongs in WRONG.items() for wrong in wrongs
 ]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from flashcore_numba.checks import Edit, Mutant, MutationError, kill_one
+from flashcore_numba.checks import Edit, EditError, Mutant, kill_one
 from flashcore_numba.checks.deletions import HARMLESS, deletions, one_of_each
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.runner import names
@@ -82,5 +82,5 @@ def test_an_edit_of_a_header_reaches_the_kernel():
 
 def test_a_kernel_that_is_not_there_is_an_error():
     missing = Mutant(CUDA[0].number, "missing", "", (Edit("x", "y", "no_such_kernel.cu"),))
-    with pytest.raises(MutationError, match=r"there is no no_such_kernel\.cu"), loaded(missing):
+    with pytest.raises(EditError, match=r"there is no no_such_kernel\.cu"), loaded(missing):
         pass

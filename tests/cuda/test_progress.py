@@ -17,10 +17,10 @@ import cuda_reference
 from cuda_reference.cpu import CpuModule
 from flashcore_numba import ArgumentError, attention
 from flashcore_numba.checks import check
-from flashcore_numba.checks.mutation import with_copies
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator.problems import SimulationError
+from flashcore_numba.stages.edited import with_copies
 from flashcore_numba.stages.find import find
 
 FILE = Path(__file__).resolve().parent / "progress.cu"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flashcore_numba.course.judge.timing import YOURS, own_labels, time_answer
+from flashcore_numba.course.judge.answer_times import YOURS, own_labels, time_answer
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.stages.find import find
 

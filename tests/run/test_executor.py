@@ -1,6 +1,7 @@
 """The simulator and the compiler as executors of the same launch function."""
 
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,7 +193,7 @@ ptxas info    : Used 64 registers, used 1 barriers, 16 bytes stack, 2048 bytes s
     seen = []
 
     def run(command, **options):
-        with open(command[-1]) as file:
+        with Path(command[-1]).open() as file:
             seen.append((command[0], command[2], ".visible .entry" in file.read()))
         return subprocess.CompletedProcess(command, 0, "", report)
 

@@ -10,6 +10,7 @@ import linecache
 import pickle
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def main(given: str, taken: str) -> None:
     if not config.ENABLE_CUDASIM:
         sys.exit("NUMBA_ENABLE_CUDASIM=1 is not set")
     warnings.simplefilter("ignore")  # integers that wrap
-    with open(given, "rb") as source:
+    with Path(given).open("rb") as source:
         kernels = pickle.load(source)
     results = []
     for kernel in kernels:
@@ -41,7 +42,7 @@ def main(given: str, taken: str) -> None:
             results.append(run(*kernel))
         except BaseException as error:
             results.append(f"{type(error).__name__}: {error}")
-    with open(taken, "wb") as target:
+    with Path(taken).open("wb") as target:
         pickle.dump(results, target)
 
 

@@ -47,7 +47,8 @@ void complete_phase(Mbarrier& mbarrier) {
 
 void arrive(Mbarrier& mbarrier, const Clock& clock, Site site) {
   if (mbarrier.pending <= 0)
-    fault("bad instruction", site, "more arrivals than the %d of the mbarrier", mbarrier.arrivals);
+    fault("bad instruction", site, "more arrivals than the %d of the mbarrier%s", mbarrier.arrivals,
+          fact("about", 0, "arrivals").c_str());
   mbarrier.arriving.join(clock);
   mbarrier.pending--;
 }

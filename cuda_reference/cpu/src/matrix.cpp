@@ -177,6 +177,8 @@ void add_in_flight(WarpProducts& products, const Product& product, int lane) {
 }
 
 // The registers of one product and lane, at issue.
+std::string about_sums(bool accumulators) { return accumulators ? fact("about", 0, "accumulators") : ""; }
+
 void check_operand(const Lanes& lanes, const WarpProducts& products, int lane, const void* start, size_t bytes,
                    bool accumulators, bool read) {
   Fiber& fiber = current->block->fibers[lanes.first_thread + lane];
@@ -188,7 +190,8 @@ void check_operand(const Lanes& lanes, const WarpProducts& products, int lane, c
     add_problem("missing wait", intern(lanes.site), each.place,
                 text("the %s of this wgmma are registers that another one still %s, with no wgmma.wait_group "
                      "between, in %s",
-                     name, each.accumulators ? "writes" : "reads", who(fiber.agent).c_str()));
+                     name, each.accumulators ? "writes" : "reads", who(fiber.agent).c_str()) +
+                    about_sums(accumulators));
     break;
   }
   if (!inside(start, fiber.stack, STACK_BYTES)) return;
@@ -196,8 +199,8 @@ void check_operand(const Lanes& lanes, const WarpProducts& products, int lane, c
     const uint16_t* use = fiber.use->fences + ((const char*)start - fiber.stack) / 4;
     if (std::find(use, use + bytes / 4, products.fences) != use + bytes / 4)
       problem("missing fence", lanes.site,
-              "no wgmma.fence between the last use of registers and this wgmma, of which they are the %s, by %s",
-              name, who(fiber.agent).c_str());
+              "no wgmma.fence between the last use of registers and this wgmma, of which they are the %s, by %s%s",
+              name, who(fiber.agent).c_str(), about_sums(accumulators).c_str());
   }
   for (size_t i = 0; read && i < bytes; i += sizeof(uint32_t))
     check_set(fiber, (const char*)start + i, sizeof(uint32_t), intern(lanes.site));
@@ -365,7 +368,8 @@ void check_in_flight(Fiber& fiber, const void* address, size_t bytes, Access acc
     add_problem("missing wait", place, each.place,
                 text("%s is %s before wgmma.wait_group, by %s",
                      each.accumulators ? "a wgmma accumulator" : "a register of the left operand of a wgmma",
-                     access == Access::read ? "read" : "written", who(fiber.agent).c_str()));
+                     access == Access::read ? "read" : "written", who(fiber.agent).c_str()) +
+                    about_sums(each.accumulators));
   }
 }
 

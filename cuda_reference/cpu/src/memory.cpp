@@ -11,8 +11,8 @@ constexpr size_t PAGE_CELLS = 2048;  // of global memory
 std::string place_in_shared(const Block& block, size_t offset) {
   const long in_dynamic = (long)(block.storage + offset - block.dynamic);
   const std::string of = launch.blocks.size() > 1 ? text(" of block %u in the cluster", block.rank) : "";
-  if (in_dynamic >= 0 && in_dynamic < 232448) return text("shared memory at byte %ld", in_dynamic) + of;
-  return text("static shared memory at byte %zu", offset) + of;
+  if (in_dynamic >= 0 && in_dynamic < 232448) return fact("shared", in_dynamic) + of;
+  return fact("static", (long)offset) + of;
 }
 
 const char* verb(Access access) {
@@ -222,7 +222,7 @@ void check_between_clusters(const Actor& actor, Cell& cell, Access access, Place
 }
 
 std::string place_in_buffer(const Buffer& buffer, const char* address) {
-  return text("%s at byte %zu", buffer.name.c_str(), (size_t)(address - buffer.start));
+  return fact("global", address - buffer.start, buffer.name);
 }
 
 [[noreturn]] void out_of_bounds(const Fiber& fiber, const char* address, size_t bytes, Access access,
@@ -236,7 +236,7 @@ std::string place_in_buffer(const Buffer& buffer, const char* address) {
   std::string where =
       nearest ? text("%zu bytes %s %s", distance, address < nearest->start ? "before" : "past the end of",
                      nearest->name.c_str())
-              : text("address %p, near no array of the launch", (const void*)address);
+              : fact("nowhere", (long)address);
   add_problem(
       "out of bounds", place, 0,
       text("%zu bytes are %s %s, by %s", bytes, verb(access), where.c_str(), who(fiber.agent).c_str()));
@@ -297,7 +297,7 @@ void scope_end(const void* variable, size_t bytes, const char* name, Site declar
   const char *start = (const char*)variable, *end = start + bytes;
   auto is_part = [&](const char* address) { return address >= start && address < end; };
   for (auto& each : fiber.unset)
-    if (is_part(each.address)) add_unset(fiber, each, text("`%s`", name), intern(declared));
+    if (is_part(each.address)) add_unset(fiber, each, fact("variable", 0, name), intern(declared));
   fiber.unset.erase(std::remove_if(fiber.unset.begin(), fiber.unset.end(),
                                    [&](auto& each) { return is_part(each.address); }),
                     fiber.unset.end());

@@ -13,7 +13,7 @@ struct Found {
 std::vector<Found> found;
 std::map<std::tuple<std::string, Place, Place>, size_t> known;
 constexpr size_t MOST = 100;
-constexpr char FIELD = '\x1f', RECORD = '\x1e';
+constexpr char FIELD = '\x1f', RECORD = '\x1e', BEGIN_FACT = '\x02', END_FACT = '\x03';
 
 std::string formatted(const char* format, va_list arguments) {
   char line[1024];
@@ -50,6 +50,10 @@ std::string text(const char* format, ...) {
   return line;
 }
 
+std::string fact(const char* kind, long number, const std::string& name) {
+  return text("%c%s:%ld:%s%c", BEGIN_FACT, kind, number, name.c_str(), END_FACT);
+}
+
 void add_problem(const char* kind, Place place, Place other, const std::string& what) {
   auto [entry, fresh] = known.insert({{kind, place, other}, found.size()});
   if (!fresh) {
@@ -57,7 +61,7 @@ void add_problem(const char* kind, Place place, Place other, const std::string& 
     return;
   }
   if (found.size() >= MOST) return;
-  std::string block = current ? text(" [block %u,%u,%u]", blockIdx.x, blockIdx.y, blockIdx.z) : "";
+  std::string block = current ? " " + fact("block", 0, text("%u,%u,%u", blockIdx.x, blockIdx.y, blockIdx.z)) : "";
   found.push_back({kind, place, other, what + block, 1});
 }
 

@@ -419,6 +419,8 @@ void trim_log(Block&, int warp);  // counts what no lane can add to any more
 // ---- reporting (report.cpp)
 void add_problem(const char* kind, Place, Place other, const std::string& text);
 std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+// A fact within a problem's text, which Python reads as data and puts into words: see `facts.py`.
+std::string fact(const char* kind, long number, const std::string& name = "");
 void clear_reports();
 std::string write_report();
 }  // namespace cpu

@@ -169,13 +169,13 @@ std::string lacking(const Fiber& fiber) {
   std::string place = "an mbarrier of another block";
   for (auto& [offset, known] : fiber.block->mbarriers)
     if (&known == &mbarrier)
-      place = text("shared memory at byte %ld", (long)(fiber.block->storage + offset - fiber.block->dynamic));
+      place = fact("shared", fiber.block->storage + offset - fiber.block->dynamic);
   if ((mbarrier.phase & 1) != fiber.parity) return "";
   std::string lack = text(" (%s: phase %u lacks %d of %d arrivals", place.c_str(), mbarrier.phase,
                           mbarrier.pending, mbarrier.arrivals);
   if (mbarrier.bytes > 0) lack += text(", and %ld bytes that it expects", (long)mbarrier.bytes);
   if (mbarrier.bytes < 0) lack += text(", and %ld bytes more have arrived than it expects", (long)-mbarrier.bytes);
-  return lack + ")";
+  return lack + ")" + fact("about", 0, "ledger");
 }
 
 void report_deadlock() {
@@ -551,7 +551,7 @@ std::string who(size_t agent) {
   const int in_block = agent % launch.agents_of_block();
   const std::string of = launch.blocks.size() > 1 ? text(" of block %zu in the cluster", rank) : "";
   if (in_block < launch.threads)
-    return text("thread %d (warp %d, lane %d)", in_block, in_block / 32, in_block % 32) + of;
+    return fact("thread", in_block) + of;
   if (in_block < launch.threads + launch.warps)
     return text("wgmma of warp %d", in_block - launch.threads) + of;
   return "the copy engine" + of;
@@ -559,7 +559,7 @@ std::string who(size_t agent) {
 
 std::string waiting_at(const Fiber& fiber) {
   if (fiber.state == State::done) return "returned";
-  return text("waiting at %s, line %d", fiber.waits_at, fiber.site.line) + lacking(fiber);
+  return text("waiting at %s, ", fiber.waits_at) + fact("line", fiber.site.line) + lacking(fiber);
 }
 
 int lane() { return current->lane(); }

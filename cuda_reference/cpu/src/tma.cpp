@@ -65,7 +65,8 @@ Mbarrier& announced(uint64_t* address, Site site) {
   if (!mbarrier.announced)
     problem("missing fence", site,
             "the copy engine counts on an mbarrier with no fence_mbarrier_init or fence_proxy_async after "
-            "its mbarrier_init");
+            "its mbarrier_init%s",
+            fact("about", 0, "initialisation").c_str());
   return mbarrier;
 }
 

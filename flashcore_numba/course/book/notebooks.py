@@ -44,6 +44,7 @@ def pages(folder: Path) -> list[Path]:
 
 
 def notebook_file(lesson: Path) -> Path:
+    """The notebook of a lesson's page."""
     return lesson.parents[1] / "notebooks" / f"{lesson.stem}.ipynb"
 
 

@@ -26,6 +26,8 @@ from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course import exercise, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.records.amounts import short_us
+from flashcore_numba.stages import files
+from flashcore_numba.stages.edited import MARKS
 
 OPENED = re.compile(r"<!--([a-z]+)(?: (.*?))?-->", re.DOTALL)
 CLOSED = "<!---->"
@@ -40,7 +42,8 @@ class WeaveError(ArgumentError):
 
 def woven(text: str, file: str, evidence: Evidence | None = None) -> str:
     """`text` with every generated part written anew. `file` names it in errors; its number, as in
-    `05_online_softmax.md`, says which solutions an excerpt must not show."""
+    `05_online_softmax.md`, says which solutions an excerpt must not show.
+    """
     evidence = evidence or Evidence()
     text = BROKEN.sub(" ", text)
     parts, position = [], 0
@@ -178,8 +181,8 @@ def _excerpt(argument: str, lesson: int | None) -> str:
     if len(words) != 3:
         raise ArgumentError(f'{argument!r}: FILE "FIRST" "LAST" is accepted')
     name, first, last = words
-    cuda = exercise.is_cuda(name)
-    path = exercise.path(name)
+    cuda = files.is_cuda(name)
+    path = files.path(name)
     if not path.is_file():
         known = sorted(p.name if cuda else p.stem for p in path.parent.glob(f"*{path.suffix}"))
         known = [name for name in known if name != "__init__"]
@@ -191,7 +194,7 @@ def _excerpt(argument: str, lesson: int | None) -> str:
     ends = [n for n in range(starts[0], len(lines)) if last in lines[n]]
     if not ends:
         raise ArgumentError(f"{last!r} is in no line of {path.name} from {first!r} on")
-    marks = [n for n, line in enumerate(lines) if line.strip() in (exercise.BEGIN, exercise.END)]
+    marks = [n for n, line in enumerate(lines) if line.strip() in MARKS["Python"]]
     kept = [n for n in range(starts[0], ends[0] + 1) if n not in marks or cuda]
     if set(kept) & _hidden(name, lesson, marks):
         raise ArgumentError(f"the excerpt shows lines of the exercise of {path.name}")
@@ -203,7 +206,7 @@ def _hidden(name: str, lesson: int | None, marks: list[int]) -> set[int]:
     """Indices of lines that the lesson's reader, or that of a later one, writes."""
     if lesson is None:
         return set()
-    if not exercise.is_cuda(name):
+    if not files.is_cuda(name):
         stage = re.match(r"stage(\d\d)_", name)
         return set(range(*marks)) if len(marks) == 2 and stage and int(stage[1]) >= lesson else set()
     tasks = [each.exercise for number, each in lessons.LESSONS.items() if number >= lesson]

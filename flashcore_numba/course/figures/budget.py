@@ -100,7 +100,8 @@ EARLY = _recorded("early", {"start": None, "may load": ("the first tile is asked
 
 def chain() -> list[str]:
     """Predicted and measured microseconds of each kind of work, a line each: of the second warpgroup, which
-    is the later one, in launches that follow each other and in launches that overlap."""
+    is the later one, in launches that follow each other and in launches that overlap.
+    """
     lines = [f"{'':<22}{'predicted':>12}{'measured':>11}{'early':>8}"]
     sums = [0.0] * 3
     measured = [_spent(AFTER), _spent(EARLY)]

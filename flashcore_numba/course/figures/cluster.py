@@ -5,12 +5,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit, Mutant, loaded
 from flashcore_numba.course import launches, memory_map
 from flashcore_numba.course.figures.canvas import CYCLE, INK, lettered, paper, png, several
 from flashcore_numba.course.figures.cuda import launched
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
+from flashcore_numba.stages.edited import Edit, edited
 from flashcore_numba.stages.find import find
 
 SHAPE, VARIANT, KERNEL = "1x1x64x64", "two_blocks", "stage16_cluster_split.cu"  # one cluster
@@ -31,9 +31,8 @@ class Message:
 
     def __str__(self) -> str:
         return (
-            f"block {self.sender} to block {self.receiver}: {self.what}, "
-            f"{several(self.stores, 'store')} of {self.bytes // max(1, self.stores)} bytes, "
-            f"{self.bytes:,} bytes"
+            f"block {self.sender} to block {self.receiver}: {self.what}, {several(self.stores, 'store')} of "
+            f"{self.bytes // max(1, self.stores)} bytes, {self.bytes:,} bytes"
         )
 
 
@@ -58,7 +57,7 @@ def messages() -> list[str]:
 
 def reports(old: str, new: str) -> list[str]:
     """What the executor says of stage 16 with `new` in the place of `old`: kind and words of each problem."""
-    with loaded(Mutant(16, "edited", "", (Edit(old, new, KERNEL),))) as stage:
+    with edited(16, Edit(old, new, KERNEL)) as stage:
         found = launched(stage, SHAPE, VARIANT)
     return [f"{problem.kind}: {_named(problem.text)}" for launch in found for problem in launch.problems]
 

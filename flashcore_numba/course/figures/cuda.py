@@ -62,9 +62,8 @@ def draw_wavefronts(lesson: Any, stage: Stage, whose: str) -> Figure:
     picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
     _drawn(picture, bars, "wavefronts", "lost to bank conflicts")
     caption = (
-        f"{several(total, 'wavefront')} at {COUNTED}, {lost:,} of them lost to bank conflicts. A line of "
-        "a header "
-        "counts for all its calls."
+        f"{several(total, 'wavefront')} at {COUNTED}, {lost:,} of them lost to bank conflicts. A line of a "
+        "header counts for all its calls."
     )
     frame = Frame(png(picture), caption, f"{caption} By line: {_words(bars)}.")
     return Figure(f"Wavefronts of shared memory by source line: {whose}", (frame,))
@@ -137,7 +136,8 @@ def _bars(
     stage: Stage, lesson: Any, ops: tuple[str, ...], field: str = "wavefronts", whose: str = ""
 ) -> list[Bar]:
     """The source lines in the order of the files; those that the lesson's reader writes without their text,
-    as long as they are the stage's own."""
+    as long as they are the stage's own.
+    """
     variant = lesson.exercise.variant if lesson is not None else None
     sums: dict[tuple[str, int, str], list[int]] = defaultdict(lambda: [0, 0])
     for launch in launched(stage, COUNTED, variant):

@@ -16,7 +16,8 @@ KEYS = 16
 
 def held() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What the probe `fragment_map.cu` finds: (row, column) of the numbers a lane holds, of A [32, 8, 2],
-    B [32, 4, 2] and D [32, 4, 2]; in the order of its registers, two halves a register in A and B."""
+    B [32, 4, 2] and D [32, 4, 2]; in the order of its registers, two halves a register in A and B.
+    """
     a, b = (np.arange(16 * n, dtype=np.float16).reshape(16, n) for n in (16, 8))
     found = [np.zeros((32, n), np.float32) for n in (8, 4, 4)]
     arguments = (a, np.eye(16, dtype=np.float16), b, *found)
@@ -29,8 +30,9 @@ def held() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of "
-    "them."""
+    """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of
+    them.
+    """
     a_map, _, d_map = held()
     result = np.zeros((16, KEYS, 2), int)  # lane, and place among the 8 numbers of the lane
     operand = np.zeros((16, KEYS, 2), int)
@@ -68,9 +70,8 @@ def _frame(result: np.ndarray, operand: np.ndarray, only: int | None, same: bool
         alt = f"Two grids of 16 rows and 16 keys with the lane of each element: {equal}."
     else:
         caption = (
-            f"Lane {only}: rows {rows}, keys {keys}. Two neighbouring scores of a row become the two "
-            f"halves of "
-            "one register; the score tile and the row say which."
+            f"Lane {only}: rows {rows}, keys {keys}. Two neighbouring scores of a row become the two halves "
+            "of one register; the score tile and the row say which."
         )
         alt = f"The 8 numbers of lane {only} in S and in P lie at the same places: rows {rows}, keys {keys}."
     return Frame(png(figure), caption, alt)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit, Mutant, loaded
 from flashcore_numba.course.figures.canvas import GREY, INK, ORANGE, SKY, VERMILION, lettered, paper, png
 from flashcore_numba.course.figures.cuda import launched
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
+from flashcore_numba.stages.edited import Edit, edited
 
 SHAPE = "1x1x512x64"
 STAGES, Q_BYTES, TILE_BYTES = 2, 64 * 64 * 2, 128 * 64 * 2
@@ -129,7 +129,7 @@ def moments() -> list[Moment]:
 
 def reports(old: str, new: str) -> list[str]:
     """What the executor says of stage 14 with `new` in the place of `old`: kind and words of each problem."""
-    with loaded(Mutant(14, "edited", "", (Edit(old, new, "stage14_tma_wgmma.cu"),))) as stage:
+    with edited(14, Edit(old, new, "stage14_tma_wgmma.cu")) as stage:
         found = launched(stage, SHAPE)
     return [f"{problem.kind}: {problem.text}" for launch in found for problem in launch.problems]
 

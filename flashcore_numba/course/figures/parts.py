@@ -1,5 +1,6 @@
-"""How the scores of one row tile are shared out among warps and blocks: stage 12, stage 13, and with "
-"splits."""
+"""How the scores of one row tile are shared out among warps and blocks: stage 12, stage 13, and with
+splits.
+"""
 
 from typing import Any
 

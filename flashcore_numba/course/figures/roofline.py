@@ -79,8 +79,8 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
     timed = f" The time is the recorded one of {LADDER[number - 1].label}." if mine else ""
     caption = (
         f"{name[0].upper()}{name[1:]}: {x:.3g} FLOPs for each byte moved, {y:,.0f} GFLOP/s. At that "
-        f"intensity {limit} would allow {roof:,.0f}. "
-        f"Read once, the inputs would give {flops / least:.3g} FLOPs a byte.{timed}"
+        f"intensity {limit} would allow {roof:,.0f}. Read once, the inputs would give {flops / least:.3g} "
+        f"FLOPs a byte.{timed}"
     )
     allowed = ", ".join(f"the {unit} {value:,.0f} GFLOP/s" for unit, value in roofs.items())
     alt = (

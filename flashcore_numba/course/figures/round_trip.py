@@ -17,7 +17,8 @@ COLUMNS = {FRAGMENTS: "fragments\n(a warp each)", SHARED: "shared memory", ROWS:
 @dataclass(frozen=True)
 class Leg:
     """What goes from one place to another, in wavefronts a tile of a block; `trip`: only because a fragment
-    has no rows."""
+    has no rows.
+    """
 
     what: str
     start: float

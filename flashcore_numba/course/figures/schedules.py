@@ -1,5 +1,6 @@
-"""When which block of stage 13 runs: a model of a GPU that gives each free place the next block of the "
-"grid."""
+"""When which block of stage 13 runs: a model of a GPU that gives each free place the next block of the
+grid.
+"""
 
 import heapq
 from typing import Any

@@ -41,9 +41,8 @@ def _frame(recording: Recording, line: Line) -> Frame:
     lanes = int((elements >= 0).sum())
     alt = (
         f"{heading}. One request of warp {warp}: {lanes} lanes use {needed} bytes of {line.array} in "
-        f"{several(n, 'sector')} of 32 bytes, so {moved} bytes move and "
-        f"{needed / moved:.0%} of them are used. "
-        f"{_pattern(sectors_of(elements, line.itemsize))} {total}"
+        f"{several(n, 'sector')} of 32 bytes, so {moved} bytes move and {needed / moved:.0%} of them are "
+        f"used. {_pattern(sectors_of(elements, line.itemsize))} {total}"
     )
     caption = f"{line.what(recording.file)}. {total}{recording.note()}"
     return Frame(png(figure), caption, alt)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.mutation import imported, sources
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import Problem
@@ -16,7 +15,7 @@ from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.course.figures.recording import WARP
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Probed
-from flashcore_numba.stages import Stage, files
+from flashcore_numba.stages import Stage, edited, files
 
 SEQ_Q, KEYS, TILE, HEAD_DIM = 64, 128, 32, 64
 PROBE = "_flashcore_probe"
@@ -44,7 +43,8 @@ class Tile:
 @dataclass(frozen=True)
 class Row:
     """A query row. weights: of each tile in the output, from the kernel's own weights, rescaling of O and
-    final l; `right`: of a softmax in float64."""
+    final l; `right`: of a softmax in float64.
+    """
 
     row: int
     what: str
@@ -69,12 +69,13 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 
 def rows_of(stage: Stage) -> list[Row]:
     """The chosen rows of block 0, with values read out of the running kernel; empty for a kernel whose
-    rows do not come through the loop of stage 05, once for each tile."""
+    rows do not come through the loop of stage 05, once for each tile.
+    """
     module = sys.modules[stage.launch.__module__]
     path = Path(str(module.__file__))
-    copies = {file.stem: file.read_text() for file in path.parent.glob("*.py")}
-    texts = sources(stage.place)[0] if path.parent == files.FOLDER else copies
-    lines = texts[path.stem].splitlines()
+    copied = path.parent != files.FOLDER  # then what is beside it is of this kernel too
+    copies = {file.stem: file.read_text() for file in (path.parent.glob("*.py") if copied else [path])}
+    lines = copies[path.stem].splitlines()
     scores = [k for k, line in enumerate(lines) if line.strip().startswith(SCORES)]
     used = [k for k, line in enumerate(lines) if line.strip().startswith(USED)]
     if len(scores) != 1 or len(used) != 1:
@@ -84,7 +85,7 @@ def rows_of(stage: Stage) -> list[Row]:
     lines.insert(scores[0] + 1, f'{indent}{PROBE}("before", m, l, o_rmem, score)')
     lines.append(f"\nfrom flashcore_numba.simulator import probe as {PROBE}\n")
     q, k, v = _inputs()
-    with imported(texts | {path.stem: "\n".join(lines)}, path.stem) as probed:
+    with edited.loaded(stage.place, copies | {path.stem: "\n".join(lines)}) as probed:
         runs = {causal: _run(probed, Problem(q, k, v, causal=causal)) for causal in (False, True)}
     rows = [_row(runs[causal], row, causal, what, q, k) for row, causal, what in CHOSEN]
     return rows if all(len(row.tiles) == KEYS // TILE for row in rows) else []

@@ -1,27 +1,23 @@
-"""A tile of K in shared memory and the 8 rows that a phase of ldmatrix reads: without the swizzle and "
-"with it."""
+"""A tile of K in shared memory and the 8 rows that a phase of ldmatrix reads: without the swizzle and
+with it.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.mutation import Edit, Mutant, loaded
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.evidence import COUNTED
 from flashcore_numba.course.figures.canvas import BLUE, CYCLE, INK, SKY, VERMILION, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.evidence.counts import Counted, count
 from flashcore_numba.stages import Stage
+from flashcore_numba.stages.edited import Edit, edited
 from flashcore_numba.stages.runs import Run
 
-PLAIN = Mutant(
-    12,
-    "rows_in_order",
-    "The rows of a tile follow each other, chunk by chunk.",
-    (
-        Edit("row * D + ((chunk ^ (row & 7)) << 3)", "row * D + (chunk << 3)", "warp_rows.cuh"),
-        Edit("(lane_offset ^ row % 8 * 8)", "lane_offset", "warp_rows.cuh"),
-    ),
+PLAIN = (  # the rows of a tile follow each other, chunk by chunk
+    Edit("row * D + ((chunk ^ (row & 7)) << 3)", "row * D + (chunk << 3)", "warp_rows.cuh"),
+    Edit("(lane_offset ^ row % 8 * 8)", "lane_offset", "warp_rows.cuh"),
 )
 READ = 2  # the chunk of each row that the figure's ldmatrix wants
 NAMES = {
@@ -34,7 +30,7 @@ NAMES = {
 
 def wavefronts(stage: Stage) -> list[tuple[str, int, int]]:
     """(source line, its wavefronts of shared memory with the rows in order, with the swizzle)."""
-    with loaded(PLAIN) as plain:
+    with edited(stage.place, *PLAIN) as plain:
         before = _by_line(count(Run(plain, "large"), parse(COUNTED), False))
     after = _by_line(count(Run(stage, "large"), parse(COUNTED), False))
     return [(text, before.get(at, (text, 0))[1], number) for at, (text, number) in after.items()]

@@ -41,6 +41,7 @@ SOFTMAX = (
 
 @cuda.jit
 def twin(p_tile, v_tile, row_of_lane, part_of_lane, out):
+    """P V of 4 rows by one warp: a lane owns 8 columns of one row, those that the arrays say."""
     p_smem = cuda.shared.array((4, S_LD), float32, alignment=16)
     v_smem = cuda.shared.array((KEYS, LD), np.float16, alignment=16)
     lane = cuda.threadIdx.x
@@ -141,7 +142,8 @@ def _product(lesson: Any, stage: Stage, whose: str) -> Frame:
 
 def _of_kernel(stage: Stage) -> tuple[float, float]:
     """(requests, wavefronts) of the loads of P and V by lanes, a warp and tile: all loads of shared memory
-    but those of fragments and of S, which `load_scores` reads."""
+    but those of fragments and of S, which `load_scores` reads.
+    """
     requests = wavefronts = 0
     for launch in launched(stage):
         for row in launch.lines():

@@ -11,7 +11,11 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # nothing of the answer's world before its memory is limited
+    from flashcore_numba.course.exercise import Answer
+    from flashcore_numba.course.spec import Lesson
 
 MEMORY = 4 << 30  # bytes that a check may allocate
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -20,6 +24,7 @@ Step = Callable[[int, int, str], None]
 
 
 def main() -> None:
+    """Do the job and leave, whatever the answer has left running."""
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked is gone: nobody wants the answer
@@ -77,7 +82,7 @@ def do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     return kinds[job["job"]](lesson, answer, job, step)
 
 
-def _check(lesson, answer, job, step) -> dict[str, Any]:
+def _check(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     from flashcore_numba.course import exercise
     from flashcore_numba.course.judge.grade import check
 
@@ -87,17 +92,18 @@ def _check(lesson, answer, job, step) -> dict[str, Any]:
     return {"status": result.status, "result": result.as_dict()}
 
 
-def _watch(lesson, answer, job, step) -> dict[str, Any]:
+def _watch(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     """The figure of the answer's kernel where it runs, of the stage's own otherwise."""
     from flashcore_numba.course import figures
-    from flashcore_numba.course.judge.grade import loaded, stage_of
+    from flashcore_numba.course.judge.answer_stage import loaded
     from flashcore_numba.course.judge.screen import screen
+    from flashcore_numba.stages import edited
 
     name = job.get("figure") or next(iter(lesson.figures))
     why = "There is no answer yet."
     if answer is not None:
-        finding = screen(lesson, answer)
-        if finding is None:
+        refusal = screen(lesson, answer)
+        if refusal is None:
             try:
                 step(0, 1, f"drawing {name} of your kernel")
                 with loaded(lesson, answer) as stage:
@@ -106,17 +112,17 @@ def _watch(lesson, answer, job, step) -> dict[str, Any]:
             except Exception as error:
                 why = f"Your kernel does not run to its end: {error}"
         else:
-            why = finding.what
+            why = refusal.what
     step(0, 1, f"drawing {name} of the stage")
-    stage = stage_of(lesson)
+    stage = edited.original(lesson.exercise.stage)
     figure = figures.draw(lesson, name, stage, f"stage {stage.number:02d}")
     return {"status": "done", "result": figure.as_dict(), "whose": "stage", "why": why}
 
 
-def _measure(lesson, answer, job, step) -> dict[str, Any]:
-    """Times of the answer (None: only the stages), as `timing.time_answer` gives them."""
-    from flashcore_numba.course.judge.grade import loaded
-    from flashcore_numba.course.judge.timing import time_answer
+def _measure(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
+    """Times of the answer (None: only the stages), as `answer_times.time_answer` gives them."""
+    from flashcore_numba.course.judge.answer_stage import loaded
+    from flashcore_numba.course.judge.answer_times import time_answer
 
     step(0, 1, "measuring on the GPU")
     if answer is None:

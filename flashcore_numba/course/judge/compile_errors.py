@@ -4,10 +4,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 import cuda_reference
+from flashcore_numba.course.cuda_text import code_of
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge.screen_cuda import NEW_NAME, code_of, declared_names
+from flashcore_numba.course.judge.screen_cuda import NEW_NAME, declared_names
 
 MESSAGE = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>fatal error|error|note): (?P<text>.*)$"
@@ -26,13 +28,27 @@ WMMA = {
 LAYOUT = re.compile(r"\bwmma::(?:row|col)_major(?=\s*\))")
 FOR = re.compile(r"\bfor\s*\(")
 COMMENT = re.compile(r"^(.*[\w)\]])\s*//")  # code that does not end before the comment does
-Rule = Callable[[re.Match], tuple[str, str]]
+
+
+class Told(NamedTuple):
+    """One error in plain words. missing: what it says is missing, ";" for example; undefined: the name that
+    it says nothing defines; "" where it says neither.
+    """
+
+    what: str
+    look: str
+    missing: str = ""
+    undefined: str = ""
+
+
+Rule = Callable[[re.Match], tuple[str, str] | Told]
 
 
 @dataclass(frozen=True)
 class Complaint:
     """what: one plain sentence. look: what to look at. said: the compiler's own words. line: of the answer's
-    file, None where the compiler names none of it. inside: the line is one of the region's."""
+    file, None where the compiler names none of it. inside: the line is one of the region's.
+    """
 
     what: str
     look: str
@@ -67,20 +83,20 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
         chosen = errors[0]
     line, text = chosen["line"], re.sub(r"\w+\([^<>]*\)::<lambda", "<lambda", chosen["text"])
     inside = line is not None and answer.inside(line)
-    what, look = _told(text)
+    what, look, missing, undefined = _told(text)
     if inside and "before ')'" in text and (named := LAYOUT.search(answer.text.splitlines()[line - 1])):
         what = f"`{named[0]}` belongs into a fragment's type and is no value."
         look = "Where an accumulator is loaded or stored the layout is `wmma::mem_row_major`."
-    if inside and "`;` is missing" in what and FOR.search(answer.text.splitlines()[line - 1]):
+    if inside and missing == ";" and FOR.search(answer.text.splitlines()[line - 1]):
         what = "The three parts in the brackets of a `for` are divided by `;`."
         look = "`for (int i = 0; i < 4; i++)`: where it starts, while it goes on, what a turn ends with."
-    if inside and "`;` is missing" in what and (cut := COMMENT.search(answer.text.splitlines()[line - 1])):
+    if inside and missing == ";" and (cut := COMMENT.search(answer.text.splitlines()[line - 1])):
         what = f"`//` begins a comment: nothing behind `{cut[1].strip()}` is read."
         look = "`/` divides, and drops the rest where both sides are integers; a statement ends with `;`."
-    new = re.match(r"Nothing defines `(\w+)`", what) if inside else None
-    if new and _is_first(answer, line, new[1]):
-        look = f"{NEW_NAME.format(new[1])} Given names need none."
-    elif new and new[1] not in declared_names(answer) and new[1] in _names_outside(answer):
+    new = undefined if inside else ""
+    if new and _is_first(answer, line, new):
+        look = f"{NEW_NAME.format(new)} Given names need none."
+    elif new and new not in declared_names(answer) and new in _names_outside(answer):
         look = (
             "It is a name of the file, but not in this place: the region has what is given and what it "
             "declares itself."
@@ -88,9 +104,9 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     if (
         line
         and not inside
-        and (missing := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text))
+        and (needed := re.search(r"'(\w+)' was not declared|undeclared identifier '(\w+)'", text))
     ):
-        name = missing[1] or missing[2]
+        name = needed[1] or needed[2]
         what = f"The lines behind the region need `{name}`, and the answer does not set it there."
         look = "Declare it in the region, outside every block of its own: `{ ... }` keeps what it declares."
     return Complaint(what, look, text, line, inside)
@@ -122,12 +138,12 @@ def _is_cause(text: str) -> bool:
     return "was not declared" in text or "undeclared identifier" in text
 
 
-def _told(text: str) -> tuple[str, str]:
+def _told(text: str) -> Told:
     text = re.sub(r" \{aka [^}]*\}| \[-f\w+\]", "", text)
     for pattern, rule in RULES:
         if match := re.search(pattern, text):
-            return rule(match)
-    return f"The compiler does not take it: {text}.", ""
+            return Told(*rule(match))
+    return Told(f"The compiler does not take it: {text}.", "")
 
 
 def _call(match: re.Match) -> tuple[str, str]:
@@ -167,12 +183,13 @@ def _declaration(name: str) -> str:
     return ""
 
 
-def _semicolon(match: re.Match) -> tuple[str, str]:
-    return (
+def _semicolon(match: re.Match) -> Told:
+    return Told(
         f"A `{match[1]}` is missing, in this line or at the end of the one before.",
         "A statement ends with `;`, and every bracket closes."
         if match[1] == ";"
         else "Every bracket closes again.",
+        missing=match[1],
     )
 
 
@@ -226,14 +243,15 @@ def _void(match: re.Match) -> tuple[str, str]:
     )
 
 
-def _unknown(match: re.Match) -> tuple[str, str]:
+def _unknown(match: re.Match) -> Told:
     what = f"Nothing defines `{match[1]}` here."
     if match[2]:
-        return what, f"Did you mean `{match[2].removeprefix('nvcuda::')}`?"
-    return what, (
+        return Told(what, f"Did you mean `{match[2].removeprefix('nvcuda::')}`?", undefined=match[1])
+    look = (
         "A local needs its type before it. It lives only within the `{ }` around its declaration, and a "
         "`for` without braces governs one statement."
     )
+    return Told(what, look, undefined=match[1])
 
 
 FRAGMENT = (
@@ -333,8 +351,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "What stands between `<` and `>` is incomplete.",
         "A fragment is `wmma::fragment<use, 16, 16, 16, type, layout>`, an accumulator has no layout.")),
     (r"expected unqualified-id", lambda m: ("A name is missing or out of place here.", "")),
-    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the "
-        "brackets and commas.")),
+    (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the brackets "
+        "and commas.")),
     (r"narrowing conversion", lambda m: ("A number does not fit its type.", "")),
 )  # fmt: skip
 

@@ -5,23 +5,22 @@ expression is worth. The copy is compiled without checks, since nothing but its 
 """
 
 import ctypes
-import re
 from typing import Any
 
 import numpy as np
 
 from cuda_reference.cpu import CpuModule
 from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.course.cuda_text import words
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge import cuda_copies
-from flashcore_numba.course.judge.screen_cuda import code_of
+from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.spec import Lesson, Wanted
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.simulator import scratch
+from flashcore_numba.stages import edited
 
 MOST = 1 << 20  # numbers that are noted
 SECONDS = 10.0
-TYPES = {"const", "float", "float2", "float4", "half", "half2", "element", "element2", "int", "uint32_t"}  # of casts
 # Before the kernel's own first line and on that line, so that lines keep their numbers.
 PRELUDE = (
     'extern "C" {{ extern __attribute__((visibility("default"))) float flashcore_probed[{most}]; '
@@ -41,10 +40,6 @@ def usable(answer: Answer, wanted: tuple[Wanted, ...]) -> list[Wanted]:
     return [w for w in wanted if words(w.expression) <= names]
 
 
-def words(text: str) -> set[str]:
-    return set(re.findall(r"[A-Za-z_]\w*", code_of(text)))
-
-
 def values(
     lesson: Lesson, answer: Answer, wanted: list[Wanted], inputs: Inputs
 ) -> list[tuple[int, dict, list]]:
@@ -53,13 +48,11 @@ def values(
     The arrays have an element for each thread of every block that came so often, in one order; `places` has
     "block" and "thread". Raises CompileError when an expression does not compile in this answer.
     """
-    assert answer.last is not None
-    lines = answer.text.splitlines()
     expressions = ", ".join(f"({w.expression})" for w in wanted)
-    lines.insert(answer.last, f"flashcore_probe({expressions});")
+    text = PRELUDE.format(most=MOST) + answer.with_at_the_end(f"flashcore_probe({expressions});")
     executor = _Probing()
-    stage = cuda_copies.stage_with(lesson, PRELUDE.format(most=MOST) + "\n".join(lines) + "\n")
-    stage.run(inputs.problem(inputs.arrays), executor, lesson.exercise.variant)
+    stage = edited.load(lesson.exercise.stage, {lesson.exercise.file: text})
+    launch_on(stage, lesson.exercise.variant, inputs, executor)
     visits: list[tuple[int, dict, list]] = []
     for noted in executor.noted:  # a later launch may read what an earlier one left wrong
         first = len(visits)
@@ -107,62 +100,3 @@ class _Probing:
         if count is not None:
             probed = (ctypes.c_float * MOST).in_dll(module.code, "flashcore_probed")
             self.noted.append(np.ctypeslib.as_array(probed)[: count.value].copy())
-
-
-def last_set(answer: Answer, expression: str) -> int | None:
-    """The last line of the region that assigns to the expression's variable or hands it to a call."""
-    names = [word for word in re.findall(r"[A-Za-z_]\w*", expression) if word not in TYPES]
-    if not names or answer.first is None:
-        return None
-    name = re.escape(names[0])
-    assigned = re.compile(
-        rf"\b{name}\b(?:\s*\[[^=;]*?\]|\.\w+)*\s*(?:[-+*/|&^%]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{name}\b"
-    )
-    handed = re.compile(rf"\b[\w:]+(?:<[^;()]*>)?\(\s*&?\(?{name}\b")
-    code = code_of("\n".join(answer.lines)).splitlines()
-    return max(
-        (answer.first + n for n, line in enumerate(code) if assigned.search(line) or handed.search(line)),
-        default=None,
-    )
-
-
-def function_around(text: str, line: int) -> str | None:
-    """The name of the innermost function, or lambda with a name, that a line of C++ stands in."""
-    code = code_of(text)
-    start = sum(len(each) + 1 for each in code.split("\n")[: line - 1])
-    heads = re.compile(
-        r"(?:\bauto (?P<local>\w+) = \[[^\]]*\]\s*|__(?:forceinline|noinline|global)__[^;{}()]*?"
-        r"(?:__launch_bounds__\s*\([^)]*\))?[^;{}()]*?\b(?P<name>\w+)\s*)\((?:[^(){};]|\([^()]*\))*\)\s*\{"
-    )
-    found = None
-    for head in heads.finditer(code):
-        if head.end() <= start < _closing(code, head.end()):
-            found = head["local"] or head["name"]
-    return found
-
-
-def _closing(code: str, at: int) -> int:
-    """Where the block that opened before `at` closes."""
-    depth = 1
-    for n in range(at, len(code)):
-        depth += (code[n] == "{") - (code[n] == "}")
-        if depth == 0:
-            return n
-    return len(code)
-
-
-def lines_calling(text: str, name: str) -> list[int]:
-    """The lines that call a function of this name or give it another one, its own head aside."""
-    call = re.compile(rf"(?<!\w){re.escape(name)}(?:<[^;()]*>)?[(;]")
-    head = re.compile(rf"__(?:forceinline|noinline|global)__.*\b{re.escape(name)}\(|auto {re.escape(name)} =")
-    lines = enumerate(code_of(text).splitlines(), 1)
-    return [number for number, line in lines if call.search(line) and not head.search(line)]
-
-
-def leaving(answer: Answer, *statements: str) -> int | None:
-    """The first line of the region where threads leave: return, break or continue."""
-    if answer.first is None:
-        return None
-    pattern = re.compile(rf"\b(?:{'|'.join(statements or ('return', 'break', 'continue'))})\b")
-    code = code_of("\n".join(answer.lines)).splitlines()
-    return next((answer.first + n for n, line in enumerate(code) if pattern.search(line)), None)

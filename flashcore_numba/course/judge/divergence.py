@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.mutation import imported, sources
 from flashcore_numba.checks.trial import Inputs
-from flashcore_numba.course import exercise
+from flashcore_numba.course import cuda_text, exercise
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import cuda_probe
+from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.spec import Exercise, Lesson, Wanted
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Probed
-from flashcore_numba.stages import Stage
+from flashcore_numba.stages import edited
 
 LABEL = "region"
 PROBE = "_flashcore_probe"
@@ -28,12 +28,14 @@ NOISE = (1e-4, 1e-5)
 PLACES = ("b", "h", "row", "first_key", "warp", "lane", "col")  # names that say where a lane is
 MAX_TURNS = 10_000
 Values = list["Visit"]
+Rows = list[dict[str, np.ndarray]]  # what the names of an answer in Python hold, by query row
 
 
 @dataclass(frozen=True)
 class Divergence:
     """The first difference. `where` and `look` are sentences; `line` is the line of the answer's module that
-    last sets the value, None where none does."""
+    last sets the value, None where none does.
+    """
 
     expression: str
     where: str
@@ -115,7 +117,7 @@ def _first(
             for index in range(len(wanted)):
                 found = _compare(pair[0].values[index], pair[1].values[index], pair[1].active, noise)
                 if found is not None:
-                    return _told(lesson, answer, wanted, index, theirs, ours, pair, found)
+                    return _told(lesson, answer, wanted, index, ours, pair, found)
     return None
 
 
@@ -160,13 +162,11 @@ def _values(
 ) -> Values:
     expressions = [w.expression for w in wanted]
     call = f'{PROBE}("{LABEL}", {", ".join([*expressions, *places])})'
-    text = _at_the_end(lesson, answer, [call])
+    text = answer.with_at_the_end(call, exercise.region(lesson.exercise).indent)
     text += f"\n\nfrom flashcore_numba.simulator import probe as {PROBE}\n"
-    texts, main = sources(lesson.exercise.stage)
-    texts[lesson.exercise.file] = text
-    with imported(texts, main) as stage:
+    with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
         executor = Simulator(max_turns=MAX_TURNS, races=False, ops=False)
-        _launch(stage, lesson.exercise.variant, inputs, executor)
+        launch_on(stage, lesson.exercise.variant, inputs, executor)
     count = len(expressions)
     return [
         Visit(
@@ -182,7 +182,9 @@ def _values(
     ]
 
 
-def _of_python(lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs):
+def _of_python(
+    lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs
+) -> tuple[list[Wanted], list[Wanted], Values, Values]:
     """Lesson 00 runs in Python, where an answer may name its steps as it likes: what it holds is found by
     value.
 
@@ -205,7 +207,9 @@ def _of_python(lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs)
     return mine, wanted, _visits(theirs, names), _visits(ours, [w.expression for w in wanted])
 
 
-def _name_by_value(wanted: str, own: list[str], taken: list[str], theirs, ours) -> tuple[str, str]:
+def _name_by_value(
+    wanted: str, own: list[str], taken: list[str], theirs: Rows, ours: Rows
+) -> tuple[str, str]:
     """The answer's variable that holds a step in every row, or a vector that comes near it; "" if none."""
     pairs = list(zip(theirs, ours, strict=False))
     free = [name for name in own if name not in taken]
@@ -227,15 +231,12 @@ def _follows(got: np.ndarray, expected: np.ndarray) -> bool:
 
 def _rows_of_python(lesson: Lesson, answer: Answer, inputs: Inputs) -> list[dict[str, np.ndarray]]:
     """What the names of the answer hold where the region ends, row by row."""
-    text = _at_the_end(
-        lesson, answer, [f'{PROBE}.append({PROBE}_numbers(locals() | {{"out[row]": out[row]}}))']
-    )
+    note = f'{PROBE}.append({PROBE}_numbers(locals() | {{"out[row]": out[row]}}))'
+    text = answer.with_at_the_end(note, exercise.region(lesson.exercise).indent)
     text += f"\n\nfrom flashcore_numba.course.judge.divergence import numbers as {PROBE}_numbers\n"
     text += f"\nSTAGE.launch.kept = {PROBE} = []\n"
-    texts, main = sources(lesson.exercise.stage)
-    texts[lesson.exercise.file] = text
-    with imported(texts, main) as stage:
-        _launch(stage, None, inputs, None)
+    with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
+        launch_on(stage, None, inputs, Simulator())
         return stage.launch.kept  # type: ignore[attr-defined]
 
 
@@ -274,19 +275,6 @@ def _stored_in_order(answer: Answer) -> list[str]:
     return list(dict.fromkeys(node.id for node in nodes))
 
 
-def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
-    """The module's text with lines added where the region ends."""
-    assert answer.last is not None
-    every = answer.text.splitlines()
-    indent = " " * exercise.region(lesson.exercise).indent
-    every[answer.last : answer.last] = [indent + line for line in lines]
-    return "\n".join(every)
-
-
-def _launch(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
-    stage.run(x.problem(x.arrays), executor, variant)
-
-
 # Comparing
 
 
@@ -299,7 +287,9 @@ class _Found:
     expected: np.ndarray
 
 
-def _compare(got, expected, active, noise: float) -> _Found | None:
+def _compare(
+    got: np.ndarray | None, expected: np.ndarray | None, active: np.ndarray, noise: float
+) -> _Found | None:
     if expected is None:
         return None
     if got is None or got.shape != expected.shape:
@@ -319,7 +309,15 @@ def _compare(got, expected, active, noise: float) -> _Found | None:
 # Telling
 
 
-def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> Divergence:
+def _told(
+    lesson: Lesson,
+    answer: Answer,
+    wanted: Sequence[Wanted],
+    index: int,
+    ours: Values,
+    pair: tuple[Visit, Visit],
+    found: _Found,
+) -> Divergence:
     what = wanted[index]
     lane = int(np.flatnonzero(found.lanes)[0])
     visit = pair[1]
@@ -359,7 +357,7 @@ def _told(lesson, answer, wanted, index, theirs, ours, pair, found: _Found) -> D
 def _is_used(answer: Answer, array: str) -> bool:
     """Does the region name an array at all? A call or a slice may change it."""
     if answer.is_cuda:
-        return array in cuda_probe.words("\n".join(answer.lines))
+        return array in cuda_text.words("\n".join(answer.lines))
     return any(
         isinstance(node, ast.Name) and node.id == array and answer.inside(node.lineno)
         for node in ast.walk(ast.parse(answer.text))
@@ -432,7 +430,13 @@ def _same_lanes(one: Visit, other: Visit) -> bool:
     return all(np.array_equal(one.places[name], other.places[name]) for name in ("block", "thread"))
 
 
-def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
+def _relation(
+    wanted: Sequence[Wanted],
+    index: int,
+    pair: tuple[Visit, Visit],
+    found: _Found,
+    before: Visit | None,
+) -> str:
     """What the wrong value has to do with the right one, in a sentence, or nothing."""
     if found.got is None or found.got.shape != found.expected.shape:
         return ""
@@ -467,7 +471,7 @@ def _relation(wanted, index, pair, found: _Found, before: Visit | None) -> str:
     return " ".join(filter(None, (_anothers(wanted, pair[1], found), some)))
 
 
-def _anothers(wanted, visit: Visit, found: _Found) -> str:
+def _anothers(wanted: Sequence[Wanted], visit: Visit, found: _Found) -> str:
     """Does the first wrong thread hold what another thread of its block should hold?"""
     lane = int(np.flatnonzero(found.lanes)[0])
     blocks, threads = visit.places["block"], visit.places["thread"]
@@ -545,9 +549,10 @@ def _base(expression: str) -> str:
 
 def last_set(answer: Answer, expression: str, value: float = math.nan) -> int | None:
     """The last line of the region that gives the value of an expression something new. A line that sets a
-    constant is not meant where `value`, what the expression was found to be, is another number."""
+    constant is not meant where `value`, what the expression was found to be, is another number.
+    """
     if answer.is_cuda:
-        return cuda_probe.last_set(answer, expression)
+        return cuda_text.last_set(answer, expression)
     name = _base(expression)
     lines: dict[int, float | None] = {}
     for statement in ast.walk(ast.parse(answer.text)):
@@ -592,12 +597,13 @@ def _constant(statement: ast.stmt) -> float | None:
     ):
         node = node.args[0]
     is_number = isinstance(node, ast.Constant) and isinstance(node.value, int | float)
-    return float(node.value) if is_number else None  # type: ignore[union-attr, arg-type]
+    return float(node.value) if is_number else None  # type: ignore[union-attr]
 
 
 def copied_from(answer: Answer, line: int) -> tuple[str, int] | None:
     """Where a line of the region only passes on a variable, `m = m_new`: that variable, and the last line of
-    the region up to there that sets it."""
+    the region up to there that sets it.
+    """
     for node in ast.walk(ast.parse(answer.text)):
         if isinstance(node, ast.Assign) and node.lineno == line and isinstance(node.value, ast.Name):
             name = node.value.id
@@ -613,7 +619,8 @@ def copied_from(answer: Answer, line: int) -> tuple[str, int] | None:
 
 def operands(answer: Answer, line: int, right: Sequence[str]) -> list[tuple[str, int]]:
     """The answer's own variables that a line reads, and the earlier line that sets each; not those whose
-    value is in an expression of `right`."""
+    value is in an expression of `right`.
+    """
     statements = [n for n in ast.walk(ast.parse(answer.text)) if isinstance(n, ast.stmt)]
     statements = [n for n in statements if answer.inside(n.lineno)]
     mine = [

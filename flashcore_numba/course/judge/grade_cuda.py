@@ -1,5 +1,6 @@
-"""The check of an answer in CUDA C: the compiler's errors and the CPU executor's reports, at its own "
-"lines."""
+"""The check of an answer in CUDA C: the compiler's errors and the CPU executor's reports, at its own
+lines.
+"""
 
 import os
 import re
@@ -13,20 +14,22 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source, load
-from cuda_reference.cpu import CompileError, Problem, SourceError
+from cuda_reference.cpu import CompileError, KernelProblem, SourceError
+from cuda_reference.cpu.facts import Block, Line, Memory, Piece
 from flashcore_numba.checks import runner
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs, family
 from flashcore_numba.core.shapes import parse
-from flashcore_numba.course import memory_map
+from flashcore_numba.course import cuda_text, memory_map
 from flashcore_numba.course.exercise import region
-from flashcore_numba.course.judge import cuda_probe
+from flashcore_numba.course.judge.answer_stage import launch_on
 from flashcore_numba.course.judge.compile_errors import first_complaint
-from flashcore_numba.course.judge.grade import LEFT_OUT, Grading, at, launch_on, stage_of
+from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.launches import recorded
 from flashcore_numba.course.spec import Gate
 from flashcore_numba.run.executor import Simulator
+from flashcore_numba.stages import edited
 
 # What its neighbours find too, on a kernel of which one region is in question.
 LEFT_OUT_HERE = (
@@ -43,28 +46,23 @@ ORDERS = ("lockstep", "reverse", "random:1")
 ENDLESS = "Look at what ends the loop, and whether each turn brings it nearer."
 ADVICE = {
     "race": "Nothing orders the two: between a write and what another thread reads there stands a "
-    "`__syncthreads()` "
-    "(a `__syncwarp()` where both are lanes of one warp), and another one before the memory is written "
-    "again.",
+    "`__syncthreads()` (a `__syncwarp()` where both are lanes of one warp), and another one before the "
+    "memory is written again.",
     "race between blocks": "Blocks do not wait for each other: each may write only what is its own.",
-    "missing wait": "An asynchronous copy or product was issued, and nobody has waited for it: which "
-    "group or which "
-    "phase is it, and who must have waited before this line?",
-    "missing fence": "The copy engine and the tensor core see what ordinary instructions wrote only "
-    "behind a fence: "
-    "`ptx::fence_proxy_async()` after the stores, `ptx::wgmma_fence()` before the products.",
-    "divergent barrier": "All threads of the block have to come to the same `__syncthreads()`: it may "
-    "not stand where "
-    "only some of them go.",
+    "missing wait": "An asynchronous copy or product was issued, and nobody has waited for it: which group "
+    "or which phase is it, and who must have waited before this line?",
+    "missing fence": "The copy engine and the tensor core see what ordinary instructions wrote only behind "
+    "a fence: `ptx::fence_proxy_async()` after the stores, `ptx::wgmma_fence()` before the products.",
+    "divergent barrier": "All threads of the block have to come to the same `__syncthreads()`: it may not "
+    "stand where only some of them go.",
     "barrier after exit": "All threads of the block have to come to a `__syncthreads()`: none may return "
     "before.",
     "deadlock": "Somebody waits for an arrival that never comes: count who arrives, how often, and for "
     "which phase.",
     "warp mask": "All 32 lanes of the warp execute this together: it may not stand where only some of "
     "them go.",
-    "out of bounds": "Compare the address with the array: the first row and column of this warp's part, "
-    "the distance "
-    "of rows, and the last index of the loop.",
+    "out of bounds": "Compare the address with the array: the first row and column of this warp's part, the "
+    "distance of rows, and the last index of the loop.",
     "uninitialised read": "Follow the memory back: which line should have written it, before this one, "
     "for which threads?",
     "misaligned": "A wide access starts at a multiple of its own size: 16 bytes are 8 halves or 4 floats.",
@@ -75,18 +73,16 @@ ADVICE = {
     "time limit": ENDLESS,
     "stack overflow": "How many bytes do the arrays of one thread have? What all use is shared memory.",
 }
-# What a report's text says more exactly than its kind.
-ADVICE_ON_TEXT = {
-    "lacks": "Keep the ledger of this mbarrier: the arrivals that it was initialised for, and the bytes that "
-    "were announced to it against those that its copies bring. Which of them is off?",
-    "fence_mbarrier_init": "The copy engine sees an mbarrier initialised only behind a "
+# Where a report is about something more exact than its kind: see `cuda_reference.cpu.report.ABOUT`.
+ADVICE_ABOUT = {
+    "ledger": "Keep the ledger of this mbarrier: the arrivals that it was initialised for, and the bytes "
+    "that were announced to it against those that its copies bring. Which of them is off?",
+    "initialisation": "The copy engine sees an mbarrier initialised only behind a "
     "`ptx::fence_mbarrier_init()`, by the thread that initialised it.",
-    "more arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
-    "initialised "
-    "for. Does one thread come here, or all?",
-    "accumulator": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
-    "may still "
-    "be unfinished here?",
+    "arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
+    "initialised for. Does one thread come here, or all?",
+    "accumulators": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
+    "may still be unfinished here?",
 }
 SIMPLY = {
     "race": "Two threads touch the same memory, one of them writes, and nothing orders them",
@@ -125,7 +121,7 @@ class CudaGrading(Grading):
         self.head_dim = 64  # of the input that a report is about
 
     def left_out(self) -> str:
-        words = cuda_probe.words(region(self.lesson.exercise).text)
+        words = cuda_text.words(region(self.lesson.exercise).text)
         left_out = LEFT_OUT_HERE + (GROUPED if "group" in words else UNGROUPED)
         return left_out if "LAZY_MAX" in words else left_out + NEVER_LAZY
 
@@ -167,7 +163,7 @@ class CudaGrading(Grading):
         if first is None or last is None or line < first:
             return line
         lines = self.answer.text.splitlines()
-        full = [n for n in range(first, last + 1) if cuda_probe.code_of(lines[n - 1]).strip()]
+        full = [n for n in range(first, last + 1) if cuda_text.code_of(lines[n - 1]).strip()]
         return full[-1] if full and line <= last + 3 else line
 
     # Reports
@@ -181,9 +177,10 @@ class CudaGrading(Grading):
             return self._wrong_value(found)
         return self._failed(f"On {self._case(found.name)}: {self._own_lines(found.message)}", kind=found.kind)
 
-    def _problems(self, found: runner.CaseResult) -> list[Problem]:
-        """What the executor reports on the input that failed, in the first order of warps that shows "
-        "anything."""
+    def _problems(self, found: runner.CaseResult) -> list[KernelProblem]:
+        """What the executor reports on the input that failed, in the first order of warps that shows
+        anything.
+        """
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
         inputs = inputs or self._any_input()
         self.head_dim = inputs.q.shape[-1]
@@ -197,13 +194,13 @@ class CudaGrading(Grading):
                 return problems
         return []
 
-    def _told(self, found: runner.CaseResult, problems: list[Problem]) -> CheckResult:
+    def _told(self, found: runner.CaseResult, problems: list[KernelProblem]) -> CheckResult:
         problem = next((p for p in problems if self._own(p)), problems[0])
-        text = self._own_numbers(self._names_of_memory(problem.text))
+        text = "".join(map(self._worded, problem.pieces))
         simply = SIMPLY.get(problem.kind, problem.kind)
         what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
-        general = next((said for part, said in ADVICE_ON_TEXT.items() if part in problem.text), None)
-        look = self.lesson.exercise.advice.get(problem.kind, general or ADVICE.get(problem.kind, ""))
+        general = ADVICE_ABOUT.get(problem.about) or ADVICE.get(problem.kind, "")
+        look = self.lesson.exercise.advice.get(problem.kind, general)
         result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=_family(problem.kind))
         own = self._own(problem)
         sites = [site for site in (problem.site, problem.other) if site is not None]
@@ -219,7 +216,7 @@ class CudaGrading(Grading):
             result = replace(result, where=f"{result.where[:-1]}, against {self._place_of(outside[0])}.")
         return self._with_leaving(result)
 
-    def _own(self, problem: Problem) -> list[int]:
+    def _own(self, problem: KernelProblem) -> list[int]:
         """The lines of the region in a problem, its own first."""
         sites = (problem.site, problem.other)
         lines = [self._line_in(site) for site in sites if site is not None]
@@ -240,8 +237,8 @@ class CudaGrading(Grading):
         text = self.answer.text
         if PurePath(site.file).name != self.lesson.exercise.file:
             text = Path(site.file).read_text()
-        name = cuda_probe.function_around(text, site.line)
-        calls = cuda_probe.lines_calling(self.answer.text, name) if name else []
+        name = cuda_text.function_around(text, site.line)
+        calls = cuda_text.lines_calling(self.answer.text, name) if name else []
         return calls[0] if len(calls) == 1 and self.answer.inside(calls[0]) else None
 
     def _outside(self, sites: list, kind: str) -> str:
@@ -256,8 +253,9 @@ class CudaGrading(Grading):
         return f"In {places[0]}. It stands outside the region, whose lines lead to it."
 
     def _place_of(self, site: Any) -> str:
-        """How a message names a line that is not of the region: the call in the kernel, if it is in a "
-        "header."""
+        """How a message names a line that is not of the region: the call in the kernel, if it is in a
+        header.
+        """
         text = re.sub(r"\s*//.*", "", site.text)
         place = f"{PurePath(site.file).name}:{site.line}"
         if PurePath(site.file).name == self.lesson.exercise.file:
@@ -268,7 +266,7 @@ class CudaGrading(Grading):
 
     def _with_leaving(self, result: CheckResult) -> CheckResult:
         """A word on a statement of the region with which threads leave, where barriers are missed."""
-        line = cuda_probe.leaving(self.answer) if result.kind in ("barrier", "warp") else None
+        line = self._leaving() if result.kind in ("barrier", "warp") else None
         if line is None or line == result.line:
             return result
         source = self.answer.source(line)
@@ -276,36 +274,31 @@ class CudaGrading(Grading):
             result, where=f"{result.where} Threads leave at {self.answer.place(line)}, `{source}`."
         )
 
-    def _names_of_memory(self, text: str) -> str:
-        """A report's text with the parts of shared memory by name, row and column."""
+    def _worded(self, piece: Piece) -> str:
+        """A piece of a report: memory by name, row and column, lines as the answer's author counts them."""
+        if isinstance(piece, Memory):
+            return self._named(piece)
+        if isinstance(piece, Block):
+            return f"(block {piece.x}, {piece.y}, {piece.z})"
+        if isinstance(piece, Line) and self.answer.is_cell and self.answer.inside(piece.number):
+            return self.answer.place(piece.number)
+        return str(piece)
+
+    def _named(self, memory: Memory) -> str:
+        if memory.space == "nowhere":
+            return "through a pointer that points at no array of the launch"
         static, dynamic = self._parts()
-
-        def of_static(match: re.Match) -> str:
-            part = next((part for part in static if part.name == match[1]), None)
-            return match[0] if part is None else _element(part, int(match[2]))
-
-        def of_dynamic(match: re.Match) -> str:
-            part = memory_map.part_at(dynamic, int(match[1]))
-            return match[0] if part is None else _element(part, int(match[1]) - part.first)
-
-        nowhere = r"(read|written) address (?:\(nil\)|0x[0-9a-f]+), near no array of the launch"
-        text = re.sub(nowhere, r"\1 through a pointer that points at no array of the launch", text)
-        text = re.sub(r"`(\w+)` \(shared memory, byte (\d+) of it\)", of_static, text)
-        text = re.sub(r"\bshared memory at byte (\d+)", of_dynamic, text)
-        return re.sub(r"\s*\[block (\d+),(\d+),(\d+)\]", r" (block \1, \2, \3)", text)
-
-    def _own_numbers(self, text: str) -> str:
-        """A report's text with the lines of a cell as its author counts them."""
-        if not self.answer.is_cell:
-            return text
-        own = self.answer.inside
-        return re.sub(
-            r"\bline (\d+)", lambda m: self.answer.place(int(m[1])) if own(int(m[1])) else m[0], text
-        )
+        if memory.space == "static":
+            part = next((part for part in static if part.name == memory.array), None)
+            return str(memory) if part is None else _element(part, memory.byte)
+        part = memory_map.part_at(dynamic, memory.byte) if memory.space == "shared" else None
+        return str(memory) if part is None else _element(part, memory.byte - part.first)
 
     def _parts(self) -> tuple[list[memory_map.Part], list[memory_map.Part]]:
         """Static and dynamic parts of shared memory, of the stage's own text."""
-        launches = recorded(stage_of(self.lesson), self.variant, f"1x1x64x{self.head_dim}").launches
+        launches = recorded(
+            edited.original(self.lesson.exercise.stage), self.variant, f"1x1x64x{self.head_dim}"
+        ).launches
         launch = next((each for each in launches if each.kernel.path.name == self._kernel), launches[0])
         source, size = launch.kernel, launch.shared_bytes
         return memory_map.static_parts(source), memory_map.dynamic_parts(source, shared_bytes=size)
@@ -314,14 +307,18 @@ class CudaGrading(Grading):
     def _kernel(self) -> str:
         return self.lesson.exercise.file
 
+    def _message(self, found: runner.CaseResult) -> str:
+        return self._own_lines(found.message)
+
     def _own_lines(self, message: str) -> str:
+        """A message with lines counted as the author of the answer counts, and no folder."""
         message = re.sub(r"(?<![\w/])[\w/.-]*/(\w+\.cuh?)", r"\1", message)
         file = re.escape(self.lesson.exercise.file)
         return re.sub(rf"\b{file}:(\d+)", lambda m: self.answer.place(int(m[1])), message)
 
     def _raised(self, found: runner.CaseResult) -> CheckResult:
-        if "CompileError" in found.message:
-            return self._not_compiled_here(found.message)
+        if isinstance(found.raised, CompileError):
+            return self._not_compiled_here(str(found.raised))
         what = f"On {self._case(found.name)} it cannot run: {self._own_lines(found.message)}."
         return self._failed(what, kind="error")
 
@@ -333,7 +330,8 @@ class CudaGrading(Grading):
 
     def _run_gates(self) -> CheckResult | None:
         """The gates; of one that is missed also the share of the region's own lines in it. What the executor
-        reports at a gate's shape comes first."""
+        reports at a gate's shape comes first.
+        """
         failed = super()._run_gates()
         for shape, launches in self.counted.items():
             if problems := [problem for launch in launches for problem in launch.problems]:
@@ -361,8 +359,8 @@ class CudaGrading(Grading):
     def _any_input(self) -> Inputs:
         return normal(np.random.default_rng(self.seed), 1, 1, 70, 70, 64, causal=True)
 
-    def _leaving(self, *kinds: type) -> int | None:
-        return cuda_probe.leaving(self.answer, *(["return"] if kinds else []))
+    def _leaving(self, *statements: str) -> int | None:
+        return cuda_text.leaving(self.answer, *statements)
 
     def _float64(self) -> str:
         return ""
@@ -370,11 +368,9 @@ class CudaGrading(Grading):
     def _wrong_value(self, found: runner.CaseResult) -> CheckResult:
         result = super()._wrong_value(found)
         # Where a value is named that goes wrong first, a guess from the output adds nothing.
-        return (
-            replace(result, look=re.sub(r" ?\b(?:Likely: |Wrong ).*", "", result.look))
-            if result.line
-            else result
-        )
+        guess = found.cause if found.cause.endswith((".", "?")) else f"{found.cause}."
+        look = result.look.removesuffix(guess).rstrip() if found.cause and result.line else result.look
+        return replace(result, look=look)
 
     def _pointed(self, result: CheckResult, found: Any) -> CheckResult:
         if found.line is None:

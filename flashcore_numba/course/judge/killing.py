@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.checks import bounds
-from flashcore_numba.checks.mutation import Mutant, loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import ArgumentError, Problem
 from flashcore_numba.course.spec import Given, Lesson
 from flashcore_numba.stages import Stage
+from flashcore_numba.stages.edited import edited
 from flashcore_numba.stages.find import find
 
 MOST = (1, 2, 256, 128)  # batch, heads, rows or keys, head dimension
@@ -42,8 +42,7 @@ def kill(lesson: Lesson, given: Given, q: Any, k: Any, v: Any, causal: bool = Fa
                 "An input kills when the right kernel passes on it.",
             ),
         )
-    mutant = Mutant(lesson.exercise.stage, given.name, given.story, given.edits, variant=variant)
-    with loaded(mutant) as wrong_stage:
+    with edited(lesson.exercise.stage, *given.edits) as wrong_stage:
         found = _wrong(wrong_stage, variant, inputs, truth)
     if not found:
         return Outcome(

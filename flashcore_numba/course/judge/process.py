@@ -57,7 +57,8 @@ def supervise(
     command: Sequence[str], job: Mapping[str, Any], time_limit: float, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Run `command` with the job as JSON on its standard input and a pipe for JSON lines, whose number is its
-    last argument. Whatever it does, it and its children are gone when this returns."""
+    last argument. Whatever it does, it and its children are gone when this returns.
+    """
     reader, writer = os.pipe()
     start = time.monotonic()
     path = os.pathsep.join(filter(None, (str(PACKAGES), os.environ.get("PYTHONPATH"))))

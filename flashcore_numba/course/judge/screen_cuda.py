@@ -5,23 +5,18 @@ It reads tokens, not C++: what only a compiler can say, `compile_errors` says.
 
 import difflib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import cuda_reference
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course import exercise
+from flashcore_numba.course.cuda_text import Token, code_of, tokens
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge.screen import Finding
+from flashcore_numba.course.judge.verdict import Refusal
 from flashcore_numba.course.spec import Lesson
+from flashcore_numba.stages import files
+from flashcore_numba.stages.edited import MARKS
 
-TOKEN = re.compile(
-    r"(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<open>/\*)|(?P<directive>^[ \t]*#[^\n]*)"
-    r"|(?P<text>\"[^\"\n]*\"?|'[^'\n]*'?)|(?P<number>\.?\d(?:[\w.]|'\d|(?<=[eE])[+-])*)"
-    r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>->|::|\S)",
-    re.DOTALL | re.MULTILINE,
-)
 CLOSES = {")": "(", "]": "[", "}": "{"}
 WORDS = frozenset(
     re.findall(
@@ -40,8 +35,9 @@ BUILT_IN = frozenset(
     re.findall(
         r"\w+",
         """
-        threadIdx blockIdx blockDim gridDim warpSize x y z w element element2 half half2 __half __half2 float2 float3 float4
-        int2 int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
+        threadIdx blockIdx blockDim gridDim warpSize x y z w element element2 half half2 __half __half2
+        float2 float3 float4 int2 int4 uint2 uint3 uint4
+        uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
         make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
         __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync
         __activemask __threadfence __threadfence_block __float2half __float2half_rn __half2float
@@ -99,25 +95,18 @@ CHAINED = re.compile(
 SMALLEST_SHARE = 0.6  # of the stage's lines that a file of the lesson has at least
 
 
-@dataclass(frozen=True)
-class Token:
-    kind: str
-    text: str
-    line: int  # from 1, of the text that was read
-
-
-def screen(lesson: Lesson, answer: Answer) -> Finding | None:
+def screen(lesson: Lesson, answer: Answer) -> Refusal | None:
     """The first thing that keeps an answer in CUDA C from being compiled, or None.
 
     Raises ArgumentError for a whole file that is not one of this lesson.
     """
-    if not answer.is_cell and (finding := _whole_file(lesson, answer)) is not None:
-        return finding
+    if not answer.is_cell and (refusal := _whole_file(lesson, answer)) is not None:
+        return refusal
     first, lines = answer.first or 1, answer.lines
-    tokens = list(_tokens("\n".join(lines), first))
-    code = [token for token in tokens if token.kind != "comment"]
+    every = list(tokens("\n".join(lines), first))
+    code = [token for token in every if token.kind != "comment"]
     if "".join(token.text for token in code).strip(";") in ("", "..."):
-        return Finding("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
+        return Refusal("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
     return (
         _characters(code, answer)
         or _brackets(code, first)
@@ -128,29 +117,12 @@ def screen(lesson: Lesson, answer: Answer) -> Finding | None:
     )
 
 
-def code_of(text: str) -> str:
-    """C++ with blanks for its comments; lines and columns stay."""
-
-    def blank(match: re.Match) -> str:
-        return re.sub(r"[^\n]", " ", match[0]) if match.lastgroup == "comment" else match[0]
-
-    return TOKEN.sub(blank, text)
-
-
 def declared_names(answer: Answer) -> set[str]:
     """Names that the answer's lines seem to declare, in whatever block."""
-    return _declared([token for token in _tokens("\n".join(answer.lines), 1) if token.kind != "comment"])
+    return _declared([token for token in tokens("\n".join(answer.lines), 1) if token.kind != "comment"])
 
 
-def _tokens(text: str, first: int) -> Iterator[Token]:
-    line, position = first, 0
-    for match in TOKEN.finditer(text):
-        line += text.count("\n", position, match.start())
-        position = match.start()
-        yield Token(match.lastgroup or "", match[0].strip(), line)
-
-
-def _whole_file(lesson: Lesson, answer: Answer) -> Finding | None:
+def _whole_file(lesson: Lesson, answer: Answer) -> Refusal | None:
     """Is a file handed in one of this lesson, and is it the stage's outside the region?"""
     found = exercise.region(lesson.exercise)
     stage = exercise.source_text(lesson.exercise.file).splitlines()
@@ -165,8 +137,8 @@ def _whole_file(lesson: Lesson, answer: Answer) -> Finding | None:
     look = "Only the lines between the two markers may change."
     if answer.first is None or answer.last is None:
         what = "The markers `// <exercise>` and `// </exercise>` are gone, and other lines are changed."
-        return Finding("refused", what, None, look)
-    marked = lines[answer.first - 2].strip() == exercise.CUDA_BEGIN if answer.first > 1 else False
+        return Refusal("refused", what, None, look)
+    marked = lines[answer.first - 2].strip() == MARKS["CUDA C"][0] if answer.first > 1 else False
     head = lines[: answer.first - 1 - marked]
     tail = lines[answer.last + marked :]
     pairs = [
@@ -178,38 +150,38 @@ def _whole_file(lesson: Lesson, answer: Answer) -> Finding | None:
             if [line.rstrip() for line in theirs[n : n + 1]] != [line.rstrip() for line in wanted[n : n + 1]]:
                 changed = (theirs[n : n + 1] or [""])[0].strip()
                 what = f"A line outside the region is not the stage's: `{changed}`."
-                return Finding("refused", what, min(first + n, len(lines)), look)
+                return Refusal("refused", what, min(first + n, len(lines)), look)
     return None
 
 
-def _characters(code: list[Token], answer: Answer) -> Finding | None:
+def _characters(code: list[Token], answer: Answer) -> Refusal | None:
     """Text that is no C++, or that an exercise does not need."""
     for n, token in enumerate(code):
         if token.kind == "open":
-            return Finding("refused", "A comment that `/*` opens is never closed.", token.line,
+            return Refusal("refused", "A comment that `/*` opens is never closed.", token.line,
                            "Close it with `*/`, or write `//` before each line.")  # fmt: skip
         if token.kind == "directive" and not re.fullmatch(
             r"#\s*pragma\s+unroll(\s*\(?\w+\)?)?\s*(//.*)?", token.text
         ):
             look = "A comment begins with `//`; of the lines with `#` an exercise has `#pragma unroll` only."
-            return Finding(
+            return Refusal(
                 "refused", f"`{token.text[:40]}` is a line for the preprocessor.", token.line, look
             )
         if token.kind == "text":
-            return Finding("refused", f"An exercise needs no text: {token.text[:40]}.", token.line)
+            return Refusal("refused", f"An exercise needs no text: {token.text[:40]}.", token.line)
         if token.kind == "sign" and (token.text in "\\@$`" or not token.text.isascii()):
             look = "It may come from copying formatted text: write it anew."
-            return Finding("refused", f"`{token.text}` is no character of C++.", token.line, look)
+            return Refusal("refused", f"`{token.text}` is no character of C++.", token.line, look)
         following = code[n + 1] if n + 1 < len(code) else None
         if token.text == "%" and following and following.text == ":":
-            return Finding("refused", "`%:` is a line for the preprocessor.", token.line)
+            return Refusal("refused", "`%:` is a line for the preprocessor.", token.line)
         if token.text == "." and [t.text for t in code[n : n + 3]] == ["."] * 3:
             look = "It stood for the lines to write: take it out."
-            return Finding("refused", "The `...` of the starter is still there.", token.line, look)
+            return Refusal("refused", "The `...` of the starter is still there.", token.line, look)
     return None
 
 
-def _brackets(code: list[Token], first: int) -> Finding | None:
+def _brackets(code: list[Token], first: int) -> Refusal | None:
     opened: list[Token] = []
     for token in code:
         if token.text in ("(", "[", "{"):
@@ -217,23 +189,23 @@ def _brackets(code: list[Token], first: int) -> Finding | None:
         elif token.text in CLOSES:
             if not opened:
                 look = "What is open before the region stays open: the file closes it behind the region."
-                return Finding(
+                return Refusal(
                     "refused", f"`{token.text}` closes what the region did not open.", token.line, look
                 )
             last = opened.pop()
             if last.text != CLOSES[token.text]:
                 what = f"`{token.text}` meets `{last.text}` of line {last.line - first + 1} of the region."
                 look = "Every bracket is closed by its own kind, the last one opened first."
-                return Finding("refused", what, token.line, look)
+                return Refusal("refused", what, token.line, look)
     if opened:
         what = f"`{opened[-1].text}` is never closed."
-        return Finding(
+        return Refusal(
             "refused", what, opened[-1].line, "Every bracket that opens closes again in the region."
         )
     return None
 
 
-def _commas(code: list[Token]) -> Finding | None:
+def _commas(code: list[Token]) -> Refusal | None:
     """`tile[row, column]`, which C++ takes for `tile[column]`."""
     opened: list[tuple[str, bool]] = []  # the bracket, and whether it takes an element
     for n, token in enumerate(code):
@@ -246,33 +218,33 @@ def _commas(code: list[Token]) -> Finding | None:
         elif token.text == "," and opened and opened[-1][1]:
             what = "`[row, column]` is Python: C++ takes what stands behind the comma."
             look = "The array has one dimension: `tile[row * LD + column]`, with the distance of its rows."
-            return Finding("refused", what, token.line, look)
+            return Refusal("refused", what, token.line, look)
     return None
 
 
-def _hidden(lesson: Lesson, code: list[Token]) -> Finding | None:
+def _hidden(lesson: Lesson, code: list[Token]) -> Refusal | None:
     """A given name that the region declares anew, so that its own lines see another variable."""
     types = TYPES | {"element", "half", "float4", "uint4"}
     for n, token in enumerate(code[1:-1], 1):
         is_new = code[n - 1].text in types and code[n + 1].text in ("=", ";", "{", "[", ",")
         if is_new and token.text in lesson.exercise.given:
             what = f"`{token.text}` is given, and this declares a second one that hides it."
-            return Finding("refused", what, token.line, "Use what is given, or take another name.")
+            return Refusal("refused", what, token.line, "Use what is given, or take another name.")
     return None
 
 
-def _chained(code: str, first: int) -> Finding | None:
+def _chained(code: str, first: int) -> Refusal | None:
     """`0 <= step < tiles`, which C++ takes for `(0 <= step) < tiles`."""
     for n, line in enumerate(code.splitlines()):
         if (found := CHAINED.search(line)) and not line.lstrip().startswith("#"):
             middle = (found[1] or found[2]).strip()
             look = f"Write both comparisons, with `&&` between: `... <= {middle} && {middle} <= ...`."
             what = f"C++ has no chained comparisons: `{line.strip()}` compares `{middle}` once."
-            return Finding("refused", what, first + n, look)
+            return Refusal("refused", what, first + n, look)
     return None
 
 
-def _names(lesson: Lesson, code: list[Token]) -> Finding | None:
+def _names(lesson: Lesson, code: list[Token]) -> Refusal | None:
     """Names that no exercise needs, and names that nothing defines."""
     known = known_names(lesson.exercise.file, lesson.exercise.stage)
     declared = _declared(code)
@@ -284,16 +256,16 @@ def _names(lesson: Lesson, code: list[Token]) -> Finding | None:
             continue
         name = token.text
         if name in REFUSED:
-            return Finding("refused", f"An exercise may not use `{name}`.", token.line, REFUSED[name])
+            return Refusal("refused", f"An exercise may not use `{name}`.", token.line, REFUSED[name])
         if name in FROM_PYTHON and name not in known:
-            return Finding("refused", f"`{name}` is Python.", token.line, FROM_PYTHON[name])
+            return Refusal("refused", f"`{name}` is Python.", token.line, FROM_PYTHON[name])
         if name in known or name in declared or name in BUILT_IN:
             continue
         if OURS.match(name) and not name.startswith("__"):
-            return Finding("refused", f"An exercise may not use `{name}`.", token.line, REFUSED["cpu"])
+            return Refusal("refused", f"An exercise may not use `{name}`.", token.line, REFUSED["cpu"])
         begins = before in ("", ";", "{", "}") and [t.text for t in code[n + 1 : n + 2]] == ["="]
         look = _did_you_mean(lesson, name, known | declared, begins)
-        return Finding("refused", f"Nothing defines `{name}`.", token.line, look)
+        return Refusal("refused", f"Nothing defines `{name}`.", token.line, look)
     return None
 
 
@@ -353,12 +325,12 @@ def _begins_with_a_type(code: list[Token], at: int) -> bool:
 @cache
 def known_names(file: str, stage: int) -> set[str]:
     """Every name of the stage's kernel and of the headers in `include/`, comments aside."""
-    kernels = sorted(cuda_reference.FOLDER.glob(f"stage{stage:02d}_*.cu"))
+    kernels = files.kernels_of(stage)
     texts = [path.read_text() for path in [*kernels, *cuda_reference.INCLUDE.glob("*.cuh")]]
     names = {
         token.text
         for text in texts
-        for token in _tokens(text, 1)
+        for token in tokens(text, 1)
         if token.kind == "name" and token.text not in WORDS
     }
     return {name for name in names if name not in REFUSED and (name in BUILT_IN or not OURS.match(name))}

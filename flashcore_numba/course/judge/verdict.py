@@ -24,9 +24,22 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why an answer is not run. `status` is empty or refused; `line` is one of the module, None if there is
+    none to name.
+    """
+
+    status: str
+    what: str
+    line: int | None = None
+    look: str = ""
+
+
+@dataclass(frozen=True)
 class Item:
     """One input, property or other step of the check. `kind` is a key of `checks.runner.KINDS` when it
-    failed."""
+    failed.
+    """
 
     name: str
     passed: bool
@@ -39,7 +52,8 @@ class Item:
 @dataclass(frozen=True)
 class GateResult:
     """A structural counter: `value` must not exceed `bar`; `before` is the stage below's, `right` the
-    solution's."""
+    solution's.
+    """
 
     what: str
     value: float

@@ -10,7 +10,7 @@ def _us_a_key(evidence: Any, shape: str, keys: int) -> float:
     return evidence.entry("01 scalar", shape)["gpu_us"]["p50"] / keys
 
 
-def float64_operations(launches):
+def float64_operations(launches: list[Any]) -> int:
     """Additions, multiplications and the like that the threads do in float64."""
     return sum(
         count
@@ -128,9 +128,8 @@ LESSON = Lesson(
         feedback={
             "latency": "Yes: four warps on the whole GPU (1x2x64x64) need as long for a key as one on nearly "
             "every SM, so nothing they share is full. Each warp is alone on its SM and waits.",
-            "arithmetic": "No: the multiply-adds alone would need <!--limit fp32--><!----> of the "
-            "<!--us 01 scalar--><!----> µs. The units that multiply stand idle while the warp waits for its "
-            "loads.",
+            "arithmetic": "No: the multiply-adds alone would need <!--limit fp32--><!----> of the <!--us 01 "
+            "scalar--><!----> µs. The units that multiply stand idle while the warp waits for its loads.",
             "memory bandwidth": "No: if the L2 cache or device memory were full, 4 blocks would need less "
             "time for a key than 128 blocks. They need the same. The sectors are far too many, but they make "
             "each request long; they do not fill the memory.",

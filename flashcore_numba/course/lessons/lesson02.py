@@ -145,10 +145,9 @@ LESSON = Lesson(
             unit="µs",
             truth=lambda evidence: evidence.us("02 coalesced"),
             source="measured",
-            why="The bytes fell by a factor of "
-            "<!--calc count(1, 'global_bytes') / count(2, 'global_bytes') | .0f--><!---->, the time by "
-            "<!--ratio 01 scalar / 02 coalesced--><!---->: bytes were not what the time of stage 01 was made "
-            "of.",
+            why="The bytes fell by a factor of <!--calc count(1, 'global_bytes') / count(2, 'global_bytes') "
+            "| .0f--><!---->, the time by <!--ratio 01 scalar / 02 coalesced--><!---->: bytes were not what "
+            "the time of stage 01 was made of.",
         ),
         Question(
             key="longer",

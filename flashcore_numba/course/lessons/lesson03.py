@@ -46,8 +46,8 @@ in all 32 lanes, and -inf where no key is seen.""",
         "b, h, row": "batch, head and query row of this warp",
         "visible": "how many keys the row sees, the same in all lanes; can be 0, and no multiple of 32",
         "ALL_LANES": "the mask that names all 32 lanes",
-        "cuda.shfl_xor_sync(ALL_LANES, x, offset)": "the x of lane `lane ^ offset`; all 32 lanes "
-        "must call it",
+        "cuda.shfl_xor_sync(ALL_LANES, x, offset)": "the x of lane `lane ^ offset`; all 32 lanes must call "
+        "it",
         "warp_max(x)": "the largest x of the 32 lanes, in every lane; all 32 lanes must call it",
         "math, float32": "math.inf and the type of a number",
     },

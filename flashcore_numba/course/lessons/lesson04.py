@@ -1,5 +1,6 @@
 """Lesson 04: tiles in shared memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
@@ -10,7 +11,7 @@ STRIDE = 64 + 12  # floats from row to row in the question about padding
 WARPS_COUNTED = 8 * 16  # at 1x1x128x64: 8 blocks of 16 warps
 
 
-def _total(key: str):
+def _total(key: str) -> Callable[[list[Any]], float]:
     def value(launches: list[Any]) -> float:
         return sum(launch.totals()[key] for launch in launches)
 

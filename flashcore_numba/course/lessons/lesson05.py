@@ -1,14 +1,15 @@
 """Lesson 05: the online softmax, and what floating point asks of it."""
 
+from collections.abc import Callable
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 LONGER = "1x8x1024x64"
 
 
-def _total(key: str):
+def _total(key: str) -> Callable[[list[Any]], float]:
     def value(launches: list[Any]) -> float:
         return sum(launch.totals().get(key, 0) for launch in launches)
 
@@ -92,11 +93,10 @@ While no key has been seen every one of these weights is 0, never NaN.""",
 QUESTIONS = (
     Question(
         key="global_bytes",
-        text="One head, 128 rows, 128 keys, D = 64. Stage 04 touches sectors worth "
-        "<!--count 4 global_bytes--><!----> bytes of global memory, the score matrix among them, written "
-        "once and read once in float32. Stage 05 keeps "
-        "everything else and writes one float32 a row more, the LSE, in a request of its own. How many "
-        "bytes of sectors does it touch?",
+        text="One head, 128 rows, 128 keys, D = 64. Stage 04 touches sectors worth <!--count 4 "
+        "global_bytes--><!----> bytes of global memory, the score matrix among them, written once and read "
+        "once in float32. Stage 05 keeps everything else and writes one float32 a row more, the LSE, in a "
+        "request of its own. How many bytes of sectors does it touch?",
         unit="bytes",
         truth=lambda evidence: evidence.count(5, "global_bytes"),
         source="counted",

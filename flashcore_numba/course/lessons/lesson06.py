@@ -1,12 +1,13 @@
 """Lesson 06: tiles in registers, and the loop orders that led there."""
 
+from collections.abc import Callable
 from typing import Any
 
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 from flashcore_numba.stages.stage06_history import HISTORY
 
 
-def _total(key: str):
+def _total(key: str) -> Callable[[list[Any]], float]:
     def value(launches: list[Any]) -> float:
         return sum(launch.totals()[key] for launch in launches)
 

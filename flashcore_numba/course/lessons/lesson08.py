@@ -21,8 +21,8 @@ Load o once and store it once, whatever KEYS is.""",
         "KEYS": "32, the keys of a tile",
         "O_LD, P_LD, LD": "72, 40, 72: elements from one row to the next of O, P and V",
         "wmma::fragment": "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; declares a sum, "
-        "wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major> f; a left operand; matrix_b is a "
-        "right one. row_major: it lies in memory row after row, as the product takes it; col_major: "
+        "wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major> f; a left operand; matrix_b is "
+        "a right one. row_major: it lies in memory row after row, as the product takes it; col_major: "
         "transposed",
         "wmma::load_matrix_sync": "wmma::load_matrix_sync(f, pointer, distance of rows); of an accumulator "
         "with a fourth argument, wmma::mem_row_major",

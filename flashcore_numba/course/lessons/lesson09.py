@@ -1,5 +1,7 @@
 """Lesson 09: asynchronous copies into a memory map, and what the map cost."""
 
+from typing import Any
+
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
@@ -10,8 +12,8 @@ EXERCISE = Exercise(
     last="__syncthreads();  // S is whole before a lane reads its row of it",
     task="""\
 The head of turn t: everything up to S. All 384 threads of the block execute these lines, once for each
-tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (tile 0 before the first turn) and lies, or
-will lie, in buffer t % BUFFERS. Leave
+tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (the first one before the first
+turn) and lies, or will lie, in buffer t % BUFFERS. Leave
   - k_tile and v_tile: pointers of type const element* to the first element of tile t in k_smem and v_smem;
     the rest of the turn reads v_tile
   - the copies of tile t + 1 asked for, and possibly still under way
@@ -19,8 +21,8 @@ will lie, in buffer t % BUFFERS. Leave
     for each of the warps 0 to 5; the other six warps multiply nothing""",
     given={
         "t": "int: the number of the tile",
-        "k_smem, v_smem": "element*, shared: BUFFERS tiles one after the other, each of KEYS rows of D halves; "
-        "from one row to the next are KV_LD halves",
+        "k_smem, v_smem": "element*, shared: BUFFERS tiles one after the other, each of KEYS rows of D "
+        "halves; from one row to the next are KV_LD halves",
         "BUFFERS, KEYS, KV_LD": "2 buffers, 32 keys a tile, D + 8 halves from one row to the next",
         "load_keys_and_values": "load_keys_and_values(n): this thread asks for its share of tile n, as one "
         "group of copies; the group is empty where there is no tile n",
@@ -89,7 +91,7 @@ will lie, in buffer t % BUFFERS. Leave
 )
 
 
-def _padding(evidence) -> float:
+def _padding(evidence: Any) -> float:
     """Bytes more if Q, S, P and O had rows that are 16 or 32 bytes longer than their contents."""
     rows, keys = evidence.constant(9, "ROWS"), evidence.constant(9, "KEYS")
     d = evidence.constant(9, "D")

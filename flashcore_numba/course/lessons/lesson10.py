@@ -28,14 +28,15 @@ the block execute these lines, once.
         "k, v": "const element*, global: row 0 of this block's head",
         "params.k.row, params.v.row": "long long: elements from one row of k or v to the next",
         "params.S_k": "int: how many keys the head has",
-        "tiles.begin, tiles.end": "int: the block's first tile, and the one after its last; equal where it sees no key",
+        "tiles.begin, tiles.end": "int: the block's first tile, and the one after its last; equal where it "
+        "sees no key",
         "KEYS, LD, STAGES": "64 keys a tile, D + 8 halves from one row to the next, buffers of the ring",
         "ptx": "ptx::cp_async_commit(): what this thread has asked for since its last commit becomes a "
         "group, perhaps an empty one",
         "tile": "tile::load_tile_async<ROWS, D, LD, THREADS>(to, from, row_stride, inside): the same as "
         "load_tile, for the ROWS rows of Q",
-        "q_smem, q, params.q.row, params.S_q, first_row": "where Q goes, where it is, its row stride, how many rows there "
-        "are, and this block's first; q already points to that row",
+        "q_smem, q, params.q.row, params.S_q, first_row": "where Q goes, where it is, its row "
+        "stride, how many rows there are, and this block's first; q already points to that row",
     },
     wanted=(),
     hints=(
@@ -45,9 +46,9 @@ the block execute these lines, once.
         "the turn itself adds. All but the newest STAGES - 1 must be finished. Is tile 0 among them?",
         "A tile that does not exist gets an empty group, or the waits of the last turns count wrongly: the "
         "commit belongs behind the `if`, not into it.",
-        "In the function: if (t < tiles.end) with first_key = t * KEYS and buffer = t % STAGES * KEYS * LD, two "
-        "calls of load_tile with params.S_k - first_key rows inside; then the commit. Then Q, a commit, and "
-        "STAGES - 1 calls.",
+        "In the function: if (t < tiles.end) with first_key = t * KEYS and buffer = t % STAGES * KEYS * LD, "
+        "two calls of load_tile with params.S_k - first_key rows inside; then the commit. Then Q, a commit, "
+        "and STAGES - 1 calls.",
     ),
     gates=(
         Gate(

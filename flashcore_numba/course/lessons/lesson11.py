@@ -1,5 +1,7 @@
 """Lesson 11: roles for warps, one barrier a step, and what the barriers had not been guilty of."""
 
+from typing import Any
+
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
@@ -73,7 +75,7 @@ has produced must be visible to all warps, and everything that it has read may b
 )
 
 
-def _barriers(evidence, phase: str) -> float:
+def _barriers(evidence: Any, phase: str) -> float:
     """What one warp of a block passes at the mission shape."""
     shape = "1x1x512x64"
     blocks = evidence.grid(11, shape, phase)
@@ -83,7 +85,7 @@ def _barriers(evidence, phase: str) -> float:
 PHASES = ("0", "1", "2", "3", "4", "5")
 
 
-def _best(evidence) -> str:
+def _best(evidence: Any) -> str:
     """The phase that gains the most over the one before."""
     times = [evidence.us("11 warp_specialized" + (f" {p}" if p != "5" else "")) for p in PHASES]
     return max(PHASES[1:], key=lambda p: times[int(p) - 1] / times[int(p)])

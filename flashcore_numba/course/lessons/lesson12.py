@@ -1,8 +1,8 @@
 """Lesson 12: what one mma.sync gives, the next one takes."""
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 EXERCISE = Exercise(
     stage=12,
@@ -24,9 +24,8 @@ Declare `RowState sum;` and leave
 No number needs to change lanes. m, l and s_rmem stay as they are: the lines behind compare `sum` with
 MAX_SUM and add it to l.""",
     given={
-        "s_rmem": "[ROW_TILES][BLOCK_N / 8][4] float, registers: s_rmem[i][n] is the lane's part of rows "
-        "16 i "
-        "and keys 8 n onwards: row g: keys 2 t, 2 t + 1; then row g + 8: the same keys",
+        "s_rmem": "[ROW_TILES][BLOCK_N / 8][4] float, registers: s_rmem[i][n] is the lane's part of rows 16 "
+        "i and keys 8 n onwards: row g: keys 2 t, 2 t + 1; then row g + 8: the same keys",
         "m": "RowState, float[LANE_ROWS]: the reference of the lane's rows, in units of log2; never infinite",
         "scale_log2": "float: scale times log2(e); masked scores are -INFINITY already",
         "p_rmem": "[ROW_TILES][BLOCK_N / 16][4] uint32_t, registers: written here, two halves each",
@@ -53,10 +52,9 @@ MAX_SUM and add it to l.""",
         "by side in s_rmem. So each pair becomes one register. Two score tiles of 8 keys make one operand of "
         "16: tile n goes to operand n / 2.",
         "Which of the four registers? Odd r (row g + 8) adds 1. Odd n (keys + 8) adds 2.",
-        "Loops over n and r, both with #pragma unroll before them: const float* s = &s_rmem[r / 2][n][r "
-        "% 2 * "
-        "2]; p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 the same with s[1]; add both to sum[r]; "
-        "p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p0, p1).",
+        "Loops over n and r, both with #pragma unroll before them: const float* s = &s_rmem[r / 2][n][r % 2 "
+        "* 2]; p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 the same with s[1]; add both to sum[r]; p_rmem[r "
+        "/ 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p0, p1).",
     ),
     gates=(
         Gate(
@@ -108,9 +106,8 @@ QUESTIONS = (
         key="wavefronts",
         text="One head, 128 rows, 128 keys: stage 11 needs <!--count 11 shared_wavefronts--><!----> "
         "wavefronts of shared memory for everything, among them S out and in, P out and in, and the "
-        "conflicts. "
-        "Stage 12 in its variant `large` lets a block own all 128 rows, and each fragment of K or V that a "
-        "warp reads serves 32 rows. How many wavefronts does it need for everything?",
+        "conflicts. Stage 12 in its variant `large` lets a block own all 128 rows, and each fragment of K "
+        "or V that a warp reads serves 32 rows. How many wavefronts does it need for everything?",
         unit="wavefronts",
         truth=lambda evidence: evidence.count(12, "shared_wavefronts", variant="large"),
         source="counted",
@@ -132,8 +129,7 @@ QUESTIONS = (
     Question(
         key="microseconds",
         text="Stage 11 takes <!--us 11 warp_specialized--><!----> µs at 1x8x512x64 on the H200. How many "
-        "does "
-        "stage 12 take?",
+        "does stage 12 take?",
         unit="µs",
         truth=lambda evidence: evidence.us("12 mma_sync"),
         source="measured",
@@ -157,11 +153,9 @@ GIVEN = (
         hints=(
             "Weights are rounded to float16 before the product with V. What is the largest float16?",
             "A weight beyond 65504 needs a score 11.1 above the reference, which is the maximum of the "
-            "first 64 "
-            "keys.",
+            "first 64 keys.",
             "The mask sends a tile down the careful path, so use no mask and a multiple of 64 keys: 128 "
-            "keys, the "
-            "last one 20 times as long as the others and in the direction of a query row.",
+            "keys, the last one 20 times as long as the others and in the direction of a query row.",
         ),
     ),
 )
@@ -177,35 +171,27 @@ LESSON = Lesson(
         text="What limits stage 12 at 1x8x512x64 on the H200?",
         right="latency",
         feedback={
-            "shared": "No longer: <!--calc (profiled(12, 'shared_load_wavefronts') + "
-            "profiled(12, 'shared_store_wavefronts')) / 1e3 | .0f--><!----> thousand wavefronts, none of "
-            "them a "
-            "conflict, are <!--calc (profiled(12, 'shared_load_wavefronts') + "
-            "profiled(12, 'shared_store_wavefronts')) / 128 / 1980 | .1f--><!----> µs at one a clock on "
-            "each of "
-            "128 SMs.",
-            "barriers": "No: a warp reaches <!--calc profiled(12, 'barriers') / 256 | .0f--><!----> in "
-            "its whole "
-            "life, one a tile. In stage 11 all warps together reached "
-            "<!--calc profiled(11, 'barriers') / 1e3 | .0f--><!----> thousand, here "
-            "<!--calc profiled(12, 'barriers') / 1e3 | .0f--><!----> thousand.",
-            "tensor": "No: the products alone would take <!--limit tensor--><!----> µs if all tensor "
-            "cores were "
-            "kept busy. Their pipe started an instruction in <!--calc profiled(12, 'tensor_pct') | "
-            ".0f--><!----> "
-            "% of the cycles (Nsight Compute).",
+            "shared": "No longer: <!--calc (profiled(12, 'shared_load_wavefronts') + profiled(12, "
+            "'shared_store_wavefronts')) / 1e3 | .0f--><!----> thousand wavefronts, none of them a "
+            "conflict, are <!--calc (profiled(12, 'shared_load_wavefronts') + profiled(12, "
+            "'shared_store_wavefronts')) / 128 / 1980 | .1f--><!----> µs at one a clock on each of 128 SMs.",
+            "barriers": "No: a warp reaches <!--calc profiled(12, 'barriers') / 256 | .0f--><!----> in its "
+            "whole life, one a tile. In stage 11 all warps together reached <!--calc profiled(11, "
+            "'barriers') / 1e3 | .0f--><!----> thousand, here <!--calc profiled(12, 'barriers') / 1e3 | "
+            ".0f--><!----> thousand.",
+            "tensor": "No: the products alone would take <!--limit tensor--><!----> µs if all tensor cores "
+            "were kept busy. Their pipe started an instruction in <!--calc profiled(12, 'tensor_pct') | "
+            ".0f--><!----> % of the cycles (Nsight Compute).",
             "exponentials": "No: they would take <!--limit exp--><!----> µs if all units were kept busy, and "
             "these were for <!--calc profiled(12, 'xu_pct') | .0f--><!----> % (Nsight Compute).",
             "memory": "No: reading the inputs and writing the output once would take <!--limit "
-            "memory--><!----> "
-            "µs, and the L2 cache, which serves K and V to every block, was busy for "
+            "memory--><!----> µs, and the L2 cache, which serves K and V to every block, was busy for "
             "<!--calc profiled(12, 'l2_pct') | .0f--><!----> % (Nsight Compute).",
             "latency": "Yes: an SM has two warps, and each waits for its own last instruction: the issue "
-            "slots "
-            "are used in <!--calc profiled(12, 'issue_pct') | .0f--><!----> % of the cycles, and no unit "
-            "is busy. "
-            "The most frequent reason to wait is the fixed time between two instructions of which the second "
-            "needs the first (Nsight Compute). Two of the four schedulers have no warp at all.",
+            "slots are used in <!--calc profiled(12, 'issue_pct') | .0f--><!----> % of the cycles, and no "
+            "unit is busy. The most frequent reason to wait is the fixed time between two instructions of "
+            "which the second needs the first (Nsight Compute). Two of the four schedulers have no warp at "
+            "all.",
         },
     ),
     figures={

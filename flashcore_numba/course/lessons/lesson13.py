@@ -1,8 +1,8 @@
 """Lesson 13: parts of a softmax merge, so the keys can be shared out."""
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 EXERCISE = Exercise(
     stage=13,
@@ -25,7 +25,8 @@ Read each part of O once, with two 16-byte loads.""",
         "o": "float[8], registers: zeros, written here",
         "count": "int: how many parts there are, 1 or more, the same for all threads",
         "m_of, l_of": "m_of(i), l_of(i): a float of part i, read from memory when you call it",
-        "o_of": "o_of(i, upper): const float*, to the lower (upper = 0) or upper (1) four components of part i",
+        "o_of": "o_of(i, upper): const float*, to the lower (upper = 0) or upper (1) four components of "
+        "part i",
         "LOWEST": "float: the smallest finite number, about -3.4e38; LOWEST - LOWEST is 0, where -INFINITY "
         "- -INFINITY would be NaN",
         "ptx": "ptx::ex2(x): 2^x; 0 where x is -INFINITY or far below 0",
@@ -38,17 +39,15 @@ Read each part of O once, with two 16-byte loads.""",
         Wanted("o[7]", "the last of the thread's 8 output components"),
     ),
     hints=(
-        "A part stands for the pair (l 2^m, O 2^m), and pairs add up. To add them as floats, give all "
-        "parts one "
-        "common m first: which one keeps every factor at most 1?",
-        "Two loops over the parts. The first finds m. The second computes the factor of part i from "
-        "m_of(i) and "
-        "m, and adds factor * l_of(i) to l and factor * O to o. The factors do not depend on each other.",
+        "A part stands for the pair (l 2^m, O 2^m), and pairs add up. To add them as floats, give all parts "
+        "one common m first: which one keeps every factor at most 1?",
+        "Two loops over the parts. The first finds m. The second computes the factor of part i from m_of(i) "
+        "and m, and adds factor * l_of(i) to l and factor * O to o. The factors do not depend on each "
+        "other.",
         "Start m at LOWEST: then a row none of whose parts has seen a key gets factors of 2^0 or 2^-inf, and "
         "multiplies zeros with them. Divide only where l is not 0.",
-        "weight = ptx::ex2(m_of(i) - m); const float4 lower = *(const float4*)o_of(i, 0), upper = ... "
-        "(i, 1); "
-        "l += weight * l_of(i); o[0] += weight * lower.x; ... o[7] += weight * upper.w; after the loop "
+        "weight = ptx::ex2(m_of(i) - m); const float4 lower = *(const float4*)o_of(i, 0), upper = ... (i, "
+        "1); l += weight * l_of(i); o[0] += weight * lower.x; ... o[7] += weight * upper.w; after the loop "
         "inv_l = l == 0 ? 0.0f : 1.0f / l and o[j] *= inv_l for all 8.",
     ),
     gates=(
@@ -58,9 +57,8 @@ Read each part of O once, with two 16-byte loads.""",
             before=576,
             right=1_280,
             bar=1_480,
-            advice="Eight neighbouring floats are two 16-byte loads: look for floats that are loaded one "
-            "at a "
-            "time, or for a part of O that is read a second time.",
+            advice="Eight neighbouring floats are two 16-byte loads: look for floats that are loaded one at "
+            "a time, or for a part of O that is read a second time.",
         ),
         Gate(
             what="wavefronts lost to bank conflicts",
@@ -77,9 +75,8 @@ Read each part of O once, with two 16-byte loads.""",
             before=4_608,
             right=9_408,
             bar=9_500,
-            advice="A split's part of O is 256 bytes a row, and it is needed once: look for a second "
-            "loop that "
-            "reads it.",
+            advice="A split's part of O is 256 bytes a row, and it is needed once: look for a second loop "
+            "that reads it.",
         ),
     ),
 )
@@ -97,15 +94,13 @@ QUESTIONS = (
         ),
         source="computed",
         why="128 blocks of 2 warps are 256 warps for 528 schedulers. Each scheduler has a tensor core of "
-        "its own, "
-        "so half of the tensor cores have nothing to do, however fast the other half is.",
+        "its own, so half of the tensor cores have nothing to do, however fast the other half is.",
     ),
     Question(
         key="merging",
         text="One head of 128 rows: each of the two key warps leaves an O of 128 x 64 float32 in shared "
-        "memory, "
-        "and the merge reads both. How many wavefronts of 128 bytes are these reads, if no bank is met "
-        "twice?",
+        "memory, and the merge reads both. How many wavefronts of 128 bytes are these reads, if no bank is "
+        "met twice?",
         unit="wavefronts",
         truth=lambda evidence: evidence.wavefronts(13, "*(const float4*)o_of", "load"),
         source="counted",
@@ -113,9 +108,8 @@ QUESTIONS = (
     ),
     Question(
         key="microseconds",
-        text="Stage 12 takes <!--us 12 mma_sync--><!----> µs at 1x8x512x64. Stage 13 gives every "
-        "scheduler a warp "
-        "with half of the keys, and merges. How many microseconds does it take?",
+        text="Stage 12 takes <!--us 12 mma_sync--><!----> µs at 1x8x512x64. Stage 13 gives every scheduler "
+        "a warp with half of the keys, and merges. How many microseconds does it take?",
         unit="µs",
         truth=lambda evidence: evidence.us("13 split_kv"),
         source="measured",
@@ -124,17 +118,14 @@ QUESTIONS = (
     ),
     Question(
         key="splits",
-        text="Now every row tile is given to two blocks with half of the keys each; a second launch "
-        "merges. At "
-        "1x8x512x64 that makes 256 blocks for 132 SMs. How many times as long as stage 13 without splits "
-        "does it "
-        "take?",
+        text="Now every row tile is given to two blocks with half of the keys each; a second launch merges. "
+        "At 1x8x512x64 that makes 256 blocks for 132 SMs. How many times as long as stage 13 without splits "
+        "does it take?",
         unit="times",
         truth=lambda evidence: evidence.ratio("13 two_splits", "13 unsplit"),
         source="measured",
-        why="The second launch alone costs more than the first one gains: it starts, reads what the "
-        "first has "
-        "just written, and ends.",
+        why="The second launch alone costs more than the first one gains: it starts, reads what the first "
+        "has just written, and ends.",
     ),
 )
 
@@ -153,9 +144,8 @@ GIVEN = (
         ),
         hints=(
             "On paper any reference will do. Which factors does a float not have?",
-            "2^(m_of(1) - m_of(0)) is infinite from a difference of 128 on. In units of the scores that "
-            "is 128 "
-            "* ln 2, about 89.",
+            "2^(m_of(1) - m_of(0)) is infinite from a difference of 128 on. In units of the scores that is "
+            "128 * ln 2, about 89.",
             "Keys 64 and later belong to another warp's part. Make them 10 times as long as the early ones, "
             "and let a query row point at one of them.",
         ),

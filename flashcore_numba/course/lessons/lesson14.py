@@ -1,8 +1,8 @@
 """Lesson 14: TMA moves tiles, wgmma multiplies them, and mbarriers say when."""
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 FOUR_TILES = "1x1x512x64"
 
@@ -12,8 +12,9 @@ EXERCISE = Exercise(
     first="const int slot = tile % STAGES, parity = tile / STAGES % 2, first_key = tile * BLOCK_N;",
     last="if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);",
     task="""\
-The turn of one K/V tile. All 128 threads of the block execute these lines for each tile, tiles.begin .. tiles.end - 1; before
-the first turn one thread has asked for Q and for the first STAGES tiles, and Q has arrived. Leave
+The turn of one K/V tile. All 128 threads of the block execute these lines for each tile, from
+tiles.begin to tiles.end - 1; before the first turn one thread has asked for Q and for the first STAGES tiles,
+and Q has arrived. Leave
   - m, l and o_rmem: this thread's part of the state of the 64 rows, with this tile's keys in it
   - every product of this tile finished, for the next turn reuses the registers and perhaps the slot
   - tile + STAGES asked for, if there is one: into the slot that this turn leaves
@@ -30,21 +31,17 @@ Between the scores and the new reference stands the mask. Take it over as it is,
         "BLOCK_N * D",
         "q_smem": "element*, shared: the 64 rows of Q",
         "k_smem, v_smem": "element*, shared: STAGES slots of TILE halves one after the other; tile t lies "
-        "in slot "
-        "t % STAGES",
-        "k_full, v_full": "uint64_t*, shared: an mbarrier a slot; a phase is complete when the slot's "
-        "tile of "
-        "K, or of V, has arrived",
+        "in slot t % STAGES",
+        "k_full, v_full": "uint64_t*, shared: an mbarrier a slot; a phase is complete when the slot's tile "
+        "of K, or of V, has arrived",
         "ptx": "ptx::mbarrier_wait(m, parity): waits until the phase of that parity, 0 or 1, is complete. "
         "ptx::wgmma_wait<0>(): until all products of this warpgroup are finished; behind it "
-        "ptx::wgmma_pin(x), "
-        "for the compiler, where x is the array of registers that they wrote",
+        "ptx::wgmma_pin(x), for the compiler, where x is the array of registers that they wrote",
         "issue_qk": "issue_qk(s_rmem, q_smem, k_tile): starts S = Q K^T; k_tile points to the first half of "
         "the tile of K",
         "issue_pv": "issue_pv(o_rmem, p_rmem, v_tile): starts O += P V",
-        "raise_reference": "scale_left = raise_reference(s_rmem, m, rescale, scale.log2): m rises to "
-        "the rows' "
-        "maxima; a float, the scale that the scores still need",
+        "raise_reference": "scale_left = raise_reference(s_rmem, m, rescale, scale.log2): m rises to the "
+        "rows' maxima; a float, the scale that the scores still need",
         "follow_reference": "follow_reference(o_rmem, l, rescale): O and l in terms of the new m",
         "exponentiate": "exponentiate(p_rmem, s_rmem, m, l, scale_left): the weights, and their sums into l",
         "s_rmem, p_rmem, o_rmem": "registers: this thread's part of S and O, floats, and of P, halves",
@@ -63,18 +60,16 @@ Between the scores and the new reference stands the mask. Take it over as it is,
     hints=(
         "A turn is: K is there? multiply; S is whole? mask, softmax; V is there? multiply; O is whole? then, "
         "when nobody needs the slot any more, ask for the tile that goes there next.",
-        "Tile t is the (t / STAGES)-th that its slot receives, counted from 0. Each of them is a phase "
-        "of the "
-        "slot's two mbarriers, and phases have parities 0, 1, 0, ...",
+        "Tile t is the (t / STAGES)-th that its slot receives, counted from 0. Each of them is a phase of "
+        "the slot's two mbarriers, and phases have parities 0, 1, 0, ...",
         "issue_qk and issue_pv only start the products. Whoever reads s_rmem, changes o_rmem or has a slot "
         "filled again must have waited. And the wait speaks of one warpgroup's products: the block is one "
         "warpgroup, but its four warps come out of the wait one by one.",
         "const int slot = tile % STAGES, parity = tile / STAGES % 2; mbarrier_wait(k_full + slot, parity); "
         "issue_qk(..., k_smem + slot * TILE); wgmma_wait<0>; pin s_rmem; mask; const float scale_left = "
         "raise_reference(...); follow_reference; exponentiate; mbarrier_wait(v_full + slot, parity); "
-        "issue_pv; "
-        "wgmma_wait<0>; pin o_rmem; __syncthreads(); if (threadIdx.x == 0 && tile + STAGES < tiles) "
-        "load_keys(tile + STAGES);",
+        "issue_pv; wgmma_wait<0>; pin o_rmem; __syncthreads(); if (threadIdx.x == 0 && tile + STAGES < "
+        "tiles) load_keys(tile + STAGES);",
     ),
     gates=(
         Gate(
@@ -108,15 +103,12 @@ Between the scores and the new reference stands the mask. Take it over as it is,
     ),
     advice={
         "misaligned": "A slot is TILE halves long: it begins at k_smem + slot * TILE, V likewise.",
-        "missing wait": "Something is still under way: a tile (has the phase with this tile ended, or "
-        "an older "
-        "one of the same slot?), or a product (have all four warps waited since it was started, before its "
-        "registers are used or its slot is filled again?).",
-        "bad instruction": "A phase of a slot's mbarrier counts one arrival, that of the thread that "
-        "asks for "
-        "the tile, and it ends when the tile has come. Who calls load_keys here, how often, and is the "
-        "slot's "
-        "last phase over?",
+        "missing wait": "Something is still under way: a tile (has the phase with this tile ended, or an "
+        "older one of the same slot?), or a product (have all four warps waited since it was started, "
+        "before its registers are used or its slot is filled again?).",
+        "bad instruction": "A phase of a slot's mbarrier counts one arrival, that of the thread that asks "
+        "for the tile, and it ends when the tile has come. Who calls load_keys here, how often, and is the "
+        "slot's last phase over?",
         "race": "A slot is filled again while somebody still reads it. Which product reads it last, and how "
         "do you know that all four warps have waited for that product?",
         "deadlock": "Somebody waits for a phase that never ends. Which tile should end it, and is that tile "
@@ -137,11 +129,10 @@ QUESTIONS = (
     ),
     Question(
         key="requests",
-        text="One head of 512 rows and 512 keys: to bring Q, K and V into shared memory, the warps of "
-        "stage 13 "
-        "make <!--count 13 global_load_requests @1x1x512x64--><!----> requests, each with 32 addresses that "
-        "its lanes have computed. Stage 14 has blocks of 64 rows and tiles of 128 keys, and one thread of a "
-        "block asks for a whole tile of 64 columns with one instruction. How many such instructions?",
+        text="One head of 512 rows and 512 keys: to bring Q, K and V into shared memory, the warps of stage "
+        "13 make <!--count 13 global_load_requests @1x1x512x64--><!----> requests, each with 32 addresses "
+        "that its lanes have computed. Stage 14 has blocks of 64 rows and tiles of 128 keys, and one thread "
+        "of a block asks for a whole tile of 64 columns with one instruction. How many such instructions?",
         unit="requests",
         truth=lambda evidence: evidence.count(14, "tma_load", FOUR_TILES),
         source="counted",
@@ -156,15 +147,13 @@ QUESTIONS = (
         unit="wavefronts",
         truth=lambda evidence: evidence.count(14, "shared_wavefronts", FOUR_TILES),
         source="counted",
-        why="O is 512 rows of 128 bytes, and a wavefront moves 128 bytes: a store of each row. TMA "
-        "reads them "
-        "back.",
+        why="O is 512 rows of 128 bytes, and a wavefront moves 128 bytes: a store of each row. TMA reads "
+        "them back.",
     ),
     Question(
         key="microseconds",
-        text="Stage 13 takes <!--us 13 split_kv--><!----> µs at 1x8x512x64 on the H200. How many does "
-        "stage 14 "
-        "take? (A block has 64 rows, and there are 132 SMs.)",
+        text="Stage 13 takes <!--us 13 split_kv--><!----> µs at 1x8x512x64 on the H200. How many does stage "
+        "14 take? (A block has 64 rows, and there are 132 SMs.)",
         unit="µs",
         truth=lambda evidence: evidence.us("14 tma_wgmma"),
         source="measured",
@@ -207,26 +196,23 @@ LESSON = Lesson(
         right="latency",
         feedback={
             "tensor": "No: the tensor pipe was busy for <!--calc profiled(14, 'tensor_busy_pct') | "
-            ".0f--><!----> "
-            "% of the cycles (Nsight Compute). Where there is a block, its products take 512 of the "
-            "<!--calc (us('14 tma_wgmma', '1x8x1024x64') - us('14 tma_wgmma')) / 4 * 1980 | ,.0f--><!----> "
-            "clocks of a turn.",
+            ".0f--><!----> % of the cycles (Nsight Compute). Where there is a block, its products take 512 "
+            "of the <!--calc (us('14 tma_wgmma', '1x8x1024x64') - us('14 tma_wgmma')) / 4 * 1980 | "
+            ",.0f--><!----> clocks of a turn.",
             "exponentials": "No: the unit that makes them was busy for <!--calc profiled(14, 'xu_pct') | "
             ".0f--><!----> % of the cycles (Nsight Compute).",
             "shared": "No: warps caused <!--calc profiled(14, 'shared_store_wavefronts') | ,.0f--><!----> "
             "wavefronts in all, <!--calc profiled(14, 'shared_store_wavefronts') / 64 | .0f--><!----> a "
-            "block. "
-            "In stage 13 they were <!--calc (profiled(13, 'shared_load_wavefronts') + profiled(13, "
-            "'shared_store_wavefronts')) | ,.0f--><!---->. And wgmma, while it runs, "
-            "reads 96 bytes a clock for Q K^T and 64 for P V, of 128 that shared memory gives.",
+            "block. In stage 13 they were <!--calc (profiled(13, 'shared_load_wavefronts') + profiled(13, "
+            "'shared_store_wavefronts')) | ,.0f--><!---->. And wgmma, while it runs, reads 96 bytes a clock "
+            "for Q K^T and 64 for P V, of 128 that shared memory gives.",
             "memory": "No: the L2 cache, which serves K and V to every block, was busy for "
             "<!--calc profiled(14, 'l2_pct') | .0f--><!----> % (Nsight Compute).",
-            "latency": "Yes. <!--calc grid(14) | .0f--><!----> blocks leave "
-            "<!--calc 132 - grid(14) | .0f--><!----> of 132 SMs empty. On the others each scheduler has one "
-            "warp, and that warp waits: for K, for S, for its own exponentials, for V, for O, for the "
-            "barrier. The issue slots are used in <!--calc profiled(14, 'issue_pct') | .0f--><!----> % "
-            "of the "
-            "cycles (Nsight Compute).",
+            "latency": "Yes. <!--calc grid(14) | .0f--><!----> blocks leave <!--calc 132 - grid(14) | "
+            ".0f--><!----> of 132 SMs empty. On the others each scheduler has one warp, and that warp "
+            "waits: for K, for S, for its own exponentials, for V, for O, for the barrier. The issue slots "
+            "are used in <!--calc profiled(14, 'issue_pct') | .0f--><!----> % of the cycles (Nsight "
+            "Compute).",
         },
     ),
     figures={

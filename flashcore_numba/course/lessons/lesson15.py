@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import of_line, total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 FOUR_TILES = "1x1x256x64"  # one block: four warpgroups, four tiles of 64 keys
 WIDE = "1x1x256x128"  # two blocks: three warpgroups, tiles of 80 keys, softmax under the own P V
@@ -213,9 +213,9 @@ LESSON = Lesson(
             "tensor": "No: they could finish in <!--calc limit('tensor', '4x32x4096x64') | .0f--><!----> µs, "
             "and the kernel takes <!--us 15 ping_pong @4x32x4096x64--><!---->. They are idle for nearly half "
             "of the time.",
-            "exponentials": "No: that unit, too, could finish in "
-            "<!--calc limit('exp', '4x32x4096x64') | .0f--><!----> µs. And when one exponential of sixteen "
-            "is taken off it and made by a polynomial, the kernel gets 4 % slower (measured once, H200).",
+            "exponentials": "No: that unit, too, could finish in <!--calc limit('exp', '4x32x4096x64') | "
+            ".0f--><!----> µs. And when one exponential of sixteen is taken off it and made by a "
+            "polynomial, the kernel gets 4 % slower (measured once, H200).",
             "memory": "No: <!--calc limit('memory', '4x32x4096x64') | .0f--><!----> µs would do. A block of "
             "256 rows reads K and V once for all of them.",
             "power": "In part: the GPU drew <!--calc entry('15 ping_pong', "

@@ -1,8 +1,8 @@
 """Lesson 16: a cluster shares the keys of a few rows, and where 3.4 microseconds go."""
 
-from flashcore_numba.checks.mutation import Edit
 from flashcore_numba.course.counters import total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+from flashcore_numba.stages.edited import Edit
 
 MISSION_HEAD, ONE_CLUSTER, SPLIT = "1x1x512x64", "1x1x64x64", "two_blocks"
 
@@ -119,8 +119,7 @@ Parts that have seen no key need no special case.""",
         "the barrier? And has the other block made its mbarriers when a store reaches it? "
         "ptx::cluster_wait() knows.",
         "deadlock": "Each mbarrier of far_full waits for 128 bytes: 8 quads of 16 bytes from the other "
-        "block. And a barrier of 64 threads for two warps. Which of them gets less, or somebody "
-        "else's?",
+        "block. And a barrier of 64 threads for two warps. Which of them gets less, or somebody else's?",
         "bad instruction": "The other block is rank ^ 1: of block 0 block 1, of block 1 block 0. It is sent "
         "8 quads of 16 bytes for each warp, not more.",
     },
@@ -213,11 +212,10 @@ LESSON = Lesson(
             "exponentials": "No: they need <!--limit exp--><!----> µs. Their unit was busy for "
             "<!--calc profiled(16, 'xu_pct') | .0f--><!----> % of the cycles (Nsight Compute).",
             "shared": "No: <!--calc profiled(16, 'shared_load_wavefronts') + profiled(16, "
-            "'shared_store_wavefronts') | ,.0f--><!----> wavefronts of warps, "
-            "<!--calc (profiled(16, 'shared_load_wavefronts') + profiled(16, 'shared_store_wavefronts')) / "
-            "grid(16) | .0f--><!----> a block, one a clock: "
-            "<!--calc (profiled(16, 'shared_load_wavefronts') + profiled(16, 'shared_store_wavefronts')) / "
-            "grid(16) / 1980 | .2f--><!----> µs.",
+            "'shared_store_wavefronts') | ,.0f--><!----> wavefronts of warps, <!--calc (profiled(16, "
+            "'shared_load_wavefronts') + profiled(16, 'shared_store_wavefronts')) / grid(16) | "
+            ".0f--><!----> a block, one a clock: <!--calc (profiled(16, 'shared_load_wavefronts') + "
+            "profiled(16, 'shared_store_wavefronts')) / grid(16) / 1980 | .2f--><!----> µs.",
             "memory": "No: the inputs once, and the output, would take <!--limit memory--><!----> µs from "
             "DRAM, and they come from the L2 cache, which was busy for "
             "<!--calc profiled(16, 'l2_pct') | .0f--><!----> % (Nsight Compute).",

@@ -100,7 +100,7 @@ def _html(part: str | Table | Code) -> str:
     )
     body = "".join(
         "<tr>"
-        + f'<th scope="row" style="text-align:left">{_inline(row[0])}</th>'
+        f'<th scope="row" style="text-align:left">{_inline(row[0])}</th>'
         + "".join(
             f'<td style="text-align:{side}">{_inline(cell)}</td>'
             for cell, side in zip(row[1:], sides[1:], strict=True)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import numbers
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,41 +15,28 @@ from flashcore_numba.course.evidence import MISSION, Evidence
 from flashcore_numba.course.exercise import is_cuda, region, source_name, source_text, starter_cell
 from flashcore_numba.course.figures import Figure, draw
 from flashcore_numba.course.judge import process
-from flashcore_numba.course.judge.grade import stage_of
-from flashcore_numba.course.judge.timing import YOURS, own_labels
+from flashcore_numba.course.judge.answer_times import YOURS, own_labels
 from flashcore_numba.course.judge.verdict import CheckResult, no_result
 from flashcore_numba.course.session.card import Card, Code, Table
-from flashcore_numba.course.session.progress import Progress, today
+from flashcore_numba.course.session.journal import Journal, today
 from flashcore_numba.course.spec import Lesson, Question
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
 from flashcore_numba.run.executor import why_not_simulated
+from flashcore_numba.stages import edited
 
 GOOD, CLOSE = 1.10, 2.0  # factors between a prediction and the truth
 MEASURE_SECONDS = 120.0
 
 
-def begin(number: int | str) -> "Session":
-    """Begin or go on with a lesson. In IPython this also brings the cell magic `%%write`.
-
-    Raises ArgumentError for a lesson that does not exist.
-    """
-    session = Session(lessons.find(number), Progress())
-    if "IPython" in sys.modules:
-        from flashcore_numba.course.session.magic import register
-
-        register(session)
-    return session
-
-
 class Session:
-    """A lesson together with what its reader has done; made by `begin`.
+    """A lesson together with what its reader has done; made by `begin.begin`.
 
     Every method returns something that a notebook shows and that prints as text, with `as_dict()`. They raise
     ArgumentError for a wrong argument only.
     """
 
-    def __init__(self, spec: Lesson, progress: Progress) -> None:
-        self.lesson, self._progress = spec, progress
+    def __init__(self, spec: Lesson, journal: Journal) -> None:
+        self.lesson, self._journal = spec, journal
         self._live: dict[str, float] = {}
 
     # Predict
@@ -74,7 +60,7 @@ class Session:
                     made.append(value)
 
         if checked:
-            self._progress.change(self.lesson.number, commit)
+            self._journal.change(self.lesson.number, commit)
         made = self._record()["predictions"]
         rows = tuple(
             (q.key, q.text + _choices(q), q.unit, _made(made.get(q.key, []), q)) for q in questions.values()
@@ -119,7 +105,7 @@ class Session:
             if result.passed and record["passed"] is None:
                 record["passed"] = today()
 
-        self._progress.change(self.lesson.number, note)
+        self._journal.change(self.lesson.number, note)
         return result
 
     def hints(self, layer: int | None = None) -> Card:
@@ -179,14 +165,15 @@ class Session:
                 print(f"Your kernel is not drawn, the stage is. {reply.get('why') or reply['status']}")
             if reply["status"] == "done":
                 return Figure.from_dict(reply["result"])
-        stage = stage_of(self.lesson)
+        stage = edited.original(self.lesson.exercise.stage)
         if why := why_not_simulated(stage.language):
             return Card(f"Lesson {self.lesson.number}: the figure {name} was not drawn", (why,))
         return draw(self.lesson, name, stage, f"stage {stage.number:02d}")
 
     def measure(self) -> Card:
         """Times: on a GPU of the reader's kernel, the stage and those before it, interleaved; without one the
-        recorded run. Then the predictions are scored."""
+        recorded run. Then the predictions are scored.
+        """
         why_not = gpu.why_not()
         parts, data = self._recorded() if why_not else self._timed()
         if why_not:
@@ -273,7 +260,7 @@ class Session:
 
     # Explain
 
-    def explain(self, choice: str | None = None) -> Card:
+    def explain(self, choice: Any = None) -> Card:
         """Say which resource limits the kernel; without an argument the choices.
 
         Raises ArgumentError for what is no choice.
@@ -337,7 +324,7 @@ class Session:
 
     def progress(self) -> Card:
         """All lessons and what is done of them."""
-        return overview(self._progress)
+        return overview(self._journal)
 
     def as_dict(self) -> dict[str, Any]:
         return self._card().as_dict()
@@ -359,10 +346,10 @@ class Session:
         )
 
     def _record(self) -> dict[str, Any]:
-        return self._progress.lesson(self.lesson.number)
+        return self._journal.lesson(self.lesson.number)
 
     def _change(self, **values: Any) -> None:
-        self._progress.change(self.lesson.number, lambda record: record.update(values))
+        self._journal.change(self.lesson.number, lambda record: record.update(values))
 
     def _questions(self) -> list[Question]:
         return [
@@ -386,11 +373,11 @@ class Session:
         return {"job": name, "lesson": self.lesson.number, **rest}
 
 
-def overview(progress: Progress | None = None) -> Card:
+def overview(journal: Journal | None = None) -> Card:
     """A table of the lessons: predicted, attempts, hints, passed; and which comes next."""
-    progress = progress or Progress()
+    journal = journal or Journal()
     every = list(lessons.LESSONS.values())
-    states = {spec.number: _state(spec, progress.lesson(spec.number)) for spec in every}
+    states = {spec.number: _state(spec, journal.lesson(spec.number)) for spec in every}
     rows = tuple((f"{s.number:02d} {s.title}", *map(str, states[s.number].values())) for s in every)
     following = next((spec for spec in every if states[spec.number]["passed"] == "-"), None)
     note = (

@@ -15,7 +15,8 @@ MISSION = "1x8x512x64"
 
 def chosen_shape(records: Sequence[Record]) -> tuple[str, bool]:
     """The shape and mask that pictures of one shape show: the mission without a mask where it was measured,
-    else the first of the first artifact. Raises LackingError."""
+    else the first of the first artifact. Raises LackingError.
+    """
     shapes = [(s["shape"], s["causal"]) for _, record in records for s in record["shapes"]]
     if not shapes:
         raise LackingError("there is no artifact")
@@ -52,12 +53,14 @@ def defaults(shape: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def peers(shape: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of other libraries' kernels."""
     return [e for e in shape["entries"] if e["kind"] == "peer"]
 
 
 def problem(shape: dict[str, Any]) -> Problem:
     """The problem of an artifact's shape, all zero, in a few bytes. `8/2` are query and K/V heads, `512/640`
-    query rows and keys."""
+    query rows and keys.
+    """
     sizes = [[int(n) for n in part.split("/")] for part in shape["shape"].split("x")]
     (batch,), heads, rows, (dim,) = sizes
     one_row = np.zeros(dim, FLOAT16.dtype)

@@ -67,11 +67,12 @@ def table(house: Sequence[Room]) -> str:
     direct: dict[str, list[str]] = {room.name: [] for room in house}
     for room_name, other in arrows(house):
         direct[room_name].append(f"`{other}`")
-    rows = [
+    lines = ["| floor | room | what it is for | rests on |", "|--:|---|---|---|"]
+    lines += [
         f"| {room.floor} | `{room.name}` | {room.purpose} | {', '.join(direct[room.name])} |"
         for room in sorted(house, key=lambda room: (-room.floor, room.name))
     ]
-    return "\n".join(["| floor | room | what it is for | rests on |", "|--:|---|---|---|", *rows])
+    return "\n".join(lines)
 
 
 def alt(house: Sequence[Room]) -> str:

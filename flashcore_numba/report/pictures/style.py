@@ -183,7 +183,8 @@ def caption(
     colours: Sequence[str] = (),
 ) -> None:
     """What is shown; below it, smaller, what the marks mean; at the foot GPU, date and commit of each
-    artifact, with the colour that stands for it where there are several."""
+    artifact, with the colour that stands for it where there are several.
+    """
     height, line = figure.get_figheight(), 0.19
     figure.text(0.01, 1 - 0.1 / height, what, va="top", fontsize=14, fontweight="bold")
     figure.text(0.01, 1 - 0.42 / height, how, va="top", fontsize=10, color=theme.muted, linespacing=1.35)
@@ -346,7 +347,8 @@ def _outside(box: tuple[float, ...], frame: Any) -> float:
 
 def name_ends(ends: Sequence[tuple[Any, Sequence[Label]]], theme: Theme) -> None:
     """For each of the axes: write each label right of them, at the height of its curve's end or as near as
-    the others allow. It makes room for the labels, and fixes the layout."""
+    the others allow. It makes room for the labels, and fixes the layout.
+    """
     for axes, labels in ends:
         axes.annotate(
             max((label.text for label in labels), key=len, default=""),

@@ -58,6 +58,7 @@ def device_array(
 
 
 def device_array_like(ary: np.ndarray, stream: Any = 0) -> DeviceArray:
+    """An uninitialised array of this shape and type, and in this order of the axes."""
     fortran = ary.flags.f_contiguous and not ary.flags.c_contiguous
     return device_array(ary.shape, ary.dtype, order="F" if fortran else "C")
 
@@ -68,6 +69,7 @@ def pinned_array(shape: int | tuple[int, ...], dtype: Any = np.float64, order: A
 
 
 def stream() -> Stream:
+    """A stream, which orders nothing here: launches run at once."""
     return Stream()
 
 

@@ -22,7 +22,8 @@ class Kernel:
 
     def __getitem__(self, configuration: tuple) -> Callable[..., None]:
         """`kernel[grid, block, stream, shared_bytes]`: the stream is ignored, and it and the bytes of dynamic
-        shared memory may be left out. Raises ValueError for another number of items."""
+        shared memory may be left out. Raises ValueError for another number of items.
+        """
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
             raise ValueError(
                 f"{self.py_func.__name__}[{configuration!r}]: a launch is kernel[grid, block](...), or "

@@ -11,7 +11,7 @@ PANEL = 64  # columns of a box of halves: the 128 bytes of its swizzle
 
 
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
-    """The arguments of a kernel with these parameters:
+    """The arguments of a kernel with the parameters below.
 
         const element* q, const element* k, const element* v, element* out, float* lse, PARAMS
 
@@ -33,7 +33,7 @@ def scalars(problem: Problem, scale: float) -> tuple:
 
 
 def strides(array: Any) -> tuple[np.int64, np.int64, np.int64]:
-    """The arguments for `STRIDES`: elements from one batch, head and row of a [B, H, S, D] array to the next."""
+    """The arguments for `STRIDES`: elements from one batch, head and row of [B, H, S, D] to the next."""
     batch, head, row = (np.int64(step // array.dtype.itemsize) for step in array.strides[:3])
     return batch, head, row
 

@@ -1,7 +1,9 @@
 """The configurations of stage 15, and which one serves a problem."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from flashcore_numba.core.problem import Problem
 
 ROWS = 64  # of a warpgroup
 
@@ -32,29 +34,31 @@ TIMES = {
 }
 PIECE_TIME = 2.0
 GAPS = 1.25  # what is left of them, where pieces of different length meet
-VARIANTS = {"in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}
+}
 
 
-def choose(problem, variant, sm_count):
+def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, bool]:
     """The configuration of a variant, and whether the longest pieces of work go first."""
     p = problem
-    tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant, {}))
+    tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant or "", {}))
     if variant not in VARIANTS and 2 * pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
         tile = min(TIMES[p.head_dim], key=lambda tile: _predicted(p, tile, sm_count))
     # An order matters to blocks that wait for a place.
     return tile, p.causal and pieces(p, tile.consumers) > sm_count
 
 
-def pieces(p, consumers):
+def pieces(p: Problem, consumers: int) -> int:
     """How many pieces of work a problem is, of `consumers` * ROWS rows of a head each."""
     return p.batch * p.heads * -(-p.seq_q // (ROWS * consumers))
 
 
-def _predicted(p, tile, sm_count):
+def _predicted(p: Problem, tile: Tile, sm_count: int) -> float:
     """Microseconds of a launch: pieces of one length go in rounds, others fill most of each other's gaps."""
     works, longest = pieces(p, tile.consumers), math.ceil(p.seq_k / tile.keys)
     rounds = math.ceil(works / sm_count)
-    tiles, time = rounds * longest, rounds * PIECE_TIME
+    tiles, time = float(rounds * longest), rounds * PIECE_TIME
     if p.causal and rounds > 1:
         shortest = math.ceil(max(0, p.mask.shift + ROWS * tile.consumers) / tile.keys)
         tiles = GAPS * max(longest, works / sm_count * (longest + shortest) / 2)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from flashcore_numba.course import exercise
 from flashcore_numba.course.spec import Exercise
+from flashcore_numba.stages.edited import Edit, applied
 
 __all__ = ["Wrong", "text_of"]
 
@@ -29,9 +30,5 @@ def text_of(wrong: Wrong, task: Exercise) -> str:
     """The answer of a wrong one, as a learner hands it in."""
     if wrong.text:
         return wrong.text
-    text = exercise.region(task).text
-    for old, new in wrong.edits:
-        count = text.count(old)
-        assert count == 1, f"{wrong.name}: {old!r} occurs {count} times in the region of {task.file}"
-        text = text.replace(old, new)
-    return text
+    edits = [Edit(old, new) for old, new in wrong.edits]
+    return applied(exercise.region(task).text, edits, f"the region of {task.file}, in {wrong.name}")

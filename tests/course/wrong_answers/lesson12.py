@@ -15,7 +15,8 @@ WRONG = (
     Wrong(
         "halves_swapped", "The later key goes to the lower half.",
         (("pack_pair(p0, p1)", "pack_pair(p1, p0)"),),
-        (r"register 0, lower half", r"It holds what `\(\(const element\*\)p_rmem\[0\]\[0\]\)\[1\]` should be"),
+        (r"register 0, lower half",
+         r"It holds what `\(\(const element\*\)p_rmem\[0\]\[0\]\)\[1\]` should be"),
         "p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p1, p0);",
     ),
     Wrong(

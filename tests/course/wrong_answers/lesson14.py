@@ -52,7 +52,8 @@ WRONG = (
     ),
     Wrong(
         "next_tile", "Asks for the next tile instead of the one that fits into this slot.",
-        (("tile + STAGES < tiles.end) load_keys(tile + STAGES)", "tile + 1 < tiles.end) load_keys(tile + 1)"),),
+        (("tile + STAGES < tiles.end) load_keys(tile + STAGES)",
+          "tile + 1 < tiles.end) load_keys(tile + 1)"),),
         (r"more arrivals than the 1", r"Who calls load_keys",),
     ),
     Wrong(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any
 
 from flashcore_numba.simulator.count import SECTOR, Counter
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
@@ -11,7 +12,7 @@ OPS = ("load", "store", "atomic")
 
 
 @dataclass(frozen=True)
-class Row:
+class LineCounts:
     """What one place of the source did.
 
     `op` is load, store or atomic (with `space` and `array`), barrier, shuffle, vote, syncwarp (`requests`
@@ -45,11 +46,11 @@ class Row:
         return self.wavefronts / max(1, self.wavefronts - self.conflicts)
 
 
-def _row(site: Site, op: str, **counts) -> Row:
-    return Row(site.file, site.line, site.text, op, **counts)
+def _row(site: Site, op: str, **counts: Any) -> LineCounts:
+    return LineCounts(site.file, site.line, site.text, op, **counts)
 
 
-def rows(counter: Counter, sites: list) -> list[Row]:
+def rows(counter: Counter, sites: list) -> list[LineCounts]:
     """All rows, in the order of the source lines."""
     out = []
     for (site, op), t in counter.traffic.items():
@@ -105,7 +106,7 @@ def totals(counter: Counter) -> dict:
     return out
 
 
-def table(heading: str, data: list[Row], summary: dict) -> str:
+def table(heading: str, data: list[LineCounts], summary: dict) -> str:
     """A table of the memory accesses by source line, and the rest of the totals below it."""
     width = min(48, max([12, *(len(row.text) for row in data if row.space)])) + 1
     columns = f"{'line':>5} {'access':<{width}}{'op':<7}{'requests':>10}{'lanes':>11}"

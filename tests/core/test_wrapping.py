@@ -3,25 +3,27 @@
 import ast
 import inspect
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import flashcore_numba
-from flashcore_numba.checks.mutation import _Copies
+from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.course.judge.cuda_probe import _Probing
-from flashcore_numba.course.launches import Recorder as LaunchRecorder
+from flashcore_numba.course.launches import DryRun
 from flashcore_numba.evidence.roofline import _Launches
 from flashcore_numba.measure.entries import KeepScratch
 from flashcore_numba.run.compiler import Compiler
 from flashcore_numba.run.executor import Gpu, Simulator
 from flashcore_numba.run.plans import Recorder
-from flashcore_numba.run.protocol import Executor, Passing
+from flashcore_numba.stages.edited import _Copies
 
 EXECUTORS: tuple[type[Executor], ...] = (
     *(Simulator, Gpu, Compiler),
     *(Passing, KeepScratch, _Copies, Recorder),
-    *(LaunchRecorder, _Launches, _Probing),
+    *(DryRun, _Launches, _Probing),
 )
 # Subclasses of the above inside a function, where nothing can name them, and a base without `launch`.
 LOCAL = {"Noting", "Launched", "Idle"}
@@ -53,12 +55,12 @@ def like_executors() -> set[str]:
     return found - {"Executor"}
 
 
-def test_the_list_is_complete():
+def test_the_list_is_complete() -> None:
     assert like_executors() - LOCAL == {each.__name__ for each in EXECUTORS}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_it_has_the_methods_with_their_parameters(executor):
+def test_it_has_the_methods_with_their_parameters(executor: type) -> None:
     for name in METHODS:
         theirs = inspect.signature(getattr(executor, name)).parameters
         ours = inspect.signature(getattr(Executor, name)).parameters
@@ -75,18 +77,18 @@ class Asked:
     def __init__(self) -> None:
         self.launched: list[tuple] = []
 
-    def empty(self, shape, dtype):
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)
 
-    def counter(self):
+    def counter(self) -> np.ndarray:
         return np.zeros(1, np.uint32)
 
-    def launch(self, kernel, grid, block, *args, shared_bytes=0):
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.launched.append((kernel, grid, block, args, shared_bytes))
 
 
-@pytest.mark.parametrize("wrap", [Passing, KeepScratch, lambda inner: _Copies(inner, Path("."))])
-def test_what_wraps_another_passes_everything_on(wrap):
+@pytest.mark.parametrize("wrap", [Passing, KeepScratch, lambda inner: _Copies(inner, Path())])
+def test_what_wraps_another_passes_everything_on(wrap: Any) -> None:
     inner = Asked()
     outer = wrap(inner)
     assert outer.sm_count == 7

@@ -48,7 +48,7 @@ def _data_folder() -> Path:
         return Path(os.devnull) / "flashcore"
 
 
-class Progress:
+class Journal:
     """Reads and changes the file, also while another notebook does.
 
     folder: where the file lies, the user's data folder by default. A file that cannot be read as progress is
@@ -105,7 +105,7 @@ class Progress:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = open(self.folder / "lock", "w")  # noqa: SIM115
+            lock = (self.folder / "lock").open("w")
         except OSError as error:
             self._give_up(error)
             yield False
@@ -124,7 +124,7 @@ class Progress:
     def _set_aside(self) -> None:
         stem = f"progress-broken-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.json"
         try:
-            os.replace(self.file, self.folder / stem)
+            self.file.replace(self.folder / stem)
         except OSError as error:
             self._give_up(error)
             return

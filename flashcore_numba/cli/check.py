@@ -1,0 +1,64 @@
+"""`flashcore check`: stages, or with `--lesson` the file of an exercise."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from flashcore_numba.cli.output import console, give_json, parts, progress_bar
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course.judge import process
+from flashcore_numba.course.judge.verdict import CheckResult, no_result
+from flashcore_numba.course.lessons import find
+
+
+def run(args: Namespace) -> int:
+    """Check what was named. Returns 1 where anything is wrong or did not run."""
+    if args.lesson is not None:
+        return _check_answer(args)
+    if files := [name for name in args.stages if name.endswith((".py", ".cu"))]:
+        raise ArgumentError(f"{files[0]!r} is a file: name the lesson whose exercise it answers, --lesson N")
+    return _check_stages(args)
+
+
+def _check_stages(args: Namespace) -> int:
+    # Here, because an answer is judged in another process and this one needs no Numba for it.
+    from flashcore_numba.checks import check
+    from flashcore_numba.checks.render import render
+    from flashcore_numba.cli.selection import runnable
+
+    stages, not_run = runnable(args)
+    reports = []
+    if stages:
+        with progress_bar() as progress:
+            reports = check(stages, time_limit=args.time_limit, progress=parts(progress, "checking"))
+    if not give_json(args, lambda: [report.as_dict() for report in reports]) and reports:
+        render(reports, console())
+    return 0 if not not_run and all(report.passed for report in reports) else 1
+
+
+def _check_answer(args: Namespace) -> int:
+    lesson = find(args.lesson)
+    if len(args.stages) != 1:
+        raise ArgumentError(f"--lesson {args.lesson}: one file is accepted, not {len(args.stages)}")
+    path = Path(args.stages[0])
+    job = {"job": "check", "lesson": lesson.number, "file": {"name": path.name, "text": _source(path)}}
+    limit = args.time_limit or process.DEFAULT_TIME_LIMIT
+    with progress_bar() as progress:
+        reply = process.run(job, limit, parts(progress, f"checking {path.name}"))
+    result = CheckResult.from_dict(reply["result"]) if reply["result"] else no_result(lesson.number, reply)
+    if not give_json(args, result.as_dict):
+        result.render(console())
+    return 0 if result.passed else 1
+
+
+def _source(path: Path) -> str:
+    """The text of a source file that somebody names."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ArgumentError(f"{str(path)!r}: no file; a source file is accepted")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{str(path)!r}: no text in UTF-8; a source file is accepted") from None

@@ -1,0 +1,28 @@
+"""`flashcore lab`: JupyterLab at a lesson."""
+
+import sys
+from argparse import Namespace
+from importlib.util import find_spec
+
+from flashcore_numba.course import lessons
+from flashcore_numba.course.book import notebooks
+from flashcore_numba.course.session import lab
+from flashcore_numba.course.session.session import overview
+
+
+def run(args: Namespace) -> int:
+    """Start JupyterLab. Returns its exit status, or 1 where it is not installed."""
+    folder = notebooks.root()
+    if missing := [name for name in ("jupyterlab", "nbformat") if find_spec(name) is None]:
+        print(
+            f"flashcore lab: {missing[0]} is not installed: run make lab-env, "
+            "or pip install -e '.[notebooks]' in the clone",
+            file=sys.stderr,
+        )
+        return 1
+    given = args.rest[:1] if args.rest and args.rest[0].isdecimal() else []
+    number = given[0] if given else overview().data["next"]
+    chosen = lessons.find(max(lessons.LESSONS) if number is None else number)
+    notebook, sentence = lab.working_copy(folder, chosen.number, args.again)
+    print(f"flashcore lab: {sentence}", flush=True)
+    return lab.start(lab.command(folder, notebook, args.rest[len(given) :]))

@@ -1,0 +1,28 @@
+"""`flashcore mutants`: wrong versions of the stages, each of which must be caught."""
+
+from argparse import Namespace
+
+from flashcore_numba.checks.deletions import deletions
+from flashcore_numba.checks.library import MUTANTS
+from flashcore_numba.checks.mutation import kill
+from flashcore_numba.checks.render import render_kills
+from flashcore_numba.cli.output import console, give_json, parts, progress_bar
+from flashcore_numba.cli.selection import runnable
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.report.trust_tables import save_mutants
+
+
+def run(args: Namespace) -> int:
+    """Put the mutants through their checks. Returns 1 where one survives or a stage did not run."""
+    stages, not_run = runnable(args)
+    if args.save and (args.stages or not_run):
+        raise ArgumentError("--save: takes all stages of the ladder, on a machine that can run them")
+    written = [mutant for stage in stages for mutant in MUTANTS if mutant.stage == stage.number]
+    chosen = [*written, *(mutant for stage in stages for mutant in deletions(stage))]
+    with progress_bar() as progress:
+        kills = kill(chosen, progress=parts(progress, "mutants"))
+    if args.save:
+        print(f"Wrote {save_mutants(kills[: len(written)], kills[len(written) :])}")
+    if not give_json(args, lambda: [item.as_dict() for item in kills]) and kills:
+        render_kills(kills, console())
+    return 1 if not_run or any(item.status == "survived" for item in kills) else 0

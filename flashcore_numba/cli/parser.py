@@ -1,0 +1,271 @@
+"""The command line: every command with its arguments. It imports nothing heavy."""
+
+import argparse
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+from flashcore_numba.core.version import VERSION
+
+STAGE_HELP = "a number, a range such as 2-5, or a name; all stages when none is given"
+FEWEST_ROUNDS = 5
+COUNT_SHAPE = "1x1x128x64"
+SHAPE_HELP = "BxHxSxD, or small, medium, mission, large, multi_batch"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Its result names a command, for which `cli` has a module of that name, and its arguments."""
+    parser = _Parser(
+        prog="flashcore", description="A ladder of fused attention kernels: checked, counted, measured."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, what: str, stages: str | None = "*") -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+        if stages:
+            command.add_argument("stages", metavar="STAGE", nargs=stages, help=STAGE_HELP)
+        command.add_argument(
+            "--json",
+            nargs="?",
+            const="-",
+            type=_json_file,
+            metavar="FILE.json",
+            help="the result as JSON, on stdout or in a file",
+        )
+        return command
+
+    add("stages", "list the ladder: every stage, its idea and its limits", stages=None)
+    dispatch = add(
+        "dispatch",
+        "show which stage attention() runs when none is named, by problem and GPU",
+        stages=None,
+    )
+    dispatch.add_argument(
+        "--save", action="store_true", help="after new recorded runs: make the table from them again"
+    )
+    check = add(
+        "check",
+        "check stages against float64, with properties and poisoned memory, on the GPU if there is one; with "
+        "--lesson, judge the file of an exercise",
+    )
+    check.add_argument("--lesson", metavar="N", help="the lesson whose exercise the file answers")
+    check.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="S",
+        help="seconds for everything, up to 3600; what is left then counts as failed. None by default; with "
+        "--lesson 60",
+    )
+    starter = add(
+        "starter",
+        "write the file of a lesson's exercise with the region empty, for flashcore check --lesson",
+        stages=None,
+    )
+    starter.add_argument("lesson", metavar="LESSON", help="the number of a lesson")
+    starter.add_argument(
+        "file", nargs="?", metavar="FILE", help="lessonNN.py, or lessonNN.cu, by default; never overwritten"
+    )
+    mutants = add("mutants", "check wrong versions of the stages: each of them must be caught")
+    mutants.add_argument(
+        "--save", action="store_true", help="of all stages: write the record that docs/trust.md quotes"
+    )
+    count = add("count", "count what one stage moves, by source line, on the simulator", stages=None)
+    count.add_argument("stages", metavar="STAGE", help="a number or a name")
+    count.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
+    count.add_argument("--causal", action="store_true", help="with the causal mask")
+    count.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
+    compare = add(
+        "compare",
+        "time stages and peers on a GPU; without one, check and count stages and show recorded times; given "
+        "two files that compare has saved, A.json B.json, say what B does faster and slower than A",
+    )
+    compare.add_argument(
+        "--shape", action="append", help=f"{SHAPE_HELP}; mission by default; may be repeated"
+    )
+    compare.add_argument("--causal", action="store_true", help="with the causal mask")
+    compare.add_argument(
+        "--label", type=_label, help="what the run is for, lengths for example: part of the artifact's name"
+    )
+    compare.add_argument("--rounds", type=_rounds, help="interleaved rounds, 20 by default")
+    compare.add_argument(
+        "--save", type=_folder, metavar="DIR", help="write the artifact and the ladder's picture into DIR"
+    )
+    resources = add("resources", "compile stages and list registers, spills and shared memory; needs no GPU")
+    resources.add_argument(
+        "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
+    )
+    resources.add_argument("--head-dim", type=int, default=64, help="64 by default")
+    resources.add_argument(
+        "--save",
+        action="store_true",
+        help="for those who change kernels: compile all CUDA C and write the table that a test holds",
+    )
+    profile = add(
+        "profile",
+        "profile one stage with Nsight Compute and explain a dozen of its metrics; without it, show the "
+        "recorded ones",
+        stages=None,
+    )
+    profile.add_argument("stages", metavar="STAGE", help="a number or a name")
+    profile.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
+    profile.add_argument("--causal", action="store_true", help="with the causal mask")
+    profile.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
+    profile.add_argument(
+        "--save", type=_folder, metavar="DIR", help="the folder of the reports, profiles/ by default"
+    )
+    reconcile = add(
+        "reconcile",
+        "hold against each other what stages move as predicted, counted and measured; exit 1 where a "
+        "difference has no reason",
+    )
+    reconcile.add_argument("--shape", help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
+    reconcile.add_argument("--causal", action="store_true", help="with the causal mask")
+    reconcile.add_argument(
+        "--measure", action="store_true", help="measure now, with Nsight Compute, not as recorded"
+    )
+    reconcile.add_argument(
+        "--save",
+        type=_folder,
+        metavar="DIR",
+        help="measure at the recorded shapes, or at a --shape, and write or renew the extracts in DIR",
+    )
+    roofline = add(
+        "roofline",
+        "show how long each unit of a GPU needs for each stage, which limits it, and its share of the time",
+    )
+    roofline.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
+    roofline.add_argument("--causal", action="store_true", help="with the causal mask")
+    roofline.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="a recorded GPU, or one by its data sheet: L4, H100, A100, 4090; this machine's by default, or "
+        "the recorded one",
+    )
+    roofline.add_argument(
+        "--save", type=_folder, metavar="DIR", help="write the pictures, and what was measured, into DIR"
+    )
+    pictures = add(
+        "pictures",
+        "draw what artifacts of compare show: ladder, errors, roofline, time budget, lengths, share of peers",
+        stages=None,
+    )
+    pictures.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE.json", help="the recorded artifacts when none is given"
+    )
+    pictures.add_argument(
+        "--save", type=_folder, default=Path("pictures"), metavar="DIR", help="where; pictures/ by default"
+    )
+    readme = add(
+        "readme",
+        "write the ladder in README.md and draw the pictures there and in the lessons from the recorded runs",
+        stages=None,
+    )
+    readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
+    readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
+    add("course", "show the lessons and what is done of them", stages=None)
+    what = "open JupyterLab at a lesson, in your own copy under workspace/"
+    lab = commands.add_parser(
+        "lab",
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        usage="flashcore lab [-h] [--again] [N] [-- ARGUMENT ...]",
+    )
+    lab.add_argument(
+        "rest",
+        nargs="*",
+        metavar="N",
+        help="the lesson, the first that you have not passed by default; behind -- what JupyterLab takes",
+    )
+    lab.add_argument("--again", action="store_true", help="begin anew; your former copy is kept beside it")
+    lessons = add(
+        "lessons",
+        "write the numbers in lessons/*.md and make the notebooks; for those who write lessons",
+        stages=None,
+    )
+    lessons.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
+    lessons.add_argument(
+        "numbers", nargs="*", type=_number, metavar="N", help="these lessons; all by default"
+    )
+    lessons.add_argument(
+        "--execute", action="store_true", help="also run the notebooks and store their outputs"
+    )
+    return parser
+
+
+def _json_file(text: str) -> str:
+    if text != "-" and not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a file name that ends in .json (stages go before --json)"
+        )
+    if text != "-":
+        _refuse_unwritable(Path(text).parent, text)  # now, not after the minutes that the result takes
+    return text
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) < FEWEST_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least {FEWEST_ROUNDS} is accepted")
+    return int(text)
+
+
+def _label(text: str) -> str:
+    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", text) or "causal" in text.split("-"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: small letters, digits and single hyphens are accepted, but not the word causal, "
+            "which --causal adds"
+        )
+    return text
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: a lesson's number is accepted, for example 5")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r}: seconds above 0 and up to 3600 are accepted")
+    return seconds
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file; the name of a folder is accepted")
+    path = path.absolute()
+    _refuse_unwritable(next(folder for folder in (path, *path.parents) if folder.exists()), text)
+    return Path(text)
+
+
+def _refuse_unwritable(folder: Path, text: str) -> None:
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {folder} is read-only")
+    try:  # the administrator may write everywhere, says os.access
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be written: {folder} takes no file ({error.strerror})"
+        ) from None
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, dot, minor = text.partition(".")
+    if not (dot and major.isdecimal() and minor.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r}: major.minor is accepted, for example 9.0")
+    return int(major), int(minor)

@@ -1,0 +1,25 @@
+"""`flashcore pictures`: what artifacts of `compare` show."""
+
+from argparse import Namespace
+
+from flashcore_numba.cli.output import give_json, progress_bar
+from flashcore_numba.records import artifact
+from flashcore_numba.report import pictures
+
+
+def run(args: Namespace) -> int:
+    """Draw what the artifacts allow. Returns 1 where that is nothing."""
+    records = [(path, artifact.load(path)) for path in args.files] or artifact.recorded()
+    drawable, lacking = pictures.drawable(records)
+    data = []
+    with progress_bar() as progress:
+        for done, picture in enumerate(drawable, 1):
+            files = [str(path) for path in picture.draw(args.save)]
+            data.append({"name": picture.name, "files": files, "alt": picture.alt})
+            progress.count("drawing", done, len(drawable), picture.name)
+    if not give_json(args, lambda: {"pictures": data, "lacking": lacking}):
+        for each in data:
+            print(f"wrote {' and '.join(each['files'])}: {each['alt']}")
+        for name, reason in lacking.items():
+            print(f"not drawn: {name}: {reason}")
+    return 0 if data else 1

@@ -1,0 +1,84 @@
+"""`flashcore resources`: registers, spills and shared memory of compiled stages."""
+
+import sys
+from argparse import Namespace
+
+from rich.table import Table
+
+from flashcore_numba.cli.output import console, give_json, parts, progress_bar
+from flashcore_numba.cli.selection import selected
+from flashcore_numba.core import gpu
+from flashcore_numba.core.problem import HEAD_DIMS, ArgumentError
+from flashcore_numba.evidence import resource_table
+from flashcore_numba.predict.occupancy import MULTIPROCESSORS, of_kernel
+from flashcore_numba.records.amounts import SMALL
+from flashcore_numba.run.compiler import supported_capabilities
+from flashcore_numba.run.registers import examples, registers, why_not
+from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.runs import runs
+
+
+def run(args: Namespace) -> int:
+    """Compile and print. Returns 1 where no compiler is installed."""
+    if args.head_dim not in HEAD_DIMS:
+        raise ArgumentError(f"--head-dim {args.head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
+    stages = selected(args)
+    if (reason := next(filter(None, map(why_not, stages)), None)) is not None:
+        print(f"flashcore resources: {reason}", file=sys.stderr)
+        return 1
+    if args.cc and args.cc not in (served := supported_capabilities()):
+        raise ArgumentError(
+            f"--cc {'.'.join(map(str, args.cc))}: this CUDA compiler accepts "
+            + ", ".join(f"{major}.{minor}" for major, minor in served)
+        )
+    if args.save:
+        return _save_resources(args)
+    capability = args.cc or gpu.compute_capability() or (9, 0)
+    chosen = [run for run in runs(stages) if args.head_dim in run.stage.head_dims]
+    found = {}
+    with progress_bar() as progress:
+        for run in chosen:
+            progress.step(f"compiling {run.label}")
+            found[run.label] = registers(run, examples(run.stage, args.head_dim), capability)
+    if give_json(
+        args, lambda: {"compute_capability": list(capability), "head_dim": args.head_dim, "kernels": found}
+    ):
+        return 0
+    target = f"sm_{capability[0]}{capability[1]}"
+    out = console()
+    table = Table(
+        title=f"Compiled for {target}, D = {args.head_dim}",
+        caption="Registers, and bytes spilled and of local memory, a thread; bytes of shared memory, and "
+        "threads, a block. An SM holds: blocks (their share of its warps), and what allows no more.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    columns = {"kernel": "kernel", "registers": "regs", "spill_bytes": "spill", "stack_bytes": "local"}
+    columns |= {"shared_bytes": "shared", "threads": "threads"}
+    wide = out.width >= SMALL
+    if not wide:
+        del columns["kernel"], columns["threads"]
+    table.add_column("stage", no_wrap=True)
+    for field, name in columns.items():
+        text = field == "kernel"
+        table.add_column(name, no_wrap=not text, justify="left" if text else "right")
+    if wide and capability in MULTIPROCESSORS:
+        table.add_column("an SM holds", no_wrap=True)
+    for label, kernels in found.items():
+        for kernel in kernels or []:
+            cells = ["?" if kernel[field] is None else str(kernel[field]) for field in columns]
+            if wide and (held := of_kernel(capability, kernel)):
+                cells.append(str(held))
+            table.add_row(label, *cells)
+    out.print(table)
+    return 0
+
+
+def _save_resources(args: Namespace) -> int:
+    if args.cc or args.stages:
+        raise ArgumentError("--save: writes the whole table, for every GPU, so nothing else goes with it")
+    with progress_bar() as progress:
+        path = resource_table.save(LADDER, parts(progress, "compiling"))
+    if not give_json(args, resource_table.read):
+        print(f"wrote {path}")
+    return 0

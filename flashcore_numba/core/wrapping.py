@@ -1,0 +1,42 @@
+"""Executors that pass on to another one, or run nothing."""
+
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.core.executor import Array, Executor
+
+
+class Passing:
+    """An executor that passes everything on to another one; subclasses look on, or change one thing."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    @property
+    def sm_count(self) -> int:
+        return self.executor.sm_count
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self.executor.empty(shape, dtype)
+
+    def counter(self) -> Array:
+        return self.executor.counter()
+
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        self.executor.launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
+
+
+class Idle:
+    """An executor that runs nothing: NumPy arrays for memory that no kernel touches; `launch` is the
+    subclass's.
+    """
+
+    def __init__(self, sm_count: int) -> None:
+        self.sm_count = sm_count
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def counter(self) -> np.ndarray:
+        return np.zeros(1, np.uint32)

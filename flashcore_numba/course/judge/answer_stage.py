@@ -1,0 +1,42 @@
+"""The stage with an answer in it, and launches of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.executor import Executor
+from flashcore_numba.course.exercise import Answer
+from flashcore_numba.course.spec import Lesson
+from flashcore_numba.run.executor import Simulator
+from flashcore_numba.stages import Stage, edited
+
+LAUNCH_SECONDS = 5.0  # of the CPU executor: a launch of the checks takes a tenth of a second
+
+
+@contextmanager
+def loaded(lesson: Lesson, answer: Answer) -> Iterator[Stage]:
+    """The lesson's stage with the answer in it, while the context is open. Raises EditError."""
+    number, changed = lesson.exercise.stage, {lesson.exercise.file: answer.text}
+    if answer.is_cuda:  # kept, so that the same answer is compiled once
+        yield _limited(edited.load(number, changed))
+        return
+    with edited.loaded(number, changed) as stage:
+        yield stage
+
+
+def _limited(stage: Stage) -> Stage:
+    """The stage with a limit for each of its launches on the CPU executor."""
+
+    def launch(problem: Any, *outputs: Any, executor: Executor, **options: Any) -> None:
+        if isinstance(executor, Simulator):
+            executor.options.setdefault("time_limit", LAUNCH_SECONDS)
+        stage.launch(problem, *outputs, executor=executor, **options)
+
+    return replace(stage, launch=launch)
+
+
+def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Executor) -> None:
+    """Launch a stage on some inputs; what comes out is dropped."""
+    stage.run(x.problem(x.arrays), executor, variant)
