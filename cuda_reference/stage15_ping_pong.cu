@@ -42,8 +42,8 @@ __device__ __forceinline__ void multiply_again(Scores& s_rmem, const element* q_
 #pragma unroll
         for (int n = 0; n < BLOCK_N / 16; n++) {
             ptx::ldmatrix_x4(k_rmem, k_row + 16 * n * 64 + (k_chunk ^ lane % 8) * 8);
-            ptx::mma_m16n8k16(*(float(*)[4])(s_rmem + 8 * n), q_rmem, k_rmem[0], k_rmem[1]);
-            ptx::mma_m16n8k16(*(float(*)[4])(s_rmem + 8 * n + 4), q_rmem, k_rmem[2], k_rmem[3]);
+            ptx::mma_m16n8k16(*(float (*)[4])(s_rmem + 8 * n), q_rmem, k_rmem[0], k_rmem[1]);
+            ptx::mma_m16n8k16(*(float (*)[4])(s_rmem + 8 * n + 4), q_rmem, k_rmem[2], k_rmem[3]);
         }
     }
 }

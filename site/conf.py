@@ -17,7 +17,7 @@ project = html_title = "FlashCore"
 language = "en"
 extensions = ["myst_nb"]
 root_doc = "README"
-include_patterns = ["README.md", "docs/*.md", "lessons/*.md", "notebooks/*.ipynb"]
+include_patterns = ["README.md", "CHANGELOG.md", "docs/*.md", "lessons/*.md", "notebooks/*.ipynb"]
 exclude_patterns = ["lessons/[0-9][0-9]_*.md", ".*", "build", "workspace"]  # lessons: as notebooks
 html_theme = "furo"
 highlight_language = "none"
@@ -42,6 +42,10 @@ CONTENTS = """
 lessons/README
 lessons/glossary
 docs/benchmarking
+docs/architecture
+docs/optimisation
+docs/contributing
+CHANGELOG
 docs/trust
 docs/edits
 lessons/instructor

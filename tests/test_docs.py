@@ -12,7 +12,6 @@ line for any text. What is not run goes through a shell whose programs only note
 every call must be one that the project's command line, Makefile or package accepts.
 """
 
-import json
 import os
 import re
 import shlex
@@ -28,7 +27,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cuda_reference.files import CACHE_VARIABLE, cache_folder
-from flashcore_numba.cli import build_parser
+from flashcore_numba.cli.parser import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,13 +58,11 @@ class Fence:
 
 def fences(page: Path) -> list[Fence]:
     """Every block of code of a page; an indented one has no language."""
-    found = []
-    for token in MarkdownIt().parse(page.read_text()):
-        if token.type in ("fence", "code_block"):
-            language, *words = token.info.split() or [""]
-            assert token.map
-            found.append(Fence(page, token.map[0] + 1, language, tuple(words), token.content))
-    return found
+    blocks = (t for t in MarkdownIt().parse(page.read_text()) if t.type in ("fence", "code_block"))
+    return [
+        Fence(page, (t.map or [0])[0] + 1, language, tuple(words), t.content)
+        for t, (language, *words) in ((t, t.info.split() or [""]) for t in blocks)
+    ]
 
 
 FENCES = {page: fences(page) for page in PAGES}
@@ -215,8 +212,7 @@ def calls(fence: Fence, folder: Path) -> Iterator[list[str]]:
     programs, notes = folder / ".venv/bin", folder / "notes"
     programs.mkdir(parents=True, exist_ok=True)
     for name in NOTED:
-        note = f"import json, sys; print(json.dumps([{name!r}, *sys.argv[1:]]))"
-        script(programs / name, f'exec {shlex.quote(sys.executable)} -c {shlex.quote(note)} "$@" >> {notes}')
+        script(programs / name, f"{{ printf '%s\\037' {name} \"$@\"; echo; }} >> {shlex.quote(str(notes))}")
     done = subprocess.run(
         ["/bin/bash", "-euo", "pipefail", "-c", "\n".join(command for command, _ in commands(fence))],
         cwd=folder,
@@ -225,7 +221,7 @@ def calls(fence: Fence, folder: Path) -> Iterator[list[str]]:
         text=True,
     )
     assert done.returncode == 0, shown(fence, done)
-    yield from map(json.loads, notes.read_text().splitlines())
+    yield from (line.rstrip("\037").split("\037") for line in notes.read_text().split("\n")[:-1])
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_queries(Queries& q_rmem, const element* q_s
 
 // S = Q K^T
 __device__ __forceinline__ void score_tile(Scores& s_rmem, Queries& q_rmem, const element* q_smem,
-                                            const element* k_smem, int lane) {
+                                           const element* k_smem, int lane) {
     const int lane_offset = swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++)

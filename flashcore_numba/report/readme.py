@@ -76,8 +76,8 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
             found.append(f"{page}: differs from the record: {says}")
     for picture in drawable:
         found += picture.stale(folder)
-    for path in pictures.orphans(folder, drawable):
-        found.append(f"{path}: a picture without a recorded artifact")
+    orphans = pictures.orphans(folder, drawable)
+    found += [f"{path}: a picture without a recorded artifact" for path in orphans]
     return found + house.stale(built, readme.parent / HOUSE)
 
 
