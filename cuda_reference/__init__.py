@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .shown import shown
-from .source import FOLDER, INCLUDE, Source, source
-from .tensor_map import TensorMap
+from cuda_reference.shown import shown
+from cuda_reference.source import FOLDER, INCLUDE, Source, source
+from cuda_reference.tensor_map import TensorMap
 
 __all__ = ["FOLDER", "INCLUDE", "Source", "TensorMap", "load", "source"]
 
@@ -33,7 +33,7 @@ def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | N
     if not Path(kernel.path).is_file():
         raise FileNotFoundError(f"there is no {kernel.path}")
     if backend == "gpu":
-        from .gpu import load as load_on_gpu
+        from cuda_reference.gpu import load as load_on_gpu
 
         return load_on_gpu(kernel)
     if backend == "cpu":
@@ -44,6 +44,6 @@ def load(kernel: Source | str, backend: str = "gpu", defines: dict[str, Any] | N
 @lru_cache(maxsize=256)
 def _on_cpu(kernel: Source, digest: str) -> Any:
     """Loaded once for each state of its files, which `digest` stands for."""
-    from .cpu import CpuModule
+    from cuda_reference.cpu import CpuModule
 
     return CpuModule(kernel.path, dict(kernel.defines)).kernel(kernel.entry)

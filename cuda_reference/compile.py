@@ -7,10 +7,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from .files import CACHE_VARIABLE, MachineError, cache_folder, write
-from .source import INCLUDE, Source
-
-__all__ = ["CompileError", "Compiled", "compile", "nvrtc_version", "parse_log", "target", "why_not"]
+from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, write
+from cuda_reference.source import INCLUDE, Source
 
 INSTALL = "pip install 'flashcore[compiler]'"
 

@@ -8,8 +8,6 @@ from ctypes import CDLL, byref, c_int, c_uint64, c_void_p, cast
 from functools import cache
 from typing import Any
 
-__all__ = ["LEGACY", "Allowed", "Handle", "Tie", "check", "driver", "graph_of", "number_of"]
-
 LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used the GPU before
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED

@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .shown import shown
-
-__all__ = ["MOST_THREADS", "block_extents", "grid_extents"]
+from cuda_reference.shown import shown
 
 MOST_THREADS = 1024
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".

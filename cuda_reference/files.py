@@ -14,8 +14,6 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["CACHE_VARIABLE", "MachineError", "cache_folder", "lock", "write", "written_wholly"]
-
 CACHE_VARIABLE = "FLASHCORE_CACHE"
 SEAL = b"whole\0\1\2"  # ends what `sealed` makes, before the hash
 

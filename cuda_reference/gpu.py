@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .compile import Compiled, compile
-from .extents import block_extents, grid_extents
-from .packed import PackedLaunches
-from .source import Source
-from .tensor_map import TensorMap
-
-__all__ = ["GpuKernel", "SharedMemoryError", "load"]
+from cuda_reference.compile import Compiled, compile
+from cuda_reference.extents import block_extents, grid_extents
+from cuda_reference.packed import PackedLaunches
+from cuda_reference.source import Source
+from cuda_reference.tensor_map import TensorMap
 
 NULL = np.uint64(0)
 DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes, static and dynamic, that a block gets without asking

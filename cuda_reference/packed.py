@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from . import driver
-from .driver import INVALID_CONTEXT, LEGACY, Allowed
-from .tensor_map import TensorMap
-
-__all__ = ["PackedLaunches", "three"]
+from cuda_reference import driver
+from cuda_reference.driver import INVALID_CONTEXT, LEGACY, Allowed
+from cuda_reference.tensor_map import TensorMap
 
 MOST_GRAPHS, MOST_SEEN = 8, 64  # of one plan; other addresses are launched kernel by kernel
 MAP_BYTES = MAP_ALIGNMENT = 128  # of a CUtensorMap

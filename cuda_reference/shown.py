@@ -3,8 +3,6 @@
 import reprlib
 from typing import Any
 
-__all__ = ["shown"]
-
 MOST_DIGITS = 60
 
 

@@ -7,10 +7,9 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["FOLDER", "INCLUDE", "Source", "source"]
-
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER / "include"
+PROBES = FOLDER / "probes"  # kernels that ask the hardware something
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,25 @@ class Source:
         return _text(self.path, self.path.stat().st_mtime_ns)
 
 
-def source(file: str, entry: str | None = None, *, folder: Path = FOLDER, **defines: int | str) -> Source:
+def source(
+    file: str, entry: str | None = None, *, folder: Path | None = None, **defines: int | str
+) -> Source:
     """The kernel `entry` of `folder/file.cu`, compiled with each of `defines` as a macro.
+
+    Without `folder` it is a stage's kernel, or a probe.
 
     Without `entry` it is the kernel that is named like the file: "stage12_mma_sync" has `mma_sync`. True and
     False become 1 and 0.
     """
     values = {name: int(value) if isinstance(value, bool) else value for name, value in defines.items()}
     entry = entry or re.sub(r"^stage\d+_", "", file)
-    return Source(folder / f"{file}.cu", entry, tuple(sorted(values.items())))
+    path = folder / f"{file}.cu" if folder else kernel_path(f"{file}.cu")
+    return Source(path, entry, tuple(sorted(values.items())))
+
+
+def kernel_path(name: str) -> Path:
+    """Where the file of a stage's kernel lies, or of a probe's; it need not exist."""
+    return next((path for folder in (FOLDER, PROBES) if (path := folder / name).exists()), FOLDER / name)
 
 
 @lru_cache(maxsize=1024)

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TensorMap"]
-
 MAGIC = 0x7E45F1A5  # marks a tensor map of the CPU executor; as in cpu/src/tma.cpp
 
 

@@ -3,8 +3,8 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from .attention import attention
-from .problem import ArgumentError, Problem, UnsupportedError
+from flashcore_numba.attention import attention
+from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
 
 __all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
 
@@ -17,7 +17,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 def __getattr__(name: str) -> Any:
     """`LADDER` on first use: it brings Numba, which takes a second to import."""
     if name == "LADDER":
-        from .stages import LADDER
+        from flashcore_numba.stages import LADDER
 
         return LADDER
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

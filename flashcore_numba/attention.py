@@ -7,11 +7,9 @@ import numpy as np
 
 from cuda_reference.driver import Allowed
 from cuda_reference.shown import shown
-
-from . import gpu, plans
-from .arrays import Adopted, adopt, empty_like, overlap, same_kind
-from .dispatch import ranking
-from .problem import (
+from flashcore_numba.core import gpu
+from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap, same_kind
+from flashcore_numba.core.problem import (
     ArgumentError,
     Problem,
     UnsupportedError,
@@ -19,11 +17,11 @@ from .problem import (
     check_time_limit,
     rows_aligned,
 )
+from flashcore_numba.run import plans
+from flashcore_numba.stages.tuning.dispatch import ranking
 
 if TYPE_CHECKING:
-    from .stages import Stage
-
-__all__ = ["attention", "refuse"]
+    from flashcore_numba.stages import Stage
 
 
 def attention(
@@ -58,7 +56,7 @@ def attention(
     Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
     sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
     for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a layout compiles and
-    prepares the launches; later calls of the same layout only launch them (`flashcore_numba.plans`). Any call
+    prepares the launches; later calls of the same layout only launch them (`run.plans`). Any call
     can be captured into a CUDA graph, the first one too: the kernels are its only nodes.
 
     A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
@@ -152,13 +150,13 @@ def best_stage(problem: Problem, lse: bool = False) -> "Stage":
 
 # Stages and executors bring Numba, which takes a second to import: only a call needs them.
 def _ladder() -> "tuple[Stage, ...]":
-    from .stages import LADDER
+    from flashcore_numba.stages import LADDER
 
     return LADDER
 
 
 def _find(selector: Any) -> "Stage":
-    from .stages.find import find
+    from flashcore_numba.stages.find import find
 
     return find(selector)
 
@@ -177,7 +175,7 @@ def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
     if lse and not stage.returns_lse:
         return "does not return the LSE (return_lse=True)"
     if not problem.on_gpu:
-        from .executor import why_not_simulated
+        from flashcore_numba.run.executor import why_not_simulated
 
         reason = why_not_simulated(stage.language)
         return None if reason is None else f"cannot run on host arrays here ({reason})"
@@ -231,7 +229,7 @@ def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
 @contextmanager
 def _executor(like: Adopted, problem: Problem, time_limit: float | None):
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
-    from .executor import Gpu, Simulator
+    from flashcore_numba.run.executor import Gpu, Simulator
 
     if isinstance(like.view, np.ndarray):
         simulator = Simulator() if time_limit is None else Simulator(time_limit=time_limit)

@@ -16,9 +16,7 @@ from typing import Any
 
 from cuda_reference.files import MachineError, write
 from flashcore_numba import __version__
-from flashcore_numba.problem import ArgumentError
-
-__all__ = ["build_parser", "main"]
+from flashcore_numba.core.problem import ArgumentError
 
 STAGE_HELP = "a number, a range such as 2-5, or a name; all stages when none is given"
 FEWEST_ROUNDS = 5
@@ -376,8 +374,8 @@ def _selected(args) -> list:
 
 def _runnable(args) -> tuple[list, list[str]]:
     """The selected stages that run here, and sentences, told on stderr, about those that do not."""
-    from flashcore_numba import gpu
-    from flashcore_numba.executor import simulated
+    from flashcore_numba.core import gpu
+    from flashcore_numba.run.executor import simulated
 
     stages = _selected(args)
     if gpu.available():
@@ -391,7 +389,7 @@ def _runnable(args) -> tuple[list, list[str]]:
 def _stages(args) -> int:
     from rich.table import Table
 
-    from flashcore_numba.bench.tables import NARROW
+    from flashcore_numba.records.amounts import NARROW
     from flashcore_numba.stages import LADDER
 
     data = [
@@ -434,13 +432,13 @@ def _stages(args) -> int:
 def _dispatch(args) -> int:
     from rich.table import Table
 
-    from flashcore_numba import dispatch
-    from flashcore_numba.bench.tables import NARROW
+    from flashcore_numba.records.amounts import NARROW
     from flashcore_numba.stages.find import find
+    from flashcore_numba.stages.tuning import dispatch
 
     rules = dispatch.TABLE
     if args.save:
-        from flashcore_numba.bench import dispatch_table
+        from flashcore_numba.report import dispatch_table
 
         rules, path = dispatch_table.save()
     if _give_json(args, lambda: [rule._asdict() for rule in rules]):
@@ -496,18 +494,18 @@ def _check(args) -> int:
 
 
 def _check_answer(args) -> int:
-    from flashcore_numba.course import judge
+    from flashcore_numba.course.judge import process
+    from flashcore_numba.course.judge.verdict import CheckResult, no_result
     from flashcore_numba.course.lessons import find
-    from flashcore_numba.course.verdict import CheckResult, no_result
 
     lesson = find(args.lesson)
     if len(args.stages) != 1:
         raise ArgumentError(f"--lesson {args.lesson}: one file is accepted, not {len(args.stages)}")
     path = Path(args.stages[0])
     job = {"job": "check", "lesson": lesson.number, "file": {"name": path.name, "text": _source(path)}}
-    limit = args.time_limit or judge.DEFAULT_TIME_LIMIT
+    limit = args.time_limit or process.DEFAULT_TIME_LIMIT
     with _progress() as progress:
-        reply = judge.run(job, limit, _parts(progress, f"checking {path.name}"))
+        reply = process.run(job, limit, _parts(progress, f"checking {path.name}"))
     result = CheckResult.from_dict(reply["result"]) if reply["result"] else no_result(lesson.number, reply)
     if not _give_json(args, result.as_dict):
         result.render(_console())
@@ -561,7 +559,7 @@ def _mutants(args) -> int:
     with _progress() as progress:
         kills = kill(chosen, progress=_parts(progress, "mutants"))
     if args.save:
-        from flashcore_numba.bench.trust_tables import save_mutants
+        from flashcore_numba.report.trust_tables import save_mutants
 
         print(f"Wrote {save_mutants(kills[: len(written)], kills[len(written) :])}")
     if not _give_json(args, lambda: [item.as_dict() for item in kills]) and kills:
@@ -570,12 +568,12 @@ def _mutants(args) -> int:
 
 
 def _count(args) -> int:
-    from flashcore_numba.bench.counts import count
-    from flashcore_numba.bench.entries import Run
-    from flashcore_numba.bench.shapes import parse
-    from flashcore_numba.bench.tables import moved_line
-    from flashcore_numba.executor import simulated
+    from flashcore_numba.core.shapes import parse
+    from flashcore_numba.evidence.counts import count
+    from flashcore_numba.report.tables import moved_line
+    from flashcore_numba.run.executor import simulated
     from flashcore_numba.stages.find import find
+    from flashcore_numba.stages.runs import Run
 
     stage = find(args.stages)
     variant = _variant(args, stage)
@@ -606,8 +604,8 @@ def _variant(args, stage) -> str | None:
 
 
 def _compare(args) -> int:
-    from flashcore_numba import gpu
-    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.core import gpu
+    from flashcore_numba.core.shapes import parse
 
     if any(name.endswith(".json") for name in args.stages):
         return _compare_files(args)
@@ -625,7 +623,7 @@ def _compare(args) -> int:
 
 
 def _compare_files(args) -> int:
-    from flashcore_numba.bench.compare_artifacts import compare_artifacts, table
+    from flashcore_numba.report.compare_artifacts import compare_artifacts, table
 
     if others := [name for name in args.stages if not name.endswith(".json")]:
         raise ArgumentError(f"{others[0]!r} beside a file: either stages or two artifacts are accepted")
@@ -657,13 +655,14 @@ def _compare_files(args) -> int:
 
 
 def _compare_on_gpu(args, stages, shapes) -> int:
-    from flashcore_numba.bench import artifact, pictures
-    from flashcore_numba.bench.compare import ROUNDS, compare
-    from flashcore_numba.bench.counts import count_all
-    from flashcore_numba.bench.entries import runs
-    from flashcore_numba.bench.shapes import parse
-    from flashcore_numba.bench.tables import clocks_seen, counted_table
-    from flashcore_numba.executor import simulated
+    from flashcore_numba.core.shapes import parse
+    from flashcore_numba.evidence.counts import count_all
+    from flashcore_numba.measure.compare import ROUNDS, compare
+    from flashcore_numba.records import artifact
+    from flashcore_numba.report import pictures
+    from flashcore_numba.report.tables import clocks_seen, counted_table
+    from flashcore_numba.run.executor import simulated
+    from flashcore_numba.stages.runs import runs
 
     with _progress() as progress:
         record = compare(stages, shapes, args.rounds or ROUNDS, progress, args.label)
@@ -692,9 +691,9 @@ def _compare_on_gpu(args, stages, shapes) -> int:
 
 
 def _compare_without_gpu(args, stages, shapes, why_not) -> int:
-    from flashcore_numba.bench import rehearse
-    from flashcore_numba.bench.shapes import parse
-    from flashcore_numba.bench.tables import counted_table
+    from flashcore_numba.core.shapes import parse
+    from flashcore_numba.evidence import rehearse
+    from flashcore_numba.report.tables import counted_table
 
     with _progress() as progress:
         result = rehearse.rehearse(stages, shapes, parse(COUNT_SHAPE), progress)
@@ -717,7 +716,7 @@ def _counted_at(args) -> str:
 
 
 def _print_times(console, record, shape) -> None:
-    from flashcore_numba.bench.tables import latency_table, limits_line, not_timed, throttled_lines
+    from flashcore_numba.report.tables import latency_table, limits_line, not_timed, throttled_lines
 
     console.print()
     console.print(latency_table(record, shape, console.width))
@@ -727,11 +726,11 @@ def _print_times(console, record, shape) -> None:
 
 
 def _roofline(args) -> int:
-    from flashcore_numba import gpu
-    from flashcore_numba.bench import roofline
-    from flashcore_numba.bench.entries import runs
-    from flashcore_numba.bench.limits import DataSheet
-    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.core import gpu
+    from flashcore_numba.core.shapes import parse
+    from flashcore_numba.evidence import roofline
+    from flashcore_numba.predict.limits import DataSheet
+    from flashcore_numba.stages.runs import runs
 
     stages, shape = _selected(args), parse(args.shape)
     here = gpu.name() if gpu.available() else None
@@ -743,7 +742,7 @@ def _roofline(args) -> int:
         if isinstance(target, DataSheet):
             found = roofline.of_data_sheet(target, *at, progress)
         elif target == here and not roofline.is_recorded(target, shape, args.causal):
-            from flashcore_numba.bench.compare import compare
+            from flashcore_numba.measure.compare import compare
 
             record = compare(stages, [(shape, args.causal)], FEWEST_ROUNDS, progress)
             found = roofline.of_record(target, *at, record)
@@ -764,7 +763,8 @@ def _roofline(args) -> int:
 
 def _save_roofline(folder: Path, found) -> list[str]:
     """The artifact with this shape alone, and the pictures that it allows; sentences about them."""
-    from flashcore_numba.bench import artifact, pictures
+    from flashcore_numba.records import artifact
+    from flashcore_numba.report import pictures
 
     shape = artifact.find_shape(found.record, str(found.shape), found.causal)
     if shape is None:
@@ -784,13 +784,13 @@ def _save_roofline(folder: Path, found) -> list[str]:
 def _resources(args) -> int:
     from rich.table import Table
 
-    from flashcore_numba import gpu
-    from flashcore_numba.bench.entries import runs
-    from flashcore_numba.bench.occupancy import MULTIPROCESSORS, of_kernel
-    from flashcore_numba.bench.registers import examples, registers, why_not
-    from flashcore_numba.bench.tables import SMALL
-    from flashcore_numba.compiler import supported_capabilities
-    from flashcore_numba.problem import HEAD_DIMS
+    from flashcore_numba.core import gpu
+    from flashcore_numba.core.problem import HEAD_DIMS
+    from flashcore_numba.predict.occupancy import MULTIPROCESSORS, of_kernel
+    from flashcore_numba.records.amounts import SMALL
+    from flashcore_numba.run.compiler import supported_capabilities
+    from flashcore_numba.run.registers import examples, registers, why_not
+    from flashcore_numba.stages.runs import runs
 
     if args.head_dim not in HEAD_DIMS:
         raise ArgumentError(f"--head-dim {args.head_dim}: accepted are {', '.join(map(str, HEAD_DIMS))}")
@@ -847,7 +847,7 @@ def _resources(args) -> int:
 
 
 def _save_resources(args) -> int:
-    from flashcore_numba.bench import resource_table
+    from flashcore_numba.evidence import resource_table
     from flashcore_numba.stages import LADDER
 
     if args.cc or args.stages:
@@ -860,11 +860,11 @@ def _save_resources(args) -> int:
 
 
 def _profile(args) -> int:
-    from flashcore_numba.bench import extracts, nsight
-    from flashcore_numba.bench import profile as profiling
-    from flashcore_numba.bench.entries import Run
-    from flashcore_numba.bench.shapes import parse
+    from flashcore_numba.core.shapes import parse
+    from flashcore_numba.evidence import extracts, nsight
+    from flashcore_numba.evidence import profile as profiling
     from flashcore_numba.stages.find import find
+    from flashcore_numba.stages.runs import Run
 
     stage, shape = find(args.stages), parse(args.shape)
     run = Run(stage, _variant(args, stage))
@@ -888,8 +888,8 @@ def _profile(args) -> int:
 
 
 def _show_recorded_profile(args, run, shape, why_not) -> int:
-    from flashcore_numba.bench import extracts
-    from flashcore_numba.bench import profile as profiling
+    from flashcore_numba.evidence import extracts
+    from flashcore_numba.evidence import profile as profiling
 
     print(f"flashcore profile: nothing is measured here, {why_not}", file=sys.stderr)
     extract = extracts.find(shape, args.causal)
@@ -904,7 +904,7 @@ def _show_recorded_profile(args, run, shape, why_not) -> int:
 
 
 def _print_profile(args, run, extract, more) -> None:
-    from flashcore_numba.bench import profile as profiling
+    from flashcore_numba.evidence import profile as profiling
 
     found = profiling.find(run, extract) or {}
     about = {name: value for name, value in extract.items() if name != "runs"}
@@ -913,9 +913,9 @@ def _print_profile(args, run, extract, more) -> None:
 
 
 def _reconcile(args) -> int:
-    from flashcore_numba.bench import extracts, nsight, reconcile
-    from flashcore_numba.bench.shapes import parse
-    from flashcore_numba.executor import simulated
+    from flashcore_numba.core.shapes import parse
+    from flashcore_numba.evidence import extracts, nsight, reconcile
+    from flashcore_numba.run.executor import simulated
 
     stages, shape = _selected(args), parse(args.shape or COUNT_SHAPE)
     if (args.save or args.measure) and (why_not := nsight.why_not()) is not None:
@@ -947,7 +947,7 @@ def _reconcile(args) -> int:
 
 
 def _save_extracts(args, stages, shape) -> int:
-    from flashcore_numba.bench import extracts, reconcile
+    from flashcore_numba.evidence import extracts, reconcile
 
     if args.measure or (args.causal and not args.shape):
         raise ArgumentError("--save: measures what is recorded; of the options only --shape goes with it")
@@ -962,7 +962,8 @@ def _save_extracts(args, stages, shape) -> int:
 
 
 def _pictures(args) -> int:
-    from flashcore_numba.bench import artifact, pictures
+    from flashcore_numba.records import artifact
+    from flashcore_numba.report import pictures
 
     records = [(path, artifact.load(path)) for path in args.files] or artifact.recorded()
     drawable, lacking = pictures.drawable(records)
@@ -981,7 +982,7 @@ def _pictures(args) -> int:
 
 
 def _readme(args) -> int:
-    from flashcore_numba.bench import readme
+    from flashcore_numba.report import readme
 
     if args.check:
         found = readme.differences(args.file)
@@ -996,7 +997,7 @@ def _readme(args) -> int:
 
 
 def _course(args) -> int:
-    from flashcore_numba.course.session import overview
+    from flashcore_numba.course.session.session import overview
 
     shown = overview()
     if not _give_json(args, shown.as_dict):
@@ -1007,8 +1008,10 @@ def _course(args) -> int:
 def _lab(args) -> int:
     from importlib.util import find_spec
 
-    from flashcore_numba.course import lab, lessons, notebooks
-    from flashcore_numba.course.session import overview
+    from flashcore_numba.course import lessons
+    from flashcore_numba.course.book import notebooks
+    from flashcore_numba.course.session import lab
+    from flashcore_numba.course.session.session import overview
 
     folder = notebooks.root()
     if missing := [name for name in ("jupyterlab", "nbformat") if find_spec(name) is None]:
@@ -1027,7 +1030,7 @@ def _lab(args) -> int:
 
 
 def _lessons(args) -> int:
-    from flashcore_numba.course import notebooks
+    from flashcore_numba.course.book import notebooks
 
     if args.check and (args.execute or args.numbers):
         raise ArgumentError("--check: looks at all lessons and changes none, so nothing else goes with it")
@@ -1055,7 +1058,7 @@ def _lessons(args) -> int:
 
 
 def _progress():
-    from flashcore_numba.bench.progress import Progress
+    from flashcore_numba.run.progress import Progress
 
     return Progress(_console(to_stderr=True))
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from flashcore_numba.course import exercise, lessons, weave
+from flashcore_numba.course import exercise, lessons
+from flashcore_numba.course.book import weave
 
 project = html_title = "FlashCore"
 language = "en"

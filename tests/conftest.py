@@ -8,6 +8,8 @@ import signal
 import numpy as np
 import pytest
 
+pytest_plugins = ["artifacts"]
+
 # A shell's background job starts with SIGINT ignored, and what the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,7 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test that was asked for on a machine without the GPU or the browser it needs is an error, no skip."""
     if item.get_closest_marker("gpu"):
-        from flashcore_numba import gpu
+        from flashcore_numba.core import gpu
 
         if not gpu.available():
             pytest.fail(f"selected with -m gpu, but {gpu.why_not()}", pytrace=False)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashcore_numba import oracle
+from flashcore_numba.core import oracle
 
 __all__ = ["agree", "apart"]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
-from flashcore_numba.traffic import Traffic
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.predict import Traffic
+from flashcore_numba.run.executor import Simulator
 
 
 def problem(rng, batch, heads, seq_q, seq_k, head_dim, causal, group=1):

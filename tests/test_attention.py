@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import flashcore_numba
-from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, dispatch, oracle
+from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention
 from flashcore_numba.attention import best_stage, refuse
+from flashcore_numba.core import oracle
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.find import find, select
+from flashcore_numba.stages.tuning import dispatch
 
 GROUPED = [stage for stage in LADDER if stage.grouped_queries]
 WITH_LSE = [stage for stage in LADDER if stage.returns_lse]
@@ -120,7 +122,7 @@ def test_the_default_stage_is_the_next_of_the_rule_where_the_first_cannot(monkey
 
 
 def test_the_default_stage_fits_an_older_gpu(monkeypatch, asked):
-    monkeypatch.setattr("flashcore_numba.gpu.compute_capability", lambda device: (7, 5))
+    monkeypatch.setattr("flashcore_numba.core.gpu.compute_capability", lambda device: (7, 5))
     on_gpu = types.SimpleNamespace(
         seq_q=512,
         seq_k=512,
@@ -201,7 +203,7 @@ def test_nobody_can(monkeypatch):
 
 
 def test_an_old_gpu_is_refused(ladder, monkeypatch):
-    monkeypatch.setattr("flashcore_numba.gpu.compute_capability", lambda device: (7, 5))
+    monkeypatch.setattr("flashcore_numba.core.gpu.compute_capability", lambda device: (7, 5))
     on_gpu = types.SimpleNamespace(
         head_dim=64,
         causal=False,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import flashcore_numba.gpu
+import flashcore_numba.core.gpu
 from flashcore_numba import cli
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
@@ -41,8 +41,8 @@ def process(*arguments, **environment):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(flashcore_numba.gpu, "why_not", lambda: "no NVIDIA driver in this test")
-    monkeypatch.setattr(flashcore_numba.gpu, "available", lambda: False)
+    monkeypatch.setattr(flashcore_numba.core.gpu, "why_not", lambda: "no NVIDIA driver in this test")
+    monkeypatch.setattr(flashcore_numba.core.gpu, "available", lambda: False)
 
 
 @pytest.fixture
@@ -248,14 +248,12 @@ def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
     assert int(passed) > 20
 
 
-def test_compare_shows_the_record_and_labels_it(monkeypatch, capsys, no_gpu, wide, tmp_path, request):
-    monkeypatch.syspath_prepend(str(request.config.rootpath / "tests" / "bench"))
-    import conftest as bench_conftest
-
+def test_compare_shows_the_record_and_labels_it(monkeypatch, capsys, no_gpu, wide, tmp_path, fake):
     from flashcore_numba import checks
-    from flashcore_numba.bench import artifact, rehearse
+    from flashcore_numba.evidence import rehearse
+    from flashcore_numba.records import artifact
 
-    record = bench_conftest.make_artifact()
+    record = fake()
     artifact.save(record, tmp_path / "imaginary-gpu.json")
     monkeypatch.setattr(artifact, "recorded_dir", lambda: tmp_path)
     quick = [checks.check_stage(LADDER[0], names=["ragged 31"])]
@@ -274,7 +272,7 @@ def test_compare_shows_the_record_and_labels_it(monkeypatch, capsys, no_gpu, wid
 
 def test_a_wrong_stage_fails_compare(monkeypatch, capsys, no_gpu, wide):
     from flashcore_numba import checks
-    from flashcore_numba.bench import rehearse
+    from flashcore_numba.evidence import rehearse
 
     def zeros(problem, out, executor, lse=None, variant=None):
         out[...] = 0
@@ -288,7 +286,7 @@ def test_a_wrong_stage_fails_compare(monkeypatch, capsys, no_gpu, wide):
 
 
 def test_dispatch_shows_its_table_and_writes_it(tmp_path, capsys, monkeypatch, wide):
-    from flashcore_numba import dispatch
+    from flashcore_numba.stages.tuning import dispatch
 
     assert cli.main(["dispatch"]) == 0
     shown = capsys.readouterr().out
@@ -319,7 +317,7 @@ def test_resources_lists_every_kernel(capsys, wide):
 
 def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
     from flashcore_numba import stages
-    from flashcore_numba.bench import resource_table
+    from flashcore_numba.evidence import resource_table
 
     first = next(stage for stage in LADDER if stage.language == "CUDA C")
     monkeypatch.setattr(stages, "LADDER", (LADDER[0], first))
@@ -336,7 +334,7 @@ def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
 
 
 def test_readme_writes_then_agrees(tmp_path, capsys, monkeypatch):
-    from flashcore_numba.bench import artifact
+    from flashcore_numba.records import artifact
 
     monkeypatch.setattr(artifact, "recorded_dir", lambda: tmp_path / "recorded")
     page = tmp_path / "README.md"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cuda_reference.files import write
-from flashcore_numba.bench import artifact
 from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.records import artifact
 
 ROOT = Path(__file__).resolve().parents[1]
 PNG = b"\x89PNG" + bytes(100)

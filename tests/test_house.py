@@ -16,11 +16,13 @@ STAGE_FILES = sorted((ROOT / "flashcore_numba/stages").glob("stage[0-9]*.py"))
 # A module imports from its own layer or one below.
 LAYERS = (
     {"cuda_reference"},
-    {"wide", "simulator"},
-    {"problem", "arrays", "oracle", "gpu", "compiler", "cpu_launch", "executor", "plans", "workspace"},
+    {"wide", "simulator", "core"},
     {"stages"},
-    {"attention", "dispatch", "traffic"},
-    {"checks", "bench"},
+    {"run"},
+    {"attention", "predict"},
+    {"checks", "records"},
+    {"measure", "evidence"},
+    {"report"},
     {"course"},
     {"cli", "__main__"},
 )

@@ -121,7 +121,7 @@ def test_the_judges_child_goes_with_it(sent, status, to_all, start, tmp_path):
     path = tmp_path / "lesson00.py"
     path.write_text(exercise.starter(find(0)).replace("...\n", "while True: pass\n", 1))
     running = start(flashcore("check", str(path), "--lesson", "0", "--time-limit", "600"))
-    running.wait_until(lambda: any("course.child" in line for line in running.alive().values()))
+    running.wait_until(lambda: any("course.judge.child" in line for line in running.alive().values()))
     time.sleep(1)
     assert running.ends(sent, to_all) == status
     assert running.nothing_is_left()
@@ -142,9 +142,9 @@ def test_workers_go_with_who_started_them(sent, start, tmp_path):
 def test_the_judges_child_goes_when_the_judge_is_killed(start, tmp_path):
     program = tmp_path / "program.py"
     job = {"job": "check", "lesson": 0, "answer": "while True: pass"}
-    program.write_text(f"from flashcore_numba.course import judge\njudge.run({job}, 600)\n")
+    program.write_text(f"from flashcore_numba.course.judge import process\njudge.run({job}, 600)\n")
     running = start([sys.executable, str(program)])
-    running.wait_until(lambda: any("course.child" in line for line in running.alive().values()))
+    running.wait_until(lambda: any("course.judge.child" in line for line in running.alive().values()))
     time.sleep(1)
     assert running.ends(signal.SIGKILL) == -signal.SIGKILL
     assert running.nothing_is_left()

@@ -56,8 +56,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PROBES = (
     "cuda_reference/stage99_probe.cu",
     "cuda_reference/include/probe.cuh",
-    "flashcore_numba/recorded/probe.json",
-    "flashcore_numba/recorded/probe.png",
+    "flashcore_numba/records/data/probe.json",
+    "flashcore_numba/records/data/probe.png",
 )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashcore_numba import LADDER, Problem
-from flashcore_numba.compiler import Compiler
+from flashcore_numba.run.compiler import Compiler
 
 CASES = [
     pytest.param(stage, variant, id="-".join([stage.label, *([variant] if variant else [])]))

@@ -18,12 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..extents import MOST_THREADS, block_extents, grid_extents
-from ..files import MachineError, lock
-from ..shown import shown
-from ..tensor_map import TensorMap
-from .arguments import Memory, Parameter, pack
-from .build import (
+from cuda_reference.cpu.arguments import Memory, Parameter, pack
+from cuda_reference.cpu.build import (
     HERE,
     INCLUDE,
     CompileError,
@@ -32,7 +28,11 @@ from .build import (
     build_runtime,
     find_compiler,
 )
-from .report import KINDS, ExecutionError, Launch, Places, Problem, Row, Site
+from cuda_reference.cpu.report import KINDS, ExecutionError, Launch, Places, Problem, Row, Site
+from cuda_reference.extents import MOST_THREADS, block_extents, grid_extents
+from cuda_reference.files import MachineError, lock
+from cuda_reference.shown import shown
+from cuda_reference.tensor_map import TensorMap
 
 __all__ = [
     "KINDS",

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from ..shown import shown
-from ..tensor_map import TensorMap
-
-__all__ = ["Memory", "Parameter", "pack"]
+from cuda_reference.shown import shown
+from cuda_reference.tensor_map import TensorMap
 
 GAP = 1 << 20  # between arrays: an access that misses one array does not reach the next
 ALIGNMENT = 256  # of every allocation on a GPU

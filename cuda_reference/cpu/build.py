@@ -18,19 +18,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from ..files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
-from . import tools
-from .unset import rewritten
-
-__all__ = [
-    "CompileError",
-    "Compiler",
-    "CompilerMissingError",
-    "Held",
-    "build_kernels",
-    "build_runtime",
-    "find_compiler",
-]
+from cuda_reference.cpu import tools
+from cuda_reference.cpu.unset import rewritten
+from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, seal, written_wholly
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"

@@ -9,15 +9,13 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..files import MachineError
-from . import tools
+from cuda_reference.cpu import tools
+from cuda_reference.files import MachineError
 
 if TYPE_CHECKING:
-    from .build import Held
+    from cuda_reference.cpu.build import Held
 
-from .unset import only_copied
-
-__all__ = ["KINDS", "ExecutionError", "Launch", "Problem", "Row", "Site"]
+from cuda_reference.cpu.unset import only_copied
 
 KINDS = {
     "race": "two threads of a block or cluster touch the same bytes, one writes, and nothing orders them",

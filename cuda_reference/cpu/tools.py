@@ -7,9 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import CACHE_VARIABLE, MachineError
-
-__all__ = ["call", "check"]
+from cuda_reference.files import CACHE_VARIABLE, MachineError
 
 TOLD = 2000  # characters of what a failed command said
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File size limit exceeded|File too large")

@@ -9,8 +9,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["only_copied", "rewritten"]
-
 BLANK = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#(?:[^\n\\]|\\.)*', re.DOTALL | re.MULTILINE
 )

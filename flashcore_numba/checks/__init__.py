@@ -1,9 +1,9 @@
 """Is a stage right? Samples, properties and mutants, on a GPU or on the simulator."""
 
-from .library import MUTANTS
-from .mutation import Edit, Kill, Mutant, MutationError, kill, kill_one
-from .report import render, render_kills
-from .runner import KINDS, CaseResult, CheckReport, check, check_stage
+from flashcore_numba.checks.library import MUTANTS
+from flashcore_numba.checks.mutation import Edit, Kill, Mutant, MutationError, kill, kill_one
+from flashcore_numba.checks.report import render, render_kills
+from flashcore_numba.checks.runner import KINDS, CaseResult, CheckReport, check, check_stage
 
 __all__ = [
     "KINDS",

@@ -1,5 +1,5 @@
 """`python -m flashcore_numba.checks`: the campaign of random edits, see `campaign`."""
 
-from .campaign import main
+from flashcore_numba.checks.campaign import main
 
 main()

@@ -29,9 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import oracle
-
-__all__ = ["EXTREME", "NO_GATE", "PLAN", "Gate", "Reference", "Verdict", "judge", "judge_lse", "reference"]
+from flashcore_numba.core import oracle
 
 U = 2.0**-24  # unit roundoff of float32
 HALF_ULP = 2.0**-11  # relative rounding error of float16
@@ -80,7 +78,7 @@ class Verdict:
 
 
 def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Reference:
-    """The float64 answer and the bound; arguments as `flashcore_numba.oracle.attention`."""
+    """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     out, lse = oracle.attention(q, k, v, causal, scale)
     magnitude, _ = oracle.attention(q, k, np.abs(v), causal, scale)

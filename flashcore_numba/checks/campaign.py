@@ -33,29 +33,23 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import FOLDER, Source
-
-from ..compiler import EXAMPLE_SM_COUNT, Compiler
-from ..problem import Problem
-from ..stages import LADDER, Stage
-from ..stages.find import find
-from .bounds import Reference, judge, judge_lse, reference
-from .cases import normal
-from .edits import RandomEdit, random_edits
-from .mutation import Edit, loaded
-from .pool import run as processes
-from .trial import Failed, Inputs, Trial
-
-__all__ = [
-    *("CONCLUSIONS", "PLANS", "RECORD", "STAGES", "Run"),
-    *("conclusion", "control", "judged", "main", "record", "runs", "summary", "table"),
-]
+from flashcore_numba.checks.bounds import Reference, judge, judge_lse, reference
+from flashcore_numba.checks.cases import normal
+from flashcore_numba.checks.edits import RandomEdit, random_edits
+from flashcore_numba.checks.mutation import Edit, loaded
+from flashcore_numba.checks.trial import Failed, Inputs, Trial
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT, Compiler
+from flashcore_numba.run.pool import run as processes
+from flashcore_numba.stages import LADDER, Stage
+from flashcore_numba.stages.find import find
 
 STAGES = tuple(stage for stage in LADDER if stage.language == "CUDA C")
 REJECTED = ("does not compile", "same machine code")
 LAUNCH_SECONDS = {"cpu": 100, "gpu": 30, "sanitizer": 100}  # that one launch may take, with its compilation
 EDIT_SECONDS = 400  # that all launches of an edit may take
 FIELDS = {"cpu": "executor", "gpu": "gpu"}  # of an edit in a campaign's file
-RECORD = Path(__file__).parents[1] / "recorded/trust/edits.json"
+RECORD = Path(__file__).parents[1] / "records/data/trust/edits.json"
 TOOLS = ("racecheck", "memcheck", "synccheck")
 SMALL_LAUNCHES, LARGE_LAUNCHES = 3, 4  # of each run on a GPU, with inputs of their own
 

@@ -5,20 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..stages import Stage
-from .bounds import EXTREME, NO_GATE, PLAN, Gate
-from .trial import Inputs
-
-__all__ = ["PLAN_SHAPES", "SCALED_SHAPES", "SEEDS", "Case", "cases"]
+from flashcore_numba.checks.bounds import EXTREME, NO_GATE, PLAN, Gate
+from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.shapes import PLAN_SHAPES
+from flashcore_numba.stages import Stage
 
 SEEDS = (0, 42, 12345)
-PLAN_SHAPES = {  # B, H, S, D
-    "small": (1, 2, 64, 64),
-    "medium": (1, 4, 128, 64),
-    "mission": (1, 8, 512, 64),
-    "large": (1, 8, 1024, 64),
-    "multi_batch": (4, 8, 256, 64),
-}
 # The simulator keeps what makes a shape telling: several heads, batches and tiles of up to 64 keys.
 SCALED_SHAPES = {
     "small": (1, 2, 64, 64),

@@ -1,8 +1,6 @@
 """The mutants of the stages in CUDA C that are more than a barrier left out: see `deletions` for those."""
 
-from .mutation import Edit, Mutant
-
-__all__ = ["CUDA_MUTANTS"]
+from flashcore_numba.checks.mutation import Edit, Mutant
 
 VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
 FILES = {

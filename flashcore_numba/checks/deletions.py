@@ -5,11 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import cuda_reference
-
-from ..stages import Stage
-from .mutation import Mutant, edit_at
-
-__all__ = ["HARMLESS", "deletions", "one_of_each"]
+from flashcore_numba.checks.mutation import Mutant, edit_at
+from flashcore_numba.stages import Stage
 
 # A call, as a statement, of something that orders memory: __syncthreads(), ptx::cp_async_wait<1>(), ...
 ORDERING = re.compile(

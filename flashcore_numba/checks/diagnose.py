@@ -6,11 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from .. import oracle
-from .bounds import Reference, Verdict
-from .trial import Inputs
-
-__all__ = ["explain"]
+from flashcore_numba.checks.bounds import Reference, Verdict
+from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core import oracle
 
 UNDERFLOW, OVERFLOW = -87.0, 88.0  # where exp leaves the normal range of float32
 CLOSE = 0.01  # relative to the largest |v|: how near a mistake must come to be named

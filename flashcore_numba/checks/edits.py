@@ -13,12 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cuda_reference
-
-from ..stages import Stage
-from .deletions import ORDERING, OTHER
-from .mutation import Edit, Mutant, edit_at
-
-__all__ = ["CLASSES", "RandomEdit", "random_edits"]
+from flashcore_numba.checks.deletions import ORDERING, OTHER
+from flashcore_numba.checks.mutation import Edit, Mutant, edit_at
+from flashcore_numba.stages import Stage
 
 CLASSES = {
     "move": "a barrier, wait, fence, commit or arrival some statements up or down",

@@ -1,9 +1,7 @@
 """The mutants: what learners really write, as edits of the real stages."""
 
-from .cuda_library import CUDA_MUTANTS
-from .mutation import Edit, Mutant
-
-__all__ = ["MUTANTS"]
+from flashcore_numba.checks.cuda_library import CUDA_MUTANTS
+from flashcore_numba.checks.mutation import Edit, Mutant
 
 VALUE, MEMORY, RACE, BARRIER, UNWRITTEN = ("value",), ("memory",), ("race",), ("barrier",), ("unwritten",)
 NO_KEY = ("value", "property")

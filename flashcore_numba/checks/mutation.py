@@ -14,19 +14,11 @@ from typing import Any
 
 import cuda_reference
 from cuda_reference import Source
-
-from .. import stages as stages_package
-from ..stages import Stage
-from . import pool
-from .runner import check_stage, default_backend
-
-__all__ = [
-    *("Edit", "Kill", "Mutant", "MutationError"),
-    *("absolute_imports", "edit_at", "imported", "kill", "kill_one", "loaded", "sources", "with_copies"),
-]
+from flashcore_numba.checks.runner import check_stage, default_backend
+from flashcore_numba.run import pool
+from flashcore_numba.stages import Stage, files
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
-STAGES = Path(stages_package.__file__).parent
 LAUNCH_SECONDS = 60.0  # of the CPU executor: a loop that changes memory for ever shows only by its time
 NOT_VISIBLE = "not visible on this back end"
 
@@ -117,8 +109,8 @@ def sources(number: int) -> tuple[dict[str, str], str]:
 
     Raises MutationError where that is not one module.
     """
-    own = sorted(STAGES.glob(f"stage{number:02d}_*.py"))
-    texts = {path.stem: path.read_text() for path in [*own, STAGES / "common.py"]}
+    own = files.of_stage(number)
+    texts = {path.stem: path.read_text() for path in [*own, files.path("common")]}
     main = [path.stem for path in own if re.search(r"^STAGE = ", texts[path.stem], re.MULTILINE)]
     if len(main) != 1:
         raise MutationError(f"STAGE is defined in {main or 'no file'} of stage {number}")
@@ -135,11 +127,11 @@ def imported(texts: Mapping[str, str], main: str) -> Iterator[Stage]:
     """
     package = f"flashcore_copy_{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="flashcore-copy-") as folder:
-        for name, text in texts.items():
+        for name, content in texts.items():
             if _is_cuda(name):
-                (Path(folder) / name).write_text(text)
+                (Path(folder) / name).write_text(content)
             else:
-                (Path(folder) / f"{name}.py").write_text(absolute_imports(text, texts))
+                (Path(folder) / f"{name}.py").write_text(beside(content, texts))
         module = ModuleType(package)
         module.__path__ = [folder]
         sys.modules[package] = module
@@ -208,22 +200,20 @@ def _edited(mutant: Mutant) -> tuple[dict[str, str], str]:
 def _source(file: str, mutant: Mutant) -> str:
     """The text of a file that an edit names."""
     folders = (cuda_reference.FOLDER, cuda_reference.INCLUDE)
-    paths = [folder / file for folder in folders] if _is_cuda(file) else [STAGES / f"{file}.py"]
+    paths = [folder / file for folder in folders] if _is_cuda(file) else [files.path(file)]
     for path in paths:
         if path.exists():
             return path.read_text()
     raise MutationError(f"{mutant.label}: there is no {paths[0].name} among the stages")
 
 
-def absolute_imports(text: str, copied: Container[str] = ()) -> str:
-    """Imports of the package become absolute, except those of files that were copied beside this one."""
-    text = re.sub(r"^from \.\.(\w+)", r"from flashcore_numba.\1", text, flags=re.MULTILINE)
+def beside(content: str, copied: Container[str]) -> str:
+    """The text of a stage's file, importing those modules that were copied from beside it."""
 
     def sibling(match: re.Match) -> str:
-        name = match[1]
-        return match[0] if name in copied else f"from flashcore_numba.stages.{name}"
+        return f"from .{match[1]} import" if match[1] in copied else match[0]
 
-    return re.sub(r"^from \.(\w+)", sibling, text, flags=re.MULTILINE)
+    return re.sub(rf"^from {files.PACKAGE}(?:\.\w+)?\.(\w+) import", sibling, content, flags=re.MULTILINE)
 
 
 def kill(

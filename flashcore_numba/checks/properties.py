@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..stages import Stage
-from .bounds import HALF_ULP, U, reference
-from .cases import normal
-from .trial import Answer, Failed, Inputs
-
-__all__ = ["PROPERTIES", "Property", "properties"]
+from flashcore_numba.checks.bounds import HALF_ULP, U, reference
+from flashcore_numba.checks.cases import normal
+from flashcore_numba.checks.trial import Answer, Failed, Inputs
+from flashcore_numba.stages import Stage
 
 Run = Callable[..., Answer]
 

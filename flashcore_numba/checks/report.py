@@ -7,10 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .mutation import Kill
-from .runner import KINDS, CheckReport
-
-__all__ = ["render", "render_kills"]
+from flashcore_numba.checks.mutation import Kill
+from flashcore_numba.checks.runner import KINDS, CheckReport
 
 SHOWN = 5  # failures of one stage that are told in full
 

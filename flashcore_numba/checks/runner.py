@@ -14,18 +14,15 @@ import numpy as np
 
 from cuda_reference.files import MachineError
 from cuda_reference.shown import shown
-
-from ..problem import ArgumentError, check_time_limit
-from ..stages import Stage
-from ..stages.find import find, select
-from . import pool
-from .bounds import judge, judge_lse, reference
-from .cases import Case, cases
-from .diagnose import explain
-from .properties import Property, properties
-from .trial import Failed, Inputs, Trial
-
-__all__ = ["KINDS", "CaseResult", "CheckReport", "check", "check_stage", "default_backend", "inputs", "names"]
+from flashcore_numba.checks.bounds import judge, judge_lse, reference
+from flashcore_numba.checks.cases import Case, cases
+from flashcore_numba.checks.diagnose import explain
+from flashcore_numba.checks.properties import Property, properties
+from flashcore_numba.checks.trial import Failed, Inputs, Trial
+from flashcore_numba.core.problem import ArgumentError, check_time_limit
+from flashcore_numba.run import pool
+from flashcore_numba.stages import Stage
+from flashcore_numba.stages.find import find, select
 
 KINDS = {
     "value": "an element is farther from the float64 answer than its bound",
@@ -101,7 +98,7 @@ class CheckReport:
 
 def default_backend() -> str:
     """`gpu` where kernels can run on one, otherwise `simulator`."""
-    from .. import gpu
+    from flashcore_numba.core import gpu
 
     return "gpu" if gpu.available() else "simulator"
 

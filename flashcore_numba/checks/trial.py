@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..executor import Simulator
-from ..problem import Problem
-from ..stages import Stage
-
-__all__ = ["LAYOUTS", "Answer", "Failed", "Inputs", "Trial", "family"]
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.executor import Simulator
+from flashcore_numba.stages import Stage
 
 GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
 UNWRITTEN = {
@@ -199,7 +197,7 @@ class Trial:
     def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
         import cupy
 
-        from ..executor import Gpu
+        from flashcore_numba.run.executor import Gpu
 
         def to_device(parent: np.ndarray) -> Any:
             return cupy.asarray(parent.view(BITS[parent.dtype.itemsize])).view(parent.dtype)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .session import Session
+    from flashcore_numba.course.session.session import Session
 
 __all__ = ["lesson"]
 
@@ -13,6 +13,8 @@ def lesson(number: "int | str") -> "Session":
 
     Raises ArgumentError for a lesson that does not exist.
     """
-    from .session import begin  # here, because the process that judges an answer needs none of it
+    from flashcore_numba.course.session.session import (
+        begin,  # here, because the process that judges an answer needs none of it
+    )
 
     return begin(number)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
-__all__ = ["in_file", "of_line", "total"]
-
 SUMS = {
     "shared_wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts", "shared_atomic_wavefronts"),
     "bank_conflicts": ("shared_load_conflicts", "shared_store_conflicts", "shared_atomic_conflicts"),

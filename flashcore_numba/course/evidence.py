@@ -13,22 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba import traffic
-from flashcore_numba.bench import artifact, extracts, profile
-from flashcore_numba.bench.counts import Counted
-from flashcore_numba.bench.counts import count as run_counting
-from flashcore_numba.bench.entries import Run, runs
-from flashcore_numba.bench.shapes import Shape, parse
-from flashcore_numba.compiler import EXAMPLE_SM_COUNT
-from flashcore_numba.problem import ArgumentError, Problem
+from flashcore_numba import predict
+from flashcore_numba.core.problem import ArgumentError, Problem
+from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.course import experiments, launches, memory_map
+from flashcore_numba.evidence import extracts, profile
+from flashcore_numba.evidence.counts import Counted
+from flashcore_numba.evidence.counts import count as run_counting
+from flashcore_numba.records import artifact
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
 from flashcore_numba.simulator.report import Row
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
-
-from . import experiments, launches, memory_map
-
-__all__ = ["COUNTED", "FIELDS", "MISSION", "Evidence"]
+from flashcore_numba.stages.runs import Run, runs
 
 MISSION = "1x8x512x64"
 COUNTED = "1x1x128x64"
@@ -228,9 +226,9 @@ class Evidence:
         variant: str | None = None,
         causal: bool = False,
     ) -> int:
-        """A field of `traffic.Traffic` by the stage's closed formula."""
+        """A field of `predict.Traffic` by the stage's closed formula."""
         q, k, v = parse(shape).inputs(np.random.default_rng(0))
-        found = asdict(traffic.predict(find(stage), variant, Problem(q, k, v, causal), EXAMPLE_SM_COUNT))
+        found = asdict(predict.predict(find(stage), variant, Problem(q, k, v, causal), EXAMPLE_SM_COUNT))
         return memory_map.find(found, field, "predicted")
 
     # Measured
@@ -299,8 +297,8 @@ class Evidence:
         return max(values)
 
     def profiled(self, label: int | str, figure: str, shape: str = MISSION, causal: bool = False) -> float:
-        """What Nsight Compute measured of a run, as recorded: a counter of `traffic.Traffic`, summed over the
-        run's launches, or a figure of `bench.profile.MEANINGS` of a run that is one launch.
+        """What Nsight Compute measured of a run, as recorded: a counter of `predict.Traffic`, summed over the
+        run's launches, or a figure of `profile.MEANINGS` of a run that is one launch.
         """
         name, found = _label(label), self._profile(label, shape, causal)
         values = found["traffic"] | (found["kernels"][0] if len(found["kernels"]) == 1 else {})
@@ -310,7 +308,7 @@ class Evidence:
         return value
 
     def stalled(self, label: int | str, reason: str, shape: str = MISSION, causal: bool = False) -> float:
-        """The share of the samples of a run's warps that waited for a reason of `bench.profile.STALLS`, as
+        """The share of the samples of a run's warps that waited for a reason of `profile.STALLS`, as
         recorded, of a run that is one launch.
         """
         kernels = self._profile(label, shape, causal)["kernels"]

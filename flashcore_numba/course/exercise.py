@@ -10,21 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cuda_reference
-
-from .. import stages
-from ..problem import ArgumentError
-from .spec import Exercise, Lesson
-
-__all__ = [
-    *("LARGEST_ANSWER", "Answer", "Region", "answer_in_cell", "answer_in_file", "is_cuda", "path", "region"),
-    *("source_name", "source_text", "starter", "starter_cell"),
-]
+from cuda_reference.source import kernel_path
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course.spec import Exercise, Lesson
+from flashcore_numba.stages import files
 
 BEGIN, END = "# <exercise>", "# </exercise>"
 CUDA_BEGIN, CUDA_END = "// <exercise>", "// </exercise>"
 WIDTH = 96  # of the task's comment in a starter
 LARGEST_ANSWER = 200_000  # characters
-STAGES = Path(stages.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -91,13 +85,13 @@ def is_cuda(file: str) -> bool:
 def path(file: str) -> Path:
     """A module of `flashcore_numba.stages` by its name, a kernel or header by its file's."""
     if not is_cuda(file):
-        return STAGES / f"{file}.py"
-    return (cuda_reference.INCLUDE if file.endswith(".cuh") else cuda_reference.FOLDER) / file
+        return files.path(file)
+    return cuda_reference.INCLUDE / file if file.endswith(".cuh") else kernel_path(file)
 
 
 def source_name(file: str) -> str:
     """Where the file stands in the repository."""
-    return path(file).relative_to(STAGES.parents[1]).as_posix()
+    return path(file).relative_to(cuda_reference.FOLDER.parent).as_posix()
 
 
 def source_text(file: str) -> str:
@@ -175,13 +169,11 @@ def starter_cell(lesson: Lesson) -> str:
 
 
 def starter(lesson: Lesson) -> str:
-    """The stage's file with the region replaced by the task; as Python it imports from anywhere."""
-    from ..checks.mutation import absolute_imports
-
+    """The stage's file with the region replaced by the task."""
     found = region(lesson.exercise)
     cell = starter_cell(lesson)
     if not is_cuda(lesson.exercise.file):
-        return absolute_imports(_with(lesson.exercise, textwrap.indent(cell, " " * found.indent)))
+        return _with(lesson.exercise, textwrap.indent(cell, " " * found.indent))
     begin, end = _marks(lesson.exercise)
     return _with(lesson.exercise, textwrap.indent(f"{begin}\n{cell}{end}\n", " " * found.indent))
 

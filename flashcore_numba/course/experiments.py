@@ -16,14 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flashcore_numba.bench import artifact
-from flashcore_numba.bench.entries import Run
-from flashcore_numba.bench.shapes import parse
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.shapes import parse
+from flashcore_numba.records import artifact
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find
-
-__all__ = ["EXPERIMENTS", "PLAN", "Experiment", "experiment", "main", "planned", "recorded"]
+from flashcore_numba.stages.runs import Run
 
 ROUNDS = 10
 
@@ -63,7 +61,7 @@ NARROW = {
 }
 IN_16_LANES = """
 from numba import cuda
-from .common import ALL_LANES
+from flashcore_numba.stages.parts.common import ALL_LANES
 
 
 @cuda.jit(device=True)
@@ -148,7 +146,7 @@ def experiment(name: str) -> Run:
 
 
 def planned() -> list[tuple[Any, bool, list[Run]]]:
-    """What `bench.compare.timed` takes."""
+    """What `measure.compare.timed` takes."""
     return [(parse(shape), False, [_run(what) for what in chosen]) for shape, chosen in PLAN.items()]
 
 
@@ -171,8 +169,8 @@ def main(folder: Path) -> Path:
     """Time every experiment and save the artifact. Needs a GPU."""
     from rich.console import Console
 
-    from flashcore_numba.bench.compare import timed
-    from flashcore_numba.bench.progress import Progress
+    from flashcore_numba.measure.compare import timed
+    from flashcore_numba.run.progress import Progress
 
     with Progress(Console(stderr=True)) as progress:
         record = timed(planned(), ROUNDS, progress, artifact.EXPERIMENTS, alone=True)

@@ -6,14 +6,11 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source
-
-from ..bench.shapes import parse
-from ..compiler import EXAMPLE_SM_COUNT
-from ..problem import Problem
-from ..simulator import scratch
-from ..stages import Stage
-
-__all__ = ["Recorded", "Recorder", "recorded"]
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import parse
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.simulator import scratch
+from flashcore_numba.stages import Stage
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_reference import INCLUDE, Source
-
-from ..problem import ArgumentError
-from .screen_cuda import code_of
-
-__all__ = ["SIZES", "Part", "constants", "dynamic_parts", "part_at", "parts", "static_parts"]
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course.judge.screen_cuda import code_of
 
 SIZES = {  # bytes
     "unsigned char": 1,

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Exercise", "Explanation", "Gate", "Given", "Lesson", "Question", "Wanted"]
-
 
 @dataclass(frozen=True)
 class Gate:

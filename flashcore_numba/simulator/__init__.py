@@ -4,12 +4,12 @@ The unchanged source of a kernel is rewritten in memory and executed with all la
 masks.
 """
 
-from .launch import Launch, simulate
-from .memory import ScratchArray, scratch
-from .probe import Probed, probe
-from .problems import KINDS, Problem, SimulationError, Unsupported
-from .record import Event
-from .report import Row
+from flashcore_numba.simulator.launch import Launch, simulate
+from flashcore_numba.simulator.memory import ScratchArray, scratch
+from flashcore_numba.simulator.probe import Probed, probe
+from flashcore_numba.simulator.problems import KINDS, Problem, SimulationError, Unsupported
+from flashcore_numba.simulator.record import Event
+from flashcore_numba.simulator.report import Row
 
 __all__ = [
     "KINDS",

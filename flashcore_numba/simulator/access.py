@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import count_nonzero
 
-from .masks import LaneSet
-from .memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, View, choose
-from .rules import char_of, convert, plain, strong
-
-__all__ = ["ATOMIC", "LOAD", "STORE", "Access", "Accesses"]
+from flashcore_numba.simulator.masks import LaneSet
+from flashcore_numba.simulator.memory import ARRAYS, GLOBAL, Choice, FromEnd, LocalArray, View, choose
+from flashcore_numba.simulator.rules import char_of, convert, plain, strong
 
 LOAD, STORE, ATOMIC = range(3)
 FLUSH_LANES = 2_000_000  # accesses kept before they are counted, a bound on memory

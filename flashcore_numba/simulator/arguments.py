@@ -5,10 +5,8 @@ import numbers
 
 import numpy as np
 
-from .memory import GLOBAL, Allocation, Memory, ScratchArray, View
-from .rules import INT64_MAX, INT64_MIN, plain
-
-__all__ = ["bind", "three"]
+from flashcore_numba.simulator.memory import GLOBAL, Allocation, Memory, ScratchArray, View
+from flashcore_numba.simulator.rules import INT64_MAX, INT64_MIN, plain
 
 Family = list[tuple[str, np.ndarray]]
 ALIGN = 256  # device allocations start at a multiple

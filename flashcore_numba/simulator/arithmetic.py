@@ -4,8 +4,8 @@ import operator
 
 import numpy as np
 
-from .masks import LaneSet
-from .rules import (
+from flashcore_numba.simulator.masks import LaneSet
+from flashcore_numba.simulator.rules import (
     ARITHMETIC,
     BITS,
     DIVISION,
@@ -18,8 +18,6 @@ from .rules import (
     plain,
     strong,
 )
-
-__all__ = ["Arithmetic", "divide_with_rest", "power"]
 
 ndarray = np.ndarray
 MAX_EXPONENT = 0x10000  # above it Numba's integer power is a floating-point one

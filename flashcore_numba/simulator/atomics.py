@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from .access import ATOMIC
-from .memory import Choice
-from .rules import convert
-
-__all__ = ["Atomics"]
+from flashcore_numba.simulator.access import ATOMIC
+from flashcore_numba.simulator.memory import Choice
+from flashcore_numba.simulator.rules import convert
 
 
 def _method(update):

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOBODY", "UNDEFINED", "Branch", "Frame", "Loop", "Stuck"]
-
 NOBODY = np.zeros(0, bool)
 
 

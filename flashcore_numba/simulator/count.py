@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .memory import GLOBAL, SHARED, Memory, Merged
-
-__all__ = ["SECTOR", "Counter", "Traffic", "count_wavefronts", "sectors_of", "turns_of"]
+from flashcore_numba.simulator.memory import GLOBAL, SHARED, Memory, Merged
 
 SECTOR, BANKS, WORD, WARP = 32, 32, 4, 32
 ROWS = 1024  # logged accesses counted at a time

@@ -6,12 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .atomics import Atomics
-from .memory import LocalArray, View
-from .rules import DIVISION, char_of, convert, plain, strong
-from .vecmath import as_dtype, fused
-
-__all__ = ["BARRIERS", "SUPPORTED", "Arrival", "CudaModule", "Waiting"]
+from flashcore_numba.simulator.atomics import Atomics
+from flashcore_numba.simulator.memory import LocalArray, View
+from flashcore_numba.simulator.rules import DIVISION, char_of, convert, plain, strong
+from flashcore_numba.simulator.vecmath import as_dtype, fused
 
 WARP = 32
 BITS = np.arange(WARP)

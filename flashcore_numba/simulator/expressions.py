@@ -5,13 +5,11 @@ import inspect
 
 import numpy as np
 
-from . import vecmath
-from .cuda import BARRIERS
-from .memory import FromEnd
-from .names import WIDE, Names, call, load_name
-from .probe import probe
-
-__all__ = ["Expressions"]
+from flashcore_numba.simulator import vecmath
+from flashcore_numba.simulator.cuda import BARRIERS
+from flashcore_numba.simulator.memory import FromEnd
+from flashcore_numba.simulator.names import WIDE, Names, call, load_name
+from flashcore_numba.simulator.probe import probe
 
 BINARY = {
     ast.Add: "add",

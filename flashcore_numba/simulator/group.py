@@ -4,10 +4,8 @@ import math
 
 import numpy as np
 
-from . import races
-from .memory import SHARED, Allocation, Memory
-
-__all__ = ["MAX_SHARED", "Group"]
+from flashcore_numba.simulator import races
+from flashcore_numba.simulator.memory import SHARED, Allocation, Memory
 
 MAX_STATIC_SHARED = 48 * 1024
 MAX_SHARED = 227 * 1024  # a block, static and dynamic, on compute capability 9.0

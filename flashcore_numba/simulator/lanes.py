@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 from numpy import count_nonzero
 
-from .access import Accesses
-from .arithmetic import Arithmetic
-from .control import NOBODY, UNDEFINED, Branch, Frame, Loop, Stuck
-from .cuda import CudaModule, Waiting
-from .memory import ARRAYS, choose
-from .probe import take
-from .rules import INTEGERS, UNSIGNED, char_of, convert, strong
-from .vecmath import BOOL
-
-__all__ = ["Lanes", "kinds_of", "range_kind"]
+from flashcore_numba.simulator.access import Accesses
+from flashcore_numba.simulator.arithmetic import Arithmetic
+from flashcore_numba.simulator.control import NOBODY, UNDEFINED, Branch, Frame, Loop, Stuck
+from flashcore_numba.simulator.cuda import CudaModule, Waiting
+from flashcore_numba.simulator.memory import ARRAYS, choose
+from flashcore_numba.simulator.probe import take
+from flashcore_numba.simulator.rules import INTEGERS, UNSIGNED, char_of, convert, strong
+from flashcore_numba.simulator.vecmath import BOOL
 
 ndarray = np.ndarray
 TURNS_AT_ONCE = 64  # of a loop that may wait, before other warps get their turn

@@ -9,22 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from . import races, report
-from .access import FLUSH_LANES, Access
-from .arguments import bind, three
-from .control import Stuck
-from .count import Counter
-from .cuda import Waiting
-from .group import MAX_SHARED, Group
-from .memory import GLOBAL, Memory, Merged
-from .probe import Probed
-from .problems import Fault, Problem, SimulationError, Site, Unsupported
-from .record import Event, event, meeting
-from .rewrite import program, python_function
-from .schedule import lockstep, take_turns
-from .typist import infer
-
-__all__ = ["Launch", "simulate"]
+from flashcore_numba.simulator import races, report
+from flashcore_numba.simulator.access import FLUSH_LANES, Access
+from flashcore_numba.simulator.arguments import bind, three
+from flashcore_numba.simulator.control import Stuck
+from flashcore_numba.simulator.count import Counter
+from flashcore_numba.simulator.cuda import Waiting
+from flashcore_numba.simulator.group import MAX_SHARED, Group
+from flashcore_numba.simulator.memory import GLOBAL, Memory, Merged
+from flashcore_numba.simulator.names import python_function
+from flashcore_numba.simulator.probe import Probed
+from flashcore_numba.simulator.problems import Fault, Problem, SimulationError, Site, Unsupported
+from flashcore_numba.simulator.record import Event, event, meeting
+from flashcore_numba.simulator.rewrite import program
+from flashcore_numba.simulator.schedule import lockstep, take_turns
+from flashcore_numba.simulator.typist import infer
 
 WARP = 32
 MAX_THREADS, MAX_BLOCK_Z = 1024, 64  # a block

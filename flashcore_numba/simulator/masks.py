@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .control import NOBODY, Frame
-
-__all__ = ["LaneSet"]
+from flashcore_numba.simulator.control import NOBODY, Frame
 
 WARP = 32
 

@@ -5,11 +5,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    *("ARRAYS", "GLOBAL", "SHARED", "Allocation", "Choice", "FromEnd", "LocalArray", "Memory", "Merged"),
-    *("ScratchArray", "View", "choose", "scratch"),
-]
-
 GLOBAL, SHARED = "global", "shared"
 
 

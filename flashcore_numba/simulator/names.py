@@ -8,13 +8,11 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numba import cuda
 
-from .. import wide
-from . import vecmath
-from .cuda import SUPPORTED
-from .problems import Site, Unsupported
-from .rules import INT64_MAX, INT64_MIN
-
-__all__ = ["WIDE", "Found", "Names", "call", "load_name", "python_function"]
+from flashcore_numba import wide
+from flashcore_numba.simulator import vecmath
+from flashcore_numba.simulator.cuda import SUPPORTED
+from flashcore_numba.simulator.problems import Site, Unsupported
+from flashcore_numba.simulator.rules import INT64_MAX, INT64_MIN
 
 WIDE = {
     id(getattr(wide, name)): (f"wide_{name[:-1]}", int(name[-1]), "float32" if name[-1] == "4" else "float16")

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .control import UNDEFINED
-from .memory import Choice, LocalArray, View
-from .problems import Fault
-
-__all__ = ["Probed", "probe", "take"]
+from flashcore_numba.simulator.control import UNDEFINED
+from flashcore_numba.simulator.memory import Choice, LocalArray, View
+from flashcore_numba.simulator.problems import Fault
 
 
 def probe(label: str, *values: Any) -> None:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
-__all__ = ["KINDS", "Problem", "SimulationError", "Site", "Unsupported"]
-
 KINDS = {
     "race": "two threads of a block touch one element, at least one writes, and no barrier lies between",
     "race between blocks": "one block writes an element of global memory that another block touches",

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from .access import ATOMIC, LOAD, STORE
-from .memory import SHARED, Allocation
-
-__all__ = ["check_blocks", "end_epoch"]
+from flashcore_numba.simulator.access import ATOMIC, LOAD, STORE
+from flashcore_numba.simulator.memory import SHARED, Allocation
 
 WARP = 32
 NOBODY, SEVERAL, TOGETHER = -1, -2, -3

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .access import Access
-from .memory import SHARED
-from .problems import Site
-from .report import OPS
-
-__all__ = ["Event", "event", "meeting"]
+from flashcore_numba.simulator.access import Access
+from flashcore_numba.simulator.memory import SHARED
+from flashcore_numba.simulator.problems import Site
+from flashcore_numba.simulator.report import OPS
 
 WARP = 32
 

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from .count import SECTOR, Counter
-from .memory import GLOBAL, SHARED
-from .problems import Site
-
-__all__ = ["Row", "rows", "table", "totals"]
+from flashcore_numba.simulator.count import SECTOR, Counter
+from flashcore_numba.simulator.memory import GLOBAL, SHARED
+from flashcore_numba.simulator.problems import Site
 
 OPS = ("load", "store", "atomic")
 

@@ -12,13 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .control import UNDEFINED
-from .expressions import Expressions, Rewritten
-from .names import call, load_name, python_function
-from .problems import Site, Unsupported
-
-__all__ = ["Program", "program", "python_function"]
-
+from flashcore_numba.simulator.control import UNDEFINED
+from flashcore_numba.simulator.expressions import Expressions, Rewritten
+from flashcore_numba.simulator.names import call, load_name
+from flashcore_numba.simulator.problems import Site, Unsupported
 
 _REWRITING = threading.RLock()  # threads share programs, and one rewrites while the others wait
 

@@ -9,11 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    *("ARITHMETIC", "BITS", "DIVISION", "FLOATING", "INTEGERS", "REMAINDER", "UNSIGNED"),
-    *("INT64_MAX", "INT64_MIN", "char_of", "convert", "plain", "strong"),
-]
-
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 UNSIGNED, SIGNED = "BHIL", "?bhil"
 INTEGERS, FLOATING, COMPLEX = SIGNED + UNSIGNED, "efd", "FD"

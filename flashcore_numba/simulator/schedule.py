@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 
-from .cuda import Arrival, Waiting, reduce_block
-from .group import Group
-from .lanes import Lanes
-
-__all__ = ["lockstep", "take_turns"]
+from flashcore_numba.simulator.cuda import Arrival, Waiting, reduce_block
+from flashcore_numba.simulator.group import Group
+from flashcore_numba.simulator.lanes import Lanes
 
 WARP = 32
 

@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import Arithmetic
-from .atomics import Atomics
-from .control import UNDEFINED, Branch, Frame, Loop
-from .cuda import CudaModule
-from .expressions import BINARY, UNARY
-from .lanes import Lanes, kinds_of, range_kind
-from .memory import ARRAYS, View
-from .rules import char_of, convert, strong
-from .vecmath import as_dtype
-
-__all__ = ["infer"]
+from flashcore_numba.simulator.arithmetic import Arithmetic
+from flashcore_numba.simulator.atomics import Atomics
+from flashcore_numba.simulator.control import UNDEFINED, Branch, Frame, Loop
+from flashcore_numba.simulator.cuda import CudaModule
+from flashcore_numba.simulator.expressions import BINARY, UNARY
+from flashcore_numba.simulator.lanes import Lanes, kinds_of, range_kind
+from flashcore_numba.simulator.memory import ARRAYS, View
+from flashcore_numba.simulator.rules import char_of, convert, strong
+from flashcore_numba.simulator.vecmath import as_dtype
 
 MOST_TURNS = 8  # no variable changes its type more often
 

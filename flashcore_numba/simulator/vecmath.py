@@ -8,11 +8,19 @@ from collections.abc import Callable
 import numpy as np
 from numba.cuda import libdevice
 
-from .arithmetic import divide_with_rest, power
-from .memory import ARRAYS
-from .rules import ARITHMETIC, FLOATING, INTEGERS, REMAINDER, UNSIGNED, char_of, convert, plain, strong
-
-__all__ = ["BOOL", "Cast", "as_dtype", "function", "operation"]
+from flashcore_numba.simulator.arithmetic import divide_with_rest, power
+from flashcore_numba.simulator.memory import ARRAYS
+from flashcore_numba.simulator.rules import (
+    ARITHMETIC,
+    FLOATING,
+    INTEGERS,
+    REMAINDER,
+    UNSIGNED,
+    char_of,
+    convert,
+    plain,
+    strong,
+)
 
 BOOL = np.dtype(bool)
 

@@ -1,27 +1,19 @@
 """The ladder: every stage in order, one file each."""
 
-from .stage import Stage
-from .stage01_scalar import STAGE as STAGE_01
-from .stage02_coalesced import STAGE as STAGE_02
-from .stage03_warp_reduction import STAGE as STAGE_03
-from .stage04_shared_tiles import STAGE as STAGE_04
-from .stage05_online_softmax import STAGE as STAGE_05
-from .stage06_register_tiles import STAGE as STAGE_06
-from .stage07_wmma_qk import STAGE as STAGE_07
-from .stage08_wmma_full import STAGE as STAGE_08
-from .stage09_async_copy import STAGE as STAGE_09
-from .stage10_pipeline import STAGE as STAGE_10
-from .stage11_warp_specialized import STAGE as STAGE_11
-from .stage12_mma_sync import STAGE as STAGE_12
-from .stage13_split_kv import STAGE as STAGE_13
-from .stage14_tma_wgmma import STAGE as STAGE_14
-from .stage15_ping_pong import STAGE as STAGE_15
-from .stage16_cluster_split import STAGE as STAGE_16
+from typing import TYPE_CHECKING, Any
+
+from flashcore_numba.stages.stage import Stage
+
+if TYPE_CHECKING:
+    from flashcore_numba.stages.ladder import LADDER
 
 __all__ = ["LADDER", "Stage"]
 
-LADDER: tuple[Stage, ...] = (
-    *(STAGE_01, STAGE_02, STAGE_03, STAGE_04, STAGE_05, STAGE_06),
-    *(STAGE_07, STAGE_08, STAGE_09, STAGE_10, STAGE_11, STAGE_12, STAGE_13),
-    *(STAGE_14, STAGE_15, STAGE_16),
-)
+
+def __getattr__(name: str) -> Any:
+    """`LADDER` on first use: it brings Numba, which takes a second to import."""
+    if name == "LADDER":
+        from flashcore_numba.stages.ladder import LADDER
+
+        return LADDER
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,11 +5,9 @@ import re
 import numpy as np
 
 from cuda_reference.shown import shown
-
-from ..problem import ArgumentError
-from .stage import Stage
-
-__all__ = ["find", "select"]
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.stages.ladder import LADDER
+from flashcore_numba.stages.stage import Stage
 
 
 def find(selector: "int | str | Stage") -> Stage:
@@ -20,17 +18,16 @@ def find(selector: "int | str | Stage") -> Stage:
     """
     if isinstance(selector, Stage):
         return selector
-    ladder = _ladder()
     if isinstance(selector, int | np.integer) and not isinstance(selector, bool):
-        wanted = [stage for stage in ladder if stage.number == int(selector)]
+        wanted = [stage for stage in LADDER if stage.number == int(selector)]
     elif isinstance(selector, str):
         text = selector.strip()
         number = int(text) if re.fullmatch("[0-9]{1,9}", text) else None
-        wanted = [stage for stage in ladder if stage.number == number or text in (stage.name, stage.label)]
+        wanted = [stage for stage in LADDER if stage.number == number or text in (stage.name, stage.label)]
     else:
         wanted = []
     if not wanted:
-        raise ArgumentError(f"stage {shown(selector)} is not in the ladder: accepted are {_listed(ladder)}")
+        raise ArgumentError(f"stage {shown(selector)} is not in the ladder: accepted are {_listed()}")
     return wanted[0]
 
 
@@ -40,7 +37,7 @@ def select(*selectors: "int | str | Stage") -> list[Stage]:
     A selector is what `find` takes, or a range of numbers such as "2-5". Raises ArgumentError.
     """
     if not selectors:
-        return list(_ladder())
+        return list(LADDER)
     chosen: dict[int, Stage] = {}
     for selector in selectors:
         ends = re.fullmatch(r"\s*([0-9]+)\s*-\s*([0-9]+)\s*", selector) if isinstance(selector, str) else None
@@ -50,16 +47,10 @@ def select(*selectors: "int | str | Stage") -> list[Stage]:
             first, last = find(ends[1]).number, find(ends[2]).number
             if first > last:
                 raise ArgumentError(f"stage range {shown(selector)} runs backwards: write {last}-{first}")
-            stages = [stage for stage in _ladder() if first <= stage.number <= last]
+            stages = [stage for stage in LADDER if first <= stage.number <= last]
         chosen.update((stage.number, stage) for stage in stages)
     return [chosen[number] for number in sorted(chosen)]
 
 
-def _ladder() -> tuple[Stage, ...]:
-    from . import LADDER  # here, because the package imports this module before its list is complete
-
-    return LADDER
-
-
-def _listed(ladder: tuple[Stage, ...]) -> str:
-    return ", ".join(stage.label for stage in ladder)
+def _listed() -> str:
+    return ", ".join(stage.label for stage in LADDER)

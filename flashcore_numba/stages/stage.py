@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Stage"]
-
 
 @dataclass(frozen=True, eq=False)
 class Stage:

@@ -7,8 +7,8 @@ be read. Two numbers follow from it: the multiply-adds that nobody can avoid, an
 
 import numpy as np
 
-from .common import visible_keys
-from .stage import Stage
+from flashcore_numba.stages.parts.common import visible_keys
+from flashcore_numba.stages.stage import Stage
 
 
 def three_loops(q, k, v, out, scale, causal):

@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from .common import visible_keys
-from .stage import Stage
+from flashcore_numba.stages.parts.common import visible_keys
+from flashcore_numba.stages.stage import Stage
 
 ROWS = 32  # query rows a block: one warp
 

@@ -13,9 +13,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from ..wide import load8
-from .common import load_row, store_row, visible_keys
-from .stage import Stage
+from flashcore_numba.stages.parts.common import load_row, store_row, visible_keys
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.wide import load8
 
 ROWS = 32  # query rows a block: one warp
 

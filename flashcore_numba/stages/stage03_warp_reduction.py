@@ -12,9 +12,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from ..wide import load2
-from .common import ALL_LANES, visible_keys, warp_max, warp_sum
-from .stage import Stage
+from flashcore_numba.stages.parts.common import ALL_LANES, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.wide import load2
 
 WARPS = 4  # query rows a block
 LANES = 32

@@ -14,9 +14,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from ..wide import load4
-from .common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
-from .stage import Stage
+from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.wide import load4
 
 ROWS = 16  # query rows a block, one a warp
 KEYS = 32  # keys a tile, one a lane

@@ -13,9 +13,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from .common import PAD, load_tile, visible_keys, warp_max, warp_sum
-from .stage import Stage
-from .stage04_shared_tiles import KEYS, ROWS, THREADS, accumulate_pv, dot
+from flashcore_numba.stages.parts.common import PAD, load_tile, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.stages.stage04_shared_tiles import KEYS, ROWS, THREADS, accumulate_pv, dot
 
 
 @functools.cache

@@ -9,10 +9,8 @@ each quarter.
 
 from numba import cuda
 
-from ..wide import load4
-from .common import ALL_LANES, fma4
-
-__all__ = ["COLS", "TM", "accumulate_pv", "multiply_qk", "row_max", "row_sum"]
+from flashcore_numba.stages.parts.common import ALL_LANES, fma4
+from flashcore_numba.wide import load4
 
 COLS = 16  # threads side by side along the keys, then along the components
 TM = 2  # rows a thread owns

@@ -11,11 +11,9 @@ import math
 
 from numba import cuda, float32
 
-from ..wide import load4
-from .common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
-from .stage04_shared_tiles import KEYS, dot
-
-__all__ = ["HISTORY", "history_kernel"]
+from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.stage04_shared_tiles import KEYS, dot
+from flashcore_numba.wide import load4
 
 HISTORY = {
     "q_outer": "rows outside, K/V tiles inside: a row's state in registers, every tile fetched once a row",

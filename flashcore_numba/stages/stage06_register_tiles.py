@@ -13,10 +13,17 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from .common import PAD, load_tile, visible_keys
-from .stage import Stage
-from .stage06_fragments import COLS, TM, accumulate_pv, multiply_qk, row_max, row_sum
-from .stage06_history import HISTORY, history_kernel
+from flashcore_numba.stages.parts.common import PAD, load_tile, visible_keys
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.stages.stage06_fragments import (
+    COLS,
+    TM,
+    accumulate_pv,
+    multiply_qk,
+    row_max,
+    row_sum,
+)
+from flashcore_numba.stages.stage06_history import HISTORY, history_kernel
 
 # By head dimension: warps a block and keys a K/V tile, as many as 48 KB of shared memory hold.
 SHAPE = {64: (8, 64), 128: (4, 32)}

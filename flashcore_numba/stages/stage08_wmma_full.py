@@ -3,9 +3,8 @@
 import math
 
 from cuda_reference import source
-
-from .cuda_arguments import cuda_arguments
-from .stage import Stage
+from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
+from flashcore_numba.stages.stage import Stage
 
 ROWS, KEYS, THREADS = 32, 32, 256  # query rows of a block, keys of a K/V tile
 

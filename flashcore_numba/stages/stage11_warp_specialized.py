@@ -3,9 +3,8 @@
 import math
 
 from cuda_reference import source
-
-from .cuda_arguments import cuda_arguments
-from .stage import Stage
+from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
+from flashcore_numba.stages.stage import Stage
 
 ROWS, THREADS = 32, 512  # query rows of a block
 KEYS = {64: 64, 128: 32}  # of a K/V tile, by head dimension

@@ -5,10 +5,9 @@ import math
 import numpy as np
 
 from cuda_reference import source
-
-from ..problem import GRID_LIMIT
-from .cuda_arguments import cuda_arguments
-from .stage import Stage
+from flashcore_numba.core.problem import GRID_LIMIT
+from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
+from flashcore_numba.stages.stage import Stage
 
 # By head dimension, largest tile first: 16-row tiles a warp, warps, keys a K/V tile, blocks an SM, lazy max.
 TILES = {

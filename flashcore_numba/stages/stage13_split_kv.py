@@ -5,10 +5,9 @@ import math
 import numpy as np
 
 from cuda_reference import source
-
-from ..problem import GRID_LIMIT
-from .cuda_arguments import cuda_arguments, strides
-from .stage import Stage
+from flashcore_numba.core.problem import GRID_LIMIT
+from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments, strides
+from flashcore_numba.stages.stage import Stage
 
 # 16-row tiles a warp, warps along rows and along keys, keys a warp and step, blocks an SM, lazy maximum.
 LARGE = (2, 4, 1, 64, 2, True)

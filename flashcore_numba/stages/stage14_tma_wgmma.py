@@ -4,9 +4,8 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
-
-from .cuda_arguments import scalars, tile_map
-from .stage import Stage
+from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
+from flashcore_numba.stages.stage import Stage
 
 ROWS, STORED_ROWS = 64, 16  # of a block, and of what one warp stores
 

@@ -5,10 +5,9 @@ import math
 import numpy as np
 
 from cuda_reference import source
-
-from .cuda_arguments import scalars, tile_map
-from .stage import Stage
-from .stage15_tiles import ROWS, choose, pieces
+from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.stages.tuning.stage15_tiles import ROWS, choose, pieces
 
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores

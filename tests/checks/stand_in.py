@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flashcore_numba import oracle
+from flashcore_numba.core import oracle
 from flashcore_numba.stages import Stage
 
 __all__ = ["honest", "stand_in"]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from flashcore_numba import oracle
 from flashcore_numba.checks.bounds import EXTREME, PLAN, judge, judge_lse, reference
+from flashcore_numba.core import oracle
 
 
 @pytest.fixture

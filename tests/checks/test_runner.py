@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flashcore_numba import oracle
 from flashcore_numba.checks import KINDS, check, check_stage, render
-from flashcore_numba.checks.cases import PLAN_SHAPES, SCALED_SHAPES, SEEDS, cases
+from flashcore_numba.checks.cases import SCALED_SHAPES, SEEDS, cases
 from flashcore_numba.checks.runner import names
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.core import oracle
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.shapes import PLAN_SHAPES
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 

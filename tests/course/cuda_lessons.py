@@ -1,6 +1,7 @@
 """Two small exercises in stage 08, for tests of the machine that must not follow the lessons' own."""
 
-from flashcore_numba.course import exercise, grade
+from flashcore_numba.course import exercise
+from flashcore_numba.course.judge import grade
 from flashcore_numba.course.spec import Exercise, Explanation, Lesson, Wanted
 
 __all__ = ["PRODUCT", "SOFTMAX", "answer", "edited", "verdict"]

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from flashcore_numba.course import exercise, grade
+from flashcore_numba.course import exercise
+from flashcore_numba.course.judge import grade
+from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.course.verdict import CheckResult
 
 from .misconceptions import MISCONCEPTIONS
 from .wrong_answers import Wrong, text_of

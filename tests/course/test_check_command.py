@@ -8,8 +8,8 @@ import pytest
 
 from flashcore_numba import cli
 from flashcore_numba.course import exercise
+from flashcore_numba.course.judge.verdict import CheckResult, GateResult, Item
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.course.verdict import CheckResult, GateResult, Item
 
 
 def flashcore(*arguments, cwd):
@@ -90,7 +90,8 @@ def test_a_module_of_the_same_name_in_the_folder_is_not_taken(tmp_path):
     text = exercise.source_text("stage00_three_loops")
     (tmp_path / "mine.py").write_text(text)
     code = (
-        "from flashcore_numba.course import judge; print(judge.run({'job': 'check', 'lesson': 0})['status'])"
+        "from flashcore_numba.course.judge.process import run; "
+        "print(run({'job': 'check', 'lesson': 0})['status'])"
     )
     result = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100

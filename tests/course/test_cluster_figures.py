@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
-from flashcore_numba.course import killing
 from flashcore_numba.course.figures import budget, cluster
+from flashcore_numba.course.judge import killing
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.stages.find import find
 

@@ -10,14 +10,16 @@ import pytest
 
 from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError
-from flashcore_numba.course import cuda_copies, cuda_probe, exercise, grade, judge, weave
-from flashcore_numba.course.compile_errors import first_complaint
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course import exercise
+from flashcore_numba.course.book import weave
 from flashcore_numba.course.counters import in_file, of_line, total
 from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.judge import cuda_copies, cuda_probe, grade, process
+from flashcore_numba.course.judge.compile_errors import first_complaint
+from flashcore_numba.course.judge.screen_cuda import screen
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.course.screen_cuda import screen
 from flashcore_numba.course.spec import Gate
-from flashcore_numba.problem import ArgumentError
 
 from .cuda_lessons import PRODUCT, SOFTMAX, answer, edited, verdict
 
@@ -294,7 +296,7 @@ def test_a_loop_that_changes_memory_for_ever_is_stopped_with_its_line(monkeypatc
 def test_a_loop_that_touches_no_memory_is_reported_with_its_line():
     number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
     text = "int turns = threadIdx.x;\nwhile (turns < 1000) turns = turns / 2;\n"
-    reply = judge.run({"job": "check", "lesson": number, "answer": text}, time_limit=120)["result"]
+    reply = process.run({"job": "check", "lesson": number, "answer": text}, time_limit=120)["result"]
     assert reply["kind"] == "hang" and reply["line"] in (1, 2) and "endless loop" in reply["what"], reply
 
 

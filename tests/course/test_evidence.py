@@ -4,14 +4,15 @@ import copy
 
 import pytest
 
-from flashcore_numba.bench import artifact, extracts, profile
-from flashcore_numba.bench.counts import count
-from flashcore_numba.bench.entries import Run, runs
-from flashcore_numba.bench.shapes import parse
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.evidence import MISSION, Evidence
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.evidence import extracts, profile
+from flashcore_numba.evidence.counts import count
+from flashcore_numba.records import artifact
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
+from flashcore_numba.stages.runs import Run, runs
 
 SMALL = "1x1x64x64"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.problem import ArgumentError
 
 NUMBERS = list(LESSONS)
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from flashcore_numba.bench.counts import count
-from flashcore_numba.bench.entries import Run
-from flashcore_numba.bench.shapes import Shape
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.shapes import Shape
 from flashcore_numba.course import experiments
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.experiments import EXPERIMENTS, experiment
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.evidence.counts import count
 from flashcore_numba.stages.find import find
+from flashcore_numba.stages.runs import Run
 
 SAME = {"forty_registers"}  # what only the compiler sees
 

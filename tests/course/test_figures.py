@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.course import figures
 from flashcore_numba.course.evidence import MISSION, Evidence
 from flashcore_numba.course.figures import roofline, softmax
 from flashcore_numba.course.figures.recording import record
 from flashcore_numba.course.figures.tiles import KEYS
-from flashcore_numba.problem import ArgumentError
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find

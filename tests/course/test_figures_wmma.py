@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba.course import cuda_copies, exercise, figures, lessons
+from flashcore_numba.course import exercise, figures, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import round_trip, twin, wmma
+from flashcore_numba.course.judge import cuda_copies
 from flashcore_numba.stages.find import find
 
 ROOT = Path(__file__).resolve().parents[2]

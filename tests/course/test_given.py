@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashcore_numba.course.killing import kill
+from flashcore_numba.course.judge.killing import kill
 from flashcore_numba.course.lessons.lesson05 import LESSON
 
 GIVEN = {given.name: given for given in LESSON.given}

@@ -9,21 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba.course import child, exercise, judge
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course import exercise
+from flashcore_numba.course.judge import child, process
+from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.course.screen import screen
-from flashcore_numba.problem import ArgumentError
 
 SLACK = 20.0  # seconds that a busy machine may take beyond a time limit
 
 
 def check(number, text, time_limit=60.0):
-    return judge.run({"job": "check", "lesson": number, "answer": textwrap.dedent(text)}, time_limit)
+    return process.run({"job": "check", "lesson": number, "answer": textwrap.dedent(text)}, time_limit)
 
 
 def check_file(number, text, time_limit=60.0):
     job = {"job": "check", "lesson": number, "file": {"name": "mine.py", "text": textwrap.dedent(text)}}
-    return judge.run(job, time_limit)
+    return process.run(job, time_limit)
 
 
 def solved(number):
@@ -79,7 +80,7 @@ def test_a_function_that_calls_itself():
 def test_much_output_is_cut():
     reply = check(0, 'for n in range(20):\n    print("x" * 100000)\nout[row] = 0', time_limit=60)
     assert reply["status"] == "failed"
-    assert len(reply["printed"]) <= judge.KEPT_OUTPUT
+    assert len(reply["printed"]) <= process.KEPT_OUTPUT
 
 
 @pytest.mark.parametrize("exception", ["SystemExit(0)", "KeyboardInterrupt", "BaseException('enough')"])
@@ -187,7 +188,7 @@ def test_whatever_the_process_does_it_ends_and_leaves_nothing(name):
     body, status, why = BODIES[name]
     command = [sys.executable, "-c", f"import sys\nfd = int(sys.argv[1])\n{body}"]
     start = time.monotonic()
-    reply = judge.supervise(command, {"filler": "x" * 500_000}, 2.0)
+    reply = process.supervise(command, {"filler": "x" * 500_000}, 2.0)
     assert time.monotonic() - start < 2 + SLACK
     assert (reply["status"], reply["result"]) == (status, None)
     assert why in reply["why"]
@@ -216,7 +217,7 @@ def test_an_interrupt_ends_the_process():
 
     threads, others = threading.active_count(), children()
     with pytest.raises(KeyboardInterrupt):
-        judge.run({"job": "check", "lesson": 0}, progress=interrupt)
+        process.run({"job": "check", "lesson": 0}, progress=interrupt)
     assert started and threading.active_count() == threads
     assert children() <= others
 
@@ -230,7 +231,7 @@ def children() -> set[int]:
 @pytest.mark.parametrize("limit", [0, -1, "60", 1e9, float("nan"), None])
 def test_a_time_limit_is_a_number_of_seconds(limit):
     with pytest.raises(ArgumentError, match="time_limit"):
-        judge.run({"job": "check", "lesson": 0}, limit)
+        process.run({"job": "check", "lesson": 0}, limit)
 
 
 @pytest.mark.parametrize(
@@ -252,14 +253,14 @@ def test_a_job_that_is_none(job, named):
 
 def test_a_job_that_is_none_is_an_error_of_the_caller():
     with pytest.raises(ArgumentError, match="lesson 77"):
-        judge.run({"job": "check", "lesson": 77})
+        process.run({"job": "check", "lesson": 77})
 
 
 def test_the_seed_repeats_the_inputs(rng):
     seed = int(rng.integers(1 << 31))
     answer = exercise.region(LESSONS[0].exercise).text.replace("scale * ", "")
     one, two = (
-        judge.run({"job": "check", "lesson": 0, "answer": answer, "seed": seed})["result"] for _ in range(2)
+        process.run({"job": "check", "lesson": 0, "answer": answer, "seed": seed})["result"] for _ in range(2)
     )
     assert one["seed"] == seed and one["message"] == two["message"]
     assert np.isfinite(one["seconds"])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flashcore_numba.course import exercise, lab, lessons
+from flashcore_numba.course import exercise, lessons
+from flashcore_numba.course.session import lab
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBER = 2

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from flashcore_numba.cli import main
-from flashcore_numba.course import lab, lessons, notebooks
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course import lessons
+from flashcore_numba.course.book import notebooks
+from flashcore_numba.course.session import lab
 
 ROOT = Path(__file__).resolve().parents[2]
 

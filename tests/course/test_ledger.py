@@ -5,7 +5,7 @@ import pytest
 
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import ledger
-from flashcore_numba.course.killing import kill
+from flashcore_numba.course.judge.killing import kill
 from flashcore_numba.course.lessons import LESSONS
 from flashcore_numba.stages.find import find
 

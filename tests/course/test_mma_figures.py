@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashcore_numba.bench.shapes import parse
+from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.figures import fragments, parts, schedules, swizzle
 from flashcore_numba.stages.find import find
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from flashcore_numba.course import lessons, notebooks
+from flashcore_numba.course import lessons
+from flashcore_numba.course.book import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [notebooks.notebook_file(path) for path in notebooks.lesson_files(ROOT)]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flashcore_numba.course.progress import FILE, Progress
+from flashcore_numba.course.session.progress import FILE, Progress
 
 
 def set_hints(count):
@@ -32,7 +32,7 @@ def test_the_folder_is_the_users(tmp_path, monkeypatch):
 def test_two_processes_lose_nothing(tmp_path):
     program = (
         "import pathlib, sys\n"
-        "from flashcore_numba.course.progress import Progress\n"
+        "from flashcore_numba.course.session.progress import Progress\n"
         "own = Progress(pathlib.Path(sys.argv[1]))\n"
         "for _ in range(100):\n"
         "    own.change(3, lambda record: record.update(attempts=record['attempts'] + 1))\n"

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from flashcore_numba.course import exercise
+from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.course.screen import screen
 
 RIGHT = {number: exercise.region(lesson.exercise).text for number, lesson in LESSONS.items()}
 

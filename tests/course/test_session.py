@@ -7,16 +7,17 @@ import sys
 import numpy as np
 import pytest
 
-from flashcore_numba import gpu
-from flashcore_numba.bench.entries import Run
-from flashcore_numba.course import exercise, judge, lesson, lessons
-from flashcore_numba.course.card import Card, Table
+from flashcore_numba.core import gpu
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course import exercise, lesson, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import Figure
-from flashcore_numba.course.session import overview
-from flashcore_numba.course.timing import timed_labels
-from flashcore_numba.problem import ArgumentError
+from flashcore_numba.course.judge import process
+from flashcore_numba.course.judge.timing import timed_labels
+from flashcore_numba.course.session.card import Card, Table
+from flashcore_numba.course.session.session import overview
 from flashcore_numba.stages.find import find
+from flashcore_numba.stages.runs import Run
 
 NUMBERS = sorted(lessons.LESSONS)
 
@@ -210,7 +211,7 @@ def test_unknown_lessons_and_figures_are_named():
 def test_a_gpu_that_fails_gives_the_recorded_run(monkeypatch):
     monkeypatch.setattr(gpu, "why_not", lambda: None)
     monkeypatch.setattr(
-        judge, "run", lambda *a, **b: {"status": "crashed", "why": "It broke.", "result": None}
+        process, "run", lambda *a, **b: {"status": "crashed", "why": "It broke.", "result": None}
     )
     shown = repr(lesson(2).measure())
     assert "Not timed on this GPU: It broke." in shown and "recorded" in shown
@@ -224,7 +225,7 @@ def test_live_times_answer_the_questions(monkeypatch):
     ]
     reply = {"status": "done", "result": {"rows": rows, "where": "a GPU"}}
     monkeypatch.setattr(gpu, "why_not", lambda: None)
-    monkeypatch.setattr(judge, "run", lambda *a, **b: reply)
+    monkeypatch.setattr(process, "run", lambda *a, **b: reply)
     shown = course.measure()
     assert "measured now" in repr(shown) and "wrong" in repr(shown)
     assert course._live == {"05 online_softmax": 10.0}
@@ -248,7 +249,7 @@ def test_what_a_gpu_times_says_which_row_is_the_learners_variant(monkeypatch):
     row = {"us": 10.0, "share": 0.5, "error": 1e-4, "right": True}
     reply = {"status": "done", "result": {"rows": [{"label": "12 large"} | row], "where": "a GPU"}}
     monkeypatch.setattr(gpu, "why_not", lambda: None)
-    monkeypatch.setattr(judge, "run", lambda *a, **b: reply)
+    monkeypatch.setattr(process, "run", lambda *a, **b: reply)
     assert "The kernel of the exercise is to be compared with 12 large." in repr(course.measure())
     course._change(passed="today", answer="an answer")
     assert "Your kernel is to be compared with 12 large." in repr(course.measure())

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from flashcore_numba.bench.tables import short_us
-from flashcore_numba.course import exercise, lessons, weave
+from flashcore_numba.course import exercise, lessons
+from flashcore_numba.course.book import weave
 from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.records.amounts import short_us
 
 SHAPE = "1x1x64x64"
 e = Evidence()

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from flashcore_numba.checks.cases import normal
-from flashcore_numba.course import cuda_probe, exercise, grade, judge
+from flashcore_numba.course import exercise
 from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.judge import cuda_probe, grade, process
 from flashcore_numba.course.lessons import LESSONS
 
 from . import kill_table
@@ -58,7 +59,7 @@ def test_the_kill_table_is_published_whole():
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_the_solution_passes_with_margin(number):
-    reply = judge.run({"job": "check", "lesson": number})
+    reply = process.run({"job": "check", "lesson": number})
     result = reply["result"]
     assert reply["status"] == "passed", result or reply
     assert result["margin"] >= SMALLEST_MARGIN
@@ -90,7 +91,7 @@ def test_what_is_wanted_of_a_kernel_has_a_value(number, rng):
 @pytest.mark.parametrize("number", LESSONS)
 def test_the_starter_is_empty(number):
     lesson = LESSONS[number]
-    reply = judge.run({"job": "check", "lesson": number, "answer": exercise.starter_cell(lesson)})
+    reply = process.run({"job": "check", "lesson": number, "answer": exercise.starter_cell(lesson)})
     assert reply["status"] == "empty"
     assert lesson.exercise.task.strip() in reply["result"]["message"]
     whole = grade.check(lesson, exercise.answer_in_file(lesson, exercise.starter(lesson), "mine"))

@@ -69,7 +69,7 @@ def arguments(rng, n=100):
 
 def plain_stage(folder, text=PLAIN):
     """A stage in CUDA C, of no ladder."""
-    from flashcore_numba.stages.cuda_arguments import cuda_arguments
+    from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 
     kernel = toy(folder, "plain", text)
 

@@ -7,7 +7,7 @@ import pytest
 
 from cuda_reference import source
 from cuda_reference.compile import CompileError, compile, nvrtc_version, parse_log, target
-from flashcore_numba.bench import resource_table
+from flashcore_numba.evidence import resource_table
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 

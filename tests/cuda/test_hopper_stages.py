@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from cuda_reference import TensorMap
-from flashcore_numba import oracle
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core import oracle
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import LADDER, stage14_tma_wgmma, stage16_cluster_split
-from flashcore_numba.stages.cuda_arguments import tile_map
+from flashcore_numba.stages.parts.cuda_arguments import tile_map
 from flashcore_numba.stages.stage16_cluster_split import (
     FEW_ROWS,
     FORCED,

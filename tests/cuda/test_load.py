@@ -8,16 +8,19 @@ from cuda_toy import PLAIN, REVERSE, arguments, plain_stage, toy
 
 import cuda_reference
 from cuda_reference import cpu, load, source
-from flashcore_numba import UnsupportedError, attention, cli, executor, oracle
+from flashcore_numba import UnsupportedError, attention, cli
 from flashcore_numba.attention import refuse
-from flashcore_numba.bench.counts import count
-from flashcore_numba.bench.entries import Run
-from flashcore_numba.bench.shapes import Shape
 from flashcore_numba.checks import check_stage
-from flashcore_numba.executor import Compiler, Simulator, simulated
-from flashcore_numba.problem import Problem
+from flashcore_numba.core import oracle
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import Shape
+from flashcore_numba.evidence.counts import count
+from flashcore_numba.run import executor
+from flashcore_numba.run.compiler import Compiler
+from flashcore_numba.run.executor import Simulator, simulated
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.runs import Run
 
 RACING = REVERSE.replace("__syncthreads();", ";")
 NO_COMPILER = "the CPU executor needs a C++ compiler"
@@ -192,7 +195,7 @@ CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
 
 @pytest.mark.parametrize("command", ["check", "count", "mutants"])
 def test_where_no_compiler_is_a_command_says_one_sentence(command, no_compiler, monkeypatch, capsys):
-    monkeypatch.setattr("flashcore_numba.gpu.available", lambda: False)
+    monkeypatch.setattr("flashcore_numba.core.gpu.available", lambda: False)
     assert cli.main([command, str(CUDA[0].number)]) == 1
     out, err = capsys.readouterr()
     assert err == f"flashcore {command}: {CUDA[0].label}: not run, {NO_COMPILER}\n"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from flashcore_numba import oracle
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core import oracle
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import stage12_mma_sync, stage13_split_kv
 
 SMALLEST_SHARED = 99 * 1024  # bytes that a block may have at compute capability 8.9, the least from 8.0 on

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from parity import agree, apart
 
-from flashcore_numba import LADDER, Problem, oracle
-from flashcore_numba.executor import Simulator
+from flashcore_numba import LADDER, Problem
+from flashcore_numba.core import oracle
+from flashcore_numba.run.executor import Simulator
 
 STAGES = [
     pytest.param(stage, variant, id="-".join(filter(None, [stage.label, variant])))

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from cuda_reference.compile import compile
-from flashcore_numba import oracle
 from flashcore_numba.checks import Edit, Mutant
 from flashcore_numba.checks.mutation import loaded
-from flashcore_numba.cpu_launch import Counter
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core import oracle
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.cpu_launch import Counter
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.stage15_ping_pong import REGISTERS, launch, run
-from flashcore_numba.stages.stage15_tiles import TILES, TIMES, Tile, choose
+from flashcore_numba.stages.tuning.stage15_tiles import TILES, TIMES, Tile, choose
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
 REGISTERS_OF_AN_SM = 65536

@@ -19,7 +19,7 @@ from flashcore_numba import ArgumentError, attention
 from flashcore_numba.checks import check
 from flashcore_numba.checks.mutation import with_copies
 from flashcore_numba.checks.runner import check_stage
-from flashcore_numba.executor import Simulator
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator.problems import SimulationError
 from flashcore_numba.stages.find import find
 

@@ -9,8 +9,8 @@ import pytest
 from cuda_reference.cpu import CpuModule, build
 from cuda_reference.cpu.unset import rewritten
 from flashcore_numba.checks import Edit, Mutant, kill_one
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import LADDER
 
 ROWS = "warpgroup_rows.cuh"

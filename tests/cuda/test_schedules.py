@@ -8,8 +8,9 @@ import pytest
 
 from cuda_reference import TensorMap
 from cuda_reference.cpu import CpuModule
-from flashcore_numba import LADDER, Problem, oracle
-from flashcore_numba.executor import Simulator
+from flashcore_numba import LADDER, Problem
+from flashcore_numba.core import oracle
+from flashcore_numba.run.executor import Simulator
 
 HERE = Path(__file__).resolve().parent
 STAGES = [

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages.stage11_warp_specialized import KEYS, ROWS, STAGE, THREADS
 
 WARPS = THREADS // 32

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cuda_reference import FOLDER
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import (
     stage07_wmma_qk,
     stage08_wmma_full,

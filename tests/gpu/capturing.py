@@ -179,8 +179,8 @@ def launches(stage, shape, causal):
     """How many kernels the stage launches for a problem, by its own launcher."""
     import cupy
 
+    from flashcore_numba.core.problem import Problem
     from flashcore_numba.course.launches import Recorder
-    from flashcore_numba.problem import Problem
 
     batch, heads, seq_q, seq_k, head_dim = shape
 

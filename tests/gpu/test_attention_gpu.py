@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention, gpu, oracle, plans
-from flashcore_numba.arrays import adopt
+from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention
 from flashcore_numba.attention import best_stage
-from flashcore_numba.executor import Compiler, Gpu
+from flashcore_numba.core import gpu, oracle
+from flashcore_numba.core.arrays import adopt
+from flashcore_numba.run import plans
+from flashcore_numba.run.compiler import Compiler
+from flashcore_numba.run.executor import Gpu
 
 pytestmark = pytest.mark.gpu
 

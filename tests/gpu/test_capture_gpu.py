@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba import LADDER, attention, workspace
+from flashcore_numba import LADDER, attention
+from flashcore_numba.run import workspace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from capturing import MODES, TOLERANCE, error, library, normal

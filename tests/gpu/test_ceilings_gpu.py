@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from cuda_reference import load
-from flashcore_numba import Problem, cli, gpu
-from flashcore_numba.bench import artifact, ceilings, environment, peers
-from flashcore_numba.bench.entries import runs
-from flashcore_numba.bench.limits import RATES
-from flashcore_numba.bench.occupancy import occupancy
-from flashcore_numba.executor import Gpu
+from flashcore_numba import Problem, cli
+from flashcore_numba.core import gpu
+from flashcore_numba.measure import ceilings, peers
+from flashcore_numba.predict.limits import RATES
+from flashcore_numba.predict.occupancy import occupancy
+from flashcore_numba.records import artifact, environment
+from flashcore_numba.run.executor import Gpu
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.runs import runs
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.gpu
 def measured():
     import cupy
 
-    from flashcore_numba.bench.clock import GpuClock
+    from flashcore_numba.measure.clock import GpuClock
 
     told = []
     found = ceilings.measure(GpuClock(cupy.cuda.Stream(non_blocking=True)), told.append)

@@ -3,8 +3,9 @@
 import pytest
 
 from flashcore_numba.checks import MUTANTS, check, check_stage, kill_one
-from flashcore_numba.checks.cases import PLAN_SHAPES, SEEDS
+from flashcore_numba.checks.cases import SEEDS
 from flashcore_numba.checks.mutation import NOT_VISIBLE
+from flashcore_numba.core.shapes import PLAN_SHAPES
 from flashcore_numba.stages import LADDER
 
 pytestmark = pytest.mark.gpu

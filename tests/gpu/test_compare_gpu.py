@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flashcore_numba import cli, oracle
-from flashcore_numba.bench import artifact, environment, peers, pictures
-from flashcore_numba.bench.compare import compare
-from flashcore_numba.bench.entries import Flush, StageEntry, runs
-from flashcore_numba.bench.progress import Progress
-from flashcore_numba.bench.sensors import Sensors
-from flashcore_numba.bench.shapes import Shape
-from flashcore_numba.bench.timing import calibrate, measure_cold
-from flashcore_numba.problem import Problem
+from flashcore_numba import cli
+from flashcore_numba.core import oracle
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import Shape
+from flashcore_numba.measure import peers
+from flashcore_numba.measure.compare import compare
+from flashcore_numba.measure.entries import Flush, StageEntry
+from flashcore_numba.measure.sensors import Sensors
+from flashcore_numba.measure.timing import calibrate, measure_cold
+from flashcore_numba.records import artifact, environment
+from flashcore_numba.report import pictures
+from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.runs import runs
 
 # What PyTorch, Triton or a peer warns about is theirs, and must not look like a peer that failed.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -48,7 +52,7 @@ def _problem(host, stream, causal=False):
 
 @pytest.mark.parametrize("run", runs(LADDER), ids=lambda run: run.label)
 def test_what_a_graph_replays_is_right(run, rng, stream):
-    from flashcore_numba.bench.clock import GpuClock
+    from flashcore_numba.measure.clock import GpuClock
 
     host = SHAPE.inputs(rng)
     entry = StageEntry(run, _problem(host, stream), stream)
@@ -65,7 +69,7 @@ def test_what_a_graph_replays_is_right(run, rng, stream):
 
 
 def test_a_launch_costs_the_same_in_short_and_long_graphs(rng, stream):
-    from flashcore_numba.bench.clock import GpuClock
+    from flashcore_numba.measure.clock import GpuClock
 
     entry, clock = StageEntry(runs(LADDER)[-1], _problem(SHAPE.inputs(rng), stream), stream), GpuClock(stream)
     seen = []
@@ -135,7 +139,7 @@ def test_sensors_read_this_gpu_or_say_why():
 
 def test_a_cold_l2_costs_what_memory_takes(rng, stream):
     """The flush is not in the time: it takes longer than the kernel. The way to device memory is."""
-    from flashcore_numba.bench.clock import GpuClock
+    from flashcore_numba.measure.clock import GpuClock
 
     run = next(run for run in reversed(runs(LADDER)) if run.is_default)
     entry, clock = (

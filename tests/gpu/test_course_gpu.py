@@ -2,8 +2,8 @@
 
 import pytest
 
+from flashcore_numba.course.judge.timing import YOURS, own_labels, time_answer
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.course.timing import YOURS, own_labels, time_answer
 from flashcore_numba.stages.find import find
 
 pytestmark = pytest.mark.gpu

@@ -7,10 +7,12 @@ import pytest
 
 from cuda_reference import gpu as loader
 from cuda_reference import load, source
-from flashcore_numba import Problem, UnsupportedError, gpu
-from flashcore_numba.bench.entries import KeepScratch
+from flashcore_numba import Problem, UnsupportedError
 from flashcore_numba.checks import bounds
-from flashcore_numba.executor import Compiler, Gpu
+from flashcore_numba.core import gpu
+from flashcore_numba.measure.entries import KeepScratch
+from flashcore_numba.run.compiler import Compiler
+from flashcore_numba.run.executor import Gpu
 from flashcore_numba.stages import LADDER
 
 pytestmark = pytest.mark.gpu

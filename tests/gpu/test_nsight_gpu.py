@@ -3,10 +3,10 @@
 import pytest
 
 from flashcore_numba import cli
-from flashcore_numba.bench import nsight, profile, reconcile
-from flashcore_numba.bench.entries import Run
-from flashcore_numba.bench.shapes import Shape
+from flashcore_numba.core.shapes import Shape
+from flashcore_numba.evidence import nsight, profile, reconcile
 from flashcore_numba.stages.find import find
+from flashcore_numba.stages.runs import Run
 
 pytestmark = pytest.mark.gpu
 CHOSEN = [

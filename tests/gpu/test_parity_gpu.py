@@ -5,7 +5,7 @@ import pytest
 from parity import agree, apart
 
 from flashcore_numba import LADDER, Problem
-from flashcore_numba.executor import Gpu, Simulator
+from flashcore_numba.run.executor import Gpu, Simulator
 
 pytestmark = pytest.mark.gpu
 

@@ -33,8 +33,8 @@ from pathlib import Path
 import numpy as np
 from numba.core.errors import NumbaError
 
-from flashcore_numba import gpu
-from flashcore_numba.bench import environment
+from flashcore_numba.core import gpu
+from flashcore_numba.records import environment
 from flashcore_numba.simulator import Launch, Unsupported, simulate
 
 from .greenlet_oracle import Oracle

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flashcore_numba.bench import environment, nsight
+from flashcore_numba.evidence import nsight
+from flashcore_numba.records import environment
 
 from .cases import cases, expected
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flashcore_numba.bench.nsight import kernel
+from flashcore_numba.evidence.nsight import kernel
 
 from .cases import cases
 from .hardware import COUNTERS, counters, simulated

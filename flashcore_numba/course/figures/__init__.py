@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from flashcore_numba.problem import ArgumentError
-from flashcore_numba.stages import Stage
-
-from . import (
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course.figures import (
     banks,
     budget,
     cluster,
@@ -29,7 +27,8 @@ from . import (
     twin,
     wmma,
 )
-from .figure import Figure, Frame
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.stages import Stage
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw"]
 

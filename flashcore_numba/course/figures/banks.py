@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.course.figures.canvas import BLUE, CYCLE, GREY, VERMILION, lettered, paper, png, several
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.course.figures.recording import WARP, Line, Recording, record
 from flashcore_numba.simulator.count import BANKS, WORD, turns_of
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, CYCLE, GREY, VERMILION, lettered, paper, png, several
-from .figure import Figure, Frame
-from .recording import WARP, Line, Recording, record
-
-__all__ = ["draw"]
 
 LINES = 6  # frames at most
 

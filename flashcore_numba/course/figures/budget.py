@@ -4,13 +4,23 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from flashcore_numba.bench.artifact import recorded_dir
+from flashcore_numba.course.figures.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    lettered,
+    paper,
+    png,
+)
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.records.artifact import recorded_dir
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, YELLOW, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["AFTER", "EARLY", "MEASURED", "PREDICTED", "Stamped", "chain", "draw"]
 
 # What was written down before the first measurement: piece, least and most in microseconds, kind of work.
 PREDICTED = (

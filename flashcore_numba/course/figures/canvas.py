@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    *("BLACK", "BLUE", "CYCLE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION", "YELLOW"),
-    *("INK", "lettered", "paper", "png", "several", "short"),
-]
-
 # Okabe and Ito's palette: told apart with any colour vision, and in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"

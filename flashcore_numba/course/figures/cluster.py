@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.course import launches, memory_map
+from flashcore_numba.course.figures.canvas import CYCLE, INK, lettered, paper, png, several
+from flashcore_numba.course.figures.cuda import launched
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find
-
-from .. import launches, memory_map
-from .canvas import CYCLE, INK, lettered, paper, png, several
-from .cuda import launched
-from .figure import Figure, Frame
-
-__all__ = ["Message", "draw", "messages", "reports", "sent"]
 
 SHAPE, VARIANT, KERNEL = "1x1x64x64", "two_blocks", "stage16_cluster_split.cu"  # one cluster
 KEYS, COLUMNS, WARPGROUPS = 128, 64, 2

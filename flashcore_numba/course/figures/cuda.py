@@ -7,19 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.bench.shapes import parse
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import parse
+from flashcore_numba.course import launches, memory_map
+from flashcore_numba.course.evidence import COUNTED
+from flashcore_numba.course.exercise import region
+from flashcore_numba.course.figures.canvas import (
+    BLUE,
+    CYCLE,
+    INK,
+    ORANGE,
+    VERMILION,
+    lettered,
+    paper,
+    png,
+    several,
+    short,
+)
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find
-
-from .. import launches, memory_map
-from ..evidence import COUNTED
-from ..exercise import region
-from .canvas import BLUE, CYCLE, INK, ORANGE, VERMILION, lettered, paper, png, several, short
-from .figure import Figure, Frame
-
-__all__ = ["draw_barriers", "draw_memory", "draw_wavefronts", "launched"]
 
 MOST_LINES = 16
 SEED = 7  # counts do not depend on the values, pictures should not change

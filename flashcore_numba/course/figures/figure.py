@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.files import write
-from flashcore_numba.problem import ArgumentError
-
-__all__ = ["MAX_FRAMES", "Figure", "Frame"]
+from flashcore_numba.core.problem import ArgumentError
 
 MAX_FRAMES = 12
 CARD = (

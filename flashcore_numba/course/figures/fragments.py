@@ -5,12 +5,9 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import load, source
+from flashcore_numba.course.figures.canvas import BLUE, GREEN, INK, ORANGE, SKY, YELLOW, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, GREEN, INK, ORANGE, SKY, YELLOW, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["draw", "held"]
 
 COLOURS = (SKY, ORANGE, GREEN, YELLOW)  # of the four lanes of a quad
 SHOWN = 9  # the lane that is followed

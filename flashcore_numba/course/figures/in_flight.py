@@ -2,13 +2,10 @@
 
 from typing import Any
 
+from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.figures.canvas import BLUE, ORANGE, SKY, lettered, paper, png, several
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from ..evidence import Evidence
-from .canvas import BLUE, ORANGE, SKY, lettered, paper, png, several
-from .figure import Figure, Frame
-
-__all__ = ["draw", "timetable"]
 
 TILES, DEEPEST = 6, 4
 

@@ -4,13 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.course.figures.canvas import GREY, INK, ORANGE, SKY, VERMILION, lettered, paper, png
+from flashcore_numba.course.figures.cuda import launched
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from .canvas import GREY, INK, ORANGE, SKY, VERMILION, lettered, paper, png
-from .cuda import launched
-from .figure import Figure, Frame
-
-__all__ = ["Mbarrier", "Moment", "draw", "moments", "reports"]
 
 SHAPE = "1x1x512x64"
 STAGES, Q_BYTES, TILE_BYTES = 2, 64 * 64 * 2, 128 * 64 * 2

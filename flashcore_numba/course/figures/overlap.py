@@ -4,14 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flashcore_numba.course.counters import of_line, total
+from flashcore_numba.course.figures.canvas import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    SKY,
+    YELLOW,
+    lettered,
+    paper,
+    png,
+    several,
+)
+from flashcore_numba.course.figures.cuda import launched
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from ..counters import of_line, total
-from .canvas import BLUE, GREY, INK, ORANGE, SKY, YELLOW, lettered, paper, png, several
-from .cuda import launched
-from .figure import Figure, Frame
-
-__all__ = ["EXPONENTIALS", "PRODUCTS", "SOFTMAX", "STAMPS", "Span", "busy", "draw", "period", "spans"]
 
 # A tile of 64 rows and 64 keys, D = 64, in clocks of an SM: what its products take at 4096 FLOP a clock, and
 # its exponentials at 16 a clock.

@@ -3,12 +3,9 @@
 
 from typing import Any
 
+from flashcore_numba.course.figures.canvas import GREEN, GREY, INK, ORANGE, SKY, YELLOW, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage, stage12_mma_sync, stage13_split_kv
-
-from .canvas import GREEN, GREY, INK, ORANGE, SKY, YELLOW, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["draw"]
 
 HEAD_DIM, KEYS, SCHEDULERS = 64, 512, 4
 WARPS = (SKY, ORANGE, GREEN, YELLOW)

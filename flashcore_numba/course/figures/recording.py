@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.course.figures.canvas import several, short
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Event
 from flashcore_numba.simulator.count import count_wavefronts, sectors_of
 from flashcore_numba.simulator.problems import Site
 from flashcore_numba.stages import Stage
-
-from .canvas import several, short
-
-__all__ = ["ROWS", "WARP", "Line", "Recording", "distinct", "record", "requests"]
 
 WARP = 32
 ROWS = 64  # query rows of a recorded problem

@@ -5,17 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.bench.tables import provenance
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.course.evidence import MISSION, Evidence
+from flashcore_numba.course.figures.canvas import BLACK, BLUE, INK, ORANGE, SKY, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.records.amounts import provenance
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator.count import SECTOR
 from flashcore_numba.stages import LADDER, Stage
-
-from ..evidence import MISSION, Evidence
-from .canvas import BLACK, BLUE, INK, ORANGE, SKY, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["bytes_moved", "draw"]
 
 KEYS = (64, 128)  # the two numbers of keys that traffic is counted at
 ROWS, HEAD_DIM = 64, 64

@@ -4,13 +4,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from flashcore_numba.course.figures.canvas import BLUE, INK, ORANGE, VERMILION, lettered, paper, png
+from flashcore_numba.course.figures.cuda import launched
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, INK, ORANGE, VERMILION, lettered, paper, png
-from .cuda import launched
-from .figure import Figure, Frame
-
-__all__ = ["Leg", "draw", "legs"]
 
 BLOCK_TILES = 16  # blocks times tiles of stage 08 at 1x1x128x64
 FRAGMENTS, SHARED, ROWS = 0.0, 1.0, 2.0

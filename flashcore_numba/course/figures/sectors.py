@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.course.figures.canvas import BLUE, GREY, ORANGE, lettered, paper, png, several
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.course.figures.recording import WARP, Line, Recording, record
 from flashcore_numba.simulator.count import SECTOR, sectors_of
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, GREY, ORANGE, lettered, paper, png, several
-from .figure import Figure, Frame
-from .recording import WARP, Line, Recording, record
-
-__all__ = ["draw"]
 
 LINES = 8  # frames at most
 # What each lesson is about: array and access of the frame that comes first.

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.mutation import STAGES, imported, sources
-from flashcore_numba.executor import Simulator
-from flashcore_numba.problem import Problem
+from flashcore_numba.checks.mutation import imported, sources
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.course.figures.canvas import BLUE, INK, SKY, VERMILION, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.course.figures.recording import WARP
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Probed
-from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, INK, SKY, VERMILION, lettered, paper, png
-from .figure import Figure, Frame
-from .recording import WARP
-
-__all__ = ["Row", "Tile", "draw", "rows_of"]
+from flashcore_numba.stages import Stage, files
 
 SEQ_Q, KEYS, TILE, HEAD_DIM = 64, 128, 32, 64
 PROBE = "_flashcore_probe"
@@ -74,7 +71,7 @@ def rows_of(stage: Stage) -> list[Row]:
     module = sys.modules[stage.launch.__module__]
     path = Path(str(module.__file__))
     copies = {file.stem: file.read_text() for file in path.parent.glob("*.py")}
-    texts = sources(stage.number)[0] if path.parent == STAGES else copies
+    texts = sources(stage.number)[0] if path.parent == files.FOLDER else copies
     lines = texts[path.stem].splitlines()
     scores = [k for k, line in enumerate(lines) if line.strip().startswith(SCORES)]
     used = [k for k, line in enumerate(lines) if line.strip().startswith(USED)]

@@ -2,13 +2,10 @@
 
 from typing import Any
 
+from flashcore_numba.course.figures.canvas import GREEN, ORANGE, SKY, YELLOW, lettered, paper, png, several
+from flashcore_numba.course.figures.cuda import launched
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from .canvas import GREEN, ORANGE, SKY, YELLOW, lettered, paper, png, several
-from .cuda import launched
-from .figure import Figure, Frame
-
-__all__ = ["draw", "passed", "taking_turns", "together"]
 
 TILES = 4
 SHAPE = f"1x1x{64 * TILES}x64"

@@ -2,13 +2,10 @@
 
 from typing import Any
 
+from flashcore_numba.course.evidence import Evidence
+from flashcore_numba.course.figures.canvas import BLUE, CYCLE, GREY, VERMILION, lettered, paper, png, several
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from ..evidence import Evidence
-from .canvas import BLUE, CYCLE, GREY, VERMILION, lettered, paper, png, several
-from .figure import Figure, Frame
-
-__all__ = ["draw", "wavefronts_of"]
 
 ROWS, BANKS, WORD, PADDING = 8, 32, 4, 8
 # Array: the constants of its row length and of its columns, bytes an element, bytes of a row in one step

@@ -5,17 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.bench.counts import Counted, count
-from flashcore_numba.bench.entries import Run
-from flashcore_numba.bench.shapes import parse
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
+from flashcore_numba.core.shapes import parse
+from flashcore_numba.course.evidence import COUNTED
+from flashcore_numba.course.figures.canvas import BLUE, CYCLE, INK, SKY, VERMILION, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.evidence.counts import Counted, count
 from flashcore_numba.stages import Stage
-
-from ..evidence import COUNTED
-from .canvas import BLUE, CYCLE, INK, SKY, VERMILION, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["PLAIN", "draw", "wavefronts"]
+from flashcore_numba.stages.runs import Run
 
 PLAIN = Mutant(
     12,

@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.course.figures.canvas import BLUE, GREY, INK, ORANGE, SKY, lettered, paper, png
+from flashcore_numba.course.figures.figure import MAX_FRAMES, Figure, Frame
+from flashcore_numba.course.figures.recording import Recording, record, requests
 from flashcore_numba.simulator import Event
 from flashcore_numba.simulator.count import SECTOR, sectors_of
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, GREY, INK, ORANGE, SKY, lettered, paper, png
-from .figure import MAX_FRAMES, Figure, Frame
-from .recording import Recording, record, requests
-
-__all__ = ["draw"]
 
 ARRAYS = ("q", "k", "v")
 KEYS = {5: 96, 6: 128}  # so that several tiles pass

@@ -5,13 +5,20 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.course.figures.canvas import (
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    lettered,
+    paper,
+    png,
+    several,
+)
+from flashcore_numba.course.figures.figure import MAX_FRAMES, Figure, Frame
+from flashcore_numba.course.figures.recording import Recording, record
 from flashcore_numba.stages import Stage
-
-from .canvas import GREEN, ORANGE, PURPLE, SKY, VERMILION, lettered, paper, png, several
-from .figure import MAX_FRAMES, Figure, Frame
-from .recording import Recording, record
-
-__all__ = ["draw"]
 
 PHASES = 2  # between barriers, a frame
 LONGEST = 8  # runs in a loop's body, at most

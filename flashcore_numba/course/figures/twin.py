@@ -11,18 +11,15 @@ from numba import cuda, float32
 
 from cuda_reference import INCLUDE
 from flashcore_numba import stages
+from flashcore_numba.course.evidence import COUNTED
+from flashcore_numba.course.exercise import region, source_text
+from flashcore_numba.course.figures.canvas import lettered, paper, png, short
+from flashcore_numba.course.figures.cuda import launched
+from flashcore_numba.course.figures.figure import Figure, Frame
+from flashcore_numba.course.launches import recorded
 from flashcore_numba.simulator import simulate
 from flashcore_numba.stages import Stage
 from flashcore_numba.wide import load4, load8
-
-from ..evidence import COUNTED
-from ..exercise import region, source_text
-from ..launches import recorded
-from .canvas import lettered, paper, png, short
-from .cuda import launched
-from .figure import Figure, Frame
-
-__all__ = ["SOFTMAX", "counted", "draw", "source_of", "twin"]
 
 KEYS, LD, S_LD = 32, 72, 40
 WARP_TILES = 128  # warps times tiles of stage 07 at 1x1x128x64

@@ -5,12 +5,9 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import load, source
+from flashcore_numba.course.figures.canvas import BLUE, INK, ORANGE, lettered, paper, png
+from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-
-from .canvas import BLUE, INK, ORANGE, lettered, paper, png
-from .figure import Figure, Frame
-
-__all__ = ["draw", "lane_of"]
 
 RUNS = ("random:1", "random:2")
 ROW, LANE = 3, 9  # what is followed

@@ -6,9 +6,8 @@ import pkgutil
 import re
 
 from cuda_reference.shown import shown
-from flashcore_numba.problem import ArgumentError
-
-from ..spec import Lesson
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course.spec import Lesson
 
 __all__ = ["LESSONS", "find"]
 

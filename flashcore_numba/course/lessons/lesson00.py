@@ -1,8 +1,6 @@
 """Lesson 00: attention as three loops, and the two numbers that follow from it."""
 
-from ..spec import Exercise, Explanation, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.spec import Exercise, Explanation, Lesson, Question, Wanted
 
 HEADS, ROWS, D = 8, 512, 64  # the mission shape, 1x8x512x64
 FLOAT16 = 2  # bytes

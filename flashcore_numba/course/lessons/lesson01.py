@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from ..evidence import MISSION
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.evidence import MISSION
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 
 def _us_a_key(evidence: Any, shape: str, keys: int) -> float:

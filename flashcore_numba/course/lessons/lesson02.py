@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 LONGER = "1x8x1024x64"
 

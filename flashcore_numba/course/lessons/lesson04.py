@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from ...simulator.count import BANKS, WARP, WORD
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
+from flashcore_numba.simulator.count import BANKS, WARP, WORD
 
 WIDE = 16  # bytes of a wide load
 STRIDE = 64 + 12  # floats from row to row in the question about padding

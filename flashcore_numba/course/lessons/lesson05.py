@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from ...checks.mutation import Edit
-from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.checks.mutation import Edit
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 LONGER = "1x8x1024x64"
 

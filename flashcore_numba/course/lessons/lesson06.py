@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from ...stages.stage06_history import HISTORY
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
+from flashcore_numba.stages.stage06_history import HISTORY
 
 
 def _total(key: str):

@@ -1,9 +1,7 @@
 """Lesson 07: half on the tensor core, and the same loop in two languages."""
 
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 EXERCISE = Exercise(
     stage=7,

@@ -1,10 +1,7 @@
 """Lesson 08: both products on the tensor core, and what it costs that a fragment has no rows."""
 
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
-
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 EXERCISE = Exercise(
     stage=8,

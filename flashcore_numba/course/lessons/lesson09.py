@@ -1,9 +1,7 @@
 """Lesson 09: asynchronous copies into a memory map, and what the map cost."""
 
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 EXERCISE = Exercise(
     stage=9,

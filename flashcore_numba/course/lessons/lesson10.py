@@ -1,9 +1,7 @@
 """Lesson 10: how many tiles in flight are enough."""
 
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question
 
 LONGER = "1x1x256x64"  # four tiles: more than three stages hold
 

@@ -1,9 +1,7 @@
 """Lesson 11: roles for warps, one barrier a step, and what the barriers had not been guilty of."""
 
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
 EXERCISE = Exercise(
     stage=11,

@@ -1,11 +1,8 @@
 """Lesson 12: what one mma.sync gives, the next one takes."""
 
-from ...checks.mutation import Edit
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
-
+from flashcore_numba.checks.mutation import Edit
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 EXERCISE = Exercise(
     stage=12,

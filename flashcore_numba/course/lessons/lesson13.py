@@ -1,11 +1,8 @@
 """Lesson 13: parts of a softmax merge, so the keys can be shared out."""
 
-from ...checks.mutation import Edit
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
-
+from flashcore_numba.checks.mutation import Edit
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 EXERCISE = Exercise(
     stage=13,

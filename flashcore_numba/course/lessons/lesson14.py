@@ -1,10 +1,8 @@
 """Lesson 14: TMA moves tiles, wgmma multiplies them, and mbarriers say when."""
 
-from ...checks.mutation import Edit
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.checks.mutation import Edit
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 FOUR_TILES = "1x1x512x64"
 

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from ...checks.mutation import Edit
-from ..counters import of_line, total
-from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.checks.mutation import Edit
+from flashcore_numba.course.counters import of_line, total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 FOUR_TILES = "1x1x256x64"  # one block: four warpgroups, four tiles of 64 keys
 WIDE = "1x1x256x128"  # two blocks: three warpgroups, tiles of 80 keys, softmax under the own P V

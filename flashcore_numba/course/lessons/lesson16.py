@@ -1,10 +1,8 @@
 """Lesson 16: a cluster shares the keys of a few rows, and where 3.4 microseconds go."""
 
-from ...checks.mutation import Edit
-from ..counters import total
-from ..spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
-
-__all__ = ["LESSON"]
+from flashcore_numba.checks.mutation import Edit
+from flashcore_numba.course.counters import total
+from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 
 MISSION_HEAD, ONE_CLUSTER, SPLIT = "1x1x512x64", "1x1x64x64", "two_blocks"
 

@@ -1,0 +1,278 @@
+"""The validated input of attention: whoever holds a `Problem` need not check it again."""
+
+import math
+import numbers
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cuda_reference.shown import shown
+
+HEAD_DIMS = (64, 128)  # the head dimensions that some stage of the ladder serves
+ROWS_LIMIT = 1 << 30  # of one head, so that a kernel's int reaches past the last tile
+ALL_ROWS_LIMIT = (1 << 31) - 1  # of all heads
+GRID_LIMIT = 65535  # blocks along y and z of a CUDA grid: where the stages put heads and batch
+ALIGNMENT = 16  # bytes of one 128-bit load
+AXES = ("batch", "head", "row")
+
+
+class ArgumentError(ValueError):
+    """A bad argument: the message names it, its value and what is accepted."""
+
+
+class UnsupportedError(ArgumentError):
+    """A good problem that the chosen stage does not serve: the message names one that can."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Attention of query rows `q` over keys `k` and values `v`: softmax(scale * Q K^T) V.
+
+    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], all float16, all NumPy arrays or all CuPy arrays of one
+    GPU. H is a multiple of H_kv; query head h reads K/V head h // (H / H_kv) (grouped queries: Ainslie et
+    al. 2023, GQA). `causal` masks with bottom-right alignment: query row i sees key j when j <= i + S_k -
+    S_q. `scale` multiplies the scores: any finite float32, zero and negative included; None means 1 /
+    sqrt(D). The last dimension must be contiguous and no stride negative; other strides are free, so
+    transposed, sliced and broadcast views are fine.
+
+    Raises ArgumentError, which names the argument, its value and what is accepted.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    causal: bool = False
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in "qkv":
+            _check_array(name, getattr(self, name))
+        _check_together(self.q, self.k, self.v)
+        if not isinstance(self.causal, bool | np.bool_):
+            raise ArgumentError(f"causal is {shown(self.causal)}: it must be True or False")
+        object.__setattr__(self, "causal", bool(self.causal))
+        object.__setattr__(self, "scale", _checked_scale(self.scale, self.head_dim))
+
+    @property
+    def batch(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """Query heads, H."""
+        return self.q.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V, H_kv."""
+        return self.k.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one K/V head: 1 is multi-head attention, H is multi-query attention."""
+        return self.heads // self.kv_heads
+
+    @property
+    def seq_q(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def seq_k(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        return self.q.shape[3]
+
+    @property
+    def on_gpu(self) -> bool:
+        return _is_cupy(self.q)
+
+    @property
+    def visible_pairs(self) -> int:
+        """(query row, key) pairs of one head that the mask lets through."""
+        if not self.causal:
+            return self.seq_q * self.seq_k
+        last = self.seq_k  # keys seen by the last row; each row above sees one fewer, down to none
+        rows = min(self.seq_q, last)
+        return rows * last - rows * (rows - 1) // 2
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of both products: 4 D for each pair that the mask lets through."""
+        return 4 * self.head_dim * self.visible_pairs * self.batch * self.heads
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes that must move: q, k and v read once, the output written once."""
+        return 2 * self.q.nbytes + self.k.nbytes + self.v.nbytes
+
+    @property
+    def shape_label(self) -> str:
+        """`1x8x512x64` (B x H x S x D), with `8/2` for grouped heads and `128/512` for S_q other than S_k."""
+        heads = f"{self.heads}" if self.group == 1 else f"{self.heads}/{self.kv_heads}"
+        seq = f"{self.seq_q}" if self.seq_q == self.seq_k else f"{self.seq_q}/{self.seq_k}"
+        return f"{self.batch}x{heads}x{seq}x{self.head_dim}"
+
+    @cached_property
+    def aligned(self) -> bool:
+        """Whether every row starts at a multiple of 16 bytes, as 128-bit loads need."""
+        return all(rows_aligned(x) for x in (self.q, self.k, self.v))
+
+    def with_aligned_rows(self) -> "Problem":
+        """This problem with contiguous copies of those arrays whose rows 128-bit loads cannot read.
+
+        The copy costs one read and one write of each such array; aligned problems come back unchanged.
+        """
+        if self.aligned:
+            return self
+        copies = {name: _contiguous(x) for name in "qkv" if not rows_aligned(x := getattr(self, name))}
+        return replace(self, **copies)
+
+
+def address(array: Any) -> int:
+    """Where the first element of a NumPy or CuPy array lies."""
+    return array.data.ptr if _is_cupy(array) else array.__array_interface__["data"][0]
+
+
+def rows_aligned(array: Any) -> bool:
+    """Whether every row of a [B, H, S, D] array starts at a multiple of 16 bytes."""
+    steps = (stride for size, stride in zip(array.shape[:3], array.strides[:3], strict=True) if size > 1)
+    return address(array) % ALIGNMENT == 0 and all(step % ALIGNMENT == 0 for step in steps)
+
+
+def check_time_limit(seconds: Any) -> None:
+    """Raise ArgumentError unless it is None or a number of seconds above 0."""
+    number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool | np.bool_)
+    if seconds is not None and not (number and seconds > 0):
+        raise ArgumentError(
+            f"time_limit is {seconds!r}: it must be a number of seconds above 0, or None for no limit"
+        )
+
+
+def check_layout(name: str, array: Any) -> None:
+    """Raise unless the last dimension is contiguous and no stride is negative."""
+    itemsize = array.dtype.itemsize
+    if array.strides[-1] != itemsize:
+        raise ArgumentError(
+            f"{name} has strides {array.strides} bytes: the last dimension (D) must be contiguous "
+            f"(stride {itemsize}); copy it first, for example with ascontiguousarray or .contiguous()"
+        )
+    for axis, stride in zip(AXES, array.strides, strict=False):
+        if stride < 0:
+            raise ArgumentError(
+                f"{name} has strides {array.strides} bytes: the {axis} stride is negative; strides must be "
+                ">= 0, so copy the reversed view first"
+            )
+
+
+def placed_on(array: Any) -> str:
+    """`the host` or `GPU 0`."""
+    return f"GPU {array.device.id}" if _is_cupy(array) else "the host"
+
+
+def _is_cupy(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "cupy"
+
+
+def _contiguous(array: Any) -> Any:
+    """A contiguous copy; NumPy promises only the alignment of the item, so a few spare bytes make it 16."""
+    if _is_cupy(array):
+        return array.copy(order="C")
+    spare = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -address(spare) % ALIGNMENT
+    copy = spare[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _check_array(name: str, array: Any) -> None:
+    if not (isinstance(array, np.ndarray) or _is_cupy(array)):
+        raise ArgumentError(
+            f"{name} is a {type(array).__module__}.{type(array).__qualname__}: a Problem holds NumPy or CuPy "
+            "arrays; flashcore_numba.attention() takes other kinds of array"
+        )
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"{name} is a masked array: a plain array is needed, for example {name}.filled(0)"
+        )
+    if array.dtype != np.float16:
+        raise ArgumentError(
+            f"{name} has dtype {str(array.dtype)[:100]}: only float16 is accepted, in the native byte order"
+        )
+    if array.ndim != 4:
+        raise ArgumentError(
+            f"{name} has shape {tuple(array.shape)}: four dimensions are needed, [batch, heads, rows, D]"
+        )
+    batch, heads, rows, head_dim = array.shape
+    if batch == 0:
+        raise ArgumentError(
+            f"{name} has an empty batch, shape {tuple(array.shape)}: batch must be at least 1"
+        )
+    if heads == 0:
+        raise ArgumentError(f"{name} has no heads, shape {tuple(array.shape)}: heads must be at least 1")
+    if rows == 0:
+        raise ArgumentError(
+            f"{name} has length zero, shape {tuple(array.shape)}: the length must be at least 1"
+        )
+    if head_dim not in HEAD_DIMS:
+        raise ArgumentError(
+            f"{name} has head dimension {head_dim}: accepted are {' and '.join(map(str, HEAD_DIMS))}"
+        )
+    for what, size in (("batch", batch), ("heads", heads)):
+        if size > GRID_LIMIT:
+            raise ArgumentError(
+                f"{name} has {what} {size}: at most {GRID_LIMIT} fit a CUDA grid; split the input"
+            )
+    if rows > ROWS_LIMIT:
+        raise ArgumentError(
+            f"{name} has length {rows}: at most {ROWS_LIMIT} rows are accepted; split the input"
+        )
+    if batch * heads * rows > ALL_ROWS_LIMIT:
+        raise ArgumentError(
+            f"{name} has shape {tuple(array.shape)}, {batch * heads * rows} rows in all: at most "
+            f"{ALL_ROWS_LIMIT} are accepted; split the input"
+        )
+    check_layout(name, array)
+
+
+def _check_together(q: Any, k: Any, v: Any) -> None:
+    for name, array in (("k", k), ("v", v)):
+        here, there = placed_on(array), placed_on(q)
+        if here != there:
+            raise ArgumentError(f"{name} is on {here} but q is on {there}: all must be in one place")
+        if array.shape[0] != q.shape[0]:
+            raise ArgumentError(
+                f"{name} has batch {array.shape[0]}: q has batch {q.shape[0]}, and they must be equal"
+            )
+        if array.shape[3] != q.shape[3]:
+            raise ArgumentError(
+                f"{name} has head dimension {array.shape[3]}: q has {q.shape[3]}, and they must be equal"
+            )
+    if v.shape[1] != k.shape[1]:
+        raise ArgumentError(f"v has {v.shape[1]} heads: k has {k.shape[1]}, and they must be equal")
+    if v.shape[2] != k.shape[2]:
+        raise ArgumentError(f"v has length {v.shape[2]}: k has {k.shape[2]}, and each key needs one value")
+    if q.shape[1] % k.shape[1]:
+        raise ArgumentError(f"k has {k.shape[1]} heads: q has {q.shape[1]}, which must be a multiple of that")
+
+
+def _checked_scale(scale: Any, head_dim: int) -> float:
+    if scale is None:
+        return 1 / math.sqrt(head_dim)
+    if isinstance(scale, bool | np.bool_) or not isinstance(scale, numbers.Real):
+        raise ArgumentError(f"scale is {shown(scale)}: it must be a finite number, or None for 1 / sqrt(D)")
+    try:
+        value = float(scale)
+    except OverflowError:  # an int or a fraction beyond every float
+        value = math.inf
+    except Exception as error:  # a class of numbers of the caller's own
+        raise ArgumentError(f"scale is {shown(scale)}, which is no float: {shown(error)}") from error
+    # Kernels take the scale as float32: 1e39 would reach them as infinity.
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise ArgumentError(
+            f"scale is {shown(scale)}: it must be finite as a float32, or None for 1 / sqrt(D)"
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Lessons as text become notebooks: numbers and figures are woven in."""

@@ -1,0 +1,173 @@
+"""The values at the end of a region in CUDA C: a copy of the kernel that notes them, run on the CPU executor.
+
+A line behind the region calls a function that appends one record a thread: where the thread is, and what each
+expression is worth. The copy is compiled without checks, since nothing but its values is asked for.
+"""
+
+import ctypes
+import re
+from typing import Any
+
+import numpy as np
+
+from cuda_reference.cpu import CpuModule
+from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.course.exercise import Answer
+from flashcore_numba.course.judge import cuda_copies
+from flashcore_numba.course.judge.screen_cuda import code_of
+from flashcore_numba.course.spec import Lesson, Wanted
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.simulator import scratch
+
+MOST = 1 << 20  # numbers that are noted
+SECONDS = 10.0
+TYPES = {"const", "float", "float2", "float4", "half", "half2", "int", "uint32_t"}  # of casts
+# Before the kernel's own first line and on that line, so that lines keep their numbers.
+PRELUDE = (
+    'extern "C" {{ extern __attribute__((visibility("default"))) float flashcore_probed[{most}]; '
+    'extern __attribute__((visibility("default"))) int flashcore_probed_count; }} '
+    "float flashcore_probed[{most}]; int flashcore_probed_count; "
+    "template <class... T> CPU_UNCHECKED static void flashcore_probe(T... values) {{ "
+    "const float all[] = {{(float)((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x), "
+    "(float)((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x), (float)values...}}; "
+    "if (flashcore_probed_count + 2 + (int)sizeof...(values) > {most}) return; "
+    "for (float value : all) flashcore_probed[flashcore_probed_count++] = value; }} "
+)
+
+
+def usable(answer: Answer, wanted: tuple[Wanted, ...]) -> list[Wanted]:
+    """Those of the expressions whose names the answer's file has."""
+    names = words(answer.text)
+    return [w for w in wanted if words(w.expression) <= names]
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", code_of(text)))
+
+
+def values(
+    lesson: Lesson, answer: Answer, wanted: list[Wanted], inputs: Inputs
+) -> list[tuple[int, dict, list]]:
+    """(number of the visit, places, one array a wanted expression) of every arrival at the region's end.
+
+    The arrays have an element for each thread of every block that came so often, in one order; `places` has
+    "block" and "thread". Raises CompileError when an expression does not compile in this answer.
+    """
+    assert answer.last is not None
+    lines = answer.text.splitlines()
+    expressions = ", ".join(f"({w.expression})" for w in wanted)
+    lines.insert(answer.last, f"flashcore_probe({expressions});")
+    executor = _Probing()
+    stage = cuda_copies.stage_with(lesson, PRELUDE.format(most=MOST) + "\n".join(lines) + "\n")
+    x = inputs
+    out = np.zeros(x.q.shape, np.float16)
+    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
+    problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
+    stage.launch(problem, out, executor, lse=lse, variant=lesson.exercise.variant)
+    visits: list[tuple[int, dict, list]] = []
+    for noted in executor.noted:  # a later launch may read what an earlier one left wrong
+        first = len(visits)
+        visits += [(first + n, places, found) for n, places, found in _visits(noted, len(wanted))]
+    return visits
+
+
+def _visits(noted: np.ndarray, count: int) -> list[tuple[int, dict, list]]:
+    records = noted[: len(noted) // (2 + count) * (2 + count)].reshape(-1, 2 + count)
+    times: dict[tuple[float, float], int] = {}
+    numbers = np.empty(len(records), int)
+    for n, (block, thread) in enumerate(records[:, :2]):
+        numbers[n] = times[block, thread] = times.get((block, thread), -1) + 1
+    out = []
+    for number in range(numbers.max(initial=-1) + 1):
+        some = records[numbers == number]
+        some = some[np.lexsort((some[:, 1], some[:, 0]))]
+        places = {"block": some[:, 0].astype(int), "thread": some[:, 1].astype(int)}
+        out.append((number, places, [some[:, 2 + n] for n in range(count)]))
+    return out
+
+
+class _Probing:
+    """An executor that runs copies without checks and keeps what each launch with a probe has noted."""
+
+    def __init__(self) -> None:
+        self.sm_count = EXAMPLE_SM_COUNT
+        self.noted: list[np.ndarray] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.asarray(scratch(shape, dtype))
+
+    def counter(self) -> np.ndarray:
+        return np.zeros(1, np.uint32)
+
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        module = CpuModule(kernel.path, dict(kernel.defines), checks=False, counts=False, time_limit=SECONDS)
+        try:
+            count = ctypes.c_int.in_dll(module.code, "flashcore_probed_count")
+        except ValueError:
+            count = None  # a kernel of the stage that the region is not in
+        if count is not None:
+            count.value = 0
+        module.kernel(kernel.entry)(grid, block, args, shared_mem=shared_bytes)
+        if count is not None:
+            probed = (ctypes.c_float * MOST).in_dll(module.code, "flashcore_probed")
+            self.noted.append(np.ctypeslib.as_array(probed)[: count.value].copy())
+
+
+def last_set(answer: Answer, expression: str) -> int | None:
+    """The last line of the region that assigns to the expression's variable or hands it to a call."""
+    names = [word for word in re.findall(r"[A-Za-z_]\w*", expression) if word not in TYPES]
+    if not names or answer.first is None:
+        return None
+    name = re.escape(names[0])
+    assigned = re.compile(
+        rf"\b{name}\b(?:\s*\[[^=;]*?\]|\.\w+)*\s*(?:[-+*/|&^%]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{name}\b"
+    )
+    handed = re.compile(rf"\b[\w:]+(?:<[^;()]*>)?\(\s*&?\(?{name}\b")
+    code = code_of("\n".join(answer.lines)).splitlines()
+    return max(
+        (answer.first + n for n, line in enumerate(code) if assigned.search(line) or handed.search(line)),
+        default=None,
+    )
+
+
+def function_around(text: str, line: int) -> str | None:
+    """The name of the innermost function, or lambda with a name, that a line of C++ stands in."""
+    code = code_of(text)
+    start = sum(len(each) + 1 for each in code.split("\n")[: line - 1])
+    heads = re.compile(
+        r"(?:\bauto (?P<local>\w+) = \[[^\]]*\]\s*|__(?:forceinline|noinline|global)__[^;{}()]*?"
+        r"(?:__launch_bounds__\s*\([^)]*\))?[^;{}()]*?\b(?P<name>\w+)\s*)\((?:[^(){};]|\([^()]*\))*\)\s*\{"
+    )
+    found = None
+    for head in heads.finditer(code):
+        if head.end() <= start < _closing(code, head.end()):
+            found = head["local"] or head["name"]
+    return found
+
+
+def _closing(code: str, at: int) -> int:
+    """Where the block that opened before `at` closes."""
+    depth = 1
+    for n in range(at, len(code)):
+        depth += (code[n] == "{") - (code[n] == "}")
+        if depth == 0:
+            return n
+    return len(code)
+
+
+def lines_calling(text: str, name: str) -> list[int]:
+    """The lines that call a function of this name or give it another one, its own head aside."""
+    call = re.compile(rf"(?<!\w){re.escape(name)}(?:<[^;()]*>)?[(;]")
+    head = re.compile(rf"__(?:forceinline|noinline|global)__.*\b{re.escape(name)}\(|auto {re.escape(name)} =")
+    lines = enumerate(code_of(text).splitlines(), 1)
+    return [number for number, line in lines if call.search(line) and not head.search(line)]
+
+
+def leaving(answer: Answer, *statements: str) -> int | None:
+    """The first line of the region where threads leave: return, break or continue."""
+    if answer.first is None:
+        return None
+    pattern = re.compile(rf"\b(?:{'|'.join(statements or ('return', 'break', 'continue'))})\b")
+    code = code_of("\n".join(answer.lines)).splitlines()
+    return next((answer.first + n for n, line in enumerate(code) if pattern.search(line)), None)

@@ -1,0 +1,364 @@
+"""A look at an answer in CUDA C before it is compiled: is it there, do its brackets match, does it reach out?
+
+It reads tokens, not C++: what only a compiler can say, `compile_errors` says.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import cuda_reference
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.course import exercise
+from flashcore_numba.course.exercise import Answer
+from flashcore_numba.course.judge.screen import Finding
+from flashcore_numba.course.spec import Lesson
+
+TOKEN = re.compile(
+    r"(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<open>/\*)|(?P<directive>^[ \t]*#[^\n]*)"
+    r"|(?P<text>\"[^\"\n]*\"?|'[^'\n]*'?)|(?P<number>\.?\d(?:[\w.]|'\d|(?<=[eE])[+-])*)"
+    r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>->|::|\S)",
+    re.DOTALL | re.MULTILINE,
+)
+CLOSES = {")": "(", "]": "[", "}": "{"}
+WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        alignas alignof auto bool break case char const const_cast constexpr continue decltype default do
+        double else enum false float for goto if inline int long mutable noexcept nullptr reinterpret_cast
+        return short signed sizeof static_cast struct switch true union unsigned void volatile while and or
+        not xor static_assert
+        """,
+    )
+)
+TYPES = {"auto", "bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "void"}
+# What every kernel has: CUDA C++ Programming Guide, "C++ Language Extensions" and the headers of NVRTC.
+BUILT_IN = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        threadIdx blockIdx blockDim gridDim warpSize x y z w half half2 __half __half2 float2 float3 float4
+        int2 int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
+        make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
+        __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync
+        __activemask __threadfence __threadfence_block __float2half __float2half_rn __half2float
+        __half22float2 __float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float
+        __low2half __high2half __half2half2 __hadd __hmul __hfma __hadd2 __hmul2 __hfma2 __hmax __hmax2
+        __expf exp2f expf __logf log2f logf sqrtf rsqrtf __fdividef fmaf __fmaf_rn fmaxf fminf fabsf min max
+        abs __int_as_float __float_as_int __float_as_uint __uint_as_float isnan isinf atomicAdd atomicMax
+        __popc __ffs __clz __ldg __restrict__ __align__ nvcuda wmma fragment matrix_a matrix_b accumulator
+        row_major col_major mem_row_major mem_col_major load_matrix_sync store_matrix_sync mma_sync
+        fill_fragment num_elements tile ptx
+        """,
+    )
+)
+REFUSED = {
+    **dict.fromkeys(("asm", "__asm__", "__asm"), "The wrappers in ptx.cuh stand for the instructions."),
+    **dict.fromkeys(("new", "delete", "malloc", "free"), "A kernel of this course has arrays of fixed size."),
+    **dict.fromkeys(("try", "throw", "catch"), "Device code has no exceptions."),
+    **dict.fromkeys(("std", "string", "vector"), "Device code has no standard library."),
+    "printf": "`course.check()` says which value is wrong and where.",
+    **dict.fromkeys(
+        (
+            *("extern", "static", "thread_local", "namespace", "using", "template", "typename", "class"),
+            *("typedef", "friend", "operator", "export", "import", "concept", "requires", "goto", "virtual"),
+        ),
+        "The region is a few statements: locals, loops, conditions and calls.",
+    ),
+    **dict.fromkeys(("cpu", "site"), "It belongs to what runs the kernel."),
+}  # fmt: skip
+# Python that a reader of the first half may write by habit.
+FROM_PYTHON = {
+    "True": "In C++ it is `true`.",
+    "False": "In C++ it is `false`.",
+    "None": "In C++ it is `nullptr`.",
+    "def": "In C++ a small function within a kernel is `auto name = [&](int t) { ... };`.",
+    "lambda": "In C++ a small function within a kernel is `auto name = [&](int t) { ... };`.",
+    "elif": "In C++ it is `else if (...)`.",
+    "pass": "In C++ an empty statement is `;`.",
+    "in": "In C++ a loop over keys is `for (int key = 0; key < KEYS; key++)`.",
+    "range": "In C++ a loop over keys is `for (int key = 0; key < KEYS; key++)`.",
+    "float32": "In C++ the type is `float`.",
+    "float16": "In CUDA C the type is `half`.",
+    "cuda": "In CUDA C the barrier is `__syncthreads()`, and the thread `threadIdx.x`.",
+    "syncthreads": "In CUDA C it is `__syncthreads()`.",
+    "syncwarp": "In CUDA C it is `__syncwarp()`.",
+    "math": "In CUDA C functions stand alone: `fmaxf(a, b)`, `ptx::ex2(x)`.",
+    "load4": "In CUDA C `*reinterpret_cast<const float4*>(pointer)` loads 16 bytes.",
+    "fma4": "In CUDA C `a * b + c` of floats is one FMA.",
+}
+OURS = re.compile(r"^(?:cpu_\w+|CPU_\w+|PTX\w*|FLASHCORE\w*|flashcore\w*|_[A-Z]\w*|__\w+)$")
+NEW_NAME = "A new name has its type in front: `float {0} = ...;`, or `const half* {0} = ...;` for an address."
+CHAINED = re.compile(
+    r"(?<![<>=!-])<=?(?![<=])([^;,(){}&|?:<>=]+)(?<![<>=!-])<=?(?![<=])"
+    r"|(?<![<>=!-])>=?(?![>=])([^;,(){}&|?:<>=]+)(?<![<>=!-])>=?(?![>=])"
+)
+SMALLEST_SHARE = 0.6  # of the stage's lines that a file of the lesson has at least
+
+
+@dataclass(frozen=True)
+class Token:
+    kind: str
+    text: str
+    line: int  # from 1, of the text that was read
+
+
+def screen(lesson: Lesson, answer: Answer) -> Finding | None:
+    """The first thing that keeps an answer in CUDA C from being compiled, or None.
+
+    Raises ArgumentError for a whole file that is not one of this lesson.
+    """
+    if not answer.is_cell and (finding := _whole_file(lesson, answer)) is not None:
+        return finding
+    first, lines = answer.first or 1, answer.lines
+    tokens = list(_tokens("\n".join(lines), first))
+    code = [token for token in tokens if token.kind != "comment"]
+    if "".join(token.text for token in code).strip(";") in ("", "..."):
+        return Finding("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
+    return (
+        _characters(code, answer)
+        or _brackets(code, first)
+        or _commas(code)
+        or _names(lesson, code)
+        or _hidden(lesson, code)
+        or _chained(code_of("\n".join(lines)), first)
+    )
+
+
+def code_of(text: str) -> str:
+    """C++ with blanks for its comments; lines and columns stay."""
+
+    def blank(match: re.Match) -> str:
+        return re.sub(r"[^\n]", " ", match[0]) if match.lastgroup == "comment" else match[0]
+
+    return TOKEN.sub(blank, text)
+
+
+def declared_names(answer: Answer) -> set[str]:
+    """Names that the answer's lines seem to declare, in whatever block."""
+    return _declared([token for token in _tokens("\n".join(answer.lines), 1) if token.kind != "comment"])
+
+
+def _tokens(text: str, first: int) -> Iterator[Token]:
+    line, position = first, 0
+    for match in TOKEN.finditer(text):
+        line += text.count("\n", position, match.start())
+        position = match.start()
+        yield Token(match.lastgroup or "", match[0].strip(), line)
+
+
+def _whole_file(lesson: Lesson, answer: Answer) -> Finding | None:
+    """Is a file handed in one of this lesson, and is it the stage's outside the region?"""
+    found = exercise.region(lesson.exercise)
+    stage = exercise.source_text(lesson.exercise.file).splitlines()
+    lines = answer.text.splitlines()
+    ours = [*stage[: found.first_line - 1], *stage[found.last_line :]]
+    share = sum(line in set(lines) for line in ours) / len(ours)
+    if share < SMALLEST_SHARE:
+        raise ArgumentError(
+            f"{answer.file}: no file of lesson {lesson.number}, which is a copy of {lesson.exercise.file}; "
+            f"`flashcore starter {lesson.number}` writes one to start from"
+        )
+    look = "Only the lines between the two markers may change."
+    if answer.first is None or answer.last is None:
+        what = "The markers `// <exercise>` and `// </exercise>` are gone, and other lines are changed."
+        return Finding("refused", what, None, look)
+    marked = lines[answer.first - 2].strip() == exercise.CUDA_BEGIN if answer.first > 1 else False
+    head = lines[: answer.first - 1 - marked]
+    tail = lines[answer.last + marked :]
+    pairs = [
+        (head, stage[: found.first_line - 1], 1),
+        (tail, stage[found.last_line :], answer.last + 1 + marked),
+    ]
+    for theirs, wanted, first in pairs:
+        for n in range(max(len(theirs), len(wanted))):
+            if [line.rstrip() for line in theirs[n : n + 1]] != [line.rstrip() for line in wanted[n : n + 1]]:
+                changed = (theirs[n : n + 1] or [""])[0].strip()
+                what = f"A line outside the region is not the stage's: `{changed}`."
+                return Finding("refused", what, min(first + n, len(lines)), look)
+    return None
+
+
+def _characters(code: list[Token], answer: Answer) -> Finding | None:
+    """Text that is no C++, or that an exercise does not need."""
+    for n, token in enumerate(code):
+        if token.kind == "open":
+            return Finding("refused", "A comment that `/*` opens is never closed.", token.line,
+                           "Close it with `*/`, or write `//` before each line.")  # fmt: skip
+        if token.kind == "directive" and not re.fullmatch(
+            r"#\s*pragma\s+unroll(\s*\(?\w+\)?)?\s*(//.*)?", token.text
+        ):
+            look = "A comment begins with `//`; of the lines with `#` an exercise has `#pragma unroll` only."
+            return Finding(
+                "refused", f"`{token.text[:40]}` is a line for the preprocessor.", token.line, look
+            )
+        if token.kind == "text":
+            return Finding("refused", f"An exercise needs no text: {token.text[:40]}.", token.line)
+        if token.kind == "sign" and (token.text in "\\@$`" or not token.text.isascii()):
+            look = "It may come from copying formatted text: write it anew."
+            return Finding("refused", f"`{token.text}` is no character of C++.", token.line, look)
+        following = code[n + 1] if n + 1 < len(code) else None
+        if token.text == "%" and following and following.text == ":":
+            return Finding("refused", "`%:` is a line for the preprocessor.", token.line)
+        if token.text == "." and [t.text for t in code[n : n + 3]] == ["."] * 3:
+            look = "It stood for the lines to write: take it out."
+            return Finding("refused", "The `...` of the starter is still there.", token.line, look)
+    return None
+
+
+def _brackets(code: list[Token], first: int) -> Finding | None:
+    opened: list[Token] = []
+    for token in code:
+        if token.text in ("(", "[", "{"):
+            opened.append(token)
+        elif token.text in CLOSES:
+            if not opened:
+                look = "What is open before the region stays open: the file closes it behind the region."
+                return Finding(
+                    "refused", f"`{token.text}` closes what the region did not open.", token.line, look
+                )
+            last = opened.pop()
+            if last.text != CLOSES[token.text]:
+                what = f"`{token.text}` meets `{last.text}` of line {last.line - first + 1} of the region."
+                look = "Every bracket is closed by its own kind, the last one opened first."
+                return Finding("refused", what, token.line, look)
+    if opened:
+        what = f"`{opened[-1].text}` is never closed."
+        return Finding(
+            "refused", what, opened[-1].line, "Every bracket that opens closes again in the region."
+        )
+    return None
+
+
+def _commas(code: list[Token]) -> Finding | None:
+    """`tile[row, column]`, which C++ takes for `tile[column]`."""
+    opened: list[tuple[str, bool]] = []  # the bracket, and whether it takes an element
+    for n, token in enumerate(code):
+        if token.text in ("(", "[", "{"):
+            before = code[n - 1] if n else token
+            of_element = before.text in (")", "]") or (before.kind == "name" and before.text not in WORDS)
+            opened.append((token.text, token.text == "[" and of_element))
+        elif token.text in CLOSES:
+            opened.pop()
+        elif token.text == "," and opened and opened[-1][1]:
+            what = "`[row, column]` is Python: C++ takes what stands behind the comma."
+            look = "The array has one dimension: `tile[row * LD + column]`, with the distance of its rows."
+            return Finding("refused", what, token.line, look)
+    return None
+
+
+def _hidden(lesson: Lesson, code: list[Token]) -> Finding | None:
+    """A given name that the region declares anew, so that its own lines see another variable."""
+    types = TYPES | {"half", "float4", "uint4"}
+    for n, token in enumerate(code[1:-1], 1):
+        is_new = code[n - 1].text in types and code[n + 1].text in ("=", ";", "{", "[", ",")
+        if is_new and token.text in lesson.exercise.given:
+            what = f"`{token.text}` is given, and this declares a second one that hides it."
+            return Finding("refused", what, token.line, "Use what is given, or take another name.")
+    return None
+
+
+def _chained(code: str, first: int) -> Finding | None:
+    """`0 <= step < tiles`, which C++ takes for `(0 <= step) < tiles`."""
+    for n, line in enumerate(code.splitlines()):
+        if (found := CHAINED.search(line)) and not line.lstrip().startswith("#"):
+            middle = (found[1] or found[2]).strip()
+            look = f"Write both comparisons, with `&&` between: `... <= {middle} && {middle} <= ...`."
+            what = f"C++ has no chained comparisons: `{line.strip()}` compares `{middle}` once."
+            return Finding("refused", what, first + n, look)
+    return None
+
+
+def _names(lesson: Lesson, code: list[Token]) -> Finding | None:
+    """Names that no exercise needs, and names that nothing defines."""
+    known = known_names(lesson.exercise.file, lesson.exercise.stage)
+    declared = _declared(code)
+    for n, token in enumerate(code):
+        if token.kind != "name" or token.text in WORDS:
+            continue
+        before = code[n - 1].text if n else ""
+        if before in (".", "->"):
+            continue
+        name = token.text
+        if name in REFUSED:
+            return Finding("refused", f"An exercise may not use `{name}`.", token.line, REFUSED[name])
+        if name in FROM_PYTHON and name not in known:
+            return Finding("refused", f"`{name}` is Python.", token.line, FROM_PYTHON[name])
+        if name in known or name in declared or name in BUILT_IN:
+            continue
+        if OURS.match(name) and not name.startswith("__"):
+            return Finding("refused", f"An exercise may not use `{name}`.", token.line, REFUSED["cpu"])
+        begins = before in ("", ";", "{", "}") and [t.text for t in code[n + 1 : n + 2]] == ["="]
+        look = _did_you_mean(lesson, name, known | declared, begins)
+        return Finding("refused", f"Nothing defines `{name}`.", token.line, look)
+    return None
+
+
+def _did_you_mean(lesson: Lesson, name: str, known: set[str], is_new: bool) -> str:
+    likely = difflib.get_close_matches(name, sorted(known | set(BUILT_IN)), 2, 0.75)
+    if not likely or is_new:
+        given = ", ".join(lesson.exercise.given)
+        return f"{NEW_NAME.format(name)} Given are {given}."
+    return f"Did you mean {' or '.join(f'`{each}`' for each in likely)}?"
+
+
+def _declared(code: list[Token]) -> set[str]:
+    """Names that a statement seems to declare: `float x`, `uint4* y`, `fragment<...> z, more`."""
+    found: set[str] = set()
+    for n, token in enumerate(code):
+        if token.kind != "name" or token.text in WORDS:
+            continue
+        back = n - 1
+        while back >= 0 and code[back].text in ("*", "&", "const", "("):
+            back -= 1
+        previous = code[back] if back >= 0 else None
+        if previous is None or n == 0:
+            continue
+        is_type = previous.kind == "name" and (previous.text not in WORDS or previous.text in TYPES)
+        is_call = code[n - 1].text == "(" and back == n - 2
+        follows_comma = previous.text == "," and back == n - 1 and _begins_with_a_type(code, n)
+        in_brackets = previous.text == "[" and back > 0 and code[back - 1].text in ("auto", "&")
+        if ((is_type or previous.text == ">") and not is_call) or follows_comma or in_brackets:
+            found.add(token.text)
+    return found
+
+
+def _begins_with_a_type(code: list[Token], at: int) -> bool:
+    """Is the statement that a comma at `at - 1` stands in, outside brackets, a declaration?"""
+    depth, n = 0, at - 1
+    while n >= 0:
+        text = code[n].text
+        if text in CLOSES:
+            if text == "}" and depth == 0:
+                break
+            depth += 1
+        elif text in ("(", "[", "{"):
+            if depth == 0:
+                break
+            depth -= 1
+        elif text == ";" and depth == 0:
+            break
+        n -= 1
+    start = [
+        token for token in code[n + 1 : at] if token.text not in ("const", "constexpr", "*", "&", "unsigned")
+    ]
+    if len(start) < 2:
+        return False
+    return start[0].kind == "name" and (start[1].kind == "name" or start[1].text in ("<", "::"))
+
+
+@cache
+def known_names(file: str, stage: int) -> set[str]:
+    """Every name of the stage's kernel and of the headers in `include/`, comments aside."""
+    kernels = sorted(cuda_reference.FOLDER.glob(f"stage{stage:02d}_*.cu"))
+    texts = [path.read_text() for path in [*kernels, *cuda_reference.INCLUDE.glob("*.cuh")]]
+    names = {
+        token.text
+        for text in texts
+        for token in _tokens(text, 1)
+        if token.kind == "name" and token.text not in WORDS
+    }
+    return {name for name in names if name not in REFUSED and (name in BUILT_IN or not OURS.match(name))}

@@ -1,0 +1,1 @@
+"""What a learner holds in a notebook: cards, checks, predictions, progress."""

@@ -1,0 +1,386 @@
+"""The roofline of a GPU in units of time: how long each of its units needs for each run, and which limits.
+
+What a run asks of the units follows from the problem and from the predicted traffic; what they can do are the
+`Ceilings` of the GPU. Times of the runs are recorded or measured, and never computed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from flashcore_numba.attention import refuse
+from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
+from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.evidence import extracts
+from flashcore_numba.predict import predict
+from flashcore_numba.predict.formula import SECTOR
+from flashcore_numba.predict.limits import DATA_SHEETS, Ceilings, DataSheet, ceilings_of, units_us
+from flashcore_numba.predict.occupancy import Occupancy, of_kernel
+from flashcore_numba.records import artifact as artifacts
+from flashcore_numba.records.amounts import percent, provenance, short_us
+from flashcore_numba.run.progress import Progress
+from flashcore_numba.run.registers import like, registers, stand_in, why_not
+from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.runs import Run, runs
+
+UNITS = {
+    "fp32": "CUDA cores",
+    "tensor": "tensor cores",
+    "exp": "exponentials",
+    "l1": "L1 and shared memory",
+    "l2": "L2",
+    "dram": "device memory",
+    "launch": "launch",
+}
+SHORT = UNITS | {"exp": "exp", "l1": "L1, shared", "dram": "DRAM"}
+WAVEFRONT = 128  # bytes
+UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
+# Nsight Compute speaks of latency where no unit reaches 60 % of its peak. Here only what a run needs is
+# counted, neither the masked part of a tile nor an instruction that computes an address: so less.
+LATENCY = 0.4
+WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
+WGMMA_FROM = min(stage.number for stage in LADDER if stage.compute_capability >= WGMMA)
+SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of the ladder. units_us: the time that each of `UNITS` needs, as far as it is known.
+
+    l2_measured: whether the L2's bytes were measured; predicted ones are an upper bound, because the L1 and
+    neighbouring SMs share some of them, and never the limiter. gpu_us: the run's own time, or None. flops: of
+    the visible pairs. dram_bytes, l1_bytes, l2_bytes: what stands behind the units' times; of the L1 without
+    the operands that wgmma reads there. occupancy: blocks an SM, their share of its warps and what allows no
+    more, one item a kernel; or None.
+    """
+
+    label: str
+    stage: int
+    variant: str | None
+    default: bool
+    units_us: dict[str, float]
+    l2_measured: bool
+    gpu_us: float | None
+    flops: float
+    dram_bytes: int
+    l1_bytes: int
+    l2_bytes: int
+    occupancy: list[Occupancy] | None = None
+
+    @property
+    def busiest(self) -> str | None:
+        """The unit that needs most time."""
+        known = {unit: us for unit, us in self.units_us.items() if unit != "l2" or self.l2_measured}
+        return max(known, key=lambda unit: known[unit]) if known else None
+
+    @property
+    def share(self) -> float | None:
+        """The busiest unit's part of the measured time."""
+        if self.gpu_us is None or self.busiest is None:
+            return None
+        return self.units_us[self.busiest] / self.gpu_us
+
+    @property
+    def limiter(self) -> str | None:
+        """The busiest unit; "latency" where a measured time shows that even that one mostly waits."""
+        return "latency" if self.share is not None and self.share < LATENCY else self.busiest
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"limiter": self.limiter, "busiest": self.busiest, "share": self.share}
+
+
+class _Launches:
+    """An executor that runs nothing and counts the launches."""
+
+    def __init__(self, sm_count: int) -> None:
+        self.sm_count, self.count = sm_count, 0
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def counter(self) -> np.ndarray:
+        return np.zeros(1, np.uint32)
+
+    def launch(self, *args: Any, **options: Any) -> None:
+        self.count += 1
+
+
+def _row(
+    run: Run, problem: Problem, sm_count: int, ceilings: Ceilings, gpu_us: float | None, l2: int | None
+) -> Row:
+    traffic = predict(run.stage, run.variant, problem, sm_count)
+    executor = _Launches(sm_count)
+    run.stage.launch(problem, np.empty_like(problem.q), executor, variant=run.variant)
+    sectors = traffic.global_load_sectors + traffic.global_store_sectors
+    wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
+    # An asynchronous copy passes through the L1 once, and is among the wavefronts.
+    l1_bytes = (sectors - traffic.async_sectors) * SECTOR + wavefronts * WAVEFRONT
+    l2_bytes = sectors * SECTOR if l2 is None else l2
+    multiplies = SPLIT.get(run.stage.name, {run.unit: 1.0})
+    if run.stage.compute_capability < WGMMA and ceilings.mma_sync_tflops:
+        ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
+    return Row(
+        label=run.label,
+        stage=run.stage.number,
+        variant=run.variant,
+        default=run.is_default,
+        units_us=units_us(problem, multiplies, l1_bytes, l2_bytes, executor.count, ceilings),
+        l2_measured=l2 is not None,
+        gpu_us=gpu_us,
+        flops=problem.flops,
+        dram_bytes=problem.min_bytes,
+        l1_bytes=l1_bytes,
+        l2_bytes=l2_bytes,
+    )
+
+
+def _rows(
+    chosen: Sequence[Run],
+    shape: Shape,
+    causal: bool,
+    ceilings: Ceilings,
+    sm_count: int,
+    times: Mapping[str, float],
+    gpu: str,
+    capability: tuple[int, int],
+) -> tuple[list[Row], list[str]]:
+    """One row for each run that the GPU and the shape allow, and why the others not. times: by label."""
+    problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
+    extract = extracts.find(shape, causal, [e for e in extracts.recorded() if e["gpu"] == gpu])
+    measured = {(run["stage"], run["variant"]): run for run in (extract or {"runs": []})["runs"]}
+    found, refused = [], []
+    for run in chosen:
+        lacks = run.stage.why_not_on(capability)
+        if lacks:
+            refused.append(f"{run.label}: {lacks}")
+            continue
+        try:
+            refuse(run.stage, problem)
+        except UnsupportedError as error:
+            refused.append(f"{run.label}: {error}")
+            continue
+        kernels = measured.get((run.stage.number, run.variant), {"kernels": []})["kernels"]
+        l2 = [kernel["l2_bytes"] for kernel in kernels]
+        bytes_read = sum(l2) if l2 and None not in l2 else None
+        found.append(_row(run, problem, sm_count, ceilings, times.get(run.label), bytes_read))
+    return found, refused
+
+
+def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
+    """The rows of the stages that an artifact timed at one of its shapes."""
+    times = {e["label"]: e["gpu_us"]["p50"] for e in shape["entries"] if e["kind"] == "stage"}
+    chosen = [run for run in runs(LADDER) if run.label in times]
+    gpu = artifact["gpu"]
+    at = parse(shape["shape"]), shape["causal"]
+    capability = tuple(gpu["compute_capability"])
+    return _rows(chosen, *at, ceilings_of(artifact), gpu["sm_count"], times, gpu["name"], capability)[0]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What `flashcore roofline` shows. about: where the times are from, or why there are none. refused: why
+    runs are not among the rows. record: the artifact."""
+
+    gpu: str
+    shape: Shape
+    causal: bool
+    ceilings: Ceilings
+    about: str
+    rows: list[Row]
+    refused: list[str]
+    record: dict[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "gpu": self.gpu,
+            "shape": str(self.shape),
+            "causal": self.causal,
+            "ceilings": asdict(self.ceilings),
+            "about": self.about,
+            "latency_below": LATENCY,
+            "rows": [row.as_dict() for row in self.rows],
+            "refused": self.refused,
+        }
+
+    def table(self, width: int) -> Table:
+        """The units' times of every run, its limiter and that unit's share of the time."""
+        table = Table(
+            title=f"{self.shape}{', causal' if self.causal else ''}: what each unit of {self.gpu} needs",
+            caption=self._caption(),
+            title_justify="left",
+            caption_justify="left",
+        )
+        table.add_column("", no_wrap=True)
+        units = [unit for unit in UNITS if any(unit in row.units_us for row in self.rows)]
+        for name in ["GPU p50", *(SHORT[unit] for unit in units if width >= UNITS_WIDTH)]:
+            table.add_column(name, justify="right")
+        table.add_column("limiter", no_wrap=True)
+        table.add_column("its share", justify="right", no_wrap=True)
+        occupied = any(row.occupancy for row in self.rows)
+        if occupied:
+            table.add_column("blocks an SM")
+        for row in self.rows:
+            cells = [short_us(row.gpu_us)]
+            if width >= UNITS_WIDTH:
+                cells += [_unit(row, unit) for unit in units]
+            limiter = SHORT.get(row.limiter or "", row.limiter or "-")
+            if any(held.blocks == 0 for held in row.occupancy or []):
+                cells += ["no block fits", "cannot run"]
+            elif row.gpu_us is None:
+                cells += [f"at best {limiter}", "not measured"]
+            else:
+                cells += [limiter, percent(row.share)]
+            table.add_row(row.label, *cells, *([_blocks(row)] if occupied else []))
+        return table
+
+    def _caption(self) -> str:
+        sentences = [
+            f"Microseconds. {self.about} Units: {self.ceilings.source}.",
+            "DRAM: inputs and output once, which a warm L2 may save.",
+        ]
+        tensor = [row.stage >= WGMMA_FROM for row in self.rows if "tensor" in row.units_us]
+        if self.ceilings.mma_sync_tflops and not all(tensor):
+            before = f" before stage {WGMMA_FROM}" if any(tensor) else ""
+            sentences.append(f"Tensor cores{before}: as fast as mma.sync drives them.")
+        if any(row.gpu_us for row in self.rows):
+            sentences.append(
+                "Share: what the limiter needs at its ceiling, over the GPU time. Latency: no unit reaches "
+                f"{LATENCY:.0%}, so that waiting takes most of the time."
+            )
+        if any("l2" in row.units_us and not row.l2_measured for row in self.rows):
+            sentences.append("≤: by the sectors asked for, some of which never get to the L2; no limiter.")
+        if any(row.occupancy for row in self.rows):
+            sentences.append(
+                "Blocks an SM: of each kernel, with its share of the warps and what allows no more."
+            )
+        return " ".join(sentences)
+
+
+def _unit(row: Row, unit: str) -> str:
+    bound = "≤ " if unit == "l2" and not row.l2_measured else ""
+    return bound + short_us(row.units_us[unit]) if unit in row.units_us else "-"
+
+
+def _blocks(row: Row) -> str:
+    return "; ".join(map(str, row.occupancy or []))
+
+
+def budget(row: Row) -> str:
+    """The units' parts of a run's time in one line: `12 mma_sync: 7.30 us: L1 and shared memory 31%, ...`."""
+    if row.gpu_us is None:
+        return f"{row.label}: not measured"
+    ordered = sorted(row.units_us.items(), key=lambda item: -item[1])
+    parts = ", ".join(
+        f"{UNITS[unit]} {'≤ ' if unit == 'l2' and not row.l2_measured else ''}{percent(us / row.gpu_us)}"
+        for unit, us in ordered
+    )
+    return f"{row.label}: {short_us(row.gpu_us)} us: {parts}"
+
+
+def source(name: str | None, here: str | None = None) -> str | DataSheet:
+    """The GPU to show: a recorded one's name, or a data sheet.
+
+    name: part of a name, small or large letters, or None: `here`, the GPU of this machine, else the newest
+    recorded one. Raises ArgumentError.
+    """
+    records = artifacts.recorded()
+    recorded = list(dict.fromkeys(record["gpu"]["name"] for _, record in records))
+    if name is None:
+        if here is None and not recorded:
+            raise ArgumentError("--gpu: nothing is recorded, so a name is needed: " + _names(recorded))
+        return here or recorded[0]
+    known: list[str | DataSheet] = [*([here] if here else []), *recorded, *DATA_SHEETS]
+    for each in known:
+        words = (each if isinstance(each, str) else each.name).lower().split()
+        if name.split() and all(word in words for word in name.lower().split()):
+            return each
+    raise ArgumentError(f"--gpu {name!r}: known are {_names(recorded)}")
+
+
+def _names(recorded: Sequence[str]) -> str:
+    return ", ".join([*recorded, *(sheet.name for sheet in DATA_SHEETS)])
+
+
+def is_recorded(gpu: str, shape: Shape, causal: bool) -> bool:
+    """Whether an artifact of this GPU has times of this shape."""
+    return any(_times(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
+
+
+def of_record(
+    gpu: str,
+    chosen: Sequence[Run],
+    shape: Shape,
+    causal: bool,
+    record: dict[str, Any] | None = None,
+) -> Roofline:
+    """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
+    runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest."""
+    labels = {run.label for run in chosen}
+    if record is None:
+        own = [found for _, found in artifacts.recorded() if _on(found, gpu)]
+        record = max(
+            own,
+            key=lambda found: (
+                len(labels & _times(found, shape, causal).keys()),
+                found["label"] is None,
+                found["ceilings"] is not None,
+            ),
+        )
+    times = _times(record, shape, causal)
+    timed = labels & times.keys()
+    mask = " --causal" if causal else ""
+    slow = _throttled(record, shape, causal) & timed
+    about = (
+        f"GPU p50: of a launch in a CUDA graph, {provenance(record)}."
+        + (f" Throttled, unlike the units: {_all_or(slow, timed)}." if slow else "")
+        if timed
+        else f"No times are recorded: on a GPU, flashcore compare --shape {shape}{mask} measures them."
+    )
+    ceilings = ceilings_of(record)
+    capability = tuple(record["gpu"]["compute_capability"])
+    found, refused = _rows(chosen, shape, causal, ceilings, record["gpu"]["sm_count"], times, gpu, capability)
+    return Roofline(gpu, shape, causal, ceilings, about, found, refused, record)
+
+
+def _on(record: Mapping[str, Any], gpu: str) -> bool:
+    return record["gpu"]["name"] == gpu
+
+
+def _times(record: dict[str, Any], shape: Shape, causal: bool) -> dict[str, float]:
+    """Microseconds by label."""
+    found = artifacts.find_shape(record, str(shape), causal)
+    return {e["label"]: e["gpu_us"]["p50"] for e in found["entries"]} if found else {}
+
+
+def _throttled(record: dict[str, Any], shape: Shape, causal: bool) -> set[str]:
+    """Labels of the entries whose clocks were held back."""
+    found = artifacts.find_shape(record, str(shape), causal)
+    return {e["label"] for e in found["entries"] if e["throttled"]} if found else set()
+
+
+def _all_or(some: set[str], every: set[str]) -> str:
+    return "all of them" if some == every else ", ".join(sorted(some))
+
+
+def of_data_sheet(
+    sheet: DataSheet, chosen: Sequence[Run], shape: Shape, causal: bool, progress: Progress | None = None
+) -> Roofline:
+    """Of a GPU that nobody measured: what its data sheet allows, and how many blocks an SM holds."""
+    ceilings = sheet.ceilings()
+    capability = sheet.compute_capability
+    found, refused = _rows(chosen, shape, causal, ceilings, sheet.sm_count, {}, sheet.name, capability)
+    by_label = {run.label: run for run in chosen}
+    problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
+    for k, row in enumerate(found):
+        run = by_label[row.label]
+        if why_not(run.stage):
+            continue
+        if progress:
+            progress.step(f"compiling {row.label}")
+        kernels = registers(run, like(run.stage, problem), capability, sheet.sm_count)
+        held = [of_kernel(capability, kernel) for kernel in kernels or []]
+        found[k] = replace(row, occupancy=[each for each in held if each] or None)
+    return Roofline(sheet.name, shape, causal, ceilings, "Nothing was measured on this GPU.", found, refused)

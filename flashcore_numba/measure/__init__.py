@@ -1,0 +1,1 @@
+"""Clocks, sensors, peers and ceilings: how long a launch takes on a GPU."""

@@ -1,0 +1,37 @@
+"""What stages 14 to 16 move alike, as `warpgroup_rows.cuh` holds what their kernels do alike.
+
+TMA moves boxes of 64 columns: a tile of D columns is D / 64 requests. A box of a load counts whole, because
+rows beyond the tensor arrive as zeros; a box of a store counts what lies inside. TMA and the operands that
+wgmma reads pass through shared memory without a wavefront of a warp.
+"""
+
+from typing import Any
+
+from flashcore_numba.predict.formula import Traffic, ceil_div
+from flashcore_numba.predict.warp_rows import keys_seen
+
+ROWS, WARPS = 64, 4  # of a warpgroup
+PANEL = 64  # columns
+HALF, SECTOR = 2, 32  # bytes
+STMATRIX_WAVEFRONTS = 4  # 32 rows of 16 bytes, 8 at a time
+
+
+def tiles_seen(problem: Any, end_row: int, keys: int) -> int:
+    """Tiles of `keys` keys that some row before `end_row` sees keys of."""
+    return ceil_div(keys_seen(problem, end_row - 1), keys)
+
+
+def load_tiles(tiles: int, rows: int, head_dim: int) -> Traffic:
+    """So many tiles of `rows` rows, by TMA."""
+    return tiles * Traffic(
+        global_load_requests=head_dim // PANEL, global_load_sectors=rows * HALF * head_dim // SECTOR
+    )
+
+
+def store_rows(inside: int, head_dim: int) -> Traffic:
+    """O of a warpgroup, of whose rows the first `inside` exist: each warp's 16 rows by a TMA of its own."""
+    return Traffic(
+        shared_store_wavefronts=WARPS * STMATRIX_WAVEFRONTS * head_dim // 16,
+        global_store_requests=WARPS * head_dim // PANEL,
+        global_store_sectors=min(inside, ROWS) * HALF * head_dim // SECTOR,
+    )

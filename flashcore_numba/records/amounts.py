@@ -1,0 +1,45 @@
+"""Amounts of a record as text: microseconds, factors, percentages, bytes, and where they are from."""
+
+from typing import Any
+
+SMALL, NARROW, WIDE = 80, 100, 160  # columns of a terminal below which a table leaves columns out
+
+
+def short_us(value: float | None) -> str:
+    """Microseconds with three significant digits, fewer below 0.1: 0.004, 3.51, 35.1, 351, 3510."""
+    return "-" if value is None else _three_digits(value)
+
+
+def times(value: float | None) -> str:
+    """A factor, written like microseconds: 0.005x, 0.93x, 5.84x, 66.2x, 209x."""
+    return "-" if value is None else f"{_three_digits(value)}x"
+
+
+def _three_digits(value: float) -> str:
+    digits = 3 if value < 0.0995 else 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}" if value < 0.0995 else f"{value:.0%}"
+
+
+def amount(value: float) -> str:
+    """A count or a number of bytes: 981, 12.3k, 4.56M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
+    return f"{value:.0f}"
+
+
+def compiled(resources: list[dict[str, Any]] | None) -> list[str]:
+    """Registers, spilled bytes and local memory in bytes, all a thread: the largest of the kernels."""
+    names = ("registers", "spill_bytes", "stack_bytes")
+    found = [[kernel[name] for kernel in resources or [] if kernel[name] is not None] for name in names]
+    return [str(max(values)) if values else "-" for values in found]
+
+
+def provenance(artifact: dict[str, Any]) -> str:
+    """`NVIDIA H200, 2026-01-31, commit 0123456`: what every recorded number is labelled with."""
+    dirty = " with uncommitted changes" if artifact["dirty"] else ""
+    return f"{artifact['gpu']['name']}, {artifact['date'][:10]}, commit {artifact['commit'][:10]}{dirty}"

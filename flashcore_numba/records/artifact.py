@@ -1,0 +1,230 @@
+"""The record of one run of `flashcore compare`: a JSON document, its schema, and what follows from it.
+
+`data/artifact.schema.json` says which fields there are and of what type; here is what they mean.
+
+schema      2
+date        UTC, 2026-01-31T12:00:00Z
+commit      of the source that ran, and `dirty`: whether tracked files differed (null: unknown)
+label       what the run is for, where it is not the ladder ("lengths", "long"); part of the file's name
+gpu         name, compute_capability, sm_count, max_sm_mhz, bandwidth_gbs, l2_bytes, driver, cuda, ...
+packages    name -> version
+rounds      interleaved rounds;  l2: "warm", in gpu_us and caller_us;  seed: of the random inputs
+clocks      sm_mhz, temperature_c, power_w: {min, p50, max} seen during the rounds, or null
+ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflops, tensor_tflops and
+            mma_sync_tflops, exp_gops (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs,
+            launch_us (an empty kernel in a graph); or null
+shapes      a list: shape (B x H x S x D), causal, limits_us {fp32, tensor, exp, memory}, entries,
+            absent {label: reason}
+entries     label, kind ("stage" or "peer"), stage (number), variant, default (false: a variant that must
+            be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch in a graph, L2
+            warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of more than 4 ms)
+            and caller_us (null for variants): statistics as `stats.of_rounds` makes them; clocks as above, of
+            this entry's turns; throttled: sentences on what held its clocks back (null: not read); error,
+            resources (one item a kernel), and what `derive` computes: speed_up {stage_01, best_peer},
+            share_of_limit
+"""
+
+import functools
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from cuda_reference.files import write
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.predict.limits import share_of_limit
+
+RESOURCES = "resources.json"  # beside the artifacts, and none of them: see resource_table
+SCHEMA = 2
+SCHEMA_FILE = "artifact.schema.json"
+# What else lies in the folder of recorded runs.
+EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
+OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
+
+
+class ArtifactError(ArgumentError):
+    """An artifact that breaks the schema: the message names the file, the place and what is expected."""
+
+
+def derive(shape: dict[str, Any]) -> None:
+    """Set speed_up and share_of_limit of every entry of one shape, from p50 of the GPU times."""
+    times = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"]}
+    first = next((e["gpu_us"]["p50"] for e in shape["entries"] if e["stage"] == 1), None)
+    peers = [times[e["label"]] for e in shape["entries"] if e["kind"] == "peer" and e["error"]["right"]]
+    for entry in shape["entries"]:
+        own = times[entry["label"]]
+        entry["speed_up"] = {
+            "stage_01": first / own if first else None,
+            "best_peer": min(peers) / own if peers else None,
+        }
+        entry["share_of_limit"] = share_of_limit(shape["limits_us"], entry["unit"], own)
+
+
+def find_shape(artifact: dict[str, Any], shape: str, causal: bool = False) -> dict[str, Any] | None:
+    """The results of one shape ("1x8x512x64"), or None where it was not measured."""
+    found = (s for s in artifact["shapes"] if (s["shape"], s["causal"]) == (shape, causal))
+    return next(found, None)
+
+
+def save(artifact: dict[str, Any], path: Path) -> None:
+    """Validate and write; the file appears whole or not at all. Raises ArtifactError and OSError."""
+    validate(artifact, str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, json.dumps(artifact, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read and validate. Raises ArtifactError."""
+    artifact = _read(path)
+    validate(artifact, str(path))
+    return artifact
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        artifact = json.loads(path.read_text())
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path}: is not JSON that can be read ({error})") from None
+    return artifact
+
+
+def file_name(artifact: dict[str, Any]) -> str:
+    """`nvidia-h200.json`, `nvidia-h200-lengths.json` with a label, and `...-causal.json` where every shape is
+    causal."""
+    gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
+    causal = "causal" if all(shape["causal"] for shape in artifact["shapes"]) else None
+    return "-".join(filter(None, (gpu, artifact["label"], causal))) + ".json"
+
+
+def recorded_dir() -> Path:
+    """Where the repository keeps its recorded runs."""
+    return Path(str(resources.files("flashcore_numba"))) / "records" / "data"
+
+
+def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
+    """The recorded runs: those without a label first, the newest first among equals.
+
+    Those of another folder are validated: raises ArtifactError when one is damaged. The repository's own were
+    validated when they were saved and by a test: every command and every exercise reads them.
+    """
+    paths = sorted((folder or recorded_dir()).glob("*.json"))
+    read = _read if folder is None else load
+    found = [(path, read(path)) for path in paths if not any(map(path.match, OTHERS))]
+    return sorted(found, key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def validate(artifact: Any, where: str = "artifact") -> None:
+    """Raise ArtifactError unless `artifact` follows the schema and its derived numbers its times."""
+    if isinstance(artifact, dict) and "schema" not in artifact:
+        raise ArtifactError(f"{where}: has no field schema, so it is no artifact of flashcore compare --save")
+    if isinstance(artifact, dict) and artifact["schema"] != SCHEMA:
+        raise ArtifactError(
+            f"{where}: schema is {_show(artifact['schema'])}; this version reads {SCHEMA}, which "
+            "flashcore compare --save writes"
+        )
+    error = next(_validator().iter_errors(artifact), None)
+    if error is not None:
+        raise ArtifactError(f"{where}{_place(error.absolute_path)}{_complaint(error)}")
+    for path, value in _numbers(artifact):
+        if not math.isfinite(value):
+            raise ArtifactError(f"{where}{_place(path)} is {value!r}; expected a finite number")
+    for k, shape in enumerate(artifact["shapes"]):
+        _validate_shape(shape, f"{where}.shapes[{k}]")
+
+
+@functools.cache
+def _validator() -> Any:
+    import jsonschema
+
+    text = (Path(str(resources.files("flashcore_numba"))) / "records" / "data" / SCHEMA_FILE).read_text()
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def _complaint(error: Any) -> str:
+    """What follows the name of the place in the message about an error that jsonschema found."""
+    value, needs = error.instance, error.validator_value
+    if error.validator == "required":
+        return f".{next(key for key in needs if key not in value)} is missing"
+    if error.validator == "additionalProperties":
+        unknown = sorted(set(value) - set(error.schema["properties"]))
+        return f".{unknown[0]} is unknown; expected are {', '.join(error.schema['properties'])}"
+    expected = error.schema.get("description")
+    if error.validator == "type":
+        expected = " or ".join([needs] if isinstance(needs, str) else needs)
+    elif error.validator == "const":
+        expected = repr(needs)
+    elif error.validator == "enum":
+        expected = " or ".join(map(repr, needs))
+    elif error.validator == "minimum":
+        expected = f"at least {needs}"
+    elif error.validator == "minItems":
+        expected = f"at least {needs} items"
+    return f" is {_show(value)}; expected {expected or error.message}"
+
+
+def _place(path: Any) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def _numbers(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], float]]:
+    """Every float in a document, with its path."""
+    if isinstance(value, float):
+        yield path, value
+    for key, part in value.items() if isinstance(value, dict) else ():
+        yield from _numbers(part, (*path, key))
+    for key, part in enumerate(value) if isinstance(value, list) else ():
+        yield from _numbers(part, (*path, key))
+
+
+def _validate_shape(shape: dict[str, Any], where: str) -> None:
+    """What no schema says: labels that differ, times in order, and derived numbers that follow from times."""
+    labels: list[str] = [entry["label"] for entry in shape["entries"]]
+    for k, label in enumerate(labels):
+        if label in labels[:k]:
+            raise ArtifactError(
+                f"{where}.entries[{k}].label {label!r} is there twice; each entry needs its own"
+            )
+    fresh = json.loads(json.dumps(shape))
+    derive(fresh)
+    for k, (entry, needs) in enumerate(zip(shape["entries"], fresh["entries"], strict=True)):
+        at = f"{where}.entries[{k}]"
+        for clock in ("gpu_us", "gpu_cold_us", "caller_us"):
+            if entry[clock] is not None:
+                _validate_times(entry[clock], f"{at}.{clock}")
+        for field, value in (needs["speed_up"] | {"share_of_limit": needs["share_of_limit"]}).items():
+            seen = (entry["speed_up"] | {"share_of_limit": entry["share_of_limit"]})[field]
+            if not (seen is value is None or (None not in (seen, value) and math.isclose(seen, value))):
+                raise ArtifactError(f"{at}: {field} is {seen!r}; its own times give {value!r}")
+
+
+def _validate_times(times: dict[str, Any], where: str) -> None:
+    ordered = [times[name] for name in ("min", "p50", "p90", "p99", "max")]
+    if ordered != sorted(ordered):
+        raise ArtifactError(f"{where}: min, p50, p90, p99 and max are {ordered}; expected in rising order")
+    rounds, interval = times["rounds_us"], times["ci"]
+    if rounds is interval is None:
+        return
+    if (
+        rounds is None
+        or interval is None
+        or not (min(rounds) <= interval["low"] <= interval["high"] <= max(rounds))
+    ):
+        raise ArtifactError(
+            f"{where}.ci is {_show(interval)}; expected an interval between the smallest and the largest of "
+            "rounds_us"
+        )
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

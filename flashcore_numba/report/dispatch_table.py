@@ -1,0 +1,172 @@
+"""The table of `stages.tuning.dispatch`, made from the recorded runs: the fewest rules that choose well.
+
+At every recorded problem the stage that a rule puts first is within `SLACK` of the fastest one. Of the tables
+that do this with the fewest rules, the one whose rules divide the recorded problems most evenly is taken.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cuda_reference.files import write
+from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.shapes import parse
+from flashcore_numba.records import artifact
+from flashcore_numba.stages.tuning import dispatch
+from flashcore_numba.stages.tuning.dispatch import Rule
+
+SLACK = 1.03  # times of the same launch in two recorded runs differ by up to about this
+BEGIN, END = "TABLE: tuple[Rule, ...] = (\n", ")\n"
+FEATURES = ("causal", "head_dim", "rows", "keys")
+
+
+class Point(NamedTuple):
+    """One recorded problem: `times` are pairs of a stage's number and its GPU time in microseconds."""
+
+    capability: tuple[int, int]
+    shape: str
+    causal: bool
+    head_dim: int
+    rows: int
+    keys: int
+    times: tuple[tuple[int, float], ...]
+
+    def slower(self, stage: int) -> float:
+        """How many times the fastest stage's time this one takes; infinite where it was not timed."""
+        times = dict(self.times)
+        return times.get(stage, math.inf) / min(times.values())
+
+
+def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
+    """The recorded problems with the default run of each stage that was right.
+
+    Of several records of one problem only those with the most stages count: one that timed a few stages says
+    nothing about the others. Neither does one between problems of fewer and of more rows that know more.
+    """
+    found: dict[tuple, list[Point]] = {}
+    for _, record in records:
+        gpu = record["gpu"]
+        major, minor = gpu["compute_capability"]
+        for each in record["shapes"]:
+            shape = parse(each["shape"])
+            times = tuple(
+                (entry["stage"], entry["gpu_us"]["p50"])
+                for entry in each["entries"]
+                if entry["kind"] == "stage" and entry["default"] and entry["error"]["right"]
+            )
+            rows = shape.batch * shape.heads * shape.seq
+            point = Point(
+                (major, minor), each["shape"], each["causal"], shape.head_dim, rows, shape.seq, times
+            )
+            if times:
+                found.setdefault((gpu["name"], each["shape"], each["causal"]), []).append(point)
+    fullest = [
+        point
+        for same in found.values()
+        for point in same
+        if len(point.times) == max(len(other.times) for other in same)
+    ]
+    return [point for point in fullest if not _outdone(point, fullest)]
+
+
+def _outdone(point: Point, found: Sequence[Point]) -> bool:
+    kin = [
+        other.rows
+        for other in found
+        if other[:1] + other[2:4] == point[:1] + point[2:4] and len(other.times) > len(point.times)
+    ]
+    return bool(kin) and min(kin) <= point.rows <= max(kin)
+
+
+def rules(found: Sequence[Point]) -> tuple[Rule, ...]:
+    """The fewest rules under which every point's stage is within `SLACK` of its fastest.
+
+    Raises ArgumentError when records of one problem contradict each other.
+    """
+    table: list[Rule] = []
+    for capability in sorted({point.capability for point in found}):
+        mine = tuple(point for point in found if point.capability == capability)
+        for limits, leaf in _divide(mine):
+            bounds = {"causal": None, "head_dim": None, "rows": None, "keys": None} | dict(limits)
+            table.append(Rule(capability, **bounds, stages=_ranking(leaf, mine)))
+    return tuple(table)
+
+
+def written(table: Sequence[Rule]) -> str:
+    """The source of `flashcore_numba/stages/tuning/dispatch.py` with this table in it."""
+    before, rest = Path(dispatch.__file__).read_text().split(BEGIN)
+    _, after = rest.split(END, 1) if rest.startswith(END) else rest.split("\n" + END, 1)
+    lines = "".join(f"    Rule({', '.join(map(repr, rule))}),\n" for rule in table)
+    return f"{before}{BEGIN}{lines}{END}{after}"
+
+
+def save() -> tuple[tuple[Rule, ...], Path]:
+    """Write the table that follows from the recorded runs into the source of `stages.tuning.dispatch`.
+
+    Returns the table and the file. Raises ArgumentError when there is no recorded run, or as `rules` does.
+    """
+    table = rules(points(artifact.recorded()))
+    if not table:
+        raise ArgumentError(f"{artifact.recorded_dir()}: holds no recorded time of a stage")
+    path = Path(dispatch.__file__)
+    write(path, written(table))
+    return table, path
+
+
+@cache
+def _divide(found: tuple[Point, ...]) -> tuple[tuple[tuple[tuple[str, Any], ...], tuple[Point, ...]], ...]:
+    """The fewest parts of `found` that one stage each serves well: (limits, points), to be tried in turn."""
+    if _best(found) is not None:
+        return (((), found),)
+    options = []
+    for feature, limit, other, low, high in _cuts(found):
+        # The parts of `low` come first and cover it, so those of `high` need no limit from below.
+        parts = [(((feature, limit), *limits), leaf) for limits, leaf in _divide(low)]
+        upper = ((feature, other),) if other is not None else ()
+        parts += [((*upper, *limits), leaf) for limits, leaf in _divide(high)]
+        options.append((len(parts), -min(len(low), len(high)), tuple(parts)))
+    if not options:
+        shapes = ", ".join(sorted({point.shape for point in found}))
+        raise ArgumentError(
+            f"the recorded runs of {shapes} contradict each other: no stage is within {SLACK - 1:.0%} of the "
+            "fastest in all of them; keep those that count"
+        )
+    return min(options, key=lambda option: option[:2])[2]
+
+
+def _cuts(found: tuple[Point, ...]) -> Iterator[tuple[str, Any, Any, tuple[Point, ...], tuple[Point, ...]]]:
+    """Ways of cutting in two: the feature, its limit in the lower part and in the upper one, both parts.
+
+    Lengths are cut half-way, on a logarithmic scale, between two that were recorded.
+    """
+    for feature in FEATURES:
+        values = sorted({getattr(point, feature) for point in found})
+        for below, above in pairwise(values):
+            low = tuple(point for point in found if getattr(point, feature) <= below)
+            high = tuple(point for point in found if getattr(point, feature) > below)
+            if feature in ("rows", "keys"):
+                yield feature, math.isqrt(below * above), None, low, high
+            else:
+                yield feature, below, above, low, high
+
+
+def _slower(stage: int, found: Sequence[Point]) -> float:
+    """How many times the fastest stage's time a stage takes, geometric mean over where it was timed."""
+    ratios = [ratio for point in found if math.isfinite(ratio := point.slower(stage))]
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else math.inf
+
+
+def _best(found: Sequence[Point]) -> int | None:
+    """The fastest stage of those within `SLACK` of the fastest at every point, or None."""
+    able = [stage for stage, _ in found[0].times if all(point.slower(stage) <= SLACK for point in found)]
+    return min(able, key=lambda stage: _slower(stage, found), default=None)
+
+
+def _ranking(leaf: Sequence[Point], every: Sequence[Point]) -> tuple[int, ...]:
+    """All timed stages: the best of `leaf`, then by their times there, or elsewhere when not timed there."""
+    best = _best(leaf)
+    stages = {stage for point in every for stage, _ in point.times}
+    return tuple(sorted(stages, key=lambda s: (s != best, _slower(s, leaf), _slower(s, every), s)))

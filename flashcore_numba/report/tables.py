@@ -1,0 +1,168 @@
+"""Results as tables for the terminal."""
+
+from typing import Any
+
+from rich.table import Table
+
+from flashcore_numba.records.amounts import (
+    NARROW,
+    SMALL,
+    WIDE,
+    amount,
+    compiled,
+    percent,
+    provenance,
+    short_us,
+    times,
+)
+
+
+def clocks_seen(artifact: dict[str, Any]) -> str:
+    """One sentence on the state of the GPU during the rounds."""
+    names = {"sm_mhz": ("SM clock", "MHz"), "temperature_c": ("temperature", "C"), "power_w": ("power", "W")}
+    seen = {name: span for name, span in artifact["clocks"].items() if span}
+    parts = (f"{names[n][0]} {s['min']:.0f} to {s['max']:.0f} {names[n][1]}" for n, s in seen.items())
+    return (
+        f"During the rounds: {', '.join(parts)}." if seen else "Clocks, temperature and power were not read."
+    )
+
+
+def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -> Table:
+    """Both clocks of every entry of one shape, with speed-ups, share of the limit and error."""
+    causal = ", causal" if shape["causal"] else ""
+    narrow = width < WIDE
+    table = Table(
+        title=f"{shape['shape']}{causal}: {provenance(artifact)}",
+        caption="Microseconds. GPU: a launch in a CUDA graph, warm L2. Caller: event to event, one call."
+        + (
+            ""
+            if narrow
+            else " 95%: of the median, over rounds. Cold: L2 flushed. Spill, local: bytes a thread."
+        ),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    columns = ["GPU p50", "caller", "x 01", "x peer", "limit", "error"]
+    if width < SMALL:
+        columns = ["GPU p50", "x 01", "error"]
+    if not narrow:
+        columns = ["GPU p50", "95%", "p90", "p99", "mean", "std", "cold", "caller", "p90", "p99"]
+        columns += ["x 01", "x peer", "limit", "error", "regs", "spill", "local"]
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in shape["entries"]:
+        gpu, caller, speed = entry["gpu_us"], entry["caller_us"] or {}, entry["speed_up"]
+        ends = [times(speed["stage_01"]), times(speed["best_peer"]), percent(entry["share_of_limit"])]
+        error = entry["error"]["max"]
+        wrong = "NaN" if error is None else f"{error:.1e}"
+        ends.append(wrong if entry["error"]["right"] else f"WRONG {wrong}")
+        if width < SMALL:
+            row = [short_us(gpu["p50"]), ends[0], ends[-1]]
+        elif narrow:
+            row = [short_us(gpu["p50"]), short_us(caller.get("p50")), *ends]
+        else:
+            row = [short_us(gpu["p50"]), either_side(gpu)]
+            row += [short_us(gpu[field]) for field in ("p90", "p99", "mean", "std")]
+            row += [short_us((entry["gpu_cold_us"] or {}).get("p50"))]
+            row += [short_us(caller.get(field)) for field in ("p50", "p90", "p99")]
+            row += [*ends, *compiled(entry["resources"])]
+        table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
+    return table
+
+
+def either_side(times: dict[str, Any]) -> str:
+    """Half the 95 % interval of a median, as a share of it: `±0.2%`."""
+    ci = times["ci"]
+    return "-" if ci is None else f"±{(ci['high'] - ci['low']) / 2 / times['p50']:.1%}"
+
+
+def throttled_lines(shape: dict[str, Any]) -> list[str]:
+    """One sentence for each way in which clocks were held back."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in shape["entries"]:
+        for reason in entry["throttled"] or []:
+            by_reason.setdefault(reason, []).append(entry["label"])
+    every = len(shape["entries"])
+    return [
+        f"Throttled: {'all' if len(labels) == every else ', '.join(labels)}: {reason}"
+        for reason, labels in by_reason.items()
+    ]
+
+
+def limits_line(shape: dict[str, Any]) -> str:
+    """What each unit of the GPU alone would need: `CUDA cores 8.02 us, tensor cores 0.50 us, ...`."""
+    names = {"fp32": "CUDA cores", "tensor": "tensor cores", "exp": "exponentials", "memory": "memory"}
+    known = {unit: us for unit, us in shape["limits_us"].items() if us is not None}
+    return ", ".join(f"{names[unit]} {short_us(us)} us" for unit, us in known.items())
+
+
+def not_timed(shape: dict[str, Any]) -> list[str]:
+    """One sentence a reason why something was not timed."""
+    by_reason: dict[str, list[str]] = {}
+    for label, reason in shape["absent"].items():
+        by_reason.setdefault(reason, []).append(label)
+    return [f"Not timed: {', '.join(labels)}: {reason}" for reason, labels in by_reason.items()]
+
+
+def moved_line(moved: dict[str, float]) -> str:
+    """`Counted.moved` as a sentence."""
+    of = {name: amount(value) for name, value in moved.items()}
+    return (
+        f"In all: {of['global_requests']} global requests that touch {of['global_bytes']} bytes, "
+        f"{moved['times_needed']:.1f} times what is needed; {of['shared_wavefronts']} shared wavefronts, "
+        f"{of['bank_conflicts']} of them conflicts; {of['barriers']} barriers, {of['shuffles']} shuffles."
+    )
+
+
+def counted_table(
+    rows: list[dict[str, Any]],
+    shape: str,
+    width: int,
+    recorded: tuple[dict[str, Any], dict[str, Any]] | None = None,
+) -> Table:
+    """What each run moved on the simulator, beside its checks and its recorded GPU time, if any.
+
+    rows: label, right, moved (see `Counted.moved`) and, where checks ran, checks ("58/58").
+    recorded: an artifact and one of its shapes.
+    """
+    caption = (
+        "Global bytes: 32-byte sectors touched; needed: q, k, v read once, the output written once. "
+        "Wavefronts, conflicts: of shared memory."
+    )
+    gpu_us = {}
+    columns = ["checks", "x needed"] if width < SMALL else ["checks", "global bytes", "x needed"]
+    if width >= NARROW:
+        columns += ["wavefronts", "conflicts", "barriers", "shuffles"]
+    if not all("checks" in row for row in rows):
+        columns.remove("checks")
+    if recorded:
+        record, timed = recorded
+        gpu_us = {entry["label"]: entry["gpu_us"]["p50"] for entry in timed["entries"]}
+        columns.append("recorded us")
+        at = f"{timed['shape']}{', causal' if timed['causal'] else ''}"
+        caption += f" Recorded: GPU time at {at}, {provenance(record)}."
+    table = Table(
+        title=f"Counted on the simulator at {shape}",
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        moved = row["moved"]
+        cells = {
+            "checks": row.get("checks", ""),
+            "global bytes": amount(moved["global_bytes"]),
+            "x needed": f"{moved['times_needed']:.1f}",
+            "wavefronts": amount(moved["shared_wavefronts"]),
+            "conflicts": amount(moved["bank_conflicts"]),
+            "barriers": amount(moved["barriers"]),
+            "shuffles": amount(moved["shuffles"]),
+            "recorded us": short_us(gpu_us.get(row["label"])),
+        }
+        label = row["label"] if row["right"] else f"{row['label']} WRONG"
+        table.add_row(label, *(cells[name] for name in columns), style=None if row["right"] else "red")
+    return table

@@ -1,0 +1,86 @@
+"""What the CPU executor counted and found in a CUDA C kernel, in the form of the simulator's results."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from cuda_reference import Source, load
+from flashcore_numba.simulator import ScratchArray, report
+from flashcore_numba.simulator.problems import Problem, SimulationError, Site
+
+
+class Counter(np.ndarray):
+    """A uint32 [1] that is 0 before a launch, and that the launch must leave 0."""
+
+    @classmethod
+    def zero(cls) -> "Counter":
+        return np.zeros(1, np.uint32).view(cls)
+
+
+class CpuLaunch:
+    """The result of one launch; offers what `flashcore_numba.simulator.Launch` offers of its results."""
+
+    def __init__(self, kernel: Source, grid: Any, block: Any, result: Any) -> None:
+        self.kernel, self.grid, self.block, self.result = kernel, grid, block, result
+        self.problems = list(result.problems)
+
+    def totals(self) -> dict[str, Any]:
+        return self.result.totals()
+
+    def lines(self) -> list[Any]:
+        return self.result.lines()
+
+    def check(self) -> "CpuLaunch":
+        """Raise SimulationError when there is any problem; otherwise return the launch itself."""
+        if self.problems:
+            raise SimulationError(self.kernel.label, self.problems)
+        return self
+
+    def __str__(self) -> str:
+        heading = f"{self.kernel.label}: grid {self.grid}, block {self.block}"
+        return "\n".join([report.table(heading, self.lines(), self.totals()), *map(str, self.problems)])
+
+
+def run_on_cpu(
+    kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int, options: dict
+) -> CpuLaunch:
+    """Run a kernel on NumPy arrays. The simulator's options that mean something here: `order`, where
+    "lockstep" is the executor's own order, `races`, `time_limit`, and `ops`, without which nothing is
+    counted.
+    """
+    order = options.get("order", "lockstep")
+    loaded = load(kernel, "cpu")
+    result = loaded(
+        _extents(grid),
+        _extents(block),
+        args,
+        shared_mem=shared_bytes,
+        scratch=[array for array in args if isinstance(array, ScratchArray) and _unwritten(array)],
+        schedule="forward" if order == "lockstep" else order,
+        checks=options.get("races", True),
+        counts=options.get("ops", True),
+        time_limit=options.get("time_limit"),
+    )
+    launch = CpuLaunch(kernel, grid, block, result)
+    for parameter, value in zip(loaded.parameters, args, strict=True):
+        if isinstance(value, Counter) and value[0] and not launch.problems:
+            launch.problems.append(_left_over(kernel, parameter.name, int(value[0])))
+    return launch
+
+
+def _left_over(kernel: Source, name: str, value: int) -> Problem:
+    lines = kernel.text().splitlines()
+    uses = (number for number, line in enumerate(lines, 1) if re.search(rf"atomic\w*\(&?{name}\b", line))
+    line = next(uses, 1)
+    text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"
+    return Problem("counter left over", Site(str(kernel.path), line, lines[line - 1].strip()), None, text)
+
+
+def _unwritten(array: ScratchArray) -> bool:
+    written = array.written()
+    return written is not None and not written.any()
+
+
+def _extents(size: Any) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int) else tuple(size)

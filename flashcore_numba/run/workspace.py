@@ -1,0 +1,139 @@
+"""GPU memory that a stage needs besides its arrays: kept from call to call, so that a call allocates nothing.
+
+Kernels of one stream run one after the other and may use the same memory, so a call takes a piece that the
+stream has, and gives it back as soon as its kernels are queued. Threads that queue at the same time have a
+piece each, for their kernels may alternate. A call that is captured takes a piece that belongs to the graph,
+which runs on any stream at any time; the piece serves another graph when this one is gone.
+"""
+
+from threading import Lock
+from typing import Any
+
+from cuda_reference.driver import Allowed, Handle, Tie, graph_of, number_of
+
+MOST = 64  # streams whose pieces are kept
+COUNTERS, COUNTER_BYTES = 1024, 32  # counters allocated at a time; each has a sector of its own
+
+
+class Piece:
+    """`size` bytes from address `at` on, and the address of a counter: a uint32 that is 0, and that every
+    launch which uses it leaves 0."""
+
+    def __init__(self, key: tuple[int, ...], memory: Any, size: int, counter: int) -> None:
+        self.key, self.memory, self.size, self.counter = key, memory, size, counter
+
+    @property
+    def at(self) -> int:
+        return self.memory.ptr if self.size else 0
+
+
+_idle: dict[tuple[int, ...], list[Piece]] = {}  # by device and number of the stream, or stream and capture
+_tied: list[tuple[Tie, Any]] = []  # what graphs use
+_released: list[Piece] = []  # by graphs that are gone
+_counters: dict[int, list[int]] = {}  # by device: addresses that nobody has
+_memory_of_counters: list[Any] = []
+_lock = Lock()
+
+
+def forget() -> None:
+    """Drop what no call and no graph uses."""
+    with _lock:
+        _collect()
+        for key in list(_idle):
+            _idle.pop(key, None)
+        _drop_released()
+
+
+def take(device: int, stream: int, size: int) -> Piece:
+    """A piece of `size` bytes or more on the current device, for kernels that are queued on the stream of
+    this handle before `give_back`."""
+    graph = graph_of(stream)
+    key = (device, number_of(stream)) if graph is None else (device, stream, graph[0])
+    try:
+        piece = _idle[key].pop()
+    except (KeyError, IndexError):
+        piece = None
+    if piece is not None and piece.size >= size:
+        return piece
+    with _lock, Allowed():
+        if graph is not None:
+            return _for_graph(key, graph[1], size)
+        return _for_stream(key, stream, size, piece)
+
+
+def give_back(piece: Piece) -> None:
+    """The kernels that use the piece are queued."""
+    _idle.setdefault(piece.key, []).append(piece)
+    if len(_idle) > MOST:
+        for oldest in list(_idle)[:-MOST]:
+            _idle.pop(oldest, None)
+
+
+def keep(stream: int, owner: Any) -> None:
+    """Keep `owner`, and so its memory, as long as the graph that is captured on the stream, if any."""
+    graph = graph_of(stream)
+    if graph is not None:
+        with _lock:
+            _collect()
+            _tied.append((Tie(graph[1]), owner))
+
+
+def _for_stream(key: tuple[int, ...], stream: int, size: int, smaller: Piece | None) -> Piece:
+    """Memory that CuPy's pool gives out, and takes back, in the order of the stream."""
+    import cupy
+
+    _collect()
+    _drop_released()
+    memory = None
+    if size:
+        with cupy.cuda.Stream.from_external(Handle(stream)):
+            memory = cupy.cuda.alloc(size)
+    return Piece(key, memory, size, _counter(key[0]) if smaller is None else smaller.counter)
+
+
+def _for_graph(key: tuple[int, ...], graph: int, size: int) -> Piece:
+    """Memory of no pool: what a pool has may still be used by the stream, and the graph does not wait."""
+    import cupy
+
+    _collect()
+    fits = [piece for piece in _released if piece.key[0] == key[0] and piece.size >= size]
+    if fits:
+        piece = min(fits, key=lambda each: each.size)
+        _released.remove(piece)
+        piece.key = key
+    else:
+        _drop_released()
+        piece = Piece(key, cupy.cuda.Memory(size) if size else None, size, _counter(key[0]))
+    _tied.append((Tie(graph), piece))
+    return piece
+
+
+def _collect() -> None:
+    """Take back what belonged to graphs that are gone."""
+    over = [each for each in _tied if each[0].is_over()]
+    for each in over:
+        _tied.remove(each)
+        if isinstance(each[1], Piece):
+            _idle.pop(each[1].key, None)
+            _released.append(each[1])
+
+
+def _drop_released() -> None:
+    for piece in _released:
+        _counters[piece.key[0]].append(piece.counter)
+    _released.clear()
+
+
+def _counter(device: int) -> int:
+    """The address of a counter that nobody has."""
+    import cupy
+
+    free = _counters.setdefault(device, [])
+    if not free:
+        memory = cupy.cuda.Memory(COUNTERS * COUNTER_BYTES)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.runtime.memsetAsync(memory.ptr, 0, COUNTERS * COUNTER_BYTES, stream.ptr)
+        stream.synchronize()
+        _memory_of_counters.append(memory)
+        free.extend(memory.ptr + COUNTER_BYTES * i for i in range(COUNTERS))
+    return free.pop()

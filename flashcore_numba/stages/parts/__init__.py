@@ -1,0 +1,1 @@
+"""What stages share: helpers of the Numba kernels, and the arguments of those in CUDA C."""

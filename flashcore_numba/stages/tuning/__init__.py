@@ -1,0 +1,1 @@
+"""Tables that say which stage or tile a problem gets; made from recorded measurements."""

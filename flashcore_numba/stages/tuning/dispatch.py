@@ -1,0 +1,59 @@
+"""Which stage `attention()` runs when none is named: a table made from the recorded measurements.
+
+A rule is for GPUs of one compute capability, one mask and head dimension (None: both), and for problems of at
+most so many query rows (B * H * S_q) and keys (S_k; None: any number). The first rule that fits counts. It
+ranks the stages that were timed, the fastest first; the first of them that serves the problem on this machine
+runs. A stage without recorded times is in no rule: it runs only when it is named.
+"""
+
+from typing import NamedTuple
+
+
+class Rule(NamedTuple):
+    """One row of the table; `stages` are numbers of the ladder, the fastest first."""
+
+    capability: tuple[int, int]
+    causal: bool | None
+    head_dim: int | None
+    rows: int | None
+    keys: int | None
+    stages: tuple[int, ...]
+
+    def fits(self, causal: bool, head_dim: int, rows: int, keys: int) -> bool:
+        """Whether the rule is for such a problem, on GPUs of its compute capability."""
+        return (
+            self.causal in (None, causal)
+            and self.head_dim in (None, head_dim)
+            and (self.rows is None or rows <= self.rows)
+            and (self.keys is None or keys <= self.keys)
+        )
+
+
+# Written by `flashcore dispatch --save`, never by hand.
+TABLE: tuple[Rule, ...] = (
+    Rule((9, 0), None, None, 11585, None, (16, 13, 14, 12, 11, 15, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, None, None, 256, (14, 16, 15, 12, 13, 11, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, None, None, None, (15, 14, 16, 12, 13, 11, 10, 8, 9, 7, 6, 4, 5, 2, 3, 1)),
+)
+
+
+def ranking(
+    capability: tuple[int, int] | None, causal: bool, head_dim: int, rows: int, keys: int
+) -> tuple[int, ...]:
+    """The numbers of the timed stages, the fastest first, for `rows` = B * H * S_q and `keys` = S_k.
+
+    capability: of the GPU; a GPU that nobody recorded goes by the nearest that somebody did. None: host
+    arrays, for which the newest counts, so that the simulator runs the kernel that a GPU would.
+    """
+    recorded = nearest(capability)
+    rules = (rule for rule in TABLE if rule.capability == recorded)
+    return next(rule.stages for rule in rules if rule.fits(causal, head_dim, rows, keys))
+
+
+def nearest(capability: tuple[int, int] | None) -> tuple[int, int]:
+    """The recorded compute capability nearest to this one: of the same generation where there is one."""
+    recorded = sorted({rule.capability for rule in TABLE})
+    if capability is None:
+        return recorded[-1]
+    major, minor = capability
+    return min(recorded, key=lambda other: (abs(other[0] - major), abs(other[1] - minor)))

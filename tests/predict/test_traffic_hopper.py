@@ -1,0 +1,76 @@
+"""Stages 14 to 16: the closed formulas give what the CPU executor counts, in every field."""
+
+import numpy as np
+import pytest
+from small_weights import counted, problem
+
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.predict import predict
+from flashcore_numba.run.executor import Simulator
+from flashcore_numba.stages import stage14_tma_wgmma, stage15_ping_pong, stage16_cluster_split
+
+TMA_WGMMA, PING_PONG = stage14_tma_wgmma.STAGE, stage15_ping_pong.STAGE
+CLUSTER_SPLIT = stage16_cluster_split.STAGE
+VARIANTS = [
+    *((stage, None) for stage in (TMA_WGMMA, PING_PONG, CLUSTER_SPLIT)),
+    (PING_PONG, "in_sequence"),
+    (CLUSTER_SPLIT, "one_block"),
+    (CLUSTER_SPLIT, "two_blocks"),
+]
+
+
+def check(stage, variant, p, sm_count=132):
+    assert predict(stage, variant, p, sm_count) == counted(stage, variant, p, sm_count), (
+        f"{stage.label} {variant}: {p.q.shape}, {p.seq_k} keys, causal={p.causal}, {sm_count} SMs"
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("stage", "variant"), VARIANTS, ids=lambda x: getattr(x, "label", str(x)))
+def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
+    seq_q, seq_k = (int(n) for n in rng.integers(1, 300, 2))
+    check(stage, variant, problem(rng, 1, 2, seq_q, seq_k, head_dim, causal, int(rng.integers(1, 3))))
+
+
+@pytest.mark.parametrize("sm_count", [132, 1])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_each_split_of_stage_16(head_dim, sm_count, rng):
+    """The last keys are so many that some slot is filled again, where the split has room for it."""
+    table = stage16_cluster_split.FEW_ROWS if sm_count > 1 else stage16_cluster_split.MANY_ROWS
+    for most, split in table[head_dim].items():
+        seq_k = int(min(most, 1100)) - int(rng.integers(20))
+        p = problem(rng, 1, 1, int(rng.integers(1, 64)), seq_k, head_dim, False)
+        assert stage16_cluster_split.choose(p, None, sm_count)[:3] == split[:3]
+        check(CLUSTER_SPLIT, None, p, sm_count)
+
+
+def test_a_slot_is_filled_again(rng):
+    """Eight tiles of keys and more for two slots of one or two parts."""
+    p = problem(rng, 1, 1, int(rng.integers(1, 64)), int(rng.integers(1024, 1200)), 128, True)
+    check(TMA_WGMMA, None, p)
+    check(CLUSTER_SPLIT, "one_block", p)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_stage_15_take_several_pieces(causal, rng):
+    """On a GPU of two SMs: under a causal mask a counter deals the pieces out."""
+    p = problem(rng, 1, 3, int(rng.integers(129, 300)), int(rng.integers(1, 300)), 64, causal)
+    (launched,) = _launches(PING_PONG, p, 2)
+    assert any(row.op == "atomic" for row in launched.lines()) is causal
+    check(PING_PONG, None, p, 2)
+
+
+def _launches(stage, p, sm_count):
+    executor = Simulator(sm_count=sm_count, races=False)
+    stage.launch(p, np.empty(p.q.shape, np.float16), executor)
+    return executor.launches
+
+
+def test_a_tile_that_is_done_twice_is_more_than_predicted(rng):
+    """What the formula leaves out: scores that outgrow the reference, which the last tile of keys gave."""
+    p = problem(rng, 1, 1, 64, 384, 64, False)
+    grown = np.linspace(30, 0, 384)[:, None] * np.abs(rng.standard_normal((1, 1, 384, 64)))
+    harder = Problem(np.abs(p.q) + np.float16(1), grown.astype(np.float16), p.v)
+    more, expected = counted(PING_PONG, None, harder, 132), predict(PING_PONG, None, harder, 132)
+    assert more.shared_load_wavefronts > expected.shared_load_wavefronts

@@ -1,0 +1,186 @@
+import copy
+import json
+
+import jsonschema
+import pytest
+
+from flashcore_numba.records import artifact
+from flashcore_numba.records.artifact import ArtifactError, derive, find_shape, load, save, validate
+
+
+def test_a_good_artifact_goes_to_disk_and_back(fake, tmp_path):
+    record = fake()
+    path = tmp_path / "new" / "gpu.json"
+    save(record, path)
+    assert load(path) == record
+    assert [p.name for p in path.parent.iterdir()] == ["gpu.json"]
+
+
+def test_derived_numbers(fake):
+    shape = fake()["shapes"][0]
+    entries = {entry["label"]: entry for entry in shape["entries"]}
+    # p50 of (t, 1.1 t, 1.2 t) is 1.1 t, so ratios are those of t.
+    assert entries["05 online_softmax"]["speed_up"]["stage_01"] == pytest.approx(16.0)
+    assert entries["05 online_softmax"]["speed_up"]["best_peer"] == pytest.approx(10 / 125)
+    assert entries["SDPA flash"]["speed_up"]["best_peer"] == pytest.approx(1.0)
+    assert entries["06 register_tiles"]["share_of_limit"] == pytest.approx(shape["limits_us"]["fp32"] / 55)
+    assert entries["SDPA flash"]["share_of_limit"] == pytest.approx(shape["limits_us"]["tensor"] / 11)
+
+
+def test_a_peer_with_a_wrong_answer_is_no_yardstick(fake):
+    shape = fake()["shapes"][0]
+    flash = next(entry for entry in shape["entries"] if entry["label"] == "SDPA flash")
+    flash["error"]["right"] = False
+    derive(shape)
+    assert shape["entries"][0]["speed_up"]["best_peer"] == pytest.approx(80 / 2000)
+
+
+def test_without_stage_01_and_peers_there_are_no_ratios(fake):
+    shape = fake()["shapes"][0]
+    shape["entries"] = [entry for entry in shape["entries"] if entry["stage"] == 5]
+    derive(shape)
+    assert shape["entries"][0]["speed_up"] == {"stage_01": None, "best_peer": None}
+
+
+def _set(*path):
+    *inside, last, value = path
+
+    def change(record):
+        place = record
+        for key in inside:
+            place = place[key]
+        place[last] = value
+
+    return change
+
+
+def _delete(*path):
+    *inside, last = path
+
+    def change(record):
+        place = record
+        for key in inside:
+            place = place[key]
+        del place[last]
+
+    return change
+
+
+FIRST = ("shapes", 0, "entries", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_set("schema", 1), "schema is 1; this version reads 2"),
+        (_delete("commit"), "x.commit is missing"),
+        (_set("comit", "abc"), "x.comit is unknown; expected are schema, date, commit"),
+        (_set("date", "yesterday"), "x.date is 'yesterday'; expected UTC"),
+        (_set("dirty", "no"), "x.dirty is 'no'; expected boolean or null"),
+        (_set("label", "My run"), "x.label is 'My run'; expected small letters"),
+        (_set("gpu", []), "x.gpu is []; expected object"),
+        (_set("gpu", "sm_count", 1.5), "x.gpu.sm_count is 1.5; expected integer"),
+        (_set("gpu", "max_sm_mhz", float("nan")), "x.gpu.max_sm_mhz is nan; expected a finite number"),
+        (_set("clocks", "sm_mhz", {"min": 1, "p50": 2}), "x.clocks.sm_mhz.max is missing"),
+        (_set("ceilings", {}), "x.ceilings.fp32_tflops is missing"),
+        (_set("shapes", []), "x.shapes is []; expected at least 1 items"),
+        (_set("shapes", 0, "shape", "mission"), "x.shapes[0].shape is 'mission'; expected BxHxSxD"),
+        (_set(*FIRST, "kind", "rival"), "x.shapes[0].entries[0].kind is 'rival'; expected 'stage' or 'peer'"),
+        (_set(*FIRST, "label", "SDPA math"), "entries[5].label 'SDPA math' is there twice"),
+        (_set(*FIRST, "unit", "fp64"), "entries[0].unit is 'fp64'; expected 'fp32' or 'tensor'"),
+        (_set(*FIRST, "stage", None), "entries[0].stage is None; expected integer"),
+        (_set("shapes", 0, "entries", 5, "stage", 3), "entries[5].stage is 3; expected null"),
+        (_set(*FIRST, "gpu_us", None), "entries[0].gpu_us is None; expected object"),
+        (_delete(*FIRST, "gpu_us", "p99"), "entries[0].gpu_us.p99 is missing"),
+        (_set(*FIRST, "gpu_us", "p90", -1.0), "entries[0].gpu_us.p90 is -1.0; expected at least 0"),
+        (_set(*FIRST, "caller_us", "max", 1.0), "entries[0].caller_us: min, p50, p90, p99 and max are"),
+        (_set(*FIRST, "gpu_us", "ci", "high", 1e9), "entries[0].gpu_us.ci is {"),
+        (_set(*FIRST, "gpu_us", "ci", None), "entries[0].gpu_us.ci is None; expected an interval"),
+        (_set(*FIRST, "throttled", "yes"), "entries[0].throttled is 'yes'; expected array or null"),
+        (_set(*FIRST, "error", "max", None), "entries[0].error.max is None; expected number"),
+        (_set(*FIRST, "speed_up", "best_peer", 3.0), "best_peer is 3.0; its own times give"),
+        (_set(*FIRST, "share_of_limit", None), "share_of_limit is None; its own times give"),
+        (_set("shapes", 0, "entries", 1, "speed_up", "stage_01", 1.0), "its own times give"),
+    ],
+)  # fmt: skip
+def test_each_fault_is_named(fake, change, says):
+    record = copy.deepcopy(fake())
+    validate(record, "x")
+    change(record)
+    with pytest.raises(ArtifactError) as caught:
+        validate(record, "x")
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("x")
+
+
+def test_a_wrong_result_may_have_no_error_figure(fake):
+    record = fake()
+    record["shapes"][0]["entries"][0]["error"] |= dict.fromkeys(("max", "mean", "relative")) | {
+        "right": False
+    }
+    validate(record)
+
+
+def test_an_invalid_artifact_is_not_written(fake, tmp_path):
+    with pytest.raises(ArtifactError):
+        save(fake(schema=9), tmp_path / "gpu.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"none\.json: cannot be read"):
+        load(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text('{"schema": 1,')
+    with pytest.raises(ArtifactError, match=r"half\.json: is not JSON"):
+        load(tmp_path / "half.json")
+
+
+def test_recorded_runs_come_newest_first_and_the_ladder_before_the_labelled(fake, recorded):
+    for name, year, label in (("a", 2001, None), ("b", 2003, None), ("c", 2002, None), ("d", 2004, "long")):
+        save(fake(date=f"{year}-01-01T00:00:00Z", label=label), recorded / f"{name}.json")
+    assert [path.name for path, _ in artifact.recorded()] == ["b.json", "c.json", "a.json", "d.json"]
+
+
+def test_what_else_lies_in_the_folder_is_no_run(fake, recorded):
+    save(fake(), recorded / "gpu.json")
+    for name in ("resources.json", "artifact.schema.json", "nsight-h200.json"):
+        (recorded / name).write_text("{}")
+    assert [path.name for path, _ in artifact.recorded()] == ["gpu.json"]
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(
+        json.loads((artifact.recorded_dir() / "artifact.schema.json").read_text())
+    )
+
+
+def test_shapes_are_found_by_name_and_mask(fake):
+    record = fake()
+    assert find_shape(record, "1x8x512x64") is record["shapes"][0]
+    assert find_shape(record, "1x8x512x64", causal=True) is None
+    assert find_shape(record, "1x8x1024x64") is None
+
+
+def test_a_causal_run_has_a_file_of_its_own(fake):
+    record = fake()
+    assert artifact.file_name(record) == "imaginary-gpu.json"
+    for shape in record["shapes"]:
+        shape["causal"] = True
+    assert artifact.file_name(record) == "imaginary-gpu-causal.json"
+
+
+def test_a_label_is_part_of_the_file_name(fake):
+    record = fake(label="lengths")
+    assert artifact.file_name(record) == "imaginary-gpu-lengths.json"
+    for shape in record["shapes"]:
+        shape["causal"] = True
+    assert artifact.file_name(record) == "imaginary-gpu-lengths-causal.json"
+
+
+def test_what_the_repository_records_is_valid():
+    """Fails on a damaged record; passes on a repository that has none yet."""
+    for path, record in artifact.recorded(artifact.recorded_dir()):
+        assert path.name == artifact.file_name(record)
+        entries = [entry for shape in record["shapes"] for entry in shape["entries"]]
+        assert all(entry["error"]["right"] for entry in entries if entry["kind"] == "stage")
+        assert json.loads(path.read_text())["commit"] != "unknown"

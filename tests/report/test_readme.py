@@ -1,0 +1,146 @@
+import pytest
+
+from flashcore_numba.core.shapes import Shape
+from flashcore_numba.records import artifact
+from flashcore_numba.report import pictures, readme
+from flashcore_numba.report.readme import BEGIN, END, ReadmeError, differences, update
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A README; of the pictures only the ladder is drawn."""
+    monkeypatch.setattr(pictures, "MAKERS", {"ladder": pictures.ladder.picture})
+    path = tmp_path / "README.md"
+    path.write_text(f"# Title\n\n{BEGIN}\n{END}\n\nThe rest.\n")
+    return path
+
+
+def test_without_a_record_the_region_says_so(page, recorded):
+    assert differences(page)
+    assert update(page) == [page]
+    assert page.read_text() == f"# Title\n\n{BEGIN}\nNot recorded yet.\n{END}\n\nThe rest.\n"
+    assert differences(page) == []
+
+
+def test_the_region_is_written_from_the_record(page, recorded, fake):
+    artifact.save(fake(), recorded / "imaginary-gpu.json")
+    assert update(page) == [page, recorded / "ladder.png", recorded / "ladder-dark.png"]
+    text = page.read_text()
+    dark = 'media="(prefers-color-scheme: dark)" srcset="flashcore_numba/records/data/ladder-dark.png"'
+    assert text.startswith(f"# Title\n\n{BEGIN}\n<picture>\n<source {dark}>\n<img alt=")
+    assert 'src="flashcore_numba/records/data/ladder.png">\n</picture>\n' in text
+    assert text.endswith(f"{END}\n\nThe rest.\n")
+    row = next(line for line in text.splitlines() if line.startswith("| 05 online_softmax |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2:] == ["138", "156", "16.0", "5.8%", "2.0e-04", "40, 8, 0"]
+    assert "| *SDPA flash* |" in text
+    assert "Imaginary GPU, 2001-02-03, commit 0123456789" in text
+    assert differences(page) == []
+    assert update(page) == []
+
+
+def test_an_edit_by_hand_is_found_and_named(page, recorded, fake):
+    artifact.save(fake(), recorded / "imaginary-gpu.json")
+    update(page)
+    page.write_text(page.read_text().replace("| 138 |", "| 13 |"))
+    (found,) = differences(page)
+    assert "| 13 |" in found
+    assert "| 138 |" in found
+
+
+def test_text_outside_the_region_is_free(page, recorded):
+    update(page)
+    page.write_text(page.read_text().replace("The rest.", "Another rest."))
+    assert differences(page) == []
+
+
+def test_a_new_record_makes_text_and_picture_stale(page, recorded, fake):
+    artifact.save(fake(), recorded / "imaginary-gpu.json")
+    update(page)
+    newer = fake(date="2010-01-01T00:00:00Z")
+    artifact.save(newer, recorded / "imaginary-gpu.json")
+    found = differences(page)
+    assert len(found) == 3
+    assert "README.md: differs from the record: it says" in found[0]
+    assert "ladder.png: the picture was not drawn from imaginary-gpu.json" in found[1]
+    assert "ladder-dark.png: the picture was not drawn from imaginary-gpu.json" in found[2]
+
+
+def test_a_missing_and_an_orphaned_picture_are_found(page, recorded, fake):
+    artifact.save(fake(), recorded / "imaginary-gpu.json")
+    update(page)
+    (recorded / "ladder.png").rename(recorded / "kept.png")
+    assert [d for d in differences(page) if "the picture is missing" in d]
+    (recorded / "kept.png").rename(recorded / "ladder.png")
+    (recorded / "imaginary-gpu.json").unlink()
+    assert [d for d in differences(page) if "a picture without a recorded artifact" in d]
+    update(page)
+    assert not list(recorded.glob("*.png"))
+
+
+def test_a_picture_is_written_where_a_page_asks_for_it(page, recorded, fake):
+    place = "<!-- picture:{} -->\n{}\n<!-- picture:end -->"
+    page.write_text(page.read_text() + place.format("lengths", "?") + "\n" + place.format("ladder", "?"))
+    lesson = page.parent / readme.PAGES[0]
+    lesson.parent.mkdir()
+    lesson.write_text(f"Before.\n\n{place.format('ladder', 'something old')}\n\nAfter.\n")
+    artifact.save(fake(), recorded / "imaginary-gpu.json")
+    assert len(differences(page)) == 4
+    assert update(page)[:2] == [page, lesson]
+    assert place.format("lengths", "Not recorded yet.") in page.read_text()
+    assert page.read_text().count("<picture>") == 2
+    text = lesson.read_text()
+    assert text.startswith("Before.\n\n<!-- picture:ladder -->\n<picture>\n")
+    assert text.endswith("</picture>\n<!-- picture:end -->\n\nAfter.\n")
+    assert 'src="../flashcore_numba/records/data/ladder.png"' in text
+    assert differences(page) == []
+    lesson.write_text(text.replace("microseconds", "seconds"))
+    assert [sentence for sentence in differences(page) if str(lesson) in sentence]
+
+
+@pytest.mark.parametrize(
+    ("markers", "message"),
+    [
+        (
+            "<!-- picture:laddder -->\n<!-- picture:end -->\n",
+            "picture:laddder: there is none; accepted are ladder",
+        ),
+        ("<!-- picture:ladder -->\n", "<!-- picture:ladder -->: needs its other half"),
+        ("<!-- picture:end -->\n", "<!-- picture:end -->: needs its other half"),
+        (
+            "<!-- picture:ladder -->\n<!-- picture:share -->\n<!-- picture:end -->\n",
+            "<!-- picture:ladder -->: needs its other half",
+        ),
+        ("<!-- table:ladder -->\n<!-- table:end -->\n", "table:ladder: there is none; accepted are"),
+    ],
+)
+def test_bad_markers_are_named(page, recorded, markers, message):
+    page.write_text(before := page.read_text() + markers)
+    with pytest.raises(ReadmeError) as error:
+        update(page)
+    assert str(error.value).startswith(f"{page}: {message}")
+    assert page.read_text() == before
+
+
+def test_a_record_without_the_mission_shape_is_not_quoted(page, recorded, fake):
+    artifact.save(fake(shape=Shape(1, 1, 64, 64)), recorded / "imaginary-gpu.json")
+    update(page)
+    assert "Not recorded yet." in page.read_text()
+
+
+@pytest.mark.parametrize("text", ["no markers", f"{END}\n{BEGIN}", f"{BEGIN}\n{BEGIN}\n{END}", BEGIN])
+def test_markers_must_be_there_once_and_in_order(tmp_path, text):
+    path = tmp_path / "README.md"
+    path.write_text(text)
+    with pytest.raises(ReadmeError, match=r"README\.md: needs the lines"):
+        update(path)
+    assert path.read_text() == text
+
+
+def test_the_repositorys_readme_belongs_to_its_record(request):
+    from PIL import Image
+
+    assert readme.differences(request.config.rootpath / "README.md") == []
+    for path in artifact.recorded_dir().glob("*.png"):
+        with Image.open(path) as image:
+            assert image.width == 1600

@@ -1,0 +1,770 @@
+"""Plans of attention(), without a GPU: a stand-in for CuPy and the driver notes what a launch was given."""
+
+import ctypes
+import dataclasses
+import gc
+import struct
+import sys
+import threading
+import types
+import weakref
+
+import numpy as np
+import pytest
+
+import cuda_reference.gpu
+from cuda_reference import TensorMap, driver, packed, tensor_map
+from flashcore_numba import LADDER, ArgumentError, attention
+from flashcore_numba.core import gpu
+from flashcore_numba.run import executor, plans, workspace
+from flashcore_numba.stages.tuning import dispatch
+
+SHAPE = (1, 8, 512, 64)
+CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
+NUMBA = next(stage for stage in LADDER if stage.language == "Numba")
+
+
+class FakeGpu:
+    """Notes launches, each (kernel, sizes, stream, args, device): `long_way` CuPy's, `launched` a plan's."""
+
+    def __init__(self):
+        self.current, self.stream, self.top, self.capturing = 0, 7, 1 << 30, None
+        self.long_way, self.launched, self.devices = [], [], []
+        self.kernels, self.without_context, self.pause = {}, False, threading.Event().wait
+        self.recorded, self.graphs, self.graph_launches, self.inference = {}, [], 0, False
+        self.early, self.allocated, self.modes, self.ties = [], [], threading.local(), []
+        self.numbers, self.capture_number, self.zeroed = {}, 0, []
+
+    def unsafe(self, what):
+        """CUDA refuses it beside a capture, in other threads too, and the capture is lost."""
+        assert self.capturing is None or getattr(self.modes, "mode", 0) == 2, f"{what} during a capture"
+
+    def memory(self, size):
+        self.unsafe("memory is allocated")
+        self.allocated.append(size)
+        at, self.top = self.top, self.top + -(-size // 256) * 256
+        return types.SimpleNamespace(ptr=at, device_id=self.current)
+
+    def load(self, source):
+        self.unsafe("a kernel is loaded")
+        found = self.kernels.setdefault(source, Kernel(self, source, len(self.kernels) + 1))
+        found.loads += 1
+        return found
+
+    # The driver.
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        mode = mode._obj
+        mode.value, self.modes.mode = getattr(self.modes, "mode", 0), mode.value
+        return 0
+
+    def cuStreamGetId(self, stream, number):
+        number._obj.value = self.numbers.get(stream.value or 0, 5000 + (stream.value or 0))
+        return 0
+
+    def cuStreamGetCaptureInfo_v2(self, stream, status, number, graph, *_):
+        if stream.value == self.capturing:
+            status._obj.value, number._obj.value, graph._obj.value = 1, self.capture_number, 77
+        return 0
+
+    def cuUserObjectCreate(self, made, pointer, destroy, count, flags):
+        assert (count, flags) == (1, 1)
+        made._obj.value = len(self.ties) + 1
+        self.ties.append([pointer.value, destroy.value, None])
+        return 0
+
+    def cuGraphRetainUserObject(self, graph, made, count, flags):
+        assert (count, flags) == (1, 1)
+        self.ties[made.value - 1][2] = graph.value
+        return 0
+
+    def destroy_graphs(self):
+        for pointer, destroy, graph in self.ties:
+            assert graph == 77
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(destroy)(pointer)
+        self.ties.clear()
+
+    def cuTensorMapReplaceAddress(self, place, address):
+        if self.without_context:
+            return packed.INVALID_CONTEXT
+        ctypes.memmove(place.value, struct.pack("Q", address.value), 8)
+        return 0
+
+    def launchKernel(self, function, *rest):
+        sizes, stream, parameters, extra = list(rest[:7]), *rest[7:]
+        assert extra == 0
+        if self.without_context:
+            raise DriverError(packed.INVALID_CONTEXT)
+        kernel = next(k for k in self.kernels.values() if k.handle == function)
+        self.pause(0)
+        launched = self.recorded.get(stream, self.launched)
+        places = (ctypes.c_uint64 * len(kernel.lengths)).from_address(parameters)
+        args = [ctypes.string_at(at, n) for at, n in zip(places, kernel.lengths, strict=True)]
+        launched.append((kernel.source, sizes, stream, args, self.current))
+
+    def cuLaunchKernelEx(self, config, function, parameters, extra):
+        config = config._obj
+        attribute = packed._Attribute.from_address(config.attributes)
+        assert (config.count, attribute.id, attribute.value[0], extra) == (1, 6, 1, None)
+        try:
+            self.launchKernel(function.value, *config.sizes, config.stream or 0, parameters.value, 0)
+        except DriverError as error:
+            return error.status
+        self.early.append(next(k.source for k in self.kernels.values() if k.handle == function.value))
+        return 0
+
+    # Graphs.
+    def graphLaunch(self, graph, stream):
+        self.pause(0)
+        self.graph_launches += 1
+        for source, sizes, _, args, device in self.graphs[graph]:
+            assert device == self.current
+            self.launched.append((source, sizes, stream, args, device))
+
+
+class DriverError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(status)
+        self.status = status
+
+
+def check_status(status):
+    if status:
+        raise DriverError(status)
+
+
+class Kernel:
+    def __init__(self, fake, source, handle):
+        self.fake, self.source, self.handle, self.loads = fake, source, handle, 0
+
+    def use_device(self):
+        self.fake.without_context = False
+
+    def __call__(self, grid, block, args, shared_mem=0):
+        args = [as_bytes(value) for value in args]
+        self.lengths = [len(value) for value in args]
+        three = [(*((x,) if isinstance(x, int) else x), 1, 1)[:3] for x in (grid, block)]
+        sizes = [*three[0], *three[1], shared_mem]
+        self.fake.long_way.append((self.source, sizes, self.fake.stream, args, self.fake.current))
+
+
+def as_bytes(value):
+    if value is None:
+        return bytes(8)
+    if isinstance(value, TensorMap):
+        return bytes(value.for_gpu())
+    return value.tobytes() if isinstance(value, np.generic) else struct.pack("Q", value.data.ptr)
+
+
+def encoded(address, *layout):
+    data = struct.pack("Q", address) + repr(layout).encode()[:100]
+    return np.frombuffer(data.ljust(128, b"\0"), np.dtype((np.void, 128)))[0]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = FakeGpu()
+
+    class ndarray:
+        def __init__(self, shape, dtype, data=None, strides=None):
+            self.shape, self.dtype, self.ndim = tuple(shape), np.dtype(dtype), len(shape)
+            self.itemsize, self.nbytes = self.dtype.itemsize, int(np.prod(shape)) * self.dtype.itemsize
+            packed = np.empty((1,), self.dtype)[:0].reshape(0, *self.shape).strides[1:]
+            self.strides = strides or packed
+            self.flags = types.SimpleNamespace(c_contiguous=self.strides == packed)
+            self.data = data or fake.memory(self.nbytes)
+            self.device = types.SimpleNamespace(id=self.data.device_id)
+
+        def view(self):
+            return ndarray(self.shape, self.dtype, self.data, self.strides)
+
+        def copy(self, order):
+            return ndarray(self.shape, self.dtype)
+
+    class Device:
+        def __init__(self, number=None):
+            self.id = fake.current if number is None else number
+
+        def __enter__(self):
+            self.before, fake.current = fake.current, self.id
+            fake.devices.append(self.id)
+
+        def __exit__(self, *_):
+            fake.current = self.before
+
+    class MemoryPointer:
+        def __init__(self, memory, offset):
+            self.ptr, self.device_id = memory.ptr + offset, memory.device_id
+
+    class Stream:
+        def __init__(self, ptr=None, non_blocking=False):
+            self.ptr, self.before = ptr or 1000 + len(fake.graphs), []
+
+        def synchronize(self):
+            pass
+
+        def begin_capture(self):
+            fake.recorded[self.ptr] = []
+
+        def end_capture(self):
+            fake.graphs.append(fake.recorded.pop(self.ptr))
+            return types.SimpleNamespace(graphExec=len(fake.graphs) - 1)
+
+        @classmethod
+        def from_external(cls, handle):
+            return cls(handle.__cuda_stream__()[1])
+
+        def __enter__(self):
+            self.before.append(fake.stream)
+            fake.stream = self.ptr
+            return self
+
+        def __exit__(self, *_):
+            fake.stream = self.before.pop()
+
+    ndarray.__module__, ndarray.__qualname__ = "cupy", "ndarray"
+    cupy = types.ModuleType("cupy")
+    cupy.ndarray, cupy.empty = ndarray, ndarray
+    cupy.cuda = types.SimpleNamespace(
+        Device=Device,
+        alloc=fake.memory,
+        Memory=fake.memory,
+        runtime=types.SimpleNamespace(
+            memsetAsync=lambda at, value, size, stream: fake.zeroed.append((at, at + size)),
+            getDevice=lambda: fake.current,
+            streamIsCapturing=lambda stream: stream == fake.capturing,
+            graphLaunch=fake.graphLaunch,
+        ),
+        driver=types.SimpleNamespace(
+            launchKernel=fake.launchKernel, check_status=check_status, CUDADriverError=DriverError
+        ),
+        get_current_stream=lambda: Stream(fake.stream),
+        Stream=Stream,
+        MemoryPointer=MemoryPointer,
+        UnownedMemory=lambda at, size, owner, device: types.SimpleNamespace(ptr=at, device_id=device),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(cuda_reference.gpu, "load", fake.load)
+    monkeypatch.setattr(driver, "driver", lambda: fake)
+    monkeypatch.setattr(tensor_map, "_encoded", encoded)
+    monkeypatch.setattr(gpu, "compute_capability", lambda device=0: (9, 0))
+    monkeypatch.setattr(executor, "_sm_count", lambda device: 132)
+    fake.array = lambda shape=SHAPE, strides=None, data=None: ndarray(shape, np.float16, data, strides)
+    for name in ("_idle", "_counters"):
+        monkeypatch.setattr(workspace, name, {})
+    for name in ("_tied", "_released"):
+        monkeypatch.setattr(workspace, name, [])
+    plans.forget()
+    yield fake
+    plans.forget()
+
+
+@pytest.fixture
+def fake_torch(fake, monkeypatch):
+    """PyTorch as far as attention() uses it, with a current stream of its own."""
+    torch = types.ModuleType("torch")
+    torch.strided, torch.float16, torch.float32 = "torch.strided", "torch.float16", "torch.float32"
+
+    class Tensor:
+        is_cuda, requires_grad, layout = True, False, torch.strided
+
+        def __init__(self, shape, dtype, device):
+            with driver.Allowed():  # as PyTorch's own allocator does
+                self.array = sys.modules["cupy"].ndarray(shape, dtype.removeprefix("torch."))
+            self.array.data.device_id = device
+            self.shape, self.dtype = self.array.shape, dtype
+            self.device = types.SimpleNamespace(type="cuda", index=device)
+
+        def stride(self):
+            return tuple(step // self.array.itemsize for step in self.array.strides)
+
+        def get_device(self):
+            return self.device.index
+
+        def element_size(self):
+            return self.array.itemsize
+
+        def data_ptr(self):
+            return self.array.data.ptr
+
+    Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
+    torch.Tensor, torch.is_inference_mode_enabled = Tensor, lambda: fake.inference
+    torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, getattr(device, "index", device))
+    torch.empty_like = lambda other: Tensor(other.shape, other.dtype, other.get_device())
+    torch.cuda = types.SimpleNamespace(
+        current_stream=lambda device: types.SimpleNamespace(cuda_stream=70 + device)
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(gpu, "why_not", lambda: None)
+    return torch
+
+
+def three(fake, shape=SHAPE, kv_shape=None):
+    return fake.array(shape), fake.array(kv_shape or shape), fake.array(kv_shape or shape)
+
+
+def both_ways(fake, *arrays, **options):
+    """What a planned call launches, and what the long way does with the very same memory."""
+    fake.launched.clear()
+    plans._spares.clear()
+    workspace._idle.clear()
+    top = fake.top
+    attention(*arrays, **options)
+    fast, fake.top = list(fake.launched), top
+    plans._plans.clear()
+    fake.long_way.clear()
+    attention(*arrays, **options)
+    return fast, fake.long_way
+
+
+@pytest.mark.parametrize("stage", CUDA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize(
+    "shape, kv_shape",
+    [(SHAPE, None), ((2, 4, 130, 64), (2, 2, 4096, 64)), ((4, 32, 700, 64), None)],
+    ids=["mission", "few rows, many keys", "more blocks than places"],
+)
+def test_a_plan_launches_what_the_long_way_does(fake, stage, shape, kv_shape):
+    for options in ({}, {"causal": True, "scale": 0.3, "return_lse": True}):
+        plans.forget()
+        fake.launched.clear()
+        attention(*three(fake, shape, kv_shape), stage=stage, **options)
+        assert not fake.launched
+        attention(*three(fake, shape, kv_shape), stage=stage, **options)
+        fake.stream = 9
+        fast, slow = both_ways(fake, *three(fake, shape, kv_shape), stage=stage, **options)
+        assert fast
+        assert fast == slow
+
+
+def test_the_same_array_twice_is_two_arguments(fake):
+    x = fake.array()
+    attention(x, x, x, stage=CUDA[-1])
+    fast, slow = both_ways(fake, *three(fake), stage=CUDA[-1])
+    assert fast == slow
+
+
+def test_out_is_written_and_must_not_overlap(fake):
+    q, k, v = three(fake)
+    attention(q, k, v, stage=12, out=fake.array())
+    out = fake.array()
+    assert attention(q, k, v, stage=12, out=out) is out
+    assert fake.launched[0][3][3] == struct.pack("Q", out.data.ptr)
+    with pytest.raises(ArgumentError, match="out overlaps v in memory"):
+        attention(q, k, v, stage=12, out=v)
+    assert len(fake.launched) == 1
+
+
+def test_interleaved_memory_goes_the_long_way(fake):
+    """q and out of one packed buffer: their extents meet, their elements do not."""
+    packed_steps = (8 * 512 * 128 * 2, 512 * 128 * 2, 256, 2)
+    memory = fake.memory(8 * 512 * 256)
+    behind = types.SimpleNamespace(ptr=memory.ptr + 128, device_id=0)
+    q, out = fake.array(strides=packed_steps, data=memory), fake.array(strides=packed_steps, data=behind)
+    assert attention(q, fake.array(), fake.array(), stage=12, out=out) is out
+    (plan,) = plans._plans.values()
+    assert attention(q, fake.array(), fake.array(), stage=12, out=out) is out
+    assert (len(fake.long_way), len(fake.launched)) == (2, 0)
+    assert list(plans._plans.values()) == [plan]
+
+
+def test_another_layout_is_another_plan(fake):
+    q, k, v = three(fake)
+    turned = fake.array(strides=(8 * 512 * 128, 128, 8 * 128, 2))  # [B, S, H, D] underneath
+    odd = fake.array(data=types.SimpleNamespace(ptr=fake.memory(1 << 20).ptr + 2, device_id=0))
+    calls = [
+        ((q, k, v), {}),
+        ((turned, k, v), {}),
+        ((q, k, turned), {}),
+        ((q, k, v), {"causal": True}),
+        ((q, k, v), {"scale": 1.0}),
+        ((q, k, v), {"return_lse": True}),
+        ((q, k, v), {"out": fake.array()}),
+        ((q, k, v), {"out": fake.array(strides=turned.strides)}),
+        (three(fake, (1, 8, 513, 64)), {}),
+        (three(fake, (1, 8, 512, 128)), {}),
+    ]
+    for arrays, options in calls:
+        attention(*arrays, stage=12, **options)
+    assert not fake.launched
+    assert len(plans._plans) == len(calls)
+    for arrays, options in calls:
+        attention(*arrays, stage=12, **options)
+    assert len(fake.launched) == len(calls)
+    for _ in range(2):
+        attention(odd, k, v, stage=12)
+    assert len(fake.launched) == len(calls), "a copy of q must be made each time"
+    assert all(struct.unpack("Q", args[0])[0] % 16 == 0 for *_, args, _ in fake.long_way)
+    attention(q, k, v, stage=13)
+    assert len(plans._plans) == len(calls) + 1
+
+
+def test_a_plan_does_not_hide_a_bad_argument(fake):
+    q, k, v = three(fake)
+    attention(q, k, v, stage=12, scale=1, causal=True)
+    for bad in ({"scale": True}, {"causal": 1}, {"return_lse": 0}, {"stage": 12.0}, {"stage": [12]}):
+        with pytest.raises(ArgumentError):
+            attention(q, k, v, **({"stage": 12, "scale": 1, "causal": True} | bad))
+    assert not fake.launched
+    wide = fake.array()
+    wide.dtype = np.dtype(np.float32)
+    with pytest.raises(ArgumentError, match="k has dtype float32"):
+        attention(q, wide, v, stage=12, scale=1, causal=True)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
+def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, device, kv_shape):
+    if device:  # with and without the call that makes no Stream object
+        raw = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda number: 70 + number)
+        monkeypatch.setattr(fake_torch, "_C", raw, raising=False)
+
+    def tensors():
+        return [fake_torch.empty(x, "torch.float16", device) for x in ((1, 8, 130, 64), kv_shape, kv_shape)]
+
+    attention(*tensors(), stage=13, return_lse=True)
+    assert not fake.launched
+    fast, slow = both_ways(fake, *tensors(), stage=13, return_lse=True)
+    assert fast == slow
+    assert {(stream, at) for *_, stream, _, at in fast} == {(70 + device, device)}
+    assert len(fast) == 1 + (kv_shape != SHAPE)
+    out, lse = attention(*tensors(), stage=13, return_lse=True)
+    assert (out.dtype, lse.dtype, type(out)) == ("torch.float16", "torch.float32", fake_torch.Tensor)
+    assert (out.shape, lse.shape) == ((1, 8, 130, 64), (1, 8, 130))
+    assert (fake.stream, fake.current) == (7, 0)
+
+
+def test_an_output_is_contiguous_whatever_q_is(fake, fake_torch, monkeypatch):
+    q, k, v = (fake_torch.empty(SHAPE, "torch.float16", 0) for _ in range(3))
+    q.array.strides = (8 * 512 * 128, 128, 8 * 128, 2)  # [B, S, H, D] underneath
+    monkeypatch.setattr(fake_torch, "empty_like", None)  # it would follow q
+    for _ in range(3):
+        assert attention(q, k, v, stage=12).array.flags.c_contiguous
+    assert len(fake.launched) == 2
+
+
+SPLIT = ((1, 8, 130, 64), (1, 8, 8192, 64))  # stage 13: two arrays of scratch memory, two kernels
+COUNTED = ((1, 32, 2048, 64), None)  # stage 15 under a causal mask: a counter, one kernel
+
+
+def scratch_of(fake, stage, kernels):
+    """The addresses among the arguments of the last call that are none of its arrays' or a number's."""
+    args = [args for *_, args, _ in fake.launched[-kernels:]]
+    return args[0][-2:] if stage == 13 else args[0][-1:]
+
+
+@pytest.mark.parametrize(("stage", "shapes", "kernels"), [(13, SPLIT, 2), (15, COUNTED, 1)])
+class TestMemoryOfAStage:
+    def calls(self, fake, stage, shapes):
+        arrays, out = three(fake, *shapes), fake.array(shapes[0])
+        return lambda: attention(*arrays, stage=stage, causal=True, out=out)
+
+    def test_later_calls_allocate_nothing_and_add_no_kernel(self, fake, stage, shapes, kernels):
+        call = self.calls(fake, stage, shapes)
+        for _ in range(2):
+            call()
+        before = len(fake.allocated)
+        for _ in range(5):
+            fake.launched.clear()
+            call()
+            assert len(fake.launched) == kernels
+        assert len(fake.allocated) == before
+        assert fake.graph_launches == 5 - 1, "the same memory each time, so that a graph of its own serves"
+
+    def test_each_stream_has_its_own(self, fake, stage, shapes, kernels):
+        call, found = self.calls(fake, stage, shapes), []
+        call()
+        for fake.stream in (7, 9, 7, 9):
+            call()
+            found.append(tuple(scratch_of(fake, stage, kernels)))
+        assert found[0] == found[2] != found[1] == found[3]
+
+    def test_a_new_stream_with_the_handle_of_another(self, fake, stage, shapes, kernels):
+        """The old stream's work may still be running when its handle is given out again."""
+        call, found = self.calls(fake, stage, shapes), []
+        call()
+        for fake.numbers[7] in (1, 2, 1):
+            call()
+            found.append(tuple(scratch_of(fake, stage, kernels)))
+        assert found[0] == found[2] != found[1]
+
+    def test_threads_on_one_stream(self, fake, stage, shapes, kernels):
+        """Their kernels alternate, so each needs memory of its own."""
+        barrier, threads = threading.Barrier(3, timeout=10), 3
+        call = self.calls(fake, stage, shapes)
+        call()
+        fake.launched.clear()
+        fake.pause = lambda _: barrier.wait()
+        several = [threading.Thread(target=self.calls(fake, stage, shapes)) for _ in range(threads)]
+        for thread in several:
+            thread.start()
+        for thread in several:
+            thread.join()
+        found = {
+            tuple(args[-2:] if stage == 13 else args[-1:])
+            for source, *_, args, _ in fake.launched
+            if source.entry != "merge_splits"
+        }
+        assert len(found) == threads
+
+    @pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
+    def test_a_graph_has_its_own_until_it_is_gone(self, fake, stage, shapes, kernels, first):
+        call = self.calls(fake, stage, shapes)
+        call()
+        call()
+        eager = tuple(scratch_of(fake, stage, kernels))
+
+        def captured(number):
+            fake.capturing, fake.capture_number = fake.stream, number
+            if first:
+                plans._plans.clear()
+            call()
+            fake.launched += fake.long_way if first else []
+            fake.capturing = None
+            return tuple(scratch_of(fake, stage, kernels))
+
+        found = [captured(number) for number in (1, 1, 2)]
+        assert found[0] == found[1], "calls of one stream in one capture run one after the other"
+        assert len({eager, *found}) == 3
+        before = len(fake.allocated)
+        fake.destroy_graphs()
+        assert set(captured(3)) <= {at for each in found for at in each}, "what a graph had serves the next"
+        assert len(fake.allocated) == before
+
+    def test_an_eager_call_beside_a_capture(self, fake, stage, shapes, kernels):
+        fake.capturing = 99
+        with driver.Allowed():
+            call = self.calls(fake, stage, shapes)
+        for _ in range(4):
+            call()
+        assert fake.graph_launches == 1
+
+
+def test_the_first_call_of_all_can_be_captured(fake):
+    """Each stage, both masks: kernels are loaded and memory is allocated as the driver allows it."""
+    with driver.Allowed():
+        sets = [(stage, causal, three(fake, (4, 32, 700, 64))) for stage in CUDA for causal in (False, True)]
+    fake.capturing = fake.stream
+    for stage, causal, arrays in sets:
+        for _ in range(3):
+            out, lse = attention(*arrays, stage=stage, causal=causal, return_lse=True)
+            assert (out.shape, lse.shape) == ((4, 32, 700, 64), (4, 32, 700))
+    assert not fake.graphs
+    assert getattr(fake.modes, "mode", 0) == 0
+
+
+def test_a_counter_is_0_at_first_and_alone(fake):
+    for stream in range(2000, 2000 + workspace.COUNTERS + 5):
+        counter = workspace.take(0, stream, 0).counter
+        assert any(first <= counter < end for first, end in fake.zeroed)
+        workspace.give_back(workspace.Piece((0, stream), None, 0, counter))
+    assert len(fake.zeroed) == 2
+    assert len(workspace._idle) == workspace.MOST
+    given = [piece.counter for pieces in workspace._idle.values() for piece in pieces]
+    assert len(set(given)) == len(given)
+
+
+def test_pieces_that_outgrow_are_replaced(fake):
+    small = workspace.take(0, 5, 1000)
+    workspace.give_back(small)
+    large = workspace.take(0, 5, 2000)
+    assert (large.size, large.counter) == (2000, small.counter)
+    workspace.give_back(large)
+    assert workspace.take(0, 5, 500) is large
+
+
+def test_a_tensor_that_requires_grad_is_refused_after_a_plan(fake, fake_torch):
+    q, k, v = (fake_torch.empty(SHAPE, "torch.float16", 0) for _ in range(3))
+    attention(q, k, v, stage=12)
+    v.requires_grad = True
+    with pytest.raises(ArgumentError, match="v requires grad"):
+        attention(q, k, v, stage=12)
+
+
+@pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
+def test_addresses_that_come_back_are_launched_as_a_graph(fake, kv_shape):
+    arrays, out = three(fake, (1, 8, 130, 64), kv_shape), fake.array((1, 8, 130, 64))
+    top = fake.top
+    for _ in range(6):
+        fake.top = top  # scratch memory comes back too
+        attention(*arrays, stage=13, out=out)
+    assert fake.graph_launches == 3, "one way each: to the plan, kernel by kernel, and those of a graph"
+    assert len(fake.launched) % 5 == 0
+    each = len(fake.launched) // 5
+    assert all(fake.launched[i] == fake.launched[i % each] for i in range(len(fake.launched)))
+    fake.stream = fake.capturing = 9
+    fake.top = top
+    attention(*arrays, stage=13, out=out)
+    assert fake.graph_launches == 3, "a graph must not be put into the caller's"
+    assert [stream for _, _, stream, *_ in fake.launched[-each:]] == [9] * each
+    fake.capturing = None
+    fake.top = top
+    attention(*arrays, stage=13, out=out)
+    assert fake.graph_launches == 4
+    assert [stream for _, _, stream, *_ in fake.launched[-each:]] == [9] * each
+
+
+def test_no_graph_is_made_while_one_is_captured(fake):
+    arrays, out = three(fake), fake.array()
+    for captured in (None, None, fake.stream, fake.stream, None):
+        fake.capturing = captured
+        attention(*arrays, stage=12, out=out)
+        assert len(fake.graphs) == (captured is None and len(fake.launched) == 4)
+    assert fake.graph_launches == 0
+
+
+def test_graphs_of_a_plan_are_few(fake, monkeypatch):
+    monkeypatch.setattr(packed, "MOST_GRAPHS", 2)
+    sets = [three(fake) for _ in range(4)]
+    out = fake.array()
+    for _ in range(4):
+        for arrays in sets:
+            attention(*arrays, stage=12, out=out)
+    assert len(fake.graphs) == 2
+    assert len(fake.launched) == 15
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_a_small_output_is_allocated_ahead(fake, fake_torch, kind):
+    """In the shadow of the launch; each output is its caller's alone, and of the stream of its use."""
+
+    def arrays(shape=SHAPE):
+        return (
+            three(fake, shape)
+            if kind == "cupy"
+            else [fake_torch.empty(shape, "torch.float16", 0) for _ in "qkv"]
+        )
+
+    def place(array):
+        return array.data.ptr if kind == "cupy" else array.data_ptr()
+
+    same = arrays()
+    outs = [attention(*same, stage=12) for _ in range(5)]
+    assert len({place(out) for out in outs}) == 5
+    (spare,) = plans._spares.values()
+    assert place(attention(*same, stage=12)) == place(spare)
+    (spare,) = plans._spares.values()
+    fake.stream, fake_torch.cuda.current_stream = 9, lambda device: types.SimpleNamespace(cuda_stream=9)
+    assert place(attention(*same, stage=12)) != place(spare)
+    assert len(plans._spares) == 2
+    fake.capturing = 9
+    before = dict(plans._spares)
+    out = attention(*same, stage=12)
+    assert plans._spares == before, "a graph's memory must not be given to later calls"
+    seen = weakref.ref(out)
+    del out
+    gc.collect()
+    assert (seen() is not None) == (kind == "cupy"), "a graph of CuPy has no memory of its own"
+    fake.destroy_graphs()
+    attention(*same, stage=12)
+    gc.collect()
+    assert seen() is None
+    fake.capturing, fake.inference = None, True
+    out = attention(*same, stage=12)
+    assert kind == "cupy" or all(place(out) != place(each) for each in before.values())
+    for length in range(20, 40):
+        for _ in range(2):
+            attention(*arrays((1, 2, length, 64)), stage=12)
+    assert len(plans._spares) == plans.MOST_SPARES
+    plans.forget()
+    large = arrays((8, 32, 512, 64))
+    for _ in range(3):
+        attention(*large, stage=12)
+    assert not plans._spares
+
+
+def test_without_a_stage_the_table_is_asked_once(fake, monkeypatch):
+    attention(*three(fake))
+    monkeypatch.setattr(dispatch, "ranking", None)
+    attention(*three(fake))
+    assert len(fake.launched) == 1
+
+
+def test_forget_reads_the_kernels_again(fake):
+    for _ in range(5):
+        attention(*three(fake), stage=12)
+    (kernel,) = fake.kernels.values()
+    before = kernel.loads
+    plans.forget()
+    attention(*three(fake), stage=12)
+    assert kernel.loads > before
+    assert len(fake.launched) == 4
+
+
+def test_a_plan_keeps_no_array_alive(fake):
+    arrays = three(fake)
+    attention(*arrays, stage=CUDA[-1])
+    attention(*arrays, stage=CUDA[-1])
+    seen = [weakref.ref(x) for x in arrays]
+    del arrays
+    gc.collect()
+    assert [x() for x in seen] == [None] * 3
+
+
+@pytest.mark.parametrize("stage", [12, 16])
+def test_the_arrays_device_is_current_and_a_new_thread_gets_its_context(fake, stage):
+    """What the driver is asked first: a launch, or the address in a tensor map."""
+    fake.current = 1
+    arrays, others = three(fake), three(fake)
+    fake.current = 0
+    attention(*arrays, stage=stage)
+    fake.devices.clear()
+    fake.without_context = True
+    out = attention(*others, stage=stage)
+    assert fake.launched[0][4] == out.device.id == 1
+    assert (fake.devices, fake.current) == ([1], 0)
+
+
+def test_threads_do_not_mix_their_addresses(fake):
+    """Each launch is held until all threads are in one: every buffer must be a thread's own."""
+    stage, threads = CUDA[-1], 4
+    for _ in range(2):
+        attention(*three(fake), stage=stage)
+    fake.launched.clear()
+    barrier = threading.Barrier(threads, timeout=10)
+    fake.pause = lambda _: barrier.wait()
+    sets = [three(fake) for _ in range(threads)]
+    attention_of = [threading.Thread(target=attention, args=s, kwargs={"stage": stage}) for s in sets]
+    for thread in attention_of:
+        thread.start()
+    for thread in attention_of:
+        thread.join()
+    found = {tuple(struct.unpack("Q", arg[:8])[0] for arg in args[:3]) for *_, args, _ in fake.launched}
+    assert found == {tuple(x.data.ptr for x in each) for each in sets}
+
+
+def test_a_stage_in_numba_has_no_plan(fake, monkeypatch):
+    monkeypatch.setattr(executor.Gpu, "launch", lambda *args, **options: fake.long_way.append(args))
+    for _ in range(2):
+        attention(*three(fake), stage=NUMBA)
+    assert not plans._plans
+    assert len(fake.long_way) >= 2
+
+
+def test_the_number_of_plans_is_bounded(fake, monkeypatch):
+    monkeypatch.setattr(plans, "MOST", 3)
+    for length in range(10, 20):
+        attention(*three(fake, (1, 2, length, 64)), stage=12)
+    assert 1 <= len(plans._plans) <= 3
+
+
+def launch_not_early(problem, out, executor, lse=None, variant=None):
+    LADDER[15].launch(problem, out, executor, lse, "not_early")
+
+
+Stage16NotEarly = dataclasses.replace(LADDER[15], launch=launch_not_early)
+
+
+def test_only_a_kernel_that_waits_itself_may_begin_early(fake):
+    """Stage 16 does, its variant `not_early` and the other stages do not; what they are given is the same."""
+    for stage, early in ((16, True), (Stage16NotEarly, False), (13, False)):
+        fake.early.clear()
+        arrays = three(fake)
+        for _ in range(2):
+            attention(*arrays, stage=stage)
+        assert len(fake.early) == early
+        assert all(source.early for source in fake.early)
+
+
+def test_an_argument_from_elsewhere_cannot_be_packed(fake):
+    kernel = types.SimpleNamespace(handle=1, source=types.SimpleNamespace(early=False))
+    with pytest.raises(ValueError, match="none of the arrays"):
+        packed.PackedLaunches([(kernel, 1, 1, (np.zeros(3),), 0)], [np.zeros(3)])
