@@ -238,7 +238,7 @@ def test_readme_has_both_examples() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project of its own with this one's configuration and fixtures, and one GPU test."""
-    for name in ("pyproject.toml", "tests/conftest.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/artifacts.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "tests/test_sample.py").write_text(

@@ -15,14 +15,7 @@ from numba import cuda, float32
 
 from flashcore_numba.stages.parts.common import PAD, load_tile, visible_keys
 from flashcore_numba.stages.stage import Stage
-from flashcore_numba.stages.stage06_fragments import (
-    COLS,
-    TM,
-    accumulate_pv,
-    multiply_qk,
-    row_max,
-    row_sum,
-)
+from flashcore_numba.stages.stage06_fragments import COLS, TM, accumulate_pv, multiply_qk, row_max, row_sum
 from flashcore_numba.stages.stage06_history import HISTORY, history_kernel
 
 # By head dimension: warps a block and keys a K/V tile, as many as 48 KB of shared memory hold.
