@@ -396,21 +396,21 @@ def build_kernels(
 
     while True:
         texts = _texts(source)
-        body = rewritten(source, [INCLUDE])
 
-        def make(target: Path, texts: dict[str, bytes] = texts, body: str = body) -> None:
+        def make(target: Path, texts: dict[str, bytes] = texts) -> None:
             header = _compiled_headers(compiler, flags)
             compiled = [] if header is None else ["-I", str(header.path.parent)]
             _forget_the_oldest(cache_folder("cpu"), "*.so", KEPT)
             options = [*flags, *compiled, *own], [runtime.open_path], source.name, [runtime.descriptor]
             try:
-                _compile(compiler, unit(body), target, *options)
+                _compile(compiler, unit(rewritten(source, [INCLUDE])), target, *options)
             except CompileError:  # what looked like a declaration is none, or the source says it once more
                 _compile(compiler, unit(plain), target, *options)
             if _texts(source) != texts:
                 raise _SourceChanged
 
-        names = [compiler.version, repr([flags, own]), body, exports, str(source), runtime.path.name]
+        how = compiler.version, repr([flags, own]), (HERE / "unset.py").read_bytes()
+        names: list[bytes | str] = [*how, exports, str(source), runtime.path.name]
         target = cache_folder("cpu") / f"{source.stem}-{_key([*names, *texts.values()])}.so"
         with contextlib.suppress(_SourceChanged):
             return _held_or_made(target, make), texts
