@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from matrix import first_of_each
 
 from flashcore_numba.checks import Edit, Mutant, MutationError, kill_one
 from flashcore_numba.checks.deletions import HARMLESS, deletions, one_of_each
@@ -25,7 +26,11 @@ TELLING = (
 )
 
 
-@pytest.mark.parametrize("mutant", one_of_each(DELETED), ids=lambda mutant: mutant.mistake)
+@pytest.mark.parametrize(
+    "mutant",
+    first_of_each(one_of_each(DELETED), lambda mutant: mutant.stage),
+    ids=lambda mutant: mutant.mistake,
+)
 def test_what_is_left_out_is_reported(mutant):
     """Of each stage one statement of each kind; `flashcore mutants` leaves out all of them in turn."""
     fate = kill_one(mutant, names=TELLING)
