@@ -55,6 +55,7 @@ def test_every_class_is_drawn(rng):
     assert kinds == set(CLASSES)
 
 
+@pytest.mark.long
 def test_a_stage_without_an_edit_is_right(rng):
     stage = STAGES[rng.integers(len(STAGES))]
     found = judged(control(stage))
