@@ -22,7 +22,7 @@ from flashcore_numba.stages.find import find
 from .stand_in import honest, stand_in
 
 RUNS = [(stage, variant) for stage in LADDER for variant in stage.variants or [None]]
-SAMPLE = [(find(number), find(number).default_variant) for number in (4, 10, 14)]
+SAMPLE = (find(10), find(10).default_variant)
 
 
 # A variant divides the work differently, so it is tried where that shows; the numbers are the default's.
@@ -46,7 +46,7 @@ def once(stage, variant, rng):
     return [name for name in names(stage) if name not in repeated]
 
 
-@pytest.mark.parametrize(("stage", "variant"), few(RUNS, *SAMPLE), ids=lambda x: getattr(x, "label", x))
+@pytest.mark.parametrize(("stage", "variant"), few(RUNS, SAMPLE), ids=lambda x: getattr(x, "label", x))
 def test_a_stage_of_the_ladder_passes_with_margin(stage, variant, rng):
     report = check_stage(stage, variant, names=once(stage, variant, rng))
     told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matrix import few
 
 from flashcore_numba.checks.mutation import Edit, Mutant, loaded
 from flashcore_numba.core.problem import ArgumentError
@@ -88,7 +89,7 @@ def line_of(frame, lines):
     return lines[int(found[1]), found[2], array, {"reads": "load", "writes": "store"}[verb[1]]]
 
 
-@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
 def test_sectors_in_words_are_those_counted(stage):
     lines = named(record(stage).lines("global"))
     frames = draw("sectors", stage).frames
@@ -121,7 +122,7 @@ def test_a_wrong_kernel_gives_another_picture():
     assert new.frames[0].png != old.frames[0].png
 
 
-@pytest.mark.parametrize("number_", WITH_TILES)
+@pytest.mark.parametrize("number_", few(WITH_TILES, WITH_TILES[0]))
 def test_banks_in_words_are_those_counted(number_):
     stage = find(number_)
     lines = named(record(stage).lines("shared"))
@@ -165,7 +166,7 @@ def test_drawing_leaves_the_readers_matplotlib_alone():
     assert np.geterr()["divide"] == "warn"
 
 
-@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
 def test_walk_ends_with_the_bytes_counted(stage):
     figure = draw("tiles", stage)
     recording = record(stage, KEYS.get(stage.number, 64))
@@ -192,7 +193,7 @@ def test_walk_of_a_wrong_kernel_is_its_own():
     assert "K rows 32 to 63, V rows 0 to 31" in steps[3]
 
 
-@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
 def test_timeline_counts_what_the_counters_count(stage):
     told = " ".join(frame.alt for frame in draw("timeline", stage).frames)
     launches = record(stage).launches

@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
@@ -137,13 +138,16 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
     assert set(shape["absent"]) == set(LABELS)
 
 
+SPOIL = [
+    lambda out: out.fill(0),
+    lambda out: out[:, -1].fill(np.nan),
+    lambda out: np.multiply(out, np.float16(1.01), out=out),
+]
+
+
 @pytest.mark.parametrize(
     "spoil",
-    [
-        lambda out: out.fill(0),
-        lambda out: out[:, -1].fill(np.nan),
-        lambda out: np.multiply(out, np.float16(1.01), out=out),
-    ],
+    few(SPOIL, SPOIL[-1]),
 )
 def test_a_wrong_output_exits_1(spoil, capsys, monkeypatch):
     real = LADDER[0].launch
