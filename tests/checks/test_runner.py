@@ -185,6 +185,7 @@ def test_what_the_time_limit_leaves_out_is_a_failure():
     assert {result.kind for result in report.results} == {"time"}
 
 
+@pytest.mark.long
 def test_check_runs_parts_in_processes_and_says_how_far_it_is():
     seen = []
     (report,) = check([14], backend="simulator", workers=2, seed=7, progress=lambda *now: seen.append(now))

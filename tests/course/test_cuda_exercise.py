@@ -301,6 +301,7 @@ def test_a_loop_that_touches_no_memory_is_reported_with_its_line():
     assert reply["kind"] == "hang" and reply["line"] in (1, 2) and "endless loop" in reply["what"], reply
 
 
+@pytest.mark.long
 def test_the_commands_of_an_autograder_take_a_kernel(tmp_path):
     number = next(n for n, each in LESSONS.items() if exercise.is_cuda(each.exercise.file))
     flashcore = [sys.executable, "-m", "flashcore_numba"]
