@@ -112,19 +112,19 @@ def test_every_command_runs(quick: list[Listed]) -> None:
 
 
 @pytest.mark.long
-def test_every_lesson_has_a_wrong_answer_and_its_solution(quick: list[Listed]) -> None:
-    numbers = {str(number) for number in LESSONS}
-    for name in (
-        "test_a_wrong_answer_is_told_what_is_wrong_and_where",
-        "test_the_solution_passes_with_margin",
+def test_every_lesson_has_a_wrong_answer(quick: list[Listed]) -> None:
+    judged = values(quick, "test_a_wrong_answer_is_told_what_is_wrong_and_where", "number")
+    assert judged == {str(number) for number in LESSONS}
+    for name, parameter in (
+        ("test_the_solution_passes_with_margin", "number"),
+        ("test_notebook_runs_fresh", "path"),
     ):
-        assert values(quick, name, "number") == numbers
-    assert values(quick, "test_notebook_runs_fresh", "path")
+        assert values(quick, name, parameter)
 
 
 @pytest.mark.long
 def test_every_kind_of_mistake_is_named(quick: list[Listed], listed: list[Listed]) -> None:
-    """Of broken kernels of the simulator and the CPU executor, and of mutants of each stage."""
+    """Of broken kernels of the simulator and the CPU executor; and mutants die in both languages."""
     for name, parameter in (
         ("test_broken_kernel_is_named", "name"),
         ("test_the_bug_is_named", "kind"),
@@ -134,7 +134,8 @@ def test_every_kind_of_mistake_is_named(quick: list[Listed], listed: list[Listed
     mutants = values(quick, "test_it_dies", "mutant") | values(
         quick, "test_what_is_left_out_is_reported", "mutant"
     )
-    assert {label.split()[0] for label in mutants} == {f"{stage.number:02d}" for stage in LADDER}
+    killed = {int(label.split()[0]) for label in mutants}
+    assert {stage.language for stage in LADDER if stage.number in killed} == {"Numba", "CUDA C"}
 
 
 def reached(tests: set[str], *by_name: str) -> set[str]:

@@ -83,6 +83,7 @@ def test_verdicts(edit, verdict):
     assert found["said"]
 
 
+@pytest.mark.long
 def test_what_crashes_or_hangs_the_executor_has_a_verdict(monkeypatch):
     """The process ends, and not the campaign."""
     from flashcore_numba.checks import campaign
@@ -160,6 +161,7 @@ def test_no_edit_breaks_the_executor(stage, rng):
         assert found["verdict"] in VERDICTS, f"{edit.mutant.mistake}: {found}"
 
 
+@pytest.mark.long
 def test_a_fresh_edit_has_a_verdict(rng):
     stage = STAGES[rng.integers(len(STAGES))]
     for edit in some(stage, rng.integers(2**31), 2):

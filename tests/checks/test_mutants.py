@@ -12,12 +12,15 @@ from flashcore_numba.checks import KINDS, MUTANTS, Edit, Mutant, MutationError, 
 from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.checks.mutation import NOT_VISIBLE, loaded
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
 
 NUMBA = [stage for stage in LADDER if stage.language == "Numba"]
 
 
 @pytest.mark.parametrize(
-    "mutant", first_of_each(MUTANTS, lambda mutant: mutant.stage), ids=lambda mutant: mutant.label
+    "mutant",
+    first_of_each(MUTANTS, lambda mutant: find(mutant.stage).language),
+    ids=lambda mutant: mutant.label,
 )
 def test_it_dies(mutant):
     fate = kill_one(mutant)

@@ -52,6 +52,7 @@ def test_every_lesson_has_a_notebook():
     assert [path.stem for path in FILES] == [lesson.file for lesson in lessons.LESSONS.values()]
 
 
+@pytest.mark.long
 def test_committed_notebooks_are_made_from_the_lessons():
     assert notebooks.notebook_differences(ROOT) == []
 

@@ -119,6 +119,7 @@ def test_modules_and_reports_in_threads(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_checks_in_threads():
     python(
         """
