@@ -110,7 +110,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
-	@$(call install,$(CUDA))
+	@$(call install,$(strip pictures $(CUDA)))
 
 $(READY_TEST): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) dev)

@@ -7,10 +7,11 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from cuda_reference.extras import install
 from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, write
 from cuda_reference.source import INCLUDE, Source
 
-INSTALL = "pip install 'flashcore[compiler]'"
+INSTALL = install("compiler")
 
 
 class CompileError(RuntimeError):

@@ -12,8 +12,6 @@ import uuid
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import platformdirs
-
 CACHE_VARIABLE = "FLASHCORE_CACHE"
 SEAL = b"whole\0\1\2"  # ends what `sealed` makes, before the hash
 
@@ -58,6 +56,8 @@ def cache_folder(kind: str) -> Path:
 def _wanted() -> Path:
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named).absolute()
+    import platformdirs  # nothing else here needs it, and the simulator runs beside NumPy alone
+
     try:
         return Path(platformdirs.user_cache_dir("flashcore", appauthor=False))
     except RuntimeError:  # nobody knows a home folder

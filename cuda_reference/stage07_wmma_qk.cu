@@ -9,7 +9,6 @@
 // and l. A warp owns 4 rows through softmax and P V, so between those two it waits only for itself. Rows of
 // Q, K and V lie 72 halves apart and rows of S 40 floats, so that the 8 rows which one step of a fragment's
 // load touches start in different banks.
-#include <cuda_fp16.h>
 #include <mma.h>
 
 #include "tile.cuh"
@@ -20,13 +19,13 @@ constexpr int D = 64, ROWS = 32, KEYS = 32, THREADS = 256;
 constexpr int LD = D + 8, S_LD = KEYS + 8;  // elements from one row to the next in shared memory
 
 // s_smem[16, 16] = q_smem[16, D] k_smem[16, D]^T, by one warp
-__device__ __forceinline__ void multiply_qk(float* s_smem, const half* q_smem, const half* k_smem) {
+__device__ __forceinline__ void multiply_qk(float* s_smem, const element* q_smem, const element* k_smem) {
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> s;
     wmma::fill_fragment(s, 0.0f);
 #pragma unroll
     for (int c = 0; c < D; c += 16) {
-        wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> q;
-        wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> k_transposed;
+        wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major> q;
+        wmma::fragment<wmma::matrix_b, 16, 16, 16, element, wmma::col_major> k_transposed;
         wmma::load_matrix_sync(q, q_smem + c, LD);
         wmma::load_matrix_sync(k_transposed, k_smem + c, LD);
         wmma::mma_sync(s, q, k_transposed, s);
@@ -35,7 +34,7 @@ __device__ __forceinline__ void multiply_qk(float* s_smem, const half* q_smem, c
 }
 
 // o[c] += P[row, :] V[:, c] for the 8 components of V that start at `v_smem`
-__device__ __forceinline__ void accumulate_pv(float (&o)[8], const float* p_row, const half* v_smem) {
+__device__ __forceinline__ void accumulate_pv(float (&o)[8], const float* p_row, const element* v_smem) {
 #pragma unroll
     for (int key = 0; key < KEYS; key += 4) {
         const float4 four = *reinterpret_cast<const float4*>(p_row + key);
@@ -51,37 +50,38 @@ __device__ __forceinline__ void accumulate_pv(float (&o)[8], const float* p_row,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-wmma_qk(const half* q, const half* k, const half* v, half* out,  // [B, H or H_kv, S, D]
-        float* lse,                                              // [B, H, S_q]
-        long long q_batch, long long q_head, long long q_row,    // elements from one to the next
-        long long k_batch, long long k_head, long long k_row,
-        long long v_batch, long long v_head, long long v_row,
-        long long out_batch, long long out_head, long long out_row,
-        int S_q, int S_k, int H, int group, float scale_log2, int causal) {
-    __shared__ __align__(32) half q_smem[ROWS * LD], k_smem[KEYS * LD], v_smem[KEYS * LD];
+wmma_qk(const element* q, const element* k, const element* v, element* out,  // [B, H or H_kv, S, D]
+        float* lse,                                                          // [B, H, S_q]
+        PARAMS) {
+    const Params params = PARAMS_GIVEN;
+    __shared__ __align__(32) element q_smem[ROWS * LD], k_smem[KEYS * LD], v_smem[KEYS * LD];
     __shared__ __align__(32) float s_smem[ROWS * S_LD];  // [ROWS, KEYS]: S, then P
     const int warp = threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x * ROWS;
     const int row = threadIdx.x / 8, part = threadIdx.x % 8;  // scores 4 part.., components 8 part..
     const int s_tile = warp / 2 * 16, s_col = warp % 2 * 16;
     float* s_row = s_smem + row * S_LD;
-    q += b * q_batch + h * q_head + first_row * q_row;
-    k += b * k_batch + h / group * k_head;
-    v += b * v_batch + h / group * v_head;
-    const int row_sees = tile::visible_keys(min(first_row + row, S_q - 1), S_q, S_k, causal);
-    const int block_sees = tile::visible_keys(min(first_row + ROWS, S_q) - 1, S_q, S_k, causal);
+    const Mask mask(params);
+    q += params.q.at(b, h, first_row);
+    k += params.k.at(b, h / params.group, 0);
+    v += params.v.at(b, h / params.group, 0);
+    const Interval row_keys = mask.interval(min(first_row + row, params.S_q - 1));
+    const int last_row = min(first_row + ROWS, params.S_q) - 1;
+    const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
 
-    tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+    tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, params.q.row, params.S_q - first_row);
     float m = -INFINITY, l = 0.0f, o[8] = {};
-    for (int first_key = 0; first_key < block_sees; first_key += KEYS) {
-        tile::load_tile<KEYS, D, LD, THREADS>(k_smem, k + first_key * k_row, k_row, S_k - first_key);
-        tile::load_tile<KEYS, D, LD, THREADS>(v_smem, v + first_key * v_row, v_row, S_k - first_key);
+    for (int first_key = block_keys.begin; first_key < block_keys.end; first_key += KEYS) {
+        tile::load_tile<KEYS, D, LD, THREADS>(k_smem, k + first_key * params.k.row, params.k.row,
+                                              params.S_k - first_key);
+        tile::load_tile<KEYS, D, LD, THREADS>(v_smem, v + first_key * params.v.row, params.v.row,
+                                              params.S_k - first_key);
         __syncthreads();  // Q, K and V are whole before a warp reads what other warps stored
         if (warp < 4)
             multiply_qk(s_smem + s_tile * S_LD + s_col, q_smem + s_tile * LD, k_smem + s_col * LD);
         __syncthreads();  // S is whole before a lane reads its row of it
 
         float p[4];
-        tile::load_scores(p, s_row, 4 * part, row_sees - first_key, scale_log2);
+        tile::load_scores(p, s_row, 4 * part, row_keys.from(first_key), params.scale_log2);
         const float rescale = tile::online_softmax(p, m);
         l = l * rescale + (p[0] + p[1] + p[2] + p[3]);
 #pragma unroll
@@ -93,11 +93,11 @@ wmma_qk(const half* q, const half* k, const half* v, half* out,  // [B, H or H_k
     }
 
     l = tile::row_sum(l);
-    if (first_row + row < S_q) {
+    if (first_row + row < params.S_q) {
 #pragma unroll
         for (int c = 0; c < 8; c++) o[c] *= tile::inverse_sum(l);
-        tile::store8(out + b * out_batch + h * out_head + (first_row + row) * out_row + 8 * part, o);
+        tile::store8(out + params.out.at(b, h, first_row + row) + 8 * part, o);
         if (lse != nullptr && part == 0)
-            lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m, l);
+            lse[params.rows_before(b, h) + first_row + row] = tile::log_sum_exp(m, l);
     }
 }

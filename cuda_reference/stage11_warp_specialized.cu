@@ -12,7 +12,6 @@
 // PHASE 5: the multiplying warps load their 16 rows of Q once, not once a tile.
 // Which lane holds which row of a fragment is not specified, but fragments of one type agree: O's rows shrink
 // by a product with a fragment that has each row's factor in all 16 columns.
-#include <cuda_fp16.h>
 #include <mma.h>
 
 #include "tile.cuh"
@@ -33,41 +32,41 @@ constexpr int LANE_ROWS = 2, LANE_SCORES = KEYS / tile::LANES_A_ROW;  // of a so
 constexpr int LD = D + 8, P_LD = KEYS + 8, S_LD = KEYS + 8, FACTOR_LD = 16 + 8, O_LD = D + 8;
 constexpr int TILE = KEYS * LD, BLOCKS_PER_SM = VECTORS && (D == 64 || !Q_IN_REGISTERS) ? 2 : 1;
 
-using LeftFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;  // of Q or P
-using KeyFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major>;   // of K^T
-using ValueFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major>;
+using LeftFragment = wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major>;  // of Q or P
+using KeyFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, element, wmma::col_major>;   // of K^T
+using ValueFragment = wmma::fragment<wmma::matrix_b, 16, 16, 16, element, wmma::row_major>;
 using ResultFragment = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 
-template <class T> __device__ __forceinline__ void copy(half* to, const half* from, bool valid) {
+template <class T> __device__ __forceinline__ void copy(element* to, const element* from, bool valid) {
     const T bits = *(const T*)from;
     *(T*)to = valid ? bits : T{};
 }
 
 // KEYS rows into a tile by LOADERS threads. Rows from `inside` on become zero: what they held could be NaN,
 // and 0 * NaN is NaN.
-__device__ __forceinline__ void load_tile(half* tile_smem, const half* source, int64_t row_stride,
+__device__ __forceinline__ void load_tile(element* tile_smem, const element* source, int64_t row_stride,
                                           int inside) {
-    constexpr int WIDTH = VECTORS ? 8 : 1;  // halves a load
+    constexpr int WIDTH = VECTORS ? 8 : 1;  // elements per load
 #pragma unroll 16  // loads in flight: 32 would not fit the registers
     for (int n = threadIdx.x % LOADERS * WIDTH; n < KEYS * D; n += LOADERS * WIDTH) {
         const int row = n / D, c = n % D;
         const bool valid = row < inside;
-        const half* from = source + (valid ? row : 0) * row_stride + c;  // an address that exists: no branch
-        half* to = tile_smem + row * LD + c;
+        const element* from = source + (valid ? row : 0) * row_stride + c;  // it exists, so no branch
+        element* to = tile_smem + row * LD + c;
         if constexpr (ASYNC) ptx::cp_async_16(to, from, valid);
         else if constexpr (VECTORS) copy<uint4>(to, from, valid);
         else copy<unsigned short>(to, from, valid);
     }
 }
 
-__device__ __forceinline__ void load_queries(LeftFragment (&q_rmem)[D / 16], const half* q_smem) {
+__device__ __forceinline__ void load_queries(LeftFragment (&q_rmem)[D / 16], const element* q_smem) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) wmma::load_matrix_sync(q_rmem[k], q_smem + 16 * k, LD);
 }
 
 // s_smem[16, 16] = Q[16, D] k_smem[16, D]^T
 __device__ __forceinline__ void multiply_qk(float* s_smem, LeftFragment (&q_rmem)[D / 16],
-                                            const half* q_smem, const half* k_smem) {
+                                            const element* q_smem, const element* k_smem) {
     ResultFragment s_rmem;
     wmma::fill_fragment(s_rmem, 0.0f);
     if constexpr (!Q_IN_REGISTERS) load_queries(q_rmem, q_smem);
@@ -82,7 +81,7 @@ __device__ __forceinline__ void multiply_qk(float* s_smem, LeftFragment (&q_rmem
 
 // The warp's parts of O[16, D] = factor * O + p_smem[16, KEYS] v_smem[KEYS, D]: every WARP_COLS-th 16 columns
 __device__ __forceinline__ void accumulate_pv(ResultFragment (&o_rmem)[O_PARTS], const float* factor_smem,
-                                              const half* p_smem, const half* v_smem) {
+                                              const element* p_smem, const element* v_smem) {
     ResultFragment factor_rmem;
     wmma::load_matrix_sync(factor_rmem, factor_smem, FACTOR_LD, wmma::mem_row_major);
 #pragma unroll
@@ -103,17 +102,15 @@ __device__ __forceinline__ void accumulate_pv(ResultFragment (&o_rmem)[O_PARTS],
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
-                 half* out, float* lse,                        // [B, H, S_q, D], [B, H, S_q]
-                 long long q_batch, long long q_head, long long q_row,  // strides in elements
-                 long long k_batch, long long k_head, long long k_row, long long v_batch, long long v_head,
-                 long long v_row, long long out_batch, long long out_head, long long out_row, int S_q,
-                 int S_k, int H, int group, float scale_log2, int causal) {
+warp_specialized(const element* q, const element* k, const element* v,  // [B, H or H / group, S, D]
+                 element* out, float* lse,                              // [B, H, S_q, D], [B, H, S_q]
+                 PARAMS) {
+    const Params params = PARAMS_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    half* q_smem = (half*)smem;                                    // [ROWS, D]
-    half* k_smem = q_smem + ROWS * LD;                             // [SLOTS, KEYS, D]
-    half* v_smem = k_smem + SLOTS * TILE;                          // [SLOTS, KEYS, D]
-    half* p_smem = v_smem + SLOTS * TILE;                          // [BUFFERS, ROWS, KEYS]
+    element* q_smem = (element*)smem;                                    // [ROWS, D]
+    element* k_smem = q_smem + ROWS * LD;                             // [SLOTS, KEYS, D]
+    element* v_smem = k_smem + SLOTS * TILE;                          // [SLOTS, KEYS, D]
+    element* p_smem = v_smem + SLOTS * TILE;                          // [BUFFERS, ROWS, KEYS]
     float* s_smem = (float*)(p_smem + BUFFERS * ROWS * P_LD);      // [BUFFERS, ROWS, KEYS]
     float* factor_smem = s_smem + BUFFERS * ROWS * S_LD;           // [BUFFERS, ROWS, 16]: 16 times the row's
     float* inv_l_smem = factor_smem + BUFFERS * ROWS * FACTOR_LD;  // [ROWS]
@@ -125,11 +122,13 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
     const int warp_row = warp / WARP_COLS * 16, warp_col = warp % WARP_COLS * 16;  // of a multiplying warp
     const int lane_row = (warp - FIRST_SOFTMAX_WARP) * 8 + lane / 8 * LANE_ROWS;   // of a softmax lane
     const int part = threadIdx.x % 8;                                              // of its 8 lanes a row
-    const int block_sees = tile::visible_keys(min(first_row + ROWS, S_q) - 1, S_q, S_k, causal);
-    const int tiles = (block_sees + KEYS - 1) / KEYS;
-    q += b * q_batch + h * q_head + first_row * q_row;
-    k += b * k_batch + h / group * k_head;
-    v += b * v_batch + h / group * v_head;
+    const Mask mask(params);
+    const int last_row = min(first_row + ROWS, params.S_q) - 1;
+    const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
+    const int first_tile = block_keys.tiles(KEYS).begin, tiles = block_keys.tiles(KEYS).end - first_tile;
+    q += params.q.at(b, h, first_row);
+    k += params.k.at(b, h / params.group, 0);
+    v += params.v.at(b, h / params.group, 0);
 
     ResultFragment o_rmem[O_PARTS];
     LeftFragment q_rmem[D / 16];
@@ -138,14 +137,15 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
     for (int n = 0; n < O_PARTS; n++) wmma::fill_fragment(o_rmem[n], 0.0f);
 
     auto load_k_and_v = [&](int k_tile, int v_tile, int slot) {
-        const int k_first = k_tile * KEYS, v_first = v_tile * KEYS;
-        if (k_tile < tiles) load_tile(k_smem + slot * TILE, k + k_first * k_row, k_row, S_k - k_first);
+        const int k_first = (first_tile + k_tile) * KEYS, v_first = (first_tile + v_tile) * KEYS;
+        if (k_tile < tiles)
+            load_tile(k_smem + slot * TILE, k + k_first * params.k.row, params.k.row, params.S_k - k_first);
         if (v_tile >= 0 && v_tile < tiles)
-            load_tile(v_smem + slot * TILE, v + v_first * v_row, v_row, S_k - v_first);
+            load_tile(v_smem + slot * TILE, v + v_first * params.v.row, params.v.row, params.S_k - v_first);
     };
     auto multiply_qk_of = [&](int tile, int slot) {
         float* s_part = s_smem + (tile % BUFFERS * ROWS + warp_row) * S_LD + warp_col;
-        const half* k_part = k_smem + slot * TILE + warp_col * LD;
+        const element* k_part = k_smem + slot * TILE + warp_col * LD;
         if (warp_col < KEYS) multiply_qk(s_part, q_rmem, q_smem + warp_row * LD, k_part);
     };
     auto softmax_of = [&](int tile) {  // P = 2^(s - m), and the factor by which older tiles' l and O shrink
@@ -153,8 +153,8 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
         float s[LANE_ROWS][LANE_SCORES];
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) {
-            const int seen = tile::visible_keys(first_row + lane_row + r, S_q, S_k, causal) - tile * KEYS;
-            tile::load_scores(s[r], s_smem + (top + r) * S_LD, 4 * part, seen, scale_log2);
+            const Interval seen = mask.interval(first_row + lane_row + r).from((first_tile + tile) * KEYS);
+            tile::load_scores(s[r], s_smem + (top + r) * S_LD, 4 * part, seen, params.scale_log2);
         }
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) {
@@ -171,12 +171,12 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
     };
     auto accumulate_pv_of = [&](int tile, int slot) {
         const int row = tile % BUFFERS * ROWS + warp_row;
-        const half* v_part = v_smem + slot * TILE + warp_col;
+        const element* v_part = v_smem + slot * TILE + warp_col;
         accumulate_pv(o_rmem, factor_smem + row * FACTOR_LD, p_smem + row * P_LD, v_part);
     };
 
     if constexpr (!ONE_BARRIER) {
-        tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+        tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, params.q.row, params.S_q - first_row);
         for (int tile = 0; tile < tiles; tile++) {
             load_k_and_v(tile, tile, 0);
             __syncthreads();  // Q, K and V are whole before a warp multiplies what others stored
@@ -194,7 +194,7 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
         };
         for (int step = 0; step < AHEAD; step++)
             if (loads) load_for(step);
-        tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);
+        tile::load_tile<ROWS, D, LD, THREADS>(q_smem, q, params.q.row, params.S_q - first_row);
         if constexpr (ASYNC) ptx::cp_async_wait<AHEAD - 1>();  // this thread's part of the first K is there
         __syncthreads();                                       // so are all parts, and Q
         if (Q_IN_REGISTERS && multiplies) load_queries(q_rmem, q_smem + warp_row * LD);
@@ -219,12 +219,12 @@ warp_specialized(const half* q, const half* k, const half* v,  // [B, H, S_q, D]
             const int row = lane_row + r;
             l[r] = tile::row_sum(l[r]);
             if (part == 0) inv_l_smem[row] = tile::inverse_sum(l[r]);
-            if (lse != nullptr && part == 0 && first_row + row < S_q)
-                lse[((int64_t)b * H + h) * S_q + first_row + row] = tile::log_sum_exp(m[r], l[r]);
+            if (lse != nullptr && part == 0 && first_row + row < params.S_q)
+                lse[params.rows_before(b, h) + first_row + row] = tile::log_sum_exp(m[r], l[r]);
         }
     __syncthreads();  // O and 1 / l are whole before 8 neighbouring threads a row write them out
     const int row = threadIdx.x / 8;
-    out += b * out_batch + h * out_head + (first_row + row) * out_row;
-    if (row < ROWS && first_row + row < S_q)
+    out += params.out.at(b, h, first_row + row);
+    if (row < ROWS && first_row + row < params.S_q)
         tile::store_row<D>(out, o_smem + row * O_LD, part, inv_l_smem[row]);
 }

@@ -29,70 +29,70 @@ __device__ __forceinline__ float merge(float (&o)[8], int count, M m_of, L l_of,
 #pragma unroll
         for (int j = 0; j < 8; j++) o[j] += weight * x[j];
     }
-    const float inv_l = l == 0 ? 0.0f : 1.0f / l;  // a row that sees no key is 0, not 0 / 0
+    const float inv_l = inverse_sum(l);
 #pragma unroll
     for (int j = 0; j < 8; j++) o[j] *= inv_l;
     return l == 0 ? -INFINITY : m + __log2f(l);
 }
 
-__device__ __forceinline__ void store_half(half* out, const float (&o)[8]) {
+__device__ __forceinline__ void store_chunk(element* out, const float (&o)[8]) {
     uint32_t pairs[4];
     pack_output<8>(pairs, o);
     ptx::store_16(out, pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H / group, S_k, D] twice
-         half* out, float* lse,                        // [B, H, S_q, D]; [B, H, S_q] or null
-         long long q_batch, long long q_head, long long q_row,  // strides in elements
-         long long k_batch, long long k_head, long long k_row,
-         long long v_batch, long long v_head, long long v_row,
-         long long out_batch, long long out_head, long long out_row,
-         int S_q, int S_k, int H, int group, float scale_log2, int causal,
-         int longest_first, int B, int splits,
+split_kv(const element* q,                    // [B, H, S_q, D]
+         const element* k, const element* v,  // [B, H / group, S_k, D]
+         element* out, float* lse,            // [B, H, S_q, D]; [B, H, S_q] or null
+         PARAMS, int longest_first, int B, int splits,
          float* parts, float* part_lse) {  // if splits > 1: [splits, B, H, S_q, D]; [splits, B, H, S_q], log2
-    extern __shared__ __align__(128) half smem[];
+    const Params params = PARAMS_GIVEN;
+    extern __shared__ __align__(128) element smem[];
     __shared__ float m_smem[KEY_WARPS][BLOCK_M], l_smem[KEY_WARPS][BLOCK_M];
-    half* k_smem = smem + BLOCK_M * D;      // [STAGES, STEP, D]
-    half* v_smem = k_smem + STAGES * TILE;  // [STAGES, STEP, D]
+    element* k_smem = smem + BLOCK_M * D;      // [STAGES, STEP, D]
+    element* v_smem = k_smem + STAGES * TILE;  // [STAGES, STEP, D]
     float* o_smem = (float*)smem;           // [KEY_WARPS, BLOCK_M, PART_ROW], once Q, K and V have been read
     const int lane = threadIdx.x % 32, key_warp = threadIdx.x / 32 / ROW_WARPS;
     const int my_row = threadIdx.x / 32 % ROW_WARPS * WARP_ROWS;  // the warp's first row in the block
     const int chunk_row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * 8;  // what the thread copies
-    const int row_tiles = (S_q + BLOCK_M - 1) / BLOCK_M;
-    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
-    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
-    auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
+    const int row_tiles = (params.S_q + BLOCK_M - 1) / BLOCK_M;
+    const Scale scale(params.scale_log2);
+    const Mask mask(params);
 
-    const int work = H * B * splits * row_tiles;
+    const int work = params.H * B * splits * row_tiles;
     int number = blockIdx.x;
     do {
         // Divisions take a tenth of a short launch: a grid of three dimensions saves them.
-        const int h = PERSISTENT ? number % H : longest_first ? blockIdx.x : blockIdx.y;
-        const int b = PERSISTENT ? number / H % B : longest_first ? blockIdx.y : blockIdx.z;
-        const int z = PERSISTENT ? number / H / B : longest_first ? blockIdx.z : blockIdx.x;
+        const int h = PERSISTENT ? number % params.H : longest_first ? blockIdx.x : blockIdx.y;
+        const int b = PERSISTENT ? number / params.H % B : longest_first ? blockIdx.y : blockIdx.z;
+        const int z = PERSISTENT ? number / params.H / B : longest_first ? blockIdx.z : blockIdx.x;
         const int split = splits == 1 ? 0 : z % splits, rank = splits == 1 ? z : z / splits;
         const int first_row = (longest_first ? row_tiles - 1 - rank : rank) * BLOCK_M;
         const int warp_row = first_row + my_row;
-        const int warp_sees = keys_seen(warp_row + WARP_ROWS - 1), top_row_sees = keys_seen(warp_row);
-        const int steps = (keys_seen(min(first_row + BLOCK_M, S_q) - 1) + STEP - 1) / STEP;
-        const int first_step = splits == 1 ? 0 : steps * split / splits;
-        const int end_step = splits == 1 ? steps : steps * (split + 1) / splits;
+        const Interval last_sees = mask.interval(warp_row + WARP_ROWS - 1);
+        const Interval first_sees = mask.interval(warp_row);
+        const int last_row = min(first_row + BLOCK_M, params.S_q) - 1;
+        const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
+        const Interval all_steps = block_keys.tiles(STEP);
+        const int count = all_steps.end - all_steps.begin;
+        const int first_step = all_steps.begin + (splits == 1 ? 0 : count * split / splits);
+        const int end_step = all_steps.begin + (splits == 1 ? count : count * (split + 1) / splits);
 
-        const int h_kv = h / group, key = first_step * STEP + chunk_row;
-        const half* q_next = q + b * q_batch + h * q_head + (first_row + chunk_row) * q_row + chunk;
-        const half* k_next = k + b * k_batch + h_kv * k_head + key * k_row + chunk;
-        const half* v_next = v + b * v_batch + h_kv * v_head + key * v_row + chunk;
+        const int h_kv = h / params.group, key = first_step * STEP + chunk_row;
+        const element* q_next = q + params.q.at(b, h, first_row + chunk_row) + chunk;
+        const element* k_next = k + params.k.at(b, h_kv, key) + chunk;
+        const element* v_next = v + params.v.at(b, h_kv, key) + chunk;
         auto load_step = [&](int step) {  // the steps in turn; one group each, empty after the last
             if (step < end_step) {
-                const int slot = step % STAGES * TILE, inside = S_k - step * STEP;
-                load_rows_async<STEP, THREADS>(k_smem + slot, k_next, k_row, inside, threadIdx.x);
-                load_rows_async<STEP, THREADS>(v_smem + slot, v_next, v_row, inside, threadIdx.x);
-                k_next += STEP * k_row, v_next += STEP * v_row;
+                const int slot = step % STAGES * TILE, inside = params.S_k - step * STEP;
+                load_rows_async<STEP, THREADS>(k_smem + slot, k_next, params.k.row, inside, threadIdx.x);
+                load_rows_async<STEP, THREADS>(v_smem + slot, v_next, params.v.row, inside, threadIdx.x);
+                k_next += STEP * params.k.row, v_next += STEP * params.v.row;
             }
             ptx::cp_async_commit();
         };
-        load_rows_async<BLOCK_M, THREADS>(smem, q_next, q_row, S_q - first_row, threadIdx.x);
+        load_rows_async<BLOCK_M, THREADS>(smem, q_next, params.q.row, params.S_q - first_row, threadIdx.x);
         ptx::cp_async_commit();
 #pragma unroll
         for (int step = 0; step < STAGES - 1; step++) load_step(first_step + step);
@@ -100,7 +100,7 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
         Output o_rmem = {};
         Queries q_rmem;
         RowState m, l;
-        float scale_left = scale_log2;  // see raise_reference
+        float scale_left = scale.log2;  // see raise_reference
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) m[r] = LOWEST, l[r] = 0.0f;
         ptx::cp_async_wait<STAGES - 1>();  // Q, the oldest group: this thread's part has arrived
@@ -113,26 +113,26 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             load_step(step + STAGES - 1);
             const int first_key = step * STEP + key_warp * BLOCK_N;
             const int slot = step % STAGES * TILE + key_warp * BLOCK_N * D;
-            if (first_key >= warp_sees) continue;
+            if (first_key >= last_sees.end) continue;
             Scores s_rmem;
             Weights p_rmem;
-            const bool masked = first_key + BLOCK_N > top_row_sees || sign != 1.0f;
+            const bool masked = (last_sees.begin > 0 && first_key < last_sees.begin) ||
+                                first_key + BLOCK_N > first_sees.end || scale.sign != 1.0f;
             bool done = false;
-            if (LAZY_MAX && step > first_step && !masked && scale_left == scale_log2) {  // m may be near
-                multiply_qk(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
-                done = exponentiate(p_rmem, s_rmem, m, l, scale_log2);
+            if (LAZY_MAX && step > first_step && !masked && scale_left == scale.log2) {  // m may be near
+                score_tile(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
+                done = exponentiate(p_rmem, s_rmem, m, l, scale.log2);
             }
             if (!done) {
-                multiply_qk(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
+                score_tile(s_rmem, q_rmem, smem + my_row * D, k_smem + slot, lane);
                 if (masked) {
-                    int seen[LANE_ROWS];
+                    Interval seen[LANE_ROWS];
 #pragma unroll
                     for (int r = 0; r < LANE_ROWS; r++)
-                        seen[r] = keys_seen(warp_row + 8 * r + lane / 4) - first_key;
-                    mask(s_rmem, seen, sign, lane);
+                        seen[r] = mask.interval(warp_row + 8 * r + lane / 4).from(first_key);
+                    mask_tile(s_rmem, seen, scale.sign, lane);
                 }
-                scale_left = raise_reference(s_rmem, o_rmem, m, l, scale_log2);
-                exponentiate(p_rmem, s_rmem, m, l, scale_left);
+                scale_left = softmax_tile(p_rmem, s_rmem, o_rmem, m, l, scale.log2);
             }
             accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);
         }
@@ -152,21 +152,21 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
             }
         }
         __syncthreads();  // the parts are whole before threads merge what others wrote
-        const long long tile_index = ((long long)b * H + h) * S_q + first_row;  // the tile's first row in lse
+        const long long tile_index = params.rows_before(b, h) + first_row;  // the tile's first row in lse
 #pragma unroll
         for (int row = chunk_row; row < BLOCK_M; row += THREADS / CHUNKS) {
-            if (first_row + row >= S_q) break;
+            if (first_row + row >= params.S_q) break;
             float o[8] = {};
             const float lse_log2 = merge(
                 o, KEY_WARPS, [&](int i) { return m_smem[i][row]; }, [&](int i) { return l_smem[i][row]; },
-                [&](int i, int half) {
-                    return o_smem + (i * BLOCK_M + row) * PART_ROW + half * UPPER + chunk / 2;
+                [&](int i, int upper) {
+                    return o_smem + (i * BLOCK_M + row) * PART_ROW + upper * UPPER + chunk / 2;
                 });
             if (splits == 1) {
-                store_half(out + b * out_batch + h * out_head + (first_row + row) * out_row + chunk, o);
+                store_chunk(out + params.out.at(b, h, first_row + row) + chunk, o);
                 if (lse && chunk == 0) lse[tile_index + row] = lse_log2 * LN2;
             } else {
-                const long long part = (long long)split * B * H * S_q + tile_index + row;
+                const long long part = (long long)split * B * params.H * params.S_q + tile_index + row;
 #pragma unroll
                 for (int j = 0; j < 8; j += 4) {
                     float* part_of_row = parts + part * D + chunk + j;
@@ -183,8 +183,9 @@ split_kv(const half* q, const half* k, const half* v,  // [B, H, S_q, D], [B, H 
 // components of a row. A part is O / l and m + log2 l, that is, its l is 1; if it saw no key, it weighs 0.
 extern "C" __global__ void
 merge_splits(const float* parts, const float* part_lse,  // [splits, B, H, S_q, D], [splits, B, H, S_q]: log2
-             half* out, float* lse,                      // [B, H, S_q, D]; [B, H, S_q] or null
-             long long out_batch, long long out_head, long long out_row, int S_q, int splits) {
+             element* out, float* lse,                      // [B, H, S_q, D]; [B, H, S_q] or null
+             STRIDES(out), int S_q, int splits) {
+    const Strides out_strides = STRIDES_GIVEN(out);
     const int row = blockIdx.x * (blockDim.x / CHUNKS) + threadIdx.x / CHUNKS;
     const int chunk = threadIdx.x % CHUNKS * 8;
     if (row >= S_q) return;
@@ -194,7 +195,7 @@ merge_splits(const float* parts, const float* part_lse,  // [splits, B, H, S_q, 
     const float lse_log2 = merge(
         o, splits, [&](int i) { return part_lse[i * rows + index]; },
         [&](int i) { return part_lse[i * rows + index] == -INFINITY ? 0.0f : 1.0f; },
-        [&](int i, int half) { return parts + (i * rows + index) * D + chunk + 4 * half; });
-    store_half(out + b * out_batch + h * out_head + row * out_row + chunk, o);
+        [&](int i, int upper) { return parts + (i * rows + index) * D + chunk + 4 * upper; });
+    store_chunk(out + out_strides.at(b, h, row) + chunk, o);
     if (lse && chunk == 0) lse[index] = lse_log2 * LN2;
 }

@@ -11,7 +11,7 @@
 // O leaves through the memory of Q, by TMA.
 #include "warpgroup_rows.cuh"
 
-constexpr int TILE = BLOCK_N * D;  // halves
+constexpr int TILE = BLOCK_N * D;  // elements
 
 extern "C" __global__ void __launch_bounds__(128, BLOCKS_PER_SM)
 tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
@@ -19,33 +19,35 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           const __grid_constant__ ptx::TensorMap v_map,    // the same
           const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
           float* lse,                                      // [B, H, S_q] or null
-          int S_q, int S_k, int H, int group, float scale_log2, int causal) {
+          SIZES) {
+    const Sizes sizes = SIZES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    half* q_smem = reinterpret_cast<half*>(smem);                          // [64, D], at the end O
-    half* k_smem = q_smem + ROWS * D;                                      // [STAGES, BLOCK_N, D]
-    half* v_smem = k_smem + STAGES * TILE;                                 // [STAGES, BLOCK_N, D]
+    element* q_smem = reinterpret_cast<element*>(smem);                          // [64, D], at the end O
+    element* k_smem = q_smem + ROWS * D;                                      // [STAGES, BLOCK_N, D]
+    element* v_smem = k_smem + STAGES * TILE;                                 // [STAGES, BLOCK_N, D]
     uint64_t* q_full = reinterpret_cast<uint64_t*>(v_smem + STAGES * TILE);
     uint64_t *k_full = q_full + 1, *v_full = k_full + STAGES;              // [STAGES] each
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
     const int first_row = blockIdx.x * ROWS, warp_row = first_row + warp * WARP_ROWS;
-    auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
-    const int tiles = (keys_seen(min(first_row + ROWS, S_q) - 1) + BLOCK_N - 1) / BLOCK_N;
-    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
-    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
+    const Mask mask(sizes);
+    const int last_row = min(first_row + ROWS, sizes.S_q) - 1;
+    const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
+    const Interval tiles = block_keys.tiles(BLOCK_N);
+    const Scale scale(sizes.scale_log2);
 
     auto load_keys = [&](int tile) {  // by one thread
         const int slot = tile % STAGES;
         ptx::mbarrier_arrive_expect(k_full + slot, TILE * 2);  // a phase ends with its bytes, not before
-        load_tile<BLOCK_N>(k_smem + slot * TILE, &k_map, k_full + slot, tile * BLOCK_N, h / group, b);
+        load_tile<BLOCK_N>(k_smem + slot * TILE, &k_map, k_full + slot, tile * BLOCK_N, h / sizes.group, b);
         ptx::mbarrier_arrive_expect(v_full + slot, TILE * 2);  // the same
-        load_tile<BLOCK_N>(v_smem + slot * TILE, &v_map, v_full + slot, tile * BLOCK_N, h / group, b);
+        load_tile<BLOCK_N>(v_smem + slot * TILE, &v_map, v_full + slot, tile * BLOCK_N, h / sizes.group, b);
     };
     if (threadIdx.x == 0) {
         for (int i = 0; i < 1 + 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
         ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);
         load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
-        for (int tile = 0; tile < min(STAGES, tiles); tile++) load_keys(tile);
+        for (int tile = tiles.begin; tile < min(tiles.begin + STAGES, tiles.end); tile++) load_keys(tile);
     }
     __syncthreads();  // the other threads see them too
 
@@ -54,17 +56,18 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     Output o_rmem = {};
     RowState m = {LOWEST, LOWEST}, l = {0.0f, 0.0f}, rescale;
     ptx::mbarrier_wait(q_full, 0);  // Q has arrived
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = tiles.begin; tile < tiles.end; tile++) {
         const int slot = tile % STAGES, parity = tile / STAGES % 2, first_key = tile * BLOCK_N;
         ptx::mbarrier_wait(k_full + slot, parity);  // K has arrived
         issue_qk(s_rmem, q_smem, k_smem + slot * TILE);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
-        if (first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f) {
+        if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {
             const int row = warp_row + lane / 4;
-            mask(s_rmem, {keys_seen(row) - first_key, keys_seen(row + 8) - first_key}, sign, lane);
+            mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                      scale.sign, lane);
         }
-        const float scale_left = raise_reference(s_rmem, m, rescale, scale_log2);
+        const float scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
         follow_reference(o_rmem, l, rescale);
         exponentiate(p_rmem, s_rmem, m, l, scale_left);
         ptx::mbarrier_wait(v_full + slot, parity);  // V has arrived
@@ -72,10 +75,10 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_wait<0>();  // O is whole
         ptx::wgmma_pin(o_rmem);
         __syncthreads();  // every warp's products have read the slot that is filled again, and at the end Q
-        if (threadIdx.x == 0 && tile + STAGES < tiles) load_keys(tile + STAGES);
+        if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);
     }
 
-    float* lse_row = lse ? lse + ((long long)b * H + h) * S_q + warp_row : nullptr;
-    normalise(o_rmem, m, l, lse_row, S_q - warp_row, lane);
+    float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
+    normalise(o_rmem, m, l, lse_row, sizes.S_q - warp_row, lane);
     store_rows(q_smem, &out_map, o_rmem, warp, lane, warp_row, h, b);
 }

@@ -15,7 +15,7 @@
 #include "warpgroup_rows.cuh"
 
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
-constexpr int Q_TILE = ROWS * D, KV_TILE = BLOCK_N * D;  // halves
+constexpr int Q_TILE = ROWS * D, KV_TILE = BLOCK_N * D;  // elements
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
 struct Ring {
@@ -28,14 +28,14 @@ struct Ring {
 };
 
 // S = Q K^T of one warp: mma.sync leaves S where wgmma does, and does not need the other three warps.
-__device__ __forceinline__ void multiply_again(Scores& s_rmem, const half* q_smem, const half* k_smem,
+__device__ __forceinline__ void multiply_again(Scores& s_rmem, const element* q_smem, const element* k_smem,
                                                int warp, int lane) {
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; i++) s_rmem[i] = 0.0f;
 #pragma unroll 1
     for (int k = 0; k < D / 16; k++) {
-        const half* q_row = q_smem + k / 4 * ROWS * 64 + (warp * WARP_ROWS + lane % 16) * 64;
-        const half* k_row = k_smem + k / 4 * BLOCK_N * 64 + (lane / 16 * 8 + lane % 8) * 64;
+        const element* q_row = q_smem + k / 4 * ROWS * 64 + (warp * WARP_ROWS + lane % 16) * 64;
+        const element* k_row = k_smem + k / 4 * BLOCK_N * 64 + (lane / 16 * 8 + lane % 8) * 64;
         const int q_chunk = k % 4 * 2 + lane / 16, k_chunk = k % 4 * 2 + lane / 8 % 2;
         uint32_t q_rmem[4], k_rmem[4];
         ptx::ldmatrix_x4(q_rmem, q_row + (q_chunk ^ lane % 8) * 8);
@@ -58,31 +58,32 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           const __grid_constant__ ptx::TensorMap v_map,    // the same
           const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
           float* lse,                                      // [B, H, S_q] or null
-          int S_q, int S_k, int H, int group, float scale_log2, int causal,
+          SIZES,
           int heads, int heads_together,                   // B * H, and how many of them go side by side
           unsigned* next_work) {  // 0, and 0 again at the end; or null: every gridDim.x-th piece is a block's
+    const Sizes sizes = SIZES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    half* q_smem = (half*)smem;                  // [CONSUMERS, 64, D]
-    half* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
-    half* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, D]
-    half* v_smem = k_smem + STAGES * KV_TILE;    // [STAGES, BLOCK_N, D]
+    element* q_smem = (element*)smem;               // [CONSUMERS, 64, D]
+    element* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
+    element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, D]
+    element* v_smem = k_smem + STAGES * KV_TILE;    // [STAGES, BLOCK_N, D]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
     uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;
     int* work_smem = (int*)(q_empty + 1);  // the number of the piece that Q is of
 
-    auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
+    const Mask mask(sizes);
     auto tiles_before = [&](int row) {  // that rows before this one see keys of; one at least, to mask
-        return max(1, (keys_seen(min(row, S_q) - 1) + BLOCK_N - 1) / BLOCK_N);
+        return max(1, (mask.interval(min(row, sizes.S_q) - 1).end + BLOCK_N - 1) / BLOCK_N);
     };
-    const int row_tiles = (S_q + BLOCK_M - 1) / BLOCK_M, works = heads * row_tiles;
+    const int row_tiles = (sizes.S_q + BLOCK_M - 1) / BLOCK_M, works = heads * row_tiles;
     // Rows that fill no block are the first, which see the fewest keys: warpgroups before row 0 are idle.
-    const int before_first = row_tiles * BLOCK_M - (S_q + ROWS - 1) / ROWS * ROWS;
+    const int before_first = row_tiles * BLOCK_M - (sizes.S_q + ROWS - 1) / ROWS * ROWS;
     auto work_at = [&](int index) {
         const int first = index / (heads_together * row_tiles) * heads_together;
         const int i = index - first * row_tiles;
         const int together = min(heads_together, heads - first), head = first + i % together;
-        return Work{head / H, head % H, (row_tiles - 1 - i / together) * BLOCK_M - before_first};
+        return Work{head / sizes.H, head % sizes.H, (row_tiles - 1 - i / together) * BLOCK_M - before_first};
     };
 
     if (threadIdx.x == 0) {
@@ -122,7 +123,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     ptx::mbarrier_wait(k_empty + slot, k_ring.parity ^ 1);  // all warps have read the slot
                     ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
                     load_tile<BLOCK_N>(k_smem + slot * KV_TILE, &k_map, k_full + slot, (tile - 1) * BLOCK_N,
-                                       h / group, b);
+                                       h / sizes.group, b);
                     k_ring.next();
                 }
                 if (tile == tiles) {
@@ -137,7 +138,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot
                     ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
                     load_tile<BLOCK_N>(v_smem + slot * KV_TILE, &v_map, v_full + slot, tile * BLOCK_N,
-                                       h / group, b);
+                                       h / sizes.group, b);
                     v_ring.next();
                 }
             }
@@ -146,8 +147,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     ptx::registers_up<CONSUMER_REGISTERS>();
     const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
-    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
+    const Scale scale(sizes.scale_log2);
     q_smem += consumer * Q_TILE, o_smem += consumer * Q_TILE;
 
     auto begin_turn = [&] {
@@ -172,7 +172,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         const auto [b, h, first_row] = work_at(index);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
         const int own_tiles = group_row < 0 ? 0 : tiles_before(group_row + ROWS);
-        const int whole_tiles = sign == 1.0f ? keys_seen(group_row) / BLOCK_N : 0;  // they need no mask
+        // Tiles before this one need no mask.
+        const int whole_tiles = scale.sign == 1.0f ? mask.interval(group_row).end / BLOCK_N : 0;
         Scores s_rmem;
         Weights p_rmem;
         Output o_rmem = {};
@@ -182,9 +183,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         auto softmax = [&] {  // with mask and maximum; O is in flight and follows later
             if (tile >= whole_tiles) {
                 const int row = warp_row + lane / 4, first_key = tile * BLOCK_N;
-                mask(s_rmem, {keys_seen(row) - first_key, keys_seen(row + 8) - first_key}, sign, lane);
+                mask_tile(s_rmem,
+                          {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                          scale.sign, lane);
             }
-            scale_left = raise_reference(s_rmem, m, rescale, scale_log2);
+            scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
             l[0] *= rescale[0], l[1] *= rescale[1];
             exponentiate(s_rmem, m, l, scale_left);
         };
@@ -216,7 +219,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
         while (tile-- > 0) {
             k_ring.next();
-            const half* k_tile = k_smem + k_ring.slot * KV_TILE;
+            const element* k_tile = k_smem + k_ring.slot * KV_TILE;
             fetched(k_full, k_ring);
             ptx::wgmma_pin(o_rmem);  // O is rescaled before anything is in flight
             begin_turn();
@@ -226,8 +229,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             end_turn();
             ptx::wgmma_wait<OVERLAP>();  // S is whole
             ptx::wgmma_pin(s_rmem);
-            const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale_log2;
-            const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale_log2);
+            const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale.log2;
+            const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale.log2);
             if (!done) {
                 if (lazy) {
                     multiply_again(s_rmem, q_smem, k_tile, warp, lane);
@@ -254,8 +257,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
-        float* lse_row = lse ? lse + ((int64_t)b * H + h) * S_q + warp_row : nullptr;
-        normalise(o_rmem, m, l, lse_row, S_q - warp_row, lane);
+        float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
+        normalise(o_rmem, m, l, lse_row, sizes.S_q - warp_row, lane);
         store_rows(o_smem, &out_map, o_rmem, warp, lane, warp_row, h, b);
     }
 }

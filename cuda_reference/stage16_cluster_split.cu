@@ -35,12 +35,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], boxes of [64, 64]
               const __grid_constant__ ptx::TensorMap k_map,  // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
               const __grid_constant__ ptx::TensorMap v_map,  // the same
-              half* out, float* lse,                         // [B, H, S_q, D]; [B, H, S_q] or null
-              long long out_batch, long long out_head, long long out_row,  // strides in elements
-              int S_q, int S_k, int H, int group, float scale_log2, int causal) {
+              element* out, float* lse,                      // [B, H, S_q, D]; [B, H, S_q] or null
+              STRIDES(out), SIZES) {
+    const Strides out_strides = STRIDES_GIVEN(out);
+    const Sizes sizes = SIZES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    half* q_smem = reinterpret_cast<half*>(smem);  // [64, D]
-    half* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, K and V, STAGES, BLOCK_N, D]
+    element* q_smem = reinterpret_cast<element*>(smem);  // [64, D]
+    element* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, K and V, STAGES, BLOCK_N, D]
     float4* sum_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * RING);  // [WARPS, LEFT / 4, 32]
     float4* share_smem = sum_smem + (WARPGROUPS - 1) * WARPS * LEFT * 8;  // [WARPS, OWN / 4, 32]
     float4* near_smem = share_smem + (CLUSTER - 1) * WARPS * OWN * 8;  // [WARPS, 8]: m, l from the same block
@@ -53,15 +54,18 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
     const int h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x / CLUSTER * ROWS;
-    const int kv_head = group == 1 ? h : h / group;  // a division takes longer than all that K waits for here
-    auto keys_seen = [&](int row) { return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k; };
-    const int tiles = (keys_seen(min(first_row + ROWS, S_q) - 1) + BLOCK_N - 1) / BLOCK_N;
-    auto first_tile = [&](int warpgroup) { return warpgroup * CLUSTER + rank; };
-    auto turns_of = [&](int warpgroup) { return (tiles - first_tile(warpgroup) + PARTS - 1) / PARTS; };
+    // A division takes longer than all that K waits for here.
+    const int kv_head = sizes.group == 1 ? h : h / sizes.group;
+    const Mask mask(sizes);
+    const int last_row = min(first_row + ROWS, sizes.S_q) - 1;
+    const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
+    const Interval tiles = block_keys.tiles(BLOCK_N);
+    auto first_tile = [&](int warpgroup) { return tiles.begin + warpgroup * CLUSTER + rank; };
+    auto turns_of = [&](int warpgroup) { return (tiles.end - first_tile(warpgroup) + PARTS - 1) / PARTS; };
     const int turns = turns_of(warpgroup);
 
-    half* k_smem = ring_smem + warpgroup * 2 * RING;  // [STAGES, BLOCK_N, D]
-    half* v_smem = k_smem + RING;                     // the same
+    element* k_smem = ring_smem + warpgroup * 2 * RING;  // [STAGES, BLOCK_N, D]
+    element* v_smem = k_smem + RING;                     // the same
     uint64_t *k_full = ring_full + warpgroup * 2 * STAGES, *v_full = k_full + STAGES;
     auto load = [&](int warpgroup, bool is_v, int turn) {
         const int slot = turn % STAGES, ring = warpgroup * 2 + is_v;
@@ -94,8 +98,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     __syncthreads();  // the other threads see the mbarriers too
     if (CLUSTER > 1) ptx::cluster_arrive_relaxed();
-    const float sign = scale_log2 > 0 ? 1.0f : scale_log2 < 0 ? -1.0f : 0.0f;
-    scale_log2 = scale_log2 == 0 ? 1.0f : fabsf(scale_log2);
+    const Scale scale(sizes.scale_log2);
 
     Scores s_rmem;
     Weights p_rmem;
@@ -109,11 +112,12 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         issue_qk(s_rmem, q_smem, k_smem + slot * TILE);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
-        if (first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f) {
+        if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {
             const int row = warp_row + lane / 4;
-            mask(s_rmem, {keys_seen(row) - first_key, keys_seen(row + 8) - first_key}, sign, lane);
+            mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                      scale.sign, lane);
         }
-        const float scale_left = raise_reference(s_rmem, m, rescale, scale_log2);
+        const float scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
         if (turn > 0) follow_reference(o_rmem, l, rescale);
         exponentiate<false, 0, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
         ptx::mbarrier_wait(v_full + slot, parity);  // V has arrived
@@ -192,8 +196,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row + lane / 4 + 8 * r;
-        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < S_q)  // one part writes it
-            lse[((long long)b * H + h) * S_q + row] = l[r] == 0 ? -INFINITY : (m[r] + __log2f(l[r])) * LN2;
+        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < sizes.S_q)  // one part writes it
+            lse[sizes.rows_before(b, h) + row] = log_sum_exp(m[r], l[r]);
         const float inv_l = l[r] == 0 ? 0.0f : __fdividef(1.0f, l[r]);  // of a row without keys: 0, not 0 / 0
         factor[r] *= inv_l, other_factor[r] *= inv_l;
     }
@@ -208,7 +212,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             o_rmem[i + 2] += other_factor[1] * x.z, o_rmem[i + 3] += other_factor[1] * x.w;
         }
     }
-    out += b * out_batch + h * out_head + 2 * (warpgroup * LEFT + rank * OWN);
+    out += out_strides.at(b, h, 0) + 2 * (warpgroup * LEFT + rank * OWN);
     const bool odd = lane % 2;
     uint32_t pairs[OWN / 2];
     pack_output<OWN>(pairs, o_rmem);
@@ -220,8 +224,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             const uint32_t low = pairs[i / 2], high = pairs[i / 2 + 2];
             const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
             const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
-            if (row < S_q)
-                *reinterpret_cast<uint2*>(out + row * out_row + column) =
+            if (row < sizes.S_q)
+                *reinterpret_cast<uint2*>(out + row * out_strides.row + column) =
                     odd ? make_uint2(other, high) : make_uint2(low, other);
         }
     }

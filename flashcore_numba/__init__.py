@@ -9,7 +9,7 @@ from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedErro
 __all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
 
 try:
-    __version__ = version("flashcore")
+    __version__ = version("flashcore-numba")
 except PackageNotFoundError:  # a source tree that is not installed
     __version__ = "0+unknown"
 

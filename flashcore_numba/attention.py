@@ -1,14 +1,17 @@
 """`attention()`: the one call that checks its arguments, chooses a stage and runs it where the arrays are."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cuda_reference.driver import Allowed
+from cuda_reference.extras import explained
 from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap, same_kind
+from flashcore_numba.core.output import LSE
 from flashcore_numba.core.problem import (
     ArgumentError,
     Problem,
@@ -63,9 +66,9 @@ def attention(
     and so may rows whose mask hides it, because 0 * NaN is NaN.
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
-    then nothing has been written. Raises SimulationError, which names the line of the kernel, when the
-    simulator saw a race, a bad access or a NaN made of finite inputs, or stopped at the time limit; what
-    `out` holds then is not the answer.
+    then nothing has been written; MissingPackageError where Numba is not installed. Raises SimulationError,
+    which names the line of the kernel, when the simulator saw a race, a bad access or a NaN made of finite
+    inputs, or stopped at the time limit; what `out` holds then is not the answer.
     """
     options = (causal, scale, stage, return_lse)
     found = plans.find(q, k, v, out, options) if time_limit is None else plans.NOT_SERVED
@@ -96,15 +99,15 @@ def attention(
 
     like = arrays["q"]
     with _executor(like, problem, time_limit) as executor:
-        result = target or empty_like(like, problem.q.shape, np.float16)
+        result = target or empty_like(like, problem.q.shape, problem.element.dtype)
         lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
         aligned = problem.with_aligned_rows()
         # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
-        if key is None or plan is not None or aligned is not problem or chosen.language == "Numba":
-            chosen.launch(aligned, result.view, executor, lse=lse and lse.view)
+        if key is None or plan is not None or aligned is not problem or not chosen.kernels.planned:
+            chosen.launch(aligned, result.view, executor=executor, lse=lse and lse.view)
         else:
             recorder = plans.Recorder(executor, problem)
-            chosen.launch(recorder.problem, result.view, recorder, lse=lse and lse.view)
+            chosen.launch(recorder.problem, result.view, executor=recorder, lse=lse and lse.view)
             plans.keep(key, recorder.plan(result.view, lse and lse.view, type(q)))
         if problem.on_gpu:
             made = () if like.kind == "PyTorch" else (result, lse)  # its graphs have memory of their own
@@ -156,24 +159,17 @@ def _ladder() -> "tuple[Stage, ...]":
 
 
 def _find(selector: Any) -> "Stage":
-    from flashcore_numba.stages.find import find
+    with explained():
+        from flashcore_numba.stages.find import find
 
     return find(selector)
 
 
 def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
     """What keeps a stage from serving a problem, to be read after its name; None when nothing does."""
-    if problem.head_dim not in stage.head_dims:
-        served = " and ".join(map(str, stage.head_dims))
-        return f"does not serve head dimension {problem.head_dim}, only {served}"
-    if problem.causal and not stage.causal:
-        return "does not serve causal=True"
-    if problem.group > 1 and not stage.grouped_queries:
-        return (
-            f"does not serve grouped queries ({problem.heads} query heads over {problem.kv_heads} K/V heads)"
-        )
-    if lse and not stage.returns_lse:
-        return "does not return the LSE (return_lse=True)"
+    reason = stage.why_not(problem, (LSE,) if lse else ())
+    if reason is not None:
+        return reason
     if not problem.on_gpu:
         from flashcore_numba.run.executor import why_not_simulated
 
@@ -184,8 +180,8 @@ def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
 
 
 def _check_out(out: Any, problem: Problem) -> None:
-    if out.dtype != np.float16:
-        raise ArgumentError(f"out has dtype {str(out.dtype)[:100]}: only float16 is accepted")
+    if out.dtype != problem.element.dtype:
+        raise ArgumentError(f"out has dtype {str(out.dtype)[:100]}: only {problem.element.name} is accepted")
     if out.shape != problem.q.shape:
         raise ArgumentError(
             f"out has shape {tuple(out.shape)}: it must be the shape of q, {tuple(problem.q.shape)}"
@@ -227,7 +223,7 @@ def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
 
 
 @contextmanager
-def _executor(like: Adopted, problem: Problem, time_limit: float | None):
+def _executor(like: Adopted, problem: Problem, time_limit: float | None) -> Iterator[Any]:
     """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
     from flashcore_numba.run.executor import Gpu, Simulator
 

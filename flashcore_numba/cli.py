@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cuda_reference.extras import MissingPackageError, explained
 from cuda_reference.files import MachineError, write
 from flashcore_numba import __version__
 from flashcore_numba.core.problem import ArgumentError
@@ -40,13 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
     try:
-        status = args.run(args)
+        with explained():
+            status = args.run(args)
         sys.stdout.flush()
         return status
     except ArgumentError as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 2
-    except MachineError as error:
+    except (MachineError, MissingPackageError) as error:
         print(f"flashcore {args.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

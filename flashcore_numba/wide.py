@@ -11,13 +11,21 @@ simulator runs the same names (`flashcore_numba.simulator`), counts one access o
 and alignment.
 """
 
-from llvmlite import ir
-from numba.cuda import cgutils, types
-from numba.cuda.extending import intrinsic
+from typing import Any
 
-__all__ = ["load2", "load4", "load8", "store4", "store8"]
+from flashcore_numba.simulator.names import WideAccess
 
-_FLOAT, _HALF, _INT = ir.FloatType(), ir.HalfType(), ir.IntType(32)
+try:
+    from llvmlite import ir
+    from numba.cuda import cgutils, types
+    from numba.cuda.extending import intrinsic
+except ImportError:  # without Numba the simulator alone runs kernels, and it knows these names
+
+    def intrinsic(function: Any) -> Any:
+        return function
+
+else:
+    _FLOAT, _HALF, _INT = ir.FloatType(), ir.HalfType(), ir.IntType(32)
 
 
 def _address(context, builder, array_type, array, index_type, index, vector):
@@ -67,30 +75,35 @@ def _store(array, index, values, element, count):
     return types.void(array, index, *values), generate
 
 
+@WideAccess("wide_load", 2, "float16")
 @intrinsic
 def load2(typingctx, array, index):
     """Two neighbours of a float16 array from `index` on, as two float32: 4 bytes."""
     return _load(array, index, _HALF, 2)
 
 
+@WideAccess("wide_load", 4, "float32")
 @intrinsic
 def load4(typingctx, array, index):
     """Four neighbours of a float32 array from `index` on, as four float32: 16 bytes."""
     return _load(array, index, _FLOAT, 4)
 
 
+@WideAccess("wide_load", 8, "float16")
 @intrinsic
 def load8(typingctx, array, index):
     """Eight neighbours of a float16 array from `index` on, as eight float32: 16 bytes."""
     return _load(array, index, _HALF, 8)
 
 
+@WideAccess("wide_store", 4, "float32")
 @intrinsic
 def store4(typingctx, array, index, a, b, c, d):
     """Write four neighbours of a float32 array from `index` on."""
     return _store(array, index, (a, b, c, d), _FLOAT, 4)
 
 
+@WideAccess("wide_store", 8, "float16")
 @intrinsic
 def store8(typingctx, array, index, a, b, c, d, e, f, g, h):
     """Write eight neighbours of a float16 array from `index` on, each rounded to nearest even."""

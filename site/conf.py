@@ -40,7 +40,7 @@ CONTENTS = """
 
 lessons/README
 lessons/glossary
-lessons/benchmarking
+docs/benchmarking
 docs/trust
 docs/edits
 lessons/instructor

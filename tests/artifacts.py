@@ -14,7 +14,8 @@ class _Work:
     def __init__(self, shape: Shape):
         self.flops = 4 * shape.batch * shape.heads * shape.seq**2 * shape.head_dim
         self.min_bytes = 8 * shape.batch * shape.heads * shape.seq * shape.head_dim
-        self.head_dim = shape.head_dim
+        self.exponentials = shape.batch * shape.heads * shape.seq**2
+        self.on_gpu = False
 
 
 def _entry(label, kind, us, stage=None, variant=None, default=True, caller=True):

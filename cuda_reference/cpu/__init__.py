@@ -115,14 +115,15 @@ class CpuModule:
         counts: bool = True,
         time_limit: float | None = None,
         optimise: bool = True,
-    ):
+    ) -> None:
         self.source = Path(source).resolve()
         self.options: dict[str, Any] = {
             "schedule": schedule, "checks": checks, "counts": counts, "time_limit": time_limit,
         }  # fmt: skip
         self._declared = _declarations(self.source)
         exports = "CPU_MODULE\n" + "\n".join(
-            f"CPU_KERNEL({each.name}, ({each.cluster}), ({each.bounds}))" for each in self._declared.values()
+            f"CPU_KERNEL({each.name}, ({each.cluster}), ({each.bounds}), {each.parameters})"
+            for each in self._declared.values()
         )
         compiler = find_compiler()
         self.compile_seconds = -time.perf_counter()
@@ -158,13 +159,17 @@ class CpuModule:
 class CpuKernel:
     """One kernel, called like CuPy's: `kernel(grid, block, args, shared_mem=0)`."""
 
-    def __init__(self, module: CpuModule, declared: "_Declaration"):
+    def __init__(self, module: CpuModule, declared: "_Declaration") -> None:
         self.name = declared.name
         self._module = module
         self._entry = getattr(module.code, f"cpu_run_{self.name}")
         described = (ctypes.c_uint32 * 128)()
         count = getattr(module.code, f"cpu_describe_{self.name}")(described)
-        names = declared.parameters if len(declared.parameters) == count else [f"#{i}" for i in range(count)]
+        declare = getattr(module.code, f"cpu_declared_{self.name}")
+        declare.restype = ctypes.c_char_p
+        names = _names(declare().decode())
+        if len(names) != count:
+            names = [f"#{i}" for i in range(count)]
         self.parameters = [
             Parameter(
                 name,
@@ -238,7 +243,9 @@ class CpuKernel:
             raise ValueError(f"the grid {tuple(grid)} is no multiple of the cluster {self.cluster}")
         return [*grid, *block, *self.cluster]
 
-    def _ranges(self, arrays, scratch, memory) -> tuple[list[int], list[bytes]]:
+    def _ranges(
+        self, arrays: list[Any], scratch: Sequence[np.ndarray], memory: Memory
+    ) -> tuple[list[int], list[bytes]]:
         """Start, end, constant and scratch of each distinct array, those that may be written first."""
         found: dict[tuple[int, int], list] = {}
         for parameter, array in zip(self.parameters, arrays, strict=True):
@@ -252,7 +259,15 @@ class CpuKernel:
         ranges = [number for bounds, entry in ordered for number in (*bounds, int(entry[0]), int(entry[1]))]
         return ranges, [entry[2].encode() for _, entry in ordered]
 
-    def _run(self, shape, shared_mem, packed, ranges, names, options) -> str:
+    def _run(
+        self,
+        shape: list[int],
+        shared_mem: int,
+        packed: list[bytes],
+        ranges: list[int],
+        names: list[bytes],
+        options: dict[str, Any],
+    ) -> str:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in packed]
         pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
         kind, _, seed = str(options["schedule"]).partition(":")
@@ -299,14 +314,17 @@ def _seconds(limit: Any) -> float:
     return float(min(limit, 1e9))
 
 
+def _names(parameters: str) -> list[str]:
+    """The names in a list of parameters: `const half *q, int n` has q and n."""
+    return [part.split("=")[0].split()[-1].lstrip("*&") for part in parameters.split(",") if part.strip()]
+
+
 class _Declaration:
     """What the text of a source says of a kernel."""
 
-    def __init__(self, name: str, parameters: str, between: str):
+    def __init__(self, name: str, parameters: str, between: str) -> None:
         self.name = name
-        self.parameters = [
-            part.split("=")[0].split()[-1].lstrip("*&") for part in parameters.split(",") if part.strip()
-        ]
+        self.parameters = " ".join(parameters.split())
         bounds = re.search(r"__launch_bounds__\s*(\((?:[^()]|\([^()]*\))*\))", between)
         cluster = re.search(r"__cluster_dims__\s*(\((?:[^()]|\([^()]*\))*\))", between)
         self.bounds = bounds[1][1:-1] if bounds else str(MOST_THREADS)

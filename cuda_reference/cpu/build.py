@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -268,7 +268,13 @@ def _one_builder(target: Path) -> Iterator[None]:
 
 
 def _compile(
-    compiler: Compiler, source: str, target: Path, flags: list[str], link: list[str], name: str, files=()
+    compiler: Compiler,
+    source: str,
+    target: Path,
+    flags: list[str],
+    link: list[str],
+    name: str,
+    files: Sequence[int] = (),
 ) -> None:
     """Compiles and links `source` into the shared library `target`.
 

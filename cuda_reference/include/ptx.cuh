@@ -4,6 +4,7 @@
 // must point into the block's shared memory, `gmem_*` into global memory. What needs more than sm_80 stands
 // in the second half.
 #pragma once
+#include "element.cuh"
 
 #ifdef FLASHCORE_CPU
 #include "executor.h"
@@ -103,7 +104,7 @@ PTX_INLINE void bar_arrive(int id, int threads PTX_SITE) PTX(
 
 // ---- warp-level matrix instructions
 
-// ISA: "ldmatrix": 8x8 matrices of halves; lane i gives the 16-byte row i % 8 of matrix i / 8. Register j of
+// ISA: "ldmatrix": 8x8 matrices of two-byte elements; lane i gives the 16-byte row i % 8 of matrix i / 8. Register j of
 // lane i then holds elements 2 (i % 4) and 2 (i % 4) + 1 of row i / 4 of matrix j; `_trans`: of column i / 4.
 PTX_INLINE void ldmatrix_x4(uint32_t (&r)[4], const void* smem_row PTX_SITE) PTX(
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -125,12 +126,12 @@ PTX_INLINE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* smem_row PTX_SIT
         : "=r"(r[0]), "=r"(r[1]) : "r"(smem_address(smem_row)) : "memory"),
     cpu::ldmatrix(r, 2, true, smem_row, site))
 
-// ISA: "mma", m16n8k16 with .f16 inputs and .f32 sums: d[16, 8] += a[16, 16] b[16, 8]. With g = lane / 4 and
-// t = lane % 4: a = rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8; b = rows 2t, 2t + 8 at column
-// g; d = row g at columns 2t, 2t + 1, then row g + 8. Two halves a register, the lower column or row in the
-// low half.
+// ISA: "mma", m16n8k16 with inputs of the element type and .f32 sums: d[16, 8] += a[16, 16] b[16, 8]. With
+// g = lane / 4 and t = lane % 4: a = rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8; b = rows 2t,
+// 2t + 8 at column g; d = row g at columns 2t, 2t + 1, then row g + 8. Two elements per register, the lower
+// column or row in the low bits.
 PTX_INLINE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 PTX_SITE) PTX(
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." ELEMENT_PTX "." ELEMENT_PTX ".f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)),
@@ -143,14 +144,14 @@ PTX_INLINE float ex2(float x) PTX(
     float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y,
     return cpu::ex2(x))
 
-// ISA: "cvt": two floats to two halves, rounded to nearest, `low` in the low half
-PTX_INLINE uint32_t pack_half2(float low, float high) PTX(
-    uint32_t r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r,
+// ISA: "cvt": two floats to two elements, rounded to nearest, `low` in the low bits
+PTX_INLINE uint32_t pack_pair(float low, float high) PTX(
+    uint32_t r; asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r,
     return cpu::pack_half2(low, high))
 
-// ISA: "fma", half precision: a * b + c of two pairs of halves
-PTX_INLINE uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c) PTX(
-    uint32_t r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r,
+// ISA: "fma", half precision: a * b + c of pairs of elements
+PTX_INLINE uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) PTX(
+    uint32_t r; asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r,
     return cpu::fma_half2(a, b, c))
 
 // ---- mbarriers, sm_80: a count of arrivals, on sm_90 also of bytes, that flips a phase bit when it is met
@@ -395,8 +396,8 @@ template <int REGISTERS> PTX_INLINE void registers_up(PTX_SITE_ONLY) PTX(
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)),
     cpu::set_registers(REGISTERS, true, site))
 
-// ISA: "Matrix Descriptor Format": a tile of halves in shared memory, swizzled over 128 bytes, 1024-byte
-// aligned. K-major (64 columns of k a row): row_bytes = 1024 from one eight-row group to the next,
+// ISA: "Matrix Descriptor Format": a tile of two-byte elements in shared memory, swizzled over 128 bytes,
+// 1024-byte aligned. K-major (64 columns of k a row): row_bytes = 1024 from one eight-row group to the next,
 // panel_bytes unused. MN-major (64 columns of m or n a row): row_bytes = 1024 from eight k to the next,
 // panel_bytes from one 64 to the next. k16 steps: descriptor + 2 for K-major, + 128 for MN-major.
 PTX_INLINE uint64_t wgmma_tile(
@@ -429,10 +430,10 @@ template <int COUNT> PTX_INLINE void wgmma_pin(float (&d)[COUNT]) PTX(
     _Pragma("unroll") for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i]) :: "memory"),
     (void)d)
 
-// ISA: "wgmma.mma_async", m64nNk16 with .f16 inputs and .f32 sums: d[64, N] = a[64, 16] b[16, N] +
-// (accumulate ? d : 0). Warp w of the warpgroup holds rows 16w to 16w + 15; d[4j ... 4j + 3] of a lane lie as
-// in mma_m16n8k16, columns 8j on. `_ss`: a and b from shared memory, both K-major; `_rs`: a in registers as
-// for mma_m16n8k16. TRANSPOSE_B: b MN-major.
+// ISA: "wgmma.mma_async", m64nNk16 with inputs of the element type and .f32 sums: d[64, N] = a[64, 16]
+// b[16, N] + (accumulate ? d : 0). Warp w of the warpgroup holds rows 16w to 16w + 15; d[4j ... 4j + 3] of a
+// lane lie as in mma_m16n8k16, columns 8j on. `_ss`: a and b from shared memory, both K-major; `_rs`: a in
+// registers as for mma_m16n8k16. TRANSPOSE_B: b MN-major.
 template <int N, int TRANSPOSE_B> struct Wgmma;
 
 #ifndef FLASHCORE_CPU
@@ -474,12 +475,12 @@ template <int N, int TRANSPOSE_B> struct Wgmma;
     template <int TRANSPOSE_B> struct Wgmma<N, TRANSPOSE_B> { \
         static PTX_INLINE void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
             asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I2 ", 0; wgmma.mma_async.sync.aligned" \
-                ".m64n" #N "k16.f32.f16.f16 {" PTX_R##EIGHTS "}," \
+                ".m64n" #N "k16.f32." ELEMENT_PTX "." ELEMENT_PTX " {" PTX_R##EIGHTS "}," \
                 " %" #I0 ", %" #I1 ", p, 1, 1, 0, %" #I3 "; }" \
                 : PTX_D##EIGHTS(0) : "l"(a), "l"(b), "r"(accumulate), "n"(TRANSPOSE_B)); } \
         static PTX_INLINE void rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) { \
             asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I5 ", 0; wgmma.mma_async.sync.aligned" \
-                ".m64n" #N "k16.f32.f16.f16 {" PTX_R##EIGHTS "}," \
+                ".m64n" #N "k16.f32." ELEMENT_PTX "." ELEMENT_PTX " {" PTX_R##EIGHTS "}," \
                 " {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 \
                 ", p, 1, 1, %" #I6 "; }" : PTX_D##EIGHTS(0) \
                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSE_B)); } };

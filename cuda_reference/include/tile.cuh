@@ -1,9 +1,8 @@
-// What stages 07 to 10 share besides PTX: tiles on their way between global and shared memory, the causal
-// mask, and one step of the online softmax for rows that 8 neighbouring lanes of a warp share.
+// What stages 07 to 11 share besides PTX: tiles on their way between global and shared memory, and one step
+// of the online softmax for rows that 8 neighbouring lanes of a warp share.
 #pragma once
 
-#include <cuda_fp16.h>
-
+#include "mask.cuh"
 #include "output.cuh"
 
 namespace tile {
@@ -12,37 +11,31 @@ constexpr unsigned ALL_LANES = 0xffffffff;
 constexpr int LANES_A_ROW = 8;
 constexpr float LN2 = 0.69314718f;
 
-// How many keys query row `row` sees: the first `visible_keys` of them. The causal mask is aligned
-// bottom-right: the last row sees every key, and with more rows than keys the first rows see none.
-__device__ __forceinline__ int visible_keys(int row, int S_q, int S_k, int causal) {
-    return causal ? max(0, min(S_k, row + 1 + S_k - S_q)) : S_k;
-}
-
-// Eight consecutive halves as floats; one 16-byte access. Both pointers are multiples of 16 bytes.
-__device__ __forceinline__ void load8(float (&x)[8], const half* source) {
+// Eight consecutive elements as floats; one 16-byte access. Both pointers are multiples of 16 bytes.
+__device__ __forceinline__ void load8(float (&x)[8], const element* source) {
     const uint4 bits = *reinterpret_cast<const uint4*>(source);
-    const half2* pairs = reinterpret_cast<const half2*>(&bits);
+    const element2* pairs = reinterpret_cast<const element2*>(&bits);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 pair = __half22float2(pairs[i]);
+        const float2 pair = Element::floats(pairs[i]);
         x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
     }
 }
 
-__device__ __forceinline__ void store8(half* target, const float (&x)[8]) {  // in global memory
+__device__ __forceinline__ void store8(element* target, const float (&x)[8]) {  // in global memory
     uint32_t pairs[4];
     pack_output<8>(pairs, x);
     ptx::store_16(target, pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-__device__ __forceinline__ void store4(half* target, const float* x) {
-    *reinterpret_cast<uint2*>(target) = make_uint2(ptx::pack_half2(x[0], x[1]), ptx::pack_half2(x[2], x[3]));
+__device__ __forceinline__ void store4(element* target, const float* x) {
+    *reinterpret_cast<uint2*>(target) = make_uint2(ptx::pack_pair(x[0], x[1]), ptx::pack_pair(x[2], x[3]));
 }
 
-// The first ROWS rows of D halves of `source` into `tile_smem`, whose rows are LD halves apart; rows from
+// The first ROWS rows of D elements of `source` into `tile_smem`, whose rows are LD elements apart; rows from
 // `inside` on become zero: what shared memory held before could be NaN, and 0 * NaN would poison a sum.
 template <int ROWS, int D, int LD, int THREADS>
-__device__ __forceinline__ void load_tile(half* tile_smem, const half* source, int64_t row_stride,
+__device__ __forceinline__ void load_tile(element* tile_smem, const element* source, int64_t row_stride,
                                           int inside) {
     constexpr int CHUNKS = ROWS * D / 8;  // of 16 bytes
 #pragma unroll
@@ -57,7 +50,7 @@ __device__ __forceinline__ void load_tile(half* tile_smem, const half* source, i
 
 // The same with cp.async: the copies belong to the thread's next group.
 template <int ROWS, int D, int LD, int THREADS>
-__device__ __forceinline__ void load_tile_async(half* tile_smem, const half* source, int64_t row_stride,
+__device__ __forceinline__ void load_tile_async(element* tile_smem, const element* source, int64_t row_stride,
                                                 int inside) {
     constexpr int CHUNKS = ROWS * D / 8;
 #pragma unroll
@@ -69,17 +62,17 @@ __device__ __forceinline__ void load_tile_async(half* tile_smem, const half* sou
 }
 
 // The lane's scores of a row, in units of log2: 4 from column `first` on, then 4 of every 32 columns. Keys
-// that the row does not see count as -inf. `seen`: visible keys from the tile's first one on.
+// that the row does not see count as -inf. `seen`: the keys that it sees, counted from the tile's first one.
 template <int N>
-__device__ __forceinline__ void load_scores(float (&s)[N], const float* s_row, int first, int seen,
+__device__ __forceinline__ void load_scores(float (&s)[N], const float* s_row, int first, Interval seen,
                                             float scale_log2) {
 #pragma unroll
     for (int i = 0, column = first; i < N; i += 4, column += 4 * LANES_A_ROW) {
         const float4 four = *reinterpret_cast<const float4*>(s_row + column);
-        s[i + 0] = column + 0 < seen ? four.x * scale_log2 : -INFINITY;
-        s[i + 1] = column + 1 < seen ? four.y * scale_log2 : -INFINITY;
-        s[i + 2] = column + 2 < seen ? four.z * scale_log2 : -INFINITY;
-        s[i + 3] = column + 3 < seen ? four.w * scale_log2 : -INFINITY;
+        s[i + 0] = seen.begin <= column + 0 && column + 0 < seen.end ? four.x * scale_log2 : -INFINITY;
+        s[i + 1] = seen.begin <= column + 1 && column + 1 < seen.end ? four.y * scale_log2 : -INFINITY;
+        s[i + 2] = seen.begin <= column + 2 && column + 2 < seen.end ? four.z * scale_log2 : -INFINITY;
+        s[i + 3] = seen.begin <= column + 3 && column + 3 < seen.end ? four.w * scale_log2 : -INFINITY;
     }
 }
 
@@ -125,9 +118,9 @@ template <int D> __device__ __forceinline__ void rescale_row(float* o_row, int p
     }
 }
 
-// out_row[0, D) = factor * o_row as halves; lane `part` of 8 writes 16 bytes at 8 part.. of every 64.
+// out_row[0, D) = factor * o_row as elements; lane `part` of 8 writes 16 bytes at 8 part.. of every 64.
 template <int D>
-__device__ __forceinline__ void store_row(half* out_row, const float* o_row, int part, float factor) {
+__device__ __forceinline__ void store_row(element* out_row, const float* o_row, int part, float factor) {
 #pragma unroll
     for (int c = 8 * part; c < D; c += 64) {
         const float4 a = *reinterpret_cast<const float4*>(o_row + c);

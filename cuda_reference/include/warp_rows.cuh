@@ -4,21 +4,14 @@
 // mma.m16n8k16 hands out a result as it takes the left operand: lane 4g + t holds rows g and g + 8, columns
 // 2t and 2t + 1. So P = exp(S) becomes the left operand of P V by renaming registers, and a row lives in a
 // quad, the lanes 4g to 4g + 3. A lane counts its rows r: row g + 8r of the warp's.
-// A tile in shared memory has rows of D halves whose 16-byte chunks are permuted, chunk ^ row % 8: the 8 rows
-// that a phase of ldmatrix reads, D halves apart, then lie in 8 different groups of 4 banks.
-// m of a row is a reference near the row's maximum, not the maximum. Weights are never negative, so the sum
-// that l needs anyway bounds the greatest one: while it is at most MAX_SUM, P is safe in fp16 and m can stay.
-// So the hot path has no maximum, no shuffle and no rescaling; a tile whose sum is greater is done again.
+// A tile in shared memory has rows of D elements whose 16-byte chunks are permuted, chunk ^ row % 8: the 8
+// rows that a phase of ldmatrix reads, D elements apart, then lie in 8 different groups of 4 banks.
+// m is a reference near the maximum (quad.cuh): the hot path has no maximum, no shuffle and no rescaling.
 #pragma once
-#include <cuda_fp16.h>
-
-#include "output.cuh"
+#include "quad.cuh"
 
 constexpr int D = HEAD_DIM, CHUNKS = D / 8, WARP_ROWS = 16 * ROW_TILES, LANE_ROWS = 2 * ROW_TILES;
 constexpr bool Q_IN_REGISTERS = ROW_TILES * D <= 128;  // else O leaves no room: Q is read from q_smem
-constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
-constexpr float FAR = 16777216.0f;  // floats beyond 2^24 lie 2 and more apart
-constexpr unsigned ALL_LANES = 0xffffffff;
 
 using Operand = uint32_t[4];  // a lane's part of a 16 x 16 operand, or of two 16 x 8 ones
 using Result = float[4];      // a lane's part of a 16 x 8 result: [row g: 2t, 2t + 1; row g + 8: 2t, 2t + 1]
@@ -33,25 +26,25 @@ __device__ __forceinline__ int swizzled(int row, int chunk) { return row * D + (
 // ROWS rows into a swizzled tile by COUNT threads, of which this one starts at `source`: its chunk of row
 // thread / CHUNKS. Rows from `inside` on become zero: what they held could be NaN, and 0 * NaN is NaN.
 template <int ROWS, int COUNT>
-__device__ __forceinline__ void load_rows_async(half* tile_smem, const half* source, long long row_stride,
-                                                int inside, int thread) {
+__device__ __forceinline__ void load_rows_async(element* tile_smem, const element* source,
+                                                long long row_stride, int inside, int thread) {
     static_assert(ROWS * CHUNKS % COUNT == 0 && (COUNT / CHUNKS & (COUNT / CHUNKS - 1)) == 0, "whole passes");
 #pragma unroll
     for (int row = 0; row < ROWS; row += COUNT / CHUNKS) {
         const int lane_offset = swizzled(thread / CHUNKS, thread % CHUNKS);
-        half* chunk_smem = tile_smem + row * D + (lane_offset ^ row % 8 * 8);
+        element* chunk_smem = tile_smem + row * D + (lane_offset ^ row % 8 * 8);
         ptx::cp_async_16(chunk_smem, source, row + thread / CHUNKS < inside);
         source += COUNT / CHUNKS * row_stride;
     }
 }
 
-// Rows 16 * tile and columns 16 * k onwards of the warp's Q. Two chunks on is an xor with 16 halves, so a
+// Rows 16 * tile and columns 16 * k onwards of the warp's Q. Two chunks on is an xor with 16 elements, so a
 // lane keeps one swizzled offset for every k and tile; the same holds for K and V below.
-__device__ __forceinline__ void load_q(Operand& q_rmem, const half* q_smem, int tile, int k, int lane) {
+__device__ __forceinline__ void load_q(Operand& q_rmem, const element* q_smem, int tile, int k, int lane) {
     ptx::ldmatrix_x4(q_rmem, q_smem + 16 * tile * D + (swizzled(lane % 16, lane / 16) ^ 16 * k));
 }
 
-__device__ __forceinline__ void load_queries(Queries& q_rmem, const half* q_smem, int lane) {
+__device__ __forceinline__ void load_queries(Queries& q_rmem, const element* q_smem, int lane) {
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
@@ -59,8 +52,8 @@ __device__ __forceinline__ void load_queries(Queries& q_rmem, const half* q_smem
 }
 
 // S = Q K^T
-__device__ __forceinline__ void multiply_qk(Scores& s_rmem, Queries& q_rmem, const half* q_smem,
-                                            const half* k_smem, int lane) {
+__device__ __forceinline__ void score_tile(Scores& s_rmem, Queries& q_rmem, const element* q_smem,
+                                            const element* k_smem, int lane) {
     const int lane_offset = swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++)
@@ -86,27 +79,19 @@ __device__ __forceinline__ void multiply_qk(Scores& s_rmem, Queries& q_rmem, con
     }
 }
 
-// Row r of the lane sees the first `seen[r]` keys of the tile; `sign` is that of the scale, 0 included.
-__device__ __forceinline__ void mask(Scores& s_rmem, const int (&seen)[LANE_ROWS], float sign, int lane) {
+// Row r of the lane sees the keys `seen[r]`, counted from the tile's first; `sign` is the scale's.
+__device__ __forceinline__ void mask_tile(Scores& s_rmem, const Interval (&seen)[LANE_ROWS], float sign,
+                                          int lane) {
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++)
 #pragma unroll
         for (int n = 0; n < BLOCK_N / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
+                const int key = 8 * n + lane % 4 * 2 + i;
                 float& s = s_rmem[r / 2][n][r % 2 * 2 + i];
-                s = 8 * n + lane % 4 * 2 + i < seen[r] ? s * sign : -INFINITY;
+                s = seen[r].begin <= key && key < seen[r].end ? s * sign : -INFINITY;
             }
-}
-
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(ALL_LANES, x, 1);
-    return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
 // m rises to the row's maximum, and l and O follow. Returns the scale that S still needs. Where some m of the
@@ -124,7 +109,7 @@ __device__ __forceinline__ float raise_reference(Scores& s_rmem, Output& o_rmem,
             for (int i = 0; i < 2; i++) row_max = fmaxf(row_max, s_rmem[r / 2][n][r % 2 * 2 + i]);
         const float m_new = fmaxf(m[r], quad_max(row_max) * scale_log2), rescale = ptx::ex2(m[r] - m_new);
         m[r] = m_new;
-        far = far || (fabsf(m_new) > FAR && m_new > LOWEST);
+        far = far || is_far(m_new);
         l[r] *= rescale;
 #pragma unroll
         for (int d = 0; d < D / 8; d++)
@@ -157,7 +142,7 @@ __device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rm
             const float p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 = ptx::ex2(s[1] * scale_log2 - m[r]);
             sum[r] += p0;
             sum[r] += p1;
-            p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_half2(p0, p1);
+            p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p0, p1);
         }
     bool close = true;
 #pragma unroll
@@ -168,8 +153,16 @@ __device__ __forceinline__ bool exponentiate(Weights& p_rmem, const Scores& s_rm
     return true;
 }
 
+// P of a tile under its own maximum, and m, l and O with it. Returns the scale that S still needed.
+__device__ __forceinline__ float softmax_tile(Weights& p_rmem, Scores& s_rmem, Output& o_rmem, RowState& m,
+                                              RowState& l, float scale_log2) {
+    const float scale_left = raise_reference(s_rmem, o_rmem, m, l, scale_log2);
+    exponentiate(p_rmem, s_rmem, m, l, scale_left);
+    return scale_left;
+}
+
 // O += P V. V lies [key, component] and a register of the right operand holds two keys: ldmatrix transposes.
-__device__ __forceinline__ void accumulate_pv(Output& o_rmem, const Weights& p_rmem, const half* v_smem,
+__device__ __forceinline__ void accumulate_pv(Output& o_rmem, const Weights& p_rmem, const element* v_smem,
                                               int lane) {
     const int lane_offset = swizzled(lane % 16, lane / 16);
 #pragma unroll

@@ -1,39 +1,34 @@
 // The 64 query rows of one warpgroup on wgmma: Q, K and V in shared memory as TMA left them, S, P and O in
 // registers, against a tile of BLOCK_N keys. Stages 14 to 16 build on it, as 12 and 13 on warp_rows.cuh.
 //
-// A tile in shared memory is D / 64 panels of [rows, 64] halves, the 16-byte chunks of a row permuted, chunk
-// ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it lies, V
+// A tile in shared memory is D / 64 panels of [rows, 64] elements, the 16-byte chunks of a row permuted,
+// chunk ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it lies, V
 // that of P V by the instruction's own transposition.
 // wgmma hands out a result as mma.sync does: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8, of
 // each 8 columns 2t and 2t + 1. So P = exp(S) is the left operand of P V by renaming, and a row is a quad's.
-// m of a row is a reference near its maximum, as in warp_rows.cuh: with LAZY a tile whose weights stay small
-// enough needs neither its maximum nor a rescaled O, and the others are done again.
+// m is a reference near the maximum (quad.cuh): with LAZY a tile whose weights stay small enough needs neither
+// its maximum nor a rescaled O, and the others are done again.
 #pragma once
-#include <cuda_fp16.h>
-
-#include "output.cuh"
+#include "quad.cuh"
 
 constexpr int D = HEAD_DIM, PANELS = D / 64, ROWS = 64, WARP_ROWS = 16;
-constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
-constexpr float FAR = 16777216.0f;  // floats beyond 2^24 lie 2 and more apart
-constexpr unsigned ALL_LANES = 0xffffffff;
 
 using Scores = float[BLOCK_N / 2];            // [64, BLOCK_N]: 4j + 2r + i is row g + 8r, column 8j + 2t + i
 using Output = float[D / 2];                  // [64, D], the same
-using Weights = uint32_t[BLOCK_N / 16][4];    // [64, BLOCK_N] halves
+using Weights = uint32_t[BLOCK_N / 16][4];    // [64, BLOCK_N] elements
 using RowState = float[2];                    // of rows g and g + 8; l: the lane's part of the sum
 
-// The box of `TILE_ROWS` rows from `row` on, of one head and batch; TILE_ROWS * D halves count on `full`.
+// The box of `TILE_ROWS` rows from `row` on, of one head and batch; TILE_ROWS * D elements count on `full`.
 template <int TILE_ROWS>
-__device__ __forceinline__ void load_tile(half* tile_smem, const ptx::TensorMap* map, uint64_t* full, int row,
-                                          int h, int b) {
+__device__ __forceinline__ void load_tile(element* tile_smem, const ptx::TensorMap* map, uint64_t* full,
+                                          int row, int h, int b) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
         ptx::tma_load_4d(tile_smem + panel * TILE_ROWS * 64, map, full, 64 * panel, row, h, b);
 }
 
 // S = Q K^T, in flight until the next wgmma_wait.
-__device__ __forceinline__ void issue_qk(Scores& s_rmem, const half* q_smem, const half* k_smem) {
+__device__ __forceinline__ void issue_qk(Scores& s_rmem, const element* q_smem, const element* k_smem) {
     const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);
     ptx::wgmma_fence();  // the last use of these registers is over
 #pragma unroll
@@ -45,7 +40,7 @@ __device__ __forceinline__ void issue_qk(Scores& s_rmem, const half* q_smem, con
 
 // O += P V for the keys FIRST to END of the tile, in flight until the next wgmma_wait.
 template <int FIRST = 0, int END = BLOCK_N>
-__device__ __forceinline__ void issue_pv(Output& o_rmem, const Weights& p_rmem, const half* v_smem) {
+__device__ __forceinline__ void issue_pv(Output& o_rmem, const Weights& p_rmem, const element* v_smem) {
     const uint64_t v_tile = ptx::wgmma_tile(v_smem, BLOCK_N * 128);
     if (FIRST == 0) ptx::wgmma_pin(o_rmem);
     ptx::wgmma_fence();  // P is written and O rescaled before wgmma reads them
@@ -54,23 +49,14 @@ __device__ __forceinline__ void issue_pv(Output& o_rmem, const Weights& p_rmem, 
     ptx::wgmma_commit();
 }
 
-// Row g + 8r of the warp sees the first `seen[r]` keys of the tile; `sign` is that of the scale, 0 included.
-__device__ __forceinline__ void mask(Scores& s_rmem, const int (&seen)[2], float sign, int lane) {
+// Row g + 8r of the warp sees the keys `seen[r]`, counted from the tile's first; `sign` is the scale's.
+__device__ __forceinline__ void mask_tile(Scores& s_rmem, const Interval (&seen)[2], float sign, int lane) {
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; i++) {
         const int key = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        s_rmem[i] = key < seen[i / 2 % 2] ? s_rmem[i] * sign : -INFINITY;
+        const Interval& keys = seen[i / 2 % 2];
+        s_rmem[i] = keys.begin <= key && key < keys.end ? s_rmem[i] * sign : -INFINITY;
     }
-}
-
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(ALL_LANES, x, 1);
-    return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
 // m rises to the row's maximum; `rescale` is what l and O must follow by. Returns the scale that S still
@@ -88,7 +74,7 @@ __device__ __forceinline__ float raise_reference(Scores& s_rmem, RowState& m, Ro
         const float m_new = fmaxf(m[r], quad_max(fmaxf(even, odd)) * scale_log2);
         rescale[r] = ptx::ex2(m[r] - m_new);
         m[r] = m_new;
-        far = far || (fabsf(m_new) > FAR && m_new > LOWEST);
+        far = far || is_far(m_new);
     }
     if (!__any_sync(ALL_LANES, far)) return scale_log2;
 #pragma unroll
@@ -140,7 +126,7 @@ template <int FIRST = 0, int END = BLOCK_N>
 __device__ __forceinline__ void pack(Weights& p_rmem, const Scores& s_rmem) {
 #pragma unroll
     for (int i = FIRST / 2; i < END / 2; i += 2)
-        p_rmem[i / 8][i / 2 % 4] = ptx::pack_half2(s_rmem[i], s_rmem[i + 1]);
+        p_rmem[i / 8][i / 2 % 4] = ptx::pack_pair(s_rmem[i], s_rmem[i + 1]);
 }
 
 template <bool LAZY = false, int POLY = 0, int FIRST = 0, int END = BLOCK_N>
@@ -152,25 +138,25 @@ __device__ __forceinline__ bool exponentiate(Weights& p_rmem, Scores& s_rmem, co
 }
 
 // After the last tile: O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of which `inside`
-// exist. A row that sees no key is 0, not 0 / 0.
+// exist.
 __device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, const RowState& l,
                                           float* lse_row, int inside, int lane) {
     RowState inv_l;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float total = quad_sum(l[r]);
-        inv_l[r] = total == 0 ? 0.0f : 1.0f / total;
+        inv_l[r] = inverse_sum(total);
         const int row = lane / 4 + 8 * r;
         if (lse_row && lane % 4 == 0 && row < inside)
-            lse_row[row] = total == 0 ? -INFINITY : (m[r] + __log2f(total)) * LN2;
+            lse_row[row] = log_sum_exp(m[r], total);
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
 }
 
-// The warp's 16 rows of O as halves, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of them.
+// The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of them.
 template <bool CLAMP>
-__device__ __forceinline__ bool pack_rows(half* panel_smem, const Output& o_rmem, int lane) {
+__device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_rmem, int lane) {
     uint32_t products = 0;
 #pragma unroll
     for (int d = 0; d < D / 16; d++) {
@@ -178,7 +164,7 @@ __device__ __forceinline__ bool pack_rows(half* panel_smem, const Output& o_rmem
 #pragma unroll
         for (int i = 0; i < 4; i++)
             pairs[i] = output_pair<CLAMP>(o_rmem[8 * d + 2 * i], o_rmem[8 * d + 2 * i + 1]);
-        products = ptx::fma_half2(pairs[0], pairs[1], ptx::fma_half2(pairs[2], pairs[3], products));
+        products = ptx::fma_pairs(pairs[0], pairs[1], ptx::fma_pairs(pairs[2], pairs[3], products));
         const int chunk = d % 4 * 2 + lane / 16, lane_row = lane % 16;
         ptx::stmatrix_x4(panel_smem + d / 4 * ROWS * 64 + lane_row * 64 + (chunk ^ lane_row % 8) * 8, pairs);
     }
@@ -187,9 +173,10 @@ __device__ __forceinline__ bool pack_rows(half* panel_smem, const Output& o_rmem
 
 // The same, and on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor are not written.
 // `row`: of the warp's first in the tensor.
-__device__ __forceinline__ void store_rows(half* o_smem, const ptx::TensorMap* out_map, const Output& o_rmem,
-                                           int warp, int lane, int row, int h, int b) {
-    half* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
+__device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map,
+                                           const Output& o_rmem, int warp, int lane, int row, int h,
+                                           int b) {
+    element* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
     if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
         pack_rows<true>(panel_smem, o_rmem, lane);
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,

@@ -4,8 +4,8 @@ The relative bound of one query row is
 
     |out - ref| <= 2 * (max over the row of |standard - ref| + floor)
 
-where `ref` is attention in float64, `standard` is textbook attention that stores S and P in float16, and
-`floor` is what a correct kernel may lose when it works in float32 and rounds once, to float16. The form is
+where `ref` is attention in float64, `standard` is textbook attention that stores S and P in q's type, and
+`floor` is what a correct kernel may lose when it works in float32 and rounds once, to that type. The form is
 that of FlashAttention's own tests (Dao et al. 2022); the floor is the usual rounding analysis with u = 2^-24
 (Higham, Accuracy and Stability of Numerical Algorithms, sections 3.1 and 4.2):
 
@@ -15,7 +15,8 @@ that of FlashAttention's own tests (Dao et al. 2022); the floor is the usual rou
 - Numerator and denominator each sum S_k terms and are rescaled at most S_k times: 4 S_k u together. The
   division costs 2 u.
 - Both enter the result multiplied by sum_j p_j |v_j| <= attention(q, k, |v|), the p_j by at most twice that.
-- Rounding the result to float16 loses 2^-11 |ref|, and never less than half the smallest subnormal, 2^-25.
+- Rounding the result to float16 loses 2^-11 |ref|, and never less than half the smallest subnormal, 2^-25;
+  to another type, what `core.element` says.
 
 Hence floor = 2^-11 |ref| + 2^-25 + u * (2 (D + 8) A + 4 S_k + 10) * attention(q, k, |v|).
 
@@ -25,15 +26,18 @@ least 2.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from flashcore_numba.core import oracle
+from flashcore_numba.core.element import FLOAT32, of
+from flashcore_numba.core.operation import Verdict
+from flashcore_numba.core.output import OUT, Output
 
-U = 2.0**-24  # unit roundoff of float32
-HALF_ULP = 2.0**-11  # relative rounding error of float16
-HALF_SUBNORMAL = 2.0**-25
+U = FLOAT32.unit_roundoff
 
 
 @dataclass(frozen=True)
@@ -64,26 +68,15 @@ class Reference:
     lse_allowed: np.ndarray
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One comparison. `margin` is the smallest allowed / error over all elements, below 1 when it fails."""
-
-    passed: bool
-    error: float  # |out - ref| at the element nearest to (or farthest beyond) its bound
-    bound: float  # what was allowed there
-    margin: float
-    where: tuple[int, ...]
-    reason: str = ""
-    wrong: np.ndarray | None = field(default=None, repr=False, compare=False)  # bool, shape of out
-
-
-def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Reference:
+def reference(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False, scale: float | None = None
+) -> Reference:
     """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     out, lse = oracle.attention(q, k, v, causal, scale)
     magnitude, _ = oracle.attention(q, k, np.abs(v), causal, scale)
-    standard = oracle.standard_fp16_attention(q, k, v, causal, scale).astype(np.float64)
-    head_dim, seq_k = q.shape[3], k.shape[2]
+    standard = oracle.standard_attention(q, k, v, causal, scale).astype(np.float64)
+    head_dim, seq_k, element = q.shape[3], k.shape[2], of(q.dtype)
 
     q_norm = np.linalg.norm(q.astype(np.float64), axis=3)  # [B, H, S_q]
     k_norm = np.linalg.norm(k.astype(np.float64), axis=3).max(axis=2)  # [B, H_kv]
@@ -91,17 +84,17 @@ def reference(q, k, v, causal: bool = False, scale: float | None = None) -> Refe
     p_error = U * ((head_dim + 8) * largest_score + 4)
 
     float32_work = (2 * p_error + U * (4 * seq_k + 2))[..., None] * magnitude
-    floor = HALF_ULP * np.abs(out) + HALF_SUBNORMAL + float32_work
+    floor = element.unit_roundoff * np.abs(out) + element.least / 2 + float32_work
     row_error = np.abs(standard - out).max(axis=3, keepdims=True)
     # LSE = max + log(sum): the error of the scores, of the sum, and of rounding the result to float32.
     lse_floor = p_error + U * (2 * seq_k + 4) + U * np.abs(np.where(np.isfinite(lse), lse, 0))
     return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
 
 
-def judge(out, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
+def judge(out: np.ndarray, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
     """Compare `out` [B, H, S_q, D] with the reference. A NaN or an infinity never passes."""
     out = np.asarray(out, np.float64)
-    verdict = _compare(out, ref.out, ref.allowed)
+    verdict = compare(out, ref.out, ref.allowed)
     if not verdict.passed:
         return verdict
     error = np.abs(out - ref.out)
@@ -120,12 +113,24 @@ def judge(out, ref: Reference, gate: Gate = NO_GATE) -> Verdict:
     return verdict
 
 
-def judge_lse(lse, ref: Reference) -> Verdict:
+def judge_lse(lse: np.ndarray, ref: Reference) -> Verdict:
     """Compare LSE [B, H, S_q]; a row that sees no key must have exactly -inf."""
-    return _compare(np.asarray(lse, np.float64), ref.lse, ref.lse_allowed)
+    return compare(np.asarray(lse, np.float64), ref.lse, ref.lse_allowed)
 
 
-def _compare(value: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> Verdict:
+def verdict(output: Output, value: np.ndarray, ref: Reference, gate: Gate | None) -> Verdict:
+    """`judge` or `judge_lse`, by the output."""
+    return judge(value, ref, gate or NO_GATE) if output is OUT else judge_lse(value, ref)
+
+
+def expected(output: Output, ref: Reference) -> np.ndarray:
+    """The right value of an output, float64."""
+    return ref.out if output is OUT else ref.lse
+
+
+def compare(value: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> Verdict:
+    """Compare arrays of one shape, float64; `allowed` is positive. A NaN passes nowhere, an infinity only
+    where it is expected."""
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.where(value == expected, 0.0, np.abs(value - expected))
         error = np.where(np.isnan(error), np.inf, error)
@@ -151,5 +156,5 @@ def _why(value: np.ndarray, wrong: np.ndarray) -> str:
     return f"{int(wrong.sum())} of {value.size} elements are beyond the bound"
 
 
-def _index(where) -> tuple[int, ...]:
+def _index(where: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(i) for i in where)

@@ -38,9 +38,11 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.edits import RandomEdit, random_edits
 from flashcore_numba.checks.mutation import Edit, loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
-from flashcore_numba.core.problem import Problem
-from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT, Compiler
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.records import layout
+from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.pool import run as processes
+from flashcore_numba.run.protocol import Idle
 from flashcore_numba.stages import LADDER, Stage
 from flashcore_numba.stages.find import find
 
@@ -80,13 +82,13 @@ class Run:
         if self.far:
             q, k = (rng.uniform(2.5e4, 6.5e4, each.shape) for each in (x.q, x.k))
             q[:, :, 16:] *= -1  # whole warps of both kinds
-            return x.but(q=q.astype(np.float16), k=k.astype(np.float16))
+            return x.but(q=FLOAT16.round(q), k=FLOAT16.round(k))
         if not self.rising:
             return x
         direction = rng.standard_normal(head_dim)
         direction *= 20 / np.linalg.norm(direction)
         k = 0.1 * x.k + np.outer(1 - np.abs(np.linspace(-1, 1, seq_k)), direction)
-        return x.but(q=(0.1 * x.q + direction).astype(np.float16), k=k.astype(np.float16))
+        return x.but(q=FLOAT16.round(0.1 * x.q + direction), k=FLOAT16.round(k))
 
     @property
     def seeds(self) -> int:
@@ -166,7 +168,7 @@ PLANS: dict[int, tuple[Run, ...]] = {
 
 def runs(stage: Stage, large: bool = False) -> list[Run]:
     """The runs of a stage; `large`: and those of thousands of rows, for each variant once."""
-    small = list(PLANS[stage.number])
+    small = list(PLANS[stage.place])
     if not large:
         return small
     variants = list(dict.fromkeys(run.variant for run in small))
@@ -214,7 +216,10 @@ def _verdict(
     except Exception as error:
         return {"verdict": _of_exception(error), "kind": type(error).__name__, "said": str(error)}
     ref = _reference(run, inputs, seed, folder)
-    for what, found in (("out", judge(answer.out, ref)), ("LSE", judge_lse(answer.lse, ref))):
+    verdicts = {"out": judge(answer.out, ref)}
+    if stage.returns_lse:
+        verdicts["LSE"] = judge_lse(answer.lse, ref)
+    for what, found in verdicts.items():
         if not found.passed:
             said = f"{what}{list(found.where)}: {found.reason}, off by {found.error:.3g}"
             return {"verdict": "wrong", "kind": "value", "said": said}
@@ -343,17 +348,14 @@ def _sources(stage: Stage) -> list[Source]:
 
     kernels: dict[Source, None] = {}
 
-    class Launched(Compiler):
-        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+    class Launched(Idle):
+        def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
             kernels[kernel] = None
 
     for run in runs(stage):
         x = run.inputs(0)
-        executor = Launched()
-        executor.sm_count = run.sm_count
-        lse = np.empty(x.q.shape[:3], np.float32)
-        problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-        stage.launch(problem, np.empty_like(x.q), executor, lse=lse, variant=run.variant)
+        executor = Launched(run.sm_count)
+        stage.run(x.problem(x.arrays), executor, run.variant, np.empty)
     return list(kernels)
 
 
@@ -422,9 +424,7 @@ class _Store:
         def changing() -> Iterator[dict[str, Any]]:
             with self.lock:
                 yield self.data
-                other = self.path.with_suffix(".part")
-                other.write_text(json.dumps(self.data, indent=1) + "\n")
-                other.replace(self.path)
+                layout.save(self.data, self.path, "controls", "edits")
                 if say:
                     print(say, flush=True)
 
@@ -445,11 +445,11 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
         # A class that often does not compile gets as many chances as it needs.
         got: dict[str, int] = {}
         for item in store.data["edits"]:
-            if item["stage"] == stage.number:
+            if item["stage"] == stage.place:
                 got[item["kind"]] = got.get(item["kind"], 0) + 1
         known = {_key(item) for item in store.data["edits"]} | set(store.data["rejected"])
         most = math.ceil(count / 14)
-        for edit in random_edits(stage, np.random.default_rng([seed, stage.number])):
+        for edit in random_edits(stage, np.random.default_rng([seed, stage.place])):
             if sum(got.values()) >= count or time.monotonic() > end:
                 break
             item = edit.as_dict()
@@ -471,15 +471,15 @@ def _draw(store: _Store, seed: int, count: int, jobs: int, end: float) -> None:
 
 def control(stage: Stage) -> RandomEdit:
     """No edit at all: what is judged right has to be this."""
-    (kernel,) = FOLDER.glob(f"stage{stage.number:02d}_*.cu")
+    (kernel,) = FOLDER.glob(f"stage{stage.place:02d}_*.cu")
     first = kernel.read_text().partition("\n")[0]
-    return RandomEdit(stage.number, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
+    return RandomEdit(stage.place, "none", kernel.name, 1, "", "", Edit(first, first, kernel.name))
 
 
 def _with_controls(store: _Store) -> list[dict[str, Any]]:
     """The file's edits, and before them every stage as it is."""
     known = {item["stage"] for item in store.data.setdefault("controls", [])}
-    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.number not in known]
+    store.data["controls"] += [control(stage).as_dict() for stage in STAGES if stage.place not in known]
     return [*store.data["controls"], *store.data["edits"]]
 
 
@@ -588,8 +588,8 @@ INDEPENDENT = "Neither of the two statements needs the other."
 SAME_ROW = "The 8 lanes of a row have the same m and l: another one writes them."
 # Why nothing goes wrong: (file, where `before` begins, where `after` begins) -> reason.
 REASONS: dict[tuple[str, str, str], str] = {
-    ("stage07_wmma_qk.cu", "const int block_sees", ""): UNSEEN,
-    ("stage10_pipeline.cu", "const int block_sees", ""): UNSEEN,
+    ("stage07_wmma_qk.cu", "const int last_row", ""): UNSEEN,
+    ("stage10_pipeline.cu", "const int last_row", ""): UNSEEN,
     ("stage07_wmma_qk.cu", "tile::load_tile<ROWS", "twice"): "Each thread stores the same bytes again.",
     ("stage08_wmma_full.cu", "multiply_qk(", "twice"): "The same warp stores the same S again.",
     ("stage16_cluster_split.cu", "for (int i = 2 * r;", "twice"): "Each lane stores the same bytes again.",
@@ -599,8 +599,8 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("stage08_wmma_full.cu", "wmma::load_matrix_sync(q", "after"): INDEPENDENT,
     ("stage11_warp_specialized.cu", "if (multiplies)", "after"): INDEPENDENT,
     ("stage13_split_kv.cu", "const int end_step", "after"): INDEPENDENT,
-    ("stage09_async_copy.cu", "const int row_sees", ""): "The minimum of two numbers has no order.",
-    ("stage08_wmma_full.cu", "__shared__ __align__(32) half q_smem", ""): "The array is one element longer.",
+    ("stage09_async_copy.cu", "const Interval row_keys", ""): "The minimum of two numbers has no order.",
+    ("stage08_wmma_full.cu", "__shared__ __align__(32) element q_smem", ""): "The array is one element longer.",
     ("stage08_wmma_full.cu", "if (lse != nullptr", ""): SAME_ROW,
     ("stage10_pipeline.cu", "if (lse != nullptr", ""): SAME_ROW,
     (
@@ -688,7 +688,7 @@ def table(kept: dict[str, Any]) -> str:
     """A campaign's record as a table in Markdown: a line per stage, edits by conclusion."""
     lines = ["| stage | edits | " + " | ".join(CONCLUSIONS) + " |", "|---|--:|" + "--:|" * len(CONCLUSIONS)]
     for stage in [*STAGES, None]:
-        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.number]
+        edits = [edit for edit in kept["edits"] if stage is None or edit["stage"] == stage.place]
         counts = [sum(edit["conclusion"] == name for edit in edits) for name in CONCLUSIONS]
         label = "**all**" if stage is None else stage.label
         lines.append(f"| {label} | {len(edits)} | " + " | ".join(map(str, counts)) + " |")
@@ -717,7 +717,7 @@ def main() -> None:
         _draw(store, secrets.randbits(32) if seed is None else seed, args.count, args.jobs, end)
     elif args.action == "record":
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(record(store.data), indent=1) + "\n")
+        layout.save(record(store.data), RECORD, "controls", "edits")
         print(table(record(store.data)))
     elif args.action == "sanitize":
         _sanitize(store, args.program, args.jobs, end)

@@ -1,12 +1,14 @@
 """The inputs on which a stage is checked: the plan's shapes, ragged lengths and extreme values."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.bounds import EXTREME, NO_GATE, PLAN, Gate
+from flashcore_numba.checks.bounds import EXTREME, PLAN
 from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.operation import Case
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import PLAN_SHAPES
 from flashcore_numba.stages import Stage
 
@@ -21,24 +23,21 @@ SCALED_SHAPES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """One input. `make(rng)` draws it; a case with a `seed` is the same in every run."""
-
-    name: str
-    make: Callable[[np.random.Generator], Inputs]
-    gate: Gate = NO_GATE
-    seed: int | None = None
-    layout: str = "inside"
-    scaled: str = ""  # what the simulator made smaller
-
-
-def normal(rng, batch, heads, seq_q, seq_k, head_dim, kv_heads=None, **options) -> Inputs:
-    """Independent standard normal q, k and v, rounded to float16."""
+def normal(
+    rng: np.random.Generator,
+    batch: int,
+    heads: int,
+    seq_q: int,
+    seq_k: int,
+    head_dim: int,
+    kv_heads: int | None = None,
+    **options: Any,
+) -> Inputs:
+    """Independent standard normal q, k and v."""
     kv_heads = heads if kv_heads is None else kv_heads
-    q = rng.standard_normal((batch, heads, seq_q, head_dim)).astype(np.float16)
-    k = rng.standard_normal((batch, kv_heads, seq_k, head_dim)).astype(np.float16)
-    v = rng.standard_normal((batch, kv_heads, seq_k, head_dim)).astype(np.float16)
+    q = FLOAT16.round(rng.standard_normal((batch, heads, seq_q, head_dim)))
+    k = FLOAT16.round(rng.standard_normal((batch, kv_heads, seq_k, head_dim)))
+    v = FLOAT16.round(rng.standard_normal((batch, kv_heads, seq_k, head_dim)))
     return Inputs(q, k, v, **options)
 
 
@@ -47,11 +46,18 @@ def cases(stage: Stage, full_size: bool) -> list[Case]:
     dims = stage.head_dims
     ragged, extreme = _ragged(stage, dims), _extreme(dims[0])
     found = [*ragged[:4], *extreme, *ragged[4:], *_plan(full_size)]
-    return [case for case in found if stage.causal or "causal" not in case.name]
+    masked = serves(stage, causal=True)
+    return [case for case in found if masked or "causal" not in case.name]
+
+
+def serves(stage: Stage, causal: bool = False, group: int = 1) -> bool:
+    """Whether a stage takes small problems with this mask and so many query heads for a K/V head."""
+    q, k = (np.empty((1, heads, 1, stage.head_dims[0]), FLOAT16.dtype) for heads in (group, 1))
+    return stage.why_not(Problem(q, k, k, causal=causal)) is None
 
 
 def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
-    def case(name, *shape, layout="inside", **options):
+    def case(name: str, *shape: int, layout: str = "inside", **options: Any) -> Case:
         return Case(name, lambda rng: normal(rng, *shape, **options), layout=layout)
 
     d = dims[0]
@@ -72,73 +78,76 @@ def _ragged(stage: Stage, dims: tuple[int, ...]) -> list[Case]:
     for larger in dims[1:]:
         found.append(case(f"ragged 33 rows, 45 keys, D={larger}", 1, 2, 33, 45, larger))
         found.append(case(f"causal ragged 70, D={larger}", 1, 1, 70, 70, larger, causal=True))
-    if stage.language == "CUDA C":  # so many keys that a stage may divide them among blocks
+    if stage.kernels.divides_keys:  # so many keys that a stage may divide them among blocks
         found.append(case("20 rows, 1100 keys", 1, 1, 20, 1100, d))
         found.append(case("causal 20 rows, 1100 keys", 1, 1, 20, 1100, d, causal=True))
         found.append(Case("extreme: scores rise and fall", lambda rng: _rising(rng, d), EXTREME))
-    if stage.grouped_queries:
+    if serves(stage, group=2):
         found.append(case("grouped queries, 4 heads on 2", 2, 4, 33, 40, d, kv_heads=2))
         found.append(case("causal grouped queries, 3 heads on 1", 1, 3, 40, 33, d, kv_heads=1, causal=True))
     return found
 
 
-def _rising(rng, d):
+def _rising(rng: np.random.Generator, d: int) -> Inputs:
     """Scores that rise by about 50 over several K/V tiles of any stage, from either end."""
     keys = 700
     x, direction = normal(rng, 1, 1, 20, keys, d), rng.standard_normal(d)
     direction *= 20 / np.linalg.norm(direction)
     k = 0.1 * x.k + np.outer(1 - np.abs(np.linspace(-1, 1, keys)), direction)
-    return x.but(q=_half(0.1 * x.q + direction), k=_half(k))
+    return x.but(q=FLOAT16.round(0.1 * x.q + direction), k=FLOAT16.round(k))
 
 
 def _extreme(d: int) -> list[Case]:
     rows, keys = 40, 70
 
-    def base(rng):
+    def base(rng: np.random.Generator) -> Inputs:
         return normal(rng, 1, 1, rows, keys, d)
 
-    def direction(rng):
+    def direction(rng: np.random.Generator) -> np.ndarray:
         """One unit vector of D components."""
         u = rng.standard_normal(d)
         return u / np.linalg.norm(u)
 
-    def all_negative(rng, size):
+    def all_negative(rng: np.random.Generator, size: float) -> Inputs:
         x = base(rng)
-        return x.but(q=_half(size * np.abs(x.q) + size), k=_half(-size * np.abs(x.k) - size))
+        return x.but(q=FLOAT16.round(size * np.abs(x.q) + size), k=FLOAT16.round(-size * np.abs(x.k) - size))
 
-    def huge(rng, factor):
+    def huge(rng: np.random.Generator, factor: float) -> Inputs:
         x = base(rng)
-        return x.but(q=_half(factor * x.q.astype(np.float32)))
+        return x.but(q=FLOAT16.round(factor * x.q.astype(np.float32)))
 
-    def along(rng, weight):
+    def along(rng: np.random.Generator, weight: np.ndarray) -> Inputs:
         """Scores that follow `weight` [S_k] and little else, about 50 where it is 1."""
         x, u = base(rng), direction(rng)
         k = 0.1 * x.k + np.outer(weight, 20 * u)
-        return x.but(q=_half(0.1 * x.q + 20 * u), k=_half(k))
+        return x.but(q=FLOAT16.round(0.1 * x.q + 20 * u), k=FLOAT16.round(k))
 
-    def one_dominates(rng):
+    def one_dominates(rng: np.random.Generator) -> Inputs:
         weight = np.zeros(keys)
         weight[rng.integers(keys)] = 2
         return along(rng, weight)
 
-    def constant_rows(rng):
+    def constant_rows(rng: np.random.Generator) -> Inputs:
         x = base(rng)
-        return x.but(q=np.full_like(x.q, 0.5), k=_half(np.zeros_like(x.k) + rng.standard_normal((keys, 1))))
+        return x.but(
+            q=np.full_like(x.q, 0.5), k=FLOAT16.round(np.zeros_like(x.k) + rng.standard_normal((keys, 1)))
+        )
 
-    def identical_keys(rng):
+    def identical_keys(rng: np.random.Generator) -> Inputs:
         x = base(rng)
         return x.but(k=np.broadcast_to(x.k[:, :, :1], x.k.shape).copy())
 
-    def full_range(rng):
+    def full_range(rng: np.random.Generator) -> Inputs:
         x = base(rng)
-        limit = float(np.finfo(np.float16).max)
+        limit = FLOAT16.largest
         return x.but(
-            q=_half(rng.uniform(-limit, limit, x.q.shape)), k=_half(rng.uniform(-limit, limit, x.k.shape))
+            q=FLOAT16.round(rng.uniform(-limit, limit, x.q.shape)),
+            k=FLOAT16.round(rng.uniform(-limit, limit, x.k.shape)),
         )
 
-    def large_values(rng):
+    def large_values(rng: np.random.Generator) -> Inputs:
         x = base(rng)
-        return x.but(v=_half(rng.uniform(-65000, 65000, x.v.shape)))
+        return x.but(v=FLOAT16.round(rng.uniform(-65000, 65000, x.v.shape)))
 
     return [
         Case("extreme: every score below -150", lambda rng: all_negative(rng, 5), EXTREME),
@@ -172,7 +181,10 @@ def _plan(full_size: bool) -> list[Case]:
         batch, heads, seq, head_dim = shape
         for seed in SEEDS:
 
-            def make(rng, shape=(batch, heads, seq, seq, head_dim)):
+            def make(
+                rng: np.random.Generator,
+                shape: tuple[int, int, int, int, int] = (batch, heads, seq, seq, head_dim),
+            ) -> Inputs:
                 return normal(rng, *shape)
 
             found.append(
@@ -190,7 +202,3 @@ def _plan(full_size: bool) -> list[Case]:
 
 def _times(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def _half(x) -> np.ndarray:
-    return np.asarray(x).astype(np.float16)

@@ -1,5 +1,7 @@
 """The mutants of the stages in CUDA C that are more than a barrier left out: see `deletions` for those."""
 
+from typing import Any
+
 from flashcore_numba.checks.mutation import Edit, Mutant
 
 VALUE, MEMORY, RACE, COPY, COUNTER = ("value",), ("memory",), ("race",), ("copy",), ("counter",)
@@ -12,10 +14,17 @@ FILES = {
     13: "stage13_split_kv.cu",
     15: "stage15_ping_pong.cu",
 }
-TILE, WARP_ROWS = "tile.cuh", "warp_rows.cuh"
+MASK, QUAD, TILE, WARP_ROWS = "mask.cuh", "quad.cuh", "tile.cuh", "warp_rows.cuh"
 
 
-def _mutant(stage, name, mistake, *edits, expected=VALUE, **options) -> Mutant:
+def _mutant(
+    stage: int,
+    name: str,
+    mistake: str,
+    *edits: tuple[str, ...],
+    expected: tuple[str, ...] = VALUE,
+    **options: Any,
+) -> Mutant:
     """Edits are (old, new), in the stage's own kernel, or (old, new, file) tuples."""
     made = tuple(Edit(old, new, *(file or [FILES[stage]])) for old, new, *file in edits)
     return Mutant(stage, name, mistake, made, expected, **options)
@@ -32,7 +41,7 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         7, "ragged_tile_not_masked", "Keys behind the last one count with a score of zero.",
-        ("row_sees - first_key, scale_log2", "KEYS, scale_log2"),
+        ("row_keys.from(first_key), params.scale_log2", "{0, KEYS}, params.scale_log2"),
     ),
     _mutant(
         7, "tail_not_zeroed", "Rows behind the last key are loaded all the same: 0 * NaN is NaN.",
@@ -50,7 +59,7 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         8, "wrong_kv_head", "Query head h reads K/V head h % H_kv instead of h // group.",
-        ("k += b * k_batch + h / group * k_head;", "k += b * k_batch + h % (H / group) * k_head;"),
+        ("params.k.at(b, h / params.group, 0)", "params.k.at(b, h % (params.H / params.group), 0)"),
     ),
     _mutant(
         8, "lse_in_log2", "The LSE is left in units of log2.",
@@ -78,19 +87,19 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         10, "no_empty_group", "No group is committed beyond the last tile, so the wait counts too few.",
-        ("            load_tile(v_smem + buffer, v + first_key * v_row, v_row, S_k - first_key);\n"
+        ("            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
          "        }\n        ptx::cp_async_commit();",
-         "            load_tile(v_smem + buffer, v + first_key * v_row, v_row, S_k - first_key);\n"
+         "            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
          "            ptx::cp_async_commit();\n        }"),
         expected=COPY, on_gpu=False, variant="2",
     ),
     _mutant(
         12, "mask_top_left", "The causal mask is aligned at the first key, not at the last.",
-        ("min(S_k, row + 1 + S_k - S_q)", "min(S_k, row + 1)"),
+        ("min(S_k, row + 1 + S_k - S_q)", "min(S_k, row + 1)", MASK),
     ),
     _mutant(
         12, "quad_half_added", "Two of the four lanes of a row add their sums.",
-        ("return x + __shfl_xor_sync(ALL_LANES, x, 2);", "return x;", WARP_ROWS),
+        ("return x + __shfl_xor_sync(ALL_LANES, x, 2);", "return x;", QUAD),
         expected=(*VALUE, "property"),
     ),
     _mutant(
@@ -113,14 +122,14 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         13, "output_overflows", "O / l becomes halves as it is, also where it passes the greatest half.",
         ("pack_output<8>(pairs, o);",
-         "for (int i = 0; i < 4; i++) pairs[i] = ptx::pack_half2(o[2 * i], o[2 * i + 1]);"),
+         "for (int i = 0; i < 4; i++) pairs[i] = ptx::pack_pair(o[2 * i], o[2 * i + 1]);"),
         expected=("property",),
     ),
     _mutant(
         13, "infinities_clamped", "What is greater than the greatest half becomes that, infinities too.",
         ("pack_output<8>(pairs, o);",
          "for (int i = 0; i < 4; i++)\n"
-         "        pairs[i] = ptx::pack_half2(fminf(fmaxf(o[2 * i], -65504.0f), 65504.0f),\n"
+         "        pairs[i] = ptx::pack_pair(fminf(fmaxf(o[2 * i], -65504.0f), 65504.0f),\n"
          "                                   fminf(fmaxf(o[2 * i + 1], -65504.0f), 65504.0f));"),
         expected=("property",),
     ),

@@ -46,7 +46,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
     harmless: those of `HARMLESS`, which survive, instead of all others, which must not.
     """
     found = []
-    for path in _files(stage.number):
+    for path in _files(stage.place):
         text = path.read_text()
         code = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
         for call in ORDERING.finditer(code):
@@ -61,7 +61,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
             name = f"without_line_{number}"
             found.append(
                 Mutant(
-                    *(stage.number, name, mistake, (edit,), EXPECTED, stage.default_variant),
+                    *(stage.place, name, mistake, (edit,), EXPECTED, stage.default_variant),
                     any_variant=True,
                     on_gpu=False,  # it may hang
                 )

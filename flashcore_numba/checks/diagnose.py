@@ -3,48 +3,42 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.bounds import Reference, Verdict
+from flashcore_numba.checks.bounds import Reference
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core import oracle
+from flashcore_numba.core.operation import Verdict
 
 UNDERFLOW, OVERFLOW = -87.0, 88.0  # where exp leaves the normal range of float32
 CLOSE = 0.01  # relative to the largest |v|: how near a mistake must come to be named
 
 
-def _attention(x: Inputs, **changes) -> np.ndarray:
+def _attention(x: Inputs, **changes: Any) -> np.ndarray:
     y = x.but(**changes)
     return oracle.attention(y.q, y.k, y.v, y.causal, y.scale)[0]
 
 
-def _masked(x: Inputs, mask: np.ndarray) -> np.ndarray:
-    """Attention under any bool mask [S_q, S_k], for equal numbers of heads."""
-    scale = 1 / math.sqrt(x.q.shape[3]) if x.scale is None else x.scale
-    q, k, v = (a.astype(np.float64) for a in (x.q, x.k, x.v))
-    scores = np.where(mask, scale * (q @ k.swapaxes(2, 3)), -np.inf)
-    row_max = scores.max(axis=3, keepdims=True)
-    p = np.exp(scores - np.where(np.isfinite(row_max), row_max, 0))
-    total = p.sum(axis=3, keepdims=True)
-    return np.where(total > 0, p / np.where(total > 0, total, 1), 0) @ v
+def _masked(x: Inputs, seen: np.ndarray) -> np.ndarray:
+    return oracle.attention(x.q, x.k, x.v, scale=x.scale, seen=seen)[0]
 
 
 def _suspects(x: Inputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
-    seq_q, seq_k, heads, kv_heads = x.q.shape[2], x.k.shape[2], x.q.shape[1], x.k.shape[1]
+    heads, kv_heads = x.q.shape[1], x.k.shape[1]
     found = [("the scale is missing: this is softmax(Q K^T) V", lambda: _attention(x, scale=1.0))]
     if x.scale is not None:
         found.append(("the given scale is ignored: 1 / sqrt(D) was used", lambda: _attention(x, scale=None)))
     if x.causal:
         found.append(("the causal mask is missing", lambda: _attention(x, causal=False)))
-        if heads == kv_heads:
-            rows, keys = np.arange(seq_q)[:, None], np.arange(seq_k)
-            aligned = rows + seq_k - seq_q
-            found += [
-                ("the causal mask is aligned top-left, not bottom-right", lambda: _masked(x, keys <= rows)),
-                ("the causal mask hides the diagonal: `<` for `<=`", lambda: _masked(x, keys < aligned)),
-                ("the causal mask shows one key too many", lambda: _masked(x, keys <= aligned + 1)),
-            ]
+        rows, keys = np.arange(x.mask.seq_q)[:, None], np.arange(x.mask.seq_k)
+        _, end = x.mask.interval(rows)
+        found += [
+            ("the causal mask is aligned top-left, not bottom-right", lambda: _masked(x, keys <= rows)),
+            ("the causal mask hides the diagonal: `<` for `<=`", lambda: _masked(x, keys < end - 1)),
+            ("the causal mask shows one key too many", lambda: _masked(x, keys < end + 1)),
+        ]
     if heads > kv_heads > 1:
         wrong = np.arange(heads) % kv_heads
         sentence = "query head h reads K/V head h % H_kv; it must be h // group"
@@ -85,10 +79,9 @@ def explain(x: Inputs, out: np.ndarray, ref: Reference, verdict: Verdict) -> str
 
 def _explain_nan(x: Inputs, out: np.ndarray) -> str:
     nan = np.isnan(out)
-    if nan.all(axis=3).any() and x.causal and x.q.shape[2] > x.k.shape[2]:
-        blind = x.q.shape[2] - x.k.shape[2]
-        if not nan[:, :, blind:].any():
-            return "only rows that see no key are NaN: 0 / 0, or exp(-inf - -inf)"
+    begin, end = x.mask.interval(np.arange(x.mask.seq_q))
+    if nan.all(axis=3).any() and (begin == end).any() and not nan[:, :, begin < end].any():
+        return "only rows that see no key are NaN: 0 / 0, or exp(-inf - -inf)"
     scale = 1 / math.sqrt(x.q.shape[3]) if x.scale is None else x.scale
     group = x.q.shape[1] // x.k.shape[1]
     keys = np.repeat(x.k.astype(np.float64), group, axis=1)

@@ -98,11 +98,11 @@ def random_edits(stage: Stage, rng: np.random.Generator) -> Iterator[RandomEdit]
             seen.add((file.name, *found[:3]))
             line = file.text.count("\n", 0, found.at) + 1
             edit = edit_at(file.text, found.start, found.end, found.new, file.name)
-            yield RandomEdit(stage.number, kind, file.name, line, found.before, found.after, edit)
+            yield RandomEdit(stage.place, kind, file.name, line, found.before, found.after, edit)
 
 
 def _paths(stage: Stage) -> list:
-    (kernel,) = cuda_reference.FOLDER.glob(f"stage{stage.number:02d}_*.cu")
+    (kernel,) = cuda_reference.FOLDER.glob(f"stage{stage.place:02d}_*.cu")
     headers = set(re.findall(r'#include "(\w+\.cuh)"', kernel.read_text())) - {"ptx.cuh"}
     return [kernel, *(cuda_reference.INCLUDE / name for name in sorted(headers))]
 

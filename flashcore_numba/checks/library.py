@@ -1,5 +1,7 @@
 """The mutants: what learners really write, as edits of the real stages."""
 
+from typing import Any
+
 from flashcore_numba.checks.cuda_library import CUDA_MUTANTS
 from flashcore_numba.checks.mutation import Edit, Mutant
 
@@ -7,7 +9,14 @@ VALUE, MEMORY, RACE, BARRIER, UNWRITTEN = ("value",), ("memory",), ("race",), ("
 NO_KEY = ("value", "property")
 
 
-def _mutant(stage, name, mistake, *edits, expected=VALUE, **options) -> Mutant:
+def _mutant(
+    stage: int,
+    name: str,
+    mistake: str,
+    *edits: tuple[str, ...],
+    expected: tuple[str, ...] = VALUE,
+    **options: Any,
+) -> Mutant:
     """Edits are (old, new) or (old, new, file) tuples."""
     return Mutant(stage, name, mistake, tuple(Edit(*edit) for edit in edits), expected, **options)
 
@@ -28,11 +37,11 @@ STAGE_01 = (
     ),
     _mutant(
         1, "mask_hides_diagonal", "`<` for `<=` in the causal mask: a row does not see its own key.",
-        ("visible_keys(row, q.shape[2],", "visible_keys(row - 1, q.shape[2],"),
+        ("interval(row, q.shape[2],", "interval(row - 1, q.shape[2],"),
     ),
     _mutant(
         1, "mask_top_left", "The causal mask is aligned at the first key, not at the last.",
-        ("visible_keys(row, q.shape[2],", "visible_keys(row, k.shape[2],"),
+        ("interval(row, q.shape[2],", "interval(row, k.shape[2],"),
     ),
     _mutant(
         1, "scale_forgotten", "The scores are not scaled.",
@@ -191,8 +200,8 @@ STAGE_04 = (
     ),
     _mutant(
         4, "return_before_barriers", "Warps behind the last row return; the others wait at a barrier.",
-        ("visible = visible_keys(row, seq_q, seq_k, causal) if row < seq_q else 0",
-         "if row >= seq_q:\n            return\n        visible = visible_keys(row, seq_q, seq_k, causal)"),
+        ("visible = interval(row, seq_q, seq_k, causal)[1] if row < seq_q else 0",
+         "if row >= seq_q:\n            return\n        visible = interval(row, seq_q, seq_k, causal)[1]"),
         expected=BARRIER, on_gpu=False,
     ),
     _mutant(
@@ -217,7 +226,7 @@ STAGE_04 = (
     ),
     _mutant(
         4, "causal_ignored", "The mask tests the length only, so every row sees the future.",
-        ("visible_keys(row, seq_q, seq_k, causal) if", "seq_k if"),
+        ("interval(row, seq_q, seq_k, causal)[1] if", "seq_k if"),
     ),
     _mutant(
         4, "tail_rows_written", "Warps behind the last row write their output too.",
@@ -321,7 +330,7 @@ STAGE_06 = (
     ),
     _mutant(
         6, "tiles_of_the_first_row", "Tiles that the first row does not see are skipped for all rows.",
-        ("visible_keys(last_row, seq_q", "visible_keys(first_row, seq_q"),
+        ("interval(last_row, seq_q", "interval(first_row, seq_q"),
     ),
     _mutant(
         6, "mask_of_whole_tiles", "Tiles are skipped, but inside a tile the causal mask is forgotten.",

@@ -16,10 +16,10 @@ import cuda_reference
 from cuda_reference import Source
 from flashcore_numba.checks.runner import check_stage, default_backend
 from flashcore_numba.run import pool
+from flashcore_numba.run.protocol import Executor, Passing
 from flashcore_numba.stages import Stage, files
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
-LAUNCH_SECONDS = 60.0  # of the CPU executor: a loop that changes memory for ever shows only by its time
 NOT_VISIBLE = "not visible on this back end"
 
 
@@ -149,19 +149,17 @@ def _stage_of(package: str, main: str) -> Stage:
         raise MutationError(f"{main}: the edited file does not import: {error}") from error
 
 
-class _Copies:
+class _Copies(Passing):
     """An executor that launches CUDA C kernels from the copies of their files in `folder`, if any."""
 
-    def __init__(self, executor: Any, folder: Path) -> None:
-        self.executor, self.folder = executor, folder
+    def __init__(self, executor: Executor, folder: Path) -> None:
+        super().__init__(executor)
+        self.folder = folder
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.executor, name)
-
-    def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         if isinstance(kernel, Source) and (copy := self.folder / kernel.path.name).exists():
             kernel = replace(kernel, path=copy)
-        self.executor.launch(kernel, *args, **options)
+        super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
 
 
 def with_copies(stage: Stage, folder: Path) -> Stage:
@@ -169,8 +167,8 @@ def with_copies(stage: Stage, folder: Path) -> Stage:
     if not any(_is_cuda(path.name) for path in folder.iterdir()):
         return stage
 
-    def launch(problem: Any, out: Any, executor: Any, **options: Any) -> None:
-        stage.launch(problem, out, _Copies(executor, folder), **options)
+    def launch(problem: Any, *outputs: Any, executor: Executor, **options: Any) -> None:
+        stage.launch(problem, *outputs, executor=_Copies(executor, folder), **options)
 
     return replace(stage, launch=launch)
 
@@ -260,7 +258,7 @@ def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | 
                 seed=SEED,
                 names=names,
                 stop_at_first=True,
-                launch_limit=LAUNCH_SECONDS if stage.language == "CUDA C" else None,
+                launch_limit=stage.kernels.endless_after,
             )
             fate = replace(fate, seconds=fate.seconds + report.seconds)
             if not report.passed:

@@ -2,27 +2,27 @@
 
 import math
 import secrets
+import sys
 import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from cuda_reference.files import MachineError
 from cuda_reference.shown import shown
-from flashcore_numba.checks.bounds import judge, judge_lse, reference
-from flashcore_numba.checks.cases import Case, cases
-from flashcore_numba.checks.diagnose import explain
-from flashcore_numba.checks.properties import Property, properties
-from flashcore_numba.checks.trial import Failed, Inputs, Trial
+from flashcore_numba.checks.forward import operation
+from flashcore_numba.checks.trial import Failed, Trial, place
+from flashcore_numba.core.operation import Case, Inputs, Operation, Property
 from flashcore_numba.core.problem import ArgumentError, check_time_limit
 from flashcore_numba.run import pool
 from flashcore_numba.stages import Stage
-from flashcore_numba.stages.find import find, select
+from flashcore_numba.stages.find import select
 
 KINDS = {
     "value": "an element is farther from the float64 answer than its bound",
@@ -61,7 +61,8 @@ class CheckReport:
     """All results of one stage (and variant) on one back end."""
 
     stage: str
-    number: int
+    key: str
+    number: int | None  # of the spine
     variant: str | None
     backend: str
     seed: int
@@ -131,16 +132,19 @@ def check(
     _check_variants(selected, variants)
     chosen = [(stage, variant) for stage in selected for variant in _variants(stage, variants)]
     deadline = None if time_limit is None else time.time() + time_limit
+    # A worker imports a stage from its module; one that is not there is checked in this process.
+    here = backend == "gpu" or any(_module(stage) is None for stage in selected)
+    by_stage = {stage: stage if here else str(_module(stage)) for stage in selected}
     jobs = []
     for stage, variant in chosen:
         names = [item.name for item in _items(stage, backend)]
         parts = 1 if backend == "gpu" else 3
         for part in range(parts):
-            jobs.append((stage.number, variant, backend, seed, tuple(names[part::parts]), deadline))
-    results = pool.run(_job, jobs, 1 if backend == "gpu" else workers, progress, _job_label)
+            jobs.append((by_stage[stage], variant, backend, seed, tuple(names[part::parts]), deadline))
+    results = pool.run(_job, jobs, 1 if here else workers, progress, _job_label)
     reports = []
     for stage, variant in chosen:
-        mine = [r for job, r in zip(jobs, results, strict=True) if job[:2] == (stage.number, variant)]
+        mine = [r for job, r in zip(jobs, results, strict=True) if job[:2] == (by_stage[stage], variant)]
         by_name = {result.name: result for part in mine for result in part}
         ordered = tuple(by_name[item.name] for item in _items(stage, backend))
         reports.append(_report(stage, variant, backend, seed, ordered))
@@ -185,7 +189,7 @@ def names(stage: Stage, backend: str = "simulator") -> list[str]:
     return [item.name for item in _items(stage, backend)]
 
 
-def inputs(stage: Stage, name: str, seed: int, backend: str = "simulator") -> Inputs | None:
+def inputs(stage: Stage, name: str, seed: int, backend: str = "simulator") -> Any:
     """What the case `name` runs on; None for a property, which makes several inputs."""
     case = next(item for item in _items(stage, backend) if item.name == name)
     return case.make(_drawn(case, seed)) if isinstance(case, Case) else None
@@ -193,10 +197,10 @@ def inputs(stage: Stage, name: str, seed: int, backend: str = "simulator") -> In
 
 def _items(stage: Stage, backend: str) -> list[Case | Property]:
     """All checks of a stage: ragged and extreme cases, properties, then the plan's shapes."""
-    sampled = cases(stage, full_size=backend == "gpu")
+    sampled = operation(stage).cases(stage, backend == "gpu")
     fresh = [case for case in sampled if case.seed is None]
     fixed = [case for case in sampled if case.seed is not None]
-    return [*fresh, *properties(stage, backend), *fixed]
+    return [*fresh, *operation(stage).properties(stage, backend), *fixed]
 
 
 def _run(trial: Trial, item: Case | Property, seed: int) -> CaseResult:
@@ -223,42 +227,33 @@ def _run_property(trial: Trial, item: Property, seed: int) -> dict:
 def _run_case(trial: Trial, case: Case, seed: int) -> dict:
     inputs = case.make(_drawn(case, seed))
     answer = trial(inputs, layout=case.layout)
-    ref = _reference(case, seed, inputs)
-    verdict = judge(answer.out, ref, case.gate)
-    if verdict.passed and answer.lse is not None:
-        lse = judge_lse(answer.lse, ref)
-        if not lse.passed:
-            b, h, row = lse.where
-            message = (
-                f"{inputs.label}: LSE[b={b}, h={h}, row={row}] = {answer.lse[lse.where]:.6g}, expected "
-                f"{ref.lse[lse.where]:.6g} (natural logarithm), allowed {lse.bound:.2g}"
-            )
-            return {
-                "passed": False,
-                "kind": "value",
-                "message": message,
-                "error": lse.error,
-                "bound": lse.bound,
-            }
-        verdict = min(verdict, lse, key=lambda v: v.margin)
-    if verdict.passed:
-        return {"passed": True, "error": verdict.error, "bound": verdict.bound, "margin": verdict.margin}
-    b, h, row, col = verdict.where
-    off = f"off by {verdict.error:.3g}" if math.isfinite(verdict.error) else "not finite"
-    message = (
-        f"{inputs.label}: out[b={b}, h={h}, row={row}, col={col}] = {answer.out[verdict.where]:.6g}, "
-        f"expected {ref.out[verdict.where]:.6g}, {off}, allowed {verdict.bound:.3g}; "
-        f"{verdict.reason}. {explain(inputs, answer.out, ref, verdict)}"
-    )
-    margin = verdict.margin if math.isfinite(verdict.margin) else 0.0
-    return {
-        "passed": False,
-        "kind": "value",
-        "message": message,
-        "error": verdict.error if math.isfinite(verdict.error) else None,
-        "bound": verdict.bound,
-        "margin": margin,
-    }
+    of = operation(trial.stage)
+    ref = _reference(of, case, seed, inputs)
+    verdicts = []
+    for output in trial.stage.outputs:
+        value = getattr(answer, output.name)
+        verdict = of.judge(output, value, ref, case.gate)
+        verdicts.append(verdict)
+        if verdict.passed:
+            continue
+        finite = math.isfinite(verdict.error)
+        off = f"off by {verdict.error:.3g}" if finite else "not finite"
+        where = f"{output.symbol}{place(output.axes, verdict.where)}"
+        message = (
+            f"{inputs.label}: {where} = {value[verdict.where]:.6g}, "
+            f"expected {of.expected(output, ref)[verdict.where]:.6g}{output.note}, {off}, allowed "
+            f"{verdict.bound:.3g}; {verdict.reason}. {of.explain(inputs, output, value, ref, verdict)}"
+        )
+        return {
+            "passed": False,
+            "kind": "value",
+            "message": message.rstrip(),
+            "error": verdict.error if finite else None,
+            "bound": verdict.bound,
+            "margin": verdict.margin if math.isfinite(verdict.margin) else 0.0,
+        }
+    worst = min(verdicts, key=lambda verdict: verdict.margin)
+    return {"passed": True, "error": worst.error, "bound": worst.bound, "margin": worst.margin}
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:
@@ -276,31 +271,51 @@ def _reference_store(seed: int) -> dict:
     return {}
 
 
-def _reference(case: Case, seed: int, inputs):
+def _reference(of: Operation, case: Case, seed: int, inputs: Inputs) -> Any:
     store = _reference_store(seed)
-    key = (case.name, inputs.label)
+    key = (of.name, case.name, inputs.label)
     if key not in store:
-        store[key] = reference(inputs.q, inputs.k, inputs.v, inputs.causal, inputs.scale)
+        store[key] = of.reference(inputs)
     return store[key]
 
 
-def _report(stage: Stage, variant, backend, seed, results: tuple[CaseResult, ...]) -> CheckReport:
-    notes = dict.fromkeys(case.scaled for case in cases(stage, full_size=backend == "gpu") if case.scaled)
+def _report(
+    stage: Stage, variant: str | None, backend: str, seed: int, results: tuple[CaseResult, ...]
+) -> CheckReport:
+    sampled = operation(stage).cases(stage, backend == "gpu")
+    notes = dict.fromkeys(case.scaled for case in sampled if case.scaled)
     seconds = sum(result.seconds for result in results)
-    return CheckReport(stage.label, stage.number, variant, backend, seed, results, tuple(notes), seconds)
+    return CheckReport(
+        stage.label, stage.key, stage.number, variant, backend, seed, results, tuple(notes), seconds
+    )
 
 
 def _job(
-    number: int, variant: str | None, backend: str, seed: int, names: tuple[str, ...], deadline: float | None
-):
+    stage: str | Stage,
+    variant: str | None,
+    backend: str,
+    seed: int,
+    names: tuple[str, ...],
+    deadline: float | None,
+) -> tuple[CaseResult, ...]:
     """One part of a stage's check, in a worker process."""
-    report = check_stage(find(number), variant, backend=backend, seed=seed, names=names, deadline=deadline)
+    report = check_stage(_stage(stage), variant, backend=backend, seed=seed, names=names, deadline=deadline)
     return report.results
 
 
 def _job_label(job: tuple) -> str:
-    stage = find(job[0]).label
-    return stage if job[1] is None else f"{stage} ({job[1]})"
+    label = _stage(job[0]).label
+    return label if job[1] is None else f"{label} ({job[1]})"
+
+
+def _module(stage: Stage) -> str | None:
+    """The module whose STAGE it is, if any."""
+    name = stage.launch.__module__
+    return name if getattr(sys.modules.get(name), "STAGE", None) is stage else None
+
+
+def _stage(chosen: str | Stage) -> Stage:
+    return import_module(chosen).STAGE if isinstance(chosen, str) else chosen
 
 
 def _variants(stage: Stage, wanted: Sequence[str] | None) -> list[str | None]:

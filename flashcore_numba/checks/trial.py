@@ -7,23 +7,23 @@ both show.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import of
+from flashcore_numba.core.mask import UNBOUNDED, Mask
+from flashcore_numba.core.operation import Inputs as AnyInputs
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
 
 GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
-UNWRITTEN = {
-    np.dtype(np.float16): 0x7E5A,
-    np.dtype(np.float32): 0x7FC05A5A,
-}  # NaN that no arithmetic produces
-GUARD = {np.dtype(np.float16): 0xFE3C, np.dtype(np.float32): 0xFFC03C3C}
-BITS = {2: np.uint16, 4: np.uint32}
+BITS = {2: np.uint16, 4: np.uint32}  # by bytes of an element
 MAX_TURNS = 10_000  # a loop that a mutant never leaves becomes a report
 
 
@@ -37,7 +37,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Host arrays: q float16 [B, H, S_q, D], k and v float16 [B, H_kv, S_k, D]."""
+    """Host arrays of attention, all of one element type: q [B, H, S_q, D], k and v [B, H_kv, S_k, D]."""
 
     q: np.ndarray
     k: np.ndarray
@@ -49,6 +49,18 @@ class Inputs:
         return replace(self, **changes)
 
     @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"q": self.q, "k": self.k, "v": self.v}
+
+    def problem(self, arrays: Mapping[str, Any]) -> Problem:
+        return Problem(**arrays, causal=self.causal, scale=self.scale)
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys each query row sees."""
+        return Mask(self.q.shape[2], self.k.shape[2], right=0 if self.causal else UNBOUNDED)
+
+    @property
     def label(self) -> str:
         batch, heads, seq_q, head_dim = self.q.shape
         kv_heads, seq_k = self.k.shape[1:3]
@@ -58,46 +70,45 @@ class Inputs:
         return f"B={batch} {heads_label} S_q={seq_q} S_k={seq_k} D={head_dim}{mask}{scale}"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came out, on the host: out float16 [B, H, S_q, D], lse float32 [B, H, S_q] or None."""
-
-    out: np.ndarray
-    lse: np.ndarray | None
+class Answer(SimpleNamespace):
+    """What came out, on the host: each output that the stage writes, by its name."""
 
 
-def _inside(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+def _inside(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """A window with guard rows, columns, heads and batches on every side where one fits."""
-    outer = [n + 1 for n in shape[:-2]] + [shape[-2] + 2 * GUARD_ROWS, shape[-1] + 2 * GUARD_COLUMNS]
-    if len(shape) == 3:  # LSE: its last dimension is rows
-        outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 2 * GUARD_COLUMNS]
-    inner = tuple(slice(0, n) for n in shape[:-2])
-    inner += (slice(GUARD_ROWS, GUARD_ROWS + shape[-2]),) if len(shape) == 4 else (slice(0, shape[-2]),)
-    inner += (slice(GUARD_COLUMNS, GUARD_COLUMNS + shape[-1]),)
-    return _filled(outer, dtype, fill), lambda parent: parent[inner]
+    outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 2 * GUARD_COLUMNS]
+    inner = [slice(0, n) for n in shape[:-1]] + [slice(GUARD_COLUMNS, GUARD_COLUMNS + shape[-1])]
+    if len(shape) == 4:  # rows of D elements; the last dimension of the LSE is rows
+        outer[2], inner[2] = shape[2] + 2 * GUARD_ROWS, slice(GUARD_ROWS, GUARD_ROWS + shape[2])
+    window = tuple(inner)
+    return _filled(outer, dtype, fill), lambda parent: parent[window]
 
 
-def _contiguous(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+def _contiguous(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """A contiguous window in the middle of a flat array."""
     size, guard = math.prod(shape), 256
     flat = _filled((size + 2 * guard,), dtype, fill)
     return flat, lambda parent: parent[guard : guard + size].reshape(shape)
 
 
-def _transposed(shape, dtype, fill) -> tuple[np.ndarray, Callable]:
+def _transposed(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """[B, S, H, D] in memory, seen as [B, H, S, D]: heads and rows have changed places."""
-    if len(shape) == 3:
+    if len(shape) != 4:
         return _contiguous(shape, dtype, fill)
     batch, heads, rows, head_dim = shape
     parent, window = _inside((batch, rows, heads, head_dim), dtype, fill)
     return parent, lambda parent: window(parent).swapaxes(1, 2)
 
 
-LAYOUTS: dict[str, Callable] = {"contiguous": _contiguous, "inside": _inside, "transposed": _transposed}
-MIXED = {"q": "transposed", "k": "inside", "v": "contiguous", "out": "inside", "lse": "contiguous"}
+LAYOUTS: dict[str, Callable[..., tuple[np.ndarray, Callable[[Any], Any]]]] = {
+    "contiguous": _contiguous,
+    "inside": _inside,
+    "transposed": _transposed,
+}
+MIXED = ("transposed", "inside", "contiguous")  # of the inputs, in their order
 
 
-def _filled(shape, dtype, bits: int) -> np.ndarray:
+def _filled(shape: Sequence[int], dtype: Any, bits: int) -> np.ndarray:
     """A parent array of one bit pattern whose first element lies at a multiple of 16 bytes."""
     dtype = np.dtype(dtype)
     size = math.prod(shape)
@@ -111,7 +122,15 @@ def _filled(shape, dtype, bits: int) -> np.ndarray:
 class _Window:
     """One array of the problem inside its poisoned parent, on the host and where the kernel runs."""
 
-    def __init__(self, shape, dtype, layout: str, guard: int, to_device: Callable, to_host: Callable) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        layout: str,
+        guard: int,
+        to_device: Callable,
+        to_host: Callable,
+    ) -> None:
         self.parent, self.window = LAYOUTS[layout](shape, dtype, guard)
         self.to_device, self.to_host = to_device, to_host
 
@@ -123,18 +142,19 @@ class _Window:
 
     def place_unwritten(self) -> Any:
         inside = self.window(self.parent)
-        bits = np.full(inside.shape, UNWRITTEN[inside.dtype], BITS[inside.dtype.itemsize])
+        bits = np.full(inside.shape, of(inside.dtype).unwritten, BITS[inside.dtype.itemsize])
         return self.place(bits.view(inside.dtype))
 
-    def after(self, name: str, written: bool) -> np.ndarray:
-        """The contents now. Raises Failed for a touched guard, a changed input, an unwritten output."""
+    def after(self, name: str, axes: tuple[str, ...] = ()) -> np.ndarray:
+        """The contents now. Raises Failed for a touched guard, a changed input, an unwritten output,
+        which has `axes`."""
         parent = self.to_host(self.device_parent)
         inside = self.window(parent).copy()
-        if written:
+        if axes:
             bits = inside.view(BITS[inside.dtype.itemsize])
-            missing = bits == UNWRITTEN[inside.dtype]
+            missing = bits == of(inside.dtype).unwritten
             if missing.any():
-                at = _place(np.unravel_index(missing.argmax(), missing.shape))
+                at = place(axes, np.unravel_index(missing.argmax(), missing.shape))
                 raise Failed(
                     "unwritten",
                     f"{int(missing.sum())} of {missing.size} elements of {name} were never written, "
@@ -143,7 +163,7 @@ class _Window:
             self.window(self.before)[...] = inside
         same = _bits(parent) == _bits(self.before)
         if not same.all():
-            what = "memory beside it was written" if written else "an input (or memory beside it) was written"
+            what = "memory beside it was written" if axes else "an input (or memory beside it) was written"
             raise Failed("guard", f"{name}: {what}, {int((~same).sum())} elements: an index runs past an end")
         return inside
 
@@ -152,10 +172,9 @@ def _bits(x: np.ndarray) -> np.ndarray:
     return x.view(BITS[x.dtype.itemsize])
 
 
-def _place(index) -> str:
-    return (
-        "[" + ", ".join(f"{n}={int(i)}" for n, i in zip(("b", "h", "row", "col"), index, strict=False)) + "]"
-    )
+def place(axes: Iterable[str], index: Iterable[Any]) -> str:
+    """`[b=0, h=1, row=2]`"""
+    return "[" + ", ".join(f"{name}={int(i)}" for name, i in zip(axes, index, strict=True)) + "]"
 
 
 @dataclass(frozen=True)
@@ -173,7 +192,7 @@ class Trial:
     deadline: float | None = None
 
     def __call__(
-        self, inputs: Inputs, layout: str = "inside", order: str = "lockstep", sm_count: int = 132
+        self, inputs: AnyInputs, layout: str = "inside", order: str = "lockstep", sm_count: int = 132
     ) -> Answer:
         """Raises Failed for anything that is wrong whatever the numbers are.
 
@@ -183,7 +202,7 @@ class Trial:
         if self.backend == "gpu":
             return self._on_gpu(inputs, layout)
         # The simulator follows a NaN to its origin only while it counts arithmetic.
-        ops = self.stage.language == "Numba"
+        ops = self.stage.kernels.counts_for_nan
         options: dict[str, Any] = {"order": order, "max_turns": MAX_TURNS, "ops": ops, "sm_count": sm_count}
         if (limit := self._seconds_left()) is not None:
             options["time_limit"] = limit
@@ -194,7 +213,7 @@ class Trial:
         left = None if self.deadline is None else max(1e-3, self.deadline - time.time())
         return min((limit for limit in (left, self.launch_limit) if limit is not None), default=None)
 
-    def _on_gpu(self, inputs: Inputs, layout: str) -> Answer:
+    def _on_gpu(self, inputs: AnyInputs, layout: str) -> Answer:
         import cupy
 
         from flashcore_numba.run.executor import Gpu
@@ -208,29 +227,29 @@ class Trial:
         return self._run(inputs, layout, Gpu(), to_device, to_host)
 
     def _run(
-        self, inputs: Inputs, layout: str, executor: Any, to_device: Callable, to_host: Callable
+        self, inputs: AnyInputs, layout: str, executor: Any, to_device: Callable, to_host: Callable
     ) -> Answer:
-        layouts = MIXED if layout == "mixed" else dict.fromkeys(MIXED, layout)
+        def window(shape: tuple[int, ...], dtype: Any, layout: str) -> _Window:
+            return _Window(shape, dtype, layout, of(dtype).guard, to_device, to_host)
 
-        def window(name, shape):
-            nan = GUARD[np.dtype(np.float16)]
-            return _Window(shape, np.dtype(np.float16), layouts[name], nan, to_device, to_host)
-
-        windows = {name: window(name, getattr(inputs, name).shape) for name in "qkv"}
-        q, k, v = (windows[name].place(getattr(inputs, name)) for name in "qkv")
-        out_window = window("out", inputs.q.shape)
-        lse_layout = layouts["lse"] if self.stage.language == "Numba" else "contiguous"  # see Stage.launch
-        lse_guard = GUARD[np.dtype(np.float32)]
-        lse_window = _Window(inputs.q.shape[:3], np.float32, lse_layout, lse_guard, to_device, to_host)
-        out = out_window.place_unwritten()
-        lse = lse_window.place_unwritten() if self.stage.returns_lse else None
-
-        problem = Problem(q, k, v, inputs.causal, inputs.scale)
-        self.stage.launch(problem, out, executor, lse=lse, variant=self.variant)
+        layouts = cycle(MIXED if layout == "mixed" else (layout,))
+        read = {name: window(x.shape, x.dtype, next(layouts)) for name, x in inputs.arrays.items()}
+        placed = {name: read[name].place(x) for name, x in inputs.arrays.items()}
+        problem = inputs.problem(placed)
+        written = {}
+        for output in self.stage.outputs:
+            shape = output.shape(problem)
+            strided = len(shape) == 4 or (self.stage.kernels.strided_rows and layout != "mixed")
+            own = ("inside" if layout == "mixed" else layout) if strided else "contiguous"
+            written[output] = window(shape, output.dtype(problem), own)
+        outputs = {output.name: each.place_unwritten() for output, each in written.items()}
+        self.stage.launch(problem, executor=executor, variant=self.variant, **outputs)
         _raise_reported(executor)
-        for name in "qkv":
-            windows[name].after(name, written=False)
-        return Answer(out_window.after("out", True), None if lse is None else lse_window.after("lse", True))
+        for name, each in read.items():
+            each.after(name)
+        return Answer(
+            **{output.name: each.after(output.name, output.axes) for output, each in written.items()}
+        )
 
 
 def _raise_reported(executor: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
+from flashcore_numba.core.element import ACCEPTED_NAMES
 from flashcore_numba.core.problem import ArgumentError, address, placed_on
 
 MOST_WORK = 100_000  # of NumPy's search for a common byte: well below a second
@@ -158,7 +159,9 @@ def _view_of_torch(tensor: Any, name: str) -> Any:
         raise ArgumentError(f"{name} requires grad: there is no backward pass, so pass {name}.detach()")
     dtype = str(tensor.dtype).removeprefix("torch.")
     if not hasattr(np, dtype):
-        raise ArgumentError(f"{name} has dtype {dtype}: only float16 is accepted, so pass {name}.half()")
+        raise ArgumentError(
+            f"{name} has dtype {dtype}: only {ACCEPTED_NAMES} is accepted, so pass {name}.half()"
+        )
     if str(tensor.layout) != "torch.strided":
         raise ArgumentError(f"{name} has layout {tensor.layout}: a strided (dense) tensor is needed")
     if tensor.device.type == "cpu":
@@ -187,7 +190,7 @@ def _view_of_interface(array: Any, name: str) -> Any:
     if interface.get("mask") is not None:
         raise ArgumentError(f"{name} is a masked array: a plain array is needed")
     if dtype.kind not in "fiub":
-        raise ArgumentError(f"{name} has dtype {dtype}: only float16 is accepted")
+        raise ArgumentError(f"{name} has dtype {dtype}: only {ACCEPTED_NAMES} is accepted")
     _need_gpu(name)
     import cupy
 
@@ -224,7 +227,7 @@ def _view_of_dlpack(array: Any, name: str) -> Any:
     except Exception as error:  # whatever its class does
         told = str(error)[:200] if isinstance(error, BufferError | RuntimeError) else shown(error)
         raise ArgumentError(
-            f"{name} cannot be read through DLPack ({told}): a float16 array is accepted"
+            f"{name} cannot be read through DLPack ({told}): a {ACCEPTED_NAMES} array is accepted"
         ) from error
 
 

@@ -4,6 +4,8 @@ import ctypes
 import importlib.util
 from functools import cache
 
+from cuda_reference.extras import install
+
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
@@ -68,7 +70,9 @@ def why_not() -> str | None:
         served = (compute_capability() or (9, 0)) >= (7, 5)  # CUDA 13 compiles for Turing and later only
         extra = "cuda13" if version >= (13, 0) and served else "cuda12"
         driver = ".".join(map(str, version))
-        return f"CuPy is not installed: pip install 'flashcore[{extra}]' (the driver runs CUDA {driver})"
+        return f"CuPy is not installed: {install(extra)} (the driver runs CUDA {driver})"
+    if importlib.util.find_spec("numba") is None:
+        return f"Numba is not installed: {install()}"
     return _redirector_missing()
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.shown import shown
+from flashcore_numba.core.element import ACCEPTED, ACCEPTED_NAMES, Element, of
+from flashcore_numba.core.mask import UNBOUNDED, Mask
 
 HEAD_DIMS = (64, 128)  # the head dimensions that some stage of the ladder serves
 ROWS_LIMIT = 1 << 30  # of one head, so that a kernel's int reaches past the last tile
@@ -16,6 +18,7 @@ ALL_ROWS_LIMIT = (1 << 31) - 1  # of all heads
 GRID_LIMIT = 65535  # blocks along y and z of a CUDA grid: where the stages put heads and batch
 ALIGNMENT = 16  # bytes of one 128-bit load
 AXES = ("batch", "head", "row")
+DTYPES = tuple(each.dtype for each in ACCEPTED)
 
 
 class ArgumentError(ValueError):
@@ -87,22 +90,33 @@ class Problem:
         return self.q.shape[3]
 
     @property
+    def element(self) -> Element:
+        """The type of q, k, v and the output."""
+        return of(self.q.dtype)
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Which keys each query row sees."""
+        return Mask(self.seq_q, self.seq_k, right=0 if self.causal else UNBOUNDED)
+
+    @property
     def on_gpu(self) -> bool:
         return _is_cupy(self.q)
 
     @property
     def visible_pairs(self) -> int:
         """(query row, key) pairs of one head that the mask lets through."""
-        if not self.causal:
-            return self.seq_q * self.seq_k
-        last = self.seq_k  # keys seen by the last row; each row above sees one fewer, down to none
-        rows = min(self.seq_q, last)
-        return rows * last - rows * (rows - 1) // 2
+        return self.mask.pairs
 
     @property
     def flops(self) -> int:
         """Floating-point operations of both products: 4 D for each pair that the mask lets through."""
         return 4 * self.head_dim * self.visible_pairs * self.batch * self.heads
+
+    @property
+    def exponentials(self) -> int:
+        """One for each pair that the mask lets through."""
+        return self.visible_pairs * self.batch * self.heads
 
     @property
     def min_bytes(self) -> int:
@@ -198,9 +212,10 @@ def _check_array(name: str, array: Any) -> None:
         raise ArgumentError(
             f"{name} is a masked array: a plain array is needed, for example {name}.filled(0)"
         )
-    if array.dtype != np.float16:
+    if array.dtype not in DTYPES:
         raise ArgumentError(
-            f"{name} has dtype {str(array.dtype)[:100]}: only float16 is accepted, in the native byte order"
+            f"{name} has dtype {str(array.dtype)[:100]}: only {ACCEPTED_NAMES} is accepted, in the native "
+            "byte order"
         )
     if array.ndim != 4:
         raise ArgumentError(

@@ -3,7 +3,10 @@
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from cuda_reference.shown import shown
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import HEAD_DIMS, ArgumentError
 
 PLAN_SHAPES = {  # B, H, S, D
@@ -27,10 +30,11 @@ class Shape:
     def __str__(self) -> str:
         return f"{self.batch}x{self.heads}x{self.seq}x{self.head_dim}"
 
-    def inputs(self, rng) -> list:
+    def inputs(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q, k and v: fresh standard normal NumPy arrays, float16 [B, H, S, D]."""
         size = (self.batch, self.heads, self.seq, self.head_dim)
-        return [rng.standard_normal(size, dtype="float32").astype("float16") for _ in range(3)]
+        q, k, v = (FLOAT16.round(rng.standard_normal(size, dtype=np.float32)) for _ in range(3))
+        return q, k, v
 
 
 def parse(text: str) -> Shape:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba import predict
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.problem import ArgumentError, Problem
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course import experiments, launches, memory_map
@@ -362,8 +364,7 @@ class Evidence:
     def pairs(self, shape: str = COUNTED, causal: bool = False) -> int:
         """(query row, key) pairs that the mask lets through, over all heads."""
         s = parse(shape)
-        visible = s.seq * (s.seq + 1) // 2 if causal else s.seq * s.seq
-        return visible * s.batch * s.heads
+        return Mask(s.seq, s.seq, right=0 if causal else UNBOUNDED).pairs * s.batch * s.heads
 
     def flops(self, shape: str = COUNTED, causal: bool = False) -> int:
         """Floating-point operations of both products: 4 D a pair."""
@@ -372,7 +373,7 @@ class Evidence:
     def min_bytes(self, shape: str = COUNTED) -> int:
         """Bytes that must move: q, k and v read once, the output written once, all float16."""
         s = parse(shape)
-        return 4 * 2 * s.batch * s.heads * s.seq * s.head_dim
+        return 4 * FLOAT16.size * s.batch * s.heads * s.seq * s.head_dim
 
 
 @functools.cache

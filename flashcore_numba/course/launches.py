@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
@@ -48,11 +49,9 @@ class Recorder:
 def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> Recorder:
     """What the stage launches at a shape, BxHxSxD, on a GPU like the recorded one."""
     s = parse(shape)
-    q, k, v, out = (np.zeros((s.batch, s.heads, s.seq, s.head_dim), np.float16) for _ in range(4))
+    q, k, v = (np.zeros((s.batch, s.heads, s.seq, s.head_dim), FLOAT16.dtype) for _ in range(3))
     recorder = Recorder()
-    lse = np.zeros((s.batch, s.heads, s.seq), np.float32) if stage.returns_lse else None
-    problem = Problem(q, k, v, causal)
-    stage.launch(problem, out, recorder, lse=lse, variant=variant or stage.default_variant)
+    stage.run(Problem(q, k, v, causal), recorder, variant or stage.default_variant)
     return recorder
 
 

@@ -17,8 +17,10 @@ from flashcore_numba.course.judge.screen_cuda import code_of
 SIZES = {  # bytes
     "unsigned char": 1,
     "char": 1,
+    "element": 2,
     "half": 2,
     "uint16_t": 2,
+    "element2": 4,
     "half2": 4,
     "float": 4,
     "int": 4,
@@ -164,7 +166,7 @@ def _sized(
     sizes = {name: stop - first for (name, first), stop in zip(owners, stops, strict=True)}
     found: list[Part] = []
     if owners and owners[0][1] > 0:  # no pointer names what lies first
-        found.append(Part("smem", 0, owners[0][1], "half"))
+        found.append(Part("smem", 0, owners[0][1], "element"))
     for name, first, type_, shape in starts:
         bytes_ = sizes.get(name, _bytes_of(shape, type_, known))
         row = _row_of(shape, bytes_, type_, known)
@@ -219,7 +221,7 @@ def _evaluated(expression: str, names: Mapping[str, Any]) -> Any:
     """A C++ expression of integers and pointers; casts as calls of `cast`."""
     text = re.sub(r"reinterpret_cast<\s*(?:const\s+)?([\w ]+?)\s*\*\s*>", r"cast_\1", expression)
     text = re.sub(
-        r"\(\s*(half|float|float4|float2|int|uint32_t|uint64_t|unsigned char)\s*\*\s*\)\s*(\w+|\()",
+        r"\(\s*(element|half|float|float4|float2|int|uint32_t|uint64_t|unsigned char)\s*\*\s*\)\s*(\w+|\()",
         _c_cast,
         text,
     )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.attention import refuse
-from flashcore_numba.checks.truth import Truth
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.checks.forward import operation
+from flashcore_numba.checks.truth import truth
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.predict.formula import SECTOR
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
@@ -89,6 +89,10 @@ class Counted:
         }
 
 
+def _unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
 def count(
     run: Run,
     shape: Shape,
@@ -102,13 +106,13 @@ def count(
     Raises UnsupportedError where the stage does not serve the shape.
     """
     rng = rng or np.random.default_rng()
-    q, k, v = shape.inputs(rng)
-    problem = Problem(q, k, v, causal=causal)
+    of = operation(run.stage)
+    inputs = of.draw(shape, causal, rng)
+    problem = inputs.problem(inputs.arrays)
     refuse(run.stage, problem)
     executor = Simulator(sm_count=sm_count)
-    out = np.full(q.shape, np.nan, np.float16)
-    run.stage.launch(problem, out, executor, variant=run.variant)
-    error = Truth(q, k, v, causal, problem.scale, rng).judge([out])
+    outputs = run.stage.run(problem, executor, run.variant, _unwritten, optional=False)
+    error = truth(of, inputs, rng).judge([outputs])
     return Counted(run, shape, causal, problem.min_bytes, executor.launches, error)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cuda_reference.files import write
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence.nsight import (
@@ -29,7 +28,7 @@ from flashcore_numba.evidence.nsight import (
 )
 from flashcore_numba.predict import Traffic
 from flashcore_numba.predict.formula import SECTOR
-from flashcore_numba.records import environment
+from flashcore_numba.records import environment, layout
 from flashcore_numba.records.artifact import recorded_dir
 from flashcore_numba.stages.runs import Run
 
@@ -90,18 +89,13 @@ def _profile(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def inputs(shape: Shape) -> list[np.ndarray]:
-    """q, k and v of a shape, always the same."""
-    return shape.inputs(np.random.default_rng(SEED))
-
-
 def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
     """Launch every job once, in order, and judge its output; begin none after so many seconds, because ncu
     writes a report only when this process ends by itself. Needs a GPU."""
     import cupy
 
-    from flashcore_numba.checks.truth import Truth
-    from flashcore_numba.core.problem import Problem
+    from flashcore_numba.checks.forward import operation
+    from flashcore_numba.checks.truth import truth
     from flashcore_numba.run.executor import Gpu
 
     class Noting(Gpu):
@@ -109,24 +103,28 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
             super().__init__()
             self.kernels: list[str] = []
 
-        def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
-            super().launch(kernel, *args, **options)
+        def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+            super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
             self.kernels.append(kernel.py_func.__name__ if hasattr(kernel, "py_func") else kernel.entry)
 
     begun, record, last = time.monotonic(), Record(path), None
     for job in jobs:
         if time.monotonic() - begun > seconds:
             break
-        if (job.shape, job.causal) != last:
-            last, (q, k, v) = (job.shape, job.causal), inputs(job.shape)
-            problem = Problem(cupy.asarray(q), cupy.asarray(k), cupy.asarray(v), causal=job.causal)
-            truth = Truth(q, k, v, job.causal, problem.scale, np.random.default_rng(SEED))
+        of = operation(job.run.stage)
+        if (of, job.shape, job.causal) != last:
+            last = of, job.shape, job.causal
+            host = of.draw(job.shape, job.causal, np.random.default_rng(SEED))
+            problem = host.problem({name: cupy.asarray(x) for name, x in host.arrays.items()})
+            right = truth(of, host, np.random.default_rng(SEED))
         executor = Noting()
         # Not cupy.full: filling is a kernel too.
-        out = cupy.asarray(np.full(q.shape, np.nan, np.float16))
+        outputs = job.run.stage.allocate(
+            problem, lambda shape, dtype: cupy.asarray(np.full(shape, np.nan, dtype)), optional=False
+        )
         try:
-            job.run.stage.launch(problem, out, executor, variant=job.run.variant)
-            judged = truth.judge([cupy.asnumpy(out)])
+            job.run.stage.launch(problem, executor=executor, variant=job.run.variant, **outputs)
+            judged = right.judge([{name: cupy.asnumpy(each) for name, each in outputs.items()}])
         except Exception as error:  # whatever it is: the other runs can still be measured
             record.add(executor.kernels, failed=f"{type(error).__name__}: {error}")
         else:
@@ -134,7 +132,7 @@ def child(path: Path, seconds: float, jobs: Sequence[Job]) -> None:
 
 
 def _pack(jobs: Iterable[Job]) -> str:
-    return json.dumps([[str(j.shape), j.causal, j.run.stage.number, j.run.variant] for j in jobs])
+    return json.dumps([[str(j.shape), j.causal, j.run.stage.key, j.run.variant] for j in jobs])
 
 
 def _unpack(text: str) -> list[Job]:
@@ -220,12 +218,8 @@ def save(fresh: dict[str, Any], folder: Path) -> Path:
     ]
     runs = sorted([*kept, *fresh["runs"]], key=lambda run: run["stage"])
     extracts = [e for e in extracts if _place(e) != at] + [{**fresh, "runs": runs}]
-    text = json.dumps({"extracts": [{**each, "runs": "@"} for each in extracts]}, indent=1)
-    for each in extracts:  # a run is one line, so that a difference shows what changed
-        lines = ",\n".join(f"    {json.dumps(run)}" for run in each["runs"])
-        text = text.replace('"@"', f"[\n{lines}\n   ]", 1)
     folder.mkdir(parents=True, exist_ok=True)
-    write(path, text + "\n")
+    layout.save({"extracts": extracts}, path, "runs")
     return path
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
 from flashcore_numba.attention import refuse as refuse_problem
@@ -13,6 +12,7 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.evidence import extracts, nsight
 from flashcore_numba.records.amounts import amount, short_us
+from flashcore_numba.run import registers
 from flashcore_numba.stages.runs import Run
 
 FOLDER = Path("profiles")
@@ -79,8 +79,7 @@ MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
 
 def stand_in(shape: Shape, causal: bool) -> Problem:
     """A problem whose elements nobody reads, so that its memory is never touched."""
-    array = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), np.float16)
-    return Problem(array, array, array, causal=causal)
+    return registers.stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
 
 
 def refuse(run: Run, shape: Shape, causal: bool) -> None:

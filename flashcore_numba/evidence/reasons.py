@@ -1,4 +1,5 @@
-"""Why a GPU measures something else than the source says, by (stage, variant or "*", row of `reconcile`).
+"""Why a GPU measures something else than the source says, by (key of the stage, variant or "*", row of
+`reconcile`).
 
 A test holds that every reason explains a difference of some recorded extract: what agrees needs none.
 """
@@ -21,12 +22,20 @@ FEW_LANES = (
     "against the one that 128 bytes would need from lanes that stand side by side."
 )
 
-REASONS: dict[tuple[int, str, str], str] = {
-    (6, "*", "shared load waves"): MERGED,
-    **{(stage, "*", row): STRADDLED for stage in (9, 10) for row in ("bytes loaded", "sectors a load")},
-    **{(11, phase, row): STRADDLED for phase in "45" for row in ("bytes loaded", "sectors a load")},
-    **{(10, "*", row): ZEROS for row in ("shared store waves", "bank conflicts")},
-    (13, "*", "shared load waves"): REREAD,
-    (13, "two_splits", "sectors a load"): REREAD,
-    (16, "*", "bank conflicts"): FEW_LANES,
+REASONS: dict[tuple[str, str, str], str] = {
+    ("register_tiles", "*", "shared load waves"): MERGED,
+    **{
+        (stage, "*", row): STRADDLED
+        for stage in ("async_copy", "pipeline")
+        for row in ("bytes loaded", "sectors a load")
+    },
+    **{
+        ("warp_specialized", phase, row): STRADDLED
+        for phase in "45"
+        for row in ("bytes loaded", "sectors a load")
+    },
+    **{("pipeline", "*", row): ZEROS for row in ("shared store waves", "bank conflicts")},
+    ("split_kv", "*", "shared load waves"): REREAD,
+    ("split_kv", "two_splits", "sectors a load"): REREAD,
+    ("cluster_split", "*", "bank conflicts"): FEW_LANES,
 }

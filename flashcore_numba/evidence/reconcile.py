@@ -136,7 +136,7 @@ def block(run: Run, predicted: Traffic, counted: Traffic, measured: Traffic | No
     """The rows of one run, each with the reason that is known for its difference."""
     rows = []
     for name, of in ROWS.items():
-        keys = [(run.stage.number, variant, name) for variant in (str(run.variant), "*")]
+        keys = [(run.stage.key, variant, name) for variant in (str(run.variant), "*")]
         reason = next((REASONS[key] for key in keys if key in REASONS), None)
         rows.append(Row(name, of(predicted), of(counted), None if measured is None else of(measured), reason))
     return Block(run, rows)
@@ -167,17 +167,17 @@ def blocks(
     ]
 
 
-def _named(run: Run, shape: Shape, causal: bool) -> tuple[int, str | None, str, bool]:
+def _named(run: Run, shape: Shape, causal: bool) -> tuple[str, str | None, str, bool]:
     """A job for another process."""
-    return run.stage.number, run.variant, str(shape), causal
+    return run.stage.key, run.variant, str(shape), causal
 
 
-def _compile(stage: int, variant: str | None, shape: str, causal: bool, capability: tuple[int, int]) -> None:
+def _compile(stage: str, variant: str | None, shape: str, causal: bool, capability: tuple[int, int]) -> None:
     """Put the kernels of a run into the compiler's cache, where the process under ncu finds them."""
     registers(Run(find_stage(stage), variant), [profile.stand_in(parse(shape), causal)], capability)
 
 
-def _count_one(stage: int, variant: str | None, shape: str, causal: bool, sm_count: int) -> dict[str, int]:
+def _count_one(stage: str, variant: str | None, shape: str, causal: bool, sm_count: int) -> dict[str, int]:
     return vars(counted(Run(find_stage(stage), variant), parse(shape), causal, sm_count))
 
 
@@ -202,7 +202,8 @@ def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
 
 def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
     """The runs of these stages that serve the shape."""
-    return runs([s for s in stages if shape.head_dim in s.head_dims and (s.causal or not causal)])
+    problem = profile.stand_in(shape, causal)
+    return runs([stage for stage in stages if stage.why_not(problem) is None])
 
 
 def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]:

@@ -36,10 +36,10 @@ class Rehearsal:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a counted run, for `tables.counted_table`."""
-        by_run = {(report.number, report.variant): report for report in self.reports}
+        by_run = {(report.key, report.variant): report for report in self.reports}
         found = []
         for counted in self.counted:
-            report = by_run[counted.run.stage.number, counted.run.variant]
+            report = by_run[counted.run.stage.key, counted.run.variant]
             passed = len(report.results) - len(report.failures)
             row = {
                 "label": counted.run.label,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_reference.files import write
+from flashcore_numba.records import layout
 from flashcore_numba.records.artifact import RESOURCES, recorded_dir
 from flashcore_numba.run import pool
 from flashcore_numba.run.registers import examples, registers
@@ -17,7 +17,7 @@ from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run, runs
 
 CAPABILITIES = ((8, 0), (8, 9), (9, 0))
-Item = tuple[int, str | None, int, tuple[int, int]]  # stage number, variant, head dimension, capability
+Item = tuple[str, str | None, int, tuple[int, int]]  # stage's key, variant, head dimension, capability
 
 
 def items(stages: Sequence[Stage]) -> Iterator[Item]:
@@ -26,18 +26,18 @@ def items(stages: Sequence[Stage]) -> Iterator[Item]:
         for head_dim in run.stage.head_dims:
             for capability in CAPABILITIES:
                 if run.stage.runs_on(capability):
-                    yield run.stage.number, run.variant, head_dim, capability
+                    yield run.stage.key, run.variant, head_dim, capability
 
 
 def name(item: Item) -> str:
     """`12 mma_sync, D = 64, sm_80`."""
-    number, variant, head_dim, (major, minor) = item
-    return f"{Run(find(number), variant).label}, D = {head_dim}, sm_{major}{minor}"
+    key, variant, head_dim, (major, minor) = item
+    return f"{Run(find(key), variant).label}, D = {head_dim}, sm_{major}{minor}"
 
 
-def compiled(number: int, variant: str | None, head_dim: int, capability: tuple[int, int]) -> list[dict]:
+def compiled(key: str, variant: str | None, head_dim: int, capability: tuple[int, int]) -> list[dict]:
     """The kernels of one item, compiled now: see `registers`."""
-    run = Run(find(number), variant)
+    run = Run(find(key), variant)
     return registers(run, examples(run.stage, head_dim), capability) or []
 
 
@@ -47,12 +47,9 @@ def save(stages: Sequence[Stage], progress: Callable[[int, int, str], None] | No
 
     jobs = list(items(stages))
     found = pool.run(compiled, jobs, None, progress, name)
-    lines = [
-        f"{json.dumps(name(job))}: {json.dumps(kernels)}" for job, kernels in zip(jobs, found, strict=True)
-    ]
-    version = ".".join(map(str, nvrtc_version()))
+    kernels = {name(job): now for job, now in zip(jobs, found, strict=True)}
     path = recorded_dir() / RESOURCES
-    write(path, f'{{"nvrtc": "{version}", "kernels": {{\n' + ",\n".join(lines) + "\n}}\n")
+    layout.save({"nvrtc": ".".join(map(str, nvrtc_version())), "kernels": kernels}, path, "kernels")
     return path
 
 

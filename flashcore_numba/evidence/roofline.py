@@ -22,6 +22,7 @@ from flashcore_numba.predict.occupancy import Occupancy, of_kernel
 from flashcore_numba.records import artifact as artifacts
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.progress import Progress
+from flashcore_numba.run.protocol import Idle
 from flashcore_numba.run.registers import like, registers, stand_in, why_not
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import Run, runs
@@ -42,7 +43,7 @@ UNITS_WIDTH = 125  # columns of a terminal that show each unit's time
 # counted, neither the masked part of a tile nor an instruction that computes an address: so less.
 LATENCY = 0.4
 WGMMA = (9, 0)  # stages for older GPUs reach the tensor cores through mma.sync, a lower ceiling
-WGMMA_FROM = min(stage.number for stage in LADDER if stage.compute_capability >= WGMMA)
+WGMMA_FROM = min(stage.place for stage in LADDER if stage.compute_capability >= WGMMA)
 SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V on CUDA cores
 
 
@@ -92,19 +93,12 @@ class Row:
         return asdict(self) | {"limiter": self.limiter, "busiest": self.busiest, "share": self.share}
 
 
-class _Launches:
+class _Launches(Idle):
     """An executor that runs nothing and counts the launches."""
 
-    def __init__(self, sm_count: int) -> None:
-        self.sm_count, self.count = sm_count, 0
+    count = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
-
-    def launch(self, *args: Any, **options: Any) -> None:
+    def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.count += 1
 
 
@@ -113,7 +107,7 @@ def _row(
 ) -> Row:
     traffic = predict(run.stage, run.variant, problem, sm_count)
     executor = _Launches(sm_count)
-    run.stage.launch(problem, np.empty_like(problem.q), executor, variant=run.variant)
+    run.stage.run(problem, executor, run.variant, np.empty, optional=False)
     sectors = traffic.global_load_sectors + traffic.global_store_sectors
     wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
     # An asynchronous copy passes through the L1 once, and is among the wavefronts.
@@ -124,7 +118,7 @@ def _row(
         ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
     return Row(
         label=run.label,
-        stage=run.stage.number,
+        stage=run.stage.place,
         variant=run.variant,
         default=run.is_default,
         units_us=units_us(problem, multiplies, l1_bytes, l2_bytes, executor.count, ceilings),

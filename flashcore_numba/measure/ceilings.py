@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source, source
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.measure.entries import Captured
 from flashcore_numba.measure.timing import Clock, calibrate
 
@@ -183,13 +184,21 @@ def copy(blocks: int) -> Make:
     return make
 
 
-def _work(kernel, blocks, args, amount, found, expected, threads=1024):
+def _work(
+    kernel: str,
+    blocks: int,
+    args: tuple[Any, ...],
+    amount: float,
+    found: Any,
+    expected: Any,
+    threads: int = 1024,
+) -> Work:
     return Work(source("ceilings", kernel), blocks, threads, args, amount, found, expected)
 
 
 def _small(*shape: int) -> np.ndarray:
     """Whole numbers from -2 to 2 as float16: their products add up without rounding."""
-    return np.random.default_rng().integers(-2, 3, shape).astype(np.float16)
+    return np.random.default_rng().integers(-2, 3, shape).astype(FLOAT16.dtype)
 
 
 def benchmarks(

@@ -1,9 +1,14 @@
 """The two clocks on a GPU, both CUDA events on one stream: graph replays, and single calls."""
 
+from collections.abc import Callable
+from typing import Any
+
 import cupy
 
 from flashcore_numba.measure.sensors import Reading, Sensors
-from flashcore_numba.measure.timing import REPLAY_US
+from flashcore_numba.measure.timing import REPLAY_US, Entry
+
+Pair = tuple[cupy.cuda.Event, cupy.cuda.Event]  # before and after what is timed
 
 
 class GpuClock:
@@ -13,11 +18,11 @@ class GpuClock:
     work.
     """
 
-    def __init__(self, stream: cupy.cuda.Stream, sensors: Sensors | None = None):
+    def __init__(self, stream: cupy.cuda.Stream, sensors: Sensors | None = None) -> None:
         self.stream, self.sensors = stream, sensors
         self.reading: Reading | None = None
 
-    def replays(self, entry, count):
+    def replays(self, entry: Entry, count: int) -> list[float]:
         with entry.active():
             # Not timed: brings back into the L2 what the previous entry's turn drove out, which a launch of
             # 40 ms would not notice.
@@ -28,7 +33,7 @@ class GpuClock:
             self.stream.synchronize()
         return [_microseconds(pair) / entry.launches for pair in pairs]
 
-    def calls(self, entry, count):
+    def calls(self, entry: Entry, count: int) -> list[float]:
         if entry.call is None:
             return []
         times = []
@@ -42,7 +47,7 @@ class GpuClock:
                 times.append(_microseconds(pair))
         return times
 
-    def _timed(self, work):
+    def _timed(self, work: Callable[[], Any]) -> Pair:
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         start.record(self.stream)
         work()
@@ -50,5 +55,5 @@ class GpuClock:
         return start, stop
 
 
-def _microseconds(pair):
+def _microseconds(pair: Pair) -> float:
     return cupy.cuda.get_elapsed_time(*pair) * 1e3

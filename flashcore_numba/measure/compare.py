@@ -2,25 +2,29 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flashcore_numba.attention import refuse
-from flashcore_numba.checks.truth import Truth
-from flashcore_numba.core.problem import Problem, UnsupportedError
+from flashcore_numba.checks.forward import FORWARD, operation
+from flashcore_numba.checks.truth import truth
+from flashcore_numba.core.problem import UnsupportedError
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.measure import peers
 from flashcore_numba.measure.entries import Flush, StageEntry
 from flashcore_numba.measure.sensors import Sensors, seen, throttled, usual_mhz
 from flashcore_numba.measure.stats import of_rounds
-from flashcore_numba.measure.timing import REPLAY_US, calibrate, measure, measure_cold
+from flashcore_numba.measure.timing import REPLAY_US, Samples, calibrate, measure, measure_cold
 from flashcore_numba.predict.limits import Device, limits_us
 from flashcore_numba.records import artifact, environment
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.run.registers import like, registers
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.runs import Run, runs
+
+if TYPE_CHECKING:
+    from flashcore_numba.measure.clock import GpuClock
 
 ROUNDS = 20
 LONGEST_COLD_US = REPLAY_US  # filling the L2 again is then below one in a hundred
@@ -104,19 +108,32 @@ def timed(
     return record
 
 
-def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progress, alone):
+def _compare_shape(
+    chosen: Sequence[Run],
+    shape: Shape,
+    causal: bool,
+    rounds: int,
+    rng: np.random.Generator,
+    gpu: dict[str, Any],
+    clock: "GpuClock",
+    flush: Flush | None,
+    progress: Progress,
+    alone: bool,
+) -> tuple[dict[str, Any], list[Any]]:
     """(the results of one shape, for each entry its sensor readings)"""
     import cupy
 
-    host = shape.inputs(rng)
+    of = operation(chosen[0].stage)
+    inputs = of.draw(shape, causal, rng)
+    host = inputs.problem(inputs.arrays)
     with clock.stream:
-        problem = Problem(*(cupy.asarray(x) for x in host), causal=causal)
+        problem = inputs.problem({name: cupy.asarray(x) for name, x in inputs.arrays.items()})
     what = f"{shape}{' causal' if causal else ''}"
     progress.step(f"{what}: the right answer in float64")
-    truth = Truth(*host, causal, problem.scale, rng)
+    right = truth(of, inputs, rng)
 
     entries, absent = _stage_entries(chosen, problem, clock.stream, progress)
-    if not alone:
+    if not alone and of is FORWARD:
         found, missing = peers.prepare(
             problem, clock.stream, lambda label: progress.step(f"{what}: preparing {label}")
         )
@@ -151,19 +168,22 @@ def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progre
         clock,
         lambda turn, turns, entry: progress.count(f"{what}: timing", turn, turns, entry.label),
     )
-    progress.step(f"{what}: timing with a cold L2")
-    cold_times = dict(zip(cold, measure_cold(list(cold.values()), flush, clock), strict=True))
+    cold_times = {}
+    if flush:
+        progress.step(f"{what}: timing with a cold L2")
+        cold_times = dict(zip(cold, measure_cold(list(cold.values()), flush, clock), strict=True))
     progress.step(f"{what}: errors of the timed outputs, registers")
     capability = tuple(gpu["compute_capability"])
     device = Device(capability, gpu["sm_count"], gpu["max_sm_mhz"], gpu["bandwidth_gbs"])
     results = []
     for entry, times in zip(entries, samples, strict=True):
         outputs = entry.outputs() + (cold[entry.label].outputs()[:1] if entry.label in cold else [])
-        results.append(_result(entry, times, cold_times.get(entry.label), truth.judge(outputs), capability))
+        judged = right.judge(outputs)
+        results.append(_result(entry, host, times, cold_times.get(entry.label), judged, capability))
     result = {
         "shape": str(shape),
         "causal": causal,
-        "scale": problem.scale,
+        "scale": getattr(problem, "scale", None),
         "limits_us": limits_us(problem, device),
         "entries": results,
         "absent": absent,
@@ -172,7 +192,9 @@ def _compare_shape(chosen, shape, causal, rounds, rng, gpu, clock, flush, progre
     return result, [times.readings for times in samples]
 
 
-def _stage_entries(chosen, problem, stream, progress):
+def _stage_entries(
+    chosen: Sequence[Run], problem: Any, stream: Any, progress: Progress
+) -> tuple[list[Any], dict[str, str]]:
     entries, absent = [], {}
     for run in chosen:
         progress.step(f"compiling {run.label}")
@@ -185,9 +207,16 @@ def _stage_entries(chosen, problem, stream, progress):
     return entries, absent
 
 
-def _result(entry, samples, cold, error, capability):
+def _result(
+    entry: Any,
+    host: Any,
+    samples: Samples,
+    cold: list[list[float]] | None,
+    error: dict[str, float],
+    capability: tuple[int, int],
+) -> dict[str, Any]:
     run = getattr(entry, "run", None)
-    cold_is_clear = cold and min(map(min, cold)) > 0
+    clear_cold = cold if cold and min(map(min, cold)) > 0 else None
     return {
         "label": entry.label,
         "kind": entry.kind,
@@ -198,8 +227,8 @@ def _result(entry, samples, cold, error, capability):
         "launches": entry.launches,
         "rounds": samples.rounds,
         "gpu_us": of_rounds(samples.gpu_us),
-        "gpu_cold_us": of_rounds(cold) if cold_is_clear else None,
+        "gpu_cold_us": of_rounds(clear_cold) if clear_cold else None,
         "caller_us": of_rounds(samples.caller_us) if samples.caller_us else None,
         "error": error,
-        "resources": registers(run, like(run.stage, entry.problem), capability) if run else None,
+        "resources": registers(run, like(run.stage, host), capability) if run else None,
     }

@@ -1,7 +1,15 @@
 """The stages as timed entries: which runs there are, and how one is captured, replayed and called."""
 
 import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.checks.forward import operation
+from flashcore_numba.run.protocol import Executor, Passing
+from flashcore_numba.stages.runs import Run
 
 PREPARING = 3  # calls after which `attention()` has its plan and its graph
 
@@ -13,39 +21,45 @@ class Captured:
     """
 
     launches, launch_us = 1, 0.0
-    call = None
+    call: Callable[[], Any] | None = None
+    flush: "Flush | None" = None  # captured before each launch
 
-    def __init__(self, label, stream):
+    def __init__(self, label: str, stream: Any) -> None:
         self.label, self.stream = label, stream
 
     @contextmanager
-    def active(self):
+    def active(self) -> Iterator[None]:
         with self.stream:
             yield
 
-    def capture(self, launches):
+    def capture(self, launches: int) -> None:
         with self.stream:
             self.stream.begin_capture()
             try:
                 for _ in range(launches):
+                    if self.flush:
+                        self.flush._launch()
                     self._launch()
             finally:
                 self.graph = self.stream.end_capture()
 
-    def replay(self):
+    def replay(self) -> None:
         self.graph.launch(self.stream)
 
-    def cold(self, flush):
+    def _launch(self) -> None:
+        raise NotImplementedError
+
+    def cold(self, flush: "Flush") -> "Captured":
         """The same with a `Flush` before each launch, in a graph of its own."""
         pair = copy.copy(self)
-        pair._launch = lambda: (flush._launch(), self._launch())
+        pair.flush = flush
         return pair
 
 
 class Flush(Captured):
     """Empties the L2: writes a buffer of twice its size, given in bytes."""
 
-    def __init__(self, stream, l2_bytes):
+    def __init__(self, stream: Any, l2_bytes: int) -> None:
         import cupy
 
         super().__init__("flush", stream)
@@ -54,29 +68,29 @@ class Flush(Captured):
         self._launch()  # compiled before a capture
         stream.synchronize()
 
-    def _launch(self):
+    def _launch(self) -> None:
         with self.stream:
             self.buffer.fill(1)
 
 
 class StageEntry(Captured):
-    """A run of the ladder on CuPy arrays."""
+    """A run on a problem of its operation whose arrays are CuPy's."""
 
     kind = "stage"
 
-    def __init__(self, run, problem, stream):
-        import cupy
-
+    def __init__(self, run: Run, problem: Any, stream: Any) -> None:
         from flashcore_numba.run.executor import Gpu
 
         super().__init__(run.label, stream)
         self.run, self.problem = run, problem
         with stream:
-            self.replayed = cupy.full(problem.q.shape, cupy.nan, cupy.float16)
-            self.called = cupy.full(problem.q.shape, cupy.nan, cupy.float16) if run.is_default else None
+            self.replayed = self._poisoned()
+            # A caller chooses no variant, so only the default variant has a caller's side.
+            caller = operation(run.stage).caller if run.is_default else None
+            self.called = self._poisoned() if caller else None
         self.executor = KeepScratch(Gpu(stream))
-        # attention() chooses no variant, so only the default variant has a caller's side.
-        self.call = self._call if run.is_default else None
+        if caller and self.called:
+            self.call = caller(problem, run.stage, self.called)
         self._launch()
         if self.call:
             with self.active():
@@ -84,33 +98,39 @@ class StageEntry(Captured):
                     self.call()
         stream.synchronize()
 
-    def _launch(self):
+    def _launch(self) -> None:
         self.executor.start()
         with self.stream:
-            self.run.stage.launch(self.problem, self.replayed, self.executor, variant=self.run.variant)
+            self.run.stage.launch(
+                self.problem, executor=self.executor, variant=self.run.variant, **self.replayed
+            )
 
-    def _call(self):
-        from flashcore_numba.attention import attention
+    def _poisoned(self) -> dict[str, Any]:
+        """NaN in memory for each output that is always written."""
+        import cupy
 
-        p = self.problem
-        attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=self.run.stage, out=self.called)
+        def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+            return cupy.full(shape, cupy.nan, dtype)
 
-    def poison(self):
+        return self.run.stage.allocate(self.problem, empty, optional=False)
+
+    def poison(self) -> None:
         """Fill the outputs with NaN, so that what the timed runs do not write is seen."""
         with self.stream:
-            for out in self._outputs():
-                out.fill(float("nan"))
+            for outputs in self._outputs():
+                for each in outputs.values():
+                    each.fill(float("nan"))
 
-    def outputs(self):
-        """What the timed runs wrote, as NumPy arrays [B, H, S_q, D]: by the replays, and by the calls."""
+    def outputs(self) -> list[dict[str, np.ndarray]]:
+        """What the timed runs wrote, as NumPy arrays by name: the replays, and the calls."""
         self.stream.synchronize()
-        return [out.get() for out in self._outputs()]
+        return [{name: each.get() for name, each in outputs.items()} for outputs in self._outputs()]
 
-    def _outputs(self):
-        return [out for out in (self.replayed, self.called) if out is not None]
+    def _outputs(self) -> list[dict[str, Any]]:
+        return [outputs for outputs in (self.replayed, self.called) if outputs is not None]
 
 
-class KeepScratch:
+class KeepScratch(Passing):
     """An executor that gives every launch the same scratch arrays.
 
     A graph keeps addresses, not arrays: scratch memory that went back to the pool after the capture could be
@@ -118,23 +138,22 @@ class KeepScratch:
     timed graph.
     """
 
-    def __init__(self, executor):
-        self.executor, self.arrays, self.used, self.counted = executor, [], 0, None
-        self.sm_count = executor.sm_count
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
+        self.used = 0
+        self.arrays: list[Any] = []
+        self.counted: Any = None
 
-    def start(self):
+    def start(self) -> None:
         self.used = 0
 
-    def empty(self, shape, dtype):
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.used == len(self.arrays):
-            self.arrays.append(self.executor.empty(shape, dtype))
+            self.arrays.append(super().empty(shape, dtype))
         self.used += 1
         return self.arrays[self.used - 1]
 
-    def counter(self):
+    def counter(self) -> Any:
         if self.counted is None:
-            self.counted = self.executor.counter()
+            self.counted = super().counter()
         return self.counted
-
-    def launch(self, *args, **options):
-        self.executor.launch(*args, **options)

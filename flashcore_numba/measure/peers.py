@@ -5,8 +5,15 @@ Each is optional. What is not installed, or refuses the problem, is reported wit
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+
+import numpy as np
+
+from cuda_reference.extras import install
+from flashcore_numba.core.output import OUT
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.measure.entries import Flush
 
 SDPA = {  # label -> member of torch.nn.attention.SDPBackend
     "SDPA flash": "FLASH_ATTENTION",
@@ -18,13 +25,13 @@ LABELS = (*SDPA, "FlexAttention", "FA4")
 
 
 def prepare(
-    problem: Any, stream: Any, on_peer: Callable[[str], None] = lambda label: None
+    problem: Problem, stream: Any, on_peer: Callable[[str], None] = lambda label: None
 ) -> tuple[list["PeerEntry"], dict[str, str]]:
     """The peers that serve `problem` (CuPy arrays), warmed up; and why the others do not (label: reason)."""
     try:
         import torch
     except ImportError as error:
-        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}); the extra is flashcore[peers]")
+        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}): {install('peers')}")
     if not torch.cuda.is_available():
         return [], dict.fromkeys(LABELS, f"this PyTorch ({torch.__version__}) does not see the GPU")
     with stream:
@@ -45,7 +52,14 @@ class PeerEntry:
     kind = "peer"
     launches, launch_us = 1, 0.0
 
-    def __init__(self, label, stream, function, backend, to_house):
+    def __init__(
+        self,
+        label: str,
+        stream: Any,
+        function: Callable[[], Any],
+        backend: Callable[[], AbstractContextManager],
+        to_house: Callable[[Any], Any],
+    ) -> None:
         import torch
 
         self.label, self.function, self.backend, self.to_house = label, function, backend, to_house
@@ -66,10 +80,10 @@ class PeerEntry:
             stack.enter_context(self.backend())
             yield
 
-    def call(self):
+    def call(self) -> None:
         self.called = self.function()
 
-    def capture(self, launches):
+    def capture(self, launches: int) -> None:
         import torch
 
         self.graph = torch.cuda.CUDAGraph()
@@ -80,26 +94,33 @@ class PeerEntry:
             for _ in range(launches):
                 self.replayed = self.function()
 
-    def replay(self):
+    def replay(self) -> None:
         self.graph.replay()
 
-    def cold(self, flush):
+    def cold(self, flush: Flush) -> "PeerEntry":
         """The same with an `entries.Flush` before each launch, in a graph of its own."""
+
+        def flushed() -> Any:
+            flush._launch()
+            return self.function()
+
         pair = copy.copy(self)
-        pair.function = lambda: (flush._launch(), self.function())[1]
+        pair.function = flushed
         return pair
 
-    def poison(self):
+    def poison(self) -> None:
         with self.active():
             for out in (self.replayed, self.called):
                 out.fill_(float("nan"))
 
-    def outputs(self):
+    def outputs(self) -> list[dict[str, np.ndarray]]:
         self.stream.synchronize()
-        return [self.to_house(out).float().cpu().numpy() for out in (self.replayed, self.called)]
+        return [{OUT.name: self.to_house(out).float().cpu().numpy()} for out in (self.replayed, self.called)]
 
 
-def _function(label, problem, tensors):
+def _function(
+    label: str, problem: Problem, tensors: list[Any]
+) -> tuple[Callable[[], Any], Callable[[], AbstractContextManager], Callable[[Any], Any]]:
     """(function of no arguments, context manager that selects it, its output as [B, H, S_q, D])."""
     import torch
 
@@ -117,16 +138,16 @@ def _function(label, problem, tensors):
             )
         sdpa = torch.nn.functional.scaled_dot_product_attention
 
-        def run():
+        def run_sdpa() -> Any:
             return sdpa(q, k, v, is_causal=problem.causal, scale=problem.scale, enable_gqa=grouped)
 
-        return run, lambda: sdpa_kernel(getattr(SDPBackend, SDPA[label])), _unchanged
+        return run_sdpa, lambda: sdpa_kernel(getattr(SDPBackend, SDPA[label])), _unchanged
     if label == "FlexAttention":
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         mask = None
         if problem.causal:
-            shift = problem.seq_k - problem.seq_q
+            shift = problem.mask.shift
             mask = create_block_mask(
                 lambda b, h, row, key: key <= row + shift,
                 None,
@@ -137,27 +158,27 @@ def _function(label, problem, tensors):
             )
         compiled = torch.compile(flex_attention, dynamic=False)
 
-        def run():
+        def run_flex() -> Any:
             return compiled(q, k, v, block_mask=mask, scale=problem.scale, enable_gqa=grouped)
 
-        return run, nullcontext, _unchanged
+        return run_flex, nullcontext, _unchanged
     from flash_attn.cute.interface import flash_attn_func
 
     tokens = [x.transpose(1, 2) for x in tensors]  # FA4 takes [B, S, H, D]
 
-    def run():
+    def run_fa4() -> Any:
         out = flash_attn_func(*tokens, causal=problem.causal, softmax_scale=problem.scale)
         return out[0] if isinstance(out, tuple) else out
 
-    return run, nullcontext, lambda out: out.transpose(1, 2)
+    return run_fa4, nullcontext, lambda out: out.transpose(1, 2)
 
 
-def _same_alignment(problem):
+def _same_alignment(problem: Problem) -> None:
     if problem.causal and problem.seq_q != problem.seq_k:
         raise ValueError("its causal mask is aligned top-left, this ladder's bottom-right, where S_q != S_k")
 
 
-def _unchanged(out):
+def _unchanged(out: Any) -> Any:
     return out
 
 

@@ -6,6 +6,7 @@ in the tests).
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,8 +40,18 @@ class Entry(Protocol):
     launches: int
     launch_us: float
 
+    @property
+    def call(self) -> Callable[[], Any] | None:
+        """What a caller pays for; None for what has no caller's side."""
+
+    def active(self) -> AbstractContextManager[None]:
+        """The stream and settings under which it is replayed and called."""
+
     def capture(self, launches: int) -> None:
         """Make a graph of so many launches, which `replay` will run."""
+
+    def replay(self) -> None:
+        """Run the captured graph once."""
 
 
 class Clock(Protocol):
@@ -51,10 +62,10 @@ class Clock(Protocol):
 
     reading: Reading | None
 
-    def replays(self, entry: Any, count: int) -> list[float]:
+    def replays(self, entry: Entry, count: int) -> list[float]:
         """The GPU time of one launch, from each of `count` graph replays."""
 
-    def calls(self, entry: Any, count: int) -> list[float]:
+    def calls(self, entry: Entry, count: int) -> list[float]:
         """The time from event to event around each of `count` calls; empty when there is no caller's side."""
 
 
@@ -88,7 +99,10 @@ def calibrate(entry: Entry, clock: Clock) -> None:
 
 
 def measure(
-    entries: Sequence[Any], rounds: int, clock: Clock, on_turn: Callable[[int, int, Any], None] | None = None
+    entries: Sequence[Entry],
+    rounds: int,
+    clock: Clock,
+    on_turn: Callable[[int, int, Entry], None] | None = None,
 ) -> list[Samples]:
     """Time calibrated entries in turns, A B C, C B A, A B C ..., `rounds` times over.
 
@@ -114,7 +128,7 @@ def measure(
     return samples
 
 
-def measure_cold(entries: Sequence[Any], flush: Any, clock: Clock) -> list[list[list[float]]]:
+def measure_cold(entries: Sequence[Entry], flush: Entry, clock: Clock) -> list[list[list[float]]]:
     """The GPU times of launches that find their data in device memory: for each entry a list a round.
 
     entries: graphs of [flush, launch] pairs, and `flush`: a graph of the same flush alone; all calibrated.

@@ -7,16 +7,42 @@ here runs a kernel or reads an input's values.
 from importlib import import_module
 from typing import Any
 
+from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.predict.formula import Traffic
 
-__all__ = ["Traffic", "predict"]
+__all__ = ["FORMULAS", "Traffic", "predict"]
+
+FORMULAS = {  # the module here by the key of the stage; loaded when asked for, since it loads the stage
+    "scalar": "stage01",
+    "coalesced": "stage02",
+    "warp_reduction": "stage03",
+    "shared_tiles": "stage04",
+    "online_softmax": "stage05",
+    "register_tiles": "stage06",
+    "wmma_qk": "stage07",
+    "wmma_full": "stage08",
+    "async_copy": "stage09",
+    "pipeline": "stage10",
+    "warp_specialized": "stage11",
+    "mma_sync": "stage12",
+    "split_kv": "stage13",
+    "tma_wgmma": "stage14",
+    "ping_pong": "stage15",
+    "cluster_split": "stage16",
+}
 
 
 def predict(stage: Any, variant: str | None, problem: Any, sm_count: int) -> Traffic:
     """The traffic of `stage.launch(problem, ..., variant=variant)` on a GPU of so many SMs.
 
-    `problem` needs what `Problem` has: batch, heads, kv_heads, group, seq_q, seq_k, head_dim, causal. Arrays
-    are taken as C-contiguous. A stage with a lazy maximum (12, 13, 15) is taken to need no tile twice.
+    `problem` needs what `Problem` has: batch, heads, kv_heads, group, seq_q, seq_k, head_dim, mask, causal.
+    Arrays are taken as C-contiguous. A stage with a lazy maximum (12, 13, 15) is taken to need no tile twice.
+
+    Raises ArgumentError for a stage that no formula is for.
     """
-    formula = import_module(f"{__name__}.stage{stage.number:02d}")
+    if stage.key not in FORMULAS:
+        raise ArgumentError(
+            f"stage {stage.label}: no formula predicts its traffic; predict.FORMULAS names those"
+        )
+    formula = import_module(f"{__name__}.{FORMULAS[stage.key]}")
     return formula.traffic(problem, variant or stage.default_variant, sm_count)

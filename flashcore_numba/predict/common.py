@@ -17,7 +17,6 @@ from flashcore_numba.predict.formula import (
     row_tiles,
     sectors_apart,
     shared_stores,
-    visible_keys,
 )
 
 
@@ -52,10 +51,9 @@ def score_columns(problem: Any, rows: int, row_stride: int, key_stride: int) -> 
     """
     first, count = row_tiles(problem.seq_q, rows)
     keys = np.arange(problem.seq_k)
-    begin = first[:, None]
-    if problem.causal:
-        begin = np.maximum(begin, keys + problem.seq_q - problem.seq_k)
-    lanes = np.maximum(0, (first + count)[:, None] - begin) * np.ones_like(keys)
+    sees, _ = problem.mask.rows(keys)
+    begin = np.maximum(first[:, None], sees)
+    lanes = np.maximum(0, (first + count)[:, None] - begin)
     address = FLOAT * (begin * row_stride + keys * key_stride)
     requests = problem.batch * problem.heads * np.count_nonzero(lanes)
     sectors = sum(
@@ -71,7 +69,8 @@ def score_rows(problem: Any) -> tuple[int, int]:
     Where S_k is no multiple of 8 the rows start anywhere in a sector, and most requests touch one more.
     """
     rows, keys = np.arange(problem.seq_q)[:, None], np.arange(0, problem.seq_k, LANES)
-    lanes = np.clip(visible_keys(problem, rows) - keys, 0, LANES)
+    _, end = problem.mask.interval(rows)
+    lanes = np.clip(end - keys, 0, LANES)
     address = FLOAT * (rows * problem.seq_k + keys)
     requests = problem.batch * problem.heads * np.count_nonzero(lanes)
     sectors = sum(

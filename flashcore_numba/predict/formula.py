@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16, FLOAT32
+
 LANES = 32  # of a warp
 SECTOR = 32  # bytes
 BANKS = 32  # each one word of 4 bytes wide
-HALF, FLOAT = 2, 4  # bytes
+HALF, FLOAT = FLOAT16.size, FLOAT32.size  # bytes
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,6 @@ def shared_stores(wavefronts: Any, conflicts: Any = 0) -> Traffic:
 
 def barriers(warps: Any) -> Traffic:
     return Traffic(barriers=int(warps))
-
-
-def visible_keys(problem: Any, row: Any) -> Any:
-    """How many keys query row `row` sees, for a number or an array of them: `stages.common.visible_keys`."""
-    if not problem.causal:
-        return np.full_like(row, problem.seq_k)
-    return np.clip(row + 1 + problem.seq_k - problem.seq_q, 0, problem.seq_k)
 
 
 def row_tiles(length: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flashcore_numba.core.operation import Work
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -47,26 +49,26 @@ class Device:
     bandwidth_gbs: float | None
 
 
-def limits_us(problem: Any, device: Device) -> dict[str, float | None]:
+def limits_us(problem: Work, device: Device) -> dict[str, float | None]:
     """The time in microseconds that each unit alone would need for `problem`, at the highest clock.
 
     `fp32` and `tensor`: all multiply-adds of Q.K^T and P.V on the CUDA cores, or on the tensor cores; `exp`:
-    one ex2 a visible pair; `memory`: every input read once and the output written once. None where the rate
+    the exponentials; `memory`: every input read once and the output written once. None where the rate
     of this GPU is not in the table.
 
     >>> from types import SimpleNamespace
-    >>> mission = SimpleNamespace(flops=4 * 8 * 512 * 512 * 64, head_dim=64, min_bytes=4 * 8 * 512 * 64 * 2)
+    >>> pairs, row_bytes = 8 * 512 * 512, 64 * 2
+    >>> mission = SimpleNamespace(flops=4 * pairs * 64, exponentials=pairs, min_bytes=4 * 8 * 512 * row_bytes)
     >>> h200 = Device((9, 0), 132, 1980.0, 4917.0)
     >>> {unit: round(us, 2) for unit, us in limits_us(mission, h200).items()}
     {'fp32': 8.02, 'tensor': 0.5, 'exp': 0.5, 'memory': 0.43}
     """
     rate = RATES.get(device.compute_capability)
     per_us = device.sm_count * device.max_sm_mhz  # SM clocks a microsecond
-    pairs = problem.flops / (4 * problem.head_dim)
     return {
         "fp32": problem.flops / (rate.fp32 * per_us) if rate else None,
         "tensor": problem.flops / (rate.tensor * per_us) if rate else None,
-        "exp": pairs / (rate.exp * per_us) if rate else None,
+        "exp": problem.exponentials / (rate.exp * per_us) if rate else None,
         "memory": problem.min_bytes / (device.bandwidth_gbs * 1e3) if device.bandwidth_gbs else None,
     }
 
@@ -156,7 +158,7 @@ def ceilings_of(artifact: Mapping[str, Any]) -> Ceilings:
 
 
 def units_us(
-    problem: Any,
+    problem: Work,
     multiplies: Mapping[str, float],
     l1_bytes: float | None,
     l2_bytes: float | None,
@@ -166,14 +168,13 @@ def units_us(
     """The time in microseconds that each unit needs for one run, as far as it is known.
 
     `fp32`, `tensor`: the multiply-adds of the problem, of which `multiplies` gives each unit its share;
-    `exp`: one ex2 a visible pair; `l1`, `l2`: the bytes that pass through the L1 with shared memory, and
+    `exp`: the exponentials; `l1`, `l2`: the bytes that pass through the L1 with shared memory, and
     through the L2; `dram`: every input read and the output written once; `launch`: so many empty kernels.
     """
-    pairs = problem.flops / (4 * problem.head_dim)
     work = {
         "fp32": (problem.flops * multiplies.get("fp32", 0), ceilings.fp32_tflops, 1e6),
         "tensor": (problem.flops * multiplies.get("tensor", 0), ceilings.tensor_tflops, 1e6),
-        "exp": (pairs, ceilings.exp_gops, 1e3),
+        "exp": (problem.exponentials, ceilings.exp_gops, 1e3),
         "l1": (l1_bytes, ceilings.l1_gbs, 1e3),
         "l2": (l2_bytes, ceilings.l2_gbs, 1e3),
         "dram": (problem.min_bytes, ceilings.dram_gbs, 1e3),

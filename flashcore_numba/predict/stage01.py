@@ -2,16 +2,14 @@
 
 from typing import Any
 
-import numpy as np
-
 from flashcore_numba.predict.common import score_columns
-from flashcore_numba.predict.formula import Traffic, ceil_div, loads, stores, visible_keys
+from flashcore_numba.predict.formula import Traffic, ceil_div, loads, stores
 from flashcore_numba.stages.stage01_scalar import ROWS
 
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     heads, D = problem.batch * problem.heads, problem.head_dim
-    pairs = heads * visible_keys(problem, np.arange(problem.seq_q)).sum()
+    pairs = heads * problem.mask.pairs
     # Requests for one score of each row of a warp; scores [S_q, S_k]: the rows lie S_k floats apart.
     steps, score_sectors = score_columns(problem, ROWS, row_stride=problem.seq_k, key_stride=1)
     warps = heads * ceil_div(problem.seq_q, ROWS)

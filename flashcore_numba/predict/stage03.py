@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import numpy as np
-
 from flashcore_numba.predict.common import score_rows
-from flashcore_numba.predict.formula import HALF, SECTOR, Traffic, loads, requests_for, stores, visible_keys
+from flashcore_numba.predict.formula import HALF, SECTOR, Traffic, loads, requests_for, stores
 
 WIDTH = 4  # bytes of a load2
 
@@ -13,7 +11,7 @@ WIDTH = 4  # bytes of a load2
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     heads, D = problem.batch * problem.heads, problem.head_dim
     rows = heads * problem.seq_q
-    pairs = heads * visible_keys(problem, np.arange(problem.seq_q)).sum()
+    pairs = heads * problem.mask.pairs
     requests, sectors = requests_for(1, D, WIDTH), D * HALF // SECTOR  # of one row of Q, K or V
 
     q_loads = loads(requests * rows, sectors * rows)

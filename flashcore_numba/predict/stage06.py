@@ -20,7 +20,6 @@ from flashcore_numba.predict.formula import (
     shared_loads,
     shared_stores,
     stores,
-    visible_keys,
 )
 from flashcore_numba.predict.stage04 import HALVES, QUAD, out_rows
 from flashcore_numba.stages.parts.common import PAD
@@ -40,7 +39,8 @@ def _register_tiles(problem: Any) -> Traffic:
     rows = warps * LANES // COLS * TM
     first, count = row_tiles(problem.seq_q, rows)
     # A block stops behind the last tile that its last row sees.
-    tiles = ceil_div(visible_keys(problem, first + count - 1), keys)
+    begin, end = problem.mask.tiles(first, first + count - 1, keys)
+    tiles = end - begin
     # What a tile holds of K: all that exists of its rows, whatever the mask says.
     exist = row_tiles(problem.seq_k, keys)[1]
     turns = heads * int(tiles.sum()) * warps  # of a warp, one a tile
@@ -99,7 +99,8 @@ def _history(problem: Any, variant: str) -> Traffic:
     waits = 2 * barriers(heads * blocks * walks * tiles * WARPS)
 
     # Only lanes whose key is visible load for the product; rows past the end see every key.
-    seen = visible_keys(problem, np.arange(blocks * rows))
+    begin, end = problem.mask.interval(np.arange(blocks * rows))
+    seen = end - begin
     q_passes = seen // LANES * 2 + ceil_div(seen % LANES, 16)
     k_passes = seen // LANES * 4 + ceil_div(seen % LANES, 8)
     qk = heads * D // QUAD * shared_loads((q_passes + k_passes).sum())
@@ -121,7 +122,8 @@ def _shared_state(problem: Any, rows: int, turns: int) -> Traffic:
     start = rows * shared_stores(2 + parts)
     update = turns * (shared_loads(2 + parts) + shared_stores(2 + parts))
     heads = problem.batch * problem.heads
-    seeing = heads * np.count_nonzero(visible_keys(problem, np.arange(problem.seq_q)))
+    begin, end = problem.mask.interval(np.arange(problem.seq_q))
+    seeing = heads * np.count_nonzero(end - begin)
     # l is compared with 0 for the output and for the LSE; a row that saw keys then loads l, m and l.
     finish = shared_loads(heads * problem.seq_q * (2 + parts) + 3 * seeing)
     return start + update + finish

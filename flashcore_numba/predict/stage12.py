@@ -5,10 +5,9 @@ S and P never leave the registers, so what remains in shared memory is K and V o
 
 from typing import Any
 
-from flashcore_numba.predict.formula import Traffic, ceil_div
+from flashcore_numba.predict.formula import Traffic
 from flashcore_numba.predict.warp_rows import (
     copy_rows,
-    keys_seen,
     query_fragments,
     store_rows,
     tile_fragments,
@@ -30,12 +29,15 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     of_a_head = Traffic()
     for first_row in range(0, p.seq_q, block_rows):
         rows = min(block_rows, p.seq_q - first_row)
-        tiles = ceil_div(keys_seen(p, first_row + rows - 1), keys)
+        first, end = p.mask.tiles(first_row, first_row + rows - 1, keys)
+        tiles = end - first
         q_copy = copy_rows(block_rows, rows, D)
-        k_copies = sum((copy_rows(keys, p.seq_k - t * keys, D) for t in range(tiles)), Traffic())
-        # A warp skips a tile that its last row does not see.
-        last_rows = range(first_row + warp_rows - 1, first_row + block_rows, warp_rows)
-        multiplied = sum(min(tiles, ceil_div(keys_seen(p, row), keys)) for row in last_rows)
+        k_copies = sum((copy_rows(keys, p.seq_k - t * keys, D) for t in range(first, end)), Traffic())
+        # A warp skips a tile that its rows do not see.
+        multiplied = 0
+        for row in range(first_row, first_row + block_rows, warp_rows):
+            begin, behind = p.mask.tiles(row, row + warp_rows - 1, keys)
+            multiplied += max(0, min(end, behind) - max(first, begin))
         fragments = Traffic(
             shared_load_wavefronts=warps * query_fragments(row_tiles, D)
             + multiplied * tile_fragments(row_tiles, keys, D)

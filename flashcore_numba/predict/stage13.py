@@ -11,7 +11,6 @@ import numpy as np
 from flashcore_numba.predict.formula import FLOAT, SECTOR, Traffic, ceil_div
 from flashcore_numba.predict.warp_rows import (
     copy_rows,
-    keys_seen,
     query_fragments,
     rows_a_request,
     store_rows,
@@ -30,18 +29,18 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     of_a_head = Traffic()
     for first_row in range(0, p.seq_q, block_rows):
         rows = min(block_rows, p.seq_q - first_row)
-        steps = ceil_div(keys_seen(p, first_row + rows - 1), step_keys)
+        begin, behind = p.mask.tiles(first_row, first_row + rows - 1, step_keys)
         for split in range(splits):
-            first, end = steps * split // splits, steps * (split + 1) // splits
+            first, end = (begin + (behind - begin) * part // splits for part in (split, split + 1))
             q_copy = copy_rows(block_rows, rows, D)
             k_copies = sum(
                 (copy_rows(step_keys, p.seq_k - s * step_keys, D) for s in range(first, end)), Traffic()
             )
-            # The tiles of keys in the block's steps that the last row of each group of rows sees.
+            # The tiles of keys in the block's steps that some of each warp's rows sees.
             multiplied = 0
-            for row in range(first_row + 16 * row_tiles - 1, first_row + block_rows, 16 * row_tiles):
-                seen = ceil_div(keys_seen(p, row), keys)
-                multiplied += max(0, min(seen, end * key_warps) - first * key_warps)
+            for row in range(first_row, first_row + block_rows, 16 * row_tiles):
+                seen_from, seen_to = p.mask.tiles(row, row + 16 * row_tiles - 1, keys)
+                multiplied += max(0, min(seen_to, end * key_warps) - max(seen_from, first * key_warps))
             fragments = Traffic(
                 shared_load_wavefronts=warps * query_fragments(row_tiles, D)
                 + multiplied * tile_fragments(row_tiles, keys, D)

@@ -25,7 +25,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     # Where the rows fill no block, those that miss are before the first one.
     start = ceil_div(p.seq_q, ROWS) * ROWS - row_tiles * block_rows
     for first_row in range(start, p.seq_q, block_rows):
-        tiles = max(1, tiles_seen(p, first_row + block_rows, tile.keys))
+        tiles = max(1, tiles_seen(p, first_row, first_row + block_rows, tile.keys))
         of_a_head += load_tiles(tile.consumers, ROWS, D) + load_tiles(2 * tiles, tile.keys, D)
         for group_row in range(max(0, first_row), first_row + block_rows, ROWS):
             of_a_head += store_rows(p.seq_q - group_row, D)

@@ -21,7 +21,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     parts = split.cluster * split.warpgroups
     of_a_head = Traffic()
     for first_row in range(0, p.seq_q, ROWS):
-        tiles = tiles_seen(p, first_row + ROWS, split.keys)
+        tiles = tiles_seen(p, first_row, first_row + ROWS, split.keys)
         # A part waits for its warps before it fills a slot again.
         refills = sum(
             max(0, ceil_div(tiles - part, parts) - split.stages) for part in range(min(parts, tiles))

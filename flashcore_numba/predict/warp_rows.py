@@ -3,19 +3,12 @@
 Nothing here meets a bank twice: the chunks of a row in shared memory are permuted for that.
 """
 
-from typing import Any
-
-from flashcore_numba.predict.formula import HALF, SECTOR, Traffic, ceil_div, visible_keys
+from flashcore_numba.predict.formula import HALF, SECTOR, Traffic, ceil_div
 
 BANKS_WIDTH = 128  # bytes
 CHUNKS_A_REQUEST = 32  # a lane moves a chunk of 16 bytes
 LDMATRIX_WAVEFRONTS = 4  # 32 rows of 16 bytes, 8 at a time
 Q_IN_REGISTERS = 128  # the greatest ROW_TILES * D for which the kernel keeps Q there
-
-
-def keys_seen(problem: Any, row: int) -> int:
-    """How many keys one query row sees, as a Python int."""
-    return int(visible_keys(problem, row))
 
 
 def rows_a_request(head_dim: int) -> int:

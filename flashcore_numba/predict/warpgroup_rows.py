@@ -7,18 +7,17 @@ wgmma reads pass through shared memory without a wavefront of a warp.
 
 from typing import Any
 
-from flashcore_numba.predict.formula import Traffic, ceil_div
-from flashcore_numba.predict.warp_rows import keys_seen
+from flashcore_numba.predict.formula import HALF, SECTOR, Traffic
 
 ROWS, WARPS = 64, 4  # of a warpgroup
 PANEL = 64  # columns
-HALF, SECTOR = 2, 32  # bytes
 STMATRIX_WAVEFRONTS = 4  # 32 rows of 16 bytes, 8 at a time
 
 
-def tiles_seen(problem: Any, end_row: int, keys: int) -> int:
-    """Tiles of `keys` keys that some row before `end_row` sees keys of."""
-    return ceil_div(keys_seen(problem, end_row - 1), keys)
+def tiles_seen(problem: Any, first_row: int, end_row: int, keys: int) -> int:
+    """Tiles of `keys` keys that some of the rows from `first_row` on and before `end_row` sees keys of."""
+    begin, end = problem.mask.tiles(first_row, end_row - 1, keys)
+    return end - begin
 
 
 def load_tiles(tiles: int, rows: int, head_dim: int) -> Traffic:

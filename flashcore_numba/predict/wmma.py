@@ -22,7 +22,6 @@ from flashcore_numba.predict.formula import (
     shared_loads,
     shared_stores,
     stores,
-    visible_keys,
 )
 
 LINE = BANKS * 4  # bytes: of shared memory in one wavefront, of global memory under one tag
@@ -33,10 +32,11 @@ WARP_ROWS = 4  # rows of a warp in the softmax, 8 lanes each
 
 def for_each_block(problem: Any, rows: int, keys: int, of_block: Callable[[int, int], Traffic]) -> Traffic:
     """The sum of `of_block(inside, tiles)` over all blocks: how many of a block's `rows` query rows exist,
-    and how many K/V tiles of `keys` keys its last row sees.
+    and how many K/V tiles of `keys` keys its rows see.
     """
     first, inside = row_tiles(problem.seq_q, rows)
-    tiles = ceil_div(visible_keys(problem, first + inside - 1), keys)
+    begin, end = problem.mask.tiles(first, first + inside - 1, keys)
+    tiles = end - begin
     blocks, times = np.unique(np.stack([inside, tiles]), axis=1, return_counts=True)
     of_head = sum(
         (int(n) * of_block(int(i), int(t)) for i, t, n in zip(*blocks, times, strict=True)), Traffic()

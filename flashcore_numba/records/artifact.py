@@ -15,13 +15,13 @@ ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflo
             launch_us (an empty kernel in a graph); or null
 shapes      a list: shape (B x H x S x D), causal, limits_us {fp32, tensor, exp, memory}, entries,
             absent {label: reason}
-entries     label, kind ("stage" or "peer"), stage (number), variant, default (false: a variant that must
-            be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch in a graph, L2
-            warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of more than 4 ms)
-            and caller_us (null for variants): statistics as `stats.of_rounds` makes them; clocks as above, of
-            this entry's turns; throttled: sentences on what held its clocks back (null: not read); error,
-            resources (one item a kernel), and what `derive` computes: speed_up {stage_01, best_peer},
-            share_of_limit
+entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
+            variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
+            in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of
+            more than 4 ms) and caller_us (null for variants): statistics as `stats.of_rounds` makes them;
+            clocks as above, of this entry's turns; throttled: sentences on what held its clocks back (null:
+            not read); error, resources (one item a kernel), and what `derive` computes: speed_up {stage_01,
+            best_peer}, share_of_limit
 """
 
 import functools
@@ -34,9 +34,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from cuda_reference.files import write
 from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.predict.limits import share_of_limit
+from flashcore_numba.records import layout
 
 RESOURCES = "resources.json"  # beside the artifacts, and none of them: see resource_table
 SCHEMA = 2
@@ -74,7 +74,7 @@ def save(artifact: dict[str, Any], path: Path) -> None:
     """Validate and write; the file appears whole or not at all. Raises ArtifactError and OSError."""
     validate(artifact, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, json.dumps(artifact, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    layout.save(artifact, path, "entries")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -203,12 +203,17 @@ def _validate_shape(shape: dict[str, Any], where: str) -> None:
                 _validate_times(entry[clock], f"{at}.{clock}")
         for field, value in (needs["speed_up"] | {"share_of_limit": needs["share_of_limit"]}).items():
             seen = (entry["speed_up"] | {"share_of_limit": entry["share_of_limit"]})[field]
-            if not (seen is value is None or (None not in (seen, value) and math.isclose(seen, value))):
+            if not (seen is value is None or (None not in (seen, value) and _agree(seen, value))):
                 raise ArtifactError(f"{at}: {field} is {seen!r}; its own times give {value!r}")
 
 
+def _agree(ratio: float, again: float) -> bool:
+    """Whether a ratio is that of its times, all three of them as `layout` rounds them."""
+    return math.isclose(ratio, again, rel_tol=3 * layout.ROUNDING)
+
+
 def _validate_times(times: dict[str, Any], where: str) -> None:
-    ordered = [times[name] for name in ("min", "p50", "p90", "p99", "max")]
+    ordered = layout.rounded([times[name] for name in ("min", "p50", "p90", "p99", "max")])
     if ordered != sorted(ordered):
         raise ArtifactError(f"{where}: min, p50, p90, p99 and max are {ordered}; expected in rising order")
     rounds, interval = times["rounds_us"], times["ci"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    *("flashcore", "numba", "numba-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton"),
+    *("flashcore-numba", "numba", "numba-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton"),
     *(
         "cuda-core",
         "nvidia-cuda-nvrtc",

@@ -153,7 +153,7 @@ def _warnings(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
     versions = a["packages"].keys() | b["packages"].keys()
     changed = [
         f"{name} {a['packages'].get(name, 'absent')} and {b['packages'].get(name, 'absent')}"
-        for name in sorted(versions - {"flashcore"})
+        for name in sorted(versions - {"flashcore-numba"})
         if a["packages"].get(name) != b["packages"].get(name)
     ]
     if changed:

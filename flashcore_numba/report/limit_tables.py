@@ -87,7 +87,7 @@ def resources() -> str:
     for run in runs([stage for stage in LADDER if stage.language == "CUDA C"]):
         if not run.is_default or not run.stage.runs_on(capability):
             continue
-        item = run.stage.number, run.variant, MISSION.head_dim, capability
+        item = run.stage.key, run.variant, MISSION.head_dim, capability
         for kernel in found["kernels"][resource_table.name(item)]:
             held = of_kernel(capability, kernel)
             figures = [kernel[name] for name in ("registers", "spill_bytes", "shared_bytes", "threads")]

@@ -1,4 +1,5 @@
-"""The README's ladder, and pictures and tables in README, docs and lessons, made from the records.
+"""The README's ladder, and pictures and tables in README and docs, made from the records; the picture of the
+house, made from the source beside the README.
 
 The ladder stands between two markers; so does each further picture, `<!-- picture:NAME -->` and
 `<!-- picture:end -->`, and each table, `<!-- table:NAME -->` and `<!-- table:end -->`, in the README and in
@@ -15,7 +16,9 @@ from flashcore_numba.core.problem import ArgumentError
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import compiled, percent, provenance, short_us, times
 from flashcore_numba.report import limit_tables, pictures, trust_tables
+from flashcore_numba.report.pictures import house
 from flashcore_numba.report.pictures.records import MISSION
+from flashcore_numba.report.pictures.rooms import Room, alt, rooms, table
 from flashcore_numba.report.tables import limits_line
 from flashcore_numba.stages import LADDER
 
@@ -25,7 +28,8 @@ PLACE = re.compile(
 )
 MARKER = re.compile(r"<!-- (?:picture|table):\S+ -->")
 IMAGES = "flashcore_numba/records/data"  # from the root of the repository
-PAGES = ("lessons/benchmarking.md", "docs/trust.md", "docs/edits.md")
+HOUSE = "docs"
+PAGES = ("docs/architecture.md", "docs/benchmarking.md", "docs/trust.md", "docs/edits.md")
 NOT_RECORDED = "Not recorded yet."
 
 
@@ -42,7 +46,8 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     folder = folder or artifact.recorded_dir()
     changed = []
     drawable, _ = pictures.drawable(artifact.recorded(folder))
-    for page, text in _pages(readme, folder, drawable).items():
+    built = rooms(readme.parent)
+    for page, text in _pages(readme, folder, drawable, built).items():
         if page.read_text() != text:
             write(page, text)
             changed.append(page)
@@ -52,6 +57,8 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     for path in pictures.orphans(folder, drawable):
         path.unlink()
         changed.append(path)
+    if house.stale(built, readme.parent / HOUSE):
+        changed += house.draw(built, readme.parent / HOUSE)
     return changed
 
 
@@ -59,8 +66,9 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
     """What `update` would change, one sentence each; empty when pages and pictures belong to the record."""
     folder = folder or artifact.recorded_dir()
     drawable, _ = pictures.drawable(artifact.recorded(folder))
+    built = rooms(readme.parent)
     found = []
-    for page, text in _pages(readme, folder, drawable).items():
+    for page, text in _pages(readme, folder, drawable, built).items():
         has, needs = page.read_text().splitlines(), text.splitlines()
         if has != needs:
             n = next((n for n, (a, b) in enumerate(zip(has, needs, strict=False)) if a != b), None)
@@ -68,9 +76,9 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
             found.append(f"{page}: differs from the record: {says}")
     for picture in drawable:
         found += picture.stale(folder)
-    return found + [
-        f"{path}: a picture without a recorded artifact" for path in pictures.orphans(folder, drawable)
-    ]
+    for path in pictures.orphans(folder, drawable):
+        found.append(f"{path}: a picture without a recorded artifact")
+    return found + house.stale(built, readme.parent / HOUSE)
 
 
 def region(folder: Path, image: str) -> str:
@@ -79,7 +87,9 @@ def region(folder: Path, image: str) -> str:
     return NOT_RECORDED if record is None else f"{image}\n\n{_markdown(record, shape)}"
 
 
-def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict[Path, str]:
+def _pages(
+    readme: Path, folder: Path, drawable: list[pictures.Picture], built: list[Room]
+) -> dict[Path, str]:
     """The text that README and pages must have; a page only where there is one."""
     before, _, after = _split(readme)
     by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
@@ -87,9 +97,10 @@ def _pages(readme: Path, folder: Path, drawable: list[pictures.Picture]) -> dict
     ladder = region(folder, images["ladder"] or "")
     text = f"{before}{BEGIN}\n{ladder}\n{END}{after}"
     made = limit_tables.TABLES | trust_tables.TABLES
-    tables = {name: make(folder) for name, make in made.items()}
+    tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     pages = {readme: _filled(readme, text, {"picture": images, "table": tables})}
     images = {name: _image(picture, f"../{IMAGES}") for name, picture in by_name.items()}
+    images["house"] = _themed("house", alt(built))
     for page in filter(Path.is_file, (readme.parent / name for name in PAGES)):
         pages[page] = _filled(page, page.read_text(), {"picture": images, "table": tables})
     return pages
@@ -113,14 +124,15 @@ def _filled(page: Path, text: str, contents: dict[str, dict[str, str | None]]) -
 
 
 def _image(picture: pictures.Picture | None, folder: str) -> str | None:
+    return None if picture is None else _themed(f"{folder}/{picture.name}", picture.alt)
+
+
+def _themed(file: str, alt: str) -> str:
     """HTML that shows the light or the dark picture, as the reader's theme is."""
-    if picture is None:
-        return None
-    file = f"{folder}/{picture.name}"
-    alt = html.escape(picture.alt, quote=False).replace('"', "&quot;")
+    alt = html.escape(alt, quote=False).replace('"', "&quot;")
     return (
-        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.png">\n'
-        f'<img alt="{alt}" src="{file}.png">\n</picture>'
+        f'<picture>\n<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.svg">\n'
+        f'<img alt="{alt}" src="{file}.svg">\n</picture>'
     )
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_reference.files import write
 from flashcore_numba.checks import Kill
 from flashcore_numba.checks.campaign import table
-from flashcore_numba.records import artifact, environment
+from flashcore_numba.records import artifact, environment, layout
 
 NUMBA = "Numba's simulator"  # a key of the record, as are the following
 LEFT_OUT = "not run: "
@@ -137,7 +136,7 @@ def save_mutants(written: Sequence[Kill], deleted: Sequence[Kill], folder: Path 
     path = (folder or artifact.recorded_dir()) / "trust/mutants.json"
     path.parent.mkdir(exist_ok=True)
     record = {"date": environment.today(), "commit": environment.commit()[0], "planted": counts}
-    write(path, json.dumps(record, indent=1) + "\n")
+    layout.save(record, path, "planted")
     return path
 
 

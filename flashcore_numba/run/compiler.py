@@ -23,6 +23,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from cuda_reference import Source
 from cuda_reference.compile import compile as compile_cuda
 from cuda_reference.compile import parse_log
+from cuda_reference.extras import install
 
 EXAMPLE_SM_COUNT = 132  # of an H200: what a launcher that fills a GPU goes by where there is none
 
@@ -36,7 +37,7 @@ def why_not() -> str | None:
     """Why kernels cannot be compiled here, in one sentence that says what to do; None when they can."""
     for library in ("cudart", "nvrtc", "nvvm"):
         if not _found(library):
-            return f"the CUDA compiler's lib{library} is missing: pip install 'flashcore[compiler]'"
+            return f"the CUDA compiler's lib{library} is missing: {install('compiler')}"
     return None
 
 

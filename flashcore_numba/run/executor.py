@@ -1,35 +1,24 @@
-"""Where a stage runs: the same launch function on the simulator, on a GPU, or only through the compiler.
+"""Where a stage runs: the simulator, which takes NumPy arrays, and a GPU, which takes CuPy's.
 
-An executor has `empty(shape, dtype)`, scratch memory for a stage, `counter()`, a uint32 [1] that is 0 and
-that every launch must leave 0, `launch(kernel, grid, block, *args, shared_bytes=0)`, and `sm_count`, the
-multiprocessors that a grid should fill. `Problem` arrays go in as they are: NumPy for `Simulator` and
-`Compiler`, CuPy for `Gpu`. A kernel is Numba's, or a `cuda_reference.Source`: then numbers are NumPy scalars
-of the parameters' types.
+Both are a `run.protocol.Executor`, as is `run.compiler.Compiler`.
 """
 
-import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
-from functools import cache, lru_cache
+from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
-from numba import cuda
-from numba.cuda.core.errors import NumbaPerformanceWarning
-from numba.cuda.cudadrv import driver
-from numba.cuda.typing.typeof import Purpose, typeof
 
 from cuda_reference import Source, load
 from cuda_reference.driver import Allowed, graph_of
-from cuda_reference.extents import block_extents, grid_extents
 from flashcore_numba.core.problem import UnsupportedError, check_time_limit
-from flashcore_numba.run import workspace
+from flashcore_numba.run import numba_launch, workspace
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.cpu_launch import Counter, run_on_cpu
+from flashcore_numba.run.numba_launch import check_extents
 from flashcore_numba.simulator import scratch, simulate
-
-DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
 def why_not_simulated(language: str) -> str | None:
@@ -151,29 +140,12 @@ class Gpu:
             if isinstance(kernel, Source):
                 self._launch_cuda(kernel, grid, block, args, shared_bytes)
             else:
-                self._launch_numba(kernel, grid, block, args, shared_bytes)
-
-    def _launch_numba(self, kernel: Any, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
-        import cupy
-
-        device = cupy.cuda.Device().id
-        stream = self.stream if self.stream is not None else cupy.cuda.get_current_stream()
-        places = [_place(a) if isinstance(a, cupy.ndarray) else (a, None) for a in args]
-        values = [value for value, _ in places]
-        if shared_bytes > DEFAULT_SHARED_LIMIT:
-            types = tuple(kind or typeof(value, Purpose.argument) for value, kind in places)
-            room = _shared_room(kernel, types, device)
-            if shared_bytes > room:
-                raise UnsupportedError(
-                    f"{kernel.py_func.__name__} needs {shared_bytes} bytes of dynamic shared memory a block: "
-                    f"this GPU has room for {room}"
-                )
-        _configured(kernel, grid, block, stream.ptr, device, shared_bytes)(*values)
+                numba_launch.launch(kernel, grid, block, args, shared_bytes, self._handle())
 
     def _launch_cuda(self, kernel: Source, grid: Any, block: Any, args: tuple, shared_bytes: int) -> None:
         from cuda_reference.gpu import SharedMemoryError
 
-        _allowed(kernel.label, grid, block)
+        check_extents(kernel.label, grid, block)
         with nullcontext() if self.stream is None else self.stream:
             try:
                 load(kernel)(grid, block, args, shared_mem=shared_bytes)
@@ -186,60 +158,3 @@ def _sm_count(device: int) -> int:
     import cupy
 
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]  # asks for a hundred others too
-
-
-def _place(array: Any) -> tuple[Any, Any]:
-    # No strides means contiguous: Numba would trip over a stray stride of an axis of length one.
-    strides = None if array.flags.c_contiguous else array.strides
-    return _numba_view(array.data.ptr, array.shape, strides, array.dtype.str, array.device.id)
-
-
-# A view describes memory without owning it, so one that outlives its memory harms nobody. Making one costs
-# more than a launch. Given the CuPy array itself, Numba would wait for its stream: a CUDA graph forbids that.
-@lru_cache(maxsize=1024)
-def _numba_view(
-    pointer: int, shape: tuple, strides: tuple | None, typestr: str, device: int
-) -> tuple[Any, Any]:
-    """A Numba device array over this memory, and its Numba type; `device` tells equal addresses apart."""
-    interface = {
-        "version": 3,
-        "data": (pointer, False),
-        "shape": shape,
-        "strides": strides,
-        "typestr": typestr,
-    }
-    view = cuda.from_cuda_array_interface(interface, sync=False)
-    return view, typeof(view, Purpose.argument)
-
-
-@lru_cache(maxsize=256)
-def _configured(kernel: Any, grid: Any, block: Any, stream: int, device: int, shared_bytes: int) -> Any:
-    """The kernel with its launch configuration, without Numba's advice that small grids leave a GPU idle."""
-    _allowed(kernel.py_func.__name__, grid, block)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        return kernel[grid, block, cuda.external_stream(stream) if stream else 0, shared_bytes]
-
-
-def _allowed(kernel: str, grid: Any, block: Any) -> None:
-    try:
-        grid_extents(grid)
-        block_extents(block)
-    except ValueError as error:
-        raise UnsupportedError(f"{kernel}: {error}") from None
-
-
-@lru_cache(maxsize=256)
-def _shared_room(kernel: Any, types: tuple, device: int) -> int:
-    """Bytes of dynamic shared memory that a block of this kernel may have, once opted in to more than 48 KB.
-
-    CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later: the opt-in is a call for
-    each kernel and device, which Numba does not make.
-    """
-    import cupy
-
-    function = kernel.compile(types).library.get_cufunc()
-    room = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - function.attrs.shared
-    attribute = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    driver.driver.cuKernelSetAttribute(attribute, room, function.handle, device)
-    return room

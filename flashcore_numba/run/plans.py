@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cuda_reference.driver import LEGACY, Allowed, Handle
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import ALIGNMENT, Problem
 from flashcore_numba.run import workspace
 
 if TYPE_CHECKING:
     from cuda_reference.packed import PackedLaunches
+    from flashcore_numba.run.protocol import Executor
 
 
-HALF = np.dtype(np.float16)
+HALF = FLOAT16.dtype
 MOST = 512  # plans; a program that never repeats a layout starts over after so many
 
 ALIGNED = 256  # bytes: where scratch arrays may begin
@@ -120,7 +122,7 @@ def _reader(kind: type) -> "Callable | None":
     if name == ("cupy", "ndarray"):
         _readers[kind] = _cupy
     elif name == ("torch", "Tensor"):
-        _readers[kind] = partial(_torch, sys.modules["torch"].float16)
+        _readers[kind] = partial(_torch, getattr(sys.modules["torch"], FLOAT16.name))
     return _readers.get(kind)
 
 
@@ -152,11 +154,12 @@ class Plan:
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
         self._launch = self._with_scratch if scratch or counter else launches
         self._apart: Addresses = ()  # found not to overlap
-        self._spares = prod(self._shape) * HALF.itemsize <= SPARE_BYTES
+        self._spares = prod(self._shape) * FLOAT16.size <= SPARE_BYTES
         self._contiguous = problem.q.flags.c_contiguous
         self._start = self._on_cupy
         if kind.__module__ == "torch":
             self._torch, self._start = sys.modules["torch"], self._on_torch
+            self._half = getattr(self._torch, FLOAT16.name)
             self._torchs_handle = _handle_of(self._torch)
 
     def run(self, addresses: Addresses, q: Any, out: Any) -> Any:
@@ -221,7 +224,7 @@ class Plan:
         """C-contiguous memory for the output."""
         if self._contiguous:
             return self._torch.empty_like(q)  # half the time of `empty`
-        return self._torch.empty(self._shape, dtype=self._torch.float16, device=self._device)
+        return self._torch.empty(self._shape, dtype=self._half, device=self._device)
 
     def _is_captured(self, stream: int) -> bool:
         return stream not in LEGACY and self._cupy.cuda.runtime.streamIsCapturing(stream)
@@ -256,7 +259,7 @@ class Recorder:
     `recorder.problem`, which has views of its own.
     """
 
-    def __init__(self, executor: Any, problem: Problem) -> None:
+    def __init__(self, executor: "Executor", problem: Problem) -> None:
         self._executor = executor
         self._notes: list[tuple] = []
         self._scratch: list[Any] = []

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.stages import Stage
@@ -15,22 +16,25 @@ SHAPES = ((1, 1, 64), (1, 8, 512), (4, 16, 4096))  # B, H, S of which a launcher
 
 def stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
     """A problem of this shape whose elements nobody reads, so that its memory is never touched."""
-    array = np.empty((batch, heads, seq, head_dim), np.float16)
+    array = np.empty((batch, heads, seq, head_dim), FLOAT16.dtype)
     return Problem(array, array, array, causal=causal)
 
 
 def examples(stage: Stage, head_dim: int) -> list[Problem]:
     """Problems that between them make a stage launch every kernel that it has for a head dimension."""
-    if stage.language == "Numba":
+    if not stage.kernels.by_shape:
         return [stand_in(1, 1, 64, head_dim)]
-    masks = (False, True) if stage.causal else (False,)
-    return [stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in masks]
+    found = [stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in (False, True)]
+    return [problem for problem in found if stage.why_not(problem) is None]
 
 
-def like(stage: Stage, problem: Problem) -> list[Problem]:
-    """Problems on the host for which a stage launches the kernels that it launches for this one."""
+def like(stage: Stage, problem: Any) -> list[Any]:
+    """Problems for which a stage launches the kernels that it launches for this one, smaller where that does;
+    the compiler reads none of their memory."""
     p = problem
-    if stage.language == "Numba":
+    if stage.operation is not None:
+        return [p]
+    if not stage.kernels.by_shape:
         return examples(stage, p.head_dim)
     return [stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
 
@@ -45,7 +49,7 @@ def why_not(stage: Stage) -> str | None:
 
 def registers(
     run: Run,
-    problems: Iterable[Problem],
+    problems: Iterable[Any],
     compute_capability: tuple[int, int],
     sm_count: int = EXAMPLE_SM_COUNT,
 ) -> list[dict[str, Any]] | None:
@@ -62,8 +66,7 @@ def registers(
     compiler = Compiler(compute_capability=compute_capability)
     compiler.sm_count = sm_count
     for problem in problems:
-        lse = np.empty(problem.q.shape[:3], np.float32) if run.stage.returns_lse else None
-        run.stage.launch(problem, np.empty_like(problem.q), compiler, lse=lse, variant=run.variant)
+        run.stage.run(problem, compiler, run.variant, np.empty)
     return [
         {
             "kernel": kernel.name,

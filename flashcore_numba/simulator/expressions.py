@@ -6,9 +6,9 @@ import inspect
 import numpy as np
 
 from flashcore_numba.simulator import vecmath
-from flashcore_numba.simulator.cuda import BARRIERS
+from flashcore_numba.simulator.intrinsics import BARRIERS
 from flashcore_numba.simulator.memory import FromEnd
-from flashcore_numba.simulator.names import WIDE, Names, call, load_name
+from flashcore_numba.simulator.names import Names, WideAccess, call, load_name
 from flashcore_numba.simulator.probe import probe
 
 BINARY = {
@@ -130,9 +130,8 @@ class Expressions(Names):
             return self._cuda_call(node, text, found.value, args, keywords)
         if hasattr(found.value, "py_func"):
             return self._device_call(found.value, args, keywords, self.place(node, text))
-        if id(found.value) in WIDE:
-            method, width, dtype = WIDE[id(found.value)]
-            return call(method, width, dtype, self.site(node, text), *args)
+        if isinstance(wide := getattr(found.value, "simulated_as", None), WideAccess):
+            return call(*wide, self.site(node, text), *args)
         twin = vecmath.function(found.value)
         if twin is None:
             owner = str(getattr(found.value, "__module__", "")).partition(".")[0]

@@ -11,7 +11,7 @@ from numpy import count_nonzero
 from flashcore_numba.simulator.access import Accesses
 from flashcore_numba.simulator.arithmetic import Arithmetic
 from flashcore_numba.simulator.control import NOBODY, UNDEFINED, Branch, Frame, Loop, Stuck
-from flashcore_numba.simulator.cuda import CudaModule, Waiting
+from flashcore_numba.simulator.intrinsics import CudaModule, Waiting
 from flashcore_numba.simulator.memory import ARRAYS, choose
 from flashcore_numba.simulator.probe import take
 from flashcore_numba.simulator.rules import INTEGERS, UNSIGNED, char_of, convert, strong

@@ -14,8 +14,8 @@ from flashcore_numba.simulator.access import FLUSH_LANES, Access
 from flashcore_numba.simulator.arguments import bind, three
 from flashcore_numba.simulator.control import Stuck
 from flashcore_numba.simulator.count import Counter
-from flashcore_numba.simulator.cuda import Waiting
 from flashcore_numba.simulator.group import MAX_SHARED, Group
+from flashcore_numba.simulator.intrinsics import Waiting
 from flashcore_numba.simulator.memory import GLOBAL, Memory, Merged
 from flashcore_numba.simulator.names import python_function
 from flashcore_numba.simulator.probe import Probed

@@ -2,39 +2,59 @@
 
 import ast
 import builtins
+import functools
 import inspect
+import sys
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numba import cuda
 
-from flashcore_numba import wide
 from flashcore_numba.simulator import vecmath
-from flashcore_numba.simulator.cuda import SUPPORTED
+from flashcore_numba.simulator.intrinsics import SUPPORTED
 from flashcore_numba.simulator.problems import Site, Unsupported
 from flashcore_numba.simulator.rules import INT64_MAX, INT64_MIN
 
-WIDE = {
-    id(getattr(wide, name)): (f"wide_{name[:-1]}", int(name[-1]), "float32" if name[-1] == "4" else "float16")
-    for name in wide.__all__
-}
-"""Accesses to neighbours: the method of `Accesses`, how many, and the element type."""
+CUDA_MODULES = ("numba.cuda", "flashcore_numba.simulator.cuda")
+"""What a kernel may have imported as `cuda`; Numba may be absent."""
 
 ATTRIBUTES = {"shape", "strides", "size", "ndim", "dtype", "real", "imag", "x", "y", "z"}
 """What a kernel may ask of a value of its own."""
 
-_STUBS = {id(getattr(cuda, name)): name for name in SUPPORTED}
-for _module in ("atomic", "shared", "local", "const"):
-    for _name in vars(getattr(cuda, _module)):
-        if not _name.startswith("_"):
-            _STUBS[id(getattr(getattr(cuda, _module), _name))] = f"{_module}.{_name}"
+
+@functools.cache
+def _paths(cuda: ModuleType) -> dict[int, str]:
+    """The path below `cuda` of each object there that the simulator knows, by the object's id."""
+    paths = {id(getattr(cuda, name)): name for name in SUPPORTED if hasattr(cuda, name)}
+    for part in {"atomic", "shared", "local", "const"} & set(paths.values()):
+        members = getattr(cuda, part)
+        paths |= {
+            id(getattr(members, name)): f"{part}.{name}" for name in vars(members) if not name.startswith("_")
+        }
+    return paths
 
 
 class Found(NamedTuple):
-    """What a global name is: a path below `numba.cuda`, or an object."""
+    """What a global name is: a path below `numba.cuda`, empty for that module itself, or an object."""
 
     is_cuda: bool
     value: Any
+    module: ModuleType | None = None
+
+
+class WideAccess(NamedTuple):
+    """Decorates a name that kernels call for neighbours of an element: what the simulator does for it.
+
+    method: of `Accesses`. width: how many elements. dtype: of the array.
+    """
+
+    method: str
+    width: int
+    dtype: str
+
+    def __call__(self, name: Any) -> Any:
+        name.simulated_as = self
+        return name
 
 
 def python_function(kernel):
@@ -151,19 +171,24 @@ class Names(ast.NodeTransformer):
         path = f"{base.value}.{node.attr}".strip(".")
         if base.is_cuda and path.split(".")[0] in SUPPORTED:
             return Found(True, path)
-        owner = cuda if base.is_cuda else base.value
+        owner = base.module if base.is_cuda else base.value
         if base.is_cuda and base.value:
             self.error(node, "this part of Numba's CUDA")
         if not hasattr(owner, node.attr):
-            self.error(node, "this name, which Numba does not know either" if base.is_cuda else "this name")
+            numba = base.is_cuda and owner is sys.modules.get("numba.cuda")
+            self.error(node, "this name, which Numba does not know either" if numba else "this name")
         return self._found(getattr(owner, node.attr))
 
     @staticmethod
-    def _found(value) -> Found:
-        if value is cuda:
-            return Found(True, "")
-        stub = _STUBS.get(id(value))
-        return Found(False, value) if stub is None else Found(True, stub)
+    def _found(value: Any) -> Found:
+        for module in map(sys.modules.get, CUDA_MODULES):
+            if module is None:
+                continue
+            if value is module:
+                return Found(True, "", module)
+            if (path := _paths(module).get(id(value))) is not None:
+                return Found(True, path)
+        return Found(False, value)
 
     def cuda_path(self, node, path: str) -> ast.expr:
         """`_M.cuda.path`, for a path that the simulator has."""

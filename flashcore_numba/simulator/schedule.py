@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from flashcore_numba.simulator.cuda import Arrival, Waiting, reduce_block
 from flashcore_numba.simulator.group import Group
+from flashcore_numba.simulator.intrinsics import Arrival, Waiting, reduce_block
 from flashcore_numba.simulator.lanes import Lanes
 
 WARP = 32

@@ -14,8 +14,8 @@ import numpy as np
 from flashcore_numba.simulator.arithmetic import Arithmetic
 from flashcore_numba.simulator.atomics import Atomics
 from flashcore_numba.simulator.control import UNDEFINED, Branch, Frame, Loop
-from flashcore_numba.simulator.cuda import CudaModule
 from flashcore_numba.simulator.expressions import BINARY, UNARY
+from flashcore_numba.simulator.intrinsics import CudaModule
 from flashcore_numba.simulator.lanes import Lanes, kinds_of, range_kind
 from flashcore_numba.simulator.memory import ARRAYS, View
 from flashcore_numba.simulator.rules import char_of, convert, strong

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numba.cuda import libdevice
 
 from flashcore_numba.simulator.arithmetic import divide_with_rest, power
 from flashcore_numba.simulator.memory import ARRAYS
@@ -21,6 +20,8 @@ from flashcore_numba.simulator.rules import (
     plain,
     strong,
 )
+from flashcore_numba.simulator.stub import KernelName
+from flashcore_numba.simulator.types import Number
 
 BOOL = np.dtype(bool)
 
@@ -42,7 +43,7 @@ def as_dtype(kind) -> np.dtype:
 
 def _cast(obj) -> Cast | None:
     """The cast that a Numba or NumPy number type stands for, if it is one."""
-    if isinstance(obj, type) and issubclass(obj, np.generic):
+    if isinstance(obj, Number) or (isinstance(obj, type) and issubclass(obj, np.generic)):
         return Cast(np.dtype(obj))
     if type(obj).__module__.startswith("numba") and isinstance(name := getattr(obj, "name", None), str):
         try:
@@ -282,12 +283,18 @@ _DOUBLE = {
     *("fmax", "fmin", "fabs", "erf", "floor", "ceil", "rint", "ddiv_rn", "drcp_rn", "dmul_rn", "dadd_rn"),
 }
 
-for _name, (_kind, _compute) in _LIBDEVICE.items():
-    _twin = _library(_compute, "d" if _name in _DOUBLE else "f")
-    _FUNCTIONS[getattr(libdevice, _name)] = (_kind, _twin)
+LIBDEVICE = {
+    name: (kind, _library(compute, "d" if name in _DOUBLE else "f"))
+    for name, (kind, compute) in _LIBDEVICE.items()
+}
+"""The functions of libdevice by name: the counter that a call adds to, and the vector twin."""
 
 
 def _entry_of(obj):
+    if isinstance(obj, KernelName):
+        return LIBDEVICE.get(obj.path.removeprefix("libdevice."))
+    if getattr(obj, "__module__", None) == "numba.cuda.libdevice":
+        return LIBDEVICE.get(obj.__name__)
     try:
         return _FUNCTIONS.get(obj)
     except TypeError:  # unhashable, so not a function

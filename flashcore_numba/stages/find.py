@@ -32,24 +32,27 @@ def find(selector: "int | str | Stage") -> Stage:
 
 
 def select(*selectors: "int | str | Stage") -> list[Stage]:
-    """The stages that any selector names, in the order of the ladder; no selector means all of them.
+    """The stages that any selector names, in the order of the ladder; no selector means the whole ladder.
 
+    Stages that are not of the ladder come after it.
     A selector is what `find` takes, or a range of numbers such as "2-5". Raises ArgumentError.
     """
     if not selectors:
         return list(LADDER)
-    chosen: dict[int, Stage] = {}
+    chosen: dict[str, Stage] = {}
     for selector in selectors:
         ends = re.fullmatch(r"\s*([0-9]+)\s*-\s*([0-9]+)\s*", selector) if isinstance(selector, str) else None
         if ends is None:
             stages = [find(selector)]
         else:
-            first, last = find(ends[1]).number, find(ends[2]).number
+            first, last = (LADDER.index(find(end)) for end in ends.groups())
             if first > last:
-                raise ArgumentError(f"stage range {shown(selector)} runs backwards: write {last}-{first}")
-            stages = [stage for stage in LADDER if first <= stage.number <= last]
-        chosen.update((stage.number, stage) for stage in stages)
-    return [chosen[number] for number in sorted(chosen)]
+                low, high = LADDER[last].number, LADDER[first].number
+                raise ArgumentError(f"stage range {shown(selector)} runs backwards: write {low}-{high}")
+            stages = list(LADDER[first : last + 1])
+        chosen.update((stage.key, stage) for stage in stages)
+    places = {stage.key: place for place, stage in enumerate(LADDER)}
+    return sorted(chosen.values(), key=lambda stage: places.get(stage.key, len(places)))
 
 
 def _listed() -> str:

@@ -22,13 +22,15 @@ class Run:
     def label(self) -> str:
         if self.is_default:
             return self.stage.label
-        variant = str(self.variant)  # a number needs the stage's name beside it
-        return f"{self.stage.label} {variant}" if variant.isdigit() else f"{self.stage.number:02d} {variant}"
+        variant = str(self.variant)
+        if variant.isdigit() or self.stage.number is None:  # needs the stage's name beside it
+            return f"{self.stage.label} {variant}"
+        return f"{self.stage.number:02d} {variant}"
 
     @property
     def unit(self) -> str:
         """The unit that does the multiply-adds: CUDA cores in float32, or tensor cores."""
-        return "fp32" if self.stage.language == "Numba" else "tensor"
+        return self.stage.kernels.unit
 
 
 def runs(stages: Iterable[Stage]) -> list[Run]:

@@ -1,41 +1,110 @@
-"""What a stage is: data about one kernel of the ladder, and one function that launches it."""
+"""What a stage is: data about one kernel of a ladder, and one function that launches it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashcore_numba.core.operation import Operation
+from flashcore_numba.core.output import LSE, OUT, Output
+from flashcore_numba.stages.kernels import KINDS, Kernels
+
+if TYPE_CHECKING:
+    from flashcore_numba.run.protocol import Executor
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One step of the ladder.
+    """One step of a ladder.
 
     `launch(problem, out, executor, lse=None, variant=None)` runs the stage on a `Problem` and writes every
-    element of `out` (float16 [B, H, S_q, D]) and, where the stage `returns_lse` and one is given, of `lse`
-    (float32 [B, H, S_q]; C-contiguous for a stage in CUDA C). It asks the executor for scratch memory, a
-    counter and launches, so the same function serves a GPU, the simulator and the compiler. It does not
-    validate: whoever
-    holds a `Problem` need not check again, and `flashcore_numba.attention.refuse` has compared the problem
-    with the limits below.
+    element of the outputs, which it takes by their names; an optional one may be None. Outputs with one
+    number per row, as the LSE, are C-contiguous for a stage in CUDA C. It asks the executor, a
+    `run.protocol.Executor`, for scratch memory, a counter and launches, so the same function serves a GPU,
+    the simulator and the compiler. It does not validate: whoever holds a problem need not check again, and
+    `why_not` has been asked.
+
+    number: its place on the spine, the ladder of the forward pass; None for a stage of a branch. operation:
+    what it computes; None is the forward pass, `checks.forward.FORWARD`, which stands above the spine.
+    outputs: what it can write. limit: a limit of its own, beside those that the fields say: `limit(problem)`
+    gives what it does not serve, in words that follow its name, or None.
     """
 
-    number: int
+    number: int | None
     name: str
     title: str
     idea: str
-    launch: Callable
+    launch: Callable[..., None]
     language: str = "Numba"
     compute_capability: tuple[int, int] = (7, 0)
     no_other_gpu: bool = False  # code for sm_90a runs on GPUs of that compute capability, and on no newer one
     head_dims: tuple[int, ...] = (64, 128)
     causal: bool = True
     grouped_queries: bool = False
-    returns_lse: bool = False
+    outputs: tuple[Output, ...] = (OUT,)
     variants: Mapping[str, str] = field(default_factory=dict)  # name -> one sentence
     default: str | None = None  # the variant that runs when none is named, unless it has the stage's name
+    operation: Operation | None = None
+    limit: Callable[[Any], str | None] | None = None
+
+    @property
+    def key(self) -> str:
+        """What it is known by, and no other stage: `mma_sync`, or `backward/recompute` off the spine."""
+        return self.name if self.operation is None else f"{self.operation.name}/{self.name}"
 
     @property
     def label(self) -> str:
-        """`05 online_softmax`: how tables and messages name the stage."""
-        return f"{self.number:02d} {self.name}"
+        """`05 online_softmax`: how tables and messages name the stage; its key off the spine."""
+        return self.key if self.number is None else f"{self.number:02d} {self.name}"
+
+    @property
+    def place(self) -> int:
+        """Its number, for what only the spine has. Raises ValueError for a stage of a branch."""
+        if self.number is None:
+            raise ValueError(f"stage {self.label} has no number: it is not on the spine")
+        return self.number
+
+    @property
+    def kernels(self) -> Kernels:
+        """What follows from the language of its kernels."""
+        return KINDS[self.language]
+
+    @property
+    def returns_lse(self) -> bool:
+        return LSE in self.outputs
+
+    def allocate(
+        self, problem: Any, empty: Callable[[tuple[int, ...], Any], Any], optional: bool = True
+    ) -> dict[str, Any]:
+        """Memory for its outputs, by name: `empty(shape, dtype)` for each; `optional`: also for those that
+        must be asked for."""
+        wanted = [each for each in self.outputs if optional or not each.optional]
+        return {each.name: empty(each.shape(problem), each.dtype(problem)) for each in wanted}
+
+    def run(
+        self,
+        problem: Any,
+        executor: "Executor",
+        variant: str | None = None,
+        empty: Callable[[tuple[int, ...], Any], Any] = np.zeros,
+        optional: bool = True,
+    ) -> dict[str, Any]:
+        """Launch into memory from `allocate`, which is returned."""
+        outputs = self.allocate(problem, empty, optional)
+        self.launch(problem, executor=executor, variant=variant, **outputs)
+        return outputs
+
+    def why_not(self, problem: Any, outputs: tuple[Output, ...] = ()) -> str | None:
+        """What keeps the stage from this problem, in words that follow its name; None where nothing does.
+
+        outputs: what is wanted beside the outputs that are always written.
+        """
+        for each in outputs:
+            if each not in self.outputs:
+                return f"does not return the {each.symbol} ({each.asked})"
+        own = self.limit(problem) if self.limit else None
+        return own or (_attention_limit(self, problem) if hasattr(problem, "head_dim") else None)
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether a GPU of this compute capability runs the stage."""
@@ -55,3 +124,17 @@ class Stage:
     def default_variant(self) -> str | None:
         """The variant that runs when none is named; None where there are no variants."""
         return self.default or (self.name if self.name in self.variants else None)
+
+
+def _attention_limit(stage: Stage, problem: Any) -> str | None:
+    """Of a problem that is attention of q over k and v: what the fields of the stage exclude."""
+    if problem.head_dim not in stage.head_dims:
+        served = " and ".join(map(str, stage.head_dims))
+        return f"does not serve head dimension {problem.head_dim}, only {served}"
+    if problem.causal and not stage.causal:
+        return "does not serve causal=True"
+    if problem.group > 1 and not stage.grouped_queries:
+        return (
+            f"does not serve grouped queries ({problem.heads} query heads over {problem.kv_heads} K/V heads)"
+        )
+    return None

@@ -7,14 +7,14 @@ be read. Two numbers follow from it: the multiply-adds that nobody can avoid, an
 
 import numpy as np
 
-from flashcore_numba.stages.parts.common import visible_keys
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 
 
 def three_loops(q, k, v, out, scale, causal):
     """out[:] = softmax(scale * Q K^T) V for one head; q, out: [S_q, D]   k, v: [S_k, D]"""
     for row in range(q.shape[0]):
-        visible = visible_keys.py_func(row, q.shape[0], k.shape[0], causal)
+        _, visible = interval.py_func(row, q.shape[0], k.shape[0], causal)
         # <exercise>
         scores = np.zeros(visible)
         for j in range(visible):

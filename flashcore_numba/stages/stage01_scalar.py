@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import visible_keys
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 
 ROWS = 32  # query rows a block: one warp
@@ -27,7 +27,7 @@ def scalar_kernel(D):
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         if row >= q.shape[2]:
             return
-        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
+        _, visible = interval(row, q.shape[2], k.shape[2], causal)
 
         # <exercise>
         row_max = float32(-math.inf)

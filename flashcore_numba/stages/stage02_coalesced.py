@@ -13,7 +13,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import load_row, store_row, visible_keys
+from flashcore_numba.stages.parts.common import load_row, store_row
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.wide import load8
 
@@ -49,7 +50,7 @@ def coalesced_kernel(D):
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         if row >= q.shape[2]:
             return
-        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
+        _, visible = interval(row, q.shape[2], k.shape[2], causal)
         k_head, v_head = k[b, h], v[b, h]
 
         q_rmem = cuda.local.array(D, float32)

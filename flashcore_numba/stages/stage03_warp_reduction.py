@@ -12,7 +12,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import ALL_LANES, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.parts.common import ALL_LANES, warp_max, warp_sum
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.wide import load2
 
@@ -32,7 +33,7 @@ def warp_reduction_kernel(D):
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         if row >= q.shape[2]:
             return
-        visible = visible_keys(row, q.shape[2], k.shape[2], causal)
+        _, visible = interval(row, q.shape[2], k.shape[2], causal)
         k_head, v_head = k[b, h], v[b, h]
 
         q_rmem = cuda.local.array((PAIRS, 2), float32)

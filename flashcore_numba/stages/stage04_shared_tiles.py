@@ -14,7 +14,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, warp_max, warp_sum
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.wide import load4
 
@@ -60,7 +61,7 @@ def shared_tiles_kernel(D):
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         seq_q, seq_k = q.shape[2], k.shape[2]
         # A warp past the last row sees no key, but comes to every barrier.
-        visible = visible_keys(row, seq_q, seq_k, causal) if row < seq_q else 0
+        visible = interval(row, seq_q, seq_k, causal)[1] if row < seq_q else 0
 
         load_tile(q[b, h], first_row, q_smem, thread, THREADS)
         # <exercise>

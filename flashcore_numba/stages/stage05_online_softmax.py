@@ -13,7 +13,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import PAD, load_tile, visible_keys, warp_max, warp_sum
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.stages.parts.common import PAD, load_tile, warp_max, warp_sum
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.stage04_shared_tiles import KEYS, ROWS, THREADS, accumulate_pv, dot
 
@@ -37,7 +39,7 @@ def online_softmax_kernel(D):
         h_kv = h // (q.shape[1] // k.shape[1])
         seq_q, seq_k = q.shape[2], k.shape[2]
         # A warp past the last row sees no key, but comes to every barrier.
-        visible = visible_keys(row, seq_q, seq_k, causal) if row < seq_q else 0
+        visible = interval(row, seq_q, seq_k, causal)[1] if row < seq_q else 0
 
         load_tile(q[b, h], first_row, q_smem, thread, THREADS)
         m = float32(-math.inf)
@@ -96,5 +98,5 @@ STAGE = Stage(
     idea="A running maximum and a running sum replace the stored scores: the first fused kernel.",
     launch=launch,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

@@ -11,7 +11,8 @@ import math
 
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, visible_keys, warp_max, warp_sum
+from flashcore_numba.stages.parts.common import PAD, fma4, load_tile, warp_max, warp_sum
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage04_shared_tiles import KEYS, dot
 from flashcore_numba.wide import load4
 
@@ -92,7 +93,7 @@ def history_kernel(D, variant):
                 cuda.syncthreads()  # Q and the tiles are whole before a lane reads a row that others wrote
                 for i in range(HELD):
                     row, slot = first_row + my_row + i, my_row + i if SHARED else i
-                    seen = visible_keys(row, seq_q, seq_k, causal) - first_key
+                    seen = interval(row, seq_q, seq_k, causal)[1] - first_key
                     score = dot(q_smem, my_row + i, k_smem, lane) * scale if lane < seen else NOTHING
                     m_new, l_new = online_update(
                         score, m[slot], l[slot], o, slot, first, STEP, p_smem, warp, v_smem, lane

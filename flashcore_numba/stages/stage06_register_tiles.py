@@ -13,7 +13,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.stages.parts.common import PAD, load_tile, visible_keys
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.stages.parts.common import PAD, load_tile
+from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.stage06_fragments import COLS, TM, accumulate_pv, multiply_qk, row_max, row_sum
 from flashcore_numba.stages.stage06_history import HISTORY, history_kernel
@@ -52,14 +54,14 @@ def register_tiles_kernel(D):
             for i in range(MINE):
                 o_rmem[r, i] = 0
 
-        for first_key in range(0, visible_keys(last_row, seq_q, seq_k, causal), KEYS):
+        for first_key in range(0, interval(last_row, seq_q, seq_k, causal)[1], KEYS):
             load_tile(k[b, h_kv], first_key, k_smem, thread, THREADS)
             load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)
             cuda.syncthreads()  # Q and the tiles are whole before a thread reads what others wrote
             multiply_qk(s_rmem, q_smem, my_row, k_smem, col, D)
             cuda.syncthreads()  # every warp has read the K tile before P overwrites it
             for r in range(TM):
-                seen = visible_keys(first_row + my_row + r, seq_q, seq_k, causal) - first_key
+                seen = interval(first_row + my_row + r, seq_q, seq_k, causal)[1] - first_key
                 m_new = m[r]
                 for j in range(TN):
                     s_rmem[r, j] = s_rmem[r, j] * scale if col + COLS * j < seen else NOTHING
@@ -109,6 +111,6 @@ STAGE = Stage(
     idea="A thread owns a tile of S and of O in registers, so each value loaded is multiplied several times.",
     launch=launch,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants=HISTORY | {"register_tiles": "2 x 4 tiles of S and O in the registers of a thread"},
 )

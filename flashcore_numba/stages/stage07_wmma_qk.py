@@ -3,6 +3,7 @@
 import math
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
 
@@ -26,5 +27,5 @@ STAGE = Stage(
     head_dims=(64,),
     compute_capability=(8, 0),
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

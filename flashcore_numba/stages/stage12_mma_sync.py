@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import GRID_LIMIT
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments
 from flashcore_numba.stages.stage import Stage
@@ -61,7 +62,7 @@ STAGE = Stage(
     language="CUDA C",
     compute_capability=(8, 0),
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants={
         "large": "128 query rows a block, 32 a warp: for problems that fill the GPU so",
         "medium": "64 query rows a block, 16 a warp",

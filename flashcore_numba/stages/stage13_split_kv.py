@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import GRID_LIMIT
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments, strides
 from flashcore_numba.stages.stage import Stage
@@ -102,7 +103,7 @@ STAGE = Stage(
     language="CUDA C",
     compute_capability=(8, 0),
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants={
         "unsplit": "the same tiles, without splits over blocks",
         "two_splits": "two splits over blocks, however few the keys",

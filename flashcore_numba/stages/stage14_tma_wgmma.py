@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
 from flashcore_numba.stages.stage import Stage
 
@@ -51,5 +52,5 @@ STAGE = Stage(
     compute_capability=(9, 0),
     no_other_gpu=True,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
 )

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.tuning.stage15_tiles import ROWS, choose, pieces
@@ -65,7 +66,7 @@ STAGE = Stage(
     compute_capability=(9, 0),
     no_other_gpu=True,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants={
         "in_sequence": "a warpgroup's products and then its softmax, nothing of what the others add",
         "ping_pong": "turns at the tensor cores, the lazy maximum; at D = 128 also softmax under P V",

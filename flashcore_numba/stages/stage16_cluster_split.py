@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.parts.cuda_arguments import scalars, strides, tile_map
 from flashcore_numba.stages.stage import Stage
 
@@ -103,7 +104,7 @@ STAGE = Stage(
     compute_capability=(9, 0),
     no_other_gpu=True,
     grouped_queries=True,
-    returns_lse=True,
+    outputs=(OUT, LSE),
     variants={
         "one_block": "the keys divided among two warpgroups of one block",
         "two_blocks": "the keys divided among the warpgroups of two blocks",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flashcore_numba.core import oracle
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages import Stage
 
 __all__ = ["honest", "stand_in"]
@@ -26,5 +27,5 @@ def stand_in(answer: Callable = honest, **data) -> Stage:
             if lse is not None:
                 lse[...] = sums
 
-    settings = {"grouped_queries": True, "returns_lse": True} | data
+    settings = {"grouped_queries": True, "outputs": (OUT, LSE)} | data
     return Stage(number=0, name="stand_in", title="", idea="", launch=launch, **settings)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashcore_numba.checks.properties import (
-    PROPERTIES,
+    RELATIONS,
     any_gpu,
     any_schedule,
     edges_of_the_range,
@@ -105,7 +105,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("item", PROPERTIES, ids=lambda item: item.holds.__name__)
+@pytest.mark.parametrize("item", RELATIONS, ids=lambda item: item.holds.__name__)
 def test_a_right_implementation_has_every_property(item, rng):
     assert item.holds(Trial(stand_in()), rng) > 1
 
@@ -120,7 +120,7 @@ def test_an_answer_that_depends_on_the_gpu_is_seen(rng):
 
 
 @pytest.mark.parametrize(
-    "item", [item for item in PROPERTIES if not item.cuda_only], ids=lambda item: item.holds.__name__
+    "item", [item for item in RELATIONS if not item.divided_only], ids=lambda item: item.holds.__name__
 )
 def test_a_broken_one_does_not(item, rng):
     if item.holds is any_schedule:
@@ -145,13 +145,16 @@ def test_an_infinity_of_v_must_stay_one(rng):
 
 
 def test_lse_of_blind_rows_is_a_property_too(rng):
-    item = next(item for item in PROPERTIES if item.holds.__name__ == "no_key")
+    item = next(item for item in RELATIONS if item.holds.__name__ == "no_key")
     with pytest.raises(Failed, match="-inf"):
         item.holds(Trial(stand_in(lse_zero_for_blind_rows)), rng)
 
 
 def test_causal_properties_are_asked_of_causal_stages_only():
-    assert len(properties(stand_in(), "simulator")) == sum(not item.cuda_only for item in PROPERTIES)
-    assert len(properties(stand_in(language="CUDA C"), "simulator")) == len(PROPERTIES)
-    assert not any(item.causal for item in properties(stand_in(causal=False), "simulator"))
-    assert not any(item.simulator_only for item in properties(stand_in(), "gpu"))
+    def asked(backend="simulator", **data):
+        return {item.name for item in properties(stand_in(**data), backend)}
+
+    assert asked() == {item.name for item in RELATIONS if not item.divided_only}
+    assert asked(language="CUDA C") == {item.name for item in RELATIONS}
+    assert asked(causal=False) == {item.name for item in RELATIONS if not (item.causal or item.divided_only)}
+    assert asked("gpu") == {i.name for i in RELATIONS if not (i.simulator_only or i.divided_only)}

@@ -7,6 +7,7 @@ from numba import cuda
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.runner import KINDS
 from flashcore_numba.checks.trial import LAYOUTS, Failed, Trial, family
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.simulator import KINDS as REPORTED
 from flashcore_numba.stages import LADDER, Stage
 
@@ -60,7 +61,7 @@ def test_lse_never_written_fails(rng):
         out[...] = honest(problem)[0]
 
     with pytest.raises(Failed, match="elements of lse") as failure:
-        Trial(stage_of(launch, returns_lse=True))(normal(rng, 1, 1, 10, 12, 64))
+        Trial(stage_of(launch, outputs=(OUT, LSE)))(normal(rng, 1, 1, 10, 12, 64))
     assert failure.value.kind == "unwritten"
 
 

@@ -15,13 +15,19 @@ def machine(monkeypatch):
     """A machine made up for the test: its driver's version, its devices, whether CuPy is there."""
 
     def make(
-        version=None, devices=0, cupy=False, numba_file="/site-packages/numba_cuda/numba/cuda/__init__.py"
+        version=None,
+        devices=0,
+        cupy=False,
+        has_numba=True,
+        numba_file="/site-packages/numba_cuda/numba/cuda/__init__.py",
     ):
         monkeypatch.setattr(gpu, "driver_version", lambda: version)
         monkeypatch.setattr(gpu, "device_count", lambda: devices)
-        find_spec = importlib.util.find_spec
+        find_spec, installed = importlib.util.find_spec, {"cupy": cupy, "numba": has_numba}
         monkeypatch.setattr(
-            gpu.importlib.util, "find_spec", lambda name: cupy or None if name == "cupy" else find_spec(name)
+            gpu.importlib.util,
+            "find_spec",
+            lambda name: installed[name] or None if name in installed else find_spec(name),
         )
         fake = types.ModuleType("numba.cuda")
         fake.__file__ = numba_file
@@ -61,7 +67,12 @@ def test_cupy_missing_names_the_extra(machine, monkeypatch, version, capability,
     monkeypatch.setattr(gpu, "compute_capability", lambda: capability)
     reason = machine(version=version, devices=1)
     assert "CuPy" in reason
-    assert f"flashcore[{extra}]" in reason
+    assert f"flashcore-numba[{extra}]" in reason
+
+
+def test_numba_missing_names_the_command(machine):
+    reason = machine(version=(13, 0), devices=1, cupy=True, has_numba=False)
+    assert reason == "Numba is not installed: pip install flashcore-numba"
 
 
 def test_builtin_numba_target(machine):

@@ -19,7 +19,7 @@ from flashcore_numba.course.session.progress import Progress
 from flashcore_numba.course.session.session import begin
 from flashcore_numba.evidence import extracts
 from flashcore_numba.records import artifact
-from flashcore_numba.run import executor
+from flashcore_numba.run import executor, numba_launch
 from flashcore_numba.simulator import simulate
 from flashcore_numba.stages import find as stages
 
@@ -296,7 +296,7 @@ def test_extents_beyond_what_cuda_allows(grid, block, words, tmp_path):
     source.write_text('extern "C" __global__ void none(float* x) {}\n')
     x = np.zeros(1, np.float32)
     refused(lambda: CpuModule(source).none(grid, block, (x,)), *words, error=ValueError)
-    refused(lambda: executor._allowed("none", grid, block), "none: ", *words, error=UnsupportedError)
+    refused(lambda: numba_launch.check_extents("none", grid, block), "none: ", *words, error=UnsupportedError)
 
     from numba import cuda
 

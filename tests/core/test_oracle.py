@@ -45,7 +45,7 @@ def test_rows_without_keys_are_zero(rng):
     assert (lse[:, :, :4] == -np.inf).all()
     assert np.isfinite(lse[:, :, 4:]).all()
     np.testing.assert_array_equal(out[0, 0, 4], v[0, 0, 0])  # one key: its value
-    assert (oracle.standard_fp16_attention(q, k, v, causal=True)[:, :, :4] == 0).all()
+    assert (oracle.standard_attention(q, k, v, causal=True)[:, :, :4] == 0).all()
 
 
 def test_default_scale(rng):
@@ -59,10 +59,10 @@ def test_huge_scores_stay_finite(rng):
         out, lse = oracle.attention(q, k, v, scale=factor)
         assert np.isfinite(out).all()
         assert np.isfinite(lse).all()
-        assert np.isfinite(oracle.standard_fp16_attention(q, k, v, scale=factor)).all()
+        assert np.isfinite(oracle.standard_attention(q, k, v, scale=factor)).all()
 
 
-@pytest.mark.parametrize("function", [lambda *a: oracle.attention(*a)[0], oracle.standard_fp16_attention])
+@pytest.mark.parametrize("function", [lambda *a: oracle.attention(*a)[0], oracle.standard_attention])
 def test_nan_spreads_over_the_rows_that_see_it(rng, function):
     q, k, v = (rng.standard_normal((1, 1, 6, 64)).astype(np.float16) for _ in "qkv")
     k[0, 0, 4, 3] = np.nan
@@ -71,10 +71,10 @@ def test_nan_spreads_over_the_rows_that_see_it(rng, function):
     assert np.isnan(out[:, :, 4:]).all()
 
 
-def test_standard_fp16_attention_rounds_like_float16(rng):
+def test_standard_attention_rounds_like_float16(rng):
     q, k, v = (rng.standard_normal((1, 2, 64, 64)).astype(np.float16) for _ in "qkv")
     exact, _ = oracle.attention(q, k, v)
-    rounded = oracle.standard_fp16_attention(q, k, v)
+    rounded = oracle.standard_attention(q, k, v)
     assert rounded.dtype == np.float16
     error = np.abs(rounded - exact).max()
     assert 2**-14 < error < 2**-8, "neither exact nor coarser than a few float16 roundings"
@@ -84,6 +84,6 @@ def test_inputs_are_left_alone(rng):
     q, k, v = (rng.standard_normal((1, 1, 4, 64)).astype(np.float16) for _ in "qkv")
     copies = [x.copy() for x in (q, k, v)]
     oracle.attention(q, k, v, True)
-    oracle.standard_fp16_attention(q, k, v, True)
+    oracle.standard_attention(q, k, v, True)
     for x, copy in zip((q, k, v), copies, strict=True):
         np.testing.assert_array_equal(x, copy)

@@ -16,6 +16,7 @@ from flashcore_numba.course import exercise
 from flashcore_numba.course.judge import grade
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.records import layout
 
 from .misconceptions import MISCONCEPTIONS
 from .wrong_answers import Wrong, text_of
@@ -161,7 +162,7 @@ def main(numbers: Collection[int]) -> None:
             print(f"lesson {number:02d}: {len(wrongs(number))} killed", flush=True)
         else:
             new |= _of_lesson(old, number)
-    FILE.write_text(json.dumps(new, indent=1) + "\n")
+    layout.save(new, FILE)
     publish(new)
 
 

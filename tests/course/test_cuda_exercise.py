@@ -246,12 +246,12 @@ def test_what_later_lines_need_is_named():
         SOFTMAX,
         exercise=replace(
             SOFTMAX.exercise,
-            first="const int row_sees = tile::visible_keys(min(first_row + row, S_q - 1), S_q, S_k, causal);",
-            last="const int row_sees = tile::visible_keys(min(first_row + row, S_q - 1), S_q, S_k, causal);",
+            first="const Interval row_keys = mask.interval(min(first_row + row, params.S_q - 1));",
+            last="const Interval row_keys = mask.interval(min(first_row + row, params.S_q - 1));",
         ),
     )
-    result = verdict(lesson, ("const int row_sees", "const int rows_seen"))
-    assert "The lines behind the region need `row_sees`" in result.message
+    result = verdict(lesson, ("const Interval row_keys", "const Interval keys_of_row"))
+    assert "The lines behind the region need `row_keys`" in result.message
 
 
 # What it does

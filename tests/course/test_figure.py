@@ -1,5 +1,6 @@
 """Figures as objects: what they refuse, how they cross a process boundary, and how a browser shows them."""
 
+import base64
 import io
 import json
 import re
@@ -44,6 +45,8 @@ def test_number_of_frames_is_bounded(figure):
 
 def test_bundle_of_a_notebook(figure):
     bundle = figure._repr_mimebundle_()
+    for frame in figure.frames:
+        assert str(bundle).count(base64.b64encode(frame.png).decode()) == 1
     assert bundle["text/plain"] == str(figure) and "What & where: 2" in str(figure)
     assert figure.alt == "A walk </script> in steps. What & where: 1"
     assert Figure.from_dict(figure.as_dict())._repr_mimebundle_() == bundle

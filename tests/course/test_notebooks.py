@@ -1,6 +1,7 @@
 """The notebooks: each runs fresh from top to bottom, and what is committed is what the lessons say."""
 
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from flashcore_numba.course.book import notebooks
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [notebooks.notebook_file(path) for path in notebooks.lesson_files(ROOT)]
 SECONDS = 60
+PNG = re.compile("iVBORw0KGgo[A-Za-z0-9+/=]+")  # in base64
 MACHINE = re.compile(r"/(?:root|home/\w+|Users/\w+|tmp|opt|usr)/\w|site-packages|ipykernel_\d")
 
 
@@ -36,8 +38,14 @@ def check_outputs(book):
     for source, output in outputs(book):
         assert output["output_type"] != "error", f"{source}: {output.get('evalue')}"
         assert output.get("name") != "stderr", f"{source}: {output['text']}"
+    for cell in book.cells:
+        streams = [o.name for o in cell.get("outputs", ()) if o.output_type == "stream"]
+        assert len(streams) == len(set(streams)), f"{cell.source}: its text came in {len(streams)} pieces"
     watched = html(book, "course.watch(")
     assert watched
+    pictures = Counter(PNG.findall("".join(as_text(output) for _, output in outputs(book))))
+    twice = sum(count > 1 for count in pictures.values())
+    assert pictures and not twice, f"{twice} of {len(pictures)} pictures are stored more than once"
     for shown in watched:
         alts = re.findall(r'<img [^>]*alt="([^"]*)"', shown)
         assert alts and all(len(alt) > 40 for alt in alts), shown[:500]

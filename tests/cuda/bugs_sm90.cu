@@ -249,7 +249,7 @@ extern "C" __global__ void many_readers_meet(float* out, const __grid_constant__
     float sum[32] = {};                                                     \
     uint32_t a_rmem[4][4];                                                  \
     for (int k = 0; k < 4; k++)                                             \
-        for (int i = 0; i < 4; i++) a_rmem[k][i] = ptx::pack_half2(k, t)
+        for (int i = 0; i < 4; i++) a_rmem[k][i] = ptx::pack_pair(k, t)
 
 extern "C" __global__ void wgmma_operand_reused(float* out, const __grid_constant__ ptx::TensorMap map) {
     SETUP;

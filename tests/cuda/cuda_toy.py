@@ -3,6 +3,7 @@
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages import Stage
 
 REVERSE = """// Reverses every 64 elements, times FACTOR.
@@ -80,5 +81,5 @@ def plain_stage(folder, text=PLAIN):
 
     return Stage(
         number=99, name="plain", title="plain", idea="plain", launch=launch, language="CUDA C",
-        head_dims=(64,), grouped_queries=True, returns_lse=True,
+        head_dims=(64,), grouped_queries=True, outputs=(OUT, LSE),
     )  # fmt: skip

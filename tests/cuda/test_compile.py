@@ -217,5 +217,5 @@ def test_missing_headers_are_named(missing, monkeypatch, folder):
     from cuda_reference.compile import include_folders
 
     what = "crt/mma.h" if missing == "nvcc" else "CUDA headers"
-    with pytest.raises(CompileError, match=rf"{what}.*missing: pip install 'flashcore\[compiler\]'"):
+    with pytest.raises(CompileError, match=rf"{what}.*missing: pip install 'flashcore-numba\[compiler\]'"):
         include_folders("#include <mma.h>")

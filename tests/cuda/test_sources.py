@@ -83,3 +83,31 @@ def test_every_barrier_names_its_hazard(stage):
             bare.append(mutant.mistake)
     assert not bare, "these do not say which hazard they close: " + "; ".join(bare)
     assert deletions(stage)
+
+
+def code(path: Path) -> str:
+    return re.sub(r"//[^\n]*", "", path.read_text())
+
+
+def those_that_say(pattern: str) -> dict[str, set[str]]:
+    """What kernels and headers say that matches, by file."""
+    found = {path.name: set(re.findall(pattern, code(path))) for path in [*KERNELS, *INCLUDE.glob("*.cuh")]}
+    return {name: words for name, words in found.items() if words}
+
+
+def test_one_file_says_what_a_row_sees():
+    assert set(those_that_say(r"\bcausal\b")) == {"mask.cuh", "params.cuh"}
+    assert set(those_that_say(r"S_k\s*-\s*(?:\w+\.)?S_q|S_q\s*-\s*(?:\w+\.)?S_k")) == {"mask.cuh"}
+
+
+def test_one_file_names_the_element_type():
+    found = those_that_say(r"\b_*half\w*|\bf16\w*|\w+_half2?\b|\b65504")
+    executors = found.pop("ptx.cuh")  # the CPU executor multiplies halves only
+    assert executors == {"pack_half2", "fma_half2"}
+    assert found == {"element.cuh": {"half", "half2", "f16", "65504"}}
+
+
+def test_one_file_declares_strides_and_sizes():
+    assert set(those_that_say(r"long long \w+_(?:batch|head|row)\b|int S_k")) <= {"params.cuh", "mask.cuh"}
+    takers = set(those_that_say(r"\bPARAMS\b|\bSIZES\b")) - {"params.cuh"}
+    assert takers == {path.name for path in KERNELS}

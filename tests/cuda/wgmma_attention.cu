@@ -75,7 +75,7 @@ wgmma_attention(const __grid_constant__ ptx::TensorMap q_map, const __grid_const
 #pragma unroll
         for (int i = 0; i < D / 2; i++) o[i] *= rescale[i / 2 % 2];
 #pragma unroll
-        for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = ptx::pack_half2(s[2 * i], s[2 * i + 1]);
+        for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = ptx::pack_pair(s[2 * i], s[2 * i + 1]);
         ptx::wgmma_pin(o);
         ptx::wgmma_fence();
 #pragma unroll
@@ -93,6 +93,6 @@ wgmma_attention(const __grid_constant__ ptx::TensorMap q_map, const __grid_const
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
             *reinterpret_cast<uint32_t*>(o_row + 8 * i) =
-                ptx::pack_half2(o[4 * i + 2 * r] / l[r], o[4 * i + 2 * r + 1] / l[r]);
+                ptx::pack_pair(o[4 * i + 2 * r] / l[r], o[4 * i + 2 * r + 1] / l[r]);
     }
 }

@@ -119,8 +119,8 @@ extern "C" __global__ void mma_m16n8k16(const half* a, const half* b, const floa
 extern "C" __global__ void arithmetic(const float* x, float* power, uint32_t* pairs, uint32_t* sums) {
     const int t = threadIdx.x;
     power[t] = ptx::ex2(x[t]);
-    pairs[t] = ptx::pack_half2(x[t], -x[t]);
-    sums[t] = ptx::fma_half2(pairs[t], ptx::pack_half2(3.0f, x[t]), ptx::pack_half2(x[t], 2.0f));
+    pairs[t] = ptx::pack_pair(x[t], -x[t]);
+    sums[t] = ptx::fma_pairs(pairs[t], ptx::pack_pair(3.0f, x[t]), ptx::pack_pair(x[t], 2.0f));
 }
 
 extern "C" __global__ void mbarrier_ring(float* out, int rounds) {  // [rounds, 32]: 32 threads make, 32 take

@@ -45,7 +45,7 @@ def test_every_reason_explains_a_difference():
     used, measured = set(), set()
     for name, run in MEASURED:
         for row in three_columns(name, run).rows:
-            keys = {(run.stage.number, variant, row.name) for variant in ("*", str(run.variant))}
+            keys = {(run.stage.key, variant, row.name) for variant in ("*", str(run.variant))}
             measured |= keys
             used |= keys if row.flagged else set()
     assert used
@@ -138,7 +138,7 @@ def test_two_percent_are_allowed_and_more_is_flagged():
 
 
 def test_a_reason_excuses_the_gpu_and_not_the_formula(monkeypatch):
-    monkeypatch.setitem(REASONS, (5, "*", "barriers"), "Because.")
+    monkeypatch.setitem(REASONS, ("online_softmax", "*", "barriers"), "Because.")
     gpu = row("barriers", {}, {}, {"barriers": 9})
     assert gpu.explained and gpu.as_dict()["reason"] == "Because."
     formula = row("barriers", {"barriers": 9}, {}, {})

@@ -29,7 +29,9 @@ SECONDS = 80
 HAVE_TORCH = importlib.util.find_spec("torch") is not None
 TORCH = pytest.param(
     "torch",
-    marks=pytest.mark.skipif(not HAVE_TORCH, reason="PyTorch is missing: pip install 'flashcore[peers]'"),
+    marks=pytest.mark.skipif(
+        not HAVE_TORCH, reason="PyTorch is missing: pip install 'flashcore-numba[peers]'"
+    ),
 )
 EACH_KIND = pytest.mark.parametrize("kind", ["cupy", TORCH])
 RUNS = {

@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import toy_operation
 from matrix import few
 from rich.console import Console
 
@@ -136,6 +137,21 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
         assert entry["gpu_cold_us"]["n"] == timing.REPLAYS
         assert entry["throttled"] is None, "there are no sensors"
     assert set(shape["absent"]) == set(LABELS)
+
+
+def test_an_operation_of_ones_own_is_compared():
+    """With its own answer, work and outputs; it has no caller's side and no peers."""
+    progress = Progress(Console(file=io.StringIO()))
+    for kernel, right in ((toy_operation.row_softmax, True), (toy_operation.last_row_left_out, False)):
+        stage = replace(toy_operation.STAGE, launch=toy_operation.launcher(kernel))
+        record = compare.compare([stage], [(Shape(1, 1, 33, 64), False)], 5, progress)
+        (shape,) = record["shapes"]
+        (entry,) = shape["entries"]
+        assert (entry["label"], entry["stage"], entry["unit"]) == (stage.label, None, "fp32")
+        assert entry["error"]["right"] is right
+        assert entry["caller_us"] is None and shape["absent"] == {} and shape["scale"] is None
+        assert len(entry["gpu_us"]["rounds_us"]) == 5
+        assert entry["speed_up"] == {"stage_01": None, "best_peer": None}
 
 
 SPOIL = [

@@ -58,7 +58,7 @@ def test_a_tile_that_is_done_twice_is_more_than_predicted(stage, rng):
     p = problem(rng, 1, 2, 128, 150, 64, False)
     grown = np.linspace(0, 30, 150)[:, None] * np.abs(rng.standard_normal((1, 2, 150, 64)))
     harder = Problem(np.abs(p.q) + np.float16(1), grown.astype(np.float16), p.v)
-    (variant, sm_count) = ("large", 132) if stage.number == 12 else ("split_kv", 1)
+    (variant, sm_count) = ("large", 132) if stage.key == "mma_sync" else ("split_kv", 1)
     extra = counted(stage, variant, harder, sm_count).shared_load_wavefronts
     assert extra > predict(stage, variant, harder, sm_count).shared_load_wavefronts
     check(stage, variant, p, sm_count)

@@ -6,13 +6,14 @@ import pytest
 
 from flashcore_numba.records import artifact
 from flashcore_numba.records.artifact import ArtifactError, derive, find_shape, load, save, validate
+from flashcore_numba.records.layout import rounded
 
 
 def test_a_good_artifact_goes_to_disk_and_back(fake, tmp_path):
     record = fake()
     path = tmp_path / "new" / "gpu.json"
     save(record, path)
-    assert load(path) == record
+    assert load(path) == rounded(record)
     assert [p.name for p in path.parent.iterdir()] == ["gpu.json"]
 
 
@@ -111,6 +112,20 @@ def test_each_fault_is_named(fake, change, says):
         validate(record, "x")
     assert says in str(caught.value)
     assert str(caught.value).startswith("x")
+
+
+@pytest.mark.parametrize("field", ["share_of_limit", "speed_up"])
+def test_ratios_may_be_rounded_and_no_more(fake, field):
+    record = fake()
+    validate(rounded(record))
+    entry = record["shapes"][0]["entries"][1]
+    if field == "speed_up":
+        entry["speed_up"]["stage_01"] *= 1.001
+    else:
+        entry["share_of_limit"] *= 1.001
+    for each in (record, rounded(record)):
+        with pytest.raises(ArtifactError, match="its own times give"):
+            validate(each)
 
 
 def test_a_wrong_result_may_have_no_error_figure(fake):

@@ -3,6 +3,7 @@ import pytest
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.records import artifact
 from flashcore_numba.report import pictures, readme
+from flashcore_numba.report.pictures.style import THEMES
 from flashcore_numba.report.readme import BEGIN, END, ReadmeError, differences, update
 
 
@@ -24,11 +25,11 @@ def test_without_a_record_the_region_says_so(page, recorded):
 
 def test_the_region_is_written_from_the_record(page, recorded, fake):
     artifact.save(fake(), recorded / "imaginary-gpu.json")
-    assert update(page) == [page, recorded / "ladder.png", recorded / "ladder-dark.png"]
+    assert update(page) == [page, recorded / "ladder.svg", recorded / "ladder-dark.svg"]
     text = page.read_text()
-    dark = 'media="(prefers-color-scheme: dark)" srcset="flashcore_numba/records/data/ladder-dark.png"'
+    dark = 'media="(prefers-color-scheme: dark)" srcset="flashcore_numba/records/data/ladder-dark.svg"'
     assert text.startswith(f"# Title\n\n{BEGIN}\n<picture>\n<source {dark}>\n<img alt=")
-    assert 'src="flashcore_numba/records/data/ladder.png">\n</picture>\n' in text
+    assert 'src="flashcore_numba/records/data/ladder.svg">\n</picture>\n' in text
     assert text.endswith(f"{END}\n\nThe rest.\n")
     row = next(line for line in text.splitlines() if line.startswith("| 05 online_softmax |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -62,20 +63,20 @@ def test_a_new_record_makes_text_and_picture_stale(page, recorded, fake):
     found = differences(page)
     assert len(found) == 3
     assert "README.md: differs from the record: it says" in found[0]
-    assert "ladder.png: the picture was not drawn from imaginary-gpu.json" in found[1]
-    assert "ladder-dark.png: the picture was not drawn from imaginary-gpu.json" in found[2]
+    assert "ladder.svg: the picture was not drawn from imaginary-gpu.json" in found[1]
+    assert "ladder-dark.svg: the picture was not drawn from imaginary-gpu.json" in found[2]
 
 
 def test_a_missing_and_an_orphaned_picture_are_found(page, recorded, fake):
     artifact.save(fake(), recorded / "imaginary-gpu.json")
     update(page)
-    (recorded / "ladder.png").rename(recorded / "kept.png")
+    (recorded / "ladder.svg").rename(recorded / "kept.svg")
     assert [d for d in differences(page) if "the picture is missing" in d]
-    (recorded / "kept.png").rename(recorded / "ladder.png")
+    (recorded / "kept.svg").rename(recorded / "ladder.svg")
     (recorded / "imaginary-gpu.json").unlink()
     assert [d for d in differences(page) if "a picture without a recorded artifact" in d]
     update(page)
-    assert not list(recorded.glob("*.png"))
+    assert not list(recorded.glob("*.svg"))
 
 
 def test_a_picture_is_written_where_a_page_asks_for_it(page, recorded, fake):
@@ -92,7 +93,7 @@ def test_a_picture_is_written_where_a_page_asks_for_it(page, recorded, fake):
     text = lesson.read_text()
     assert text.startswith("Before.\n\n<!-- picture:ladder -->\n<picture>\n")
     assert text.endswith("</picture>\n<!-- picture:end -->\n\nAfter.\n")
-    assert 'src="../flashcore_numba/records/data/ladder.png"' in text
+    assert 'src="../flashcore_numba/records/data/ladder.svg"' in text
     assert differences(page) == []
     lesson.write_text(text.replace("microseconds", "seconds"))
     assert [sentence for sentence in differences(page) if str(lesson) in sentence]
@@ -138,9 +139,5 @@ def test_markers_must_be_there_once_and_in_order(tmp_path, text):
 
 
 def test_the_repositorys_readme_belongs_to_its_record(request):
-    from PIL import Image
-
     assert readme.differences(request.config.rootpath / "README.md") == []
-    for path in artifact.recorded_dir().glob("*.png"):
-        with Image.open(path) as image:
-            assert image.width == 1600
+    assert len(list(artifact.recorded_dir().glob("*.svg"))) == len(pictures.NAMES) * len(THEMES)

@@ -170,7 +170,7 @@ def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setattr(compiler, "_found", lambda library: library != "nvvm")
     compiler.why_not.cache_clear()
     try:
-        with pytest.raises(CompilerMissingError, match=r"libnvvm is missing: .*flashcore\[compiler\]"):
+        with pytest.raises(CompilerMissingError, match=r"libnvvm is missing: .*flashcore-numba\[compiler\]"):
             Compiler()
     finally:
         compiler.why_not.cache_clear()

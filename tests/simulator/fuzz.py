@@ -34,7 +34,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from flashcore_numba.core import gpu
-from flashcore_numba.records import environment
+from flashcore_numba.records import environment, layout
 from flashcore_numba.simulator import Launch, Unsupported, simulate
 
 from .greenlet_oracle import Oracle
@@ -417,7 +417,7 @@ def gpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
     print(json.dumps(record, indent=1))
     for result in odd[:40]:
         print(json.dumps(result)[:700])
-    out.write_text(json.dumps({**record, "differences": odd}, indent=1) + "\n")
+    layout.save({**record, "differences": odd}, out, "differences")
     return bool(odd)
 
 
@@ -495,7 +495,7 @@ def cpu_main(first: int, count: int, jobs: int, seconds: float, out: Path) -> in
                 **{who: dict(sorted(counter.items())) for who, counter in sorted(counts.items())},
                 "faults": wrong,
             }
-            out.write_text(json.dumps(record, indent=1) + "\n")
+            layout.save(record, out, "faults")
             print({who: dict(counter) for who, counter in counts.items()}, flush=True)
     return bool(wrong)
 

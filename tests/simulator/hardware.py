@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from flashcore_numba.evidence import nsight
-from flashcore_numba.records import environment
+from flashcore_numba.records import environment, layout
 
 from .cases import cases, expected
 
@@ -84,7 +84,7 @@ def measure(out: Path) -> None:
         except nsight.NsightError as error:
             print(error)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "nsight_h200.json").write_text(json.dumps(document, indent=1) + "\n")
+    layout.save(document, out / "nsight_h200.json", "cases")
     print(f"measured {len(document['cases'])} of {len(cases())} cases", flush=True)
     compare(out / "nsight_h200.json")
 

@@ -436,7 +436,7 @@ def bits_of_truth(b, out):
     out[i, 3] = cuda.brev(b[i])
 
 
-def test_bits_of_a_truth_value():
+def test_bits_of_a_truth_value(numba_type):
     """Of an int8, as Numba resolves them; of 32 bits for brev."""
     for bits, kind in ((cuda.popc, types.int8), (cuda.clz, types.int8), (cuda.ffs, types.uint32)):
         found = cuda_target.typing_context.resolve_function_type(bits, (types.boolean,), {})

@@ -202,14 +202,14 @@ inline int __all_sync(unsigned mask, int value CPU_SITE) {
 }
 
 // ---- atomics: only one CUDA thread runs at a time, so that reading and writing back is atomic
-#define CPU_ATOMIC(name, updated)                             \
-  template <class T, class U>                                 \
-  CPU_UNCHECKED inline T name(T* address, U value CPU_SITE) { \
-    cpu::before_atomic(address, sizeof(T), site);             \
-    const T old = *address, now = updated;                    \
-    *address = now;                                           \
+#define CPU_ATOMIC(name, updated)                                         \
+  template <class T, class U>                                             \
+  CPU_UNCHECKED inline T name(T* address, U value CPU_SITE) {             \
+    cpu::before_atomic(address, sizeof(T), site);                         \
+    const T old = *address, now = updated;                                \
+    *address = now;                                                       \
     cpu::after_atomic(address, memcmp(&old, &now, sizeof(T)) != 0, site); \
-    return old;                                               \
+    return old;                                                           \
   }
 CPU_ATOMIC(atomicAdd, old + (T)value)
 CPU_ATOMIC(atomicSub, old - (T)value)
@@ -285,23 +285,25 @@ inline int describe(void (*)(P...), Parameter* out) {
 }  // namespace cpu
 
 #define CPU_EXPORT extern "C" __attribute__((visibility("default")))
-#define CPU_MODULE \
+#define CPU_MODULE                                                    \
   CPU_EXPORT void* cpu_dynamic_shared() { return cpu_dynamic_bytes; }
-#define CPU_KERNEL(name, cluster, bounds)                                                         \
+#define CPU_KERNEL(name, cluster, bounds, ...)                                                    \
   CPU_EXPORT void cpu_run_##name(void** arguments) { cpu::call(&name, arguments); }               \
   CPU_EXPORT int cpu_describe_##name(cpu::Parameter* out) { return cpu::describe(&name, out); }   \
   CPU_EXPORT CPU_UNCHECKED void cpu_limits_##name(unsigned* out) {                                \
     const unsigned blocks[] = {CPU_LIST cluster}, threads[] = {CPU_LIST bounds};                  \
     for (unsigned i = 0; i < 3; i++) out[i] = i < sizeof blocks / sizeof *blocks ? blocks[i] : 1; \
     out[3] = threads[0];                                                                          \
-  }
+  }                                                                                               \
+  CPU_EXPORT const char* cpu_declared_##name() { return CPU_TEXT(__VA_ARGS__); }
 #define CPU_LIST(...) __VA_ARGS__
+#define CPU_TEXT(...) #__VA_ARGS__  // with its macros expanded
 
 // The compiler makes loads and stores of a small memcpy, which are seen; of a large one a call, which is not.
 #define CPU_SMALL(bytes) (__builtin_constant_p(bytes) && (bytes) <= 16)
 #define CPU_HERE (cpu::Site{__builtin_FILE(), __builtin_LINE()})
-#define memcpy(to, from, bytes) \
+#define memcpy(to, from, bytes)                                                                       \
   (CPU_SMALL(bytes) ? __builtin_memcpy(to, from, bytes) : cpu::copy_bytes(to, from, bytes, CPU_HERE))
 #define memmove(to, from, bytes) memcpy(to, from, bytes)
-#define memset(to, value, bytes) \
+#define memset(to, value, bytes)                                                                        \
   (CPU_SMALL(bytes) ? __builtin_memset(to, value, bytes) : cpu::fill_bytes(to, value, bytes, CPU_HERE))

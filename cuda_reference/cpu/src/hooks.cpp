@@ -32,18 +32,18 @@ void hook_volatile(void* address, size_t bytes, Access access, const void* pc) {
 
 using cpu::Access;
 #define PC __builtin_return_address(0)
-#define HOOKS(bytes)                                                                                     \
-  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                 \
-  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }               \
-  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }       \
-  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }     \
-  extern "C" void __tsan_read_write##bytes(void* p) {                                                    \
-    cpu::hook(p, bytes, Access::read, PC);                                                               \
-    cpu::hook(p, bytes, Access::write, PC);                                                              \
-  }                                                                                                      \
-  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { VOLATILE(p, bytes, volatile_read); }  \
+#define HOOKS(bytes)                                                                                      \
+  extern "C" void __tsan_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }                  \
+  extern "C" void __tsan_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }                \
+  extern "C" void __tsan_unaligned_read##bytes(void* p) { cpu::hook(p, bytes, Access::read, PC); }        \
+  extern "C" void __tsan_unaligned_write##bytes(void* p) { cpu::hook(p, bytes, Access::write, PC); }      \
+  extern "C" void __tsan_read_write##bytes(void* p) {                                                     \
+    cpu::hook(p, bytes, Access::read, PC);                                                                \
+    cpu::hook(p, bytes, Access::write, PC);                                                               \
+  }                                                                                                       \
+  extern "C" void __tsan_unaligned_volatile_read##bytes(void* p) { VOLATILE(p, bytes, volatile_read); }   \
   extern "C" void __tsan_unaligned_volatile_write##bytes(void* p) { VOLATILE(p, bytes, volatile_write); } \
-  extern "C" void __tsan_volatile_read##bytes(void* p) { VOLATILE(p, bytes, volatile_read); }            \
+  extern "C" void __tsan_volatile_read##bytes(void* p) { VOLATILE(p, bytes, volatile_read); }             \
   extern "C" void __tsan_volatile_write##bytes(void* p) { VOLATILE(p, bytes, volatile_write); }
 #define VOLATILE(p, bytes, access) cpu::hook_volatile(p, bytes, Access::access, PC)
 HOOKS(1)

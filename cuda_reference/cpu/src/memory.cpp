@@ -23,7 +23,8 @@ const char* verb(Access access) {
 
 bool is_read(Access access) { return access == Access::read || access == Access::volatile_read; }
 Access counted_as(Access access) {
-  return access == Access::volatile_read ? Access::read : access == Access::volatile_write ? Access::write : access;
+  if (access == Access::volatile_read) return Access::read;
+  return access == Access::volatile_write ? Access::write : access;
 }
 bool is_strong(Access access) { return access >= Access::atomic; }  // two of these are no race
 

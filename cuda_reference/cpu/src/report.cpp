@@ -94,7 +94,8 @@ std::string write_report() {
     auto& [place, operation, buffer] = key;
     field("row"), field(describe(place)), field(operation);
     const int from_and_to = -3 - buffer;
-    field(from_and_to >= 0 ? "cluster" : buffer == -2 ? "" : buffer == -1 ? "shared" : "global");
+    const char* space = buffer == -1 ? "shared" : (buffer == -2 ? "" : "global");
+    field(from_and_to >= 0 ? "cluster" : space);
     field(from_and_to >= 0
               ? text("block %d to block %d", from_and_to / MOST_BLOCKS, from_and_to % MOST_BLOCKS)
           : buffer == -1 ? "smem"

@@ -38,6 +38,11 @@ def lesson_files(folder: Path) -> list[Path]:
     return sorted((folder / "lessons").glob("[0-9][0-9]_*.md"))
 
 
+def pages(folder: Path) -> list[Path]:
+    """The Markdown files whose numbers are woven: all of `lessons/` and of `docs/`."""
+    return sorted([*(folder / "lessons").glob("*.md"), *(folder / "docs").glob("*.md")])
+
+
 def notebook_file(lesson: Path) -> Path:
     return lesson.parents[1] / "notebooks" / f"{lesson.stem}.ipynb"
 
@@ -71,8 +76,8 @@ def notebook_of(text: str, file: str, before: Any = None) -> Any:
 
 
 def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | None = None) -> list[Path]:
-    """Weave the Markdown files of `lessons/`, then make the notebooks: of the lessons with these numbers, of
-    all files when there are none. Returns the files that changed.
+    """Weave the Markdown files of `lessons/` and `docs/`, then make the notebooks: of the lessons with these
+    numbers, of all files when there are none. Returns the files that changed.
 
     Raises ArgumentError, before anything is written, for a number or a comment that is wrong.
     """
@@ -80,7 +85,7 @@ def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | Non
 
     evidence, changed = evidence or Evidence(), []
     chosen = _chosen(folder, numbers)
-    every = chosen if numbers else sorted((folder / "lessons").glob("*.md"))
+    every = chosen if numbers else pages(folder)
     texts = {path: path.read_text() for path in every}
     woven = {path: weave.woven(text, _name(folder, path), evidence) for path, text in texts.items()}
     for path, new in woven.items():
@@ -103,7 +108,7 @@ def notebook_differences(folder: Path, evidence: Evidence | None = None) -> list
     import nbformat
 
     evidence, found = evidence or Evidence(), []
-    for path in sorted((folder / "lessons").glob("*.md")):
+    for path in pages(folder):
         found += weave.differences(path.read_text(), _name(folder, path), evidence)
     wanted = {notebook_file(path): path for path in lesson_files(folder)}
     for target, path in wanted.items():
@@ -144,6 +149,7 @@ def execute(book: Any, folder: Path, on_cell: Callable[[int, int], None] | None 
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
             record_timing=False,
+            coalesce_streams=True,  # else the load of the machine says how many pieces a text comes in
             on_cell_start=on_cell_start,
         )
         client.execute(env=os.environ | {"XDG_DATA_HOME": data}, stderr=subprocess.DEVNULL)

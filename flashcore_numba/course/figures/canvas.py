@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.extras import explained
+
 # Okabe and Ito's palette: told apart with any colour vision, and in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -35,7 +37,8 @@ def lettered(draw: Callable) -> Callable:
 
     @functools.wraps(draw)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        import matplotlib
+        with explained():
+            import matplotlib
 
         with matplotlib.rc_context(STYLE):
             return draw(*args, **kwargs)

@@ -92,8 +92,9 @@ class Frame:
 class Figure:
     """A title and 1 to 12 frames; `telling` is the index of the frame to show where only one can be.
 
-    A notebook shows it as HTML. With several frames the left and right arrow keys, Home and End, or two
-    buttons move through them, without a kernel; where scripts do not run the first frame stands alone.
+    A notebook shows it as HTML, or in words where it shows no HTML. With several frames the left and right
+    arrow keys, Home and End, or two buttons move through them, without a kernel; where scripts do not run the
+    first frame stands alone.
     Raises ArgumentError for another number of frames and for a `telling` that names none of them.
     """
 
@@ -118,8 +119,8 @@ class Figure:
         return "\n".join([self.title, *steps]) if len(steps) > 1 else self.alt
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        png = _base64(self.frames[self.telling].png)
-        return {"text/html": self.html(), "image/png": png, "text/plain": str(self)}
+        # No image/png beside them: a stored notebook would hold that frame twice.
+        return {"text/html": self.html(), "text/plain": str(self)}
 
     def html(self) -> str:
         """The figure as an HTML fragment that needs nothing else and may stand in a page several times."""

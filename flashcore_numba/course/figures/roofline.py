@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.evidence import MISSION, Evidence
 from flashcore_numba.course.figures.canvas import BLACK, BLUE, INK, ORANGE, SKY, lettered, paper, png
@@ -143,11 +144,9 @@ def bytes_moved(stage: Stage, heads: int = 8, seq: int = 512) -> float:
 def _counted(stage: Stage, rows: int, keys: int) -> int:
     rng = np.random.default_rng(0)
     shapes = ((1, 1, length, HEAD_DIM) for length in (rows, keys, keys))
-    q, k, v = (rng.standard_normal(shape, dtype=np.float32).astype(np.float16) for shape in shapes)
-    executor = Simulator(
-        races=False, ops=stage.language == "CUDA C"
-    )  # without it that executor counts nothing
-    stage.launch(Problem(q, k, v), np.full(q.shape, np.nan, np.float16), executor)
+    q, k, v = (FLOAT16.round(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes)
+    executor = Simulator(races=False, ops=stage.language == "CUDA C")  # without it that one counts nothing
+    stage.run(Problem(q, k, v), executor, optional=False)
     executor.check()
     totals = [launch.totals() for launch in executor.launches]
     sectors = sum(t[f"global_{op}_sectors"] for t in totals for op in ("load", "store", "atomic"))

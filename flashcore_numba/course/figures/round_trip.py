@@ -61,7 +61,7 @@ def _leg(row: Any) -> str:
     """Which leg a row of the counts belongs to; "" for what happens once a block, and K and V coming in."""
     of_header = {
         ("load", "(s_row + column)"): "s_in",
-        ("store", "make_uint2(ptx::pack_half2"): "p_out",
+        ("store", "make_uint2(ptx::pack_pair"): "p_out",
         ("load", "const float4 o ="): "o_in",
         ("store", "= scaled"): "o_out",
     }

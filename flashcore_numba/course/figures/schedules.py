@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course.figures.canvas import BLUE, CYCLE, INK, ORANGE, PURPLE, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
@@ -24,7 +25,9 @@ def work(shape: Shape, order: str) -> np.ndarray:
     """
     row_tiles, row_warps, key_warps, keys, _, _ = TILES[shape.head_dim]["large"]
     rows, step = 16 * row_tiles * row_warps, key_warps * keys
-    steps = [-(-min(shape.seq, first + rows) // step) for first in range(0, shape.seq, rows)]
+    mask = Mask(shape.seq, shape.seq, right=0)
+    tiles = (mask.tiles(first, first + rows - 1, step) for first in range(0, shape.seq, rows))
+    steps = [end - begin for begin, end in tiles]
     heads = shape.batch * shape.heads
     if order == "in order":
         return np.tile(steps, heads)  # the row tiles of a head, then the next head

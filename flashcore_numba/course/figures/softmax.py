@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.checks.mutation import imported, sources
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.figures.canvas import BLUE, INK, SKY, VERMILION, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
@@ -71,7 +73,7 @@ def rows_of(stage: Stage) -> list[Row]:
     module = sys.modules[stage.launch.__module__]
     path = Path(str(module.__file__))
     copies = {file.stem: file.read_text() for file in path.parent.glob("*.py")}
-    texts = sources(stage.number)[0] if path.parent == files.FOLDER else copies
+    texts = sources(stage.place)[0] if path.parent == files.FOLDER else copies
     lines = texts[path.stem].splitlines()
     scores = [k for k, line in enumerate(lines) if line.strip().startswith(SCORES)]
     used = [k for k, line in enumerate(lines) if line.strip().startswith(USED)]
@@ -95,12 +97,12 @@ def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k = 0.6 * q, 0.6 * k
     k[0, 0, :, 0] = np.linspace(-2, 2, KEYS)
     q[0, 0, :, 0] = np.where(np.arange(SEQ_Q) == 1, -14, 14)
-    return q.astype(np.float16), k.astype(np.float16), v.astype(np.float16)
+    return FLOAT16.round(q), FLOAT16.round(k), FLOAT16.round(v)
 
 
 def _run(stage: Stage, problem: Problem) -> list[Probed]:
     executor = Simulator(races=False, ops=False)
-    stage.launch(problem, np.full(problem.q.shape, np.nan, np.float16), executor)
+    stage.run(problem, executor, optional=False)
     return [probed for launch in executor.launches for probed in launch.probes]
 
 
@@ -123,7 +125,7 @@ def _row(probes: list[Probed], row: int, causal: bool, what: str, q: np.ndarray,
         weights = np.array([tile.added for tile in tiles]) * later / (tiles[-1].l[1] if tiles else 1.0)
     exact = k[0, 0].astype(np.float64) @ q[0, 0, row].astype(np.float64) / np.sqrt(HEAD_DIM)
     if causal:
-        exact[row + 1 + KEYS - SEQ_Q :] = -np.inf
+        exact[Mask(SEQ_Q, KEYS, right=0).interval(row)[1] :] = -np.inf
     p = np.exp(exact - exact.max())
     return Row(row, what, tiles, weights, (p / p.sum()).reshape(-1, TILE).sum(1))
 

@@ -26,10 +26,10 @@ def stage_with(lesson: Lesson, text: str) -> Stage:
     """The lesson's stage, launching its kernel from a copy in which the exercise's file has this text."""
     copied = with_copies(find(lesson.exercise.stage), folder_with(lesson, text))
 
-    def launch(problem: Any, out: Any, executor: Any, **options: Any) -> None:
+    def launch(problem: Any, *outputs: Any, executor: Any, **options: Any) -> None:
         if isinstance(executor, Simulator):
             executor.options.setdefault("time_limit", LAUNCH_SECONDS)
-        copied.launch(problem, out, executor, **options)
+        copied.launch(problem, *outputs, executor=executor, **options)
 
     return replace(copied, launch=launch)
 

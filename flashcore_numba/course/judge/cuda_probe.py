@@ -12,7 +12,6 @@ import numpy as np
 
 from cuda_reference.cpu import CpuModule
 from flashcore_numba.checks.trial import Inputs
-from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import cuda_copies
 from flashcore_numba.course.judge.screen_cuda import code_of
@@ -22,7 +21,7 @@ from flashcore_numba.simulator import scratch
 
 MOST = 1 << 20  # numbers that are noted
 SECONDS = 10.0
-TYPES = {"const", "float", "float2", "float4", "half", "half2", "int", "uint32_t"}  # of casts
+TYPES = {"const", "float", "float2", "float4", "half", "half2", "element", "element2", "int", "uint32_t"}  # of casts
 # Before the kernel's own first line and on that line, so that lines keep their numbers.
 PRELUDE = (
     'extern "C" {{ extern __attribute__((visibility("default"))) float flashcore_probed[{most}]; '
@@ -60,11 +59,7 @@ def values(
     lines.insert(answer.last, f"flashcore_probe({expressions});")
     executor = _Probing()
     stage = cuda_copies.stage_with(lesson, PRELUDE.format(most=MOST) + "\n".join(lines) + "\n")
-    x = inputs
-    out = np.zeros(x.q.shape, np.float16)
-    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    problem = Problem(x.q, x.k, x.v, x.causal, x.scale)
-    stage.launch(problem, out, executor, lse=lse, variant=lesson.exercise.variant)
+    stage.run(inputs.problem(inputs.arrays), executor, lesson.exercise.variant)
     visits: list[tuple[int, dict, list]] = []
     for noted in executor.noted:  # a later launch may read what an earlier one left wrong
         first = len(visits)

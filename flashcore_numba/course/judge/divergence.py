@@ -12,7 +12,6 @@ import numpy as np
 
 from flashcore_numba.checks.mutation import imported, sources
 from flashcore_numba.checks.trial import Inputs
-from flashcore_numba.core.problem import Problem
 from flashcore_numba.course import exercise
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import cuda_probe
@@ -285,9 +284,7 @@ def _at_the_end(lesson: Lesson, answer: Answer, lines: list[str]) -> str:
 
 
 def _launch(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
-    out = np.zeros(x.q.shape, np.float16)
-    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
+    stage.run(x.problem(x.arrays), executor, variant)
 
 
 # Comparing

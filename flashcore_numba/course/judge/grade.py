@@ -6,7 +6,7 @@ import secrets
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePath
@@ -518,9 +518,9 @@ class Grading:
         return f"It computes in float64, in {places}: {FLOAT64}"
 
     def _launches(self, gate: Gate) -> list:
-        problem, out, lse = problem_of(parse(gate.shape).inputs(np.random.default_rng(self.seed)), self.stage)
+        problem = Problem(*parse(gate.shape).inputs(np.random.default_rng(self.seed)))
         executor = Simulator(max_turns=MAX_TURNS)
-        self.stage.launch(problem, out, executor, lse=lse, variant=self.variant)
+        self.stage.run(problem, executor, self.variant)
         return executor.launches
 
     @staticmethod
@@ -540,9 +540,9 @@ class Grading:
         if self.lesson.exercise.stage == 0 or why_not() is not None:
             return None
         self._step("compiling for compute capability 9.0")
-        problem, out, lse = problem_of(parse("1x1x64x64").inputs(np.random.default_rng(0)), self.stage)
+        problem = Problem(*parse("1x1x64x64").inputs(np.random.default_rng(0)))
         try:
-            self.stage.launch(problem, out, Compiler((9, 0)), lse=lse, variant=self.variant)
+            self.stage.run(problem, Compiler((9, 0)), self.variant)
         except Exception as error:
             return self._not_compiled(error)
         return None
@@ -577,12 +577,4 @@ def _amount(value: float) -> str:
 
 
 def launch_on(stage: Stage, variant: str | None, x: Inputs, executor: Any) -> None:
-    out = np.zeros(x.q.shape, np.float16)
-    lse = np.zeros(x.q.shape[:3], np.float32) if stage.returns_lse else None
-    stage.launch(Problem(x.q, x.k, x.v, x.causal, x.scale), out, executor, lse=lse, variant=variant)
-
-
-def problem_of(qkv: Sequence[np.ndarray], stage: Stage) -> tuple[Problem, np.ndarray, np.ndarray | None]:
-    q, k, v = qkv
-    out = np.full(q.shape, np.nan, np.float16)
-    return Problem(q, k, v), out, np.full(q.shape[:3], np.nan, np.float32) if stage.returns_lse else None
+    stage.run(x.problem(x.arrays), executor, variant)

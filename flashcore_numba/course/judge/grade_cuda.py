@@ -451,5 +451,5 @@ def _element(part: memory_map.Part, byte: int) -> str:
     if not part.row or part.bytes == part.row * memory_map.SIZES[part.type]:
         return f"`{part.name}[{element}]`"
     row, column = divmod(element, part.row)
-    elements = "halves" if part.type == "half" else f"{part.type}s"
+    elements = "halves" if part.type in ("element", "half") else f"{part.type}s"
     return f"`{part.name}` at row {row}, column {column} (its rows are {part.row} {elements} apart)"

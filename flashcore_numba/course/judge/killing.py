@@ -8,6 +8,7 @@ import numpy as np
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.mutation import Mutant, loaded
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import ArgumentError, Problem
 from flashcore_numba.course.spec import Given, Lesson
 from flashcore_numba.stages import Stage
@@ -69,14 +70,13 @@ def _array(name: str, value: Any) -> np.ndarray:
     if any(size > most for size, most in zip(array.shape, MOST, strict=True)):
         most = "x".join(map(str, MOST))
         raise ArgumentError(f"{name}: shape {array.shape}; at most {most} is accepted, a small input must do")
-    with np.errstate(over="ignore"):
-        half = array.astype(np.float16)
-    if not np.isfinite(half).all():
+    rounded = FLOAT16.round(array)
+    if not np.isfinite(rounded).all():
         raise ArgumentError(
-            f"{name}: holds NaN, an infinity, or a number beyond 65504, the largest of float16; the input "
-            "itself must be finite"
+            f"{name}: holds NaN, an infinity, or a number beyond {FLOAT16.largest:.0f}, the largest of "
+            f"{FLOAT16.name}; the input itself must be finite"
         )
-    return half
+    return rounded
 
 
 def _wrong(stage: Stage, variant: str | None, inputs: Inputs, truth: bounds.Reference) -> str:

@@ -40,7 +40,7 @@ BUILT_IN = frozenset(
     re.findall(
         r"\w+",
         """
-        threadIdx blockIdx blockDim gridDim warpSize x y z w half half2 __half __half2 float2 float3 float4
+        threadIdx blockIdx blockDim gridDim warpSize x y z w element element2 half half2 __half __half2 float2 float3 float4
         int2 int4 uint2 uint3 uint4 uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
         make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
         __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync
@@ -252,7 +252,7 @@ def _commas(code: list[Token]) -> Finding | None:
 
 def _hidden(lesson: Lesson, code: list[Token]) -> Finding | None:
     """A given name that the region declares anew, so that its own lines see another variable."""
-    types = TYPES | {"half", "float4", "uint4"}
+    types = TYPES | {"element", "half", "float4", "uint4"}
     for n, token in enumerate(code[1:-1], 1):
         is_new = code[n - 1].text in types and code[n + 1].text in ("=", ";", "{", "[", ",")
         if is_new and token.text in lesson.exercise.given:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks.truth import Truth
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.checks.forward import FORWARD
+from flashcore_numba.checks.truth import truth
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.evidence import MISSION
 from flashcore_numba.course.spec import Lesson
@@ -52,10 +52,10 @@ def time_answer(lesson: Lesson, stage: Stage | None) -> dict[str, Any]:
     from flashcore_numba.measure.clock import GpuClock
 
     rng = np.random.default_rng()
-    q, k, v = parse(MISSION).inputs(rng)
+    inputs = FORWARD.draw(parse(MISSION), False, rng)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        problem = Problem(*map(cupy.asarray, (q, k, v)))
+        problem = inputs.problem({name: cupy.asarray(x) for name, x in inputs.arrays.items()})
     known = {run.label: run for run in runs(LADDER)}
     entries = [StageEntry(known[label], problem, stream) for label in timed_labels(lesson)]
     if stage is not None:
@@ -67,7 +67,7 @@ def time_answer(lesson: Lesson, stage: Stage | None) -> dict[str, Any]:
         entry.poison()
         entry.call, entry.called = None, None  # only the GPU's time is asked for
     samples = measure(entries, ROUNDS, clock)
-    truth = Truth(q, k, v, False, problem.scale, rng)
+    right = truth(FORWARD, inputs, rng)
     gpu = environment.gpu()
     device = Device(
         tuple(gpu["compute_capability"]), gpu["sm_count"], gpu["max_sm_mhz"], gpu["bandwidth_gbs"]
@@ -75,7 +75,7 @@ def time_answer(lesson: Lesson, stage: Stage | None) -> dict[str, Any]:
     limits = limits_us(problem, device)
     rows = []
     for entry, times in zip(entries, samples, strict=True):
-        us, error = float(np.median(times.gpu_us)), truth.judge(entry.outputs())
+        us, error = float(np.median(times.gpu_us)), right.judge(entry.outputs())
         share = share_of_limit(limits, entry.run.unit, us)
         rows.append(
             {"label": entry.label, "us": us, "share": share, "error": error["max"], "right": error["right"]}

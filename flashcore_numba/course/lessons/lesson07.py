@@ -19,7 +19,7 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
         "o": "float[8], registers: this lane's 8 components of O, not yet divided by l",
         "p_row": "const float*, shared: the first weight of this lane's row of P; the next key's is 1 float "
         "on",
-        "v_smem": "const half*, shared: component c = 0 of key 0, for this lane's 8 components; the next "
+        "v_smem": "const element*, shared: component c = 0 of key 0, for this lane's 8 components; the next "
         "component is 1 half on, the next key LD halves",
         "key": "int: the first of the 4 keys, 0, 4, ... 28",
         "LD": "72: halves from one row of the V tile to the next",

@@ -16,12 +16,12 @@ All 32 lanes execute every line together: no line is for a single lane.
 Load o once and store it once, whatever KEYS is.""",
     given={
         "o_smem": "float*, shared: this warp's 16 x 16 part of O; its rows are O_LD floats apart",
-        "p_smem": "const half*, shared: 16 rows of P with KEYS columns; rows are P_LD halves apart",
-        "v_smem": "const half*, shared: KEYS rows of V with 16 columns; rows are LD halves apart",
+        "p_smem": "const element*, shared: 16 rows of P with KEYS columns; rows are P_LD halves apart",
+        "v_smem": "const element*, shared: KEYS rows of V with 16 columns; rows are LD halves apart",
         "KEYS": "32, the keys of a tile",
         "O_LD, P_LD, LD": "72, 40, 72: elements from one row to the next of O, P and V",
         "wmma::fragment": "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; declares a sum, "
-        "wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; a left operand; matrix_b is a "
+        "wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major> f; a left operand; matrix_b is a "
         "right one. row_major: it lies in memory row after row, as the product takes it; col_major: "
         "transposed",
         "wmma::load_matrix_sync": "wmma::load_matrix_sync(f, pointer, distance of rows); of an accumulator "

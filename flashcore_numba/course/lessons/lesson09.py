@@ -6,20 +6,20 @@ from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Que
 EXERCISE = Exercise(
     stage=9,
     file="stage09_async_copy.cu",
-    first="const half* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;",
+    first="const element* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;",
     last="__syncthreads();  // S is whole before a lane reads its row of it",
     task="""\
 The head of turn t: everything up to S. All 384 threads of the block execute these lines, once for each
-tile t = 0, 1, ..., tiles - 1. Tile t was asked for one turn ago (tile 0 before the first turn) and lies, or
+tile t = tiles.begin, ..., tiles.end - 1. Tile t was asked for one turn ago (tile 0 before the first turn) and lies, or
 will lie, in buffer t % BUFFERS. Leave
-  - k_tile and v_tile: pointers of type const half* to the first element of tile t in k_smem and v_smem;
+  - k_tile and v_tile: pointers of type const element* to the first element of tile t in k_smem and v_smem;
     the rest of the turn reads v_tile
   - the copies of tile t + 1 asked for, and possibly still under way
   - s_smem: the 48 x 32 scores of tile t, whole, and safe to read for all threads: parts of 16 x 16, one
     for each of the warps 0 to 5; the other six warps multiply nothing""",
     given={
         "t": "int: the number of the tile",
-        "k_smem, v_smem": "half*, shared: BUFFERS tiles one after the other, each of KEYS rows of D halves; "
+        "k_smem, v_smem": "element*, shared: BUFFERS tiles one after the other, each of KEYS rows of D halves; "
         "from one row to the next are KV_LD halves",
         "BUFFERS, KEYS, KV_LD": "2 buffers, 32 keys a tile, D + 8 halves from one row to the next",
         "load_keys_and_values": "load_keys_and_values(n): this thread asks for its share of tile n, as one "

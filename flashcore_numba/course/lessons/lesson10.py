@@ -11,7 +11,7 @@ EXERCISE = Exercise(
     variant="3",
     first="auto load_keys_and_values = [&](int t) {  // one group a tile, empty beyond the last: groups "
     "count tiles",
-    last="for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(t);",
+    last="for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(tiles.begin + t);",
     task="""\
 Fill the pipeline, for any number of STAGES from 1 to 4 (the check compiles it with 3). All 384 threads of
 the block execute these lines, once.
@@ -24,17 +24,17 @@ the block execute these lines, once.
     given={
         "load_tile": "load_tile(to, from, row_stride, inside): asks for this thread's share of KEYS rows; "
         "rows from `inside` on become zeros. It commits nothing",
-        "k_smem, v_smem": "half*, shared: STAGES tiles one after the other, each of KEYS * LD halves",
-        "k, v": "const half*, global: row 0 of this block's head",
-        "k_row, v_row": "long long: elements from one row of k or v to the next",
-        "S_k": "int: how many keys the head has",
-        "tiles": "int: how many tiles the block has to see; can be 0",
+        "k_smem, v_smem": "element*, shared: STAGES tiles one after the other, each of KEYS * LD halves",
+        "k, v": "const element*, global: row 0 of this block's head",
+        "params.k.row, params.v.row": "long long: elements from one row of k or v to the next",
+        "params.S_k": "int: how many keys the head has",
+        "tiles.begin, tiles.end": "int: the block's first tile, and the one after its last; equal where it sees no key",
         "KEYS, LD, STAGES": "64 keys a tile, D + 8 halves from one row to the next, buffers of the ring",
         "ptx": "ptx::cp_async_commit(): what this thread has asked for since its last commit becomes a "
         "group, perhaps an empty one",
         "tile": "tile::load_tile_async<ROWS, D, LD, THREADS>(to, from, row_stride, inside): the same as "
         "load_tile, for the ROWS rows of Q",
-        "q_smem, q, q_row, S_q, first_row": "where Q goes, where it is, its row stride, how many rows there "
+        "q_smem, q, params.q.row, params.S_q, first_row": "where Q goes, where it is, its row stride, how many rows there "
         "are, and this block's first; q already points to that row",
     },
     wanted=(),
@@ -45,8 +45,8 @@ the block execute these lines, once.
         "the turn itself adds. All but the newest STAGES - 1 must be finished. Is tile 0 among them?",
         "A tile that does not exist gets an empty group, or the waits of the last turns count wrongly: the "
         "commit belongs behind the `if`, not into it.",
-        "In the function: if (t < tiles) with first_key = t * KEYS and buffer = t % STAGES * KEYS * LD, two "
-        "calls of load_tile with S_k - first_key rows inside; then the commit. Then Q, a commit, and "
+        "In the function: if (t < tiles.end) with first_key = t * KEYS and buffer = t % STAGES * KEYS * LD, two "
+        "calls of load_tile with params.S_k - first_key rows inside; then the commit. Then Q, a commit, and "
         "STAGES - 1 calls.",
     ),
     gates=(

@@ -33,18 +33,18 @@ MAX_SUM and add it to l.""",
         "LANE_ROWS, ROW_TILES, BLOCK_N": "constants: rows a lane has a part of, LANE_ROWS / 2 = ROW_TILES, "
         "and the keys of a tile",
         "RowState": "float[LANE_ROWS], as a type: `RowState sum;` declares one",
-        "ptx": "ptx::ex2(x): 2^x, 0 for -INFINITY; ptx::pack_half2(low, high): two floats as two halves in a "
+        "ptx": "ptx::ex2(x): 2^x, 0 for -INFINITY; ptx::pack_pair(low, high): two floats as two halves in a "
         "uint32_t, `low` in the lower half",
     },
     wanted=(
         Wanted("sum[0]", "the lane's sum of powers for its row 0, over all keys of the tile"),
         Wanted("sum[LANE_ROWS - 1]", "the lane's sum of powers for its last row"),
-        Wanted("((const half*)p_rmem[0][0])[0]", "row g, key 2 t of the tile: register 0, lower half"),
-        Wanted("((const half*)p_rmem[0][0])[1]", "row g, key 2 t + 1: register 0, upper half"),
-        Wanted("((const half*)p_rmem[0][0])[2]", "row g + 8, key 2 t: register 1, lower half"),
-        Wanted("((const half*)p_rmem[0][0])[4]", "row g, key 2 t + 8: register 2, lower half"),
-        Wanted("((const half*)p_rmem[0][1])[0]", "row g, key 16 + 2 t: the second operand's first number"),
-        Wanted("((const half*)p_rmem[ROW_TILES - 1][0])[0]", "row 16 + g, key 2 t: second row tile"),
+        Wanted("((const element*)p_rmem[0][0])[0]", "row g, key 2 t of the tile: register 0, lower half"),
+        Wanted("((const element*)p_rmem[0][0])[1]", "row g, key 2 t + 1: register 0, upper half"),
+        Wanted("((const element*)p_rmem[0][0])[2]", "row g + 8, key 2 t: register 1, lower half"),
+        Wanted("((const element*)p_rmem[0][0])[4]", "row g, key 2 t + 8: register 2, lower half"),
+        Wanted("((const element*)p_rmem[0][1])[0]", "row g, key 16 + 2 t: the second operand's first number"),
+        Wanted("((const element*)p_rmem[ROW_TILES - 1][0])[0]", "row 16 + g, key 2 t: second row tile"),
     ),
     hints=(
         "Take the lane's rows r one after the other. Where in s_rmem are the two scores of row r in score "
@@ -56,7 +56,7 @@ MAX_SUM and add it to l.""",
         "Loops over n and r, both with #pragma unroll before them: const float* s = &s_rmem[r / 2][n][r "
         "% 2 * "
         "2]; p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 the same with s[1]; add both to sum[r]; "
-        "p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_half2(p0, p1).",
+        "p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p0, p1).",
     ),
     gates=(
         Gate(

@@ -25,7 +25,7 @@ Read each part of O once, with two 16-byte loads.""",
         "o": "float[8], registers: zeros, written here",
         "count": "int: how many parts there are, 1 or more, the same for all threads",
         "m_of, l_of": "m_of(i), l_of(i): a float of part i, read from memory when you call it",
-        "o_of": "o_of(i, half): const float*, to the lower (half = 0) or upper (1) four components of part i",
+        "o_of": "o_of(i, upper): const float*, to the lower (upper = 0) or upper (1) four components of part i",
         "LOWEST": "float: the smallest finite number, about -3.4e38; LOWEST - LOWEST is 0, where -INFINITY "
         "- -INFINITY would be NaN",
         "ptx": "ptx::ex2(x): 2^x; 0 where x is -INFINITY or far below 0",

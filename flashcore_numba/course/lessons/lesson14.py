@@ -10,25 +10,26 @@ EXERCISE = Exercise(
     stage=14,
     file="stage14_tma_wgmma.cu",
     first="const int slot = tile % STAGES, parity = tile / STAGES % 2, first_key = tile * BLOCK_N;",
-    last="if (threadIdx.x == 0 && tile + STAGES < tiles) load_keys(tile + STAGES);",
+    last="if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);",
     task="""\
-The turn of one K/V tile. All 128 threads of the block execute these lines for tile = 0 .. tiles - 1; before
-the first turn one thread has asked for Q and for the tiles 0 .. STAGES - 1, and Q has arrived. Leave
+The turn of one K/V tile. All 128 threads of the block execute these lines for each tile, tiles.begin .. tiles.end - 1; before
+the first turn one thread has asked for Q and for the first STAGES tiles, and Q has arrived. Leave
   - m, l and o_rmem: this thread's part of the state of the 64 rows, with this tile's keys in it
   - every product of this tile finished, for the next turn reuses the registers and perhaps the slot
   - tile + STAGES asked for, if there is one: into the slot that this turn leaves
 Between the scores and the new reference stands the mask. Take it over as it is, after
 `const int first_key = tile * BLOCK_N;`:
-  if (first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f) {
+  if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {
       const int row = warp_row + lane / 4;
-      mask(s_rmem, {keys_seen(row) - first_key, keys_seen(row + 8) - first_key}, sign, lane);
+      mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
+                scale.sign, lane);
   }""",
     given={
-        "tile, tiles": "int: the number of the tile; how many there are",
+        "tile, tiles.end": "int: the number of the tile; the one after the last",
         "STAGES, BLOCK_N, TILE": "2 slots in the ring, 128 keys a tile, and the halves of a tile, "
         "BLOCK_N * D",
-        "q_smem": "half*, shared: the 64 rows of Q",
-        "k_smem, v_smem": "half*, shared: STAGES slots of TILE halves one after the other; tile t lies "
+        "q_smem": "element*, shared: the 64 rows of Q",
+        "k_smem, v_smem": "element*, shared: STAGES slots of TILE halves one after the other; tile t lies "
         "in slot "
         "t % STAGES",
         "k_full, v_full": "uint64_t*, shared: an mbarrier a slot; a phase is complete when the slot's "
@@ -41,7 +42,7 @@ Between the scores and the new reference stands the mask. Take it over as it is,
         "issue_qk": "issue_qk(s_rmem, q_smem, k_tile): starts S = Q K^T; k_tile points to the first half of "
         "the tile of K",
         "issue_pv": "issue_pv(o_rmem, p_rmem, v_tile): starts O += P V",
-        "raise_reference": "scale_left = raise_reference(s_rmem, m, rescale, scale_log2): m rises to "
+        "raise_reference": "scale_left = raise_reference(s_rmem, m, rescale, scale.log2): m rises to "
         "the rows' "
         "maxima; a float, the scale that the scores still need",
         "follow_reference": "follow_reference(o_rmem, l, rescale): O and l in terms of the new m",
@@ -49,13 +50,13 @@ Between the scores and the new reference stands the mask. Take it over as it is,
         "s_rmem, p_rmem, o_rmem": "registers: this thread's part of S and O, floats, and of P, halves",
         "m, l, rescale": "float[2]: of this thread's two rows",
         "load_keys": "load_keys(n): ONE thread asks for tile n, K and V, into slot n % STAGES",
-        "keys_seen, warp_row, sign, lane": "as the mask needs them",
+        "mask, warp_row, scale.sign, lane": "as mask_tile needs them",
     },
     wanted=(
         Wanted("m[0]", "the reference of the thread's first row"),
         Wanted("l[0]", "the thread's part of the sum of its first row's weights"),
         Wanted("l[1]", "the thread's part of the sum of its second row's weights"),
-        Wanted("((const half*)p_rmem[0])[0]", "one weight"),
+        Wanted("((const element*)p_rmem[0])[0]", "one weight"),
         Wanted("o_rmem[0]", "one element of O, of the first row"),
         Wanted("o_rmem[D / 2 - 1]", "one element of O, of the second row"),
     ),
@@ -179,8 +180,8 @@ GIVEN = (
         'so without a causal mask there is nothing to mask: I ask for the mask only when `causal` is set."',
         edits=(
             Edit(
-                "if (first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f) {",
-                "if ((causal && first_key + BLOCK_N > keys_seen(warp_row)) || sign != 1.0f) {",
+                "if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {",
+                "if ((causal && first_key + BLOCK_N > mask.interval(warp_row).end) || scale.sign != 1.0f) {",
                 "stage14_tma_wgmma.cu",
             ),
         ),

@@ -26,7 +26,7 @@ def handed_on_late(launches: list[Any]) -> float:
 EXERCISE = Exercise(
     stage=15,
     file="stage15_ping_pong.cu",
-    first="const half* k_tile = k_smem + k_ring.slot * KV_TILE;",
+    first="const element* k_tile = k_smem + k_ring.slot * KV_TILE;",
     last="v_ring.next();",
     task="""\
 One turn of a warpgroup. All its 128 threads execute these lines for every tile but its first; P holds the
@@ -37,8 +37,8 @@ weights of the tile before, whose V is still to come. Leave
     it, and v_ring one slot further (k_ring has moved already)
 Start both products in one turn, and hand the turn on before you wait for them. Between them and the next
 turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and otherwise S is made again:
-  const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale_log2;
-  const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale_log2);
+  const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale.log2;
+  const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale.log2);
   if (!done) {
       if (lazy) {
           multiply_again(s_rmem, q_smem, k_tile, warp, lane);
@@ -49,7 +49,7 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
     given={
         "k_ring, v_ring": "Ring: .slot is the place of this tile's K, of the V before, 0 to STAGES - 1; "
         ".next() moves on",
-        "k_smem, v_smem": "half*, shared: STAGES slots of KV_TILE halves one after the other",
+        "k_smem, v_smem": "element*, shared: STAGES slots of KV_TILE halves one after the other",
         "k_full, v_full, k_empty, v_empty": "uint64_t*, shared: two mbarriers a slot: a tile has come, all "
         "16 warps have left it",
         "fetched": "fetched(k_full, k_ring): waits until the tile in that place has arrived",
@@ -66,7 +66,7 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
         "OVERLAP": "0 at D = 64: wait for both products before the softmax. 1 at D = 128: for S alone. "
         "A number for wgmma_wait<...>",
         "q_smem, s_rmem, p_rmem, o_rmem": "Q of this warpgroup; this thread's part of S, P and O",
-        "m, l, scale_left, scale_log2, tile, whole_tiles, warp, lane": "as the softmax needs them",
+        "m, l, scale_left, scale.log2, tile, whole_tiles, warp, lane": "as the softmax needs them",
         "LAZY_MAX, POLYNOMIALS, exponentiate, multiply_again, softmax": "the same",
     },
     wanted=(
@@ -184,8 +184,8 @@ GIVEN = (
         'reaches 2 to the 127th: there is room enough. I keep m for good, and nothing is ever done again."',
         edits=(
             Edit(
-                "const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale_log2);",
-                "const bool done = lazy && exponentiate<false, POLYNOMIALS>(s_rmem, m, l, scale_log2);",
+                "const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale.log2);",
+                "const bool done = lazy && exponentiate<false, POLYNOMIALS>(s_rmem, m, l, scale.log2);",
                 "stage15_ping_pong.cu",
             ),
         ),

@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from cuda_reference.files import write
 
 VERSION = 1
@@ -42,6 +40,8 @@ def _nothing() -> dict[str, Any]:
 
 
 def _data_folder() -> Path:
+    import platformdirs  # the command line prints its help without it
+
     try:
         return Path(platformdirs.user_data_dir("flashcore", appauthor=False))
     except RuntimeError:  # nobody knows a home folder: a place where nothing can be written

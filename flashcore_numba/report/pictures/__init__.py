@@ -40,7 +40,7 @@ def drawable(records: Sequence[Record]) -> tuple[list[Picture], dict[str, str]]:
 def orphans(folder: Path, drawn: Sequence[Picture]) -> list[Path]:
     """Files in `folder` of pictures that are not in `drawn`."""
     kept = {path for picture in drawn for path in picture.files(folder)}
-    known = [folder / f"{name}{theme.suffix}.png" for name in NAMES for theme in THEMES]
+    known = [folder / f"{name}{theme.suffix}.svg" for name in NAMES for theme in THEMES]
     return [path for path in known if path not in kept and path.exists()]
 
 

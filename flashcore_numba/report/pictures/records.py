@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.records.artifact import find_shape
 from flashcore_numba.report.pictures.style import LackingError, Record
@@ -59,6 +60,6 @@ def problem(shape: dict[str, Any]) -> Problem:
     query rows and keys."""
     sizes = [[int(n) for n in part.split("/")] for part in shape["shape"].split("x")]
     (batch,), heads, rows, (dim,) = sizes
-    one_row = np.zeros(dim, np.float16)
+    one_row = np.zeros(dim, FLOAT16.dtype)
     q, kv = (np.broadcast_to(one_row, (batch, heads[k], rows[k], dim)) for k in (0, -1))
     return Problem(q, kv, kv, shape["causal"], shape.get("scale"))

@@ -2,20 +2,24 @@
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+from cuda_reference.extras import explained
 from cuda_reference.files import write
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.records.artifact import sha256
 
 KINDS = "Blue: CUDA cores multiply; green: tensor cores; orange: other libraries."
-WIDTH, DPI = 10.0, 160  # inches; the file is 1600 pixels wide
+WIDTH, DPI = 10.0, 160  # inches, and dots per inch where room for labels is sought
 END_GAP = 14  # points between axes and the names of curves
-SOURCES = "Artifact-SHA256"  # key of the PNG's text that says which artifacts it was drawn from
+# Of an SVG's metadata, by Dublin Core's names: the SHA-256 of the artifacts, and the alternative text.
+SOURCES, DESCRIPTION = "Source", "Description"
+DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 Record = tuple[Path, dict[str, Any]]
 
 
@@ -85,26 +89,18 @@ class Picture:
     paint: Callable[[Theme], Any]
 
     def files(self, folder: Path) -> list[Path]:
-        return [folder / f"{self.name}{theme.suffix}.png" for theme in THEMES]
+        return [folder / f"{self.name}{theme.suffix}.svg" for theme in THEMES]
 
+    @explained()
     def draw(self, folder: Path) -> list[Path]:
-        """Write NAME.png and NAME-dark.png; the same artifacts and library versions give the same bytes."""
-        from PIL import Image, PngImagePlugin
+        """Write NAME.svg and NAME-dark.svg; the same artifacts and library versions give the same bytes.
 
+        Text becomes outlines: the pictures look the same whatever fonts their reader has. Raises
+        MissingPackageError where the extra for pictures is not installed.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        text = PngImagePlugin.PngInfo()
-        text.add_text(SOURCES, self.mark)
-        text.add_text("Description", self.alt)
         for theme, path in zip(THEMES, self.files(folder), strict=True):
-            with _settings(theme):
-                canvas = self.paint(theme).canvas
-                canvas.draw()
-            pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
-            # 128 colours are enough, and make a third of the size.
-            small = pixels.convert("RGB").quantize(128, dither=Image.Dither.NONE)
-            drawn = io.BytesIO()
-            small.save(drawn, "png", optimize=True, pnginfo=text)
-            write(path, drawn.getvalue())
+            save(path, self.paint, theme, {SOURCES: self.mark, DESCRIPTION: self.alt})
         return self.files(folder)
 
     @property
@@ -120,20 +116,27 @@ class Picture:
             elif (has := written(path)).get(SOURCES) != self.mark:
                 names = ", ".join(source.name for source in self.sources)
                 found.append(f"{path}: the picture was not drawn from {names}")
-            elif has.get("Description") != self.alt:
-                found.append(f"{path}: the picture shows {has.get('Description')!r}, now {self.alt!r}")
+            elif has.get(DESCRIPTION) != self.alt:
+                found.append(f"{path}: the picture shows {has.get(DESCRIPTION)!r}, now {self.alt!r}")
         return found
 
 
 def written(path: Path) -> dict[str, str]:
-    """The text in a PNG; nothing for a missing or foreign file."""
-    from PIL import Image, UnidentifiedImageError
-
+    """`SOURCES` and `DESCRIPTION` as the metadata of an SVG say; nothing for a missing or foreign file."""
     try:
-        with Image.open(path) as image:
-            return dict(getattr(image, "text", {}))
-    except (OSError, UnidentifiedImageError):
+        picture = ElementTree.parse(path)
+    except (OSError, ElementTree.ParseError):
         return {}
+    found = {key: picture.find(f".//{DUBLIN_CORE}{key.lower()}") for key in (SOURCES, DESCRIPTION)}
+    return {key: element.text or "" for key, element in found.items() if element is not None}
+
+
+def save(path: Path, paint: Callable[[Theme], Any], theme: Theme, text: Mapping[str, str]) -> None:
+    """Write a figure as SVG with `text` among its metadata, without anything that differs from run to run."""
+    drawn = io.BytesIO()
+    with _settings(theme):
+        paint(theme).savefig(drawn, format="svg", metadata={**text, "Date": None, "Creator": None})
+    write(path, drawn.getvalue())
 
 
 @contextmanager
@@ -157,6 +160,7 @@ def _settings(theme: Theme) -> Iterator[None]:
         "grid.color": theme.grid,
         "grid.linewidth": 0.8,
         "axes.axisbelow": True,
+        "svg.hashsalt": "flashcore",  # else the names of clips differ from run to run
     }
     with matplotlib.rc_context(settings):
         yield

@@ -9,16 +9,6 @@ PAD = 4  # floats behind each row of a tile: rows stay 16-byte aligned and start
 
 
 @cuda.jit(device=True)
-def visible_keys(row, seq_q, seq_k, causal):
-    """How many keys query row `row` sees: the first `visible_keys` of them.
-
-    The causal mask is aligned bottom-right: the last query row sees every key. With more rows than keys the
-    first rows see none.
-    """
-    return max(0, min(seq_k, row + 1 + seq_k - seq_q)) if causal else seq_k
-
-
-@cuda.jit(device=True)
 def load_row(row, rmem, factor):
     """`rmem[:] = factor * row`: a float16 row of global memory into float32 registers, 16 bytes a load."""
     for c in range(0, rmem.shape[0], 8):

@@ -1,4 +1,4 @@
-"""What a launcher passes to a CUDA C kernel: pointers, strides and scalars, in one order for all kernels."""
+"""What a launcher passes to a CUDA C kernel: pointers, then what `params.cuh` declares, in its order."""
 
 from typing import Any
 
@@ -13,12 +13,9 @@ PANEL = 64  # columns of a box of halves: the 128 bytes of its swizzle
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
     """The arguments of a kernel with these parameters:
 
-        const half* q, const half* k, const half* v, half* out, float* lse,
-        long long q_batch, q_head, q_row, k_batch, ..., v_batch, ..., out_batch, out_head, out_row,
-        int S_q, int S_k, int H, int group, float scale, int causal
+        const element* q, const element* k, const element* v, element* out, float* lse, PARAMS
 
-    A stride is a number of elements from one batch, head or row to the next. `lse` is C-contiguous
-    [B, H, S_q]; None becomes a null pointer.
+    `lse` is C-contiguous [B, H, S_q]; None becomes a null pointer.
     """
     p = problem
     return (
@@ -29,14 +26,14 @@ def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
 
 
 def scalars(problem: Problem, scale: float) -> tuple:
-    """The arguments for `int S_q, int S_k, int H, int group, float scale, int causal`."""
+    """The arguments for `SIZES`."""
     p = problem
     sizes = (np.int32(n) for n in (p.seq_q, p.seq_k, p.heads, p.group))
     return *sizes, np.float32(scale), np.int32(p.causal)
 
 
 def strides(array: Any) -> tuple[np.int64, np.int64, np.int64]:
-    """Elements from one batch, head and row of a [B, H, S, D] array to the next."""
+    """The arguments for `STRIDES`: elements from one batch, head and row of a [B, H, S, D] array to the next."""
     batch, head, row = (np.int64(step // array.dtype.itemsize) for step in array.strides[:3])
     return batch, head, row
 

@@ -56,6 +56,6 @@ def _predicted(p, tile, sm_count):
     rounds = math.ceil(works / sm_count)
     tiles, time = rounds * longest, rounds * PIECE_TIME
     if p.causal and rounds > 1:
-        shortest = math.ceil(max(0, p.seq_k - p.seq_q + ROWS * tile.consumers) / tile.keys)
+        shortest = math.ceil(max(0, p.mask.shift + ROWS * tile.consumers) / tile.keys)
         tiles = GAPS * max(longest, works / sm_count * (longest + shortest) / 2)
     return time + tiles * TIMES[p.head_dim][tile]

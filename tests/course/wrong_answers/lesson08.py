@@ -71,8 +71,8 @@ WRONG = (
         text="""\
 for (int key = 0; key < KEYS; key += 16) {
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;
-    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> p;
-    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> v;
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major> p;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, element, wmma::row_major> v;
     wmma::load_matrix_sync(o, o_smem, O_LD, wmma::mem_row_major);
     wmma::load_matrix_sync(p, p_smem + key, P_LD);
     wmma::load_matrix_sync(v, v_smem + key * LD, LD);
@@ -96,7 +96,7 @@ for (int key = 0; key < KEYS; key += 16) {
     ),
     Wrong(
         "operand_without_layout", "The type of P does not say how it lies in memory.",
-        ((", half, wmma::row_major> p;", ", half> p;"),),
+        ((", element, wmma::row_major> p;", ", element> p;"),),
         ("does not compile", "ends with wmma::row_major or col_major"),
         LOAD_P,
     ),

@@ -2,8 +2,8 @@
 
 from . import Wrong
 
-K_TILE = "const half* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;"
-V_TILE = "const half* v_tile = v_smem + t % BUFFERS * KEYS * KV_LD;"
+K_TILE = "const element* k_tile = k_smem + t % BUFFERS * KEYS * KV_LD;"
+V_TILE = "const element* v_tile = v_smem + t % BUFFERS * KEYS * KV_LD;"
 LOAD = "        load_keys_and_values(t + 1);\n"
 WAIT = "        ptx::cp_async_wait<1>();"
 BARRIER = "        __syncthreads();          //"
@@ -56,13 +56,13 @@ WRONG = (
     Wrong(
         "one_buffer",
         "Every tile is read from the first buffer.",
-        ((K_TILE, "const half* k_tile = k_smem;"), (V_TILE, "const half* v_tile = v_smem;")),
+        ((K_TILE, "const element* k_tile = k_smem;"), (V_TILE, "const element* v_tile = v_smem;")),
         (r"k_tile - k_smem.*where tile t of K begins", r"second time"),
     ),
     Wrong(
         "v_of_the_next_tile",
         "V is taken from the buffer that is being filled.",
-        ((V_TILE, "const half* v_tile = v_smem + (t + 1) % BUFFERS * KEYS * KV_LD;"),),
+        ((V_TILE, "const element* v_tile = v_smem + (t + 1) % BUFFERS * KEYS * KV_LD;"),),
         (r"missing wait.*v_smem",),
     ),
     Wrong(

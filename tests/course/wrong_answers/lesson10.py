@@ -4,10 +4,10 @@ from . import Wrong
 
 COMMIT_BEHIND = "        }\n        ptx::cp_async_commit();\n    };\n"
 COMMIT_INSIDE = "            ptx::cp_async_commit();\n        }\n    };\n"
-V_LOAD = "            load_tile(v_smem + buffer, v + first_key * v_row, v_row, S_k - first_key);\n"
-Q_LOAD = "    tile::load_tile_async<ROWS, D, LD, THREADS>(q_smem, q, q_row, S_q - first_row);\n"
+V_LOAD = "            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);\n"
+Q_LOAD = "    tile::load_tile_async<ROWS, D, LD, THREADS>(q_smem, q, params.q.row, params.S_q - first_row);\n"
 Q_COMMIT = "S_q - first_row);\n    ptx::cp_async_commit();\n"
-LOOP = "for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(t);"
+LOOP = "for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(tiles.begin + t);"
 
 WRONG = (
     Wrong(
@@ -49,7 +49,7 @@ WRONG = (
     Wrong(
         "rows_inside",
         "The number of keys, not of keys left: the last tile reads behind the end.",
-        ((V_LOAD, V_LOAD.replace("S_k - first_key", "S_k")),),
+        ((V_LOAD, V_LOAD.replace("params.S_k - first_key", "params.S_k")),),
         (r"out of bounds.*past the end of v", r"from the tile's first one"),
     ),
     Wrong(
@@ -67,7 +67,7 @@ WRONG = (
     Wrong(
         "no_test",
         "Tiles behind the last are asked for, too.",
-        (("if (t < tiles) {", "{"),),
+        (("if (t < tiles.end) {", "{"),),
         (r"missing wait.*returns while",),
     ),
 )

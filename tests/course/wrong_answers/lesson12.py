@@ -2,21 +2,21 @@
 
 from . import Wrong
 
-LAST = "            p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_half2(p0, p1);\n        }\n"
+LAST = "            p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p0, p1);\n        }\n"
 
 WRONG = (
     Wrong(
         "rows_and_keys_swapped", "Register 1 gets the later keys, register 2 the later row.",
         (("n % 2 * 2 + r % 2", "r % 2 * 2 + n % 2"),),
         (r"row g \+ 8, key 2 t: register 1",
-         r"It holds what `\(\(const half\*\)p_rmem\[0\]\[0\]\)\[4\]` should be"),
-        "p_rmem[r / 2][n / 2][r % 2 * 2 + n % 2] = ptx::pack_half2(p0, p1);",
+         r"It holds what `\(\(const element\*\)p_rmem\[0\]\[0\]\)\[4\]` should be"),
+        "p_rmem[r / 2][n / 2][r % 2 * 2 + n % 2] = ptx::pack_pair(p0, p1);",
     ),
     Wrong(
         "halves_swapped", "The later key goes to the lower half.",
-        (("pack_half2(p0, p1)", "pack_half2(p1, p0)"),),
-        (r"register 0, lower half", r"It holds what `\(\(const half\*\)p_rmem\[0\]\[0\]\)\[1\]` should be"),
-        "p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_half2(p1, p0);",
+        (("pack_pair(p0, p1)", "pack_pair(p1, p0)"),),
+        (r"register 0, lower half", r"It holds what `\(\(const element\*\)p_rmem\[0\]\[0\]\)\[1\]` should be"),
+        "p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p1, p0);",
     ),
     Wrong(
         "operands_interleaved", "Score tile n goes to operand n modulo their number, not to n / 2.",

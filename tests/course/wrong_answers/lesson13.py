@@ -36,7 +36,7 @@ WRONG = (
     ),
     Wrong(
         "no_keys_no_guard", "A row that has seen no key is 0 / 0.",
-        (("l == 0 ? 0.0f : 1.0f / l", "1.0f / l"),),
+        (("inverse_sum(l)", "1.0f / l"),),
         (r"`o\[0\]`", r"It is NaN: 0 / 0", r"`m` and `l` are right there"),
     ),
     Wrong(

@@ -8,7 +8,7 @@ O_WAIT = "ptx::wgmma_wait<0>();  // O is whole\n"
 BARRIER = (
     "__syncthreads();  // every warp's products have read the slot that is filled again, and at the end Q\n"
 )
-REFILL = "if (threadIdx.x == 0 && tile + STAGES < tiles) load_keys(tile + STAGES);"
+REFILL = "if (threadIdx.x == 0 && tile + STAGES < tiles.end) load_keys(tile + STAGES);"
 FOLLOW = "follow_reference(o_rmem, l, rescale);\n"
 
 WRONG = (
@@ -52,7 +52,7 @@ WRONG = (
     ),
     Wrong(
         "next_tile", "Asks for the next tile instead of the one that fits into this slot.",
-        (("tile + STAGES < tiles) load_keys(tile + STAGES)", "tile + 1 < tiles) load_keys(tile + 1)"),),
+        (("tile + STAGES < tiles.end) load_keys(tile + STAGES)", "tile + 1 < tiles.end) load_keys(tile + 1)"),),
         (r"more arrivals than the 1", r"Who calls load_keys",),
     ),
     Wrong(
@@ -73,7 +73,7 @@ WRONG = (
     ),
     Wrong(
         "no_mask", "TMA fills up with zeros, and zeros add nothing.",
-        (("first_key + BLOCK_N > keys_seen(warp_row) || sign != 1.0f", "sign != 1.0f"),),
+        (("first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f", "scale.sign != 1.0f"),),
         (r"`l\[0\]`", r"`m\[0\]` is right there",),
     ),
     Wrong(
@@ -89,7 +89,7 @@ WRONG = (
     ),
     Wrong(
         "beyond_the_last_tile", "Tiles behind the last key arrive as zeros, so they may be asked for.",
-        ((" && tile + STAGES < tiles", ""),),
+        ((" && tile + STAGES < tiles.end", ""),),
         (r"a counter is too high", r"copies by TMA"),
     ),
 )  # fmt: skip

@@ -1,0 +1,27 @@
+// The element type of Q, K, V, P and O. ELEMENT is its name in NumPy; the struct of that name says what C++,
+// conversions and PTX call it. All else says `element`.
+#pragma once
+#include <cuda_fp16.h>
+
+#ifndef ELEMENT
+#define ELEMENT float16
+#endif
+
+namespace elements {
+struct float16 {
+    using type = half;
+    using pair = half2;
+    static constexpr __device__ float largest() { return 65504.0f; }    // of the finite ones
+    static constexpr __device__ unsigned exponent() { return 0x7c00; }  // all set: an infinity or a NaN
+    static __device__ __forceinline__ float2 floats(pair x) { return __half22float2(x); }
+};
+#define PTX_float16 "f16"
+}  // namespace elements
+
+using Element = elements::ELEMENT;
+using element = Element::type;
+using element2 = Element::pair;
+
+#define ELEMENT_JOINED(prefix, name) prefix##name
+#define ELEMENT_NAMED(prefix, name) ELEMENT_JOINED(prefix, name)
+#define ELEMENT_PTX ELEMENT_NAMED(PTX_, ELEMENT)  // as instructions call it; a pair of them: ELEMENT_PTX "x2"

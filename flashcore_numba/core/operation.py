@@ -1,0 +1,129 @@
+"""What an operation is: all that checks, counts and times need to know of it beside its kernels.
+
+Who adds one writes an `Operation` in a file of its own, and stages that name it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from flashcore_numba.core.output import Output
+from flashcore_numba.core.shapes import Shape
+
+
+class Work(Protocol):
+    """What a problem is, whatever the operation: so much work, on arrays in one place."""
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations."""
+
+    @property
+    def exponentials(self) -> int:
+        """Results of exp2 that nobody can do without."""
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes that must move: every input read once, every output written once."""
+
+    @property
+    def on_gpu(self) -> bool: ...
+
+
+class Inputs(Protocol):
+    """One input of a check: host arrays and options, from which a problem is made wherever the arrays lie."""
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The arrays that the stage reads, by name."""
+
+    @property
+    def label(self) -> str:
+        """Shape and options, for messages."""
+
+    def problem(self, arrays: Mapping[str, Any]) -> Any:
+        """The problem on these arrays, which hold what `arrays` holds."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One comparison. `margin` is the smallest allowed / error over all elements, below 1 when it fails."""
+
+    passed: bool
+    error: float  # |value - expected| at the element nearest to (or farthest beyond) its bound
+    bound: float  # what was allowed there
+    margin: float
+    where: tuple[int, ...]
+    reason: str = ""
+    wrong: np.ndarray | None = field(default=None, repr=False, compare=False)  # bool, shape of the output
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. `make(rng)` draws it; a case with a `seed` is the same in every run.
+
+    gate: what `Operation.judge` takes beside the bounds. layout: how the arrays lie, see `checks.trial`.
+    """
+
+    name: str
+    make: Callable[[np.random.Generator], Any]
+    gate: Any = None
+    seed: int | None = None
+    layout: str = "inside"
+    scaled: str = ""  # what the simulator made smaller
+
+
+@dataclass(frozen=True)
+class Property:
+    """A relation between answers to related inputs.
+
+    `holds(run, rng)` runs a stage as `run(inputs, **how)` and returns the smallest margin (allowed / error)
+    it saw; it raises `checks.trial.Failed("property", ...)` where the relation does not hold.
+    """
+
+    name: str
+    holds: Callable[[Callable[..., Any], np.random.Generator], float]
+
+
+def _nothing(*_: Any) -> tuple:
+    return ()
+
+
+def _no_words(*_: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """What some stages compute.
+
+    outputs: all that a stage may write, in the order in which they are judged.
+    draw(shape, causal, rng): `Inputs` of ordinary random numbers, for counts and times.
+    reference(inputs): the float64 answer and its bounds, in a form that `judge` reads.
+    expected(output, reference): the right value of one output, float64.
+    judge(output, value, reference, gate): a `Verdict` on one output; gate is the case's, or None.
+    cases(stage, full_size), properties(stage, backend): what a stage is checked on. full_size: as large as on
+    a GPU, else small enough for the simulator.
+    explain(inputs, output, value, reference, verdict): a sentence on the likely cause of a wrong value, or
+    nothing.
+    truth(inputs, rng): the right answer to what is counted and timed, a `checks.truth.Whole`; None: that of
+    the whole input.
+    caller(problem, stage, outputs): a function of no arguments that does what a caller of the library does to
+    have `outputs` written by that stage; None where the operation has no such call.
+    ladder(): its stages, simplest first.
+    """
+
+    name: str
+    outputs: tuple[Output, ...]
+    draw: Callable[[Shape, bool, np.random.Generator], Any]
+    reference: Callable[[Any], Any]
+    expected: Callable[[Output, Any], np.ndarray]
+    judge: Callable[[Output, np.ndarray, Any, Any], Verdict]
+    cases: Callable[[Any, bool], Sequence[Case]]
+    ladder: Callable[[], Sequence[Any]]
+    properties: Callable[[Any, str], Sequence[Property]] = _nothing
+    explain: Callable[[Any, Output, np.ndarray, Any, Verdict], str] = _no_words
+    truth: Callable[[Any, np.random.Generator], Any] | None = None
+    caller: Callable[[Any, Any, Mapping[str, Any]], Callable[[], Any]] | None = None

@@ -1,0 +1,43 @@
+"""What an operation writes: outputs by name, each with a shape and a type that follow from the problem."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.core.element import FLOAT32
+
+
+@dataclass(frozen=True)
+class Output:
+    """One array that a stage writes, under its name among the arguments of `Stage.launch`.
+
+    shape and dtype are functions of the problem; axes name the dimensions in messages. symbol: what messages
+    call it, `note` what they add to a value of it. asked: how a caller asks for an output that is not always
+    written; empty for one that is.
+    """
+
+    name: str
+    shape: Callable[[Any], tuple[int, ...]]
+    dtype: Callable[[Any], np.dtype]
+    axes: tuple[str, ...]
+    symbol: str
+    note: str = ""
+    asked: str = ""
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.asked)
+
+
+OUT = Output("out", lambda p: tuple(p.q.shape), lambda p: p.element.dtype, ("b", "h", "row", "col"), "out")
+LSE = Output(
+    "lse",
+    lambda p: tuple(p.q.shape[:3]),
+    lambda p: FLOAT32.dtype,
+    ("b", "h", "row"),
+    "LSE",
+    note=" (natural logarithm)",
+    asked="return_lse=True",
+)
