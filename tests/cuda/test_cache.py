@@ -141,6 +141,7 @@ def test_who_wants_the_same_kernel_waits_for_the_one_that_builds_it(tmp_path, so
     assert len(linked) == 2, linked  # the runtime and the kernel
 
 
+@pytest.mark.long
 def test_a_builder_that_was_killed_holds_up_nobody(cache, source, tmp_path):
     stuck = tmp_path / "stuck"
     stuck.mkdir()

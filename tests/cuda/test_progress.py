@@ -202,6 +202,7 @@ def test_the_log_does_not_grow():
     assert peak() - before < 40
 
 
+@pytest.mark.long
 def test_a_poll_between_blocks_stays_small():
     before = peak()
     launch, _ = run("counts_its_looks", grid=8)
