@@ -1,4 +1,5 @@
-# `make ladder` is the main job, `make test` runs every test. Each makes .venv first when there is none.
+# `make ladder` is the main job, `make test` the tests that a person waits for, `make test-all` every test.
+# Each makes .venv first when there is none.
 # PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to flashcore, pytest or JupyterLab; N=5 names a
 # lesson.
 SHELL := bash
@@ -11,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 N ?=
 JOBS ?= 4
+GPU_JOBS ?= 8
 BIN := .venv/bin
 
 USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
@@ -47,10 +49,14 @@ $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e $
 touch $@
 endef
 
+# $(call pytest,processes,markers)
+pytest = $(BIN)/python -m pytest -m "$(2)" -n auto --maxprocesses $(1) --dist worksteal --durations 10 $(ARGS)
+
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
-	@echo "make test      every test that this machine can run, style included"
-	@echo "make test-all  the same, and minutes of random kernels and other long matrices"
+	@echo "make test      every module, stage and command, style included: within five minutes on two cores"
+	@echo "make test-all  the same and the full matrices, random kernels and the browser: 20 minutes more"
+	@echo "make style     ruff and mypy alone"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
 	@echo "make site      the lessons as pages to read in a browser, without Jupyter or a network"
@@ -60,18 +66,28 @@ help:
 ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
-test-all: LONG := yes
-test-all: test
-
 test: $(READY_TEST)
+	@$(call pytest,$(JOBS),not gpu and not browser)
+ifneq ($(CUDA),)
+	@$(call pytest,$(GPU_JOBS),gpu)
+endif
+
+test-matrices: $(READY_TEST)
 ifeq ($(BROWSER_TESTS),)
 	@echo "flashcore: no Chromium, so the tests in a browser do not run (on Debian: apt install chromium)"
 endif
-	@$(BIN)/python -m pytest -m "not gpu$(if $(BROWSER_TESTS),, and not browser)$(if $(LONG),, and not long)" \
-		-n auto --maxprocesses $(JOBS) --dist worksteal --durations 10 $(ARGS)
+	@$(call pytest,$(JOBS),$(if $(BROWSER_TESTS),not gpu and (long or browser),not gpu and not browser and long))
 ifneq ($(CUDA),)
-	@$(BIN)/python -m pytest -m gpu --durations 10 $(ARGS)
+	@$(call pytest,$(GPU_JOBS),gpu and long)
 endif
+
+test-all: test
+	@$(MAKE) test-matrices
+
+style: $(READY_TEST)
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m mypy
 
 lab: $(READY_LAB)
 	@$(BIN)/python -m flashcore_numba lab $(N) -- $(ARGS)
@@ -105,4 +121,4 @@ $(READY_LAB): pyproject.toml constraints.txt
 $(READY_SITE): pyproject.toml constraints.txt
 	@$(call install,site)
 
-.PHONY: help ladder test test-all lab lab-env lessons kills site clean
+.PHONY: help ladder test test-matrices test-all style lab lab-env lessons kills site clean

@@ -27,6 +27,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail("selected with -m browser, but there is no Chromium: apt install chromium", pytrace=False)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A long test runs only where -m names the marker: `-m gpu` selects what is quick on a GPU."""
+    if "long" in config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 def chromium() -> str | None:
     """Where the system's Chromium is."""
     found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))

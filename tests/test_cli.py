@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matrix import few
 
 import flashcore_numba.core.gpu
 from flashcore_numba import cli
@@ -25,6 +26,7 @@ COMMANDS = (
     *("reconcile", "roofline", "pictures", "readme", "course", "lab", "lessons"),
 )
 LAST = str(LADDER[-1].number)
+VARIANTS = [(stage.number, name) for stage in LADDER for name in stage.variants]
 FUSED = next(stage for stage in LADDER if stage.name == "online_softmax")  # quick to check, and no variants
 QUICK = find(14)  # its check takes the least time
 
@@ -172,12 +174,15 @@ def test_count_as_json(capsys):
     assert {line["line"] for line in data["lines"]}
 
 
-def test_count_of_each_variant(capsys):
-    variants = [(stage.number, name) for stage in LADDER for name in stage.variants]
-    for number, name in variants:
-        assert cli.main(["count", str(number), "--variant", name, "--shape", "1x1x33x64", "--json"]) == 0
-        data = json.loads(capsys.readouterr().out)
-        assert data["variant"] == name
+@pytest.mark.parametrize(
+    "number, name",
+    few(VARIANTS, VARIANTS[0], VARIANTS[-1]),
+    ids=lambda x: x if isinstance(x, str) else f"{x:02d}",
+)
+def test_count_of_each_variant(number, name, capsys):
+    assert cli.main(["count", str(number), "--variant", name, "--shape", "1x1x33x64", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["variant"] == name
 
 
 def test_a_wrong_stage_fails_count(monkeypatch, capsys, wide):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from matrix import few
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "FLASHCORE_TEST_MARK"
@@ -94,13 +95,16 @@ def flashcore(*arguments):
 
 SIGNALS = pytest.mark.parametrize(
     ("sent", "status", "to_all"),
-    [(signal.SIGINT, 130, False), (signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)],
+    few(
+        [(signal.SIGINT, 130, False), (signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)],
+        (signal.SIGINT, 130, True),
+    ),
     ids=["SIGINT", "Ctrl-C", "SIGTERM"],
 )
 
 
 @SIGNALS
-@pytest.mark.parametrize("command", ["check", "mutants"])
+@pytest.mark.parametrize("command", few(["check", "mutants"], "mutants"))
 def test_a_command_with_workers_ends_at_once(command, sent, status, to_all, start, tmp_path):
     result = tmp_path / "result.json"
     running = start(flashcore(command, "12", "4", "--json", str(result)))

@@ -107,10 +107,10 @@ def test_make_without_a_usable_python_says_what_to_do(target: str, tmp_path: Pat
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_continuous_integration_runs_the_readme_command() -> None:
+def test_continuous_integration_runs_every_test() -> None:
     script = ROOT / ".ci/run"
     assert os.access(script, os.X_OK)
-    assert script.read_text().rstrip().endswith("exec make test")
+    assert script.read_text().rstrip().endswith("exec make test-all")
 
 
 def test_readme_has_one_ladder_region() -> None:
@@ -138,7 +138,7 @@ def test_readme_has_both_examples() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project of its own with this one's configuration and fixtures, and one GPU test."""
+    """A project of its own with this one's configuration and fixtures, and tests with and without markers."""
     for name in ("pyproject.toml", "tests/conftest.py", "tests/artifacts.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -146,6 +146,11 @@ def project(tmp_path: Path) -> Path:
         "import pytest\n"
         "@pytest.mark.gpu\n"
         "def test_on_gpu(): pass\n"
+        "@pytest.mark.gpu\n"
+        "@pytest.mark.long\n"
+        "def test_long_on_gpu(): pass\n"
+        "@pytest.mark.long\n"
+        "def test_long(): pass\n"
         "def test_seed(rng): assert False, f'drew {rng.integers(1 << 62)}'\n"
     )
     return tmp_path
@@ -157,12 +162,49 @@ def pytest_in(project: Path, *arguments: str, **env: str) -> str:
 
 
 def test_gpu_tests_are_left_out_unless_asked_for(project: Path) -> None:
-    assert re.search(r"1 failed, 1 deselected", pytest_in(project))
+    assert re.search(r"1 failed, 3 deselected", pytest_in(project))
+
+
+def chosen(project: Path, *arguments: str) -> set[str]:
+    listed = pytest_in(project, "--collect-only", "-q", *arguments)
+    return set(re.findall(r"::(\w+)", listed))
+
+
+def test_long_tests_are_left_out_unless_named(project: Path) -> None:
+    """What `make test` and `make test-matrices` select has nothing in common, and together is everything."""
+    quick, whole = ("not gpu and not browser", "gpu"), ("not gpu and (long or browser)", "gpu and long")
+    for expression in (*quick, *whole):
+        assert f",{expression}" in MAKEFILE, expression
+    assert [chosen(project, "-m", expression) for expression in (*quick, *whole)] == [
+        {"test_seed"}, {"test_on_gpu"}, {"test_long"}, {"test_long_on_gpu"},
+    ]  # fmt: skip
+    assert chosen(project) == {"test_seed"}
+
+
+def test_a_plugin_that_warns_beside_xdist_does_not_end_the_run(project: Path, tmp_path: Path) -> None:
+    """As pytest-benchmark does up to its release 5.2, where a warning is an error."""
+    plugins = tmp_path / "plugins"
+    installed = plugins / "pytest_benchmark-5.2.3.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: pytest-benchmark\nVersion: 5.2.3\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\nbenchmark = warns_beside_xdist\n")
+    (plugins / "warns_beside_xdist.py").write_text(
+        "import warnings\n"
+        "def pytest_configure(config):\n"
+        "    if config.getoption('numprocesses', None) or hasattr(config, 'workerinput'):\n"
+        "        warnings.warn('Benchmarks are automatically disabled')\n"
+    )
+    paths = os.pathsep.join((str(ROOT), str(plugins)))
+    command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "1", "-k", "seed")
+    assert "1 failed" in run(*command, cwd=project, PYTHONPATH=paths).stdout
+    unblocked = (project / "pyproject.toml").read_text().replace('"-p", "no:benchmark", ', "")
+    (project / "pyproject.toml").write_text(unblocked)
+    assert "Benchmarks are automatically disabled" in run(*command, cwd=project, PYTHONPATH=paths).stderr
 
 
 def test_gpu_test_without_a_gpu_is_an_error(project: Path) -> None:
     out = pytest_in(project, "-m", "gpu", CUDA_VISIBLE_DEVICES="")
-    assert re.search(r"1 deselected, 1 error", out), out
+    assert re.search(r"3 deselected, 1 error", out), out
     assert "selected with -m gpu, but" in out
 
 

@@ -2,19 +2,20 @@
 
 import numpy as np
 import pytest
+from matrix import few
 
 from flashcore_numba import LADDER, Problem
 from flashcore_numba.run.compiler import Compiler
 
 CASES = [
-    pytest.param(stage, variant, id="-".join([stage.label, *([variant] if variant else [])]))
+    pytest.param(stage, variant, id="-".join(filter(None, [stage.label, variant])))
     for stage in LADDER
     if stage.language == "Numba"
     for variant in stage.variants or [None]
 ]
 
 
-@pytest.mark.parametrize("stage, variant", CASES)
+@pytest.mark.parametrize("stage, variant", few(CASES, (LADDER[0], None), (LADDER[5], "register_tiles")))
 def test_no_float64(stage, variant, rng):
     head_dim = int(rng.choice(stage.head_dims))
     contiguous = np.empty((1, 4, 70, head_dim), np.float16)

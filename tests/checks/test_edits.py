@@ -22,6 +22,7 @@ from flashcore_numba.checks.edits import CLASSES, RandomEdit, random_edits
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.stages.edited import Edit
 
+EDITS = 4  # of each stage; `flashcore` repeats the campaign with any number
 VERDICTS = {"reported", "refused", "wrong", "right", "does not compile", "same machine code"}
 
 
@@ -55,6 +56,7 @@ def test_every_class_is_drawn(rng):
     assert kinds == set(CLASSES)
 
 
+@pytest.mark.long
 def test_a_stage_without_an_edit_is_right(rng):
     stage = STAGES[rng.integers(len(STAGES))]
     found = judged(control(stage))
@@ -82,6 +84,7 @@ def test_verdicts(edit, verdict):
     assert found["said"]
 
 
+@pytest.mark.long
 def test_what_crashes_or_hangs_the_executor_has_a_verdict(monkeypatch):
     """The process ends, and not the campaign."""
     from flashcore_numba.checks import campaign
@@ -154,11 +157,12 @@ def test_the_recorded_campaign_missed_nothing():
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.label)
 def test_no_edit_breaks_the_executor(stage, rng):
     """Fresh edits: each is reported, refused, wrong, or right on every schedule; none crashes or hangs."""
-    for edit in some(stage, rng.integers(2**31), 8):
+    for edit in some(stage, rng.integers(2**31), EDITS):
         found = judged(edit)
         assert found["verdict"] in VERDICTS, f"{edit.mutant.mistake}: {found}"
 
 
+@pytest.mark.long
 def test_a_fresh_edit_has_a_verdict(rng):
     stage = STAGES[rng.integers(len(STAGES))]
     for edit in some(stage, rng.integers(2**31), 2):

@@ -5,19 +5,25 @@ import io
 import json
 
 import pytest
+from matrix import first_of_each
 from rich.console import Console
 
 from flashcore_numba.checks import KINDS, MUTANTS, Edit, EditError, Mutant, kill, kill_one, render_kills
 from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.checks.mutation import NOT_VISIBLE, loaded
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
 
 SAME = Edit("\nSTAGE = ", "\nSTAGE = ")
 
 NUMBA = [stage for stage in LADDER if stage.language == "Numba"]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
+@pytest.mark.parametrize(
+    "mutant",
+    first_of_each(MUTANTS, lambda mutant: find(mutant.stage).language),
+    ids=lambda mutant: mutant.label,
+)
 def test_it_dies(mutant):
     fate = kill_one(mutant)
     assert fate.status == "killed", f"{mutant.label} survives: {mutant.mistake}"

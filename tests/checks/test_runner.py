@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from matrix import few
 from rich.console import Console
 
 from flashcore_numba.checks import KINDS, check, check_stage, render
@@ -21,6 +22,7 @@ from flashcore_numba.stages.find import find
 from .stand_in import honest, stand_in
 
 RUNS = [(stage, variant) for stage in LADDER for variant in stage.variants or [None]]
+SAMPLE = (find(10), find(10).default_variant)
 
 
 # A variant divides the work differently, so it is tried where that shows; the numbers are the default's.
@@ -44,7 +46,7 @@ def once(stage, variant, rng):
     return [name for name in names(stage) if name not in repeated]
 
 
-@pytest.mark.parametrize(("stage", "variant"), RUNS, ids=lambda x: getattr(x, "label", x))
+@pytest.mark.parametrize(("stage", "variant"), few(RUNS, SAMPLE), ids=lambda x: getattr(x, "label", x))
 def test_a_stage_of_the_ladder_passes_with_margin(stage, variant, rng):
     report = check_stage(stage, variant, names=once(stage, variant, rng))
     told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)
@@ -183,6 +185,7 @@ def test_what_the_time_limit_leaves_out_is_a_failure():
     assert {result.kind for result in report.results} == {"time"}
 
 
+@pytest.mark.long
 def test_check_runs_parts_in_processes_and_says_how_far_it_is():
     seen = []
     (report,) = check([14], backend="simulator", workers=2, seed=7, progress=lambda *now: seen.append(now))

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from matrix import few
 
 from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError
@@ -261,22 +262,22 @@ def test_what_later_lines_need_is_named():
 # What it does
 
 
-@pytest.mark.parametrize(
-    "lesson, old, new, line, says",
-    [
-        (SOFTMAX, WHOLE, "", 8, "race.*`o_smem` at row .*Between line 8.*line 6.*exercise's own advice"),
-        (SOFTMAX, LEFT, "", 8, r"race.*In line 8.*against tile.cuh:\d+ \(called in line \d+\)"),
-        (SOFTMAX, WHOLE, f"if (first_row + row >= S_q) return;\n{WHOLE}", 8,
-         "barrier after exit.*Threads leave at line 7"),
-        (SOFTMAX, "l = l * rescale +", "l = l +", 4, "second time it comes there.*`l` .*`m` is right there"),
-        (PRODUCT, LOAD_O, "", 9, "uninitialised read.*fragment c.*never loaded or filled"),
-        (PRODUCT, "key < KEYS", "key <= KEYS", 7, "uninitialised read.*`p_smem` at row 16, column 32"),
-        (PRODUCT, MULTIPLY, f"if (threadIdx.x % 32 == 0) {MULTIPLY}", 9, "warp mask.*Between line 9.*line 7"),
-        (PRODUCT, "p_smem + key,", "p_smem + key + 4,", 7, "misaligned"),
-        (PRODUCT, "half, wmma::row_major> v", "half, wmma::col_major> v", 11, "the first column of O"),
-        (PRODUCT, STORE, "", None, "It is 0 in every lane"),
-    ],
-)  # fmt: skip
+HAPPENS = [
+    (SOFTMAX, WHOLE, "", 8, "race.*`o_smem` at row .*Between line 8.*line 6.*exercise's own advice"),
+    (SOFTMAX, LEFT, "", 8, r"race.*In line 8.*against tile.cuh:\d+ \(called in line \d+\)"),
+    (SOFTMAX, WHOLE, f"if (first_row + row >= S_q) return;\n{WHOLE}", 8,
+     "barrier after exit.*Threads leave at line 7"),
+    (SOFTMAX, "l = l * rescale +", "l = l +", 4, "second time it comes there.*`l` .*`m` is right there"),
+    (PRODUCT, LOAD_O, "", 9, "uninitialised read.*fragment c.*never loaded or filled"),
+    (PRODUCT, "key < KEYS", "key <= KEYS", 7, "uninitialised read.*`p_smem` at row 16, column 32"),
+    (PRODUCT, MULTIPLY, f"if (threadIdx.x % 32 == 0) {MULTIPLY}", 9, "warp mask.*Between line 9.*line 7"),
+    (PRODUCT, "p_smem + key,", "p_smem + key + 4,", 7, "misaligned"),
+    (PRODUCT, "half, wmma::row_major> v", "half, wmma::col_major> v", 11, "the first column of O"),
+    (PRODUCT, STORE, "", None, "It is 0 in every lane"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lesson, old, new, line, says", few(HAPPENS, HAPPENS[0], HAPPENS[4], HAPPENS[8]))
 def test_what_happens_is_told_at_the_learners_line(lesson, old, new, line, says):
     result = verdict(lesson, (old, new))
     assert result.status == "failed" and result.line == line, result
@@ -305,6 +306,7 @@ def test_a_loop_that_touches_no_memory_is_reported_with_its_line():
     assert reply["kind"] == "hang" and reply["line"] in (1, 2) and "endless loop" in reply["what"], reply
 
 
+@pytest.mark.long
 def test_the_commands_of_an_autograder_take_a_kernel(tmp_path):
     number = next(n for n, each in LESSONS.items() if is_cuda(each.exercise.file))
     flashcore = [sys.executable, "-m", "flashcore_numba"]

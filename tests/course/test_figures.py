@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matrix import few
 
 from flashcore_numba.checks.mutation import Mutant, loaded
 from flashcore_numba.core.problem import ArgumentError
@@ -89,7 +90,7 @@ def line_of(frame, lines):
     return lines[int(found[1]), found[2], array, {"reads": "load", "writes": "store"}[verb[1]]]
 
 
-@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
 def test_sectors_in_words_are_those_counted(stage):
     lines = named(record(stage).lines("global"))
     frames = draw("sectors", stage).frames
@@ -122,7 +123,7 @@ def test_a_wrong_kernel_gives_another_picture():
     assert new.frames[0].png != old.frames[0].png
 
 
-@pytest.mark.parametrize("number_", WITH_TILES)
+@pytest.mark.parametrize("number_", few(WITH_TILES, WITH_TILES[0]))
 def test_banks_in_words_are_those_counted(number_):
     stage = find(number_)
     lines = named(record(stage).lines("shared"))
@@ -166,7 +167,7 @@ def test_drawing_leaves_the_readers_matplotlib_alone():
     assert np.geterr()["divide"] == "warn"
 
 
-@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
 def test_walk_ends_with_the_bytes_counted(stage):
     figure = draw("tiles", stage)
     recording = record(stage, KEYS.get(stage.number, 64))
@@ -193,7 +194,7 @@ def test_walk_of_a_wrong_kernel_is_its_own():
     assert "K rows 32 to 63, V rows 0 to 31" in steps[3]
 
 
-@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
 def test_timeline_counts_what_the_counters_count(stage):
     told = " ".join(frame.alt for frame in draw("timeline", stage).frames)
     launches = record(stage).launches
@@ -270,7 +271,9 @@ def test_softmax_of_a_kernel_without_running_max_says_so():
     assert "No loop of this kernel carries m and l" in frame.alt
 
 
-@pytest.mark.parametrize("stage", [*NUMBA, find(12), find(15)], ids=lambda stage: stage.label)
+@pytest.mark.parametrize(
+    "stage", few([*NUMBA, find(12), find(15)], NUMBA[4], find(12)), ids=lambda stage: stage.label
+)
 def test_traffic_of_the_roofline_is_what_a_whole_count_gives(stage):
     counted = Evidence().count(stage.number, "global_bytes", "1x1x192x64")
     assert roofline.bytes_moved(stage, heads=1, seq=192) == counted

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from matrix import few
 
 from cuda_reference import TensorMap
 from flashcore_numba.core import oracle
@@ -23,6 +24,13 @@ from flashcore_numba.stages.stage16_cluster_split import (
 
 HOPPER = [stage for stage in LADDER if stage.no_other_gpu]
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
+SPLITS = [
+    Split(2, 2, 128, 1),
+    Split(2, 1, 64, 2),
+    Split(2, 2, 32, 2),
+    Split(2, 1, 128, 1),
+    Split(1, 2, 64, 1),
+]
 
 
 def normal(rng, *shape):
@@ -47,16 +55,10 @@ def launched(launch, problem, *args, order="lockstep", **options):
     return executor.launches[0]
 
 
-@pytest.mark.parametrize("order", ["lockstep", "reverse", "random:3"])
+@pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:3"], "reverse"))
 @pytest.mark.parametrize(
     "split",
-    [
-        Split(2, 2, 128, 1),
-        Split(2, 1, 64, 2),
-        Split(2, 2, 32, 2),
-        Split(2, 1, 128, 1),
-        Split(1, 2, 64, 1),
-    ],
+    few(map(pytest.param, SPLITS), pytest.param(SPLITS[0])),
     ids=lambda split: "-".join(map(str, split)),
 )
 def test_the_keys_are_divided_in_any_way(split, order, rng):
@@ -64,7 +66,7 @@ def test_the_keys_are_divided_in_any_way(split, order, rng):
     launched(launch_split, problem(rng, 1, 70, 530, causal=causal), split, order=order)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize("stage", HOPPER, ids=lambda stage: stage.label)
 def test_few_heads_of_any_strides(stage, head_dim, rng):
     """[B, S, H, D] in memory, one K/V head that all heads share by a stride of 0, more rows than keys."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import few
 
 from cuda_reference.compile import compile
 from flashcore_numba.checks import Edit, Mutant
@@ -56,7 +57,11 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("tile", OTHERS, ids=lambda tile: "-".join(map(str, map(int, tile))))
+@pytest.mark.parametrize(
+    "tile",
+    few(map(pytest.param, OTHERS), pytest.param(OTHERS[0])),
+    ids=lambda tile: "-".join(map(str, map(int, tile))),
+)
 def test_any_configuration_in_any_order(tile, rng):
     """On one multiprocessor: a block does all the work, and warpgroups skip tiles that others see."""
     q, k, v = (normal(rng, 1, 2, rows, 64) for rows in (230, 300, 300))
@@ -143,7 +148,7 @@ def test_a_block_fits(head_dim):
     assert max(size for tile in TIMES[head_dim] for size in recorded(head_dim, tile).sizes) <= ROOM
 
 
-@pytest.mark.parametrize("consumers", REGISTERS)
+@pytest.mark.parametrize("consumers", few(REGISTERS, 2))
 def test_no_warpgroup_waits_for_registers(consumers):
     """setmaxnreg hands out what the block got when it started, and not one register more."""
     found = compile(recorded(64, TILES[64]._replace(consumers=consumers)).kernels[-1], (9, 0))
@@ -159,6 +164,7 @@ def test_as_many_blocks_as_run_at_once():
         assert len(recorder.kernels) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_wgmma_stays_asynchronous(head_dim):
     """The assembler serialises nothing, and nothing spills, also where the stage is used otherwise."""
@@ -190,6 +196,7 @@ def test_pieces_are_as_large_as_leaves_no_sm_idle(shape, consumers, causal):
     assert choose(p, "in_sequence", 132)[0].consumers == TILES[head_dim].consumers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_every_configuration_of_the_table_is_right(head_dim, rng):
     q, k, v = (normal(rng, 1, 1, rows, head_dim) for rows in (150, 430, 430))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matrix import few
 
 import cuda_reference
 from cuda_reference.cpu import CpuModule
@@ -51,7 +52,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 @pytest.mark.parametrize("kernel", RIGHT)
 def test_who_waits_gets_what_it_waits_for(kernel, schedule):
     expected, options = RIGHT[kernel]
@@ -61,14 +62,14 @@ def test_who_waits_gets_what_it_waits_for(kernel, schedule):
 
 
 @pytest.mark.parametrize("checks", [False, True])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_waiting_needs_neither_checks_nor_counts(schedule, checks):
     for kernel in ("volatile_flag", "tickets", "scan_from_the_last_block"):
         launch, out = run(kernel, schedule, checks=checks, counts=False)
         assert not launch.problems and out[0] == {"volatile_flag": 3, "tickets": 128}.get(kernel, 0), launch
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 @pytest.mark.parametrize("kernel", ENDLESS)
 def test_what_cannot_end_is_told_with_its_line(kernel, schedule):
     launch, _ = run(kernel, schedule)
@@ -76,7 +77,7 @@ def test_what_cannot_end_is_told_with_its_line(kernel, schedule):
     assert all(p.kind in ("endless loop", "race", "race between blocks") for p in launch.problems), launch
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_what_a_poll_waits_for_is_told(schedule):
     launch, _ = run("nobody_sets_the_flag", schedule, grid=1)
     (problem,) = launch.problems
@@ -94,6 +95,7 @@ def test_blocks_that_find_no_room_are_told():
     assert problem.kind == "endless loop" and "144 blocks have not begun" in problem.text, launch
 
 
+@pytest.mark.long
 def test_a_loop_in_registers_is_given_up():
     launch, _ = run("registers_for_ever", grid=1, block=1)
     (problem,) = launch.problems
@@ -101,7 +103,7 @@ def test_a_loop_in_registers_is_given_up():
     assert problem.site.text.startswith("while (x != 0)")
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_the_time_limit_is_an_outcome_of_its_own(schedule):
     launch, _ = run("first_block_ends", schedule, 3, time_limit=0.3)
     (problem,) = [p for p in launch.problems if "race" not in p.kind]
@@ -177,7 +179,7 @@ def requests(launch):
     return {(row.line, row.op, row.array): (row.requests, row.lanes, row.sectors) for row in launch.lines()}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_a_long_log_is_counted_as_a_short_one(schedule):
     short, _ = run("many_loads", schedule, 1, 64, np.int32(100))
     long, _ = run("many_loads", schedule, 1, 64, np.int32(10000))
@@ -192,6 +194,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
+@pytest.mark.long
 def test_the_log_does_not_grow():
     run("many_loads", "forward", 1, 64, np.int32(6000))
     before = peak()
@@ -199,13 +202,14 @@ def test_the_log_does_not_grow():
     assert peak() - before < 40
 
 
+@pytest.mark.long
 def test_a_poll_between_blocks_stays_small():
     before = peak()
     launch, _ = run("counts_its_looks", grid=8)
     assert launch.problems and peak() - before < 150
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_local_memory_is_half_a_megabyte(schedule):
     launch, out = run("local_array", schedule, 1)
     assert not launch.problems and out[:64].tolist() == [t * 1001 for t in range(64)]

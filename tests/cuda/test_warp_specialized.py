@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import few
 
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
@@ -20,7 +21,7 @@ def launched(rng, phase, tiles, head_dim=64):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("phase", STAGE.variants)
+@pytest.mark.parametrize("phase", few(STAGE.variants, STAGE.default_variant))
 def test_barriers_of_a_block(rng, phase, head_dim):
     """Four a tile and one at the end; else one a tile, two steps more, one before and one after them."""
     for tiles in (1, 5):

@@ -1,6 +1,7 @@
 """The checks and the mutants on a GPU, at the sizes of the plan."""
 
 import pytest
+from matrix import few, first_of_each
 
 from flashcore_numba.checks import MUTANTS, check, check_stage, kill_one
 from flashcore_numba.checks.cases import SEEDS
@@ -11,9 +12,10 @@ from flashcore_numba.stages import LADDER
 pytestmark = pytest.mark.gpu
 
 RUNS = [(stage, variant) for stage in LADDER for variant in stage.variants or [None]]
+DEFAULT = [(stage, stage.default_variant) for stage in LADDER]
 
 
-@pytest.mark.parametrize(("stage", "variant"), RUNS, ids=lambda x: getattr(x, "label", x))
+@pytest.mark.parametrize(("stage", "variant"), few(RUNS, *DEFAULT), ids=lambda x: getattr(x, "label", x))
 def test_a_stage_passes_with_margin_at_full_size(stage, variant):
     report = check_stage(stage, variant, backend="gpu")
     told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)
@@ -30,7 +32,11 @@ def test_check_uses_the_gpu_where_there_is_one():
     assert report.passed
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
+@pytest.mark.parametrize(
+    "mutant",
+    first_of_each(MUTANTS, lambda mutant: (mutant.stage, mutant.on_gpu)),
+    ids=lambda mutant: mutant.label,
+)
 def test_a_mutant_dies_where_values_show_it(mutant):
     fate = kill_one(mutant, backend="gpu")
     if not mutant.on_gpu:

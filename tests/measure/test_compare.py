@@ -15,6 +15,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import toy_operation
+from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
@@ -153,13 +154,16 @@ def test_an_operation_of_ones_own_is_compared():
         assert entry["speed_up"] == {"stage_01": None, "best_peer": None}
 
 
+SPOIL = [
+    lambda out: out.fill(0),
+    lambda out: out[:, -1].fill(np.nan),
+    lambda out: np.multiply(out, np.float16(1.01), out=out),
+]
+
+
 @pytest.mark.parametrize(
     "spoil",
-    [
-        lambda out: out.fill(0),
-        lambda out: out[:, -1].fill(np.nan),
-        lambda out: np.multiply(out, np.float16(1.01), out=out),
-    ],
+    few(SPOIL, SPOIL[-1]),
 )
 def test_a_wrong_output_exits_1(spoil, capsys, monkeypatch):
     real = LADDER[0].launch

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import few, first_of_each
 from small_weights import counted, problem
 
 from flashcore_numba.core.problem import Problem
@@ -25,16 +26,20 @@ def check(stage, variant, p, sm_count=132):
     )
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", few([False, True], True))
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize(("stage", "variant"), VARIANTS, ids=lambda x: getattr(x, "label", str(x)))
+@pytest.mark.parametrize(
+    ("stage", "variant"),
+    first_of_each(VARIANTS, lambda stage, variant: stage),
+    ids=lambda x: getattr(x, "label", str(x)),
+)
 def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     seq_q, seq_k = (int(n) for n in rng.integers(1, 300, 2))
     check(stage, variant, problem(rng, 1, 2, seq_q, seq_k, head_dim, causal, int(rng.integers(1, 3))))
 
 
-@pytest.mark.parametrize("sm_count", [132, 1])
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("sm_count", few([132, 1], 132))
+@pytest.mark.parametrize("head_dim", few([64, 128], 64))
 def test_each_split_of_stage_16(head_dim, sm_count, rng):
     """The last keys are so many that some slot is filled again, where the split has room for it."""
     table = stage16_cluster_split.FEW_ROWS if sm_count > 1 else stage16_cluster_split.MANY_ROWS

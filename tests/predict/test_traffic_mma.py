@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import few, first_of_each
 from small_weights import counted, problem
 
 from flashcore_numba.core.problem import Problem
@@ -23,14 +24,18 @@ def any_problem(rng, seq_q, head_dim, causal):
     return problem(rng, int(rng.integers(1, 3)), 2, seq_q, seq_k, head_dim, causal, group)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", few([False, True], True))
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize(("stage", "variant"), VARIANTS, ids=lambda x: getattr(x, "label", x))
+@pytest.mark.parametrize(
+    ("stage", "variant"),
+    first_of_each(VARIANTS, lambda stage, variant: stage),
+    ids=lambda x: getattr(x, "label", x),
+)
 def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     check(stage, variant, any_problem(rng, int(rng.integers(1, 150)), head_dim, causal), sm_count=132)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize(("tile", "sm_count"), [("large", 1), ("medium", 2)])
 def test_each_tile_of_stage_13(tile, sm_count, head_dim, rng):
     """A GPU so small that few rows fill it."""

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from matrix import few
 
 from flashcore_numba.stages import LADDER
 
@@ -54,7 +55,9 @@ def python(program, *arguments):
 
 
 @pytest.mark.parametrize(
-    "stages", [STAGES, [12, 7, 12, 10, 12, 16, 12, 8]], ids=["every stage", "12 and others"]
+    "stages",
+    few([STAGES, [12, 7, 12, 10, 12, 16, 12, 8]], [12, 7, 12, 10, 12, 16, 12, 8]),
+    ids=["every stage", "12 and others"],
 )
 def test_stages_in_threads_that_nothing_warmed(stages):
     """Kernels are loaded and set up by some threads while others launch."""
@@ -116,6 +119,7 @@ def test_modules_and_reports_in_threads(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_checks_in_threads():
     python(
         """
@@ -131,7 +135,7 @@ def test_checks_in_threads():
     )
 
 
-@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+@pytest.mark.parametrize("how", few(["os.fork", "multiprocessing"], "os.fork"))
 def test_a_fork_while_threads_launch(how):
     """The child finds the executor at rest, and can use it."""
     python(

@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from matrix import few
 
 from flashcore_numba.simulator import KINDS, SimulationError, scratch, simulate
 
@@ -64,7 +65,7 @@ def test_every_kind_is_planted():
     assert set(BROKEN.values()) | {"time limit"} == set(KINDS)  # which is no fault of the kernel alone
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "lockstep"))
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_kernel_is_named(name, order):
     kernel = getattr(B, name)
@@ -83,7 +84,7 @@ def test_broken_kernel_is_named(name, order):
         result.check()
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "lockstep"))
 @pytest.mark.parametrize("name", CORRECT)
 def test_correct_twin_reports_nothing(name, order):
     result = run(getattr(B, name), order)
@@ -95,7 +96,7 @@ def test_races_can_be_switched_off():
     assert run(B.missing_barrier, "lockstep", races=False).problems == []
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "lockstep"))
 @pytest.mark.parametrize("trailing_barrier", [True, False])
 def test_trailing_barrier_of_the_tile_loop(trailing_barrier, order, rng):
     """The missing trailing barrier lets a fast warp overwrite the tile that a slow one still reads."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import few
 from numba import cuda, float32, int32
 
 from flashcore_numba.simulator import Unsupported, simulate
@@ -144,7 +145,7 @@ KERNELS = [
 ]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "lockstep"))
 @pytest.mark.parametrize("case", CONDITIONS)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.py_func.__name__)
 def test_each_thread_has_its_own_array(kernel, case, order, rng):
@@ -203,7 +204,7 @@ def counters(a, b, n):
     cuda.atomic.add(cell, t % 2, 1)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "lockstep"))
 def test_rows_windows_and_atomics(order, rng):
     x, which, y = rng.standard_normal((5, 8)), rng.integers(0, 5, N), np.zeros(N)
     simulate(rows, 1, N, x, which, y, order=order).check()
@@ -242,7 +243,7 @@ def too_far(a, b, y, n):
     y[t] = buf[t]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "lockstep"))
 def test_problems_of_chosen_arrays(order, rng):
     a, y = rng.standard_normal((2, N), dtype=np.float32)
     assert simulate(racing, 1, N, a, y, 64, order=order).problems[0].kind == "uninitialised read"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matrix import few
 
 from flashcore_numba.simulator import simulate
 
@@ -9,6 +10,8 @@ from .cases import cases, expected
 from .greenlet_oracle import Oracle
 
 CASES = cases()
+HEAVY = ("attention", "matmul")
+LIGHT = [name for name in CASES if not name.startswith(HEAVY)]
 INDEPENDENT = [
     name for name, case in CASES.items() if not (case.wide or case.shared_bytes or "128x64" in name)
 ]
@@ -32,7 +35,9 @@ def test_values(name):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", INDEPENDENT)
+@pytest.mark.parametrize(
+    "name", few(INDEPENDENT, "matmul_padded", *(name for name in INDEPENDENT if name in LIGHT))
+)
 def test_same_as_the_greenlet_oracle(name):
     case = CASES[name]
     result, args = run(case)
@@ -54,7 +59,7 @@ def test_same_as_the_greenlet_oracle(name):
     np.testing.assert_allclose(args[case.result], oracle_args[case.result], rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, "attention_tiled_64x32", *LIGHT))
 def test_same_totals_under_every_schedule_and_grouping(name):
     case = CASES[name]
     reference, args = run(case)

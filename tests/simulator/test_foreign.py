@@ -4,6 +4,7 @@ import linecache
 
 import numpy as np
 import pytest
+from matrix import few
 from numba import cuda
 
 from flashcore_numba.simulator import Unsupported, simulate
@@ -12,7 +13,7 @@ from . import foreign_bugs, foreign_kernels
 from .test_bugs import ORDERS, marked
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "reverse"))
 @pytest.mark.parametrize("name", foreign_kernels.CASES)
 def test_correct_kernel(name, order, rng):
     case = foreign_kernels.CASES[name]
@@ -25,7 +26,7 @@ def test_correct_kernel(name, order, rng):
     np.testing.assert_allclose(out.astype(np.float64), want, rtol=2e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", few(ORDERS, "reverse"))
 @pytest.mark.parametrize("name", foreign_bugs.CASES)
 def test_bug_is_named(name, order, rng):
     kernel, grid, block, args, kind = foreign_bugs.CASES[name](rng)
