@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MARK = "FLASHCORE_TEST_MARK"
 POOL = """
 import sys, time
-from flashcore_numba.checks import pool
+from flashcore_numba.run import pool
 
 def main():
     print("begun", flush=True)
@@ -146,7 +146,7 @@ def test_workers_go_with_who_started_them(sent, start, tmp_path):
 def test_the_judges_child_goes_when_the_judge_is_killed(start, tmp_path):
     program = tmp_path / "program.py"
     job = {"job": "check", "lesson": 0, "answer": "while True: pass"}
-    program.write_text(f"from flashcore_numba.course.judge import process\njudge.run({job}, 600)\n")
+    program.write_text(f"from flashcore_numba.course.judge import process\nprocess.run({job}, 600)\n")
     running = start([sys.executable, str(program)])
     running.wait_until(lambda: any("course.judge.child" in line for line in running.alive().values()))
     time.sleep(1)
