@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MARK = "FLASHCORE_TEST_MARK"
 POOL = """
 import sys, time
-from flashcore_numba.checks import pool
+from flashcore_numba.run import pool
 
 def main():
     print("begun", flush=True)
