@@ -17,6 +17,7 @@ def flashcore(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.long
 def test_from_the_starter_to_a_pass(tmp_path):
     made = flashcore("starter", 4, "mine.py", cwd=tmp_path)
     assert made.returncode == 0 and "flashcore check mine.py --lesson 4" in made.stdout
