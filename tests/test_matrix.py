@@ -154,7 +154,7 @@ def reached(tests: set[str], *by_name: str) -> set[str]:
         name = todo.pop()
         if name in MODULES and name not in found:
             found.add(name)
-            todo += [*imports(name, top_level_only=False), name.rpartition(".")[0]]
+            todo += [*imports(name), name.rpartition(".")[0]]
     return found
 
 
