@@ -22,7 +22,7 @@ from flashcore_numba.checks.edits import CLASSES, RandomEdit, random_edits
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.stages.edited import Edit
 
-EDITS = 4  # of each stage; `flashcore` repeats the campaign with any number
+EDITS = 8  # of each stage; `flashcore` repeats the campaign with any number
 VERDICTS = {"reported", "refused", "wrong", "right", "does not compile", "same machine code"}
 
 
