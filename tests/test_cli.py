@@ -312,6 +312,7 @@ def test_dispatch_shows_its_table_and_writes_it(tmp_path, capsys, monkeypatch, w
     assert copy.read_text() == source
 
 
+@pytest.mark.long
 def test_resources_lists_every_kernel(capsys, wide):
     assert cli.main(["resources", "1", LAST, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

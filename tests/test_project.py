@@ -181,6 +181,7 @@ def test_long_tests_are_left_out_unless_named(project: Path) -> None:
     assert chosen(project) == {"test_seed"}
 
 
+@pytest.mark.long
 def test_a_plugin_that_warns_beside_xdist_does_not_end_the_run(project: Path, tmp_path: Path) -> None:
     """As pytest-benchmark does up to its release 5.2, where a warning is an error."""
     plugins = tmp_path / "plugins"

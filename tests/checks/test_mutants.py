@@ -68,6 +68,7 @@ def test_an_edit_that_does_not_import_is_an_error():
         kill_one(Mutant(1, "broken", "", (Edit("import math", "import no_such_module"),)))
 
 
+@pytest.mark.long
 def test_a_mutant_that_never_ends_is_reported():
     endless = Mutant(
         3,

@@ -17,13 +17,18 @@ def flashcore(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
-def test_from_the_starter_to_a_pass(tmp_path):
+def test_a_starter_is_empty_and_takes_no_files_place(tmp_path):
     made = flashcore("starter", 4, "mine.py", cwd=tmp_path)
     assert made.returncode == 0 and "flashcore check mine.py --lesson 4" in made.stdout
     empty = flashcore("check", "mine.py", "--lesson", 4, cwd=tmp_path)
     assert empty.returncode == 1 and "still empty" in empty.stdout
     again = flashcore("starter", 4, "mine.py", cwd=tmp_path)
     assert again.returncode == 2 and "exists already" in again.stderr
+
+
+@pytest.mark.long
+def test_from_the_starter_to_a_pass(tmp_path):
+    assert flashcore("starter", 4, "mine.py", cwd=tmp_path).returncode == 0
     path = tmp_path / "mine.py"
     task = exercise.starter_cell(LESSONS[4])
     indent = " " * exercise.region(LESSONS[4].exercise).indent

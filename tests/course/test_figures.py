@@ -111,6 +111,7 @@ def test_first_frame_shows_what_the_lesson_is_about():
     assert number(r"in (\d+) sectors", two) == 4 and "100% of them are used" in two
 
 
+@pytest.mark.long
 def test_a_wrong_kernel_gives_another_picture():
     old = draw("sectors", find(2))
     edits = [
@@ -187,6 +188,7 @@ def test_walk_says_what_is_in_shared_memory():
     assert "stores computed values in k_smem" in third and "Q rows 0 to 31, K rows 32 to 63, V" in third
 
 
+@pytest.mark.long
 def test_walk_of_a_wrong_kernel_is_its_own():
     edit = Edit("load_tile(v[b, h_kv], first_key, v_smem", "load_tile(v[b, h_kv], 0, v_smem")
     with mutant(5, edit) as stage:
@@ -212,6 +214,7 @@ def test_timeline_counts_what_the_counters_count(stage):
     assert told.count("then the barrier at line") == totals["barriers"] / record(stage).warps
 
 
+@pytest.mark.long
 def test_timeline_loses_a_phase_with_a_barrier():
     with mutant(
         5, Edit("cuda.syncthreads()  # Q and the tiles are whole", "pass  # Q and the tiles are whole")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flashcore_numba.course import exercise
 from flashcore_numba.course.lessons import LESSONS
 
@@ -24,6 +26,7 @@ def run(*command: object, cwd: Path, stdin: str = "") -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.long
 def test_a_whole_class_is_marked_by_the_commands_of_the_page(tmp_path):
     (folder := tmp_path / "handed_in").mkdir()
     lesson = LESSONS[0]

@@ -201,6 +201,7 @@ def test_the_cache_knows_what_it_is_made_of(tmp_path):
     assert y[0] == 3
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
 def test_a_debugger_stops_in_one_thread(tmp_path):
     """What README.md says of gdb."""

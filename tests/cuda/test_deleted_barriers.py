@@ -53,6 +53,7 @@ def test_one_of_each_kind():
     assert len(one_of_each(DELETED)) == len(kinds) < len(DELETED)
 
 
+@pytest.mark.long
 def test_an_exception_is_needed(rng):
     mutant = SPARED[rng.integers(len(SPARED))]  # another one each time
     assert kill_one(mutant, names=TELLING).status == "survived", f"{mutant.mistake} It is reported"

@@ -98,6 +98,7 @@ def test_a_counter_that_does_not_count_back_to_0_is_reported(wrong, says, rng):
             executor.check()
 
 
+@pytest.mark.long
 def test_launches_share_a_counter_one_after_the_other(rng):
     """Each finds the 0 that the one before left, whatever the number of pieces was."""
 

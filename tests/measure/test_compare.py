@@ -195,6 +195,7 @@ def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
     assert "WRONG NaN" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
     monkeypatch.setattr(compare, "registers", lambda *args: None)
     shapes = [(Shape(1, 1, 9, 64), False), (Shape(1, 1, 7, 64), False)]

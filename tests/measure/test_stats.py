@@ -52,6 +52,7 @@ def test_rounds_give_medians_an_interval_and_outliers():
     assert got == of_rounds(rounds), "the same times give the same interval"
 
 
+@pytest.mark.long
 def test_intervals_hold_the_truth_as_often_as_they_say(rng):
     """Replays of a round share its state: an interval from single replays would be much too narrow."""
     held = ratios = 0

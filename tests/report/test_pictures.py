@@ -59,6 +59,7 @@ def longer(fake):
     return make
 
 
+@pytest.mark.long
 def test_every_picture_of_a_full_record(fake, longer, kept, tmp_path):
     whole = fake(ceilings=CEILINGS)
     pairs = kept(whole, longer(128, 256, 512, 1024), longer(512, 1024, 2048, causal=True))
