@@ -66,24 +66,6 @@ NARROW = (
 """,
     ),
 )
-IN_16_LANES = """
-from numba import cuda
-from flashcore_numba.stages.parts.common import ALL_LANES
-
-
-@cuda.jit(device=True)
-def row_max(value):
-    for bit in range(4):
-        value = max(value, cuda.shfl_xor_sync(ALL_LANES, value, 1 << bit))
-    return value
-
-
-@cuda.jit(device=True)
-def row_sum(value):
-    for bit in range(4):
-        value += cuda.shfl_xor_sync(ALL_LANES, value, 1 << bit)
-    return value
-"""
 
 IN_REGISTERS = """\
         q_rmem = cuda.local.array(D, float32)
@@ -114,9 +96,9 @@ EXPERIMENTS = {
         6,
         "lanes 0 to 15 lie side by side along the keys, and 16 to 31 have other rows",
         (
-            Edit("    row_max,\n    row_sum,\n)\n", f")\n{IN_16_LANES}"),
             Edit("cuda.threadIdx.x % 32 // 2\n", "cuda.threadIdx.x % 16\n"),
             Edit("(thread // 32 * 2 + thread % 2)", "(thread // 16)"),
+            Edit("range(1, 5)", "range(4)", "stage06_fragments", times=2),  # lane bits across a row
         ),
     ),
     "four_warps": Experiment(

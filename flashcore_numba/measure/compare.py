@@ -17,7 +17,7 @@ from flashcore_numba.measure.sensors import Sensors, seen, throttled, usual_mhz
 from flashcore_numba.measure.stats import of_rounds
 from flashcore_numba.measure.timing import REPLAY_US, Samples, calibrate, measure, measure_cold
 from flashcore_numba.predict.limits import Device, limits_us
-from flashcore_numba.records import artifact, environment
+from flashcore_numba.records import artifact, environment, layout
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.run.registers import like, registers
 from flashcore_numba.stages import Stage
@@ -39,6 +39,7 @@ def compare(
 ) -> dict[str, Any]:
     """Time `stages` and every peer on each (shape, causal), and return the artifact, which gets `label`.
 
+    Its floats are rounded as in its file, so that whatever shows them agrees with what is saved.
     At the first shape every variant is timed, at the others what each stage runs by default. Inputs are fresh
     random numbers; their seed is in the artifact. Needs CuPy and a GPU.
     """
@@ -104,6 +105,7 @@ def timed(
         "ceilings": reached,
         "shapes": results,
     }
+    record = layout.rounded(record)
     artifact.validate(record, "the new artifact")
     return record
 

@@ -19,6 +19,7 @@ from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
+from flashcore_numba.cli import selection
 from flashcore_numba.core import gpu
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.measure import ceilings, compare, timing
@@ -174,16 +175,13 @@ def test_a_wrong_output_exits_1(spoil, capsys, monkeypatch):
         if stream is not None and stream.recording is not None:
             stream.recording.append(lambda: spoil(out))
 
-    from flashcore_numba.stages import find
-
-    monkeypatch.setattr(find, "select", lambda *names: [replace(LADDER[0], launch=wrong)])
+    monkeypatch.setattr(selection, "select", lambda *names: [replace(LADDER[0], launch=wrong)])
     assert cli.main(["compare", "1", "--shape", "1x2x9x64", "--rounds", "5"]) == 1
     assert "WRONG" in capsys.readouterr().out
 
 
 def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
     """The first launch is right, the replays write nothing: poison between the two shows it."""
-    from flashcore_numba.stages import find
 
     def once(problem, out, executor, lse=None, variant=None):
         stream = executor.executor.stream if hasattr(executor, "executor") else None
@@ -192,7 +190,7 @@ def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
         else:
             LADDER[0].launch(problem, out, executor)
 
-    monkeypatch.setattr(find, "select", lambda *names: [replace(LADDER[0], launch=once)])
+    monkeypatch.setattr(selection, "select", lambda *names: [replace(LADDER[0], launch=once)])
     assert cli.main(["compare", "1", "--shape", "1x1x9x64", "--rounds", "5"]) == 1
     assert "WRONG NaN" in capsys.readouterr().out
 
