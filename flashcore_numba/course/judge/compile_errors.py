@@ -279,8 +279,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "takes element after element.")),
     (r"expected '(.)' before", _semicolon),
     (r"expected '(.)' (?:at end|after|in)", _semicolon),
-    (r"expected (?:initializer|',' or ';'|';'.*) before '(.*?)'", lambda m: (
-        f"A `;` is missing before `{m[1]}`.", "A statement ends with `;`.")),
+    (r"expected (?:initializer|',' or ';'|';'.*) before '(.*?)'", lambda m: Told(
+        f"A `;` is missing before `{m[1]}`.", "A statement ends with `;`.", missing=";")),
     (r"expected .*? before '(.*?)'", lambda m: (
         f"Something is missing before `{m[1]}`.", "Look at the brackets, the commas and the end of the "
         "line before.")),
