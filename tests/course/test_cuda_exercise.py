@@ -204,6 +204,7 @@ PYTHONIC = {  # a line, of a reader of Python, and what is said of it
     "float x = o_smem(0);": "Only a function is called",
     "float x = o_smem * 2.0f;": "pointer is an address",
     "float x[2] = [1, 2];": "in braces",
+    "int middle = KEYS // 2;": "`//` begins a comment",
     "float x = 1 if KEYS > 0 else 2;": r"`c \? a : b`",
     "if (KEYS > 0): o_smem[0] = 1;": "begins with no `:`",
     "for (int i = 0, i < 4, i++) o_smem[i] = 0;": "divided by `;`",
