@@ -19,7 +19,11 @@ PRODUCT = _lesson(
         first="wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;",
         last="wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);",
         task="O += P V.",
-        given={"o_smem": "float*, shared", "p_smem": "const half*, shared", "v_smem": "const half*, shared"},
+        given={
+            "o_smem": "float*, shared",
+            "p_smem": "const element*, shared",
+            "v_smem": "const element*, shared",
+        },
         wanted=(Wanted("o_smem[threadIdx.x % 16 * O_LD]", "the first column of O"),),
         hints=("a", "b"),
     )

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba.checks.mutation import Mutant, loaded
 from flashcore_numba.course.figures import budget, cluster
 from flashcore_numba.course.judge import killing
 from flashcore_numba.course.lessons import LESSONS
-from flashcore_numba.stages.edited import Edit
+from flashcore_numba.stages.edited import Edit, edited
 from flashcore_numba.stages.find import find
 
 LESSON = Path(__file__).resolve().parents[2] / "lessons" / "16_cluster_split.md"
@@ -52,7 +51,7 @@ def test_each_block_sends_the_other_its_state_and_its_share():
 
 def test_the_arrows_are_those_of_the_kernel_at_hand():
     edit = Edit("share_full + box, rank ^ 1);", "share_full + box, 1);", cluster.KERNEL)
-    with loaded(Mutant(16, "edited", "", (edit,))) as stage:
+    with edited(16, edit) as stage:
         figure = cluster.draw(LESSONS[16], stage, "your kernel")
     assert "block 0 to block 1: O, 512 stores" in figure.frames[2].caption
     assert "block 1 to block 0: nothing" in figure.frames[2].caption
@@ -71,10 +70,9 @@ def test_the_executor_reports_a_share_that_nobody_waits_for(old, new):
 def test_a_mean_is_no_maximum(rng, monkeypatch):
     """The wrong kernel to kill: right where one part has all keys or references are close."""
     lesson, given = LESSONS[16], LESSONS[16].given[0]
-    mutant = Mutant(16, given.name, given.story, given.edits, variant=lesson.exercise.variant)
-    with loaded(mutant) as wrong:
-        compiled = {mutant: wrong}  # once, for three inputs
-        monkeypatch.setattr(killing, "loaded", lambda asked: nullcontext(compiled[asked]))
+    with edited(16, *given.edits) as wrong:
+        compiled = {(16, *given.edits): wrong}  # once, for three inputs
+        monkeypatch.setattr(killing, "edited", lambda *asked: nullcontext(compiled[asked]))
         for keys, far, dies in ((256, True, True), (128, True, False), (256, False, False)):
             q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(np.float16) for n in (128, keys, keys))
             if far:

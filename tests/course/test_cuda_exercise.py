@@ -173,10 +173,10 @@ def test_calls_lead_from_a_header_to_the_line_that_makes_them():
         (STORE, "wmma::store_matrix_sync(v_smem, o, O_LD, wmma::mem_row_major);", 11, "only an accumul"),
         (MULTIPLY, "o = p * v;", 9, "not defined between .*mma_sync"),
         ("float> o;", "float> x;", 2, "Nothing defines `o` here.*needs its type"),
-        (LOAD_O, f"v = v_smem;\n{LOAD_O}", 2, "Nothing defines `v`.*`const half\\* v = ...;`"),
+        (LOAD_O, f"v = v_smem;\n{LOAD_O}", 2, "Nothing defines `v`.*`const element\\* v = ...;`"),
         (LOAD_O, f"ptx::cp_async_wait(1);\n{LOAD_O}", 2, "`cp_async_wait<PENDING>\\(\\)`.*angle brackets"),
-        (LOAD_O, f"tile::store4(p_smem, o_smem);\n{LOAD_O}", 2, "only be read, and here `half\\*` is needed"),
-        (LOAD_O, f"tile::store4();\n{LOAD_O}", 2, "`store4\\(half\\* target, const float\\* x\\)`"),
+        (LOAD_O, f"tile::store4(p_smem, o_smem);\n{LOAD_O}", 2, "only be read.*here `element\\*` is needed"),
+        (LOAD_O, f"tile::store4();\n{LOAD_O}", 2, "`store4\\(element\\* target, const float\\* x\\)`"),
         ("float> o;", "float, wmma::row_major> o;", 2, "accumulator has no layout"),
         ("float> o;", "half> o;", 2, "holds `float`, not `half`"),
         ("float> o;", "float> o = o_smem;", 1, "not set from a `float\\*`.*load_matrix_sync"),
@@ -272,7 +272,7 @@ HAPPENS = [
     (PRODUCT, "key < KEYS", "key <= KEYS", 7, "uninitialised read.*`p_smem` at row 16, column 32"),
     (PRODUCT, MULTIPLY, f"if (threadIdx.x % 32 == 0) {MULTIPLY}", 9, "warp mask.*Between line 9.*line 7"),
     (PRODUCT, "p_smem + key,", "p_smem + key + 4,", 7, "misaligned"),
-    (PRODUCT, "half, wmma::row_major> v", "half, wmma::col_major> v", 11, "the first column of O"),
+    (PRODUCT, "element, wmma::row_major> v", "element, wmma::col_major> v", 11, "the first column of O"),
     (PRODUCT, STORE, "", None, "It is 0 in every lane"),
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ def with_answer(number, *edits):
     for old, new in edits:
         assert text.count(old) == 1
         text = text.replace(old, new)
-    return lesson, edited.load(8, {lesson.exercise.file: exercise.answer_in_cell(lesson, text).text})
+    return lesson, edited.load(number, {lesson.exercise.file: exercise.answer_in_cell(lesson, text).text})
 
 
 def test_twins_ask_for_the_same_and_the_figure_shows_the_readers_lines():

@@ -155,10 +155,9 @@ def _of_kernel(stage: Stage) -> tuple[float, float]:
 
 
 def source_of(kernel: Any) -> list[str]:
-    """The lines of a Numba kernel's body, without comments."""
-    lines = inspect.getsource(kernel.py_func).splitlines()
-    body = lines[next(n for n, line in enumerate(lines) if line.startswith("def ")) + 1 :]
-    return [re.sub(r" *# .*", "", line) for line in textwrap.dedent("\n".join(body)).splitlines()]
+    """The lines of a Numba kernel's body behind its docstring, without comments."""
+    body = textwrap.dedent(inspect.getsource(kernel.py_func).rpartition('"""\n')[2])
+    return [re.sub(r" *# .*", "", line) for line in body.splitlines()]
 
 
 def _source_of_loop() -> list[str]:

@@ -18,7 +18,7 @@ FROM = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):\s+required
 WMMA = {
     "load_matrix_sync": "It takes a fragment, the address of the matrix's first element and the distance "
     "of its rows; of an accumulator also `wmma::mem_row_major`. The memory holds what the fragment holds: "
-    "`half` in matrix_a and matrix_b, `float` in the accumulator.",
+    "`element` in matrix_a and matrix_b, `float` in the accumulator.",
     "store_matrix_sync": "It takes the address, a fragment of accumulator, the distance of rows and "
     "`wmma::mem_row_major`; only an accumulator can be stored, to memory of its own type, `float`.",
     "mma_sync": "It takes (d, a, b, c): d and c are accumulators, a is a fragment of matrix_a, b one of "
@@ -256,7 +256,7 @@ def _unknown(match: re.Match) -> Told:
 
 FRAGMENT = (
     "Of a sum it is `wmma::fragment<wmma::accumulator, 16, 16, 16, float>`, of an operand "
-    "`wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>`, or matrix_b, or col_major."
+    "`wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major>`, or matrix_b, or col_major."
 )
 
 

@@ -78,7 +78,7 @@ FROM_PYTHON = {
     "in": "In C++ a loop over keys is `for (int key = 0; key < KEYS; key++)`.",
     "range": "In C++ a loop over keys is `for (int key = 0; key < KEYS; key++)`.",
     "float32": "In C++ the type is `float`.",
-    "float16": "In CUDA C the type is `half`.",
+    "float16": "In these kernels the type is `element`.",
     "cuda": "In CUDA C the barrier is `__syncthreads()`, and the thread `threadIdx.x`.",
     "syncthreads": "In CUDA C it is `__syncthreads()`.",
     "syncwarp": "In CUDA C it is `__syncwarp()`.",
@@ -87,7 +87,9 @@ FROM_PYTHON = {
     "fma4": "In CUDA C `a * b + c` of floats is one FMA.",
 }
 OURS = re.compile(r"^(?:cpu_\w+|CPU_\w+|PTX\w*|FLASHCORE\w*|flashcore\w*|_[A-Z]\w*|__\w+)$")
-NEW_NAME = "A new name has its type in front: `float {0} = ...;`, or `const half* {0} = ...;` for an address."
+NEW_NAME = (
+    "A new name has its type in front: `float {0} = ...;`, or `const element* {0} = ...;` for an address."
+)
 CHAINED = re.compile(
     r"(?<![<>=!-])<=?(?![<=])([^;,(){}&|?:<>=]+)(?<![<>=!-])<=?(?![<=])"
     r"|(?<![<>=!-])>=?(?![>=])([^;,(){}&|?:<>=]+)(?<![<>=!-])>=?(?![>=])"
