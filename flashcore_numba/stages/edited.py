@@ -181,11 +181,7 @@ def load(number: int, changed: Mapping[str, str]) -> Stage:
 
 def with_copies(stage: Stage, folder: Path) -> Stage:
     """The stage, launching kernels from those of its CUDA C files that `folder` has a copy of."""
-
-    def launch(problem: Any, *outputs: Any, executor: Executor, **options: Any) -> None:
-        stage.launch(problem, *outputs, executor=_Copies(executor, folder), **options)
-
-    return replace(stage, launch=launch)
+    return stage.through(lambda executor: _Copies(executor, folder))
 
 
 class _Copies(Passing):

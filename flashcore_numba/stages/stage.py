@@ -1,7 +1,9 @@
 """What a stage is: data about one kernel of a ladder, and one function that launches it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,18 @@ class Stage:
         outputs = self.allocate(problem, empty, optional)
         self.launch(problem, executor=executor, variant=variant, **outputs)
         return outputs
+
+    def through(self, wrap: Callable[[Executor], Executor]) -> "Stage":
+        """The stage with a `launch` that is called as its own, and runs on `wrap(executor)`."""
+        parameters = signature(self.launch)
+
+        @wraps(self.launch)
+        def launch(*args: Any, **options: Any) -> None:
+            given = parameters.bind(*args, **options)
+            given.arguments["executor"] = wrap(given.arguments["executor"])
+            self.launch(*given.args, **given.kwargs)
+
+        return replace(self, launch=launch)
 
     def why_not(self, problem: Any, outputs: tuple[Output, ...] = ()) -> str | None:
         """What keeps the stage from this problem, in words that follow its name; None where nothing does.

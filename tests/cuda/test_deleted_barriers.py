@@ -70,7 +70,7 @@ def test_every_stage_orders_something():
 
 def unedited(stage):
     """The mutant of a stage that only writes the same text again."""
-    include = "#include <cuda_fp16.h>"
+    include = "#include <mma.h>"
     edit = Edit(include, include, f"stage{stage.number:02d}_{stage.name}.cu")
     return Mutant(stage.number, "unedited", "nothing", (edit,), variant=stage.default_variant)
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.course.exercise import Answer
@@ -28,9 +26,9 @@ def loaded(lesson: Lesson, answer: Answer) -> Iterator[Stage]:
 def _limited(stage: Stage) -> Stage:
     """The stage with a limit for each of its launches on the CPU executor."""
 
-    def launch(problem: Any, *outputs: Any, executor: Executor, **options: Any) -> None:
+    def limited(executor: Executor) -> Executor:
         if isinstance(executor, Simulator):
             executor.options.setdefault("time_limit", LAUNCH_SECONDS)
-        stage.launch(problem, *outputs, executor=executor, **options)
+        return executor
 
-    return replace(stage, launch=launch)
+    return stage.through(limited)
