@@ -52,6 +52,7 @@ def test_an_endless_loop_of_python_is_stopped():
     assert "4 s" in reply["why"] and "small" in reply["why"]
 
 
+@pytest.mark.long
 def test_an_endless_loop_at_import_is_stopped():
     reply = check_file(0, solved(0) + "\nwhile True:\n    pass\n", time_limit=4)
     assert reply["status"] == "timeout"
@@ -116,6 +117,7 @@ def test_a_file_keeps_the_launch_and_the_stage_that_are_judged(more, named):
     assert f"`{named}` is given another value" in finding.what
 
 
+@pytest.mark.long
 def test_an_exception_with_a_long_message():
     reply = check(0, "raise ValueError('x' * 10**8)")
     assert reply["status"] == "failed"

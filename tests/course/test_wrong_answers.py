@@ -59,7 +59,7 @@ def test_the_kill_table_is_published_whole():
     assert kill_table.misconceptions(KEPT) in kill_table.INSTRUCTOR.read_text()
 
 
-@pytest.mark.parametrize("number", few(LESSONS, 0, 5, 12))
+@pytest.mark.parametrize("number", few(LESSONS, 0, 7))
 def test_the_solution_passes_with_margin(number):
     reply = process.run({"job": "check", "lesson": number})
     result = reply["result"]

@@ -155,6 +155,7 @@ def small_extract(shape, causal, runs, change=lambda traffic: traffic):
     return {"shape": shape, "causal": causal, **about, "sm_count": 132, "ncu": "2", "runs": entries}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extra, status", [(0, 0), (3, 1)])
 def test_the_command_fails_where_a_difference_is_unexplained(extra, status, monkeypatch, capsys):
     def change(traffic):
