@@ -1,5 +1,5 @@
 // Strides and sizes: what every kernel takes beside its pointers. The host packs them in this order, in
-// flashcore_numba/stages/cuda_arguments.py.
+// flashcore_numba/stages/parts/cuda_arguments.py.
 //
 // STRIDES, SIZES and PARAMS stand in a kernel's parameter list; ..._GIVEN makes its struct of them. They
 // arrive one by one, because of a struct that arrives whole the compiler makes other machine code.
