@@ -82,6 +82,7 @@ def test_what_cannot_be_judged_is_one_sentence_and_status_2(tmp_path, monkeypatc
     assert not out and says in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_stop_at_the_time_limit_is_status_1(tmp_path):
     text = exercise.starter(LESSONS[0]).replace("...\n", "while True:\n            pass\n")
     (tmp_path / "endless.py").write_text(text)

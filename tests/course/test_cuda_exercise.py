@@ -293,6 +293,7 @@ def test_a_report_counts_lines_as_the_author_of_a_cell_does():
     assert re.search(r"waiting at wmma::load_matrix_sync, line 3 of your answer", result.what), result
 
 
+@pytest.mark.long
 def test_a_loop_that_changes_memory_for_ever_is_stopped_with_its_line(monkeypatch):
     monkeypatch.setattr(answer_stage, "LAUNCH_SECONDS", 0.5)
     result = verdict(PRODUCT, ("key += 16", "key += 0"))

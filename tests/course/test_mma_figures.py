@@ -26,6 +26,7 @@ def test_fragments_say_that_the_lanes_agree():
     assert "same lane" in figure.frames[0].alt and "lane 9" in figure.frames[1].alt
 
 
+@pytest.mark.long
 def test_the_swizzle_takes_every_conflict_away():
     rows = swizzle.wavefronts(find(12))
     quotients = sorted(before / after for _, before, after in rows)

@@ -128,6 +128,7 @@ def test_write_check_and_the_rest_of_a_lesson(recorded):
     assert overview().data["next"] == 0
 
 
+@pytest.mark.long
 def test_a_kernel_that_does_not_run_is_not_drawn(capsys):
     course = lesson(2)
     course.write("not Python at all")

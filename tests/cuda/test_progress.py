@@ -210,6 +210,7 @@ def test_a_poll_between_blocks_stays_small():
     assert launch.problems and peak() - before < 150
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_local_memory_is_half_a_megabyte(schedule):
     launch, out = run("local_array", schedule, 1)

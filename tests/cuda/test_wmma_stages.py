@@ -85,6 +85,7 @@ def test_barriers_of_a_tile(module, rng):
     assert each == BARRIERS_A_TILE[number]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_a_deeper_pipeline_changes_no_bit(head_dim, rng):
     seed = int(rng.integers(2**32))
