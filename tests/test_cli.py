@@ -27,7 +27,6 @@ COMMANDS = (
 )
 LAST = str(LADDER[-1].number)
 VARIANTS = [(stage.number, name) for stage in LADDER for name in stage.variants]
-FUSED = next(stage for stage in LADDER if stage.name == "online_softmax")  # quick to check, and no variants
 QUICK = find(14)  # its check takes the least time
 
 

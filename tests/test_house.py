@@ -29,8 +29,6 @@ MODULES = modules()
 def imports(name: str) -> set[str]:
     """The project's modules that module `name` imports, in its functions too; imports for the type checker
     alone do not count."""
-    path = MODULES[name]
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
 
     def add(base: str, names: list[str]) -> None:
@@ -48,15 +46,12 @@ def imports(name: str) -> set[str]:
             for alias in node.names:
                 add(alias.name, [""])
         if isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, *([node.module] if node.module else [])])
-            add(base, [alias.name for alias in node.names])
+            assert node.module and not node.level, f"{name}:{node.lineno} imports relatively"
+            add(node.module, [alias.name for alias in node.names])
         for child in ast.iter_child_nodes(node):
             walk(child)
 
-    walk(ast.parse(path.read_text()))
+    walk(ast.parse(MODULES[name].read_text()))
     return found
 
 

@@ -208,7 +208,7 @@ def _main(number: int) -> str:
 
 def _stage(number: int, changed: Mapping[str, str], folder: Path, package: str) -> Stage:
     stage = _imported(package, _main(number), folder) if _in_python(changed) else original(number)
-    return with_copies(stage, folder) if len(_in_python(changed)) < len(changed) else stage
+    return with_copies(stage, folder) if _in_cuda(changed) else stage
 
 
 def _imported(package: str, main: str, folder: Path) -> Stage:
@@ -231,6 +231,10 @@ def _in_python(names: Iterable[str]) -> list[str]:
     return [name for name in names if not files.is_cuda(name)]
 
 
+def _in_cuda(names: Iterable[str]) -> list[str]:
+    return [name for name in names if files.is_cuda(name)]
+
+
 def _copies(number: int, changed: Mapping[str, str]) -> dict[str, str]:
     """File name -> text of what is copied: the changed files, and beside a module those that import it,
     beside a header the kernels that include it.
@@ -238,16 +242,13 @@ def _copies(number: int, changed: Mapping[str, str]) -> dict[str, str]:
     beside: list[Path] = []
     if _in_python(changed):
         beside += [*files.of_stage(number), files.path("common")]
-    if len(_in_python(changed)) < len(changed):
+    if _in_cuda(changed):
         beside += files.kernels_of(number)
     own = {path.name if files.is_cuda(path.name) else path.stem: path.read_text() for path in beside}
     names = own | dict(changed)
-    return {
-        name if files.is_cuda(name) else f"{name}.py": text
-        if files.is_cuda(name)
-        else _importing(text, names)
-        for name, text in names.items()
-    }
+    kernels = {name: names[name] for name in _in_cuda(names)}
+    modules = {f"{name}.py": _importing(names[name], names) for name in _in_python(names)}
+    return kernels | modules
 
 
 def _write(folder: Path, copies: Mapping[str, str]) -> None:

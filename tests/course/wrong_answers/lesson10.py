@@ -8,7 +8,6 @@ V_LOAD = (
     "            load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, "
     "params.S_k - first_key);\n"
 )
-Q_LOAD = "    tile::load_tile_async<ROWS, D, LD, THREADS>(q_smem, q, params.q.row, params.S_q - first_row);\n"
 Q_COMMIT = "S_q - first_row);\n    ptx::cp_async_commit();\n"
 LOOP = "for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(tiles.begin + t);"
 
