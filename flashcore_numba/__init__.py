@@ -1,12 +1,24 @@
-"""FlashCore: fused attention kernels, from a scalar loop to the tensor core, one idea a stage."""
+"""FlashCore: fused attention kernels, from a scalar loop to the tensor core, one idea per stage."""
 
 from typing import Any
 
-from flashcore_numba.attention import attention
-from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
+from flashcore_numba.attention import attention, attention_varlen
+from flashcore_numba.branches.backward.call import attention_backward, attention_varlen_backward
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.version import VERSION
 
-__all__ = ["LADDER", "ArgumentError", "Problem", "UnsupportedError", "__version__", "attention"]
+__all__ = [
+    "LADDER",
+    "ArgumentError",
+    "Problem",
+    "UnsupportedError",
+    "__version__",
+    "attention",
+    "attention_backward",
+    "attention_varlen",
+    "attention_varlen_backward",
+]
 
 __version__ = VERSION
 

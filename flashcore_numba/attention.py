@@ -1,25 +1,29 @@
-"""`attention()`: the one call that checks its arguments, chooses a stage and runs it where the arrays are."""
+"""`attention()` and `attention_varlen()`: check arguments, choose a stage, run it where the arrays are."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cuda_reference.driver import Allowed
-from cuda_reference.extras import explained
 from cuda_reference.shown import shown
-from flashcore_numba.core import gpu
-from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap, same_kind
-from flashcore_numba.core.output import LSE
-from flashcore_numba.core.problem import (
-    ArgumentError,
-    Problem,
-    UnsupportedError,
-    check_layout,
-    check_time_limit,
-    rows_aligned,
+from flashcore_numba.calls import (
+    adopted,
+    allocate,
+    check_given,
+    check_limit_of_time,
+    check_target,
+    executor_for,
+    find_stage,
+    first_that_serves,
+    refuse,
+    spine,
 )
+from flashcore_numba.core import gpu
+from flashcore_numba.core.arrays import Adopted, adopt, empty_like, same_kind
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.output import LSE, OUT, Output
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.run import plans
 from flashcore_numba.stages.tuning.dispatch import ranking
 
@@ -34,6 +38,11 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    window: tuple[int, int] = OFF.window,
+    softcap: float = OFF.softcap,
+    sinks: Any = None,
+    alibi_slopes: Any = None,
+    seqused_k: Any = None,
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
@@ -41,11 +50,18 @@ def attention(
 ) -> Any:
     """softmax(scale * Q K^T) V (Vaswani et al. 2017, section 3.2.1) by one stage of the ladder.
 
-    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16, of one kind in one place: NumPy, CuPy, PyTorch,
-    Numba device arrays, or anything with `__cuda_array_interface__` or `__dlpack__`; nothing is copied, save
-    inputs whose rows do not start at a multiple of 16 bytes (one extra read and write of each). NumPy arrays
-    and CPU tensors run on the simulator, which also reports races and bad accesses. See `Problem` for
-    shapes, strides, `causal` and `scale`.
+    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], all float16 or all bfloat16 (of NumPy and CuPy: that of
+    ml_dtypes), of one kind in one place: NumPy, CuPy, PyTorch, Numba device arrays, or anything with
+    `__cuda_array_interface__` or `__dlpack__`; nothing is copied, save inputs whose rows do not start at a
+    multiple of 16 bytes (one extra read and write of each). NumPy arrays and CPU tensors run on the
+    simulator, which also reports races and bad accesses. See `Problem` for shapes, strides and `scale`.
+
+    causal: the last query row sees every key, and each row before it one key less: the mask is aligned
+    bottom-right, as in FlashAttention. PyTorch's `is_causal` is aligned top-left, which differs where
+    S_q != S_k.
+
+    window, softcap, sinks, alibi_slopes, seqused_k: what models add, see `core.features.Features`; the arrays
+    are of the kind of q and in the same place. Not every stage serves them.
 
     stage: a number, a name or a `Stage`; None is the one that was fastest at the recorded problem most like
     this one, of those that serve it on this machine (`dispatch`; `flashcore dispatch` shows the table).
@@ -56,188 +72,152 @@ def attention(
     which Ctrl-C may bring nearer. An endless loop that changes nothing is found without a limit. On a GPU the
     call does not wait for its work, so a limit is refused there.
 
-    Returns out [B, H, S_q, D] float16, or (out, lse), of the caller's kind and on its device. A row that
-    sees no key is zeros, its LSE -inf. On a GPU the work is queued on the caller's current stream (PyTorch's
-    for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a layout compiles and
-    prepares the launches; later calls of the same layout only launch them (`run.plans`). Any call
-    can be captured into a CUDA graph, the first one too: the kernels are its only nodes.
+    Returns out [B, H, S_q, D] of q's type, or (out, lse), of the caller's kind and on its device. A row that
+    sees no key is zeros, its LSE -inf, or the sink. On a GPU the work is queued on the caller's current
+    stream (PyTorch's for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a
+    layout compiles and prepares the launches; later calls of the same layout only launch them (`run.plans`).
+    Any call can be captured into a CUDA graph, the first one too: the kernels are its only nodes.
 
     A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
-    and so may rows whose mask hides it, because 0 * NaN is NaN.
+    and so may rows whose mask hides it, because 0 * NaN is NaN. Sums are float32 and are divided last:
+    bfloat16 values whose sum over the keys is beyond 3e38 become infinite.
 
     Raises ArgumentError for a bad argument and UnsupportedError when the stage does not serve the problem;
     then nothing has been written; MissingPackageError where Numba is not installed. Raises SimulationError,
     which names the line of the kernel, when the simulator saw a race, a bad access or a NaN made of finite
     inputs, or stopped at the time limit; what `out` holds then is not the answer.
     """
-    options = (causal, scale, stage, return_lse)
-    found = plans.find(q, k, v, out, options) if time_limit is None else plans.NOT_SERVED
+    options: tuple = (causal, scale, stage, return_lse)
+    if window is not OFF.window or softcap is not OFF.softcap:
+        options += (window, softcap)
+    features = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+    planned = time_limit is None and sinks is None and alibi_slopes is None and seqused_k is None
+    found = plans.find(q, k, v, out, options) if planned else plans.NOT_SERVED
     key, addresses, plan = found
     if plan is not None and (done := plan.run(addresses, q, out)) is not None:
         return done
-
-    if not isinstance(return_lse, bool | np.bool_):
-        raise ArgumentError(f"return_lse is {shown(return_lse)}: it must be True or False")
-    chosen = None if stage is None else _find(stage)
-    arrays = {"q": adopt(q, "q"), "k": adopt(k, "k"), "v": adopt(v, "v")}
-    target = None if out is None else adopt(out, "out")
-    same_kind(**arrays, out=target)
-    if time_limit is not None:
-        check_time_limit(time_limit)
-        if not isinstance(arrays["q"].view, np.ndarray):
-            raise ArgumentError(
-                f"time_limit is {time_limit!r} for arrays on a GPU: the call does not wait for its work; "
-                "only host arrays take one"
-            )
-    problem = Problem(**{name: array.view for name, array in arrays.items()}, causal=causal, scale=scale)
-    if chosen is None:
-        chosen = best_stage(problem, lse=return_lse)
-    else:
-        refuse(chosen, problem, lse=return_lse)
-    if target is not None:
-        _check_out(target.view, problem)
-
-    like = arrays["q"]
-    with _executor(like, problem, time_limit) as executor:
-        result = target or empty_like(like, problem.q.shape, problem.element.dtype)
-        lse = empty_like(like, problem.q.shape[:3], np.float32) if return_lse else None
-        aligned = problem.with_aligned_rows()
-        # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
-        if key is None or plan is not None or aligned is not problem or not chosen.kernels.planned:
-            chosen.launch(aligned, result.view, executor=executor, lse=lse and lse.view)
-        else:
-            recorder = plans.Recorder(executor, problem)
-            chosen.launch(recorder.problem, result.view, executor=recorder, lse=lse and lse.view)
-            plans.keep(key, recorder.plan(result.view, lse and lse.view, type(q)))
-        if problem.on_gpu:
-            made = () if like.kind == "PyTorch" else (result, lse)  # its graphs have memory of their own
-            executor.done(*made, None if aligned is problem else aligned)
-    return result.source if lse is None else (result.source, lse.source)
+    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit)
+    return call.run({"q": q, "k": k, "v": v}, features, out, None if plan is not None else key)
 
 
-def refuse(stage: "Stage", problem: Problem, lse: bool = False) -> None:
-    """Raise UnsupportedError, naming the stage, its limit and a stage that can, unless the stage serves the
-    problem.
+def attention_varlen(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] = OFF.window,
+    softcap: float = OFF.softcap,
+    sinks: Any = None,
+    alibi_slopes: Any = None,
+    seqused_k: Any = None,
+    stage: "int | str | Stage | None" = None,
+    out: Any = None,
+    return_lse: bool = False,
+    time_limit: float | None = None,
+) -> Any:
+    """Attention in each of B sequences of different lengths, packed one after the other without padding.
 
-    `lse` says whether the log-sum-exp is wanted too.
+    q: [total_q, H, D], k and v: [total_k, H_kv, D]. cu_seqlens_q, cu_seqlens_k: int32 [B + 1], where the
+    query rows and the keys of each sequence begin, and where the last ones end. A sequence may be empty on
+    either side. The kernels read the lengths: on a GPU a captured call serves other lengths of the same
+    totals, and nothing checks them; those of host arrays are checked. Rows after the last sequence are not
+    written.
+
+    Other arguments, what is returned and what is raised are as for `attention`, with out [total_q, H, D] and
+    the LSE [H, total_q]. seqused_k counts keys from the beginning of each sequence.
     """
-    limit = _limit(stage, problem, lse)
-    if limit is None:
-        return
-    able = [other.label for other in _ladder() if _limit(other, problem, lse) is None]
-    advice = f"stage {able[0]} can" if able else "no stage of the ladder can"
-    raise UnsupportedError(f"stage {stage.label} {limit}; {advice}")
+    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, packed=True)
+    features = {
+        "sinks": sinks,
+        "alibi_slopes": alibi_slopes,
+        "seqused_k": seqused_k,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        check_given(name, features[name])
+    return call.run({"q": q, "k": k, "v": v}, features, out, None)
 
 
-def best_stage(problem: Problem, lse: bool = False) -> "Stage":
+class _Call(NamedTuple):
+    """The arguments of a call that are no arrays."""
+
+    causal: Any
+    scale: Any
+    window: Any
+    softcap: Any
+    stage: Any
+    return_lse: Any
+    time_limit: Any
+    packed: bool = False  # arrays are [total, H, D]
+
+    def run(self, given: dict[str, Any], optional: dict[str, Any], out: Any, key: tuple | None) -> Any:
+        """Check everything, run, and keep a plan under `key`, where there is one."""
+        if not isinstance(self.return_lse, bool | np.bool_):
+            raise ArgumentError(f"return_lse is {shown(self.return_lse)}: it must be True or False")
+        chosen = None if self.stage is None else find_stage(self.stage)
+        arrays = {name: adopted(array, name, self.packed) for name, array in given.items()}
+        added = {name: adopt(array, name) for name, array in optional.items() if array is not None}
+        target = None if out is None else adopted(out, "out", self.packed)
+        same_kind(**arrays, **added, out=target)
+        check_limit_of_time(self.time_limit, arrays["q"].view)
+        problem = self._problem(arrays, added)
+        inputs = (problem.q, problem.k, problem.v)
+        wanted = (LSE,) if self.return_lse else ()
+        if chosen is None:
+            chosen = best_stage(problem, wanted)
+        else:
+            refuse(chosen, problem, wanted)
+        if target is not None:
+            check_target("out", target.view, OUT, problem, dict(zip("qkv", inputs, strict=True)))
+
+        like = arrays["q"]
+        with executor_for(like, inputs, self.time_limit) as executor:
+            result = target or allocate(like, OUT.shape(problem), problem.element.dtype, self.packed)
+            lse = self._empty_lse(like, LSE.shape(problem)) if self.return_lse else None
+            outputs = {"out": result.view, "lse": lse and lse.view}
+            aligned = problem.with_aligned_rows()
+            # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
+            if key is None or aligned is not problem or not chosen.kernels.planned:
+                chosen.launch(aligned, executor=executor, variant=chosen.called, **outputs)
+            else:
+                recorder = plans.Recorder(executor, problem)
+                chosen.launch(recorder.problem, executor=recorder, variant=chosen.called, **outputs)
+                plans.keep(key, recorder.plan(result.view, lse and lse.view, type(given["q"])))
+            if problem.on_gpu:
+                made = () if like.kind == "PyTorch" else (result, lse)  # its graphs have memory of their own
+                executor.done(*made, None if aligned is problem else aligned)
+        return result.source if lse is None else (result.source, lse.source)
+
+    def _empty_lse(self, like: Adopted, shape: tuple[int, ...]) -> Adopted:
+        made = empty_like(like, shape[1:] if self.packed else shape, np.float32)
+        return replace(made, view=made.view[None]) if self.packed else made
+
+    def _problem(self, arrays: dict[str, Adopted], added: dict[str, Adopted]) -> Problem:
+        views = {name: array.view for name, array in added.items()}
+        features = Features(self.window, self.softcap, **views)
+        q, k, v = (array.view for array in arrays.values())
+        problem = Problem(q, k, v, self.causal, self.scale, features)
+        if not problem.on_gpu:
+            problem.features.check_lengths(q, k)
+        return problem
+
+
+def best_stage(problem: Problem, outputs: tuple[Output, ...] = ()) -> "Stage":
     """The fastest stage, by the table of `dispatch`, that serves the problem on this machine.
 
-    Raises UnsupportedError when none does; a stage without recorded times must be named to run.
+    outputs: what is wanted beside the outputs that are always written. Raises UnsupportedError when no stage
+    does; one without recorded times must be named to run.
     """
     capability = gpu.compute_capability(problem.q.device.id) if problem.on_gpu else None
-    rows = problem.batch * problem.heads * problem.seq_q
-    stages = {stage.number: stage for stage in _ladder()}
-    for number in ranking(capability, problem.causal, problem.head_dim, rows, problem.seq_k):
-        if number in stages and _limit(stages[number], problem, lse) is None:
-            return stages[number]
-    reasons = {stage: _limit(stage, problem, lse) for stage in stages.values()}
-    for stage, reason in reasons.items():
-        if reason is None:
-            raise UnsupportedError(
-                f"no stage with recorded times serves {problem.shape_label}: "
-                f"name one, stage {stage.label} can"
-            )
-    limits = "; ".join(f"{stage.label} {reason}" for stage, reason in reasons.items())
-    raise UnsupportedError(f"no stage of the ladder serves {problem.shape_label}: {limits}")
-
-
-# Stages and executors bring Numba, which takes a second to import: only a call needs them.
-def _ladder() -> "tuple[Stage, ...]":
-    from flashcore_numba.stages import LADDER
-
-    return LADDER
-
-
-def _find(selector: Any) -> "Stage":
-    with explained():
-        from flashcore_numba.stages.find import find
-
-    return find(selector)
-
-
-def _limit(stage: "Stage", problem: Problem, lse: bool) -> str | None:
-    """What keeps a stage from serving a problem, to be read after its name; None when nothing does."""
-    reason = stage.why_not(problem, (LSE,) if lse else ())
-    if reason is not None:
-        return reason
-    if not problem.on_gpu:
-        from flashcore_numba.run.executor import why_not_simulated
-
-        reason = why_not_simulated(stage.language)
-        return None if reason is None else f"cannot run on host arrays here ({reason})"
-    capability = gpu.compute_capability(problem.q.device.id)
-    return None if capability is None else stage.why_not_on(capability)
-
-
-def _check_out(out: Any, problem: Problem) -> None:
-    if out.dtype != problem.element.dtype:
-        raise ArgumentError(f"out has dtype {str(out.dtype)[:100]}: only {problem.element.name} is accepted")
-    if out.shape != problem.q.shape:
-        raise ArgumentError(
-            f"out has shape {tuple(out.shape)}: it must be the shape of q, {tuple(problem.q.shape)}"
-        )
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ArgumentError("out is read-only: a writeable array is needed")
-    check_layout("out", out)
-    if not rows_aligned(out):
-        raise ArgumentError(
-            f"out has strides {out.strides} bytes or an odd address: each row must start at a "
-            "multiple of 16 bytes"
-        )
-    if _overlaps_itself(out):
-        raise ArgumentError(
-            f"out has strides {out.strides} bytes: its rows share memory, and each needs its own"
-        )
-    for name in "qkv":
-        if overlap(out, getattr(problem, name)):
-            raise ArgumentError(f"out overlaps {name} in memory: it must be memory of its own")
-
-
-def _overlaps_itself(array: Any) -> bool:
-    """Whether the strides fail to nest, smallest to largest, as those of any slice of a buffer do."""
-    used = 0
-    for step, size in sorted(
-        (step, size) for size, step in zip(array.shape, array.strides, strict=True) if size > 1
-    ):
-        if step < max(used, 1):
-            return True
-        used = step * size
-    return False
-
-
-def _raise_what_was_found(simulator: Any, problem: Problem) -> None:
-    """Raise SimulationError, unless all that was found are NaNs that follow from what the caller passed."""
-    kinds = {found.kind for launch in simulator.launches for found in launch.problems}
-    if kinds != {"not a number"} or all(np.isfinite(x).all() for x in (problem.q, problem.k, problem.v)):
-        simulator.check()
-
-
-@contextmanager
-def _executor(like: Adopted, problem: Problem, time_limit: float | None) -> Iterator[Any]:
-    """The simulator for host arrays; for GPU arrays their device and the caller's current stream."""
-    from flashcore_numba.run.executor import Gpu, Simulator
-
-    if isinstance(like.view, np.ndarray):
-        simulator = Simulator() if time_limit is None else Simulator(time_limit=time_limit)
-        yield simulator
-        _raise_what_was_found(simulator, problem)
-        return
-    import cupy
-
-    device = like.view.device.id
-    with cupy.cuda.Device(device), Allowed():
-        if like.kind != "PyTorch":
-            yield Gpu()
-            return
-        with plans.torchs_stream(device) as stream:
-            yield Gpu(stream)
+    rows, keys = problem.batch * problem.heads * problem.seq_q, problem.seq_k
+    if problem.features.ragged:
+        keys = -(-keys // problem.sequence_count)  # of a sequence, on average
+    stages = {stage.number: stage for stage in spine()}
+    numbers = ranking(capability, problem.causal, problem.head_dim, rows, keys)
+    ranked = [stages[number] for number in numbers if number in stages]
+    return first_that_serves(ranked, spine(), problem, outputs)

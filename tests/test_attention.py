@@ -6,11 +6,15 @@ import types
 
 import numpy as np
 import pytest
+from matrix import few
 
 import flashcore_numba
 from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, attention
-from flashcore_numba.attention import best_stage, refuse
+from flashcore_numba.attention import best_stage
+from flashcore_numba.calls import refuse
 from flashcore_numba.core import oracle
+from flashcore_numba.core.element import BFLOAT16, FLOAT16
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.find import find, select
@@ -18,6 +22,7 @@ from flashcore_numba.stages.tuning import dispatch
 
 GROUPED = [stage for stage in LADDER if stage.grouped_queries]
 WITH_LSE = [stage for stage in LADDER if stage.returns_lse]
+IN_BFLOAT16 = [stage for stage in LADDER if BFLOAT16 in stage.elements]
 EACH_STAGE = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
 
 
@@ -32,8 +37,8 @@ def assert_right(out, q, k, v, causal=False, scale=None):
     reference, _ = oracle.attention(q, k, v, causal, scale)
     bound = 2 * np.abs(oracle.standard_attention(q, k, v, causal, scale) - reference).max() + 1e-3
     assert out.shape == q.shape
-    assert out.dtype == np.float16
-    assert np.abs(out - reference).max() <= bound
+    assert out.dtype == q.dtype
+    assert np.abs(out.astype(np.float64) - reference).max() <= bound
 
 
 @EACH_STAGE
@@ -54,6 +59,38 @@ def test_every_stage_takes_a_scale_and_writes_into_out(rng, stage):
     assert attention(q, k, v, scale=-0.3, stage=stage, out=out) is out
     assert_right(out, q, k, v, scale=-0.3)
     assert np.isnan(packed[..., -8:]).all(), "wrote past the end of a row"
+
+
+@pytest.mark.parametrize("stage", IN_BFLOAT16, ids=lambda stage: stage.label)
+@pytest.mark.parametrize(
+    "seq_q, seq_k, head_dim", few([(33, 70, 64), (40, 17, 128), (20, 1100, 64)], (20, 1100, 64))
+)
+def test_bfloat16_is_right(rng, stage, seq_q, seq_k, head_dim):
+    q, k, v = map(
+        BFLOAT16.round, inputs(rng, heads=4, kv_heads=2, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim)
+    )
+    v *= BFLOAT16.dtype.type(2.0**30)  # far beyond the range of float16
+    out, lse = attention(q, k, v, causal=True, stage=stage, return_lse=True)
+    right, right_lse = oracle.attention(q, k, v, True)
+    standard = oracle.standard_attention(q, k, v, True).astype(np.float64)
+    assert out.dtype == q.dtype and lse.dtype == np.float32
+    assert np.abs(out.astype(np.float64) - right).max() <= 2 * np.abs(standard - right).max() + 2.0**22
+    np.testing.assert_allclose(lse, right_lse, atol=1e-4)
+
+
+def test_bfloat16_runs_where_it_is_served(rng):
+    q, k, v = map(BFLOAT16.round, inputs(rng))
+    assert [stage.number for stage in IN_BFLOAT16] == [12, 13, 14, 15, 16]
+    assert best_stage(Problem(q, k, v)) in IN_BFLOAT16
+    assert_right(attention(q, k, v), q, k, v)
+    with pytest.raises(
+        UnsupportedError, match="05 online_softmax does not serve bfloat16, only float16; stage 12"
+    ):
+        attention(q, k, v, stage=5)
+    with pytest.raises(ArgumentError, match="v has dtype float16: q has bfloat16, and they must be equal"):
+        attention(q, k, v.astype(np.float16))
+    with pytest.raises(ArgumentError, match="out has dtype float16: only bfloat16 is accepted"):
+        attention(q, k, v, out=np.empty(q.shape, np.float16))
 
 
 @pytest.mark.parametrize("stage", GROUPED, ids=lambda stage: stage.label)
@@ -119,7 +156,7 @@ def test_the_default_stage_is_the_next_of_the_rule_where_the_first_cannot(monkey
     limited = tuple(dataclasses.replace(stage, **limits.get(stage.number, {})) for stage in LADDER)
     monkeypatch.setattr("flashcore_numba.stages.LADDER", limited)
     assert best_stage(problem).number == first
-    assert best_stage(problem, lse=True).number == third
+    assert best_stage(problem, (LSE,)).number == third
 
 
 def test_the_default_stage_fits_an_older_gpu(monkeypatch, asked):
@@ -130,12 +167,15 @@ def test_the_default_stage_fits_an_older_gpu(monkeypatch, asked):
         batch=1,
         heads=8,
         head_dim=64,
+        value_dim=64,
         causal=False,
         group=1,
+        features=Features(),
+        element=FLOAT16,
         on_gpu=True,
         q=types.SimpleNamespace(device=types.SimpleNamespace(id=0)),
     )
-    assert best_stage(on_gpu).name == "register_tiles"
+    assert best_stage(on_gpu).name == "mma_sync"
     assert asked == [((7, 5), False, 64, 8 * 512, 512)]
 
 
@@ -157,17 +197,17 @@ LIMITS = {
     "head dimension": (
         {"head_dims": (64,)},
         Problem(WIDE, WIDE, WIDE),
-        False,
+        (),
         ["head dimension 128", "only 64"],
     ),
-    "causal": ({"causal": False}, Problem(SMALL, SMALL, SMALL, causal=True), False, ["causal=True"]),
+    "causal": ({"causal": False}, Problem(SMALL, SMALL, SMALL, causal=True), (), ["causal=True"]),
     "groups": (
         {"grouped_queries": False},
         Problem(SMALL, SMALL[:, :2], SMALL[:, :2]),
-        False,
+        (),
         ["grouped queries", "4 query heads over 2 K/V heads"],
     ),
-    "lse": ({"outputs": (OUT,)}, PROBLEM, True, ["LSE", "return_lse=True"]),
+    "lse": ({"outputs": (OUT,)}, PROBLEM, (LSE,), ["LSE", "return_lse=True"]),
 }
 
 
@@ -181,12 +221,12 @@ def ladder(monkeypatch):
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_limited_stage_refuses_by_name(ladder, limit):
-    changes, problem, lse, words = LIMITS[limit]
+    changes, problem, outputs, words = LIMITS[limit]
     full = {"grouped_queries": True, "outputs": (OUT, LSE)}
     limited = dataclasses.replace(ladder, number=3, name="limited", **{**full, **changes})
-    refuse(ladder, problem, lse)
+    refuse(ladder, problem, outputs)
     with pytest.raises(UnsupportedError) as caught:
-        refuse(limited, problem, lse)
+        refuse(limited, problem, outputs)
     message = str(caught.value)
     assert message.startswith("stage 03 limited ")
     assert message.endswith("stage 09 able can")
@@ -207,8 +247,11 @@ def test_an_old_gpu_is_refused(ladder, monkeypatch):
     monkeypatch.setattr("flashcore_numba.core.gpu.compute_capability", lambda device: (7, 5))
     on_gpu = types.SimpleNamespace(
         head_dim=64,
+        value_dim=64,
         causal=False,
         group=1,
+        features=Features(),
+        element=FLOAT16,
         on_gpu=True,
         q=types.SimpleNamespace(device=types.SimpleNamespace(id=0)),
     )
@@ -216,6 +259,29 @@ def test_an_old_gpu_is_refused(ladder, monkeypatch):
     with pytest.raises(UnsupportedError, match=r"stage 14 newer needs compute capability 9\.0, .*has 7\.5"):
         refuse(newer, on_gpu)
     refuse(ladder, on_gpu)
+
+
+def test_a_block_that_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr("flashcore_numba.core.gpu.compute_capability", lambda device: (7, 5))
+    on_gpu = types.SimpleNamespace(
+        head_dim=128,
+        value_dim=128,
+        element=FLOAT16,
+        features=Features(),
+        causal=False,
+        group=1,
+        on_gpu=True,
+        q=types.SimpleNamespace(device=types.SimpleNamespace(id=0)),
+    )
+    refuse(find("async_copy"), on_gpu)  # nothing is known of a device that is not there
+    monkeypatch.setattr("flashcore_numba.core.gpu.shared_limit", lambda device: 65536)
+    expected = (
+        "stage 09 async_copy needs 84352 bytes of shared memory per block at head dimension 128, and this"
+    )
+    with pytest.raises(UnsupportedError, match=f"{expected} GPU has 65536; stage 01 scalar can"):
+        refuse(find("async_copy"), on_gpu)
+    refuse(find("warp_specialized"), on_gpu)
+    refuse(find("mma_sync"), on_gpu)
 
 
 def read_only(shape):

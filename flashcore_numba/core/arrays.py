@@ -14,8 +14,9 @@ import numpy as np
 
 from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
-from flashcore_numba.core.element import ACCEPTED_NAMES
-from flashcore_numba.core.problem import ArgumentError, address, placed_on
+from flashcore_numba.core.element import ACCEPTED_NAMES, BFLOAT16, named
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.problem import address, placed_on
 
 MOST_WORK = 100_000  # of NumPy's search for a common byte: well below a second
 KINDS = "NumPy, CuPy, PyTorch, Numba device arrays, or anything with __cuda_array_interface__ or __dlpack__"
@@ -70,7 +71,7 @@ def _has(array: Any, attribute: str) -> bool:
 
 
 def same_kind(**arguments: Adopted | None) -> None:
-    """Raise unless all arguments are of one kind and lie in one place; None stands for an absent one."""
+    """Raise unless all arguments are of one kind and in one place; None stands for an absent one."""
     (first_name, first), *others = ((name, a) for name, a in arguments.items() if a is not None)
     for name, other in others:
         if other.where != first.where:
@@ -159,20 +160,31 @@ def _view_of_torch(tensor: Any, name: str) -> Any:
     if tensor.requires_grad:
         raise ArgumentError(f"{name} requires grad: there is no backward pass, so pass {name}.detach()")
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if not hasattr(np, dtype):
+    element = named(dtype)
+    if element is None and not hasattr(np, dtype):
         raise ArgumentError(
-            f"{name} has dtype {dtype}: only {ACCEPTED_NAMES} is accepted, so pass {name}.half()"
+            f"{name} has dtype {dtype}: accepted are {ACCEPTED_NAMES}, so pass {name}.half() or "
+            f"{name}.bfloat16()"
         )
     if str(tensor.layout) != "torch.strided":
         raise ArgumentError(f"{name} has layout {tensor.layout}: a strided (dense) tensor is needed")
     if tensor.device.type == "cpu":
-        return tensor.numpy()
+        if element is not BFLOAT16:
+            return tensor.numpy()
+        return tensor.view(sys.modules["torch"].int16).numpy().view(element.dtype)
     if tensor.device.type != "cuda":
         raise ArgumentError(f"{name} is on the device {tensor.device}: accepted are cpu and cuda")
     _need_gpu(name)
     itemsize = tensor.element_size()
     strides = tuple(step * itemsize for step in tensor.stride())
-    return _cupy_view(tensor.data_ptr(), tuple(tensor.shape), strides, dtype, tensor.device.index, tensor)
+    return _cupy_view(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        strides,
+        element.dtype if element else dtype,
+        tensor.device.index,
+        tensor,
+    )
 
 
 def _view_of_interface(array: Any, name: str) -> Any:
@@ -191,7 +203,7 @@ def _view_of_interface(array: Any, name: str) -> Any:
     if interface.get("mask") is not None:
         raise ArgumentError(f"{name} is a masked array: a plain array is needed")
     if dtype.kind not in "fiub":
-        raise ArgumentError(f"{name} has dtype {dtype}: only {ACCEPTED_NAMES} is accepted")
+        raise ArgumentError(f"{name} has dtype {dtype}: accepted are {ACCEPTED_NAMES}")
     _need_gpu(name)
     import cupy
 
@@ -228,7 +240,7 @@ def _view_of_dlpack(array: Any, name: str) -> Any:
     except Exception as error:  # whatever its class does
         told = str(error)[:200] if isinstance(error, BufferError | RuntimeError) else shown(error)
         raise ArgumentError(
-            f"{name} cannot be read through DLPack ({told}): a {ACCEPTED_NAMES} array is accepted"
+            f"{name} cannot be read through DLPack ({told}): accepted are {ACCEPTED_NAMES}"
         ) from error
 
 

@@ -15,6 +15,10 @@ class Executor(Protocol):
     def sm_count(self) -> int:
         """The multiprocessors that a grid should fill: those of the GPU, or of the one that is played."""
 
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory, static and dynamic, that a block may have there."""
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Uninitialised scratch memory, C-contiguous, for this call of the launcher alone."""
 

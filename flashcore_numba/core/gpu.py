@@ -7,6 +7,7 @@ from functools import cache
 from cuda_reference.extras import install
 
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 @cache
@@ -46,6 +47,14 @@ def compute_capability(device: int = 0) -> tuple[int, int] | None:
         return None
     handle = _integer("cuDeviceGet", device)
     return _integer("cuDeviceGetAttribute", MAJOR, handle), _integer("cuDeviceGetAttribute", MINOR, handle)
+
+
+@cache
+def shared_limit(device: int = 0) -> int:
+    """Bytes of shared memory that a block may have, 232448 on an H200; 0 when there is no such device."""
+    if not 0 <= device < device_count():
+        return 0
+    return _integer("cuDeviceGetAttribute", SHARED_OPTIN, _integer("cuDeviceGet", device))
 
 
 def name(device: int = 0) -> str | None:

@@ -12,7 +12,7 @@ UNBOUNDED = -1
 
 @dataclass(frozen=True)
 class Mask:
-    """A band along the diagonal that is aligned bottom-right: the last query row lies on the last key.
+    """A band along the diagonal that is aligned bottom-right: the last query row is at the last key.
 
     Row i sees the keys from `left` before its place on the diagonal to `right` after it, both inclusive;
     -1 is unbounded. So (-1, -1) hides nothing, (-1, 0) is the causal mask, (left, 0) a sliding window.
@@ -57,6 +57,11 @@ class Mask:
         begin, end = self.interval(np.arange(self.seq_q)[:, None])
         keys = np.arange(self.seq_k)
         return (begin <= keys) & (keys < end)
+
+    @property
+    def distances(self) -> np.ndarray:
+        """int [S_q, S_k]: how far each key is from the row's place on the diagonal."""
+        return np.abs(np.arange(self.seq_q)[:, None] + self.shift - np.arange(self.seq_k))
 
     @property
     def pairs(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from flashcore_numba.core.output import Output
-from flashcore_numba.core.shapes import Shape
 
 
 class Work(Protocol):
@@ -22,7 +21,7 @@ class Work(Protocol):
 
     @property
     def exponentials(self) -> int:
-        """Results of exp2 that nobody can do without."""
+        """The fewest results of exp2 that any kernel needs."""
 
     @property
     def min_bytes(self) -> int:
@@ -100,7 +99,9 @@ class Operation:
     """What some stages compute.
 
     outputs: all that a stage may write, in the order in which they are judged.
-    draw(shape, causal, rng): `Inputs` of ordinary random numbers, for counts and times.
+    draw(shape, causal, rng): `Inputs` of ordinary random numbers, for counts and times; an operation whose
+    stages serve several element types also takes `element`, one whose stages serve `core.features.Features`
+    also `features`, with arrays on the host.
     reference(inputs): the float64 answer and its bounds, in a form that `judge` reads.
     expected(output, reference): the right value of one output, float64.
     judge(output, value, reference, gate): a `Verdict` on one output; gate is the case's, or None.
@@ -113,11 +114,16 @@ class Operation:
     caller(problem, stage, outputs): a function of no arguments that does what a caller of the library does to
     have `outputs` written by that stage; None where the operation has no such call.
     ladder(): its stages, simplest first.
+    mutants(): `checks.mutation.Mutant`s of these stages; those of the forward pass are in `checks.library`.
+    stand_in(shape, causal): a problem on the host whose elements nobody reads, so that its memory is never
+    touched; None: one that is drawn.
+    peers(): what other libraries have for it: label -> a function of the problem and its arrays as PyTorch's
+    tensors, by name, which returns what `measure.peers.PeerEntry` times.
     """
 
     name: str
     outputs: tuple[Output, ...]
-    draw: Callable[[Shape, bool, np.random.Generator], Any]
+    draw: Callable[..., Any]
     reference: Callable[[Any], Any]
     expected: Callable[[Output, Any], np.ndarray]
     judge: Callable[[Output, np.ndarray, Any, Any], Verdict]
@@ -127,3 +133,6 @@ class Operation:
     explain: Callable[[Any, Output, np.ndarray, Any, Verdict], str] = _no_words
     truth: Callable[[Any, np.random.Generator], Any] | None = None
     caller: Callable[[Any, Any, Mapping[str, Any]], Callable[[], Any]] | None = None
+    mutants: Callable[[], Sequence[Any]] = _nothing
+    stand_in: Callable[[Any, bool], Any] | None = None
+    peers: Callable[[], Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]] = dict

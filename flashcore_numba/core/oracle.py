@@ -1,12 +1,14 @@
 """What attention is, in NumPy: the float64 answer, and what textbook arithmetic in q's type makes of it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flashcore_numba.core.element import of
-from flashcore_numba.core.mask import UNBOUNDED, Mask
+from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.mask import Mask
 
 
 def attention(
@@ -16,23 +18,26 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     seen: np.ndarray | None = None,
+    features: Features = OFF,
 ) -> tuple[np.ndarray, np.ndarray]:
     """softmax(scale * Q K^T) V and the log-sum-exp of the scaled scores (natural logarithm), in float64.
 
-    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D] with H a multiple of H_kv, any float type. Returns out
-    float64 [B, H, S_q, D] and LSE float64 [B, H, S_q]. A row that sees no key: out 0, LSE -inf.
-    seen: any mask, bool [S_q, S_k], in place of that which `causal` chooses.
+    q: [B, H, S_q, D], k: [B, H_kv, S_k, D], v: [B, H_kv, S_k, D_v] with H a multiple of H_kv, any float type.
+    Returns out float64 [B, H, S_q, D_v] and LSE float64 [B, H, S_q]. A row that sees no key: out 0, LSE -inf,
+    or the sink. seen: any mask, bool [S_q, S_k], in place of that which `causal` and `features` choose.
     """
-    out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
-    for b, h, q_head, k_head, v_head, mask in _heads(q, k, v, causal, seen, np.float64):
-        scores = np.where(mask, _scale(q, scale) * (q_head @ k_head.T), -np.inf)
-        row_max = scores.max(axis=1, initial=-np.inf, keepdims=True)
-        p = np.exp(scores - np.where(np.isneginf(row_max), 0, row_max))
-        row_sum = p.sum(axis=1, keepdims=True)
+    out, lse = np.zeros((*q.shape[:3], v.shape[3])), np.full(q.shape[:3], -np.inf)
+    for head in heads_of(q, k, v, causal, scale, seen, features, np.float64):
+        scores = np.where(head.seen, head.scores(lambda x: x), -np.inf)
+        row_max = scores.max(axis=1, initial=head.sink, keepdims=True)
+        reference = np.where(np.isneginf(row_max), 0, row_max)
+        p = np.exp(scores - reference)
+        row_sum = p.sum(axis=1, keepdims=True) + np.exp(head.sink - reference)
         some = row_sum[:, 0] > 0
-        out[b, h, some] = (p[some] / row_sum[some]) @ v_head
-        lse[b, h, some] = row_max[some, 0] + np.log(row_sum[some, 0])
-        _spread_nan(row_sum, out[b, h], lse[b, h])
+        out_head, lse_head = out[head.place], lse[head.place]  # views
+        out_head[some] = (p[some] / row_sum[some]) @ head.v
+        lse_head[some] = row_max[some, 0] + np.log(row_sum[some, 0])
+        _spread_nan(row_sum, out_head, lse_head)
     return out, lse
 
 
@@ -43,44 +48,92 @@ def standard_attention(
     causal: bool = False,
     scale: float | None = None,
     seen: np.ndarray | None = None,
+    features: Features = OFF,
 ) -> np.ndarray:
-    """Textbook attention that stores S and P in the type of q; out [B, H, S_q, D] in that type.
+    """Textbook attention that stores S and P in the type of q; out [B, H, S_q, D_v] in that type.
 
-    Products accumulate in float32; the scaled scores are rounded to q's type, the softmax runs in float32 and
-    is rounded to it, and so is the output (the "standard attention" of Dao et al. 2022, FlashAttention,
-    algorithm 0). Error bounds are set by it. Arguments as `attention`.
+    Products accumulate in float32; the scaled scores are rounded to q's type, and again after a softcap and
+    after ALiBi; the softmax runs in float32 and is rounded to it, and so is the output (the "standard
+    attention" of Dao et al. 2022, FlashAttention, algorithm 0). Error bounds are set by it. Arguments as
+    `attention`.
     """
     element = of(q.dtype)
-    out = np.zeros(q.shape, element.dtype)
-    for b, h, q_head, k_head, v_head, mask in _heads(q, k, v, causal, seen, np.float32):
-        scores = element.round(np.float32(_scale(q, scale)) * (q_head @ k_head.T)).astype(np.float32)
-        # A score beyond the type becomes infinite; its largest number keeps the softmax defined.
-        scores = np.where(mask, np.clip(scores, -element.largest, element.largest), -np.inf)
-        row_max = scores.max(axis=1, initial=-np.inf, keepdims=True)
-        p = np.exp(scores - np.where(np.isneginf(row_max), np.float32(0), row_max))
-        row_sum = p.sum(axis=1, keepdims=True)
+    out = np.zeros((*q.shape[:3], v.shape[3]), element.dtype)
+
+    def stored(scores: np.ndarray) -> np.ndarray:
+        """A score beyond the type becomes infinite; its largest number keeps the softmax defined."""
+        rounded = element.round(scores).astype(np.float32)
+        return np.clip(rounded, -element.largest, element.largest)
+
+    for head in heads_of(q, k, v, causal, scale, seen, features, np.float32):
+        scores = np.where(head.seen, head.scores(stored), -np.inf)
+        row_max = scores.max(axis=1, initial=head.sink, keepdims=True)
+        reference = np.where(np.isneginf(row_max), np.float32(0), row_max)
+        p = np.exp(scores - reference)
+        row_sum = p.sum(axis=1, keepdims=True) + np.exp(head.sink - reference)
         some = row_sum[:, 0] > 0
         weights = element.round(p[some] / row_sum[some]).astype(np.float32)
-        out[b, h, some] = (weights @ v_head).astype(element.dtype)
-        _spread_nan(row_sum, out[b, h])
+        out_head = out[head.place]
+        out_head[some] = (weights @ head.v).astype(element.dtype)
+        _spread_nan(row_sum, out_head)
     return out
 
 
-def _heads(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, seen: np.ndarray | None, dtype: type
-) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+class Head(NamedTuple):
+    """One query head of one sequence, in the type of the arithmetic. place: of its rows in q; kv_place: of
+    its keys in k and v.
+    """
+
+    place: tuple
+    kv_place: tuple
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    seen: np.ndarray
+    scale: float
+    softcap: float
+    slope: float
+    sink: float
+    mask: Mask
+
+    def capped(self, scores: np.ndarray) -> np.ndarray:
+        """tanh(x / c) of scaled scores x, where a softcap c is on."""
+        return np.tanh(scores / scores.dtype.type(self.softcap))
+
+    def scores(self, stored: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The scores before the mask; `stored`: what becomes of them wherever they are stored."""
+        number = self.q.dtype.type
+        scores = stored(number(self.scale) * (self.q @ self.k.T))
+        if self.softcap:
+            scores = stored(number(self.softcap) * self.capped(scores))
+        if self.slope:
+            scores = stored(scores - number(self.slope) * self.mask.distances.astype(number))
+        return scores
+
+
+def heads_of(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    causal: bool,
+    scale: float | None,
+    seen: np.ndarray | None,
+    features: Features,
+    dtype: Any,
+) -> Iterator[Head]:
     """One head at a time, so that the scores of a large problem never exist all at once."""
-    batch, heads, seq_q, _ = q.shape
-    kv_heads, seq_k = k.shape[1:3]
-    mask = Mask(seq_q, seq_k, right=0 if causal else UNBOUNDED).matrix() if seen is None else seen
-    for b in range(batch):
+    heads, group = q.shape[1], q.shape[1] // k.shape[1]
+    sinks = np.full(heads, -np.inf) if features.sinks is None else features.sinks
+    for each in features.sequences(q, k, causal):
+        slopes = features.slopes(each.number, heads)
+        shown = each.mask.matrix() if seen is None else seen
         for h in range(heads):
-            kv = h // (heads // kv_heads)
-            yield b, h, q[b, h].astype(dtype), k[b, kv].astype(dtype), v[b, kv].astype(dtype), mask
-
-
-def _scale(q: np.ndarray, scale: float | None) -> float:
-    return 1 / math.sqrt(q.shape[3]) if scale is None else scale
+            q_at, kv_at = (each.batch, h, each.rows), (each.batch, h // group, each.keys)
+            q_head, k_head, v_head = q[q_at].astype(dtype), k[kv_at].astype(dtype), v[kv_at].astype(dtype)
+            slope, sink = dtype(slopes[h]), dtype(sinks[h])
+            own_scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+            softcap = features.softcap
+            yield Head(q_at, kv_at, q_head, k_head, v_head, shown, own_scale, softcap, slope, sink, each.mask)
 
 
 def _spread_nan(row_sum: np.ndarray, *results: np.ndarray) -> None:

@@ -14,8 +14,8 @@ class Output:
     """One array that a stage writes, under its name among the arguments of `Stage.launch`.
 
     shape and dtype are functions of the problem; axes name the dimensions in messages. symbol: what messages
-    call it, `note` what they add to a value of it. asked: how a caller asks for an output that is not always
-    written; empty for one that is.
+    call it, `note` what they add to a value of it; described: where its shape comes from. asked: how a caller
+    asks for an output that is not always written; empty for one that is.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Output:
     axes: tuple[str, ...]
     symbol: str
     note: str = ""
+    described: str = ""
     asked: str = ""
 
     @property
@@ -31,7 +32,14 @@ class Output:
         return bool(self.asked)
 
 
-OUT = Output("out", lambda p: tuple(p.q.shape), lambda p: p.element.dtype, ("b", "h", "row", "col"), "out")
+OUT = Output(
+    "out",
+    lambda p: (*p.q.shape[:3], p.v.shape[3]),
+    lambda p: p.element.dtype,
+    ("b", "h", "row", "col"),
+    "out",
+    described="the rows of q with the columns of v",
+)
 LSE = Output(
     "lse",
     lambda p: tuple(p.q.shape[:3]),

@@ -1,4 +1,4 @@
-"""The validated input of attention: whoever holds a `Problem` need not check it again."""
+"""The validated input of attention: code that holds a `Problem` need not check it again."""
 
 import math
 import numbers
@@ -9,36 +9,31 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import ACCEPTED, ACCEPTED_NAMES, Element, of
-from flashcore_numba.core.mask import UNBOUNDED, Mask
+from flashcore_numba.core.element import ACCEPTED_NAMES, Element, accepted, of
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import OFF, Features, Sequence
+from flashcore_numba.core.mask import Mask
 
-HEAD_DIMS = (64, 128)  # the head dimensions that some stage of the ladder serves
+HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)  # the head dimensions that some stage of the ladder serves
 ROWS_LIMIT = 1 << 30  # of one head, so that a kernel's int reaches past the last tile
 ALL_ROWS_LIMIT = (1 << 31) - 1  # of all heads
 GRID_LIMIT = 65535  # blocks along y and z of a CUDA grid: where the stages put heads and batch
 ALIGNMENT = 16  # bytes of one 128-bit load
 AXES = ("batch", "head", "row")
-DTYPES = tuple(each.dtype for each in ACCEPTED)
-
-
-class ArgumentError(ValueError):
-    """A bad argument: the message names it, its value and what is accepted."""
-
-
-class UnsupportedError(ArgumentError):
-    """A good problem that the chosen stage does not serve: the message names one that can."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Attention of query rows `q` over keys `k` and values `v`: softmax(scale * Q K^T) V.
 
-    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], all float16, all NumPy arrays or all CuPy arrays of one
-    GPU. H is a multiple of H_kv; query head h reads K/V head h // (H / H_kv) (grouped queries: Ainslie et
-    al. 2023, GQA). `causal` masks with bottom-right alignment: query row i sees key j when j <= i + S_k -
-    S_q. `scale` multiplies the scores: any finite float32, zero and negative included; None means 1 /
-    sqrt(D). The last dimension must be contiguous and no stride negative; other strides are free, so
-    transposed, sliced and broadcast views are fine.
+    q: [B, H, S_q, D], k: [B, H_kv, S_k, D], v: [B, H_kv, S_k, D_v], all float16 or all bfloat16 (that of
+    ml_dtypes), all NumPy arrays or all CuPy arrays of one GPU. H is a multiple of H_kv; query head h reads
+    K/V head h // (H / H_kv) (grouped queries: Ainslie et al. 2023, GQA). `causal` masks with bottom-right
+    alignment: the last query row sees every key, each row before it one key less (PyTorch's `is_causal` is
+    aligned top-left). `scale` multiplies the scores: any finite float32, zero and negative included; None
+    means 1 / sqrt(D). The last dimension must be contiguous and no stride negative; other strides are free,
+    so transposed, sliced and broadcast views are fine. `features`: windows, softcap, sinks, ALiBi, ragged
+    batches; their arrays are where q is.
 
     Raises ArgumentError, which names the argument, its value and what is accepted.
     """
@@ -48,6 +43,7 @@ class Problem:
     v: Any
     causal: bool = False
     scale: Any = None  # any real number goes in, a float comes out
+    features: Features = OFF
 
     def __post_init__(self) -> None:
         for name in "qkv":
@@ -57,6 +53,13 @@ class Problem:
             raise ArgumentError(f"causal is {shown(self.causal)}: it must be True or False")
         object.__setattr__(self, "causal", bool(self.causal))
         object.__setattr__(self, "scale", _checked_scale(self.scale, self.head_dim))
+        if self.features is not OFF:
+            for name, array in self.features.arrays.items():
+                _check_kind(name, array)
+                _check_place(name, array, self.q)
+            object.__setattr__(self, "features", self.features.checked(self.q, self.k))
+            if not self.features.names:
+                object.__setattr__(self, "features", OFF)
 
     @property
     def batch(self) -> int:
@@ -90,14 +93,40 @@ class Problem:
         return self.q.shape[3]
 
     @property
+    def value_dim(self) -> int:
+        """Columns of v and of the output, D_v."""
+        return self.v.shape[3]
+
+    @property
+    def columns(self) -> int:
+        """The most that a row of q, k, v or the output has."""
+        return max(self.head_dim, self.value_dim)
+
+    @property
     def element(self) -> Element:
         """The type of q, k, v and the output."""
         return of(self.q.dtype)
 
     @cached_property
     def mask(self) -> Mask:
-        """Which keys each query row sees."""
-        return Mask(self.seq_q, self.seq_k, right=0 if self.causal else UNBOUNDED)
+        """Which keys each query row sees, where all sequences are as long as the arrays."""
+        return self.features.mask(self.seq_q, self.seq_k, self.causal)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a window hides keys that the causal mask does not."""
+        return self.mask.left >= 0 or (self.mask.right >= 0 and not self.causal)
+
+    @property
+    def sequence_count(self) -> int:
+        """Sequences of the batch: B, or of packed arrays."""
+        bounds = self.features.cu_seqlens_q
+        return self.batch if bounds is None else bounds.shape[0] - 1
+
+    @cached_property
+    def sequences(self) -> list[Sequence]:
+        """Every sequence of the batch. Waits for a GPU where lengths are arrays on it."""
+        return self.features.sequences(self.q, self.k, self.causal)
 
     @property
     def on_gpu(self) -> bool:
@@ -105,30 +134,36 @@ class Problem:
 
     @property
     def visible_pairs(self) -> int:
-        """(query row, key) pairs of one head that the mask lets through."""
-        return self.mask.pairs
+        """(query row, key) pairs of one head of all sequences that the mask lets through."""
+        if self.features.arrays.keys() & {"cu_seqlens_q", "seqused_k"}:
+            return sum(each.mask.pairs for each in self.sequences)
+        return self.batch * self.mask.pairs
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of both products: 4 D for each pair that the mask lets through."""
-        return 4 * self.head_dim * self.visible_pairs * self.batch * self.heads
+        """Of both products: 2 D + 2 D_v floating-point operations per pair that the mask lets through."""
+        return 2 * (self.head_dim + self.value_dim) * self.visible_pairs * self.heads
 
     @property
     def exponentials(self) -> int:
         """One for each pair that the mask lets through."""
-        return self.visible_pairs * self.batch * self.heads
+        return self.visible_pairs * self.heads
 
     @property
     def min_bytes(self) -> int:
         """Bytes that must move: q, k and v read once, the output written once."""
-        return 2 * self.q.nbytes + self.k.nbytes + self.v.nbytes
+        out_bytes = self.q.nbytes // self.head_dim * self.value_dim
+        return self.q.nbytes + self.k.nbytes + self.v.nbytes + out_bytes
 
     @property
     def shape_label(self) -> str:
-        """`1x8x512x64` (B x H x S x D), with `8/2` for grouped heads and `128/512` for S_q other than S_k."""
+        """`1x8x512x64` (B x H x S x D), with `8/2` for grouped heads, `128/512` for S_q other than S_k and
+        `192/128` for D other than D_v.
+        """
         heads = f"{self.heads}" if self.group == 1 else f"{self.heads}/{self.kv_heads}"
         seq = f"{self.seq_q}" if self.seq_q == self.seq_k else f"{self.seq_q}/{self.seq_k}"
-        return f"{self.batch}x{heads}x{seq}x{self.head_dim}"
+        dims = f"{self.head_dim}" if self.head_dim == self.value_dim else f"{self.head_dim}/{self.value_dim}"
+        return f"{self.batch}x{heads}x{seq}x{dims}"
 
     @cached_property
     def aligned(self) -> bool:
@@ -142,8 +177,7 @@ class Problem:
         """
         if self.aligned:
             return self
-        copies = {name: _contiguous(x) for name in "qkv" if not rows_aligned(x := getattr(self, name))}
-        return replace(self, **copies)
+        return replace(self, **{name: with_aligned(getattr(self, name)) for name in "qkv"})
 
 
 def address(array: Any) -> int:
@@ -191,8 +225,13 @@ def _is_cupy(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "cupy"
 
 
-def _contiguous(array: Any) -> Any:
-    """A contiguous copy; NumPy promises only the alignment of the item, so a few spare bytes make it 16."""
+def with_aligned(array: Any) -> Any:
+    """The array, or a contiguous copy where 128-bit loads cannot read its rows.
+
+    NumPy promises only the alignment of the item, so a few spare bytes make it 16.
+    """
+    if rows_aligned(array):
+        return array
     if _is_cupy(array):
         return array.copy(order="C")
     spare = np.empty(array.nbytes + ALIGNMENT, np.uint8)
@@ -202,7 +241,13 @@ def _contiguous(array: Any) -> Any:
     return copy
 
 
-def _check_array(name: str, array: Any) -> None:
+def listed(numbers: tuple[int, ...]) -> str:
+    """`32, 64 and 80`."""
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _check_kind(name: str, array: Any) -> None:
     if not (isinstance(array, np.ndarray) or _is_cupy(array)):
         raise ArgumentError(
             f"{name} is a {type(array).__module__}.{type(array).__qualname__}: a Problem holds NumPy or CuPy "
@@ -212,10 +257,20 @@ def _check_array(name: str, array: Any) -> None:
         raise ArgumentError(
             f"{name} is a masked array: a plain array is needed, for example {name}.filled(0)"
         )
-    if array.dtype not in DTYPES:
+
+
+def _check_place(name: str, array: Any, q: Any) -> None:
+    here, there = placed_on(array), placed_on(q)
+    if here != there:
+        raise ArgumentError(f"{name} is on {here} but q is on {there}: all must be in one place")
+
+
+def _check_array(name: str, array: Any) -> None:
+    _check_kind(name, array)
+    if not accepted(array.dtype):
         raise ArgumentError(
-            f"{name} has dtype {str(array.dtype)[:100]}: only {ACCEPTED_NAMES} is accepted, in the native "
-            "byte order"
+            f"{name} has dtype {str(array.dtype)[:100]}: accepted are {ACCEPTED_NAMES}, in the "
+            "native byte order"
         )
     if array.ndim != 4:
         raise ArgumentError(
@@ -233,9 +288,7 @@ def _check_array(name: str, array: Any) -> None:
             f"{name} has length zero, shape {tuple(array.shape)}: the length must be at least 1"
         )
     if head_dim not in HEAD_DIMS:
-        raise ArgumentError(
-            f"{name} has head dimension {head_dim}: accepted are {' and '.join(map(str, HEAD_DIMS))}"
-        )
+        raise ArgumentError(f"{name} has head dimension {head_dim}: accepted are {listed(HEAD_DIMS)}")
     for what, size in (("batch", batch), ("heads", heads)):
         if size > GRID_LIMIT:
             raise ArgumentError(
@@ -255,17 +308,15 @@ def _check_array(name: str, array: Any) -> None:
 
 def _check_together(q: Any, k: Any, v: Any) -> None:
     for name, array in (("k", k), ("v", v)):
-        here, there = placed_on(array), placed_on(q)
-        if here != there:
-            raise ArgumentError(f"{name} is on {here} but q is on {there}: all must be in one place")
+        _check_place(name, array, q)
+        if array.dtype != q.dtype:
+            raise ArgumentError(f"{name} has dtype {array.dtype}: q has {q.dtype}, and they must be equal")
         if array.shape[0] != q.shape[0]:
             raise ArgumentError(
                 f"{name} has batch {array.shape[0]}: q has batch {q.shape[0]}, and they must be equal"
             )
-        if array.shape[3] != q.shape[3]:
-            raise ArgumentError(
-                f"{name} has head dimension {array.shape[3]}: q has {q.shape[3]}, and they must be equal"
-            )
+    if k.shape[3] != q.shape[3]:
+        raise ArgumentError(f"k has head dimension {k.shape[3]}: q has {q.shape[3]}, and they must be equal")
     if v.shape[1] != k.shape[1]:
         raise ArgumentError(f"v has {v.shape[1]} heads: k has {k.shape[1]}, and they must be equal")
     if v.shape[2] != k.shape[2]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import FLOAT16
-from flashcore_numba.core.problem import HEAD_DIMS, ArgumentError
+from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.problem import HEAD_DIMS, listed
 
 PLAN_SHAPES = {  # B, H, S, D
     "small": (1, 2, 64, 64),
@@ -20,33 +21,92 @@ PLAN_SHAPES = {  # B, H, S, D
 
 @dataclass(frozen=True)
 class Shape:
-    """B x H x S x D, as many keys as query rows."""
+    """B x H x S x D, as many keys as query rows.
+
+    kv_heads, value_dim: H_kv and D_v; 0 stands for H and D. shortest: where it is given, the batch is ragged:
+    B sequences of `shortest` to `seq` tokens.
+    """
 
     batch: int
     heads: int
     seq: int
     head_dim: int
+    kv_heads: int = 0
+    value_dim: int = 0
+    shortest: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
 
     def __str__(self) -> str:
-        return f"{self.batch}x{self.heads}x{self.seq}x{self.head_dim}"
+        heads = f"{self.heads}" if self.kv_heads == self.heads else f"{self.heads}/{self.kv_heads}"
+        seq = f"{self.seq}" if self.shortest is None else f"{self.shortest}-{self.seq}"
+        dims = f"{self.head_dim}" if self.value_dim == self.head_dim else f"{self.head_dim}/{self.value_dim}"
+        return f"{self.batch}x{heads}x{seq}x{dims}"
 
-    def inputs(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """q, k and v: fresh standard normal NumPy arrays, float16 [B, H, S, D]."""
-        size = (self.batch, self.heads, self.seq, self.head_dim)
-        q, k, v = (FLOAT16.round(rng.standard_normal(size, dtype=np.float32)) for _ in range(3))
+    @property
+    def plain(self) -> bool:
+        """Whether it is B x H x S x D and no more."""
+        return (self.kv_heads, self.value_dim, self.shortest) == (self.heads, self.head_dim, None)
+
+    def inputs(
+        self, rng: np.random.Generator, element: Element = FLOAT16
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """q [B, H, S, D], k [B, H_kv, S, D], v [B, H_kv, S, D_v]: fresh standard normal NumPy arrays of the
+        element type.
+        """
+        sizes = (self.heads, self.head_dim), (self.kv_heads, self.head_dim), (self.kv_heads, self.value_dim)
+        q, k, v = (
+            element.round(rng.standard_normal((self.batch, heads, self.seq, dim), dtype=np.float32))
+            for heads, dim in sizes
+        )
         return q, k, v
+
+
+_NUMBER = "[1-9][0-9]{0,11}"
+_FORM = (
+    r"(?P<batch>#)x(?P<heads>#)(/(?P<kv_heads>#))?x((?P<shortest>#)-)?(?P<seq>#)x"
+    r"(?P<head_dim>#)(/(?P<value_dim>#))?"
+).replace("#", _NUMBER)
 
 
 def parse(text: str) -> Shape:
     """`mission` or `1x8x512x64`. Raises ArgumentError."""
-    if text in PLAN_SHAPES:
-        return Shape(*PLAN_SHAPES[text])
-    found = re.fullmatch("x".join([r"([1-9][0-9]{0,11})"] * 4), text)
-    if not found:
+    shape = _read(text)
+    if shape is None or not shape.plain:
         names = ", ".join(PLAN_SHAPES)
         raise ArgumentError(f"shape {shown(text)}: accepted are BxHxSxD, for example 1x8x512x64, and {names}")
-    shape = Shape(*map(int, found.groups()))
-    if shape.head_dim not in HEAD_DIMS:
-        dims = " or ".join(map(str, HEAD_DIMS))
-        raise ArgumentError(f"shape {shown(text)}: the head dimension (the last number) must be {dims}")
+    return shape
+
+
+def parse_any(text: str) -> Shape:
+    """Also with H_kv, with D_v, and with two lengths for a ragged batch: `1x32/8x4096x192/128`,
+    `16x32x128-8192x64`. Raises ArgumentError.
+    """
+    shape = _read(text)
+    if shape is None:
+        raise ArgumentError(
+            f"shape {shown(text)}: accepted are BxHxSxD, for example 1x8x512x64, with H/H_kv, D/D_v or two "
+            f"lengths S-S, for example 16x32/8x128-8192x128, and {', '.join(PLAN_SHAPES)}"
+        )
+    if shape.heads % shape.kv_heads:
+        raise ArgumentError(f"shape {shown(text)}: H must be a multiple of H_kv")
+    if shape.shortest is not None and shape.shortest > shape.seq:
+        raise ArgumentError(f"shape {shown(text)}: the shorter length comes first")
+    return shape
+
+
+def _read(text: str) -> Shape | None:
+    """None for what is no shape. Raises ArgumentError for a head dimension that nothing serves."""
+    if text in PLAN_SHAPES:
+        return Shape(*PLAN_SHAPES[text])
+    found = re.fullmatch(_FORM, text)
+    if not found:
+        return None
+    shape = Shape(**{name: int(number) for name, number in found.groupdict().items() if number})
+    if not {shape.head_dim, shape.value_dim} <= {*HEAD_DIMS}:
+        raise ArgumentError(
+            f"shape {shown(text)}: the head dimension (the last number) must be one of {listed(HEAD_DIMS)}"
+        )
     return shape

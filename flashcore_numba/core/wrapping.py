@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
 
 
 class Passing:
@@ -16,6 +17,10 @@ class Passing:
     @property
     def sm_count(self) -> int:
         return self.executor.sm_count
+
+    @property
+    def shared_limit(self) -> int:
+        return self.executor.shared_limit
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.executor.empty(shape, dtype)
@@ -32,8 +37,8 @@ class Idle:
     subclass's.
     """
 
-    def __init__(self, sm_count: int) -> None:
-        self.sm_count = sm_count
+    def __init__(self, sm_count: int, shared_limit: int = EXAMPLE_SHARED_LIMIT) -> None:
+        self.sm_count, self.shared_limit = sm_count, shared_limit
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)

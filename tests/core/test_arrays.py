@@ -12,6 +12,7 @@ import pytest
 from flashcore_numba import ArgumentError
 from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import adopt, empty_like, overlap, same_kind
+from flashcore_numba.core.element import BFLOAT16, named
 
 
 class Producer:
@@ -58,7 +59,12 @@ class Tensor:
         self.dtype, self.layout = f"torch.{dtype}", f"torch.{layout}"
         self.device = types.SimpleNamespace(type=device)
 
+    def view(self, dtype):
+        return Tensor(self.array.view(dtype), dtype)
+
     def numpy(self):
+        if self.dtype == "torch.bfloat16":
+            raise TypeError("Got unsupported ScalarType BFloat16")
         return self.array
 
 
@@ -74,9 +80,10 @@ def x(rng):
 def torch(monkeypatch):
     def empty(shape, dtype, device):
         assert device.type == "cpu"
-        return Tensor(np.empty(shape, dtype), dtype)
+        return Tensor(np.empty(shape, named(dtype).dtype), dtype)
 
-    fake = types.SimpleNamespace(empty=empty, float16="float16", float32="float32")
+    names = ("float16", "bfloat16", "float32", "int16")
+    fake = types.SimpleNamespace(empty=empty, **{name: name for name in names})
     monkeypatch.setitem(sys.modules, "torch", fake)
 
 
@@ -99,6 +106,19 @@ def test_results_are_of_the_callers_kind(x, torch):
         np.testing.assert_array_equal(seen, np.full((2, 3, 4), 7, np.float32))
 
 
+@pytest.mark.parametrize("wrap", [lambda a: a, lambda a: Tensor(a, "bfloat16")], ids=["NumPy", "PyTorch"])
+def test_bfloat16_comes_in_and_goes_back(wrap, rng, torch):
+    x = BFLOAT16.round(rng.standard_normal((2, 4, 3, 64))).transpose(0, 2, 1, 3)
+    adopted = adopt(wrap(x), "q")
+    assert adopted.view.dtype == x.dtype and adopted.view.strides == x.strides
+    assert adopted.view.ctypes.data == x.ctypes.data
+    made = empty_like(adopted, (2, 3), BFLOAT16.dtype)
+    made.view[...] = 0.5
+    back = made.source.array if adopted.kind == "PyTorch" else made.source
+    assert type(made.source) is type(adopted.source)
+    assert back.dtype == BFLOAT16.dtype and (back == 0.5).all()
+
+
 def test_a_producer_that_takes_nothing_back_gets_numpy(x):
     assert type(empty_like(adopt(Producer(x), "q"), (2, 3), np.float32).source) is np.ndarray
 
@@ -107,7 +127,7 @@ F16 = np.ones((1, 1, 1, 64), np.float16)
 BAD = {
     "list": (F16.tolist(), ["list", "NumPy, CuPy, PyTorch"]),
     "number": (3, ["int", "NumPy, CuPy, PyTorch"]),
-    "bfloat16 tensor": (Tensor(F16, dtype="bfloat16"), ["bfloat16", "float16", "half()"]),
+    "float8 tensor": (Tensor(F16, dtype="float8_e4m3fn"), ["float8_e4m3fn", "bfloat16", "half()"]),
     "tensor that requires grad": (Tensor(F16, requires_grad=True), ["requires grad", "k.detach()"]),
     "sparse tensor": (Tensor(F16, layout="sparse_coo"), ["sparse_coo", "strided"]),
     "tensor on another device": (Tensor(F16, device="meta"), ["device", "cpu and cuda"]),

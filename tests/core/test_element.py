@@ -1,23 +1,29 @@
 """The element types: what follows from each is true of its NumPy type, and nobody else names one."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from flashcore_numba.core.element import ACCEPTED, FLOAT16, FLOAT32, of
+from flashcore_numba.core.element import ACCEPTED, BFLOAT16, FLOAT16, FLOAT32, accepted, of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flashcore_numba"
 # Kernels name the type of their memory, and so do figures that show one.
 HOMES = {"core/element.py", "wide.py", "course/figures/fragments.py", "course/figures/twin.py"}
 
 
-@pytest.mark.parametrize("element", [FLOAT16, FLOAT32], ids=lambda each: each.name)
+EACH = pytest.mark.parametrize("element", [FLOAT16, BFLOAT16, FLOAT32], ids=lambda each: each.name)
+
+
+@EACH
 def test_the_figures_are_those_of_the_type(element):
     kind = element.dtype.type
-    assert element.name == element.dtype.name and element.size == kind(0).nbytes
-    assert element.largest == float(np.finfo(kind).max)
+    assert element.name == element.dtype.name and element.size == element.dtype.itemsize
+    assert element.largest == float(ml_dtypes.finfo(kind).max)
     one = kind(1)
     assert element.unit_roundoff == float(np.nextafter(one, kind(2)) - one) / 2
     assert element.least == float(np.nextafter(kind(0), one)) > 0
@@ -25,7 +31,7 @@ def test_the_figures_are_those_of_the_type(element):
     assert of(element.dtype) is element
 
 
-@pytest.mark.parametrize("element", [FLOAT16, FLOAT32], ids=lambda each: each.name)
+@EACH
 def test_the_poisons_are_two_nans_that_no_arithmetic_gives(element, rng):
     unsigned = np.dtype(f"u{element.size}")
     bits = np.array([element.unwritten, element.guard], unsigned)
@@ -36,10 +42,19 @@ def test_the_poisons_are_two_nans_that_no_arithmetic_gives(element, rng):
     assert np.isnan(made).any() and not np.isin(made.view(unsigned), bits).any()
 
 
-def test_only_float16_is_accepted_so_far():
-    assert ACCEPTED == (FLOAT16,)
+def test_what_is_accepted():
+    assert ACCEPTED == (FLOAT16, BFLOAT16)
+    assert accepted(np.dtype(np.float16)) and accepted(np.dtype(ml_dtypes.bfloat16))
+    for other in (np.float32, np.float64, ">f2", "V2", ml_dtypes.float8_e4m3fn, [("float16", "f2")]):
+        assert not accepted(np.dtype(other))
     with pytest.raises(KeyError):
         of(np.dtype(np.float64))
+
+
+def test_bfloat16_is_imported_when_it_is_asked_for():
+    asked = "import sys, flashcore_numba, flashcore_numba.core.problem as p, numpy as np; "
+    asked += "x = np.zeros((1, 1, 8, 64), 'f2'); p.Problem(x, x, x); sys.exit('ml_dtypes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], timeout=60).returncode == 0
 
 
 def test_nobody_else_names_a_type_of_elements():
@@ -49,8 +64,8 @@ def test_nobody_else_names_a_type_of_elements():
         if name.startswith("simulator/"):  # which knows every type of NumPy
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            named = isinstance(node, ast.Attribute) and node.attr == "float16"
-            named |= isinstance(node, ast.Constant) and node.value in ("float16", 65504, 65504.0)
+            named = isinstance(node, ast.Attribute) and node.attr in ("float16", "bfloat16")
+            named |= isinstance(node, ast.Constant) and node.value in ("float16", "bfloat16", 65504, 65504.0)
             if named:
                 seen.add(name)
                 if name not in HOMES and name != "course/judge/screen_cuda.py":  # advice on a learner's word

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flashcore_numba.core.mask import Mask
-from flashcore_numba.stages.parts.mask import interval
+from flashcore_numba.stages.parts.mask import before_window, diagonal, interval, window_end
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flashcore_numba"
 
@@ -81,6 +81,16 @@ def test_numba_has_the_same_interval(rng, causal):
         mask = Mask(seq_q, seq_k, right=0 if causal else -1)
         for row in range(seq_q + 3):
             assert interval.py_func(row, seq_q, seq_k, causal) == mask.interval(row)
+
+
+def test_numba_has_the_same_window(rng, monkeypatch):
+    monkeypatch.setitem(window_end.py_func.__globals__, "diagonal", diagonal.py_func)
+    for mask in masks(rng):
+        shape = mask.seq_q, mask.seq_k
+        for row in range(mask.seq_q):
+            place = diagonal.py_func(row, *shape)
+            begin = sum(before_window.py_func(place - key, mask.left) for key in range(mask.seq_k))
+            assert (begin, window_end.py_func(row, *shape, mask.right)) == mask.interval(row)
 
 
 DERIVED = re.compile(

@@ -40,8 +40,8 @@ BAD = {
     "no heads": ("k", {"k": array(2, 0, 8, 64)}, ["(2, 0, 8, 64)", "at least 1"]),
     "no query rows": ("q", {"q": array(2, 4, 0, 64)}, ["(2, 4, 0, 64)", "length", "at least 1"]),
     "no keys": ("k", {"k": array(2, 4, 0, 64)}, ["(2, 4, 0, 64)", "length", "at least 1"]),
-    "head dimension": ("q", {"q": array(2, 4, 8, 80)}, ["80", "64 and 128"]),
-    "zero head dimension": ("v", {"v": array(2, 4, 8, 0)}, ["0", "64 and 128"]),
+    "head dimension": ("q", {"q": array(2, 4, 8, 72)}, ["72", "32, 64, 80, 96, 128, 192 and 256"]),
+    "zero head dimension": ("v", {"v": array(2, 4, 8, 0)}, ["0", "192 and 256"]),
     "too many heads": (
         "k",
         {"k": np.broadcast_to(array(1, 1, 1, 64), (2, 70000, 1, 64))},

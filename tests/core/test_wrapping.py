@@ -72,7 +72,7 @@ def test_it_has_the_methods_with_their_parameters(executor: type) -> None:
 class Asked:
     """Notes what it is asked for."""
 
-    sm_count = 7
+    sm_count, shared_limit = 7, 65536
 
     def __init__(self) -> None:
         self.launched: list[tuple] = []
@@ -91,7 +91,7 @@ class Asked:
 def test_what_wraps_another_passes_everything_on(wrap: Any) -> None:
     inner = Asked()
     outer = wrap(inner)
-    assert outer.sm_count == 7
+    assert (outer.sm_count, outer.shared_limit) == (7, 65536)
     assert outer.empty((2, 3), np.float32).shape == (2, 3)
     assert outer.counter().tolist() == [0]
     outer.launch("kernel", 2, (32, 4), 1, 2.5, shared_bytes=48)

@@ -1,0 +1,139 @@
+"""What is measured: a problem before its numbers are drawn."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cuda_reference.shown import shown
+from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.shapes import Shape
+
+DRAWN = ("sinks", "alibi_slopes", "seqused_k")
+"""The features that are arrays of random numbers; a ragged batch is a matter of the shape."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A shape, a mask, an element type and features.
+
+    drawn: which of `DRAWN` are on. lengths: of the sequences of a ragged batch, once they are drawn.
+    yardstick: whether it is here only to be compared with a ragged batch.
+    """
+
+    shape: Shape
+    causal: bool = False
+    element: Element = FLOAT16
+    window: tuple[int, int] = OFF.window
+    softcap: float = OFF.softcap
+    drawn: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+    yardstick: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is B x H x S x D, perhaps with the causal mask: what README and lessons show."""
+        return self.shape.plain and not self.arguments and not self.yardstick
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of `attention_varlen` that turn features on, see `Features.names`."""
+        ragged = () if self.shape.shortest is None else ("cu_seqlens_q", "cu_seqlens_k")
+        return *Features(self.window, self.softcap).names, *self.drawn, *ragged
+
+    def drawn_with(self, seed: int) -> "list[Workload]":
+        """What is measured of it: itself; of a ragged one also the same number of tokens in equal lengths.
+
+        The lengths follow from the shape and the seed alone.
+        """
+        shape = self.shape
+        if shape.shortest is None:
+            return [self]
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(shape.shortest, shape.seq, shape.batch, endpoint=True)
+        for _ in range(lengths.sum() % shape.batch):  # the longest lose a token until all could be equal
+            lengths[lengths.argmax()] -= 1
+        drawn = replace(self, lengths=tuple(map(int, lengths)))
+        return [drawn, replace(self, shape=drawn.equal, yardstick=True)]
+
+    @property
+    def equal(self) -> Shape:
+        """Of a ragged batch: the same number of tokens in sequences of equal lengths."""
+        return replace(self.shape, seq=sum(self.lengths) // self.shape.batch, shortest=None)
+
+    @property
+    def arrays(self) -> Shape:
+        """The shape of q, k and v: the sequences of a ragged batch are packed."""
+        if not self.lengths:
+            return self.shape
+        return replace(self.shape, batch=1, seq=sum(self.lengths), shortest=None)
+
+    def features(self, rng: np.random.Generator) -> Features:
+        """With arrays on the host: normal sinks, the slopes of Press et al. 2022, keys that count."""
+        heads = self.shape.heads
+        sequences = self.lengths or (self.shape.seq,) * self.shape.batch
+        bounds = np.cumsum([0, *self.lengths], dtype=np.int32) if self.lengths else None
+        arrays = {
+            "sinks": _of_bfloat16(rng.standard_normal(heads)),
+            "alibi_slopes": _of_bfloat16(2.0 ** (-8 * np.arange(1, heads + 1) / heads)),
+            "seqused_k": rng.integers(1, sequences, endpoint=True).astype(np.int32),
+        }
+        chosen = {name: arrays[name] for name in self.drawn}
+        return Features(self.window, self.softcap, **chosen, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
+
+
+def _of_bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32 values that bfloat16 has too, because some libraries take them in that type."""
+    return (values.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+def options(text: str) -> dict[str, Any]:
+    """The fields of a `Workload` that `window=1023,0 softcap=50 sinks` names. Raises ArgumentError."""
+    found: dict[str, Any] = {}
+    drawn: set[str] = set()
+    for word in text.split():
+        window = re.fullmatch(r"window=(-1|[0-9]{1,9}),(-1|[0-9]{1,9})", word)
+        softcap = re.fullmatch(r"softcap=([0-9]{1,9}(?:\.[0-9]{1,9})?)", word)
+        if window:
+            found["window"] = (int(window[1]), int(window[2]))
+        elif softcap and float(softcap[1]) > 0:
+            found["softcap"] = float(softcap[1])
+        elif word in DRAWN:
+            drawn.add(word)
+        elif text != "none":
+            raise ArgumentError(
+                f"features {shown(text)}: accepted are none, or window=LEFT,RIGHT (-1: unbounded), "
+                f"softcap=NUMBER, {', '.join(DRAWN)}, with blanks between them"
+            )
+    return found | {"drawn": tuple(name for name in DRAWN if name in drawn)}
+
+
+def fields(features: Features) -> dict[str, Any]:
+    """What an artifact says of features, whose arrays are on the host: numbers and lists of JSON."""
+    found: dict[str, Any] = {name: True for name in ("sinks", "alibi_slopes") if name in features.arrays}
+    if features.softcap:
+        found = {"softcap": features.softcap} | found
+    if features.window != OFF.window:
+        found = {"window": list(features.window)} | found
+    if features.seqused_k is not None:
+        found["seqused_k"] = features.seqused_k.tolist()
+    if features.cu_seqlens_q is not None:
+        found["lengths"] = np.diff(features.cu_seqlens_q).tolist()
+    return found
+
+
+def label(found: Mapping[str, Any]) -> str:
+    """`window=1023,0 softcap=50 sinks`: `fields` as `options` reads them. Lengths are the shape's."""
+    words = []
+    for name, value in found.items():
+        if name == "window":
+            words.append(f"window={value[0]},{value[1]}")
+        elif name == "softcap":
+            words.append(f"softcap={value:g}")
+        elif name != "lengths":
+            words.append(name)
+    return " ".join(words)

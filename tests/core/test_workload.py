@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from flashcore_numba.core import workload
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.shapes import PLAN_SHAPES, Shape, parse, parse_any
+from flashcore_numba.core.workload import Workload, options
+
+
+@pytest.mark.parametrize(
+    "text, shape",
+    [
+        ("1x8x512x64", Shape(1, 8, 512, 64)),
+        ("1x32/8x4096x192/128", Shape(1, 32, 4096, 192, kv_heads=8, value_dim=128)),
+        ("16x32x128-8192x64", Shape(16, 32, 8192, 64, shortest=128)),
+        ("2x4/4x9x64/64", Shape(2, 4, 9, 64)),
+    ],
+)
+def test_a_shape_is_read_as_it_is_written(text, shape):
+    assert parse_any(text) == shape
+    assert parse_any(str(shape)) == shape
+
+
+def test_other_commands_take_plain_shapes_only():
+    for name in PLAN_SHAPES:
+        assert parse(name) == parse_any(name)
+    for text in ("1x4/2x9x64", "1x4x3-9x64", "1x4x9x64/32"):
+        assert not parse_any(text).plain
+        with pytest.raises(ArgumentError, match="accepted are BxHxSxD, for example 1x8x512x64, and small"):
+            parse(text)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_lengths_are_within_their_bounds_and_could_be_equal(seed, rng):
+    low, high, count = (int(n) for n in (rng.integers(1, 50), rng.integers(50, 90), rng.integers(1, 20)))
+    given = Workload(Shape(count, 4, high, 64, kv_heads=2, shortest=low), causal=True, softcap=3.0)
+    ragged, equal = given.drawn_with(seed)
+    assert len(ragged.lengths) == count and low <= min(ragged.lengths) <= max(ragged.lengths) <= high
+    assert sum(ragged.lengths) == count * equal.shape.seq
+    assert (equal.causal, equal.softcap, equal.shape.kv_heads, equal.lengths) == (True, 3.0, 2, ())
+    assert given.drawn_with(seed) == [ragged, equal], "they follow from the seed"
+    assert not equal.plain, "no table takes it for a shape of its own"
+    q, k, _ = ragged.arrays.inputs(rng)
+    assert q.shape == (1, 4, sum(ragged.lengths), 64) and k.shape[1] == 2
+    assert np.diff(ragged.features(rng).cu_seqlens_k).tolist() == list(ragged.lengths)
+
+
+def test_lengths_differ_between_seeds():
+    given = Workload(Shape(16, 1, 8192, 64, shortest=128))
+    assert len({given.drawn_with(seed)[0].lengths for seed in range(20)}) == 20
+
+
+def test_a_batch_that_is_not_ragged_is_measured_as_it_is():
+    given = Workload(Shape(2, 1, 9, 64), drawn=("sinks",))
+    assert given.drawn_with(1) == [given]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "none",
+        "window=1023,0",
+        "window=-1,5",
+        "softcap=50",
+        "softcap=0.5 sinks",
+        "sinks alibi_slopes seqused_k",
+    ],
+)
+def test_features_are_told_as_they_are_given(text, rng):
+    given = Workload(Shape(2, 3, 9, 64), **options(text))
+    assert workload.label(workload.fields(given.features(rng))) == text.replace("none", "")
+    assert given.plain == (text == "none")
+
+
+def test_the_order_of_words_does_not_matter():
+    assert options("sinks softcap=2 alibi_slopes") == options("alibi_slopes sinks softcap=2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["sink", "window", "window=3", "window=3,-2", "softcap=-1", "softcap=0", "softcap=nan", "none sinks"],
+)
+def test_other_words_are_refused(text):
+    with pytest.raises(ArgumentError, match="accepted are none, or window=LEFT,RIGHT"):
+        options(text)
