@@ -1,14 +1,16 @@
 // Stage 07: the tensor core multiplies Q by K; softmax and P V stay scalar.
 //
-// A block of 8 warps owns 32 query rows of one head and walks over the K/V tiles of 32 keys. WMMA wants whole
-// warps: each of four warps computes one 16 x 16 part of S = Q K^T, four products along D. Which lane holds
-// which element of a fragment is not specified, so a row of S can be had only by writing S to shared memory
-// and reading it back: the round trip, and a barrier, that every WMMA stage pays.
-// Then 8 lanes share a row: each takes 4 of its 32 scores, three shuffles give the row's maximum, P replaces
-// S in shared memory, and each lane adds P V into its own 8 components of O, which stay in registers beside m
-// and l. A warp owns 4 rows through softmax and P V, so between those two it waits only for itself. Rows of
-// Q, K and V lie 72 halves apart and rows of S 40 floats, so that the 8 rows which one step of a fragment's
-// load touches start in different banks.
+// A block of 8 warps owns 32 query rows of one head and walks over K/V tiles of 32 keys. A warp owns 4 of the
+// rows, and 8 of its lanes share each: a lane has m, its part of l, and 8 of the 64 components of O, all in
+// registers. Q, K, V and S are in shared memory.
+// S: each of four warps computes one 16 x 16 part of Q K^T by WMMA, four products along D. WMMA does not say
+// which lane holds which element of a fragment, so S goes to shared memory and is read back by rows.
+// Softmax: a lane takes 4 of its row's 32 scores, three shuffles give the row's maximum, and P replaces S.
+// P V: a lane multiplies its row of P by its 8 columns of V. Between softmax and P V data passes only between
+// lanes of one warp, so no barrier of the block is needed there. While a block waits at one of its three
+// barriers per tile, a second block on the same SM works.
+// Rows of Q, K and V are 72 halves apart and rows of S 40 floats, so that the 8 rows which one step of a
+// fragment's load touches start in different banks.
 #include <mma.h>
 
 #include "tile.cuh"

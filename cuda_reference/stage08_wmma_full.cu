@@ -1,12 +1,13 @@
 // Stage 08: both products on the tensor core.
 //
-// As in stage 07 a block of 8 warps owns 32 query rows of one head and walks over K/V tiles of 32 keys; all
-// tiles lie in static shared memory. S = Q K^T has four 16 x 16 parts, for four warps; O += P V has eight,
-// one a warp. P must be halves to be multiplied, so softmax reads S (floats) and writes P (halves) beside it.
-// Which lane holds which row of an accumulator is not specified, so no lane can shrink "its row" of O in a
-// fragment: O lies in shared memory, softmax rescales it there, and each P V loads its part, adds, and stores
-// it back. A tile passes through four phases in which the warps divide the work differently (load, Q K^T,
-// softmax, P V), so four barriers separate them.
+// A block of 8 warps owns 32 query rows of one head and walks over K/V tiles of 32 keys. Each row belongs to
+// 8 lanes, which have m and their parts of l in registers. Q, K, V, S, P and O are in static shared memory.
+// S = Q K^T has four parts of 16 x 16, one for each of four warps.
+// Softmax: a lane reads 4 of its row's 32 scores in S, writes P as halves, and rescales its share of O.
+// O += P V has eight parts, one per warp. WMMA does not say which lane holds which row of an accumulator, so
+// O cannot be rescaled in a fragment: each P V loads its part of O from shared memory, adds, and stores it.
+// The warps divide the work differently in each of the four phases (load, Q K^T, softmax, P V), so four
+// barriers per tile separate them. Only blocks on the same SM hide each other's waits.
 // Row strides (72 halves, 40 floats, 40 halves, 72 floats) put the 8 rows that one step of a fragment's load
 // touches into different banks.
 #include <mma.h>

@@ -1,16 +1,16 @@
-// Stage 09: the next K/V tile is on its way while this one is multiplied.
+// Stage 09: the next K/V tile is copied while this one is multiplied.
 //
-// A block of 12 warps owns 48 query rows of one head and walks over K/V tiles of 32 keys, with the phases of
-// stage 08: S = Q K^T has 3 x 2 parts of 16 x 16, for six warps; 8 lanes share a row of the softmax (48 x 8
-// threads); O += P V has 3 x 4 parts (D = 128: 3 x 8), one or two a warp.
-// K and V have two buffers each. cp.async moves 16 bytes from global to shared memory past the registers, and
-// the thread goes on; the copies of tile t + 1 are issued before tile t is multiplied and waited for one turn
-// later, so that their way is hidden behind a tile's arithmetic.
-// The tiles exceed the 48 KB of static shared memory, so the launch gives dynamic shared memory, and the
-// constants below divide it: 49,536 bytes at D = 64. Rows of K and V are 8 halves longer than D, which puts
-// the 8 rows of a fragment's load into different banks. A row of S is a whole WMMA tile longer than it has
-// keys: an overhanging store would stay in its row, but rows two apart share banks. Q, P and O have no
-// padding at all, and the 8 rows meet: Q is therefore loaded into fragments once, P and O pay at every turn.
+// A block of 12 warps owns 48 query rows of one head and walks over K/V tiles of 32 keys. Each row belongs to
+// 8 lanes. Q, S, P, O, m and l are in shared memory, with two buffers of K and V: 49,536 bytes at D = 64,
+// dynamic because static shared memory ends at 48 KB; the constants below divide it.
+// S = Q K^T has 3 x 2 parts of 16 x 16, for six warps, which keep their fragments of Q.
+// Softmax: a lane takes 4 of its row's 32 scores, writes P, and rescales its share of O.
+// O += P V has 3 x 4 parts (D = 128: 3 x 8), one or two per warp.
+// cp.async copies 16 bytes from global to shared memory, and the thread goes on. The copies of tile t + 1 are
+// issued before tile t is multiplied and waited for one iteration later: a tile's arithmetic hides them.
+// Rows of K and V are padded by 8 halves: the 8 rows of a fragment's load start in different banks. A row of
+// S is padded by 16 floats, so a store past its keys stays in the row, but rows two apart share banks. Q, P
+// and O have no padding, so their 8 rows share banks: Q pays once, P and O in every iteration.
 #include <mma.h>
 
 #include "tile.cuh"
@@ -71,7 +71,7 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const element* p_sm
     wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks an SM at D = 64
+extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks per SM at D = 64
 async_copy(const element* q, const element* k, const element* v, element* out,  // [B, H or H_kv, S, D]
            float* lse,                                                          // [B, H, S_q]
            PARAMS) {
@@ -98,7 +98,7 @@ async_copy(const element* q, const element* k, const element* v, element* out,  
     const Interval tiles = block_keys.tiles(KEYS);
 
     const auto load_tile = tile::load_tile_async<KEYS, D, KV_LD, THREADS>;
-    auto load_keys_and_values = [&](int t) {  // one group a tile, empty beyond the last: groups count tiles
+    auto load_keys_and_values = [&](int t) {  // one group per tile, empty beyond the last: groups count tiles
         if (t < tiles.end) {
             const int first_key = t * KEYS, buffer = t % BUFFERS * KEYS * KV_LD;
             load_tile(k_smem + buffer, k + first_key * params.k.row, params.k.row, params.S_k - first_key);
@@ -137,7 +137,7 @@ async_copy(const element* q, const element* k, const element* v, element* out,  
 #pragma unroll
         for (int c = o_col; c < D; c += 64)
             accumulate_pv(o_smem + o_row * O_LD + c, p_smem + o_row * P_LD, v_tile + c);
-        __syncthreads();  // every warp has left this buffer, P and O before the next turn overwrites them
+        __syncthreads();  // every warp is done with this buffer, P and O, which are overwritten next
     }
 
     if (first_row + row < params.S_q) {

@@ -1,16 +1,16 @@
 // Stage 10: one to four K/V tiles in flight.
 //
-// Stage 09 with a ring of STAGES buffers: the copies of tile t + STAGES - 1 are issued before tile t is
-// multiplied, into the buffer that tile t - 1 has left. A thread's groups of copies finish in order, so "at
-// most STAGES - 1 groups unfinished" says that tile t has arrived. With one stage nothing is in flight while
-// the block multiplies; with two a copy has one tile's arithmetic to arrive in, with three two tiles'. Time
-// beyond a copy's latency buys nothing, and each stage costs 18,432 bytes of shared memory (D = 64), which
-// can cost a resident block.
-// Phases and barriers are those of stage 09. What its counters show is put right besides. Tiles have 64 keys:
-// S then has 3 x 4 parts, one for each warp, where 3 x 2 left six warps idle, and the barriers are element as
-// many. Every array has padded rows (8 halves or 8 floats), so that the 8 rows of a fragment start in
-// different banks. m and l stay in the registers of the row's 8 lanes, which add up their parts of l once,
-// behind the last tile.
+// A block of 12 warps owns 48 query rows of one head and walks over K/V tiles of 64 keys. Each row belongs to
+// 8 lanes, which have m and their parts of l in registers. Shared memory has Q, S, P, O and a ring of STAGES
+// buffers of K and V: each stage costs 18,432 bytes at D = 64, which can cost a resident block.
+// S = Q K^T has 3 x 4 parts of 16 x 16, one per warp, which keeps its fragments of Q.
+// Softmax: a lane takes 8 of its row's 64 scores, writes P, and rescales its share of O.
+// O += P V has 3 x 4 parts (D = 128: 3 x 8), one or two per warp. Four barriers per tile, as in stage 09.
+// The copies of tile t + STAGES - 1 are issued before tile t is multiplied, into the buffer of tile t - 1. A
+// thread's groups of copies finish in order, so "at most STAGES - 1 groups unfinished" means that tile t has
+// arrived. With one stage nothing is in flight while the block multiplies; with two a copy has the time of
+// one tile to arrive, with three of two tiles. More time than a copy's latency gains nothing.
+// Every row is padded by 8 halves or 8 floats: the 8 rows of a fragment start in different banks.
 #include <mma.h>
 
 #include "tile.cuh"
@@ -68,7 +68,7 @@ __device__ __forceinline__ void accumulate_pv(float* o_smem, const element* p_sm
     wmma::store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks an SM at D = 64
+extern "C" __global__ void __launch_bounds__(THREADS, 128 / D)  // registers for two blocks per SM at D = 64
 pipeline(const element* q, const element* k, const element* v, element* out,  // [B, H or H_kv, S, D]
          float* lse,                                                          // [B, H, S_q]
          PARAMS) {
@@ -93,7 +93,7 @@ pipeline(const element* q, const element* k, const element* v, element* out,  //
     const Interval tiles = block_keys.tiles(KEYS);
 
     const auto load_tile = tile::load_tile_async<KEYS, D, LD, THREADS>;
-    auto load_keys_and_values = [&](int t) {  // one group a tile, empty beyond the last: groups count tiles
+    auto load_keys_and_values = [&](int t) {  // one group per tile, empty beyond the last: groups count tiles
         if (t < tiles.end) {
             const int first_key = t * KEYS, buffer = t % STAGES * KEYS * LD;
             load_tile(k_smem + buffer, k + first_key * params.k.row, params.k.row, params.S_k - first_key);
@@ -135,7 +135,7 @@ pipeline(const element* q, const element* k, const element* v, element* out,  //
 #pragma unroll
         for (int c = tile_col; c < D; c += 64)
             accumulate_pv(o_smem + tile_row * O_LD + c, p_smem + tile_row * P_LD, v_tile + c);
-        __syncthreads();  // every warp has left this buffer, P and O before the next turn overwrites them
+        __syncthreads();  // every warp is done with this buffer, P and O, which are overwritten next
     }
 
     l = tile::row_sum(l);

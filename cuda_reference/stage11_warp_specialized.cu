@@ -1,17 +1,17 @@
 // Stage 11: warp specialization. Multiplying, softmax and loading get warps of their own.
 //
 // A block of 16 warps owns 32 query rows of one head and walks over K/V tiles of 64 keys (32 where D = 128).
-// Warps 0 to 7 multiply: each owns a 16 x 16 part of S = Q K^T and D / 64 of O, which stay in fragments.
-// Warps 8 to 11 own 8 rows each through softmax, 12 to 15 load. S and P pass between warps in shared memory.
-// PHASE 0: all warps load a tile, then those of one role work while the others wait: four barriers a tile.
-//   __syncwarp could not replace one: it orders the lanes of one warp.
-// PHASE 1: one barrier. In step i Q K^T works on tile i, softmax on tile i - 1, P V on tile i - 2, while K of
-//   i + 1 and V of i - 1 are loaded. S, P and the tiles exist twice: nobody reads what is being written.
-// PHASE 2: the load warps alone load. PHASE 3: 16 bytes at a time instead of 2.
-// PHASE 4: by cp.async, two steps ahead: tiles exist three times, and a copy may fly past a barrier.
-// PHASE 5: the multiplying warps load their 16 rows of Q once, not once a tile.
-// Which lane holds which row of a fragment is not specified, but fragments of one type agree: O's rows shrink
-// by a product with a fragment that has each row's factor in all 16 columns.
+// S, P V: warps 0 to 7 each own a 16 x 16 part of S = Q K^T and D / 64 parts of O, which stay in fragments.
+// Softmax: warps 8 to 11 own 8 rows each, with m and l in registers. S and P pass through shared memory.
+// Loads: warps 12 to 15.
+// WMMA does not say which lane holds which row of a fragment, but fragments of one type agree: O is rescaled
+// by a second fragment, which has each row's factor in all 16 columns.
+// PHASE 0: all warps load, then the roles take turns: four barriers per tile. __syncwarp could not replace
+//   one, because it orders only the lanes of one warp.
+// PHASE 1: one barrier. Step i: Q K^T of tile i, softmax of i - 1 and P V of i - 2 hide each other, and the
+//   loads of K i + 1 and V i - 1. S, P, K and V exist twice: no warp reads what another one is writing.
+// PHASE 2: only the load warps load. PHASE 3: they load 16 bytes at a time, not 2. PHASE 4: by cp.async, two
+//   steps ahead: three slots, and a copy may pass a barrier. PHASE 5: fragments of Q are loaded once.
 #include <mma.h>
 
 #include "tile.cuh"
@@ -121,7 +121,7 @@ warp_specialized(const element* q, const element* k, const element* v,  // [B, H
     const bool loads = !LOAD_WARPS_ONLY || warp >= FIRST_LOAD_WARP;
     const int warp_row = warp / WARP_COLS * 16, warp_col = warp % WARP_COLS * 16;  // of a multiplying warp
     const int lane_row = (warp - FIRST_SOFTMAX_WARP) * 8 + lane / 8 * LANE_ROWS;   // of a softmax lane
-    const int part = threadIdx.x % 8;                                              // of its 8 lanes a row
+    const int part = threadIdx.x % 8;                                              // of its row's 8 lanes
     const Mask mask(params);
     const int last_row = min(first_row + ROWS, params.S_q) - 1;
     const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
@@ -188,9 +188,9 @@ warp_specialized(const element* q, const element* k, const element* v,  // [B, H
             __syncthreads();  // every warp has left K, V, S and P before the next tile overwrites them
         }
     } else {
-        auto load_for = [&](int step) {  // K and V of one step, which lie in slot step % SLOTS
+        auto load_for = [&](int step) {  // K and V of one step, to slot step % SLOTS
             load_k_and_v(step, step - 2, step % SLOTS);
-            if constexpr (ASYNC) ptx::cp_async_commit();  // one group a step, empty after the last
+            if constexpr (ASYNC) ptx::cp_async_commit();  // one group per step, empty after the last
         };
         for (int step = 0; step < AHEAD; step++)
             if (loads) load_for(step);
@@ -222,7 +222,7 @@ warp_specialized(const element* q, const element* k, const element* v,  // [B, H
             if (lse != nullptr && part == 0 && first_row + row < params.S_q)
                 lse[params.rows_before(b, h) + first_row + row] = tile::log_sum_exp(m[r], l[r]);
         }
-    __syncthreads();  // O and 1 / l are whole before 8 neighbouring threads a row write them out
+    __syncthreads();  // O and 1 / l are complete before 8 neighbouring threads write each row
     const int row = threadIdx.x / 8;
     out += params.out.at(b, h, first_row + row);
     if (row < ROWS && first_row + row < params.S_q)

@@ -1,14 +1,15 @@
 // Stage 14: Hopper's two engines. One thread asks the copy engine for whole tiles, and four warps together
 // ask the tensor core for whole products.
 //
-// A block is one warpgroup with 64 query rows of one head (warpgroup_rows.cuh). It walks over tiles of
-// BLOCK_N keys. Shared memory holds Q and a ring of STAGES slots of a K and a V tile. TMA fills a slot from a
-// tensor map: no thread computes an address, and rows beyond the end of K arrive as zeros. An mbarrier a
-// slot and tensor counts the bytes that have arrived, so V need not be there when Q K^T starts.
-// Q K^T reads both operands from shared memory; P V takes P from the registers where S was, and V as it lies.
-// Both run while the threads go on; here each is waited for at once. What overlaps is blocks: several share
-// an SM, and one multiplies while another makes its exponentials.
-// O leaves through the memory of Q, by TMA.
+// A block is one warpgroup. It owns 64 query rows of one head and walks over K/V tiles of BLOCK_N keys: lane
+// 4g + t of warp w holds rows 16w + g and 16w + g + 8 of S, P, O, m and l (warpgroup_rows.cuh). Shared memory
+// has Q, and O at the end, and a ring of STAGES slots of K and V.
+// Loads: TMA fills a slot from a tensor map: no thread computes an address, and rows past the end of K arrive
+// as zeros. One mbarrier per slot and tensor counts the bytes, so V need not be there when Q K^T starts.
+// S = Q K^T: both operands are read from shared memory. Softmax: P takes the registers of S.
+// O += P V: P is read from registers, V from shared memory as it arrived.
+// The products run while the threads go on, but here each is waited for at once. Blocks hide each other:
+// several share an SM, and one multiplies while another computes its exponentials. TMA also stores O.
 #include "warpgroup_rows.cuh"
 
 constexpr int TILE = BLOCK_N * D;  // elements
@@ -52,7 +53,7 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     __syncthreads();  // the other threads see them too
 
     Scores s_rmem;
-    Weights p_rmem;
+    P p_rmem;
     Output o_rmem = {};
     RowState m = {LOWEST, LOWEST}, l = {0.0f, 0.0f}, rescale;
     ptx::mbarrier_wait(q_full, 0);  // Q has arrived
@@ -67,8 +68,8 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
                       scale.sign, lane);
         }
-        const float scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
-        follow_reference(o_rmem, l, rescale);
+        const float scale_left = raise_max(s_rmem, m, rescale, scale.log2);
+        rescale_o_and_l(o_rmem, l, rescale);
         exponentiate(p_rmem, s_rmem, m, l, scale_left);
         ptx::mbarrier_wait(v_full + slot, parity);  // V has arrived
         issue_pv(o_rmem, p_rmem, v_smem + slot * TILE);
@@ -79,6 +80,6 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     }
 
     float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
-    normalise(o_rmem, m, l, lse_row, sizes.S_q - warp_row, lane);
-    store_rows(q_smem, &out_map, o_rmem, warp, lane, warp_row, h, b);
+    normalise(o_rmem, m, l, sizes, h, lse_row, sizes.S_q - warp_row, lane);
+    store_rows(q_smem, &out_map, o_rmem, warp, lane, warp_row, h, {b});
 }

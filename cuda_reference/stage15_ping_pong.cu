@@ -1,21 +1,23 @@
 // Stage 15: FlashAttention-3. Loads, products and softmax run at the same time, each on its own unit.
 //
-// A thread of the first warpgroup loads; CONSUMERS more have most registers and 64 query rows of a head each
-// (warpgroup_rows.cuh). K and V pass through rings of STAGES slots: `full` mbarriers count bytes that arrive,
-// `empty` ones the warps that are done with a slot.
-// Products run on while threads compute. In flight together are S = Q K^T of a tile and O += P V of the tile
-// before; OVERLAP: softmax starts when S is there, under P V. So 2^S takes the place of S and is packed when
-// P V has read the P before. PING_PONG: warpgroups issue in turn, and one multiplies under others' softmax.
-// Tiles go from the last to the first: what a mask touches, with a true maximum, comes first. Then LAZY_MAX
-// keeps m; a warp whose weights grow too great does S again alone, on mma.sync, while it still holds K.
-// The special-function unit takes as long as the products of D = 64: POLYNOMIALS of 16 exponentials avoid it.
-// On an H200 their instructions cost more time and energy than that saves; a fourth warpgroup brings more.
-// A block does several pieces of work, BLOCK_M rows of a head, and loads the next under the end of one: O has
-// memory beside Q. Under a causal mask the longest come first, and a block that is done draws the next one.
+// A block takes work tiles of BLOCK_M query rows of one head. A thread of warpgroup 0 loads. Each of the
+// CONSUMERS other warpgroups owns 64 of the rows: lane 4g + t of its warp w has rows 16w + g and 16w + g + 8
+// (warpgroup_rows.cuh). K and V pass through rings of STAGES slots: mbarriers `full` count the bytes that
+// arrive, `empty` the warps that have read a slot. The last tile comes first, since it may need the mask.
+// S = Q K^T of a tile and O += P V of the tile before are issued together, on registers of their own.
+// Softmax starts when S is there, with OVERLAP under P V. 2^S stays in the registers of S until P V has read
+// the P before. LAZY_MAX: m stays as long as P is safe; else the warp computes S again alone, on mma.sync,
+// while it still holds K. POLYNOMIALS of every 16 exponentials do not use the special-function unit.
+// PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
+// The next work tile's loads run under the end of this one: O has memory beside Q. Under a causal mask the
+// longest work tiles come first, and a block that has finished draws the next one.
+// Of sequences whose lengths only the GPU knows, the loading thread tells the others the work tile itself.
 #include "warpgroup_rows.cuh"
 
+static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
-constexpr int Q_TILE = ROWS * D, KV_TILE = BLOCK_N * D;  // elements
+constexpr bool TOLD = BOUNDED_KV;
+constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
 struct Ring {
@@ -49,7 +51,27 @@ __device__ __forceinline__ void multiply_again(Scores& s_rmem, const element* q_
 }
 
 struct Work {
-    int b, h, first_row;
+    Sequence sequence;
+    int h, first_row;
+};
+
+// The work tile with number `index` of packed sequences: all of a sequence, head after head, its last rows
+// first. A block's numbers rise, so that the search goes on where it ended.
+struct Cursor {
+    int index = 0, before = 0;  // a sequence, and the work tiles before it: all of them, when none is left
+
+    __device__ __forceinline__ bool find(Work& work, const Sizes& sizes, int number) {
+        for (; index < sizes.features.sequences; index++) {
+            const Sequence sequence = sizes.sequence(index);
+            const int row_tiles = (sequence.S_q + BLOCK_M - 1) / BLOCK_M, inside = number - before;
+            if (inside < sizes.H * row_tiles) {
+                work = {sequence, inside / row_tiles, (row_tiles - 1 - inside % row_tiles) * BLOCK_M};
+                return true;
+            }
+            before += sizes.H * row_tiles;
+        }
+        return false;
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -58,32 +80,40 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
           const __grid_constant__ ptx::TensorMap v_map,    // the same
           const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
           float* lse,                                      // [B, H, S_q] or null
-          SIZES,
+          SIZES BATCHES_PARAMS,
           int heads, int heads_together,                   // B * H, and how many of them go side by side
-          unsigned* next_work) {  // 0, and 0 again at the end; or null: every gridDim.x-th piece is a block's
+          unsigned* next_work) {  // 0, and 0 again at the end; or null: a block has every gridDim.x-th tile
     const Sizes sizes = SIZES_GIVEN;
+    const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    element* q_smem = (element*)smem;               // [CONSUMERS, 64, D]
+    element* q_smem = (element*)smem;               // [CONSUMERS, 64, PITCH]
     element* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
-    element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, D]
-    element* v_smem = k_smem + STAGES * KV_TILE;    // [STAGES, BLOCK_N, D]
+    element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, PITCH]
+    element* v_smem = k_smem + STAGES * KV_TILE;     // [STAGES, BLOCK_N, PITCH]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
     uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;
-    int* work_smem = (int*)(q_empty + 1);  // the number of the piece that Q is of
+    int* work_smem = (int*)(q_empty + 1);  // the number of the work tile that Q is of; TOLD: [6], the tile
 
-    const Mask mask(sizes);
-    auto tiles_before = [&](int row) {  // that rows before this one see keys of; one at least, to mask
-        return max(1, (mask.interval(min(row, sizes.S_q) - 1).end + BLOCK_N - 1) / BLOCK_N);
+    // The tiles that these rows see keys of; one at least, to mask.
+    auto tiles_of = [](const Mask& mask, int first_row, int end_row) {
+        const Interval keys{mask.interval(max(first_row, 0)).begin,
+                            mask.interval(min(end_row, mask.S_q) - 1).end};
+        Interval tiles = keys.tiles(BLOCK_N);
+        if (WINDOW) tiles.begin = min(tiles.begin, max(mask.S_k - 1, 0) / BLOCK_N);
+        tiles.end = max(tiles.begin + 1, tiles.end);
+        return tiles;
     };
-    const int row_tiles = (sizes.S_q + BLOCK_M - 1) / BLOCK_M, works = heads * row_tiles;
+    const int row_tiles = (sizes.S_q + BLOCK_M - 1) / BLOCK_M;
+    const int works = RAGGED ? 0x7fffffff : heads * row_tiles;  // of packed sequences only a Cursor knows
     // Rows that fill no block are the first, which see the fewest keys: warpgroups before row 0 are idle.
     const int before_first = row_tiles * BLOCK_M - (sizes.S_q + ROWS - 1) / ROWS * ROWS;
     auto work_at = [&](int index) {
         const int first = index / (heads_together * row_tiles) * heads_together;
         const int i = index - first * row_tiles;
         const int together = min(heads_together, heads - first), head = first + i % together;
-        return Work{head / sizes.H, head % sizes.H, (row_tiles - 1 - i / together) * BLOCK_M - before_first};
+        return Work{sizes.sequence(head / sizes.H), head % sizes.H,
+                    (row_tiles - 1 - i / together) * BLOCK_M - before_first};
     };
 
     if (threadIdx.x == 0) {
@@ -105,40 +135,57 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::registers_down<PRODUCER_REGISTERS>();
         if (threadIdx.x != 0) return;
         Ring k_ring, v_ring;
+        Cursor cursor;
         for (int n = 0, index = blockIdx.x, next;; n++, index = next) {
-            auto number_next = [&] {
-                ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before, and its number
-                *work_smem = index;
+            Work work = {};
+            auto tell_next = [&](bool none) {
+                ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before and its work
+                work_smem[0] = TOLD && none ? -1 : TOLD ? work.sequence.index : index;
+                if (!TOLD || none) return;
+                work_smem[1] = work.sequence.first_row, work_smem[2] = work.sequence.S_q;
+                work_smem[3] = work.sequence.S_k, work_smem[4] = work.h, work_smem[5] = work.first_row;
             };
-            if (index >= works) {
-                number_next();
-                ptx::mbarrier_arrive(q_full);  // no Q, but the number, which says that all is done
+            if (RAGGED ? !cursor.find(work, sizes, index) : index >= works) {
+                tell_next(true);
+                ptx::mbarrier_arrive(q_full);  // no Q, but word that no work is left
+                // Each work tile drew once: no draw follows that of the highest number.
+                if (RAGGED && next_work && index == gridDim.x + cursor.before - 1) atomicExch(next_work, 0u);
                 return;
             }
-            const auto [b, h, first_row] = work_at(index);
-            const int tiles = tiles_before(first_row + BLOCK_M);
-            for (int tile = tiles; tile >= 0; tile--) {  // as they are used: K of a tile, Q or the V before
-                if (tile > 0) {
+            if (!RAGGED) work = work_at(index);
+            const auto& [sequence, h, first_row] = work;
+            const int b = sequence.batch;
+            const Interval tiles = tiles_of(Mask(sizes, sequence), first_row, first_row + BLOCK_M);
+            Place k_place{b}, v_place{b};
+            if (BOUNDED_KV) {
+                k_place = {b, b * batches.k + sequence.first_key, sequence.S_k};
+                v_place = {b, b * batches.v + sequence.first_key, sequence.S_k};
+            }
+            const int first_tile = WINDOW ? tiles.begin : 0;
+            // As they are used: K of a tile, Q or the V before.
+            for (int tile = tiles.end; tile >= first_tile; tile--) {
+                if (tile > first_tile) {
                     const int slot = k_ring.slot;
                     ptx::mbarrier_wait(k_empty + slot, k_ring.parity ^ 1);  // all warps have read the slot
                     ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
-                    load_tile<BLOCK_N>(k_smem + slot * KV_TILE, &k_map, k_full + slot, (tile - 1) * BLOCK_N,
-                                       h / sizes.group, b);
+                    load_rows<BLOCK_N, BOUNDED_KV>(k_smem + slot * KV_TILE, &k_map, k_full + slot,
+                                                   (tile - 1) * BLOCK_N, h / sizes.group, k_place);
                     k_ring.next();
                 }
-                if (tile == tiles) {
-                    number_next();
+                if (tile == tiles.end) {
+                    tell_next(false);
                     ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);  // until all of Q is there
                     for (int i = 0; i < CONSUMERS; i++)
-                        load_tile<ROWS>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS, h, b);
-                    // A piece is one draw, so the launch's last draw takes the counter back to 0.
+                        load_rows<ROWS, BOUNDED_Q>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS,
+                                                   h, {b, sequence.first_row, sequence.S_q});
+                    // One draw per work tile, so the launch's last draw takes the counter back to 0.
                     next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
                 } else {
                     const int slot = v_ring.slot;
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot
                     ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
-                    load_tile<BLOCK_N>(v_smem + slot * KV_TILE, &v_map, v_full + slot, tile * BLOCK_N,
-                                       h / sizes.group, b);
+                    load_rows<BLOCK_N, BOUNDED_KV>(v_smem + slot * KV_TILE, &v_map, v_full + slot,
+                                                   tile * BLOCK_N, h / sizes.group, v_place);
                     v_ring.next();
                 }
             }
@@ -147,7 +194,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     ptx::registers_up<CONSUMER_REGISTERS>();
     const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const Scale scale(sizes.scale_log2);
+    const Scale scale(sizes.softmax_scale_log2());
     q_smem += consumer * Q_TILE, o_smem += consumer * Q_TILE;
 
     auto begin_turn = [&] {
@@ -166,33 +213,50 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     Ring k_ring, v_ring;
     for (int n = 0;; n++) {
-        ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and its number
-        const int index = __shfl_sync(ALL_LANES, lane == 0 ? *work_smem : 0, 0);  // lane 0 releases it
-        if (index >= works) return;
-        const auto [b, h, first_row] = work_at(index);
+        ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and what it is of
+        auto told = [&](int i) {            // by lane 0, which releases it
+            return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0);
+        };
+        const int index = told(0);
+        if (TOLD ? index < 0 : index >= works) return;
+        Work work;
+        if (TOLD)
+            work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
+        else
+            work = work_at(index);
+        const auto& [sequence, h, first_row] = work;
+        const Mask mask(sizes, sequence);
+        const Adjustment adjustment(sizes, sequence, h);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
-        const int own_tiles = group_row < 0 ? 0 : tiles_before(group_row + ROWS);
-        // Tiles before this one need no mask.
-        const int whole_tiles = scale.sign == 1.0f ? mask.interval(group_row).end / BLOCK_N : 0;
+        const int first_tile = WINDOW ? tiles_of(mask, first_row, first_row + BLOCK_M).begin : 0;
+        const bool idle = group_row < 0 || (RAGGED && group_row >= sequence.S_q);
+        const Interval own = idle ? Interval{first_tile, first_tile}
+                             : tiles_of(mask, group_row, group_row + ROWS);
+        // Tiles before `whole_tiles` need no mask; at the left edge of a window they need it again.
+        const int whole_begin = (mask.interval(group_row + ROWS - 1).begin + BLOCK_N - 1) / BLOCK_N;
+        int whole_tiles = scale.sign == 1.0f ? mask.interval(group_row).end / BLOCK_N : 0;
         Scores s_rmem;
-        Weights p_rmem;
+        P p_rmem;
         Output o_rmem = {};
         RowState m = {LOWEST, LOWEST}, l = {0.0f, 0.0f}, rescale;
-        float scale_left;  // see raise_reference
-        int tile = tiles_before(first_row + BLOCK_M) - 1;
+        float scale_left;  // see raise_max
+        int tile = tiles_of(mask, first_row, first_row + BLOCK_M).end - 1;
         auto softmax = [&] {  // with mask and maximum; O is in flight and follows later
+            if (ADJUSTED)
+                adjust_tile(s_rmem, adjustment, mask.diagonal(warp_row + lane / 4) - tile * BLOCK_N, lane);
+            if (WINDOW && tile < whole_begin) whole_tiles = 0;
             if (tile >= whole_tiles) {
                 const int row = warp_row + lane / 4, first_key = tile * BLOCK_N;
                 mask_tile(s_rmem,
                           {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
                           scale.sign, lane);
             }
-            scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
+            scale_left = raise_max(s_rmem, m, rescale, scale.log2);
             l[0] *= rescale[0], l[1] *= rescale[1];
             exponentiate(s_rmem, m, l, scale_left);
         };
 
-        for (; tile >= own_tiles; tile--) {  // only the warpgroups of later rows see keys of this tile
+        auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
             begin_turn();
             end_turn();
             fetched(k_full, k_ring);  // or the slots would be released twice
@@ -202,8 +266,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             release(v_empty + v_ring.slot);
             k_ring.next();
             v_ring.next();
-        }
-        if (own_tiles == 0) {
+        };
+        for (; tile >= own.end; tile--) skip();
+        if (own.end == first_tile) {  // idle
             release(q_empty);
             continue;
         }
@@ -217,7 +282,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         softmax();
         pack(p_rmem, s_rmem);
 
-        while (tile-- > 0) {
+        while (tile-- > own.begin) {
+            if (WINDOW && tile < whole_begin) whole_tiles = 0;
             k_ring.next();
             const element* k_tile = k_smem + k_ring.slot * KV_TILE;
             fetched(k_full, k_ring);
@@ -246,7 +312,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             v_ring.next();
             if (!done)
 #pragma unroll
-                for (int i = 0; i < D / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
+                for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
         }
         release(q_empty);
@@ -257,8 +323,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
-        float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
-        normalise(o_rmem, m, l, lse_row, sizes.S_q - warp_row, lane);
-        store_rows(o_smem, &out_map, o_rmem, warp, lane, warp_row, h, b);
+        if (WINDOW)
+            for (; tile >= first_tile; tile--) skip();
+        float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
+        normalise(o_rmem, m, l, sizes, h, lse_row, sequence.S_q - warp_row, lane);
+        store_rows<BOUNDED_Q>(o_smem, &out_map, o_rmem, warp, lane, warp_row, h,
+                              {sequence.batch, sequence.first_row, sequence.S_q});
     }
 }

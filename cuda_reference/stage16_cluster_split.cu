@@ -1,16 +1,17 @@
-// Stage 16: a short problem on the whole GPU. Two blocks of a cluster share the keys of the same rows, as two
-// warpgroups of a block do, and merge through distributed shared memory: one launch, no scratch memory.
+// Stage 16: a short problem on the whole GPU, in one launch and without scratch memory.
 //
-// A cluster owns 64 query rows of one head. Tiles of BLOCK_N keys are dealt to its PARTS = CLUSTER *
-// WARPGROUPS warpgroups, first across blocks. Each (warpgroup_rows.cuh) has all 64 rows and a ring of STAGES
-// slots. One thread asks for the tiles in the order of their use: at 512 keys and 4 parts all loads of the
-// launch are in flight at once, and the loop has one turn. P V of a tile's first half hides exponentials.
-// Parts end with m, l and O of their own. Under the last P V they tell each other m and l, in the block and
-// then across: M = max(m, m'), l = 2^(m - M) l + 2^(m' - M) l'. So O only has to be scaled and added up: half
-// of a warp's columns goes to the same warp of the other warpgroup, and half of the rest to that of the other
-// block; in the end a warp has D / PARTS columns of 16 rows. What crosses is counted in bytes by an mbarrier
-// there. Each message has its place: nothing is reused, nobody waits to send. A block is written to when it
-// has started (cluster barrier), and ends when all messages to it have come.
+// A cluster owns 64 query rows of one head. K/V tiles of BLOCK_N keys are dealt to its PARTS = CLUSTER *
+// WARPGROUPS warpgroups, first across blocks. Each has S, P, O, m and l of all 64 rows for its own tiles:
+// lane 4g + t of warp w has rows 16w + g and 16w + g + 8 (warpgroup_rows.cuh). One thread asks for the tiles
+// in the order of use, into rings of STAGES slots. With 512 keys and 4 parts all loads are in flight at once,
+// and the loop has one iteration.
+// S = Q K^T, then softmax: P V of a tile's first half hides the exponentials of the second.
+// Merge: under the last P V the parts exchange m and l, in the block and then across: M = max(m, m'),
+// l = 2^(m - M) l + 2^(m' - M) l'. O is then only scaled and added: half of a warp's columns go to the same
+// warp of the other warpgroup, half of the rest to that of the other block, through distributed shared
+// memory. In the end a warp has D / PARTS columns of 16 rows. Mbarriers count the bytes that cross. Each
+// message has a place of its own, so no warp waits to send. A block is written to only after it has started
+// (cluster barrier), and it ends after all its messages have come.
 // EARLY: launched so that it may begin under the end of the kernel before, which one thread then waits for.
 #include "warpgroup_rows.cuh"
 
@@ -36,9 +37,10 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
               const __grid_constant__ ptx::TensorMap k_map,  // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
               const __grid_constant__ ptx::TensorMap v_map,  // the same
               element* out, float* lse,                      // [B, H, S_q, D]; [B, H, S_q] or null
-              STRIDES(out), SIZES) {
+              STRIDES(out), SIZES BATCHES_PARAMS) {
     const Strides out_strides = STRIDES_GIVEN(out);
     const Sizes sizes = SIZES_GIVEN;
+    const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [64, D]
     element* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, K and V, STAGES, BLOCK_N, D]
@@ -50,29 +52,38 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     uint64_t* ring_full = q_full + 1;                          // [WARPGROUPS, K and V, STAGES]
     uint64_t* far_full = ring_full + WARPGROUPS * 2 * STAGES;  // [WARPS], for far_smem
     uint64_t* share_full = far_full + WARPS;                   // [WARPS], for share_smem
-    // The shuffle tells the compiler that a warp is of one mind: addresses of tiles take uniform registers.
+    // The shuffle shows the compiler that the value is uniform across the warp, and so are tiles' addresses.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
-    const int h = blockIdx.y, b = blockIdx.z, first_row = blockIdx.x / CLUSTER * ROWS;
+    const int h = blockIdx.y;
+    // Where kernels before may have written the lengths, all threads wait before they read them.
+    if (EARLY && BOUNDED_KV) ptx::grid_dependency_wait();
+    RowTile row_tile{int(blockIdx.z), int(blockIdx.x / CLUSTER)};
+    // A cluster of packed sequences has a row tile, or none: then both blocks end here.
+    if (RAGGED && !find_row_tile(row_tile, sizes, ROWS, lane)) return;
+    const Sequence sequence = sizes.sequence(row_tile.sequence);
+    const int b = sequence.batch, first_row = row_tile.tile * ROWS;
     // A division takes longer than all that K waits for here.
     const int kv_head = sizes.group == 1 ? h : h / sizes.group;
-    const Mask mask(sizes);
-    const int last_row = min(first_row + ROWS, sizes.S_q) - 1;
+    const Mask mask(sizes, sequence);
+    const int last_row = min(first_row + ROWS, sequence.S_q) - 1;
     const Interval block_keys{mask.interval(first_row).begin, mask.interval(last_row).end};
     const Interval tiles = block_keys.tiles(BLOCK_N);
     auto first_tile = [&](int warpgroup) { return tiles.begin + warpgroup * CLUSTER + rank; };
-    auto turns_of = [&](int warpgroup) { return (tiles.end - first_tile(warpgroup) + PARTS - 1) / PARTS; };
-    const int turns = turns_of(warpgroup);
+    auto iterations_of = [&](int w) { return (tiles.end - first_tile(w) + PARTS - 1) / PARTS; };
+    const int iterations = iterations_of(warpgroup);
 
     element* k_smem = ring_smem + warpgroup * 2 * RING;  // [STAGES, BLOCK_N, D]
     element* v_smem = k_smem + RING;                     // the same
     uint64_t *k_full = ring_full + warpgroup * 2 * STAGES, *v_full = k_full + STAGES;
-    auto load = [&](int warpgroup, bool is_v, int turn) {
-        const int slot = turn % STAGES, ring = warpgroup * 2 + is_v;
+    auto load = [&](int warpgroup, bool is_v, int iteration) {
+        const int slot = iteration % STAGES, ring = warpgroup * 2 + is_v;
         uint64_t* full = ring_full + ring * STAGES + slot;
         ptx::mbarrier_arrive_expect(full, TILE * 2);  // a phase ends with its bytes, not before
-        load_tile<BLOCK_N>(ring_smem + ring * RING + slot * TILE, is_v ? &v_map : &k_map, full,
-                           (first_tile(warpgroup) + turn * PARTS) * BLOCK_N, kv_head, b);
+        Place place{b};
+        if (BOUNDED_KV) place = {b, b * (is_v ? batches.v : batches.k) + sequence.first_key, sequence.S_k};
+        load_rows<BLOCK_N, BOUNDED_KV>(ring_smem + ring * RING + slot * TILE, is_v ? &v_map : &k_map, full,
+                                      (first_tile(warpgroup) + iteration * PARTS) * BLOCK_N, kv_head, place);
     };
     if (threadIdx.x == 0) {
         for (const ptx::TensorMap* map : {&q_map, &k_map, &v_map}) ptx::prefetch_map(map);
@@ -80,11 +91,12 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         ptx::fence_mbarrier_init();                          // TMA sees the mbarriers initialised
         ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // as with the ring
         if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out
-        load_tile<ROWS>(q_smem, &q_map, q_full, first_row, h, b);
+        load_rows<ROWS, BOUNDED_Q>(q_smem, &q_map, q_full, first_row, h,
+                                   {b, sequence.first_row, sequence.S_q});
 #pragma unroll
         for (int i = 0; i < STAGES * 2 * WARPGROUPS; i++) {
-            const int to = i % WARPGROUPS, is_v = i / WARPGROUPS % 2, turn = i / WARPGROUPS / 2;
-            if (turn < turns_of(to)) load(to, is_v, turn);
+            const int to = i % WARPGROUPS, is_v = i / WARPGROUPS % 2, iteration = i / WARPGROUPS / 2;
+            if (iteration < iterations_of(to)) load(to, is_v, iteration);
         }
     }
     if (CLUSTER > 1 && threadIdx.x == 32) {
@@ -98,46 +110,52 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     __syncthreads();  // the other threads see the mbarriers too
     if (CLUSTER > 1) ptx::cluster_arrive_relaxed();
-    const Scale scale(sizes.scale_log2);
+    const Scale scale(sizes.softmax_scale_log2());
 
     Scores s_rmem;
-    Weights p_rmem;
+    P p_rmem;
     Output o_rmem = {};
     RowState m = {LOWEST, LOWEST}, l = {0.0f, 0.0f}, rescale;
     const int warp_row = first_row + warp * WARP_ROWS;
-    auto one_turn = [&](int turn) {
-        const int slot = turn % STAGES, parity = turn / STAGES % 2;
-        const int first_key = (first_tile(warpgroup) + turn * PARTS) * BLOCK_N;
+    ptx::mbarrier_wait(q_full, 0);  // Q has arrived, and kernels before have ended
+    if (EARLY) ptx::grid_dependency_launch();  // the next kernel may begin where blocks of this one end
+    const Adjustment adjustment(sizes, sequence, h);
+    auto one_iteration = [&](int iteration) {
+        const int slot = iteration % STAGES, parity = iteration / STAGES % 2;
+        const int first_key = (first_tile(warpgroup) + iteration * PARTS) * BLOCK_N;
         ptx::mbarrier_wait(k_full + slot, parity);  // K has arrived
         issue_qk(s_rmem, q_smem, k_smem + slot * TILE);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
-        if (first_key + BLOCK_N > mask.interval(warp_row).end || scale.sign != 1.0f) {
+        if (ADJUSTED)
+            adjust_tile(s_rmem, adjustment, mask.diagonal(warp_row + lane / 4) - first_key, lane);
+        const Interval first_sees = mask.interval(warp_row);
+        const Interval last_sees = mask.interval(warp_row + WARP_ROWS - 1);
+        const bool left_edge = last_sees.begin > 0 && first_key < last_sees.begin;
+        if (left_edge || first_key + BLOCK_N > first_sees.end || scale.sign != 1.0f) {
             const int row = warp_row + lane / 4;
             mask_tile(s_rmem, {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)},
                       scale.sign, lane);
         }
-        const float scale_left = raise_reference(s_rmem, m, rescale, scale.log2);
-        if (turn > 0) follow_reference(o_rmem, l, rescale);
+        const float scale_left = raise_max(s_rmem, m, rescale, scale.log2);
+        if (iteration > 0) rescale_o_and_l(o_rmem, l, rescale);
         exponentiate<false, 0, 0, HALF>(p_rmem, s_rmem, m, l, scale_left);
         ptx::mbarrier_wait(v_full + slot, parity);  // V has arrived
         issue_pv<0, HALF>(o_rmem, p_rmem, v_smem + slot * TILE);
         exponentiate<false, 0, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);  // under the first half's
         issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem + slot * TILE);
     };
-    ptx::mbarrier_wait(q_full, 0);  // Q has arrived
-    if (EARLY) ptx::grid_dependency_launch();  // the next kernel may begin where blocks of this one end
-    for (int turn = 0; turn + 1 < turns; turn++) {
-        one_turn(turn);
+    for (int iteration = 0; iteration + 1 < iterations; iteration++) {
+        one_iteration(iteration);
         ptx::wgmma_wait<0>();  // O is whole
         ptx::wgmma_pin(o_rmem);
-        if (turn + STAGES < turns) {
+        if (iteration + STAGES < iterations) {
             ptx::bar_sync(1 + warpgroup, 128);  // all its warps' products have read the slots filled again
             if (threadIdx.x % 128 == 0)
-                for (int is_v = 0; is_v < 2; is_v++) load(warpgroup, is_v, turn + STAGES);
+                for (int is_v = 0; is_v < 2; is_v++) load(warpgroup, is_v, iteration + STAGES);
         }
     }
-    if (turns > 0) one_turn(turns - 1);
+    if (iterations > 0) one_iteration(iterations - 1);
 
     // Under the last P V: m and l, in the block and across.
     const int box = threadIdx.x / 32, other_box = (box + 4) % WARPS;
@@ -196,9 +214,11 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row + lane / 4 + 8 * r;
-        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < sizes.S_q)  // one part writes it
-            lse[sizes.rows_before(b, h) + row] = log_sum_exp(m[r], l[r]);
-        const float inv_l = l[r] == 0 ? 0.0f : __fdividef(1.0f, l[r]);  // of a row without keys: 0, not 0 / 0
+        const float beside_sink = join_sink(m[r], l[r], sizes, h);  // m and l are of all parts
+        if (lse && rank == 0 && warpgroup == 0 && lane % 4 == 0 && row < sequence.S_q)  // one part
+            lse[sizes.rows_before(sequence, h) + row] = log_sum_exp(m[r], l[r]);
+        // Of a row without keys: 0, not 0 / 0.
+        const float inv_l = l[r] == 0 ? 0.0f : __fdividef(1.0f, l[r]) * beside_sink;
         factor[r] *= inv_l, other_factor[r] *= inv_l;
     }
 #pragma unroll
@@ -212,7 +232,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             o_rmem[i + 2] += other_factor[1] * x.z, o_rmem[i + 3] += other_factor[1] * x.w;
         }
     }
-    out += out_strides.at(b, h, 0) + 2 * (warpgroup * LEFT + rank * OWN);
+    out += out_strides.at(b, h, sequence.first_row) + 2 * (warpgroup * LEFT + rank * OWN);
     const bool odd = lane % 2;
     uint32_t pairs[OWN / 2];
     pack_output<OWN>(pairs, o_rmem);
@@ -224,7 +244,7 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             const uint32_t low = pairs[i / 2], high = pairs[i / 2 + 2];
             const uint32_t other = __shfl_xor_sync(ALL_LANES, odd ? low : high, 1);
             const int column = i / 8 * 16 + odd * 8 + lane % 4 / 2 * 4;
-            if (row < sizes.S_q)
+            if (row < sequence.S_q)
                 *reinterpret_cast<uint2*>(out + row * out_strides.row + column) =
                     odd ? make_uint2(other, high) : make_uint2(low, other);
         }

@@ -1,6 +1,7 @@
 // The element type of Q, K, V, P and O. ELEMENT is its name in NumPy; the struct of that name says what C++,
 // conversions and PTX call it. All else says `element`.
 #pragma once
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #ifndef ELEMENT
@@ -16,6 +17,15 @@ struct float16 {
     static __device__ __forceinline__ float2 floats(pair x) { return __half22float2(x); }
 };
 #define PTX_float16 "f16"
+
+struct bfloat16 {
+    using type = __nv_bfloat16;
+    using pair = __nv_bfloat162;
+    static constexpr __device__ float largest() { return 3.38953139e38f; }
+    static constexpr __device__ unsigned exponent() { return 0x7f80; }
+    static __device__ __forceinline__ float2 floats(pair x) { return __bfloat1622float2(x); }
+};
+#define PTX_bfloat16 "bf16"
 }  // namespace elements
 
 using Element = elements::ELEMENT;

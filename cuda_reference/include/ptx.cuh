@@ -1,13 +1,23 @@
-// Every PTX instruction that a stage uses, one wrapper each: first what the GPU executes, then what the CPU
+// Wrappers of PTX instructions, some of which no stage uses: first what the GPU executes, then what the CPU
 // executor does in its place (declared in cpu/shim/executor.h). The comment above a wrapper names the section
 // of the PTX ISA that says what the instruction does. Shared memory is passed as ordinary pointers; `smem_*`
-// must point into the block's shared memory, `gmem_*` into global memory. What needs more than sm_80 stands
-// in the second half.
+// must point into the block's shared memory, `gmem_*` into global memory. What needs more than sm_80 is in
+// the second half. What sm_75 does otherwise follows an `#else`; with PTX_ARCH=750 as a define the CPU
+// executor and newer GPUs do it too.
 #pragma once
 #include "element.cuh"
 
+#ifndef PTX_ARCH
+#ifdef FLASHCORE_CPU
+#define PTX_ARCH 900
+#else
+#define PTX_ARCH __CUDA_ARCH__
+#endif
+#endif
+
 #ifdef FLASHCORE_CPU
 #include "executor.h"
+#define CPU_ELEMENT cpu::Element::ELEMENT
 #define PTX(on_gpu, on_cpu) { on_cpu; }
 #define PTX_SITE_ONLY cpu::Site site = {__builtin_FILE(), __builtin_LINE()}  // of the call
 #define PTX_SITE , PTX_SITE_ONLY
@@ -19,10 +29,16 @@
 #define PTX_SITE
 #define PTX_PASS_SITE
 #define PTX_INLINE __device__ __forceinline__
-#if __CUDA_ARCH__ >= 900
+#if PTX_ARCH >= 900
 #define PTX_TRY_WAIT "try_wait"
 #else
 #define PTX_TRY_WAIT "test_wait"
+#endif
+#if PTX_ARCH >= 800
+#define PTX_PACK "cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;"
+#else
+#define PTX_PACK "{ .reg .b16 low, high; cvt.rn." ELEMENT_PTX ".f32 high, %1;" \
+    " cvt.rn." ELEMENT_PTX ".f32 low, %2; mov.b32 %0, {low, high}; }"
 #endif
 #ifdef __CUDACC_RTC__  // NVRTC has neither <stdint.h> nor <math.h>
 typedef unsigned char uint8_t;
@@ -53,7 +69,41 @@ PTX_INLINE void store_16(void* gmem_dst, uint32_t x, uint32_t y, uint32_t z, uin
         "l"(gmem_dst), "r"(x), "r"(y), "r"(z), "r"(w) : "memory"),
     cpu::store_16(gmem_dst, x, y, z, w, site))
 
-// ---- asynchronous copies, sm_80
+// ---- additions to global memory, which no thread hears of and which come in any order
+
+// ISA: "red", .add.f32: a lane adds four floats to sums that are LANE_STRIDE * lane + FLOAT_STRIDE * i from
+// where the warp's 128 begin; its own begin at `gmem_sums`, a multiple of 16 bytes from sm_90 on. An
+// instruction of the warp meets whole lines: all four floats of each lane at once, or one of each.
+#if PTX_ARCH >= 900
+constexpr int LANE_STRIDE = 4, FLOAT_STRIDE = 1;
+
+PTX_INLINE void add_quad(float* gmem_sums, const float (&x)[4] PTX_SITE) PTX(
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::
+        "l"(gmem_sums), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory"),
+    cpu::add_floats(gmem_sums, x, 4, site))
+#else
+constexpr int LANE_STRIDE = 1, FLOAT_STRIDE = 32;
+
+PTX_INLINE void add_float(float* gmem_sum, float x PTX_SITE) PTX(
+    asm volatile("red.global.add.f32 [%0], %1;" :: "l"(gmem_sum), "f"(x) : "memory"),
+    cpu::add_floats(gmem_sum, &x, 1, site))
+
+PTX_INLINE void add_quad(float* gmem_sums, const float (&x)[4] PTX_SITE) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) add_float(gmem_sums + FLOAT_STRIDE * i, x[i] PTX_PASS_SITE);
+}
+#endif
+
+// ---- loads
+
+// ISA: "ld", .acquire.gpu: what was written before a fence and then this value is seen after it
+PTX_INLINE uint32_t load_acquire(const uint32_t* gmem_src PTX_SITE) PTX(
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(gmem_src) : "memory"); return x,
+    const uint32_t x = *(const volatile uint32_t*)gmem_src; cpu::fence(true, site); return x)
+
+// ---- asynchronous copies
+#if PTX_ARCH >= 800
 
 // ISA: "cp.async": 16 bytes past L1; with `valid` false, 16 zero bytes and gmem_src is not read
 PTX_INLINE void cp_async_16(void* smem_dst, const void* gmem_src, bool valid = true PTX_SITE) PTX(
@@ -82,6 +132,22 @@ template <int PENDING> PTX_INLINE void cp_async_wait(PTX_SITE_ONLY) PTX(
 PTX_INLINE void cp_async_wait_all(PTX_SITE_ONLY) PTX(
     asm volatile("cp.async.wait_all;" ::: "memory"),
     cpu::cp_async_wait_all(site))
+
+#else  // sm_75: a load and a store, which are done when the thread goes on: nothing is left to wait for
+
+PTX_INLINE void cp_async_16(void* smem_dst, const void* gmem_src, bool valid = true PTX_SITE) {
+    *(uint4*)smem_dst = valid ? *(const uint4*)gmem_src : make_uint4(0, 0, 0, 0);
+}
+template <int BYTES>
+PTX_INLINE void cp_async(void* smem_dst, const void* gmem_src, bool valid = true PTX_SITE) {
+#pragma unroll
+    for (int i = 0; i < BYTES / 4; i++) ((uint32_t*)smem_dst)[i] = valid ? ((const uint32_t*)gmem_src)[i] : 0;
+}
+PTX_INLINE void cp_async_commit(PTX_SITE_ONLY) {}
+template <int PENDING> PTX_INLINE void cp_async_wait(PTX_SITE_ONLY) {}
+PTX_INLINE void cp_async_wait_all(PTX_SITE_ONLY) {}
+
+#endif
 
 // ISA: "cp.async.mbarrier.arrive.noinc": arrives on the mbarrier when the thread's copies so far are done
 PTX_INLINE void cp_async_mbarrier_arrive(uint64_t* smem_mbarrier PTX_SITE) PTX(
@@ -131,14 +197,33 @@ PTX_INLINE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* smem_row PTX_SIT
 // g = lane / 4 and t = lane % 4: a = rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8; b = rows 2t,
 // 2t + 8 at column g; d = row g at columns 2t, 2t + 1, then row g + 8. Two elements per register, the lower
 // column or row in the low bits.
+#if PTX_ARCH >= 800
 PTX_INLINE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 PTX_SITE) PTX(
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." ELEMENT_PTX "." ELEMENT_PTX ".f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)),
-    cpu::mma_m16n8k16(d, a, b0, b1, site))
+    cpu::mma_m16n8k16(d, a, b0, b1, CPU_ELEMENT, site))
+#else
+// ISA: "mma", m16n8k8: the same with the first two registers of a and the first of b
+PTX_INLINE void mma_m16n8k8(float (&d)[4], const uint32_t* a, uint32_t b PTX_SITE) PTX(
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." ELEMENT_PTX "." ELEMENT_PTX ".f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b)),
+    cpu::mma_m16n8k8(d, a, b, CPU_ELEMENT, site))
+
+PTX_INLINE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 PTX_SITE) {
+    ptx::mma_m16n8k8(d, a, b0 PTX_PASS_SITE);
+    ptx::mma_m16n8k8(d, a + 2, b1 PTX_PASS_SITE);
+}
+#endif
 
 // ---- arithmetic
+
+// ISA: "tanh", sm_75: on the special-function unit, to a relative 2^-10.987
+PTX_INLINE float tanh(float x) PTX(
+    float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y,
+    return cpu::tanh(x))
 
 // ISA: "ex2": 2^x on the special-function unit, about 2 ulp; ex2(-inf) = 0
 PTX_INLINE float ex2(float x) PTX(
@@ -147,13 +232,13 @@ PTX_INLINE float ex2(float x) PTX(
 
 // ISA: "cvt": two floats to two elements, rounded to nearest, `low` in the low bits
 PTX_INLINE uint32_t pack_pair(float low, float high) PTX(
-    uint32_t r; asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r,
-    return cpu::pack_half2(low, high))
+    uint32_t r; asm(PTX_PACK : "=r"(r) : "f"(high), "f"(low)); return r,
+    return cpu::pack_pair(low, high, CPU_ELEMENT))
 
-// ISA: "fma", half precision: a * b + c of pairs of elements
+// ISA: "fma", half precision and bf16: a * b + c of pairs of elements
 PTX_INLINE uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) PTX(
     uint32_t r; asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r,
-    return cpu::fma_half2(a, b, c))
+    return cpu::fma_pairs(a, b, c, CPU_ELEMENT))
 
 // ---- mbarriers, sm_80: a count of arrivals, on sm_90 also of bytes, that flips a phase bit when it is met
 
@@ -263,6 +348,14 @@ PTX_INLINE void tma_load_4d(
         "r"(smem_address(smem_mbarrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory"),
     cpu::tma_load(smem_dst, map, smem_mbarrier, {c0, c1, c2, c3}, 0, site))
 
+PTX_INLINE void tma_load_5d(
+    void* smem_dst, const TensorMap* map, uint64_t* smem_mbarrier, int c0, int c1, int c2, int c3,
+    int c4 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" :: "r"(smem_address(smem_dst)), "l"(map),
+        "r"(smem_address(smem_mbarrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory"),
+    cpu::tma_load(smem_dst, map, smem_mbarrier, {c0, c1, c2, c3, c4}, 0, site))
+
 // ISA: the same with .multicast::cluster: to the same place in every block whose bit is set in `ranks`
 PTX_INLINE void tma_load_multicast_4d(
     void* smem_dst, const TensorMap* map, uint64_t* smem_mbarrier, int c0, int c1,
@@ -284,6 +377,13 @@ PTX_INLINE void tma_store_4d(
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::
         "l"(map), "r"(smem_address(smem_src)), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory"),
     cpu::tma_store(map, smem_src, {c0, c1, c2, c3}, site))
+
+PTX_INLINE void tma_store_5d(
+    const TensorMap* map, const void* smem_src, int c0, int c1, int c2, int c3, int c4 PTX_SITE) PTX(
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}],"
+        " [%1];" :: "l"(map), "r"(smem_address(smem_src)), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+        "r"(c4) : "memory"),
+    cpu::tma_store(map, smem_src, {c0, c1, c2, c3, c4}, site))
 
 // ISA: "cp.async.bulk": `bytes` in a row, a multiple of 16, no tensor map
 PTX_INLINE void bulk_load(
@@ -398,7 +498,7 @@ template <int REGISTERS> PTX_INLINE void registers_up(PTX_SITE_ONLY) PTX(
     cpu::set_registers(REGISTERS, true, site))
 
 // ISA: "Matrix Descriptor Format": a tile of two-byte elements in shared memory, swizzled over 128 bytes,
-// 1024-byte aligned. K-major (64 columns of k a row): row_bytes = 1024 from one eight-row group to the next,
+// 1024-byte aligned. K-major (64 columns of k per row): row_bytes = 1024 from one 8-row group to the next,
 // panel_bytes unused. MN-major (64 columns of m or n a row): row_bytes = 1024 from eight k to the next,
 // panel_bytes from one 64 to the next. k16 steps: descriptor + 2 for K-major, + 128 for MN-major.
 PTX_INLINE uint64_t wgmma_tile(
@@ -430,6 +530,12 @@ template <int PENDING> PTX_INLINE void wgmma_wait(PTX_SITE_ONLY) PTX(
 template <int COUNT> PTX_INLINE void wgmma_pin(float (&d)[COUNT]) PTX(
     _Pragma("unroll") for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i]) :: "memory"),
     (void)d)
+
+// The same for left operands: their registers stay theirs until here.
+template <int COUNT> PTX_INLINE void wgmma_pin(uint32_t (&a)[COUNT][4]) PTX(
+    _Pragma("unroll") for (int i = 0; i < COUNT; i++)
+        asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3]) :: "memory"),
+    (void)a)
 
 // ISA: "wgmma.mma_async", m64nNk16 with inputs of the element type and .f32 sums: d[64, N] = a[64, 16]
 // b[16, N] + (accumulate ? d : 0). Warp w of the warpgroup holds rows 16w to 16w + 15; d[4j ... 4j + 3] of a
@@ -471,7 +577,7 @@ template <int N, int TRANSPOSE_B> struct Wgmma;
 #define PTX_R14 PTX_R13 ",%104,%105,%106,%107,%108,%109,%110,%111"
 #define PTX_R15 PTX_R14 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define PTX_R16 PTX_R15 ",%120,%121,%122,%123,%124,%125,%126,%127"
-// EIGHTS: how many times eight accumulators; I0 ... I6: the operands' numbers behind them
+// EIGHTS: how many times eight accumulators; I0 ... I6: the numbers of the operands after them
 #define PTX_WGMMA(N, EIGHTS, I0, I1, I2, I3, I4, I5, I6) \
     template <int TRANSPOSE_B> struct Wgmma<N, TRANSPOSE_B> { \
         static PTX_INLINE void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
@@ -506,12 +612,12 @@ PTX_WGMMA(256, 16, 128, 129, 130, 131, 132, 133, 134)
 template <int N, int TRANSPOSE_B = 0>
 PTX_INLINE void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_SITE) PTX(
     (Wgmma<N, TRANSPOSE_B>::ss(d, a, b, accumulate)),
-    cpu::wgmma(d, N, nullptr, a, b, TRANSPOSE_B, accumulate, site))
+    cpu::wgmma(d, N, nullptr, a, b, TRANSPOSE_B, accumulate, CPU_ELEMENT, site))
 
 template <int N, int TRANSPOSE_B = 0>
 PTX_INLINE void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_SITE) PTX(
     (Wgmma<N, TRANSPOSE_B>::rs(d, a, b, accumulate)),
-    cpu::wgmma(d, N, a, 0, b, TRANSPOSE_B, accumulate, site))
+    cpu::wgmma(d, N, a, 0, b, TRANSPOSE_B, accumulate, CPU_ELEMENT, site))
 #endif
 
 }  // namespace ptx

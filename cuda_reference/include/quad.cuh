@@ -1,15 +1,16 @@
-// The softmax of a row that lives in a quad, the lanes 4g to 4g + 3 of a warp: what warp_rows.cuh and
+// The softmax of a row that a quad holds, the lanes 4g to 4g + 3 of a warp: what warp_rows.cuh and
 // warpgroup_rows.cuh share.
 //
-// m of a row is a reference near the row's maximum, not the maximum. Weights are never negative, so the sum
-// that l needs anyway bounds the greatest one: while it is at most MAX_SUM, P is safe in the element type and
-// m can stay. A tile whose sum is greater is done again, with its maximum.
+// The running max m may lag behind the row's maximum. P is never negative, so the row sum that l needs anyway
+// bounds its greatest element: while it is at most MAX_SUM, P is safe in the element type and m can stay. A
+// tile whose sum is greater is done again, and m rises to its maximum.
 #pragma once
 #include "mask.cuh"
+#include "ragged.cuh"
 #include "output.cuh"
 
 constexpr float LOWEST = -3.4028235e38f, MAX_SUM = 4096.0f, LN2 = 0.69314718f;
-constexpr float FAR = 16777216.0f;  // floats beyond 2^24 lie 2 and more apart
+constexpr float FAR = 16777216.0f;  // floats beyond 2^24 are 2 and more apart
 constexpr unsigned ALL_LANES = 0xffffffff;
 
 // scale_log2 as a sign, which the mask applies, and a positive scale: then the greatest score gives m.
@@ -29,6 +30,35 @@ __device__ __forceinline__ float quad_max(float x) {
 __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(ALL_LANES, x, 1);
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// Softcap and ALiBi make of a score what the softmax takes, in units of Sizes::softmax_scale_log2.
+constexpr bool ADJUSTED = SOFTCAP || ALIBI;
+
+struct Adjustment {
+    float scale_by_cap, cap_log2, scale_log2, slope_log2 = 0;
+
+    __device__ __forceinline__ Adjustment(const Sizes& sizes, const Sequence& sequence, int h)
+        : scale_log2(sizes.scale_log2) {
+        const Features& features = sizes.features;
+        scale_by_cap = features.scale_by_cap, cap_log2 = features.cap_log2;
+        if (ALIBI) slope_log2 = features.slopes[sequence.index * features.slopes_batch + h] / LN2;
+    }
+    // `from_diagonal`: keys between the row's place on the diagonal and this key.
+    __device__ __forceinline__ float operator()(float s, float from_diagonal) const {
+        if (SOFTCAP) s = ptx::tanh(s * scale_by_cap);
+        if (ALIBI) s = s * (SOFTCAP ? cap_log2 : scale_log2) - slope_log2 * fabsf(from_diagonal);
+        return s;
+    }
+};
+
+// The sink of head h joins the maximum and the sum of a row, once; O follows by what comes back.
+__device__ __forceinline__ float join_sink(float& m, float& l, const Sizes& sizes, int h) {
+    if (!SINKS) return 1.0f;
+    const float sink = sizes.features.sinks[h] / LN2, m_new = fmaxf(m, sink), rescale = ptx::ex2(m - m_new);
+    l = l * rescale + ptx::ex2(sink - m_new);
+    m = m_new;
+    return rescale;
 }
 
 // Whether the rounding of m alone would move scale * s - m by whole powers of 2, up to infinity.

@@ -1,4 +1,4 @@
-// What stages 07 to 11 share besides PTX: tiles on their way between global and shared memory, and one step
+// What stages 07 to 11 share, apart from PTX: copies of tiles between global and shared memory, and one step
 // of the online softmax for rows that 8 neighbouring lanes of a warp share.
 #pragma once
 

@@ -1,21 +1,22 @@
 // The 64 query rows of one warpgroup on wgmma: Q, K and V in shared memory as TMA left them, S, P and O in
 // registers, against a tile of BLOCK_N keys. Stages 14 to 16 build on it, as 12 and 13 on warp_rows.cuh.
 //
-// A tile in shared memory is D / 64 panels of [rows, 64] elements, the 16-byte chunks of a row permuted,
-// chunk ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. K is the right operand of Q K^T as it
-// lies, V that of P V by the instruction's own transposition.
-// wgmma hands out a result as mma.sync does: lane 4g + t of warp w holds rows 16w + g and 16w + g + 8, of
-// each 8 columns 2t and 2t + 1. So P = exp(S) is the left operand of P V by renaming, and a row is a quad's.
-// m is a reference near the maximum (quad.cuh): with LAZY a tile whose weights stay small enough needs
-// neither its maximum nor a rescaled O, and the others are done again.
+// A tile in shared memory is panels of [rows, 64] elements, the 16-byte chunks of a row permuted,
+// chunk ^ row % 8: TMA writes and wgmma reads this 128-byte swizzle. Columns that an array lacks arrive as
+// zeros. K is the right operand of Q K^T as it is, and the instruction itself transposes V for P V.
+// wgmma returns a result in the layout of mma.sync: lane 4g + t of warp w has rows 16w + g and 16w + g + 8,
+// columns 2t and 2t + 1 of each 8. So P = exp(S) is the left operand of P V as it is, and a quad has a row.
+// The running max m may lag (quad.cuh): with LAZY a tile whose P stays small enough needs neither its maximum
+// nor a rescaled O, and the others are done again.
 #pragma once
 #include "quad.cuh"
 
-constexpr int D = HEAD_DIM, PANELS = D / 64, ROWS = 64, WARP_ROWS = 16;
+constexpr int D = HEAD_DIM, D_V = VALUE_DIM, ROWS = 64, WARP_ROWS = 16;
+constexpr int COLUMNS = D > D_V ? D : D_V, PANELS = (COLUMNS + 63) / 64, PITCH = 64 * PANELS;  // of a tile
 
 using Scores = float[BLOCK_N / 2];            // [64, BLOCK_N]: 4j + 2r + i is row g + 8r, column 8j + 2t + i
-using Output = float[D / 2];                  // [64, D], the same
-using Weights = uint32_t[BLOCK_N / 16][4];    // [64, BLOCK_N] elements
+using Output = float[D_V / 2];                // [64, D_V], the same
+using P = uint32_t[BLOCK_N / 16][4];          // [64, BLOCK_N] elements
 using RowState = float[2];                    // of rows g and g + 8; l: the lane's part of the sum
 
 // The box of `TILE_ROWS` rows from `row` on, of one head and batch; TILE_ROWS * D elements count on `full`.
@@ -27,26 +28,69 @@ __device__ __forceinline__ void load_tile(element* tile_smem, const ptx::TensorM
         ptx::tma_load_4d(tile_smem + panel * TILE_ROWS * 64, map, full, 64 * panel, row, h, b);
 }
 
-// S = Q K^T, in flight until the next wgmma_wait.
-__device__ __forceinline__ void issue_qk(Scores& s_rmem, const element* q_smem, const element* k_smem) {
+// Whose end only the GPU knows: of packed arrays every sequence's, of K and V also that of `seqused_k`.
+constexpr bool BOUNDED_Q = RAGGED, BOUNDED_KV = RAGGED || USED;
+
+// Where TMA finds the rows of a sequence: in a batch, or, BOUNDED, `size` rows from row `begin` on.
+//
+// What is past the end of a sequence must arrive as zeros and stay unwritten, and one tensor map serves all
+// ends. Its dimensions are column, head, a row below BOUND, and two that move the rows: by steps of a row and
+// by steps of 2^35 bytes less a row. Row i is at row coordinate BOUND - size + i, beyond BOUND if i >= size.
+// begin + size steps on and BOUND rows back take it to its address, and BOUND * 2^35 = 2^65 bytes are none,
+// since addresses are modulo 2^64. Rows before the sequence are not out of bounds. The host's side is
+// `bounded_map` of stages/parts/tile_maps.py; the idea is from Triton's ragged descriptors (ragged_tma.py).
+constexpr int BOUND = 1 << 30;
+
+struct Place {
+    int batch, begin = 0, size = 0;
+};
+
+// The same, of a sequence.
+template <int TILE_ROWS, bool BOUNDED>
+__device__ __forceinline__ void load_rows(element* tile_smem, const ptx::TensorMap* map, uint64_t* full,
+                                          int row, int h, const Place& at) {
+    if constexpr (BOUNDED)
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++)
+            ptx::tma_load_5d(tile_smem + panel * TILE_ROWS * 64, map, full, 64 * panel, h,
+                             BOUND - at.size + row, at.begin + at.size, BOUND);
+    else
+        load_tile<TILE_ROWS>(tile_smem, map, full, row, h, at.batch);
+}
+
+// S = Q K^T, or S += Q K^T with `add`, in flight until the next wgmma_wait.
+__device__ __forceinline__ void issue_qk(Scores& s_rmem, const element* q_smem, const element* k_smem,
+                                         bool add = false) {
     const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);
     ptx::wgmma_fence();  // the last use of these registers is over
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
         ptx::wgmma_ss<BLOCK_N>(s_rmem, q_tile + k / 4 * (ROWS * 8) + k % 4 * 2,
-                               k_tile + k / 4 * (BLOCK_N * 8) + k % 4 * 2, k > 0);
+                               k_tile + k / 4 * (BLOCK_N * 8) + k % 4 * 2, add || k > 0);
     ptx::wgmma_commit();
 }
 
-// O += P V for the keys FIRST to END of the tile, in flight until the next wgmma_wait.
+// O += P V for the keys FIRST to END of the tile, in flight until the next wgmma_wait; O = P V unless `add`.
 template <int FIRST = 0, int END = BLOCK_N>
-__device__ __forceinline__ void issue_pv(Output& o_rmem, const Weights& p_rmem, const element* v_smem) {
+__device__ __forceinline__ void issue_pv(Output& o_rmem, const P& p_rmem, const element* v_smem,
+                                         bool add = true) {
     const uint64_t v_tile = ptx::wgmma_tile(v_smem, BLOCK_N * 128);
     if (FIRST == 0) ptx::wgmma_pin(o_rmem);
     ptx::wgmma_fence();  // P is written and O rescaled before wgmma reads them
 #pragma unroll
-    for (int k = FIRST / 16; k < END / 16; k++) ptx::wgmma_rs<D, 1>(o_rmem, p_rmem[k], v_tile + 128 * k, 1);
+    for (int k = FIRST / 16; k < END / 16; k++)
+        ptx::wgmma_rs<D_V, 1>(o_rmem, p_rmem[k], v_tile + 128 * k, add || k > FIRST / 16);
     ptx::wgmma_commit();
+}
+
+// What softcap and ALiBi make of S. `diagonal`: of row g of the warp, counted from the tile's first key.
+__device__ __forceinline__ void adjust_tile(Scores& s_rmem, const Adjustment& adjusted, int diagonal,
+                                            int lane) {
+    float from[2] = {(float)(diagonal - lane % 4 * 2), (float)(diagonal + 8 - lane % 4 * 2)};
+    ptx::wgmma_pin(from);  // or the compiler keeps all distances for a second pass over the tile
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i++)
+        s_rmem[i] = adjusted(s_rmem[i], from[i / 2 % 2] - (float)(i / 4 * 8 + i % 2));
 }
 
 // Row g + 8r of the warp sees the keys `seen[r]`, counted from the tile's first; `sign` is the scale's.
@@ -62,8 +106,8 @@ __device__ __forceinline__ void mask_tile(Scores& s_rmem, const Interval (&seen)
 // m rises to the row's maximum; `rescale` is what l and O must follow by. Returns the scale that S still
 // needs. Where some m of the warp is FAR from 0, its rounding alone would move scale * s - m by whole powers
 // of 2, up to infinity: S is scaled here then, rounded as m was, so that the maximum's exponent is 0.
-__device__ __forceinline__ float raise_reference(Scores& s_rmem, RowState& m, RowState& rescale,
-                                                 float scale_log2) {
+__device__ __forceinline__ float raise_max(Scores& s_rmem, RowState& m, RowState& rescale,
+                                           float scale_log2) {
     bool far = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -82,9 +126,9 @@ __device__ __forceinline__ float raise_reference(Scores& s_rmem, RowState& m, Ro
     return 1.0f;
 }
 
-__device__ __forceinline__ void follow_reference(Output& o_rmem, RowState& l, const RowState& rescale) {
+__device__ __forceinline__ void rescale_o_and_l(Output& o_rmem, RowState& l, const RowState& rescale) {
 #pragma unroll
-    for (int i = 0; i < D / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
+    for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
     l[0] *= rescale[0], l[1] *= rescale[1];
 }
 
@@ -102,8 +146,8 @@ __device__ __forceinline__ float ex2_polynomial(float x) {
 }
 
 // S becomes 2^(scale S - m) at the keys FIRST to END, and l grows by the lane's part of their row sums. With
-// LAZY: false, and l as it was, if some sum of the warp shows that m lies too far behind. Of each 16 columns
-// of a lane POLY are made by polynomial: only without a mask, for 2^-64 would stand for 0.
+// LAZY: false, and l as it was, if some sum of the warp shows that m lags too far. Of each 16 columns of a
+// lane POLY are computed by polynomial: only without a mask, since 0 would become 2^-64.
 template <bool LAZY = false, int POLY = 0, int FIRST = 0, int END = BLOCK_N>
 __device__ __forceinline__ bool exponentiate(Scores& s_rmem, const RowState& m, RowState& l,
                                              float scale_log2) {
@@ -123,44 +167,45 @@ __device__ __forceinline__ bool exponentiate(Scores& s_rmem, const RowState& m, 
 
 // P as the left operand of P V.
 template <int FIRST = 0, int END = BLOCK_N>
-__device__ __forceinline__ void pack(Weights& p_rmem, const Scores& s_rmem) {
+__device__ __forceinline__ void pack(P& p_rmem, const Scores& s_rmem) {
 #pragma unroll
     for (int i = FIRST / 2; i < END / 2; i += 2)
         p_rmem[i / 8][i / 2 % 4] = ptx::pack_pair(s_rmem[i], s_rmem[i + 1]);
 }
 
 template <bool LAZY = false, int POLY = 0, int FIRST = 0, int END = BLOCK_N>
-__device__ __forceinline__ bool exponentiate(Weights& p_rmem, Scores& s_rmem, const RowState& m, RowState& l,
+__device__ __forceinline__ bool exponentiate(P& p_rmem, Scores& s_rmem, const RowState& m, RowState& l,
                                              float scale_log2) {
     const bool close = exponentiate<LAZY, POLY, FIRST, END>(s_rmem, m, l, scale_log2);
     pack<FIRST, END>(p_rmem, s_rmem);
     return close;
 }
 
-// After the last tile: O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of which `inside`
-// exist.
-__device__ __forceinline__ void normalise(Output& o_rmem, const RowState& m, const RowState& l,
-                                          float* lse_row, int inside, int lane) {
+// After the last tile: the sink joins, O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of
+// which `inside` exist.
+__device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const RowState& l, const Sizes& sizes,
+                                          int h, float* lse_row, int inside, int lane) {
     RowState inv_l;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float total = quad_sum(l[r]);
-        inv_l[r] = inverse_sum(total);
+        float total = quad_sum(l[r]);
+        const float rescale = join_sink(m[r], total, sizes, h);
+        inv_l[r] = inverse_sum(total) * rescale;
         const int row = lane / 4 + 8 * r;
         if (lse_row && lane % 4 == 0 && row < inside)
             lse_row[row] = log_sum_exp(m[r], total);
     }
 #pragma unroll
-    for (int i = 0; i < D / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
+    for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
 }
 
-// The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, D]: `may_overflow` of
+// The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, PITCH]: `may_overflow` of
 // them.
 template <bool CLAMP>
 __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_rmem, int lane) {
     uint32_t products = 0;
 #pragma unroll
-    for (int d = 0; d < D / 16; d++) {
+    for (int d = 0; d < D_V / 16; d++) {
         uint32_t pairs[4];  // rows g, g + 8 of columns 16d to 16d + 7, then of the other 8
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -172,21 +217,35 @@ __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_r
     return may_overflow(products);
 }
 
-// The same, and on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor are not written.
-// `row`: of the warp's first in the tensor.
-__device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map,
-                                           const Output& o_rmem, int warp, int lane, int row, int h,
-                                           int b) {
-    element* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
-    if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
-        pack_rows<true>(panel_smem, o_rmem, lane);
+// What pack_rows has written goes on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor
+// are not written. `row`: of the warp's first in the tensor.
+template <bool BOUNDED = false>
+__device__ __forceinline__ void store_packed(const element* panel_smem, const ptx::TensorMap* out_map,
+                                             int lane, int row, int h, const Place& at) {
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
     __syncwarp();              // and what the other lanes have
     if (lane == 0) {
 #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++)
-            ptx::tma_store_4d(out_map, panel_smem + panel * ROWS * 64, 64 * panel, row, h, b);
+        for (int panel = 0; panel < (D_V + 63) / 64; panel++) {
+            const element* rows_smem = panel_smem + panel * ROWS * 64;
+            if (BOUNDED)
+                ptx::tma_store_5d(out_map, rows_smem, 64 * panel, h, BOUND - at.size + row,
+                                  at.begin + at.size, BOUND);
+            else
+                ptx::tma_store_4d(out_map, rows_smem, 64 * panel, row, h, at.batch);
+        }
         ptx::bulk_commit();
         ptx::bulk_wait_read<0>();  // the block's shared memory stays until TMA has read it
     }
+}
+
+// Both, for the rows of O.
+template <bool BOUNDED = false>
+__device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map,
+                                           const Output& o_rmem, int warp, int lane, int row, int h,
+                                           const Place& at) {
+    element* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
+    if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
+        pack_rows<true>(panel_smem, o_rmem, lane);
+    store_packed<BOUNDED>(panel_smem, out_map, lane, row, h, at);
 }

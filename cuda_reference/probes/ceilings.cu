@@ -59,7 +59,7 @@ mma_chains(const uint32_t* a, const uint32_t* b, float* out, int rounds) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-// Shared memory, 16 bytes a lane, 512 consecutive ones a warp: four wavefronts a request and no conflict.
+// Shared memory, 16 bytes per lane, 512 consecutive bytes per warp: four wavefronts per request, no conflict.
 extern "C" __global__ void __launch_bounds__(1024, 1) shared_reads(float* out, int rounds) {
     __shared__ __align__(16) float4 tile_smem[TILE_VECTORS];
     for (int i = threadIdx.x; i < TILE_VECTORS; i += blockDim.x)
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) shared_reads(float* out, i
     out[blockIdx.x * blockDim.x + threadIdx.x] = sum.x + sum.y + sum.z + sum.w;
 }
 
-// Global memory that lies in the L2: every block reads all `chunks` (a power of two) of 1024 vectors, each
+// Global memory that fits in the L2: every block reads all `chunks` (a power of two) of 1024 vectors, each
 // from another place on, so that the L1 never holds what comes next.
 extern "C" __global__ void __launch_bounds__(1024, 1)
 l2_reads(const float4* data, float* out, int chunks, int sweeps) {

@@ -24,6 +24,8 @@ from cuda_reference import Source
 from cuda_reference.compile import compile as compile_cuda
 from cuda_reference.compile import parse_log
 from cuda_reference.extras import install
+from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.core.multiprocessors import shared_limit
 
 EXAMPLE_SM_COUNT = 132  # of an H200: what a launcher that fills a GPU goes by where there is none
 
@@ -75,7 +77,7 @@ class Compiler:
     nvJitLink libraries of an extra (compiler, cuda12, cuda13), but neither driver nor GPU. Where nvJitLink is
     missing, a `ptxas` on PATH assembles the PTX; where that is missing too, only the PTX is there.
 
-    Raises CompilerMissingError.
+    Raises CompilerMissingError; `launch` raises UnsupportedError for more shared memory than a block has.
     """
 
     sm_count = EXAMPLE_SM_COUNT
@@ -84,7 +86,7 @@ class Compiler:
         reason = why_not()
         if reason:
             raise CompilerMissingError(reason)
-        self.compute_capability = compute_capability
+        self.compute_capability, self.shared_limit = compute_capability, shared_limit(compute_capability)
         self.kernels: list[CompiledKernel] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -100,7 +102,13 @@ class Compiler:
             compiled = _compile(kernel, tuple(_type(a) for a in args), self.compute_capability)
         compiled = replace(compiled, threads=int(np.prod(block)))
         if compiled.shared_bytes is not None:
-            compiled = replace(compiled, shared_bytes=compiled.shared_bytes + shared_bytes)
+            needed = compiled.shared_bytes + shared_bytes
+            if needed > self.shared_limit:
+                raise UnsupportedError(
+                    f"{compiled.name} needs {needed} bytes of shared memory per block: this GPU has room for "
+                    f"{self.shared_limit}"
+                )
+            compiled = replace(compiled, shared_bytes=needed)
         if compiled not in self.kernels:
             self.kernels.append(compiled)
 

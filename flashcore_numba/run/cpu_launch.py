@@ -71,7 +71,9 @@ def run_on_cpu(
 
 def _left_over(kernel: Source, name: str, value: int) -> KernelProblem:
     lines = kernel.text().splitlines()
-    uses = (number for number, line in enumerate(lines, 1) if re.search(rf"atomic\w*\(&?{name}\b", line))
+    uses = (
+        number for number, line in enumerate(lines, 1) if re.search(rf"atomic(?!Exch)\w*\(&?{name}\b", line)
+    )
     line = next(uses, 1)
     text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"
     site = Site(str(kernel.path), line, lines[line - 1].strip())

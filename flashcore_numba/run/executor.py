@@ -13,7 +13,10 @@ import numpy as np
 
 from cuda_reference import Source, load
 from cuda_reference.driver import Allowed, graph_of
-from flashcore_numba.core.problem import UnsupportedError, check_time_limit
+from flashcore_numba.core import gpu
+from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
+from flashcore_numba.core.problem import check_time_limit
 from flashcore_numba.run import numba_launch, workspace
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.cpu_launch import Counter, run_on_cpu
@@ -49,11 +52,15 @@ class Simulator:
     Options are those of `flashcore_numba.simulator.simulate`: order, count_blocks, races, ops, record,
     calls, time_limit (seconds that a launch may take, None for no limit). CUDA C kernels run on the CPU
     executor, see `cpu_launch.run_on_cpu`.
+
+    sm_count, shared_limit: of the GPU that a launcher is told of.
     """
 
-    def __init__(self, *, sm_count: int = EXAMPLE_SM_COUNT, **options: Any) -> None:
+    def __init__(
+        self, *, sm_count: int = EXAMPLE_SM_COUNT, shared_limit: int = EXAMPLE_SHARED_LIMIT, **options: Any
+    ) -> None:
         check_time_limit(options.get("time_limit"))
-        self.sm_count, self.options = sm_count, options
+        self.sm_count, self.shared_limit, self.options = sm_count, shared_limit, options
         self.launches: list[Any] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -65,6 +72,12 @@ class Simulator:
         return Counter.zero()
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
+        if shared_bytes > self.shared_limit:
+            name = kernel.label if isinstance(kernel, Source) else kernel.py_func.__name__
+            raise UnsupportedError(
+                f"{name} needs {shared_bytes} bytes of dynamic shared memory per block: "
+                f"this GPU has room for {self.shared_limit}"
+            )
         if isinstance(kernel, Source):
             self.launches.append(run_on_cpu(kernel, grid, block, args, shared_bytes, self.options))
             return
@@ -94,6 +107,12 @@ class Gpu:
         import cupy
 
         return _sm_count(cupy.cuda.Device().id)
+
+    @property
+    def shared_limit(self) -> int:
+        import cupy
+
+        return gpu.shared_limit(cupy.cuda.Device().id)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Uninitialised memory of CuPy's pool; freeing it is ordered with the stream."""

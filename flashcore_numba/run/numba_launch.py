@@ -10,7 +10,7 @@ from numba.cuda.cudadrv import driver
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from cuda_reference.extents import block_extents, grid_extents
-from flashcore_numba.core.problem import UnsupportedError
+from flashcore_numba.core.errors import UnsupportedError
 
 DEFAULT_SHARED_LIMIT = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
@@ -24,7 +24,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple, shared_bytes: int, s
     import cupy
 
     device = cupy.cuda.Device().id
-    places = [_place(a) if isinstance(a, cupy.ndarray) else (a, None) for a in args]
+    places = [_place(argument, cupy.ndarray) for argument in args]
     values = [value for value, _ in places]
     if shared_bytes > DEFAULT_SHARED_LIMIT:
         types = tuple(kind or typeof(value, Purpose.argument) for value, kind in places)
@@ -46,7 +46,13 @@ def check_extents(kernel: str, grid: Any, block: Any) -> None:
         raise UnsupportedError(f"{kernel}: {error}") from None
 
 
-def _place(array: Any) -> tuple[Any, Any]:
+def _place(argument: Any, kind: type) -> tuple[Any, Any]:
+    """An argument as Numba takes it, with views of the arrays of this kind; and its type, of an array."""
+    if isinstance(argument, tuple):
+        return tuple(_place(each, kind)[0] for each in argument), None
+    if not isinstance(argument, kind):
+        return argument, None
+    array: Any = argument
     # No strides means contiguous: Numba would trip over a stray stride of an axis of length one.
     strides = None if array.flags.c_contiguous else array.strides
     return _numba_view(array.data.ptr, array.shape, strides, array.dtype.str, array.device.id)

@@ -13,14 +13,12 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cuda_reference.driver import LEGACY, Allowed, Handle
-from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import ALIGNMENT, Problem
 from flashcore_numba.run import workspace
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from flashcore_numba.core.executor import Executor
 
 
-HALF = FLOAT16.dtype
 MOST = 512  # plans; a program that never repeats a layout starts over after so many
 
 ALIGNED = 256  # bytes: where scratch arrays may begin
@@ -83,34 +80,37 @@ def keep(key: tuple | None, plan: "Plan | None") -> None:
     _plans[key] = plan
 
 
-# What follows reads devices, shapes and strides, and addresses; no layout where a plan does not serve one of
-# the arrays. A loop over the arrays would take a microsecond longer.
+# What follows reads element types, devices, shapes and strides, and addresses; no layout where no plan serves
+# one of the arrays. A type that no stage serves has a layout and never a plan. A loop over the arrays would
+# take a microsecond longer.
 def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
-    if q.dtype is not HALF or k.dtype is not HALF or v.dtype is not HALF:
+    dtype = q.dtype
+    if k.dtype is not dtype or v.dtype is not dtype:
         return UNREAD
     a, b, c = q.data, k.data, v.data
     devices = (a.device_id, b.device_id, c.device_id)
-    layout = (devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
+    layout = (dtype, devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
     if out is None:
         return layout, (a.ptr, b.ptr, c.ptr, 0)
-    if out.dtype is not HALF:
+    if out.dtype is not dtype:
         return UNREAD
     d = out.data
     return (layout, d.device_id, out.shape, out.strides), (a.ptr, b.ptr, c.ptr, d.ptr)
 
 
-def _torch(half: Any, q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
-    if q.dtype is not half or k.dtype is not half or v.dtype is not half:
+def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+    dtype = q.dtype
+    if k.dtype is not dtype or v.dtype is not dtype:
         return UNREAD
     if not (q.is_cuda and k.is_cuda and v.is_cuda) or q.requires_grad or k.requires_grad or v.requires_grad:
         return UNREAD
     try:
         devices = (q.get_device(), k.get_device(), v.get_device())
-        layout = (devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+        layout = (dtype, devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if out is None:
             return layout, (q_at, k_at, v_at, 0)
-        if out.dtype is not half or not out.is_cuda or out.requires_grad:
+        if out.dtype is not dtype or not out.is_cuda or out.requires_grad:
             return UNREAD
         return (layout, out.get_device(), out.shape, out.stride()), (q_at, k_at, v_at, out.data_ptr())
     except RuntimeError:  # a sparse tensor, which has no strides
@@ -123,7 +123,7 @@ def _reader(kind: type) -> "Callable | None":
     if name == ("cupy", "ndarray"):
         _readers[kind] = _cupy
     elif name == ("torch", "Tensor"):
-        _readers[kind] = partial(_torch, getattr(sys.modules["torch"], FLOAT16.name))
+        _readers[kind] = _torch
     return _readers.get(kind)
 
 
@@ -151,16 +151,17 @@ class Plan:
         self._offsets = [sum(rooms[:i]) for i in range(len(rooms))]
         self._scratch_bytes, self._counter = sum(rooms), counter
         self._shape, self._device = tuple(problem.q.shape), problem.q.device.id
+        self._dtype = problem.element.dtype
         self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v, out)]
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
         self._launch = self._with_scratch if scratch or counter else launches
         self._apart: Addresses = ()  # found not to overlap
-        self._spares = prod(self._shape) * FLOAT16.size <= SPARE_BYTES
+        self._spares = prod(self._shape) * problem.element.size <= SPARE_BYTES
         self._contiguous = problem.q.flags.c_contiguous
         self._start = self._on_cupy
         if kind.__module__ == "torch":
             self._torch, self._start = sys.modules["torch"], self._on_torch
-            self._half = getattr(self._torch, FLOAT16.name)
+            self._torchs_dtype = getattr(self._torch, problem.element.name)
             self._torchs_handle = _handle_of(self._torch)
 
     def run(self, addresses: Addresses, q: Any, out: Any) -> Any:
@@ -183,7 +184,7 @@ class Plan:
             spare = self, stream, False
             out = None if self._is_captured(stream) else _spares.pop(spare, None)
             if out is None:
-                out = self._array(self._shape, HALF, stream)
+                out = self._array(self._shape, self._dtype, stream)
             out_at = out.data.ptr
         if self._lse:
             lse = self._array(self._shape[:3], np.float32, stream)
@@ -191,7 +192,7 @@ class Plan:
         self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
         if spare is not None and self._spares and not self._is_captured(stream):
             with Allowed():
-                _put_aside(spare, self._cupy.ndarray(self._shape, HALF))
+                _put_aside(spare, self._cupy.ndarray(self._shape, self._dtype))
         return out if lse is None else (out, lse)
 
     def _array(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
@@ -225,7 +226,7 @@ class Plan:
         """C-contiguous memory for the output."""
         if self._contiguous:
             return self._torch.empty_like(q)  # half the time of `empty`
-        return self._torch.empty(self._shape, dtype=self._half, device=self._device)
+        return self._torch.empty(self._shape, dtype=self._torchs_dtype, device=self._device)
 
     def _is_captured(self, stream: int) -> bool:
         return stream not in LEGACY and self._cupy.cuda.runtime.streamIsCapturing(stream)
@@ -270,6 +271,10 @@ class Recorder:
     @property
     def sm_count(self) -> int:
         return self._executor.sm_count
+
+    @property
+    def shared_limit(self) -> int:
+        return self._executor.shared_limit
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         self._scratch.append(self._executor.empty(shape, dtype))

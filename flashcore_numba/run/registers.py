@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.multiprocessors import shared_limit
 from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import Shape
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.runs import Run
@@ -14,30 +16,41 @@ from flashcore_numba.stages.runs import Run
 SHAPES = ((1, 1, 64), (1, 8, 512), (4, 16, 4096))  # B, H, S of which a launcher may choose different kernels
 
 
-def stand_in(batch: int, heads: int, seq: int, head_dim: int, causal: bool = False) -> Problem:
+def stand_in(
+    batch: int, heads: int, seq: int, head_dim: int, causal: bool = False, element: Element = FLOAT16
+) -> Problem:
     """A problem of this shape whose elements nobody reads, so that its memory is never touched."""
-    array = np.empty((batch, heads, seq, head_dim), FLOAT16.dtype)
+    array = np.empty((batch, heads, seq, head_dim), element.dtype)
     return Problem(array, array, array, causal=causal)
 
 
-def examples(stage: Stage, head_dim: int) -> list[Problem]:
+def stand_in_for(stage: Stage, shape: Shape, causal: bool = False) -> Any:
+    """A problem of what the stage computes, whose elements nobody reads."""
+    of = stage.operation
+    if of is None:
+        return stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
+    if of.stand_in is not None:
+        return of.stand_in(shape, causal)
+    inputs = of.draw(shape, causal, np.random.default_rng())
+    return inputs.problem(inputs.arrays)
+
+
+def examples(stage: Stage, head_dim: int) -> list[Any]:
     """Problems that between them make a stage launch every kernel that it has for a head dimension."""
     if not stage.kernels.by_shape:
-        return [stand_in(1, 1, 64, head_dim)]
-    found = [stand_in(*shape, head_dim, causal) for shape in SHAPES for causal in (False, True)]
+        return [stand_in_for(stage, Shape(1, 1, 64, head_dim))]
+    shapes = [Shape(*shape, head_dim) for shape in SHAPES]
+    found = [stand_in_for(stage, shape, causal) for shape in shapes for causal in (False, True)]
     return [problem for problem in found if stage.why_not(problem) is None]
 
 
 def like(stage: Stage, problem: Any) -> list[Any]:
-    """Problems for which a stage launches the kernels that it launches for this one, smaller where that does;
-    the compiler reads none of their memory.
+    """Problems on the host for which a stage launches the kernels that it launches for this one on the host,
+    smaller where that does; the compiler reads none of their memory.
     """
-    p = problem
-    if stage.operation is not None:
-        return [p]
-    if not stage.kernels.by_shape:
-        return examples(stage, p.head_dim)
-    return [stand_in(p.batch, p.heads, p.seq_q, p.head_dim, p.causal)]
+    if stage.operation is not None or stage.kernels.by_shape or problem.features.names:
+        return [problem]
+    return examples(stage, problem.head_dim)
 
 
 def why_not(stage: Stage) -> str | None:
@@ -55,12 +68,14 @@ def registers(
     sm_count: int = EXAMPLE_SM_COUNT,
 ) -> list[dict[str, Any]] | None:
     """One dictionary a kernel that the run launches for `problems`; bytes are a thread's (spill, stack) or a
-    block's (shared), threads a block's.
+    block's (shared), threads per block's.
 
     Compiles for the given GPU without needing one; `sm_count` is what a launcher chooses kernels by. None for
-    a stage that needs another GPU, and where the CUDA compiler's libraries are not installed.
+    a run that needs another GPU, and where the CUDA compiler's libraries are not installed.
     """
-    if not run.stage.runs_on(compute_capability) or why_not(run.stage):
+    room = shared_limit(compute_capability)
+    problems = [p for p in problems if not run.stage.why_not_in(room, getattr(p, "head_dim", 0), run.variant)]
+    if not problems or not run.stage.runs_on(compute_capability) or why_not(run.stage):
         return None
     from flashcore_numba.run.compiler import Compiler
 

@@ -1,4 +1,4 @@
-"""GPU memory that a stage needs besides its arrays: kept from call to call, so that a call allocates nothing.
+"""GPU memory that a stage needs in addition to its arrays, kept so that a call allocates nothing.
 
 Kernels of one stream run one after the other and may use the same memory, so a call takes a piece that the
 stream has, and gives it back as soon as its kernels are queued. Threads that queue at the same time have a

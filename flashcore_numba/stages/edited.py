@@ -1,7 +1,7 @@
 """Stages made of edited files: mutants, answers, experiments and probes are all loaded here.
 
 An edit is a piece of text and what takes its place; a region is the lines between two marks. A changed file
-is copied into a folder of its own together with what must lie beside it, and the stage is imported from
+is copied into a folder of its own together with what must be beside it, and the stage is imported from
 there, or launches its kernels from there.
 """
 
@@ -27,6 +27,7 @@ from cuda_reference.files import MachineError, cache_folder
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.stages import files
+from flashcore_numba.stages.files import Place
 from flashcore_numba.stages.stage import Stage
 
 MARKS = {"Python": ("# <exercise>", "# </exercise>"), "CUDA C": ("// <exercise>", "// </exercise>")}
@@ -42,8 +43,9 @@ class EditError(RuntimeError):
 class Edit:
     """Replace `old`, which must occur just so many `times`, by `new`.
 
-    file: a module of `stages/`, "common" for example, or a file of `cuda_reference/` or its `include/`,
-    "stage12_mma_sync.cu" for example; None is the module that defines the stage.
+    file: a module of `stages/` or of a branch, "common" for example, or a file of `cuda_reference/`, of
+    its `branches/` or `include/`, "stage12_mma_sync.cu" for example; None is the module that defines the
+    stage.
     """
 
     old: str
@@ -71,14 +73,14 @@ def applied(text: str, edits: Iterable[Edit], where: str) -> str:
     return text
 
 
-def texts(number: int, edits: Iterable[Edit]) -> dict[str, str]:
-    """The files of stage `number` that the edits change: name as in `Edit.file` -> its new text.
+def texts(place: Place, edits: Iterable[Edit]) -> dict[str, str]:
+    """The files of stage `place` that the edits change: name as in `Edit.file` -> its new text.
 
     Raises EditError where an edit does not fit or names no file.
     """
     changed: dict[str, str] = {}
     for edit in edits:
-        file = edit.file or _main(number)
+        file = edit.file or _main(place)
         if file not in changed and not files.path(file).exists():
             raise EditError(f"there is no {files.path(file).name} among the stages")
         changed[file] = applied(changed.get(file) or files.path(file).read_text(), [edit], file)
@@ -143,40 +145,40 @@ def with_region(text: str, found: Region, lines: str) -> str:
 # Loading
 
 
-def original(number: int) -> Stage:
+def original(place: Place) -> Stage:
     """The stage as it is; 0 is the three loops before the ladder."""
-    return importlib.import_module(f"{files.PACKAGE}.{_main(number)}").STAGE
+    return importlib.import_module(files.module(_main(place))).STAGE
 
 
 @contextmanager
-def loaded(number: int, changed: Mapping[str, str]) -> Iterator[Stage]:
-    """The stage `number` with these texts in place of its files', while the context is open.
+def loaded(place: Place, changed: Mapping[str, str]) -> Iterator[Stage]:
+    """The stage `place` with these texts in place of its files', while the context is open.
 
     Modules that are copied import each other; everything else comes from the package. Raises EditError, from
     the exception itself, where the stage does not import.
     """
     with tempfile.TemporaryDirectory(prefix="flashcore-copy-") as folder:
-        _write(Path(folder), _copies(number, changed))
+        _write(Path(folder), _copies(place, changed))
         package = f"flashcore_copy_{uuid.uuid4().hex}"
         try:
-            yield _stage(number, changed, Path(folder), package)
+            yield _stage(place, changed, Path(folder), package)
         finally:
             _forget(package)
 
 
-def edited(number: int, *edits: Edit) -> contextlib.AbstractContextManager[Stage]:
-    """The stage `number` after some edits, while the context is open. Raises EditError."""
-    return loaded(number, texts(number, edits))
+def edited(place: Place, *edits: Edit) -> contextlib.AbstractContextManager[Stage]:
+    """The stage `place` after some edits, while the context is open. Raises EditError."""
+    return loaded(place, texts(place, edits))
 
 
-def load(number: int, changed: Mapping[str, str]) -> Stage:
-    """The stage `number` with these texts in place of its files', for as long as the process lives.
+def load(place: Place, changed: Mapping[str, str]) -> Stage:
+    """The stage `place` with these texts in place of its files', for as long as the process lives.
 
     The copies are named by their contents and stay in the cache, so that a kernel in them is compiled once.
     Raises EditError as `loaded`, and MachineError where the copies cannot be written.
     """
-    folder = _kept(number, changed)
-    return _stage(number, changed, folder, f"flashcore_copy_{folder.name}")
+    folder = _kept(place, changed)
+    return _stage(place, changed, folder, f"flashcore_copy_{folder.name}")
 
 
 def with_copies(stage: Stage, folder: Path) -> Stage:
@@ -197,17 +199,17 @@ class _Copies(Passing):
         super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
 
 
-def _main(number: int) -> str:
+def _main(place: Place) -> str:
     """The module that defines STAGE. Raises EditError where that is not one."""
-    own = files.of_stage(number)
+    own = files.of_stage(place)
     main = [path.stem for path in own if re.search(r"^STAGE = ", path.read_text(), re.MULTILINE)]
     if len(main) != 1:
-        raise EditError(f"STAGE is defined in {main or 'no file'} of stage {number}")
+        raise EditError(f"STAGE is defined in {main or 'no file'} of stage {place}")
     return main[0]
 
 
-def _stage(number: int, changed: Mapping[str, str], folder: Path, package: str) -> Stage:
-    stage = _imported(package, _main(number), folder) if _in_python(changed) else original(number)
+def _stage(place: Place, changed: Mapping[str, str], folder: Path, package: str) -> Stage:
+    stage = _imported(package, _main(place), folder) if _in_python(changed) else original(place)
     return with_copies(stage, folder) if _in_cuda(changed) else stage
 
 
@@ -235,15 +237,15 @@ def _in_cuda(names: Iterable[str]) -> list[str]:
     return [name for name in names if files.is_cuda(name)]
 
 
-def _copies(number: int, changed: Mapping[str, str]) -> dict[str, str]:
+def _copies(place: Place, changed: Mapping[str, str]) -> dict[str, str]:
     """File name -> text of what is copied: the changed files, and beside a module those that import it,
-    beside a header the kernels that include it.
+    beside a header the kernels and headers that include it: a compiler looks first where the includer is.
     """
     beside: list[Path] = []
     if _in_python(changed):
-        beside += [*files.of_stage(number), files.path("common")]
+        beside += [*files.of_stage(place), files.path("common")]
     if _in_cuda(changed):
-        beside += files.kernels_of(number)
+        beside += files.kernels_of(place) + files.headers_including(_in_cuda(changed))
     own = {path.name if files.is_cuda(path.name) else path.stem: path.read_text() for path in beside}
     names = own | dict(changed)
     kernels = {name: names[name] for name in _in_cuda(names)}
@@ -260,14 +262,17 @@ def _importing(text: str, copied: Container[str]) -> str:
     """The text of a module that imports those which were copied from beside it."""
 
     def sibling(match: re.Match[str]) -> str:
-        return f"from .{match[1]} import" if match[1] in copied else match[0]
+        if match["module"] in copied:
+            return f"from .{match['module']} import {match['name']}"
+        return f"from . import {match['name']}" if match["name"] in copied else match[0]
 
-    return re.sub(rf"^from {files.PACKAGE}(?:\.\w+)?\.(\w+) import", sibling, text, flags=re.MULTILINE)
+    line = r"^from flashcore_numba\.(?:stages|branches)(?:\.\w+)*?(?:\.(?P<module>\w+))? import (?P<name>\S+)"
+    return re.sub(line, sibling, text, flags=re.MULTILINE)
 
 
-def _kept(number: int, changed: Mapping[str, str]) -> Path:
+def _kept(place: Place, changed: Mapping[str, str]) -> Path:
     """The folder in the cache that holds these copies."""
-    copies, root = _copies(number, changed), cache_folder("copies")
+    copies, root = _copies(place, changed), cache_folder("copies")
     parts = [part for item in sorted(copies.items()) for part in item]
     folder = root / sha256("\0".join(parts).encode()).hexdigest()[:20]
     if folder.exists():

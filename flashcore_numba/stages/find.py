@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.stages.ladder import LADDER
 from flashcore_numba.stages.stage import Stage
 

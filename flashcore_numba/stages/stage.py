@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16, Element
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.output import LSE, OUT, Output
+from flashcore_numba.core.problem import listed
 from flashcore_numba.stages.kernels import KINDS, Kernels
 
 
@@ -22,13 +24,16 @@ class Stage:
     element of the outputs, which it takes by their names; an optional one may be None. Outputs with one
     number per row, as the LSE, are C-contiguous for a stage in CUDA C. It asks the executor, a
     `core.executor.Executor`, for scratch memory, a counter and launches, so the same function serves a GPU,
-    the simulator and the compiler. It does not validate: whoever holds a problem need not check again, and
+    the simulator and the compiler. It does not validate: code that holds a problem need not check again, and
     `why_not` has been asked.
 
     number: its place on the spine, the ladder of the forward pass; None for a stage of a branch. operation:
-    what it computes; None is the forward pass, `checks.forward.FORWARD`, which stands above the spine.
-    outputs: what it can write. limit: a limit of its own, beside those that the fields say: `limit(problem)`
-    gives what it does not serve, in words that follow its name, or None.
+    what it computes; None is the forward pass, `checks.forward.FORWARD`, which is above the spine.
+    elements: what q, k, v and out may hold. features: of `core.features.Features`, the arguments that it
+    serves. outputs: what it can write. limit: a limit of its own, beside those that the fields say:
+    `limit(problem)` gives what it does not serve, in words that follow its name, or None. shared_bytes: the
+    shared memory that a block of a variant needs at a head dimension, `shared_bytes(head_dim, variant)`; None
+    for a stage whose blocks fit every GPU that can run it.
     """
 
     number: int | None
@@ -40,13 +45,18 @@ class Stage:
     compute_capability: tuple[int, int] = (7, 0)
     no_other_gpu: bool = False  # code for sm_90a runs on GPUs of that compute capability, and on no newer one
     head_dims: tuple[int, ...] = (64, 128)
+    elements: tuple[Element, ...] = (FLOAT16,)
+    value_dims: bool = False  # whether D_v, one of head_dims, may be another than D
     causal: bool = True
     grouped_queries: bool = False
+    features: tuple[str, ...] = ()  # of `core.features.Features`, those that it serves
     outputs: tuple[Output, ...] = (OUT,)
     variants: Mapping[str, str] = field(default_factory=dict)  # name -> one sentence
     default: str | None = None  # the variant that runs when none is named, unless it has the stage's name
+    called: str | None = None  # the variant that `attention()` runs, where that is another
     operation: Operation | None = None
     limit: Callable[[Any], str | None] | None = None
+    shared_bytes: Callable[[int, str | None], int] | None = None
 
     @property
     def key(self) -> str:
@@ -134,6 +144,32 @@ class Stage:
         only = ", no newer one," if self.no_other_gpu else ","
         return f"needs compute capability {needed}{only} and this GPU has {here}"
 
+    def fitting(self, head_dim: int, variant: str | None, room: int) -> str | None:
+        """The variant that runs where a block may have `room` bytes of shared memory.
+
+        It is the one that is named. The default, named or not, gives way to the last before it that fits.
+        """
+        default, names = self.default_variant, list(self.variants)
+        if self.shared_bytes is None or default is None or variant not in (None, default):
+            return variant
+        names = names[: names.index(default) + 1]
+        fit = [name for name in names if self.shared_bytes(head_dim, name) <= room]
+        return fit[-1] if fit else default
+
+    def why_not_in(self, room: int, head_dim: int, variant: str | None = None) -> str | None:
+        """What a GPU whose blocks may have `room` bytes of shared memory lacks, to follow the stage's name;
+        None where the variant, or without one the stage, runs.
+        """
+        if self.shared_bytes is None:
+            return None
+        needed = self.shared_bytes(head_dim, self.fitting(head_dim, variant, room))
+        if needed <= room:
+            return None
+        return (
+            f"needs {needed} bytes of shared memory per block at head dimension {head_dim}, "
+            f"and this GPU has {room}"
+        )
+
     @property
     def default_variant(self) -> str | None:
         """The variant that runs when none is named; None where there are no variants."""
@@ -143,12 +179,17 @@ class Stage:
 def _attention_limit(stage: Stage, problem: Any, head_dim: int) -> str | None:
     """What the fields of the stage exclude."""
     if head_dim not in stage.head_dims:
-        served = " and ".join(map(str, stage.head_dims))
-        return f"does not serve head dimension {head_dim}, only {served}"
+        return f"does not serve head dimension {head_dim}, only {listed(stage.head_dims)}"
+    if problem.value_dim != head_dim and not (stage.value_dims and problem.value_dim in stage.head_dims):
+        return f"does not serve values of another head dimension ({head_dim} and {problem.value_dim})"
+    if problem.element not in stage.elements:
+        served = " and ".join(each.name for each in stage.elements)
+        return f"does not serve {problem.element.name}, only {served}"
     if problem.causal and not stage.causal:
         return "does not serve causal=True"
     if problem.group > 1 and not stage.grouped_queries:
         return (
             f"does not serve grouped queries ({problem.heads} query heads over {problem.kv_heads} K/V heads)"
         )
-    return None
+    missing = [name for name in problem.features.names if name not in stage.features]
+    return f"does not serve {missing[0]}" if missing else None

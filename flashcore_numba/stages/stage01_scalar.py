@@ -17,7 +17,7 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 
-ROWS = 32  # query rows a block: one warp
+ROWS = 32  # query rows per block: one warp
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Stage 02: neighbouring lanes touch neighbouring bytes, and every load brings 16 of them.
 
 The work is divided as in stage 01: thread i of a block owns query row i. Two things move. The scores are
-stored transposed, [keys, rows], so the 32 lanes of a warp write 32 neighbouring floats: 4 sectors a request
+stored transposed, [keys, rows], so the 32 lanes of a warp write 32 neighbouring floats: 4 sectors per request
 instead of 32. And a row of Q, K or V is read eight float16 at a time, 16 bytes in one instruction, so the row
 of K that all lanes share takes D / 8 loads instead of D. The query row and the output row wait in registers
 meanwhile.
@@ -20,7 +20,7 @@ from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.wide import load8
 
-ROWS = 32  # query rows a block: one warp
+ROWS = 32  # query rows per block: one warp
 
 
 @cuda.jit(device=True)

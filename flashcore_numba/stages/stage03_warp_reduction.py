@@ -19,7 +19,7 @@ from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.wide import load2
 
-WARPS = 4  # query rows a block
+WARPS = 4  # query rows per block
 LANES = 32
 
 
@@ -100,7 +100,7 @@ def launch(
 STAGE = Stage(
     number=3,
     name="warp_reduction",
-    title="A warp a row",
+    title="One warp per query row",
     idea="A warp computes one query row; shuffles add up what its 32 lanes hold.",
     launch=launch,
 )

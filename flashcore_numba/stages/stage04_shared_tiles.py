@@ -19,14 +19,14 @@ from flashcore_numba.stages.parts.mask import interval
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.wide import load4
 
-ROWS = 16  # query rows a block, one a warp
-KEYS = 32  # keys a tile, one a lane
+ROWS = 16  # query rows per block, one per warp
+KEYS = 32  # keys per tile, one per lane
 THREADS = ROWS * KEYS
 
 
 @cuda.jit(device=True)
 def dot(q_smem, row, k_smem, key):
-    """Q[row] . K[key], 16 bytes a load."""
+    """Q[row] . K[key], 16 bytes per load."""
     total = float32(0)
     for c in range(0, q_smem.shape[1] - PAD, 4):
         total = fma4(total, load4(q_smem, (row, c)), load4(k_smem, (key, c)))

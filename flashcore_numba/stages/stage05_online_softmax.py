@@ -14,20 +14,26 @@ import numpy as np
 from numba import cuda, float32
 
 from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.features import ALL
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.common import PAD, load_tile, warp_max, warp_sum
-from flashcore_numba.stages.parts.mask import interval
+from flashcore_numba.stages.parts.cuda_arguments import row_tiles_at_most
+from flashcore_numba.stages.parts.features import feature_parts, options_of
+from flashcore_numba.stages.parts.mask import diagonal
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.stage04_shared_tiles import KEYS, ROWS, THREADS, accumulate_pv, dot
 
 
 @functools.cache
-def online_softmax_kernel(D):
+def online_softmax_kernel(D, on=()):
     PARTS, STRIDE = D // KEYS, D + PAD  # output components a lane owns; floats from row to row of a tile
+    # What a model adds, such as windows or sinks, these put into the kernel: without features, nothing.
+    sequence, end, start, logit = feature_parts(on, ROWS)
+    SINKS = "sinks" in on
 
     @cuda.jit
-    def online_softmax(q, k, v, out, lse, scale, causal):
+    def online_softmax(q, k, v, out, lse, scale, causal, options):
         # q, out: [B, H, S_q, D] float16   k, v: [B, H_kv, S_k, D] float16   lse: [B, H, S_q] float32
         q_smem = cuda.shared.array((ROWS, STRIDE), float32, alignment=16)
         k_smem = cuda.shared.array((KEYS, STRIDE), float32, alignment=16)
@@ -35,17 +41,19 @@ def online_softmax_kernel(D):
         p_smem = cuda.shared.array((ROWS, KEYS), float32, alignment=16)
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         thread = warp * KEYS + lane
-        first_row = cuda.blockIdx.x * ROWS
+        tile, slope, q, k, v, out, lse = sequence(q, k, v, out, lse, options)
+        first_row = tile * ROWS
         row = first_row + warp
         h, b = cuda.blockIdx.y, cuda.blockIdx.z
         h_kv = h // (q.shape[1] // k.shape[1])
         seq_q, seq_k = q.shape[2], k.shape[2]
         # A warp past the last row sees no key, but comes to every barrier.
-        visible = interval(row, seq_q, seq_k, causal)[1] if row < seq_q else 0
+        visible = end(row, seq_q, seq_k, causal, options) if row < seq_q else 0
 
         load_tile(q[b, h], first_row, q_smem, thread, THREADS)
         m = float32(-math.inf)
         l = float32(0)
+        m, l = start(m, l, lane, options)
         o_rmem = cuda.local.array(PARTS, float32)
         for part in range(PARTS):
             o_rmem[part] = 0
@@ -55,6 +63,7 @@ def online_softmax_kernel(D):
             load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)
             cuda.syncthreads()  # Q and the tiles are whole before a lane reads a row that others wrote
             score = dot(q_smem, warp, k_smem, lane) * scale
+            score = logit(score, diagonal(row, seq_q, seq_k) - first_key - lane, slope, options)
             score = score if first_key + lane < visible else float32(-math.inf)
 
             # <exercise>
@@ -80,7 +89,7 @@ def online_softmax_kernel(D):
             for part in range(PARTS):
                 out[b, h, row, lane + KEYS * part] = o_rmem[part] * inv_l
             if lane == 0:
-                lse[b, h, row] = m + math.log(l) if visible > 0 else float32(-math.inf)
+                lse[b, h, row] = m + math.log(l) if visible > 0 or SINKS else float32(-math.inf)
 
     return online_softmax
 
@@ -90,9 +99,9 @@ def launch(
 ) -> None:
     p = problem
     lse = executor.empty((p.batch, p.heads, p.seq_q), np.float32) if lse is None else lse
-    grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
-    kernel = online_softmax_kernel(p.head_dim)
-    executor.launch(kernel, grid, (KEYS, ROWS), p.q, p.k, p.v, out, lse, np.float32(p.scale), p.causal)
+    grid = (row_tiles_at_most(p, ROWS), p.heads, p.batch)
+    kernel, scale = online_softmax_kernel(p.head_dim, p.features.names), np.float32(p.scale)
+    executor.launch(kernel, grid, (KEYS, ROWS), p.q, p.k, p.v, out, lse, scale, p.causal, options_of(p))
 
 
 STAGE = Stage(
@@ -102,5 +111,6 @@ STAGE = Stage(
     idea="A running maximum and a running sum replace the stored scores: the first fused kernel.",
     launch=launch,
     grouped_queries=True,
+    features=ALL,
     outputs=(OUT, LSE),
 )

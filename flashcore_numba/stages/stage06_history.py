@@ -1,9 +1,9 @@
 """The variants that led to stage 06: the same arithmetic with its loops and its state in other places.
 
-A block of 4 warps owns 32 query rows, 8 a warp, and runs the online softmax of stage 05 on tiles of 32 keys.
-Two questions open. Which loop is outside, the rows or the K/V tiles? And where do m, l and O of 8 rows wait
-while another row has its turn? Registers have no index, so a local array that a loop indexes lands in local
-memory.
+A block of 4 warps owns 32 query rows, 8 per warp, and runs the online softmax of stage 05 on tiles of 32
+keys. Two questions are open. Which loop is outside, the rows or the K/V tiles? And where are m, l and O of 8
+rows kept while another row is computed? Registers have no index, so a local array that a loop indexes is in
+local memory.
 """
 
 import functools
@@ -17,7 +17,7 @@ from flashcore_numba.stages.stage04_shared_tiles import KEYS, dot
 from flashcore_numba.wide import load4
 
 HISTORY = {
-    "q_outer": "rows outside, K/V tiles inside: a row's state in registers, every tile fetched once a row",
+    "q_outer": "rows outside, K/V tiles inside: a row's state in registers, every tile fetched once per row",
     "kv_outer_local": "K/V tiles outside, rows inside: the state of 8 rows in a local array",
     "kv_outer_shared": "K/V tiles outside, rows inside: the state of all rows in shared memory",
 }

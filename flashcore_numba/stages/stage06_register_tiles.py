@@ -22,7 +22,7 @@ from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.stage06_fragments import COLS, TM, accumulate_pv, multiply_qk, row_max, row_sum
 from flashcore_numba.stages.stage06_history import HISTORY, history_kernel
 
-# By head dimension: warps a block and keys a K/V tile, as many as 48 KB of shared memory hold.
+# By head dimension: warps per block and keys per K/V tile, as many as 48 KB of shared memory hold.
 SHAPE = {64: (8, 64), 128: (4, 32)}
 
 

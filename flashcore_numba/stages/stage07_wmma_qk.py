@@ -25,11 +25,11 @@ STAGE = Stage(
     number=7,
     name="wmma_qk",
     title="Half on the tensor core",
-    idea="The tensor core computes Q K^T; the way of S through shared memory and a scalar P V set the time.",
+    idea="The tensor core computes Q K^T; storing and loading S and a scalar P V set the time.",
     launch=launch,
     language="CUDA C",
     head_dims=(64,),
-    compute_capability=(8, 0),
+    compute_capability=(7, 5),
     grouped_queries=True,
     outputs=(OUT, LSE),
 )

@@ -25,11 +25,11 @@ STAGE = Stage(
     number=8,
     name="wmma_full",
     title="Both products on the tensor core",
-    idea="P V joins Q K^T on the tensor core; O must lie where a row of it can be found, in shared memory.",
+    idea="P V joins Q K^T on the tensor core; O is kept where its rows can be found, in shared memory.",
     launch=launch,
     language="CUDA C",
     head_dims=(64,),
-    compute_capability=(8, 0),
+    compute_capability=(7, 5),
     grouped_queries=True,
     outputs=(OUT, LSE),
 )

@@ -43,7 +43,8 @@ STAGE = Stage(
     idea="cp.async fills one pair of K/V buffers while the other is multiplied; one memory map holds it all.",
     launch=launch,
     language="CUDA C",
-    compute_capability=(8, 0),
+    compute_capability=(7, 5),
     grouped_queries=True,
     outputs=(OUT, LSE),
+    shared_bytes=lambda head_dim, variant: sum(memory_map(head_dim).values()),
 )

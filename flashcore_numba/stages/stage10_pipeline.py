@@ -33,7 +33,8 @@ def memory_map(D: int, stages: int) -> dict[str, int]:
 def launch(
     problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    p, stages = problem, int(variant or "2")
+    p = problem
+    stages = int(STAGE.fitting(p.head_dim, variant, executor.shared_limit) or "2")
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
     arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
     kernel = source("stage10_pipeline", HEAD_DIM=p.head_dim, STAGES=stages)
@@ -45,12 +46,13 @@ STAGE = Stage(
     number=10,
     name="pipeline",
     title="One to four stages in flight",
-    idea="A ring of K/V buffers: each stage more gives a copy one tile more of time, until it has enough.",
+    idea="A ring of K/V buffers: each further one gives a copy one more tile of time, until it has enough.",
     launch=launch,
     language="CUDA C",
-    compute_capability=(8, 0),
+    compute_capability=(7, 5),
     grouped_queries=True,
     outputs=(OUT, LSE),
     variants=VARIANTS,
     default="2",
+    shared_bytes=lambda head_dim, variant: sum(memory_map(head_dim, int(variant or "2")).values()),
 )

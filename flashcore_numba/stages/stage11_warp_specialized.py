@@ -12,8 +12,8 @@ from flashcore_numba.stages.stage import Stage
 ROWS, THREADS = 32, 512  # query rows of a block
 KEYS = {64: 64, 128: 32}  # of a K/V tile, by head dimension
 VARIANTS = {
-    "0": "all warps load, then multiply, exponentiate and multiply in turn: four barriers a tile",
-    "1": "one barrier a tile: the roles work on three tiles at once, and what they exchange exists twice",
+    "0": "all warps load, then multiply, exponentiate and multiply in turn: four barriers per tile",
+    "1": "one barrier per tile: the roles work on three tiles at once, and what they exchange exists twice",
     "2": "the load warps alone load, 2 bytes at a time",
     "3": "they load 16 bytes at a time",
     "4": "they load by cp.async, two tiles ahead",
@@ -40,7 +40,8 @@ def memory_map(D: int, phase: int) -> dict[str, int]:
 def launch(
     problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    p, phase = problem, int(variant or "5")
+    p = problem
+    phase = int(STAGE.fitting(p.head_dim, variant, executor.shared_limit) or "5")
     grid = (-(-p.seq_q // ROWS), p.heads, p.batch)
     arguments = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
     kernel = source("stage11_warp_specialized", HEAD_DIM=p.head_dim, PHASE=phase)
@@ -53,12 +54,13 @@ STAGE = Stage(
     number=11,
     name="warp_specialized",
     title="Warp specialization",
-    idea="Warps of their own multiply, exponentiate and load, on three tiles at once: one barrier a tile.",
+    idea="Warps of their own multiply, exponentiate and load, on three tiles at once: one barrier per tile.",
     launch=launch,
     language="CUDA C",
-    compute_capability=(8, 0),
+    compute_capability=(7, 5),
     grouped_queries=True,
     outputs=(OUT, LSE),
     variants=VARIANTS,
     default="5",
+    shared_bytes=lambda head_dim, variant: sum(memory_map(head_dim, int(variant or "5")).values()),
 )

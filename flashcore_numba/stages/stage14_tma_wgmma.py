@@ -4,17 +4,19 @@ import math
 from typing import NamedTuple
 
 from cuda_reference import source
+from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
+from flashcore_numba.stages.parts.cuda_arguments import defines, scalars
+from flashcore_numba.stages.parts.tile_maps import tile_map
 from flashcore_numba.stages.stage import Stage
 
 ROWS, STORED_ROWS = 64, 16  # of a block, and of what one warp stores
 
 
 class Tile(NamedTuple):
-    """Keys a K/V tile, slots of the ring, blocks an SM."""
+    """Keys per K/V tile, slots of the ring, blocks per SM."""
 
     keys: int
     stages: int
@@ -33,7 +35,12 @@ def launch(
 def launch_tile(problem: Problem, out: Array, executor: Executor, lse: Array, tile: Tile) -> None:
     p, (keys, stages, blocks_an_sm) = problem, tile
     kernel = source(
-        "stage14_tma_wgmma", HEAD_DIM=p.head_dim, BLOCK_N=keys, STAGES=stages, BLOCKS_PER_SM=blocks_an_sm
+        "stage14_tma_wgmma",
+        HEAD_DIM=p.head_dim,
+        BLOCK_N=keys,
+        STAGES=stages,
+        BLOCKS_PER_SM=blocks_an_sm,
+        **defines(p),
     )
     mbarriers = 1 + 2 * stages
     executor.launch(
@@ -55,6 +62,7 @@ STAGE = Stage(
     language="CUDA C",
     compute_capability=(9, 0),
     no_other_gpu=True,
+    elements=ACCEPTED,
     grouped_queries=True,
     outputs=(OUT, LSE),
 )

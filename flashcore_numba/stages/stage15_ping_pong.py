@@ -6,18 +6,28 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.features import ALL
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.stages.parts.cuda_arguments import scalars, tile_map
+from flashcore_numba.stages.parts.cuda_arguments import defines, row_tiles_at_most, scalars
+from flashcore_numba.stages.parts.tile_maps import (
+    PANEL,
+    batches,
+    batches_limit,
+    bounded_kv,
+    input_maps,
+    query_map,
+)
 from flashcore_numba.stages.stage import Stage
-from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, choose, pieces
+from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, choose
 
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
 # By warpgroups that multiply: registers of their threads and of the producer's. All together are no more than
-# the block starts with, or setmaxnreg would wait for ever.
+# the block starts with, or setmaxnreg would never return.
 REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32)}
 
 
@@ -27,33 +37,40 @@ def run(
     """Launch any configuration, measured ones and those that a sweep tries."""
     p, rows = problem, ROWS * tile.consumers
     registers, producer_registers = REGISTERS[tile.consumers]
-    defines: dict[str, Any] = {
+    macros: dict[str, Any] = {
         "HEAD_DIM": p.head_dim,
         "CONSUMERS": tile.consumers,
         "BLOCK_N": tile.keys,
         "STAGES": tile.stages,
         "OVERLAP": tile.overlap,
         "PING_PONG": tile.turns and tile.consumers > 1,
-        "LAZY_MAX": tile.lazy,
+        "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
+        **defines(p),
     }
-    works = pieces(p, tile.consumers)
+    works = p.batch * p.heads * row_tiles_at_most(p, rows)
     # Longest first, over as many heads at a time as the L2 holds K and V of.
-    together = p.group * max(1, L2_BYTES // (4 * p.head_dim * p.seq_k)) if longest_first else 1
+    together = (
+        p.group * max(1, L2_BYTES // (2 * (p.head_dim + p.value_dim) * p.seq_k)) if longest_first else 1
+    )
     blocks = min(works, executor.sm_count)
     # Pieces of different length: a block that is done takes the next.
-    next_work = executor.counter() if longest_first and blocks < works else None
-    maps = (tile_map(p.q, ROWS), *(tile_map(x, tile.keys) for x in (p.k, p.v)), tile_map(out, STORED_ROWS))
+    uneven = longest_first or bounded_kv(p)
+    next_work = executor.counter() if uneven and blocks < works else None
+    maps = (*input_maps(p, ROWS, tile.keys), query_map(p, out, STORED_ROWS))
+    pitch = PANEL * -(-p.columns // PANEL)
+    words = 6 if bounded_kv(p) else 2  # of the work tile
     executor.launch(
-        source(FILE, **defines),
+        source(FILE, **macros),
         blocks,
         128 * (tile.consumers + 1),
         *(*maps, lse),
         *scalars(p, p.scale * math.log2(math.e)),
+        *batches(p),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
-        shared_bytes=4 * p.head_dim * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 3),
+        shared_bytes=4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2) + 4 * words,
     )
 
 
@@ -72,7 +89,12 @@ STAGE = Stage(
     language="CUDA C",
     compute_capability=(9, 0),
     no_other_gpu=True,
+    elements=ACCEPTED,
+    head_dims=(64, 128, 32, 80, 96, 192, 256),
+    value_dims=True,
     grouped_queries=True,
+    features=ALL,
+    limit=batches_limit,
     outputs=(OUT, LSE),
     variants={
         "in_sequence": "a warpgroup's products and then its softmax, nothing of what the others add",

@@ -1,13 +1,17 @@
 """Stage 16: a cluster shares the keys of 64 rows. The kernel: `stage16_cluster_split.cu`."""
 
 import math
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 from cuda_reference import source
+from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.features import ALL
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.stages.parts.cuda_arguments import scalars, strides, tile_map
+from flashcore_numba.stages.parts.cuda_arguments import defines, row_tiles_at_most, scalars, strides
+from flashcore_numba.stages.parts.tile_maps import batches, batches_limit, input_maps
 from flashcore_numba.stages.stage import Stage
 
 ROWS = 64
@@ -26,44 +30,33 @@ ONE_BLOCK = {64: Split(1, 2, 128, 2), 128: Split(1, 2, 64, 2)}  # by head dimens
 TWO_BLOCKS = {64: Split(2, 2, 128, 2), 128: Split(2, 2, 128, 1)}
 FORCED = {"one_block": ONE_BLOCK, "two_blocks": TWO_BLOCKS}
 
-# The fastest on an H200, by head dimension, for up to so many keys. FEW_ROWS: there are SMs for two blocks a
-# row tile. MANY_ROWS: with more keys than hide it, two blocks of one warpgroup share an SM out of step.
+# The fastest on an H200, by head dimension, for up to so many keys. FEW_ROWS: there are SMs for two blocks
+# per row tile. MANY_ROWS: with more keys than hide it, two blocks of one warpgroup share an SM out of step.
 FEW_ROWS = {
-    64: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: ONE_BLOCK[64], math.inf: TWO_BLOCKS[64]},
-    128: {
-        64: Split(1, 1, 64, 1),
-        128: Split(2, 1, 64, 1),
-        256: Split(2, 2, 64, 1),
-        math.inf: TWO_BLOCKS[128],
-    },
+    64: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: ONE_BLOCK[64], inf: TWO_BLOCKS[64]},
+    128: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: Split(2, 2, 64, 1), inf: TWO_BLOCKS[128]},
 }
 MANY_ROWS = {
-    64: {128: Split(1, 1, 64, 2), 1023: ONE_BLOCK[64], math.inf: Split(2, 1, 128, 2)},
-    128: {
-        64: Split(1, 1, 64, 1),
-        256: Split(1, 2, 128, 1),
-        1023: ONE_BLOCK[128],
-        math.inf: Split(2, 1, 64, 2),
-    },
+    64: {128: Split(1, 1, 64, 2), 1023: ONE_BLOCK[64], inf: Split(2, 1, 128, 2)},
+    128: {64: Split(1, 1, 64, 1), 256: Split(1, 2, 128, 1), 1023: ONE_BLOCK[128], inf: Split(2, 1, 64, 2)},
 }
 
 
 def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
-    """The split that a variant names or the table has, with no more slots than there are turns."""
+    """The split that a variant names or the table has, with no more slots than there are iterations."""
     p = problem
     few = 2 * p.batch * p.heads * -(-p.seq_q // ROWS) <= sm_count
-    rows = (FEW_ROWS if few else MANY_ROWS)[p.head_dim]
-    split = next(split for most, split in rows.items() if p.seq_k <= most)
-    split = FORCED[variant][p.head_dim] if variant in FORCED else split
-    turns = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
-    return split._replace(stages=min(split.stages, turns))
+    table = (FEW_ROWS if few else MANY_ROWS)[p.head_dim]
+    fitting = next(split for most, split in table.items() if p.seq_k <= most)
+    split = FORCED[variant][p.head_dim] if variant in FORCED else fitting
+    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
+    return split._replace(stages=min(split.stages, iterations))
 
 
 def shared_bytes(head_dim: int, split: Split) -> int:
     """Q, the rings, the messages of the merge, the mbarriers."""
-    warps, others = 4 * split.warpgroups, split.cluster - 1
-    tiles = 2 * split.warpgroups * split.stages
-    left = head_dim // 2 // split.warpgroups  # floats a lane
+    warps, others, tiles = 4 * split.warpgroups, split.cluster - 1, 2 * split.warpgroups * split.stages
+    left = head_dim // 2 // split.warpgroups  # floats per lane
     sums = 128 * warps * ((split.warpgroups - 1) * left + others * left // split.cluster)
     states = 128 * warps * (1 + others)
     return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * (1 + tiles + 2 * warps)
@@ -73,29 +66,21 @@ def launch(
     problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
     split = choose(problem, variant, executor.sm_count)
-    launch_split(problem, out, executor, lse, split, early=variant != "not_early")
+    launch_split(problem, out, executor, lse, split, variant == "overlapped")
 
 
 def launch_split(
-    problem: Problem, out: Array, executor: Executor, lse: Array, split: Split, early: bool = True
+    problem: Problem, out: Array, executor: Executor, lse: Array, split: Split, early: bool = False
 ) -> None:
     p = problem
-    kernel = source(
-        "stage16_cluster_split",
-        HEAD_DIM=p.head_dim,
-        CLUSTER=split.cluster,
-        WARPGROUPS=split.warpgroups,
-        BLOCK_N=split.keys,
-        STAGES=split.stages,
-        EARLY=early,
-    )
+    macros: dict[str, Any] = dict(zip(("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES"), split, strict=True))
+    kernel = source("stage16_cluster_split", HEAD_DIM=p.head_dim, EARLY=early, **macros, **defines(p))
     executor.launch(
         kernel,
-        (split.cluster * -(-p.seq_q // ROWS), p.heads, p.batch),
+        (split.cluster * row_tiles_at_most(p, ROWS), p.heads, p.batch),
         128 * split.warpgroups,
-        *(tile_map(p.q, ROWS), tile_map(p.k, split.keys), tile_map(p.v, split.keys), out, lse),
-        *strides(out),
-        *scalars(p, p.scale * math.log2(math.e)),
+        *(*input_maps(p, ROWS, split.keys), out, lse, *strides(out)),
+        *(*scalars(p, p.scale * math.log2(math.e)), *batches(p)),
         shared_bytes=shared_bytes(p.head_dim, split),
     )
 
@@ -109,12 +94,16 @@ STAGE = Stage(
     language="CUDA C",
     compute_capability=(9, 0),
     no_other_gpu=True,
+    elements=ACCEPTED,
     grouped_queries=True,
+    features=ALL,
+    limit=batches_limit,
     outputs=(OUT, LSE),
     variants={
         "one_block": "the keys divided among two warpgroups of one block",
         "two_blocks": "the keys divided among the warpgroups of two blocks",
-        "not_early": "begins when the kernel before has ended, not under its end",
+        "overlapped": "the same, and begins under the end of the kernel before it",
         "cluster_split": "one or two blocks of one or two warpgroups, by the numbers of rows and keys",
     },
+    called="overlapped",
 )

@@ -5,12 +5,12 @@ from numba import cuda, float32
 from flashcore_numba.wide import load8, store4, store8
 
 ALL_LANES = 0xFFFFFFFF
-PAD = 4  # floats behind each row of a tile: rows stay 16-byte aligned and start in different banks
+PAD = 4  # floats after each row of a tile: rows stay 16-byte aligned and start in different banks
 
 
 @cuda.jit(device=True)
 def load_row(row, rmem, factor):
-    """`rmem[:] = factor * row`: a float16 row of global memory into float32 registers, 16 bytes a load."""
+    """`rmem[:] = factor * row`: a float16 row of global memory into float32 registers, 16 bytes per load."""
     for c in range(0, rmem.shape[0], 8):
         part = load8(row, c)
         for e in range(8):
@@ -19,7 +19,7 @@ def load_row(row, rmem, factor):
 
 @cuda.jit(device=True)
 def store_row(row, rmem, factor):
-    """`row[:] = factor * rmem`, rounded to float16, 16 bytes a store."""
+    """`row[:] = factor * rmem`, rounded to float16, 16 bytes per store."""
     for c in range(0, rmem.shape[0], 8):
         x0, x1, x2, x3 = rmem[c] * factor, rmem[c + 1] * factor, rmem[c + 2] * factor, rmem[c + 3] * factor
         x4, x5, x6, x7 = (

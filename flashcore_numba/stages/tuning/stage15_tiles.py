@@ -9,7 +9,7 @@ ROWS = 64  # of a warpgroup
 
 
 class Tile(NamedTuple):
-    """A configuration: warpgroups that multiply, keys a K/V tile, slots of the rings, and what overlaps.
+    """A configuration: warpgroups that multiply, keys per K/V tile, slots of the rings, and what overlaps.
 
     overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
     maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
@@ -25,13 +25,18 @@ class Tile(NamedTuple):
     polynomials: int = 0
 
 
-TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3)}  # by head dimension
-# Where large pieces of work would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
-# what a piece adds.
+# By the most columns. Those of 192 and 256 are what fits beside their Q and O; nobody has measured them.
+TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3), 192: Tile(2, 80, 2), 256: Tile(2, 48, 2)}
+# Where large work tiles would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
+# what a work tile adds.
 TIMES = {
     64: {TILES[64]: 1.03, Tile(3, 128, 2): 1.66, Tile(2, 128, 3): 1.40, Tile(2, 192, 2): 2.02},
     128: {TILES[128]: 1.33, Tile(2, 128, 2): 1.68},
+    192: {TILES[192]: 1.7},
+    256: {TILES[256]: 1.7},
 }
+# Softcap and ALiBi take registers beside these: what the others would move to local memory, these do not.
+ADJUSTED = {64: (TILES[64], Tile(2, 128, 3)), 128: (Tile(2, 128, 2),), 192: (TILES[192],), 256: (TILES[256],)}
 PIECE_TIME = 2.0
 GAPS = 1.25  # what is left of them, where pieces of different length meet
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -40,26 +45,42 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, bool]:
-    """The configuration of a variant, and whether the longest pieces of work go first."""
+    """The configuration of a variant, and whether the longest work tiles go first."""
     p = problem
-    tile = TILES[p.head_dim]._replace(**VARIANTS.get(variant or "", {}))
+    width = _width(p)
+    tiles = ADJUSTED[width] if p.features.adjusting else tuple(TIMES[width])
+    tile = tiles[0]._replace(**VARIANTS.get(variant or "", {}))
     if variant not in VARIANTS and 2 * pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
-        tile = min(TIMES[p.head_dim], key=lambda tile: _predicted(p, tile, sm_count))
+        tile = min(tiles, key=lambda tile: _predicted(p, tile, sm_count))
     # An order matters to blocks that wait for a place.
     return tile, p.causal and pieces(p, tile.consumers) > sm_count
 
 
+def _width(p: Problem) -> int:
+    """The key of `TILES` for its columns."""
+    return next(most for most in TILES if p.columns <= most)
+
+
 def pieces(p: Problem, consumers: int) -> int:
-    """How many pieces of work a problem is, of `consumers` * ROWS rows of a head each."""
-    return p.batch * p.heads * -(-p.seq_q // (ROWS * consumers))
+    """How many work tiles a problem is, of `consumers` * ROWS rows of a head each."""
+    return p.sequence_count * p.heads * -(-_each(p, p.seq_q) // (ROWS * consumers))
+
+
+def _each(p: Problem, rows: int) -> int:
+    """Rows of a sequence: of packed ones, whose lengths only the GPU knows, as if all were equal."""
+    return -(-rows // p.sequence_count) if p.features.ragged else rows
 
 
 def _predicted(p: Problem, tile: Tile, sm_count: int) -> float:
     """Microseconds of a launch: pieces of one length go in rounds, others fill most of each other's gaps."""
-    works, longest = pieces(p, tile.consumers), math.ceil(p.seq_k / tile.keys)
+    keys = _each(p, p.seq_k)
+    if min(p.mask.left, p.mask.right) >= 0:  # a window with two ends
+        keys = min(keys, p.mask.left + p.mask.right + ROWS * tile.consumers)
+    works, longest = pieces(p, tile.consumers), math.ceil(keys / tile.keys)
     rounds = math.ceil(works / sm_count)
     tiles, time = float(rounds * longest), rounds * PIECE_TIME
     if p.causal and rounds > 1:
-        shortest = math.ceil(max(0, p.mask.shift + ROWS * tile.consumers) / tile.keys)
+        shift = keys - _each(p, p.seq_q)
+        shortest = math.ceil(max(0, shift + ROWS * tile.consumers) / tile.keys)
         tiles = GAPS * max(longest, works / sm_count * (longest + shortest) / 2)
-    return time + tiles * TIMES[p.head_dim][tile]
+    return time + tiles * TIMES[_width(p)][tile]

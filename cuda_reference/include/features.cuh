@@ -1,0 +1,124 @@
+// What models add to attention. Each feature is a macro: 1 is on, and adds parameters after those of SIZES,
+// in the order below; one that is off leaves a kernel's machine code as it was. The host packs them in
+// flashcore_numba/stages/parts/cuda_arguments.py; flashcore_numba/core/features.py says what each means.
+#pragma once
+
+#ifndef WINDOW
+#define WINDOW 0  // keys from `left` before the diagonal to `right` after it; -1 is unbounded
+#endif
+#ifndef SOFTCAP
+#define SOFTCAP 0  // c * tanh(x / c) of a scaled score x
+#endif
+#ifndef ALIBI
+#define ALIBI 0  // -slope * distance from the diagonal
+#endif
+#ifndef SINKS
+#define SINKS 0  // a logit of each head that has no value
+#endif
+#ifndef USED
+#define USED 0  // keys of each sequence that count
+#endif
+#ifndef RAGGED
+#define RAGGED 0  // sequences of different lengths, packed: q and out are [H, total, D] then
+#endif
+#ifndef VALUE_DIM
+#define VALUE_DIM HEAD_DIM  // columns of V and O
+#endif
+
+// Off, a parameter is a constant of `Features`, so that code need not ask.
+
+#if WINDOW
+#define WINDOW_PARAMS , int left, int right
+#define WINDOW_GIVEN , left, right
+#define WINDOW_MEMBERS int left, right;
+#else
+#define WINDOW_PARAMS
+#define WINDOW_GIVEN
+#define WINDOW_MEMBERS static constexpr int left = -1, right = -1;
+#endif
+
+#if SOFTCAP
+#define SOFTCAP_PARAMS , float scale_by_cap, float cap_log2
+#define SOFTCAP_GIVEN , scale_by_cap, cap_log2
+#define SOFTCAP_MEMBERS float scale_by_cap, cap_log2;  // scale / c; c in units of log2
+#else
+#define SOFTCAP_PARAMS
+#define SOFTCAP_GIVEN
+#define SOFTCAP_MEMBERS static constexpr float scale_by_cap = 0, cap_log2 = 0;
+#endif
+
+#if ALIBI
+#define ALIBI_PARAMS , const float *slopes, int slopes_batch
+#define ALIBI_GIVEN , slopes, slopes_batch
+#define ALIBI_MEMBERS                              \
+    const float* slopes; /* [H] or [B, H] */       \
+    int slopes_batch;    // H for the latter, or 0
+#else
+#define ALIBI_PARAMS
+#define ALIBI_GIVEN
+#define ALIBI_MEMBERS                               \
+    static constexpr const float* slopes = nullptr; \
+    static constexpr int slopes_batch = 0;
+#endif
+
+#if SINKS
+#define SINKS_PARAMS , const float* sinks
+#define SINKS_GIVEN , sinks
+#define SINKS_MEMBERS const float* sinks;  // [H]
+#else
+#define SINKS_PARAMS
+#define SINKS_GIVEN
+#define SINKS_MEMBERS static constexpr const float* sinks = nullptr;
+#endif
+
+#if USED
+#define USED_PARAMS , const int* seqused_k
+#define USED_GIVEN , seqused_k
+#define USED_MEMBERS const int* seqused_k;  // [B]
+#else
+#define USED_PARAMS
+#define USED_GIVEN
+#define USED_MEMBERS static constexpr const int* seqused_k = nullptr;
+#endif
+
+#if RAGGED
+#define RAGGED_PARAMS , const int *cu_seqlens_q, const int *cu_seqlens_k, int sequences
+#define RAGGED_GIVEN , cu_seqlens_q, cu_seqlens_k, sequences
+#define RAGGED_MEMBERS                                            \
+    const int *cu_seqlens_q, *cu_seqlens_k; /* [sequences + 1] */ \
+    int sequences;
+#else
+#define RAGGED_PARAMS
+#define RAGGED_GIVEN
+#define RAGGED_MEMBERS                                                           \
+    static constexpr const int *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr; \
+    static constexpr int sequences = 0;
+#endif
+
+#if RAGGED || USED
+#define BATCHES_PARAMS , int k_batch, int v_batch
+#define BATCHES_GIVEN {k_batch, v_batch}
+#define BATCHES_MEMBERS int k, v;
+#else
+#define BATCHES_PARAMS
+#define BATCHES_GIVEN \
+    {}
+#define BATCHES_MEMBERS static constexpr int k = 0, v = 0;
+#endif
+
+#define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS
+#define FEATURES_GIVEN WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN
+
+struct Features {
+    WINDOW_MEMBERS
+    SOFTCAP_MEMBERS
+    ALIBI_MEMBERS
+    SINKS_MEMBERS
+    USED_MEMBERS
+    RAGGED_MEMBERS
+};
+
+// For kernels whose copies end where only the GPU knows: rows of K, and of V, from one batch to the next.
+struct Batches {
+    BATCHES_MEMBERS
+};
