@@ -203,7 +203,7 @@ class CpuKernel:
 
         Raises TypeError and ValueError on arguments that do not fit, MemoryError where the machine has no
         room for so many threads. What is wrong with the kernel itself
-        stands in the result's `problems`; its `check()` raises them.
+        is in the result's `problems`; its `check()` raises them.
         """
         unknown = set(options) - set(self._module.options)
         if unknown:

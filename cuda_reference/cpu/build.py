@@ -133,7 +133,7 @@ def _key(texts: Iterable[bytes | str]) -> str:
 class Held:
     """A compiled file that this process holds open.
 
-    It can be read, whoever removes it; processes of this project do not remove it while it is held.
+    It can be read even if another program removes it; this project does not remove it while it is held.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -330,8 +330,9 @@ def build_runtime(compiler: Compiler) -> Held:
     headers = [*sorted((HERE / "src").glob("*.h")), HERE / "shim/executor.h"]
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=off"]
     flags += ["-std=c++20", "-O2", "-ftree-vectorize", "-pthread"]
-    flags += ["-I", str(HERE / "src")]
+    # Not where they are: clones and environments of one version share the library.
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
+    flags += ["-I", str(HERE / "src")]
     unit = "".join(f'#include "{path}"\n' for path in sources) + NO_DESTRUCTORS
 
     def make(target: Path) -> None:

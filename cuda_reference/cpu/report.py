@@ -31,7 +31,7 @@ KINDS = {
     "uninitialised read": "shared or scratch memory, an mbarrier or a fragment is read before it is written",
     "misaligned": "an address is no multiple of what the access needs",
     "division by zero": "an integer division by zero",
-    "bad instruction": "an instruction's operands break its rules",
+    "bad instruction": "an instruction is used against its rules",
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
     "endless loop": "threads go in a circle: nothing changes the memory or the registers that they look at",
     "stack overflow": "a thread's local variables outgrow the 512 KB that it may have",
@@ -42,8 +42,10 @@ KINDS = {
 ABOUT = {
     "ledger": "an mbarrier's phase lacks arrivals or bytes",
     "arrivals": "an mbarrier gets more arrivals than it was initialised for",
+    "barrier arrivals": "a numbered barrier gets more arrivals than it waits for",
     "initialisation": "nothing makes an mbarrier's initialisation visible to the copy engine",
     "accumulators": "registers are those that a wgmma adds to",
+    "exit": "a thread returns before what it has started is done",
 }
 """What a problem can be about beyond its kind."""
 
@@ -142,7 +144,8 @@ class LineCounts:
     counts groups of cp.async that a thread waited for without a barrier since it committed them); arrive
     under way: threads that arrived at a named barrier, without waiting, while their wgmma ran on; or
     tma load, tma store, bulk load, bulk store, bulk add (`requests` counts instructions); or, with "block 0
-    to block 1" as `array`, store async and bulk copy (`requests` counts threads).
+    to block 1" as `array`, store async and bulk copy (`requests` counts threads); store under way: threads
+    that did a store async while their wgmma ran on.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Names the local variables that a kernel declares without a value, for whoever reads them before a write.
+"""Names the local variables that a kernel declares without a value, for reports of a read before a write.
 
 The compiler fills such variables with a pattern, and the runtime sees a read that finds it. The attribute
 `cleanup` after each declarator keeps the variable in memory, where reads are seen, and tells the runtime its

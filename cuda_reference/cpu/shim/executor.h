@@ -31,7 +31,9 @@ struct Site {
   const char* file;
   int line;
 };
-enum class Access { read, write, atomic, volatile_read, volatile_write };  // from atomic on: no race of two
+enum class Element { float16, bfloat16 };  // as element.cuh names them
+// From atomic on: no race of two. An add is an atomic that needs what was there and gives nothing back.
+enum class Access { read, write, atomic, volatile_read, volatile_write, add };
 
 // ---- what all lanes of a warp do together
 
@@ -75,6 +77,7 @@ int fragment_element(int use, int lane, int index);  // WMMA: which of 256 eleme
 
 // ---- the instructions of ptx.cuh, in its order
 void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w, Site);
+void add_floats(float* sums, const float* x, int count, Site);
 void cp_async(void* destination, const void* source, int bytes, bool valid, Site);
 void cp_async_commit(Site);
 void cp_async_wait(int pending, Site);
@@ -82,10 +85,14 @@ void cp_async_wait_all(Site);
 void cp_async_mbarrier_arrive(uint64_t*, Site);
 void ldmatrix(uint32_t* registers, int matrices, bool transposed, const void* row, Site);
 void stmatrix(void* row, const uint32_t* registers, int matrices, bool transposed, Site);
-void mma_m16n8k16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, Site);
+void mma_m16n8k16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, Element, Site);
+void mma_m16n8k8(float* d, const uint32_t* a, uint32_t b, Element, Site);
 float ex2(float);
-uint32_t pack_half2(float low, float high);
-uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c);
+float tanh(float);
+uint16_t bfloat16_bits(double);  // rounded once, to nearest even
+float bfloat16_float(uint16_t);
+uint32_t pack_pair(float low, float high, Element);
+uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c, Element);
 void mbarrier_init(uint64_t*, int arrivals, Site);
 void mbarrier_arrive(uint64_t*, Site);
 void mbarrier_arrive_expect(uint64_t*, uint32_t bytes, Site);
@@ -115,7 +122,7 @@ void wgmma_fence(Site);
 void wgmma_commit(Site);
 void wgmma_wait(int pending, Site);
 void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,
-           int accumulate, Site);
+           int accumulate, Element, Site);
 
 // ---- how the runtime calls a kernel: `arguments[i]` points to the i-th parameter's bytes
 struct Parameter {

@@ -52,6 +52,14 @@ unsigned lanes_left(const Block& block, int warp) {
 
 bool is_syncwarp(const Fiber& fiber) { return fiber.together == nullptr; }
 
+// An instruction of the kind .aligned: all lanes of a warp that have not returned execute it, and exchange
+// nothing.
+void aligned(const Lanes&) {}
+
+bool goes_on_without_the_returned(const Fiber& fiber) {
+  return is_syncwarp(fiber) || fiber.together == aligned;
+}
+
 // Two lanes name each other in their masks but are at different collectives: neither will ever go on.
 void check_same_collective(const Fiber& mine, const Fiber& other) {
   if (!(other.mask >> mine.lane() & 1)) return;
@@ -136,7 +144,7 @@ void warp_mate_returned(Fiber& fiber) {
   for (int i = 0; i < 32 && fiber.warp() * 32 + i < launch.threads; i++) {
     Fiber& other = block.fibers[fiber.warp() * 32 + i];
     if (other.state != State::at_warp || !(other.mask >> fiber.lane() & 1)) continue;
-    if (!is_syncwarp(other)) {
+    if (!goes_on_without_the_returned(other)) {
       add_problem("warp mask", intern(other.site), 0,
                   text("lane %d of warp %d returned, but lane %d waits for it at %s", fiber.lane(),
                        fiber.warp(), other.lane(), other.waits_at));
@@ -146,7 +154,8 @@ void warp_mate_returned(Fiber& fiber) {
   }
   for (int i = 0; i < 32 && fiber.warp() * 32 + i < launch.threads; i++) {
     Fiber& other = block.fibers[fiber.warp() * 32 + i];
-    if (other.state == State::at_warp && is_syncwarp(other) && complete_collective(other)) break;
+    if (other.state == State::at_warp && goes_on_without_the_returned(other) && complete_collective(other))
+      break;
   }
   release_barrier(block, 0);
   release_cluster();
@@ -226,7 +235,8 @@ void release_barrier(Block& block, int id) {
   if (arrived < needed) return;
   if (arrived > needed) {
     add_problem("bad instruction", intern(waiting[0]->site), 0,
-                text("%d threads arrived at barrier %d, which waits for %d", arrived, id, needed));
+                text("barrier %d, which waits for %d threads, counts %d arrivals%s", id, needed, arrived,
+                     fact("about", 0, "barrier arrivals").c_str()));
     stop_launch();
   }
   if (launch.counts) flush_whole_warps(block, waiting);
@@ -251,7 +261,7 @@ void barrier_arrive(int id, int threads, Site site) {
   if (barrier.arrived.seen.empty()) barrier.arrived.reset(launch.agents);
   if (launch.counts) {
     log_access(fiber, nullptr, 0, Access::read, intern(site), -2);
-    // Whoever waits here goes on while the products of this warp run.
+    // A thread that waits here goes on while the products of this warp run.
     if (!fiber.block->products[fiber.warp()].groups.empty()) count_event(intern(site), "arrive under way", 1);
   }
   barrier.arrived.join(fiber.clock);
@@ -294,8 +304,8 @@ void cluster_arrive(bool release, Site site) {
 }
 
 void cluster_wait(Site site) {
-  meet(site);
   Fiber& fiber = *current;
+  warp_collective("barrier.cluster.wait", "", active_lanes(), nullptr, aligned, site);
   if (!fiber.cluster_arrived)
     fault("bad instruction", site, "%s waits at the cluster's barrier and has not arrived there",
           who(fiber.agent).c_str());
@@ -310,7 +320,7 @@ void cluster_wait(Site site) {
   fiber.tick();
 }
 
-// ---- fences: what was written before a fence and is then announced by an atomic is known to whoever reads
+// ---- fences: what was written before a fence and is then announced by an atomic is known to a thread that reads
 // the atomic and then passes a fence
 void fence(bool, Site) {
   Fiber& fiber = *current;

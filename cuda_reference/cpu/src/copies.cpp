@@ -95,7 +95,7 @@ static void touch_end(Transfer& transfer, const void* address, size_t bytes, Acc
 
 void add_copy(Transfer& transfer, void* destination, const void* source, int bytes, int source_bytes,
               Place place) {
-  touch_end(transfer, destination, bytes, transfer.add ? Access::atomic : Access::write, place);
+  touch_end(transfer, destination, bytes, transfer.add ? Access::add : Access::write, place);
   if (source_bytes) touch_end(transfer, source, source_bytes, Access::read, place);
   if (shared_owner(destination)) memset(destination, 0xff, bytes);
   transfer.copies.push_back({(char*)destination, (const char*)source, bytes, source_bytes, place, {}});
@@ -218,19 +218,21 @@ void check_copies_awaited(Fiber& fiber) {
   for (auto& group : fiber.copy_groups) left.insert(left.end(), group.begin(), group.end());
   if (!left.empty())
     add_problem("missing wait", left[0].place, 0,
-                text("%s returns while its cp.async is under way", who(fiber.agent).c_str()));
+                text("%s returns while its cp.async is under way%s", who(fiber.agent).c_str(),
+                     fact("about", 0, "exit").c_str()));
   for (auto& group : fiber.store_groups)
     fiber.open_stores.insert(fiber.open_stores.end(), group.transfers.begin(), group.transfers.end());
   if (!fiber.open_stores.empty())
     add_problem(
         "missing wait", fiber.open_stores[0]->copies[0].place, 0,
-        text("%s returns while its copy out of shared memory is under way", who(fiber.agent).c_str()));
+        text("%s returns while its copy out of shared memory is under way%s", who(fiber.agent).c_str(),
+             fact("about", 0, "exit").c_str()));
 }
 
 // ---- mbarriers
 Mbarrier& mbarrier_at(uint64_t* address, Site site) {
   Block* block = shared_owner(address);
-  if (!block) fault("bad instruction", site, "an mbarrier lies in shared memory");
+  if (!block) fault("bad instruction", site, "an mbarrier must be in shared memory");
   if ((uintptr_t)address % 8) fault("misaligned", site, "an mbarrier starts at a multiple of 8 bytes");
   if (launch.checks) touch(*current, address, 8, Access::read, intern(site), false);
   auto found = block->mbarriers.find((char*)address - block->storage);

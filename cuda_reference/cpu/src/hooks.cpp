@@ -10,7 +10,8 @@ constexpr ptrdiff_t ROOM = 32 << 10;  // of a stack, that what is called here ma
 inline void hook(const void* address, size_t bytes, Access access, const void* pc) {
   Fiber* fiber = current;
   if (!fiber) return;
-  if (heeded) heed(address, (Place)pc);
+  const bool looked = access == Access::volatile_read || access == Access::volatile_write;
+  if (heeded && !looked) heed(address, (Place)pc);  // a second look in the same state would be a circle
   settle_write();
   beats++;
   if ((char*)__builtin_frame_address(0) - fiber->stack < ROOM) overflow((Place)pc);
@@ -104,7 +105,7 @@ extern "C" void __ubsan_handle_type_mismatch_v1(void* data, uint64_t address) {
   const std::string who = cpu::who(cpu::current->agent);
   if (!address) cpu::fault("out of bounds", site, "a null pointer is used by %s", who.c_str());
   const int wanted = 1 << of.log_alignment;
-  cpu::fault("misaligned", site, "it wants a multiple of %d bytes and starts %d behind one, by %s", wanted,
+  cpu::fault("misaligned", site, "it must start at a multiple of %d bytes and starts %d past one, by %s", wanted,
              (int)(address % wanted), who.c_str());
 }
 extern "C" void __ubsan_handle_divrem_overflow(void* data, uint64_t, uint64_t) {

@@ -7,17 +7,28 @@
 
 namespace cpu {
 namespace {
-float to_float(uint32_t two_halves, int which) {
-  const uint16_t bits = two_halves >> (16 * which);
+float to_float(uint16_t bits, Element element) {
+  if (element == Element::bfloat16) return bfloat16_float(bits);
   _Float16 value;
   memcpy(&value, &bits, 2);
   return (float)value;
 }
 
-float half_at(const void* address) {
-  _Float16 value;
-  memcpy(&value, address, 2);
-  return (float)value;
+float in_pair(uint32_t pair, int which, Element element) { return to_float(pair >> (16 * which), element); }
+
+float element_at(const void* address, Element element) {
+  uint16_t bits;
+  memcpy(&bits, address, 2);
+  return to_float(bits, element);
+}
+
+// `value` is a float, or more exact than one: it is rounded once.
+uint16_t rounded(double value, Element element) {
+  if (element == Element::bfloat16) return bfloat16_bits(value);
+  const _Float16 half = (_Float16)value;
+  uint16_t bits;
+  memcpy(&bits, &half, 2);
+  return bits;
 }
 
 // An instruction's operand, an array of the lane that runs it.
@@ -77,25 +88,27 @@ struct Multiply {
   float* d;
   const uint32_t* a;
   uint32_t b[2];
+  Element element;
 };
 
-void multiply(const Lanes& lanes) {
+template <int K> void multiply(const Lanes& lanes) {  // m16n8k8, m16n8k16
   if (lanes.mask != ~0u) fault("warp mask", lanes.site, "mma needs all 32 lanes");
-  float a[16][16], b[16][8];
+  float a[16][K], b[K][8];
   for (int lane = 0; lane < 32; lane++) {
     auto& mine = *(Multiply*)lanes.argument[lane];
     const int g = lane / 4, t = lane % 4;
-    touch_register(lanes, lane, mine.a, 16, Access::read);
+    touch_register(lanes, lane, mine.a, K, Access::read);
     touch_register(lanes, lane, mine.d, 16, Access::read);
     touch_register(lanes, lane, mine.d, 16, Access::write);
-    for (int i = 0; i < 8; i++)
-      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = to_float(mine.a[i / 2], i % 2);
-    for (int i = 0; i < 4; i++) b[2 * t + i % 2 + i / 2 * 8][g] = to_float(mine.b[i / 2], i % 2);
+    for (int i = 0; i < K / 2; i++)
+      a[g + i / 2 % 2 * 8][2 * t + i % 2 + i / 4 * 8] = in_pair(mine.a[i / 2], i % 2, mine.element);
+    for (int i = 0; i < K / 4; i++)
+      b[2 * t + i % 2 + i / 2 * 8][g] = in_pair(mine.b[i / 2], i % 2, mine.element);
   }
   for (int lane = 0; lane < 32; lane++)
     for (int i = 0; i < 4; i++) {
       float& d = ((Multiply*)lanes.argument[lane])->d[i];
-      for (int k = 0; k < 16; k++) d += a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
+      for (int k = 0; k < K; k++) d += a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
     }
 }
 
@@ -106,6 +119,7 @@ struct WarpgroupArgument {
   int n;
   uint64_t a_tile, b_tile;
   bool transpose_b, accumulate;
+  Element element;
 };
 
 // Where element (row, k) of a swizzled tile lies, from the start of dynamic shared memory; row counts m or n.
@@ -255,6 +269,7 @@ void issue_product(const Lanes& lanes) {
                   first.a != nullptr,
                   first.transpose_b,
                   first.accumulate,
+                  first.element,
                   first.a_tile,
                   first.b_tile,
                   {},
@@ -287,8 +302,9 @@ void load_a(const Block& block, const Product& product, int warp, float (&a)[16]
     for (int k = 0; k < 16; k++) {
       const int lane = m % 8 * 4 + k % 8 / 2, in_register = m / 8 + k / 8 * 2;
       a[m][k] = product.registers_a
-                    ? to_float(product.a_registers[lane][in_register], k % 2)
-                    : half_at(tile_element(block, product.a, warp % 4 * 16 + m, k, false, product.place));
+                    ? in_pair(product.a_registers[lane][in_register], k % 2, product.element)
+                    : element_at(tile_element(block, product.a, warp % 4 * 16 + m, k, false, product.place),
+                                 product.element);
     }
 }
 
@@ -298,7 +314,8 @@ void compute_product(const Block& block, WarpProducts& products, const Product& 
   for (int n = 0; n < product.n; n++) {
     float b[16];
     for (int k = 0; k < 16; k++)
-      b[k] = half_at(tile_element(block, product.b, n, k, product.transpose_b, product.place));
+      b[k] = element_at(tile_element(block, product.b, n, k, product.transpose_b, product.place),
+                        product.element);
     for (int m = 0; m < 16; m++) {
       float& d = products.sums[product.d[m % 8 * 4 + n % 8 / 2]][n / 8 * 4 + m / 8 * 2 + n % 2];
       float sum = product.accumulate ? d : 0;
@@ -395,32 +412,60 @@ void stmatrix(void* row, const uint32_t* registers, int matrices, bool transpose
   warp_collective(transposed ? "stmatrix.trans" : "stmatrix", "", ~0u, &mine, move_rows, site);
 }
 
-void mma_m16n8k16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, Site site) {
-  Multiply mine{d, a, {b0, b1}};
-  warp_collective("mma.m16n8k16", "mma", ~0u, &mine, multiply, site);
+void mma_m16n8k16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, Element element, Site site) {
+  Multiply mine{d, a, {b0, b1}, element};
+  warp_collective("mma.m16n8k16", "mma", ~0u, &mine, multiply<16>, site);
+}
+
+void mma_m16n8k8(float* d, const uint32_t* a, uint32_t b, Element element, Site site) {
+  Multiply mine{d, a, {b, 0}, element};
+  warp_collective("mma.m16n8k8", "mma", ~0u, &mine, multiply<8>, site);
 }
 
 float ex2(float x) { return exp2f(x); }
 
-uint32_t pack_half2(float low, float high) {
-  const _Float16 halves[2] = {(_Float16)low, (_Float16)high};
-  uint32_t both;
-  memcpy(&both, halves, 4);
-  return both;
+// As right as the GPU's: 11 bits, the last of them rounded.
+float tanh(float x) {
+  const float y = tanhf(x);
+  if (!(fabsf(y) > 0)) return y;
+  int exponent;
+  frexpf(y, &exponent);
+  return ldexpf(rintf(ldexpf(y, 11 - exponent)), exponent - 11);
 }
 
-uint32_t fma_half2(uint32_t a, uint32_t b, uint32_t c) {
-  _Float16 x[2], y[2], z[2];
-  memcpy(x, &a, 4), memcpy(y, &b, 4), memcpy(z, &c, 4);
-  // The product is exact in float; only the double sum is rounded, once, to the half.
-  for (int i = 0; i < 2; i++) z[i] = (_Float16)((double)((float)x[i] * (float)y[i]) + (double)z[i]);
-  memcpy(&c, z, 4);
-  return c;
+float bfloat16_float(uint16_t bits) {
+  const uint32_t upper = (uint32_t)bits << 16;
+  float value;
+  memcpy(&value, &upper, 4);
+  return value;
+}
+
+uint16_t bfloat16_bits(double value) {
+  if (value != value) return 0x7fff;  // the NaN that the GPU makes
+  const float near = (float)value;
+  uint32_t bits;
+  memcpy(&bits, &near, 4);
+  if (near != value) bits = (bits - (fabs(near) > fabs(value))) | 1;  // to odd: what is lost still breaks a tie
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+uint32_t pack_pair(float low, float high, Element element) {
+  return rounded(low, element) | (uint32_t)rounded(high, element) << 16;
+}
+
+uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c, Element element) {
+  uint32_t sums = 0;
+  for (int i = 0; i < 2; i++) {
+    // The product is exact in double; only the sum is rounded before it is rounded to the element.
+    const double product = (double)in_pair(a, i, element) * in_pair(b, i, element);
+    sums |= (uint32_t)rounded(product + in_pair(c, i, element), element) << (16 * i);
+  }
+  return sums;
 }
 
 void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,
-           int accumulate, Site site) {
-  WarpgroupArgument mine{d, a_registers, n, a, b, transpose_b, accumulate != 0};
+           int accumulate, Element element, Site site) {
+  WarpgroupArgument mine{d, a_registers, n, a, b, transpose_b, accumulate != 0, element};
   warp_collective("wgmma.mma_async", "wgmma", ~0u, &mine, issue_product, site);
 }
 
@@ -460,7 +505,8 @@ void check_products_awaited(Fiber& fiber) {
   if (!products.open.empty()) left = &products.open[0];
   if (left)
     add_problem("missing wait", left->place, 0,
-                text("%s returns while its wgmma is under way", who(fiber.agent).c_str()));
+                text("%s returns while its wgmma is under way%s", who(fiber.agent).c_str(),
+                     fact("about", 0, "exit").c_str()));
 }
 
 void set_registers(int registers, bool up, Site site) {

@@ -17,13 +17,15 @@ std::string place_in_shared(const Block& block, size_t offset) {
 
 const char* verb(Access access) {
   static const char* const verbs[] = {"read", "written", "changed by an atomic", "read through a volatile",
-                                      "written through a volatile"};
+                                      "written through a volatile", "added to"};
   return verbs[(int)access];
 }
 
 bool is_read(Access access) { return access == Access::read || access == Access::volatile_read; }
+bool needs_value(Access access) { return is_read(access) || access == Access::add; }
 Access counted_as(Access access) {
   if (access == Access::volatile_read) return Access::read;
+  if (access == Access::add) return Access::atomic;
   return access == Access::volatile_write ? Access::write : access;
 }
 bool is_strong(Access access) { return access >= Access::atomic; }  // two of these are no race
@@ -48,7 +50,7 @@ const char* race_kind(const Actor& actor, size_t other) {
 // What should have been between two accesses of one agent pair.
 const char* missing_between(const Actor& actor, size_t other) {
   const size_t per_block = launch.agents_of_block();
-  if (!is_thread(actor.agent) || !is_thread(other)) return "wait";
+  if (!is_thread(actor.agent) || !is_thread(other)) return "wait for it";
   if (actor.agent / per_block != other / per_block) return "cluster barrier";
   return actor.agent % per_block / 32 == other % per_block / 32 ? "__syncwarp or barrier" : "barrier";
 }
@@ -174,7 +176,7 @@ void remember_writer(const Actor& actor, Cell& cell, Access access, Place place)
   cell.how = access;
 }
 
-// One byte is half a cell: who touched the other half is no matter, and whoever touches both is checked.
+// One byte is half a cell: accesses to the other half do not matter; an access to both is checked.
 void touch_half_cell(const Actor& actor, Cell& cell, Access access, Place place) {
   if (access != Access::read) remember_writer(actor, cell, access, place);
 }
@@ -228,15 +230,18 @@ std::string place_in_buffer(const Buffer& buffer, const char* address) {
 [[noreturn]] void out_of_bounds(const Fiber& fiber, const char* address, size_t bytes, Access access,
                                 Place place) {
   const Buffer* nearest = nullptr;
-  size_t distance = 1 << 24;
+  size_t distance = 1 << 24;  // how far the access reaches from the array
   for (auto& buffer : launch.buffers) {
     const size_t away = address < buffer.start ? buffer.start - address : address + bytes - buffer.end;
     if (away < distance) nearest = &buffer, distance = away;
   }
-  std::string where =
-      nearest ? text("%zu bytes %s %s", distance, address < nearest->start ? "before" : "past the end of",
-                     nearest->name.c_str())
-              : fact("nowhere", (long)address);
+  std::string where = fact("nowhere", (long)address);
+  if (nearest && address < nearest->start)
+    where = text("%zu bytes before %s", distance, nearest->name.c_str());
+  else if (nearest && address > nearest->end)
+    where = text("%zu bytes past the end of %s", distance - bytes, nearest->name.c_str());
+  else if (nearest)
+    where = text("%s the end of %s", address < nearest->end ? "across" : "just past", nearest->name.c_str());
   add_problem(
       "out of bounds", place, 0,
       text("%zu bytes are %s %s, by %s", bytes, verb(access), where.c_str(), who(fiber.agent).c_str()));
@@ -274,7 +279,7 @@ inline bool is_unset(const void* address, size_t bytes) {
 
 void check_set(Fiber& fiber, const void* address, size_t bytes, Place place) {
   if (is_unset(address, bytes) && launch.unset.insert(place).second)
-    fiber.unset.push_back({(const char*)address, place});
+    fiber.unset.push_back({(const char*)address, bytes, place});
 }
 
 void touch_registers(Fiber& fiber, const void* address, size_t bytes, Access access, Place place) {
@@ -292,12 +297,18 @@ static void add_unset(const Fiber& fiber, const Unset& unset, const std::string&
               text("%s is read by %s, and nothing was assigned to it", what.c_str(), who(fiber.agent).c_str()));
 }
 
+static std::string part_of(const char* name, size_t bytes, size_t read) {
+  return (bytes > 16 ? "an element of " : bytes > read ? "a part of "
+                                                       : "") +
+         fact("variable", 0, name);
+}
+
 void scope_end(const void* variable, size_t bytes, const char* name, Site declared) {
   Fiber& fiber = *current;
   const char *start = (const char*)variable, *end = start + bytes;
   auto is_part = [&](const char* address) { return address >= start && address < end; };
   for (auto& each : fiber.unset)
-    if (is_part(each.address)) add_unset(fiber, each, fact("variable", 0, name), intern(declared));
+    if (is_part(each.address)) add_unset(fiber, each, part_of(name, bytes, each.bytes), intern(declared));
   fiber.unset.erase(std::remove_if(fiber.unset.begin(), fiber.unset.end(),
                                    [&](auto& each) { return is_part(each.address); }),
                     fiber.unset.end());
@@ -333,9 +344,10 @@ void touch_shared(const Actor& actor, Block& block, size_t offset, size_t bytes,
   for (size_t i = offset / 2; i < (offset + bytes + 1) / 2; i++) {
     Cell& cell = block.cells[i];
     const auto name = [&] { return place_in_shared(block, i * 2); };
-    if (is_read(access) && !cell.write_clock)
+    if (needs_value(access) && !cell.write_clock)
       add_problem("uninitialised read", place, 0,
-                  name() + text(" is read by %s, and the block never wrote it", who(actor.agent).c_str()));
+                  name() + text(" is %s by %s, and the block has not written it before", verb(access),
+                                who(actor.agent).c_str()));
     if (bytes == 1)
       touch_half_cell(actor, cell, access, place);
     else
@@ -371,9 +383,9 @@ void touch_global(const Actor& actor, const void* address, size_t bytes, Access 
   for (uint64_t i = start / 2; i < (start + bytes + 1) / 2; i++) {
     Cell& cell = global_cell(buffer, i);
     const auto name = [&] { return place_in_buffer(buffer, buffer.start + i * 2); };
-    if (is_read(access) && buffer.scratch && !cell.write_clock)
+    if (needs_value(access) && buffer.scratch && !cell.write_clock)
       add_problem("uninitialised read", place, 0,
-                  name() + text(" is read by %s, and nobody wrote it", who(actor.agent).c_str()));
+                  name() + text(" is %s by %s, and nobody wrote it", verb(access), who(actor.agent).c_str()));
     check_between_clusters(actor, cell, access, place, name);
     if (access != Access::read) cell.write_cluster = launch.cluster;
     if (access == Access::read && cell.write_clock && cell.write_cluster != launch.cluster) {
@@ -482,6 +494,17 @@ void store_16(void* destination, uint32_t x, uint32_t y, uint32_t z, uint32_t w,
   memcpy(destination, words, sizeof words);
 }
 
+void add_floats(float* sums, const float* x, int count, Site site) {
+  const size_t bytes = count * sizeof(float);
+  if ((uintptr_t)sums % bytes)
+    fault("misaligned", site, "an addition of %zu bytes at an address that is no multiple of it, by %s", bytes,
+          who(current->agent).c_str());
+  if (shared_owner(sums)) fault("bad instruction", site, "the destination is not in global memory");
+  touch(*current, sums, bytes, Access::add, intern(site), true);
+  launch.changes++;
+  for (int i = 0; i < count; i++) sums[i] += x[i];
+}
+
 uint32_t shared_address(const void* address, Site site) {
   Block& block = *current->block;
   if (!inside(address, block.storage, launch.storage_bytes))
@@ -491,9 +514,9 @@ uint32_t shared_address(const void* address, Site site) {
 
 void check_tile(const void* address, Site site) {
   constexpr uint32_t SWIZZLE = 1024;  // bytes after which its pattern repeats
-  if (const uint32_t behind = shared_address(address, site) % SWIZZLE)
-    fault("misaligned", site, "a tile of wgmma starts at a multiple of %u bytes, this one %u behind one, by %s",
-          SWIZZLE, behind, who(current->agent).c_str());
+  if (const uint32_t past = shared_address(address, site) % SWIZZLE)
+    fault("misaligned", site, "a tile of wgmma starts at a multiple of %u bytes, this one %u past one, by %s",
+          SWIZZLE, past, who(current->agent).c_str());
 }
 
 int fragment_element(int use, int lane, int index) { return launch.permutation[use][lane * 8 + (index & 7)]; }

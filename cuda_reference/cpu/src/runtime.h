@@ -130,6 +130,7 @@ struct StackUse {
 // A read of a local variable that nothing was assigned to.
 struct Unset {
   const char* address;
+  size_t bytes;
   Place place;
 };
 
@@ -186,6 +187,7 @@ struct NamedBarrier {
 struct Product {
   int n;
   bool registers_a, transpose_b, accumulate;
+  Element element;
   uint64_t a, b;
   std::vector<float*> d;
   const uint32_t* a_place[32];

@@ -360,7 +360,7 @@ bool begin_cluster() {
     block.index = {first.x + rank % each.x, first.y + rank / each.x % each.y, first.z + rank / each.x / each.y};
     room = room && take_seat(block);
   }
-  if (!room) {  // of the machine: what has begun must do without
+  if (!room) {  // of the machine: the blocks that have begun must suffice
     give_back_seats();
     exchange(*resident);
     running = nullptr;
@@ -554,7 +554,7 @@ std::string who(size_t agent) {
     return fact("thread", in_block) + of;
   if (in_block < launch.threads + launch.warps)
     return text("wgmma of warp %d", in_block - launch.threads) + of;
-  return "the copy engine" + of;
+  return "an asynchronous copy or store" + of;
 }
 
 std::string waiting_at(const Fiber& fiber) {

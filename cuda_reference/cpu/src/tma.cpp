@@ -26,27 +26,28 @@ size_t swizzled(size_t offset, uint32_t bytes) {
   return bytes ? offset ^ (offset >> 7 & (rows - 1)) << 4 : offset;
 }
 
-// Calls visit(shared offset, global address, bytes, bytes inside the tensor) for every 16 bytes of the box.
+// Calls visit(shared offset, global address, bytes inside the tensor) for every 16 bytes of the box. Addresses
+// count modulo 2^64, as the engine's do.
 template <class Visit>
 void for_each_chunk(const TensorMapBytes& map, const int* coordinates, size_t start, Visit visit) {
   const size_t row_bytes = map.box[0] * map.element_bytes;
   size_t rows = 1;
   for (uint32_t i = 1; i < map.rank; i++) rows *= map.box[i];
   for (size_t row = 0; row < rows; row++) {
-    const char* source = map.base;
+    uint64_t source = (uint64_t)map.base;
     bool inside = true;
     size_t rest = row;
     for (uint32_t i = 1; i < map.rank; i++) {
       const long at = coordinates[i] + (long)(rest % map.box[i]);
       rest /= map.box[i];
       inside &= at >= 0 && at < (long)map.extent[i];
-      source += at * (long)map.stride_bytes[i];
+      source += (uint64_t)at * map.stride_bytes[i];
     }
     for (size_t x = 0; x < row_bytes; x += 16) {
       const long first = coordinates[0] + (long)(x / map.element_bytes), per_chunk = 16 / map.element_bytes;
       const long within = first < 0 ? 0 : std::clamp<long>((long)map.extent[0] - first, 0, per_chunk);
       visit(swizzled(start + row * row_bytes + x, map.swizzle_bytes),
-            source + first * (long)map.element_bytes, inside ? within * map.element_bytes : 0);
+            (const char*)(source + (uint64_t)first * map.element_bytes), inside ? within * map.element_bytes : 0);
     }
   }
 }
@@ -157,10 +158,15 @@ void bulk_copy_to_rank(void* destination, const void* source, uint32_t bytes, ui
 void store_async(void* destination, const void* value, uint32_t bytes, uint64_t* address, uint32_t rank,
                  Site site) {
   Mbarrier& mbarrier = announced((uint64_t*)remote(address, rank, site), site);
-  auto transfer = new_transfer(*current, true);  // after the look at the mbarrier: whoever waits knows of it
+  auto transfer = new_transfer(*current, true);  // after the look at the mbarrier: a thread that waits knows of it
   add_value(*transfer, remote(destination, rank, site), value, bytes, intern(site));
   transfer->completes.push_back({&mbarrier, bytes});
-  if (launch.counts) count_message(intern(site), "store async", rank, bytes);
+  if (launch.counts) {
+    count_message(intern(site), "store async", rank, bytes);
+    // The message travels while the products of this warp run.
+    const Fiber& fiber = *current;
+    if (!fiber.block->products[fiber.warp()].groups.empty()) count_event(intern(site), "store under way", 1);
+  }
   issue(transfer);
 }
 
