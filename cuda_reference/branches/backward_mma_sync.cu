@@ -1,0 +1,219 @@
+// The backward pass on mma.sync: a warp owns keys, as it owns query rows in stage 12.
+//
+// A block owns BLOCK_KEYS keys of one K/V head, and walks over the query heads that share it and over their
+// tiles of BLOCK_N query rows. Rows of a warp are keys here, and columns are queries: what warp_rows.cuh does
+// to S = Q K^T and to O += P V makes S^T = K Q^T and dP^T = V dO^T, then dV += P^T dO and dK += dS^T Q, with
+// P^T and dS^T from registers. dK and dV stay in registers over all heads and tiles.
+//   P = 2^(scale S - lse2), dS = P (dP - delta): gradient_rows.cuh has lse2 and delta of every row, such that
+// P is 0 in padding and in rows that see no key. The mask makes S -inf, after the scale's sign.
+// Only dQ = dS K sums over keys of all warps: dS^T goes through shared memory, [BLOCK_KEYS][BLOCK_N] in rows
+// padded by 16 bytes, which 4-byte stores and ldmatrix meet without conflicts. A warp multiplies 16 queries
+// by COLUMNS columns of K, and adds to the sums in global memory, as the blocks of other keys do.
+// cp.async fills the other slot of Q, dO, lse2 and delta while a tile is multiplied.
+#include "gradient_rows.cuh"
+#include "warp_rows.cuh"
+
+static_assert(D == D_V, "S and dP, dK and dV are made by the same code");
+constexpr int THREADS = 32 * WARPS, BLOCK_KEYS = WARPS * WARP_ROWS, TILE = BLOCK_N * D, SLOTS = 2;
+constexpr int DS_PITCH = BLOCK_N + 8, QUERY_TILES = BLOCK_N / 16, COLUMNS = D / (WARPS / QUERY_TILES);
+using Rows = Tile<D>;
+using Gradient = Output;  // of the warp's keys: dK or dV
+
+// What dS = P (dP - delta) takes for P, in place of S^T: P, times the softcap's derivative, 1 - tanh^2. With
+// a softcap P itself is packed now, otherwise when dS is there. `diagonal`: as adjust_tile has it.
+__device__ __forceinline__ void exponentiate(P& p_rmem, Scores& s_rmem, const float* lse2_smem,
+                                             float scale_log2, const Adjustment& adjustment, int diagonal,
+                                             int lane) {
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; n++) {
+        const float2 lse2 = *(const float2*)(lse2_smem + 8 * n + lane % 4 * 2);
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            float* s = &s_rmem[r / 2][n][r % 2 * 2];
+            const float p[2] = {ptx::ex2(s[0] * scale_log2 - lse2.x), ptx::ex2(s[1] * scale_log2 - lse2.y)};
+            if (SOFTCAP) p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int from_diagonal = diagonal + 8 * r - 8 * n - lane % 4 * 2 - i;
+                float tanh = s[i];  // -inf where it is masked
+                if (SOFTCAP && ALIBI)
+                    tanh = (tanh + adjustment.slope_log2 * abs(from_diagonal)) / adjustment.cap_log2;
+                s[i] = SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i];
+            }
+        }
+    }
+}
+
+// P^T and dS^T as left operands, and dS^T of the warp's keys into shared memory.
+__device__ __forceinline__ void pack_gradients(P& p_rmem, P& ds_rmem, const Scores& s_rmem,
+                                               const Scores& dp_rmem, element* ds_smem,
+                                               const float* delta_smem, int lane) {
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; n++) {
+        const float2 delta = *(const float2*)(delta_smem + 8 * n + lane % 4 * 2);
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const float *p = &s_rmem[r / 2][n][r % 2 * 2], *dp = &dp_rmem[r / 2][n][r % 2 * 2];
+            const uint32_t ds = ptx::pack_pair(p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y));
+            if (!SOFTCAP) p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
+            ds_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ds;
+            *(uint32_t*)(ds_smem + (8 * r + lane / 4) * DS_PITCH + 8 * n + lane % 4 * 2) = ds;
+        }
+    }
+}
+
+// dQ += dS K of 16 queries, from `ds_smem` on, and COLUMNS columns, from `column` on, over the block's keys.
+__device__ __forceinline__ void add_dq(float* lane_sums, const element* ds_smem, const element* k_smem,
+                                       int column, int lane) {
+    const int lane_offset = Rows::swizzled(lane % 16, lane / 16);
+    const element* ds_row = ds_smem + (lane / 16 * 8 + lane % 8) * DS_PITCH + lane / 8 % 2 * 8;
+    Result dq_rmem[COLUMNS / 8] = {};
+#pragma unroll COLUMNS > 32 ? 2 : 4
+    for (int key = 0; key < BLOCK_KEYS; key += 16) {
+        Operand ds_rmem;
+        ptx::ldmatrix_x4_trans(ds_rmem, ds_row + key * DS_PITCH);
+#pragma unroll
+        for (int d = 0; d < COLUMNS / 16; d++) {
+            Operand k_rmem;
+            const int offset = key * Rows::PITCH + Rows::step(lane_offset, column / 16 + d);
+            ptx::ldmatrix_x4_trans(k_rmem, k_smem + offset);
+            ptx::mma_m16n8k16(dq_rmem[2 * d], ds_rmem, k_rmem[0], k_rmem[1]);
+            ptx::mma_m16n8k16(dq_rmem[2 * d + 1], ds_rmem, k_rmem[2], k_rmem[3]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) ptx::add_quad(lane_sums + j * SUMS_STEP, dq_rmem[j]);
+}
+
+// The warp's keys of dK or dV, `inside` of them, through its own rows of shared memory.
+__device__ __forceinline__ void store_gradient(element* gradient, long long row_stride,
+                                               const Gradient& x_rmem, float factor, element* own_smem,
+                                               int inside, int lane) {
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const float* x = &x_rmem[r / 2][d][r % 2 * 2];
+            *(uint32_t*)(own_smem + Rows::swizzled(8 * r + lane / 4, d) + lane % 4 * 2) =
+                ptx::pack_pair(x[0] * factor, x[1] * factor);
+        }
+    __syncwarp();  // the rows are whole before lanes read what others wrote
+#pragma unroll
+    for (int n = 0; n < WARP_ROWS; n += 32 / Rows::LANES) {
+        const int row = n + lane / Rows::LANES, chunk = lane % Rows::LANES;
+        if (row < inside)
+            *(uint4*)(gradient + row * row_stride + 8 * chunk) =
+                *(const uint4*)(own_smem + Rows::swizzled(row, chunk));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+backward_mma_sync(const element* q, const element* k, const element* v,  // as PARAMS has them
+                  const element* dout,                                   // [B, H, S_q, D]
+                  const float* lse2, const float* delta, float* dq_sum,  // as gradient_rows.cuh has them
+                  element* dk, element* dv,                              // [B, H / group, S_k, D]
+                  STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(dout), STRIDES(dk), STRIDES(dv), SIZES,
+                  float dk_scale) {
+    const Sizes sizes = SIZES_GIVEN;
+    const Strides q_strides = STRIDES_GIVEN(q), k_strides = STRIDES_GIVEN(k), v_strides = STRIDES_GIVEN(v);
+    const Strides do_strides = STRIDES_GIVEN(dout), dk_strides = STRIDES_GIVEN(dk);
+    const Strides dv_strides = STRIDES_GIVEN(dv);
+    extern __shared__ __align__(128) element smem[];
+    element* k_smem = smem;                          // [BLOCK_KEYS, D], at the end dK
+    element* v_smem = k_smem + BLOCK_KEYS * D;       // [BLOCK_KEYS, D], at the end dV
+    element* q_smem = v_smem + BLOCK_KEYS * D;       // [SLOTS, BLOCK_N, D]
+    element* do_smem = q_smem + SLOTS * TILE;        // [SLOTS, BLOCK_N, D]
+    element* ds_smem = do_smem + SLOTS * TILE;       // [BLOCK_KEYS, DS_PITCH]
+    float* rows_smem = (float*)(ds_smem + BLOCK_KEYS * DS_PITCH);  // [SLOTS, 2, BLOCK_N]: lse2 and delta
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y;
+    RowTile key_tile{int(blockIdx.z), int(blockIdx.x)};
+    if (!find_key_tile(key_tile, sizes, BLOCK_KEYS, lane)) return;
+    const Sequence sequence = sizes.sequence(key_tile.sequence);
+    const Mask mask(sizes, sequence);
+    const int b = sequence.batch, first_key = key_tile.tile * BLOCK_KEYS;
+    const int warp_key = first_key + warp * WARP_ROWS;
+    const auto rows_of = [&](int key) { return key < sequence.S_k ? mask.rows(key) : Interval{0, 0}; };
+    const Interval first_seen = rows_of(first_key), warp_first_seen = rows_of(warp_key);
+    const Interval warp_last_seen = rows_of(warp_key + WARP_ROWS - 1);
+    const int last_key = min(first_key + BLOCK_KEYS, sequence.S_k) - 1;
+    const Interval tiles = Interval{first_seen.begin, rows_of(max(last_key, first_key)).end}.tiles(BLOCK_N);
+    const Scale scale(sizes.softmax_scale_log2());
+
+    const int thread_row = threadIdx.x / Rows::LANES, thread_column = threadIdx.x % Rows::LANES * 8;
+    const int thread_key = sequence.first_key + first_key + thread_row, inside_k = sequence.S_k - first_key;
+    load_rows_async<D, BLOCK_KEYS, THREADS>(k_smem, k + k_strides.at(b, kv_head, thread_key) + thread_column,
+                                            k_strides.row, inside_k, threadIdx.x);
+    load_rows_async<D, BLOCK_KEYS, THREADS>(v_smem, v + v_strides.at(b, kv_head, thread_key) + thread_column,
+                                            v_strides.row, inside_k, threadIdx.x);
+    q += q_strides.at(b, 0, sequence.first_row + thread_row) + thread_column;
+    dout += do_strides.at(b, 0, sequence.first_row + thread_row) + thread_column;
+    const long long padded_first = padded_before(sizes, sequence, 0);
+    const int end_head = (kv_head + 1) * sizes.group;
+    auto load_tile = [&](int h, int tile, int slot) {  // one group each, empty after the last
+        if (h < end_head) {
+            const int first_row = tile * BLOCK_N, inside = sequence.S_q - first_row;
+            const element* q_tile = q + q_strides.at(0, h, first_row);
+            const element* do_tile = dout + do_strides.at(0, h, first_row);
+            load_rows_async<D, BLOCK_N, THREADS>(q_smem + slot * TILE, q_tile, q_strides.row, inside,
+                                                 threadIdx.x);
+            load_rows_async<D, BLOCK_N, THREADS>(do_smem + slot * TILE, do_tile, do_strides.row, inside,
+                                                 threadIdx.x);
+            if (threadIdx.x < BLOCK_N / 2) {  // 16 bytes of lse2 or of delta
+                const int part = threadIdx.x / (BLOCK_N / 4), four = threadIdx.x % (BLOCK_N / 4) * 4;
+                const long long padded = padded_first + (long long)h * padded_rows(sizes) + first_row + four;
+                ptx::cp_async_16(rows_smem + (2 * slot + part) * BLOCK_N + four,
+                                 (part == 0 ? lse2 : delta) + padded);
+            }
+        }
+        ptx::cp_async_commit();
+    };
+
+    Gradient dk_rmem = {}, dv_rmem = {};
+    element *k_own = k_smem + warp * WARP_ROWS * D, *v_own = v_smem + warp * WARP_ROWS * D;
+    int h = tiles.begin < tiles.end ? kv_head * sizes.group : end_head, tile = tiles.begin, slot = 0;
+    load_tile(h, tile, slot);
+    while (h < end_head) {
+        ptx::cp_async_wait<0>();  // this thread's part of the tile has arrived, and of K and V
+        __syncthreads();          // so have all parts, and all warps have read dS and the slot filled next
+        const bool last_tile = tile + 1 == tiles.end;
+        const int next_h = last_tile ? h + 1 : h, next_tile = last_tile ? tiles.begin : tile + 1;
+        load_tile(next_h, next_tile, slot ^ 1);
+        const element *q_tile = q_smem + slot * TILE, *do_tile = do_smem + slot * TILE;
+        const int first_row = tile * BLOCK_N, end_row = min(first_row + BLOCK_N, sequence.S_q);
+        Scores s_rmem, dp_rmem;
+        Queries keys_rmem;
+        P p_rmem, ds_rmem;
+        score_tile<false>(s_rmem, keys_rmem, k_own, q_tile, lane);
+        const Adjustment adjustment(sizes, sequence, h);
+        const int diagonal = warp_key + lane / 4 - mask.diagonal(first_row);  // its distance has no sign
+        if (ADJUSTED) adjust_tile(s_rmem, adjustment, diagonal, lane);
+        const bool masked = first_row < warp_last_seen.begin || end_row > warp_first_seen.end ||
+                            warp_key + WARP_ROWS > sequence.S_k || scale.sign != 1.0f;
+        if (masked) {
+            Interval seen[LANE_ROWS];
+#pragma unroll
+            for (int r = 0; r < LANE_ROWS; r++)
+                seen[r] = rows_of(warp_key + 8 * r + lane / 4).from(first_row);
+            mask_tile(s_rmem, seen, scale.sign, lane);
+        }
+        exponentiate(p_rmem, s_rmem, rows_smem + 2 * slot * BLOCK_N, scale.log2, adjustment, diagonal, lane);
+        score_tile<false>(dp_rmem, keys_rmem, v_own, do_tile, lane);
+        pack_gradients(p_rmem, ds_rmem, s_rmem, dp_rmem, ds_smem + warp * WARP_ROWS * DS_PITCH,
+                       rows_smem + (2 * slot + 1) * BLOCK_N, lane);
+        accumulate_pv(dv_rmem, p_rmem, do_tile, lane);
+        accumulate_pv(dk_rmem, ds_rmem, q_tile, lane);
+        __syncthreads();  // dS of all keys is there
+        const int query = warp % QUERY_TILES * 16, column = warp / QUERY_TILES * COLUMNS;
+        const long long padded = padded_first + (long long)h * padded_rows(sizes) + first_row + query;
+        add_dq(dq_sum + sums_before<D>(padded, column / 8, lane), ds_smem + query, k_smem, column, lane);
+        h = next_h, tile = next_tile, slot ^= 1;
+    }
+
+    ptx::cp_async_wait<0>();  // where there was no tile, K and V are still under way
+    __syncthreads();          // all warps have read K for the last time before dK takes its place
+    const int warp_row = sequence.first_key + warp_key, inside = sizes.all_keys(sequence) - warp_key;
+    store_gradient(dk + dk_strides.at(b, kv_head, warp_row), dk_strides.row, dk_rmem, dk_scale, k_own, inside,
+                   lane);
+    store_gradient(dv + dv_strides.at(b, kv_head, warp_row), dv_strides.row, dv_rmem, 1.0f, v_own, inside,
+                   lane);
+}

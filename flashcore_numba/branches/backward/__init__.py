@@ -1,0 +1,1 @@
+"""The backward pass: dQ, dK and dV of attention."""

@@ -1,0 +1,118 @@
+"""Backward on Hopper: one tile's products under the next one's. The kernel: `backward_wgmma.cu`."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cuda_reference import source
+from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.branches.backward.parts import finish, padded_rows, prepare, sizes
+from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.core.element import ACCEPTED
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.stages.parts.cuda_arguments import defines
+from flashcore_numba.stages.parts.tile_maps import (
+    batches,
+    batches_limit,
+    bounded_map,
+    input_maps,
+    query_map,
+    tile_map,
+)
+from flashcore_numba.stages.stage import Stage
+
+FILE = "backward_wgmma"
+KEYS, ROWS, STORED_KEYS = 128, 64, 16  # of a block, of a warpgroup, of what one warp stores
+THREADS, WARPS = 384, 8
+# Of a thread that multiplies, and of one of warpgroup 0: all together no more than the block starts with.
+REGISTERS = (240, 24)
+
+
+class Tile(NamedTuple):
+    """Query rows of a tile, slots of the rings of Q and dO, and macros that the kernel's header explains."""
+
+    rows: int
+    q_stages: int
+    do_stages: int
+    shifted: bool = False
+    deterministic: bool = False
+    delta_first: bool = False
+
+
+REGISTER_MACROS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
+MACROS = ("BLOCK_N", *map(str.upper, Tile._fields[1:]), *REGISTER_MACROS)
+TILES = {64: Tile(128, 3, 3), 128: Tile(64, 2, 2)}  # by head dimension
+
+
+def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:
+    """Launch any configuration."""
+    p, d, stages = problem, problem.head_dim, tile.q_stages + tile.do_stages
+    scratch = prepare(p, executor)
+    macros: dict[str, Any] = dict(zip(MACROS, (*tile, *REGISTERS), strict=True))
+    macros |= {"HEAD_DIM": d, **defines(p.forward)}
+    turns = None
+    if tile.deterministic:
+        count = p.batch * p.heads * padded_rows(p) // tile.rows * WARPS
+        turns, clear = executor.empty((count,), np.uint32), source(FILE, "clear_turns", **macros)
+        executor.launch(clear, -(-count // THREADS), THREADS, turns, np.int32(count))
+    q_map, k_map, v_map = input_maps(p.forward, tile.rows, ROWS)
+    stored = bounded_map if p.features.ragged else tile_map
+    executor.launch(
+        source(FILE, **macros),
+        (key_blocks(p), p.kv_heads, p.batch),
+        THREADS,
+        *(q_map, query_map(p.forward, p.dout, tile.rows), k_map, v_map),
+        *(stored(x, STORED_KEYS) for x in (dk, dv)),
+        *(*scratch, *sizes(p), *batches(p.forward), turns),
+        # K, V and dS of two tiles; Q, dO, lse2 and delta; mbarriers and four words
+        shared_bytes=4 * KEYS * (d + tile.rows) + stages * tile.rows * (2 * d + 4) + 16 * stages + 40,
+    )
+    finish(p, scratch.dq_sum, dq, executor)
+
+
+def key_blocks(problem: BackwardProblem) -> int:
+    """Blocks of a K/V head: of packed sequences, as many as any lengths could make."""
+    p = problem
+    return (p.seq_k + (p.sequence_count if p.features.ragged else 1) * (KEYS - 1)) // KEYS
+
+
+def in_turn(problem: BackwardProblem, tile: Tile, sm_count: int) -> Tile:
+    """The tile of the deterministic variant. Where all blocks see all rows and begin at different ones, none
+    ever waits; but all must run at the same time, so they may take half of the SMs: the rest is for others.
+    """
+    p = problem
+    whole = not (p.causal or p.features.names)
+    return tile._replace(deterministic=True, shifted=whole and 1 < key_blocks(p) <= sm_count // 2)
+
+
+def launch(
+    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
+) -> None:
+    """Queue the kernels that write dq, dk and dv."""
+    tile = TILES[problem.head_dim]
+    if variant == "deterministic":
+        tile = in_turn(problem, tile, executor.sm_count)
+    run(problem, dq, dk, dv, executor, tile)
+
+
+STAGE = Stage(
+    number=None,
+    name="wgmma",
+    title="dQ one tile late",
+    idea="Two warpgroups own keys and meet for dQ alone, multiplied under the next tile's exponentials.",
+    launch=launch,
+    language="CUDA C",
+    compute_capability=(9, 0),
+    no_other_gpu=True,
+    elements=ACCEPTED,
+    grouped_queries=True,
+    features=("window", "sinks", "seqused_k", "cu_seqlens_q", "cu_seqlens_k"),
+    limit=batches_limit,
+    outputs=GRADIENTS,
+    operation=BACKWARD,
+    variants={
+        "wgmma": "blocks add to dQ when they have some of it, in any order",
+        "deterministic": "blocks add to a tile of dQ in turn, and every run gives the same bits",
+    },
+)

@@ -1,0 +1,196 @@
+"""`attention_backward()` and `attention_varlen_backward()`: check arguments, choose a stage, run it."""
+
+from typing import Any, NamedTuple
+
+from cuda_reference.extras import explained
+from cuda_reference.shown import shown
+from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.calls import (
+    adopted,
+    allocate,
+    check_given,
+    check_limit_of_time,
+    check_target,
+    executor_for,
+    first_that_serves,
+    refuse,
+)
+from flashcore_numba.core.arrays import Adopted, adopt, same_kind
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.problem import Problem
+
+
+def attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] = OFF.window,
+    softcap: float = OFF.softcap,
+    sinks: Any = None,
+    alibi_slopes: Any = None,
+    seqused_k: Any = None,
+    dlse: Any = None,
+    dq: Any = None,
+    dk: Any = None,
+    dv: Any = None,
+    deterministic: bool = False,
+    stage: Any = None,
+    time_limit: float | None = None,
+) -> tuple[Any, Any, Any]:
+    """The gradients of `attention(q, k, v, ...)` (Dao et al. 2022, FlashAttention, algorithm 4).
+
+    q, k, v, and the arguments from causal to seqused_k: as `attention` took them. out [B, H, S_q, D_v] and
+    lse float32 [B, H, S_q]: what it returned with `return_lse=True`. dout: the gradient of the loss by out,
+    of its shape and type. dlse: the gradient by lse, float32 [B, H, S_q]; None is zero.
+
+    dq, dk, dv: where to write, of the kind, type and shape of q, k and v, each row at a multiple of 16 bytes.
+    deterministic: the same input gives the same bits again. Otherwise a stage may add the parts of dQ in the
+    order in which blocks come, which differs from run to run in the last bits.
+    stage: the key of a stage of the backward pass ("backward/mma_sync") or a `Stage`; None is the first
+    in `ladder.preferred` that serves the problem on this machine.
+
+    Returns (dq, dk, dv) of q's type, of the caller's kind and on its device. A row that sees no key and a key
+    that no row sees have gradients of zero. Where dS = P (dP - D) is beyond the type (65504 in float16), as
+    large scales of the loss can make it, gradients hold infinities or NaN. time_limit, streams and capture
+    are as for `attention`.
+
+    Raises ArgumentError for a bad argument and UnsupportedError when no stage serves the problem; then
+    nothing has been written. Raises SimulationError as `attention` does.
+    """
+    given = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+    call = _Call(causal, scale, window, softcap, deterministic, stage, time_limit)
+    arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "dlse": dlse}
+    return call.run(arrays, given, {"dq": dq, "dk": dk, "dv": dv})
+
+
+def attention_varlen_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] = OFF.window,
+    softcap: float = OFF.softcap,
+    sinks: Any = None,
+    alibi_slopes: Any = None,
+    seqused_k: Any = None,
+    dlse: Any = None,
+    dq: Any = None,
+    dk: Any = None,
+    dv: Any = None,
+    deterministic: bool = False,
+    stage: Any = None,
+    time_limit: float | None = None,
+) -> tuple[Any, Any, Any]:
+    """The gradients of `attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`.
+
+    q, out, dout, dq: [total_q, H, D]; k, v, dk, dv: [total_k, H_kv, D]; lse, dlse: float32 [H, total_q]. Rows
+    outside all sequences are not written. Everything else is as for `attention_backward`.
+    """
+    given = {
+        "sinks": sinks,
+        "alibi_slopes": alibi_slopes,
+        "seqused_k": seqused_k,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        check_given(name, given[name])
+    call = _Call(causal, scale, window, softcap, deterministic, stage, time_limit, packed=True)
+    arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "dlse": dlse}
+    return call.run(arrays, given, {"dq": dq, "dk": dk, "dv": dv})
+
+
+class _Call(NamedTuple):
+    """The arguments of a call that are no arrays."""
+
+    causal: Any
+    scale: Any
+    window: Any
+    softcap: Any
+    deterministic: Any
+    stage: Any
+    time_limit: Any
+    packed: bool = False  # arrays are [total, H, D]
+
+    def run(
+        self, given: dict[str, Any], optional: dict[str, Any], targets: dict[str, Any]
+    ) -> tuple[Any, Any, Any]:
+        """Check everything, and run."""
+        if not isinstance(self.deterministic, bool):
+            raise ArgumentError(f"deterministic is {shown(self.deterministic)}: it must be True or False")
+        arrays = {
+            name: self._adopted(x, name) for name, x in given.items() if x is not None or name != "dlse"
+        }
+        added = {name: adopt(x, name) for name, x in optional.items() if x is not None}
+        wanted = {name: adopted(x, name, self.packed) for name, x in targets.items() if x is not None}
+        same_kind(**{"q": arrays["q"]} | arrays | added | wanted)
+        check_limit_of_time(self.time_limit, arrays["q"].view)
+        problem = self._problem(arrays, added)
+        stage, variant = self._stage(problem)
+        inputs = {name: each.view for name, each in arrays.items()}
+        for each in GRADIENTS:
+            if each.name in wanted:
+                others = {name: array.view for name, array in wanted.items() if name != each.name}
+                check_target(each.name, wanted[each.name].view, each, problem, inputs | others)
+
+        like = arrays["q"]
+        with executor_for(like, tuple(inputs.values()), self.time_limit) as executor:
+            results = {}
+            for each in GRADIENTS:
+                shape, dtype = each.shape(problem), each.dtype(problem)
+                results[each.name] = wanted.get(each.name) or allocate(like, shape, dtype, self.packed)
+            aligned = problem.with_aligned_rows()
+            outputs = {name: each.view for name, each in results.items()}
+            stage.launch(aligned, executor=executor, variant=variant, **outputs)
+            if problem.on_gpu:
+                made = () if like.kind == "PyTorch" else tuple(results.values())  # its graphs have own memory
+                executor.done(*made, None if aligned is problem else aligned)
+        dq, dk, dv = (results[each.name].source for each in GRADIENTS)
+        return dq, dk, dv
+
+    def _adopted(self, array: Any, name: str) -> Adopted:
+        """With a view [B, H, S, D], or [B, H, S_q] of an LSE."""
+        if name not in ("lse", "dlse"):
+            return adopted(array, name, self.packed)
+        found = adopt(array, name)
+        if not self.packed:
+            return found
+        return Adopted(found.source, found.view[None], found.kind)
+
+    def _problem(self, arrays: dict[str, Adopted], added: dict[str, Adopted]) -> BackwardProblem:
+        views = {name: array.view for name, array in added.items()}
+        features = Features(self.window, self.softcap, **views)
+        q, k, v, out, lse, dout = (arrays[name].view for name in ("q", "k", "v", "out", "lse", "dout"))
+        forward = Problem(q, k, v, self.causal, self.scale, features)
+        if not forward.on_gpu:
+            forward.features.check_lengths(q, k)
+        dlse = arrays["dlse"].view if "dlse" in arrays else None
+        return BackwardProblem(forward, out, lse, dout, dlse)
+
+    def _stage(self, problem: BackwardProblem) -> tuple[Any, str | None]:
+        """The stage that runs, and its variant. Raises ArgumentError or UnsupportedError."""
+        with explained():
+            from flashcore_numba.branches.backward import ladder
+        if self.stage is None:
+            ranked = ladder.preferred(problem)
+            able = [each for each in ranked if not self.deterministic or each in ladder.DETERMINISTIC]
+            chosen = first_that_serves(able, ladder.LADDER, problem)
+        else:
+            chosen = ladder.find(self.stage)
+            refuse(chosen, problem)
+        return chosen, ladder.variant_of(chosen, self.deterministic)

@@ -1,0 +1,52 @@
+"""Choosing stages by what a command line says: those of the ladder, and those of branches by their keys."""
+
+from collections.abc import Sequence
+
+from cuda_reference.shown import shown
+from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.operation import Operation
+from flashcore_numba.stages import find as spine
+from flashcore_numba.stages.stage import Stage
+
+BRANCHES: dict[str, Operation] = {BACKWARD.name: BACKWARD}
+"""The operations beside the forward pass, by name."""
+
+
+def find(selector: int | str | Stage) -> Stage:
+    """The stage that `stages.find.find` finds, or the one with this key ("backward/mma_sync").
+
+    Raises ArgumentError, which lists what is accepted.
+    """
+    ladder = _ladder(selector)
+    if ladder is None:
+        return spine.find(selector)
+    for stage in ladder:
+        if stage.key == str(selector).strip():
+            return stage
+    keys = ", ".join(stage.key for stage in ladder)
+    raise ArgumentError(f"stage {shown(selector)}: accepted are {keys}")
+
+
+def select(*selectors: int | str | Stage) -> list[Stage]:
+    """What `stages.find.select` selects; the name of a branch ("backward") is its whole ladder, and comes
+    after the spine. Raises ArgumentError.
+    """
+    found: list[int | str | Stage] = []
+    for selector in selectors:
+        ladder = _ladder(selector)
+        if ladder is None:
+            found.append(selector)
+        elif str(selector).strip() in BRANCHES:
+            found += ladder
+        else:
+            found.append(find(selector))
+    return spine.select(*found)
+
+
+def _ladder(selector: int | str | Stage) -> Sequence[Stage] | None:
+    """The ladder of the branch that a selector names, alone or before a slash."""
+    if not isinstance(selector, str):
+        return None
+    operation = BRANCHES.get(selector.strip().partition("/")[0])
+    return None if operation is None else operation.ladder()

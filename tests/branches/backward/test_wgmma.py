@@ -1,0 +1,311 @@
+"""The backward pass on wgmma: right in every case, order and configuration, and each barrier needed."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from matrix import few
+
+from cuda_reference import source
+from cuda_reference.compile import compile as compiled
+from flashcore_numba.branches.backward.backward_wgmma import REGISTERS, STAGE, TILES, Tile, in_turn, run
+from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.checks.deletions import HARMLESS, ORDERING, OTHER
+from flashcore_numba.checks.runner import check_stage, names
+from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.features import Features
+from flashcore_numba.run.executor import Simulator
+
+from . import running
+from .running import poisoned
+
+ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
+SMALL = Tile(64, 2, 2)
+TEXT = source("backward_wgmma").text()
+
+
+class Played(Simulator):
+    """Runs the kernel from another file, and keeps what it was launched with; or runs nothing."""
+
+    def __init__(self, path=None, runs=True, **options):
+        super().__init__(**options)
+        self.path, self.runs, self.kernels, self.args, self.sizes = path, runs, {}, {}, {}
+
+    def launch(self, kernel, grid, block, *args, shared_bytes=0):
+        self.kernels[kernel.entry], self.args[kernel.entry] = kernel, args
+        self.sizes[kernel.entry] = shared_bytes
+        if self.path and kernel.file == "backward_wgmma":
+            kernel = replace(kernel, path=self.path)
+        if self.runs:
+            super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
+
+
+def wrong(x, executor, tile=None):
+    """The gradients of `x` that are not right, with what the judge says."""
+    return running.wrong(x, partial(run, executor=executor, tile=tile or TILES[x.forward.q.shape[3]]))
+
+
+def drawn(*args, heads=1, **options):
+    return running.drawn(*args, heads=heads, **options)
+
+
+def packed(rng, head_dim=64, window=(-1, -1)):
+    """Sequences without rows, keys or both; key blocks that no row sees, rows that see no key."""
+    rows, keys = (130, 0, 40, 0, 200), (0, 140, 300, 0, 20)
+    bounds = (np.array([0, *lengths]).cumsum().astype(np.int32) for lengths in (rows, keys))
+    features = Features(window, 0.0, None, None, None, *bounds)
+    return drawn(rng, sum(rows), sum(keys), head_dim, heads=2, kv_heads=1, features=features)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", STAGE.variants)
+@pytest.mark.parametrize("head_dim", STAGE.head_dims)
+def test_every_case(head_dim, variant, rng):
+    """Of all but the plainest, some cases."""
+    stage = replace(STAGE, head_dims=(head_dim,))
+    every = names(stage)
+    plain = head_dim == 64 and variant == STAGE.name
+    chosen = every if plain else rng.choice(every, 30, replace=False)
+    report = check_stage(stage, variant=variant, names=chosen)
+    assert report.passed, report.failures[0]
+    assert len(report.results) == len(chosen) and len(every) > 90
+
+
+def test_the_cases_that_tell_most():
+    telling = (
+        "causal 140 rows, 300 keys, bfloat16", "causal, 8 query heads on 1",
+        "ragged: empty sequences on both sides", "ragged and seqused_k: NaN behind, causal",
+    )  # fmt: skip
+    report = check_stage(STAGE, names=telling)
+    assert report.passed, report.failures[0]
+    assert len(report.results) == len(telling)
+
+
+TRIED = [
+    (64, Tile(128, 2, 3, shifted=True)),
+    (64, Tile(64, 3, 2, delta_first=True)),
+    (64, Tile(128, 3, 3, delta_first=True)),
+    (128, Tile(64, 3, 2, shifted=True)),
+    (128, Tile(64, 2, 4, delta_first=True)),
+    (128, Tile(64, 3, 3)),
+]
+
+
+@pytest.mark.parametrize(("head_dim", "tile"), few(TRIED, TRIED[1]))
+def test_any_configuration_in_any_order(head_dim, tile, rng):
+    """Rings are filled again, heads share keys, key blocks see different numbers of tiles."""
+    x = drawn(rng, 600, 300, head_dim, heads=2, kv_heads=1, causal=True)
+    for order in ("reverse", f"random:{rng.integers(1000)}"):
+        executor = Played(order=order, ops=False)
+        assert not wrong(x, executor, tile)
+        executor.check()
+    assert executor.sizes["backward_wgmma"] <= ROOM
+
+
+@pytest.mark.parametrize("head_dim", few([64, 128], 128))
+@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (1, 129), (129, 1), (257, 40)])
+def test_lengths_that_fill_no_tile(rows, keys, head_dim, rng):
+    executor = Played(ops=False)
+    assert not wrong(drawn(rng, rows, keys, head_dim), executor)
+    executor.check()
+
+
+@pytest.mark.parametrize("deterministic", few([False, True], False))
+@pytest.mark.parametrize("head_dim", few([64, 128], 64))
+def test_windows_of_packed_sequences(head_dim, deterministic, rng):
+    executor = Played(order=f"random:{rng.integers(1000)}", ops=False)
+    tile = TILES[head_dim]._replace(deterministic=deterministic)
+    assert not wrong(packed(rng, head_dim, (30, 5)), executor, tile)
+    executor.check()
+
+
+def test_lse_of_ten_thousand(rng):
+    """P is the softmax of scores whose differences float32 still knows; keys that are not there stay out."""
+    x = drawn(rng, 70, 100)
+    x = backward_inputs(x.forward.but(q=(100 * x.forward.q).astype(np.float16), scale=10.0), rng)
+    assert np.abs(x.lse).max() > 1e4
+    assert not wrong(x, Played(ops=False))
+
+
+def test_gradients_of_any_strides(rng):
+    """[B, S, H, D] in memory, as frameworks have it."""
+    x = drawn(rng, 150, 200, heads=2, batch=2)
+    problem = x.problem({name: turned(array) for name, array in x.arrays.items()})
+    found, right = {name: turned(array) for name, array in poisoned(problem).items()}, BACKWARD.reference(x)
+    STAGE.launch(problem, executor=Played(ops=False), **found)
+    for each in GRADIENTS:
+        assert BACKWARD.judge(each, found[each.name], right, None).passed
+
+
+def turned(array):
+    if array.ndim < 4:
+        return array
+    return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+def added(x, tile, executor):
+    """The sums of dQ in float32, [B, H, padded rows, D], of 64 by 8 pieces in the order of registers."""
+    problem = x.problem(x.arrays)
+    run(problem, executor=executor, tile=tile, **poisoned(problem))
+    executor.check()
+    return np.array(executor.args["finish"][0])
+
+
+def turns(blocks, tiles, tile, shifted):
+    """Key blocks in the order in which they add to a tile."""
+    falling = list(range(blocks))[::-1]
+    if not shifted:
+        return falling
+    first = max(block for block in range(blocks) if block * tiles // blocks <= tile)
+    return falling[blocks - 1 - first :] + falling[: blocks - 1 - first]
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:5"], "lockstep"))
+def test_blocks_add_in_turn(order, shifted, rng, path=None):
+    """Bit for bit the sum, in that order, of what each block of keys adds when it is alone."""
+    rows, blocks = 330, 4
+    x = drawn(rng, rows, 128 * blocks)
+    found = added(
+        x, SMALL._replace(shifted=shifted, deterministic=True), Played(path, order=order, ops=False)
+    )
+    alone = []
+    for block in range(blocks):
+        keys = slice(128 * block, 128 * block + 128)
+        some = x.forward.but(k=x.forward.k[:, :, keys], v=x.forward.v[:, :, keys])
+        alone.append(added(x.but(forward=some), SMALL, Played(ops=False)))
+    tiles = -(-rows // 64)
+    for tile in range(tiles):
+        expected = np.zeros(alone[0].shape[3:], np.float32)
+        for block in turns(blocks, tiles, tile, shifted):
+            expected += alone[block][0, 0, tile]
+        np.testing.assert_array_equal(found[0, 0, tile], expected, err_msg=f"tile {tile}")
+
+
+@pytest.mark.parametrize("masked", few(["nothing", "causal", "window"], "causal"))
+def test_every_order_gives_the_same_bits(masked, rng):
+    features = Features(window=(40, 9)) if masked == "window" else None
+    x = drawn(rng, 200, 300, heads=2, kv_heads=1, causal=masked == "causal", features=features)
+    results = set()
+    for order in ("lockstep", "reverse", f"random:{rng.integers(1000)}"):
+        found, executor = poisoned(x.problem(x.arrays)), Played(order=order, ops=False)
+        STAGE.launch(x.problem(x.arrays), executor=executor, variant="deterministic", **found)
+        executor.check()
+        results.add(b"".join(array.tobytes() for array in found.values()))
+    assert len(results) == 1
+
+
+def test_blocks_that_wait_for_later_ones_run_at_the_same_time(rng):
+    """Only then may a block begin with another tile than others, and only where it sees all tiles."""
+    whole = drawn(rng, 64, 128 * 5)
+    for sm_count, shifted in ((132, True), (10, True), (9, False)):
+        assert in_turn(whole.problem(whole.arrays), SMALL, sm_count).shifted is shifted
+    for other in (drawn(rng, 64, 640, causal=True), drawn(rng, 64, 100), packed(rng)):
+        assert not in_turn(other.problem(other.arrays), SMALL, 132).shifted
+
+
+def kernel_of(x, tile):
+    executor = Played(runs=False)
+    problem = x.problem(x.arrays)
+    run(problem, executor=executor, tile=tile, **poisoned(problem))
+    return executor.kernels["backward_wgmma"], executor.sizes["backward_wgmma"]
+
+
+USED = np.full(1, 20, np.int32)
+FEATURES = {
+    "plain": {},
+    "window": {"features": Features(window=(9, 3))},
+    "seqused_k": {"features": Features(seqused_k=USED)},
+    "bfloat16": {"element": BFLOAT16},
+}
+
+
+@pytest.mark.parametrize("deterministic", few([False, True], False))
+@pytest.mark.parametrize("feature", few([*FEATURES, "packed", "packed and window"], "plain"))
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_wgmma_stays_asynchronous(head_dim, feature, deterministic, rng):
+    """The assembler serialises nothing and says nothing, nothing spills, and setmaxnreg can return."""
+    if feature in FEATURES:
+        x = drawn(rng, 20, 20, head_dim, **FEATURES[feature])
+    else:
+        x = packed(rng, head_dim, (9, 3) if "window" in feature else (-1, -1))
+    for shifted in {False, deterministic and feature == "plain"}:
+        tile = TILES[head_dim]._replace(shifted=shifted, deterministic=deterministic)
+        kernel, size = kernel_of(x, tile)
+        found = compiled(kernel, (9, 0))
+        assert (found.spill_bytes, found.stack_bytes, found.warnings) == (0, 0, ())
+        consumers, producers = REGISTERS
+        assert 2 * consumers + producers <= 3 * found.registers
+        assert size <= ROOM
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("head_dim", "tile"), TRIED)
+def test_what_a_sweep_can_try_stays_asynchronous(head_dim, tile, rng):
+    found = compiled(kernel_of(drawn(rng, 20, 20, head_dim), tile)[0], (9, 0))
+    assert (found.spill_bytes, found.stack_bytes, found.warnings) == (0, 0, ())
+
+
+@pytest.mark.parametrize("head_dim", few([64, 128], 64))
+def test_additions_move_whole_sectors_and_no_bank_is_met_twice(head_dim, rng):
+    executor = Played()
+    assert not wrong(drawn(rng, 140, 128, head_dim), executor)
+    launch = executor.launches[1]
+    assert not [(row.text, row.conflicts) for row in launch.lines() if row.conflicts]
+    totals, sums = launch.totals(), -(-140 // TILES[head_dim].rows) * TILES[head_dim].rows * head_dim * 4
+    assert totals["global_atomic_bytes_requested"] == totals["global_atomic_bytes_moved"] == sums
+    assert totals["global_atomic_requests"] == sums // 512
+
+
+CODE = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), TEXT)
+ORDERS = [call for call in ORDERING.finditer(CODE) if not OTHER.search(call["name"])]
+# What nothing here can report, by what follows it in the source, and why it stays.
+UNSEEN = {
+    "if (lane > 0) return": "Blocks change places only when a block waits, and then all lanes have added.",
+    "atomicExch(turn()": "An addition is done at once on the CPU executor; on a GPU it is under way.",
+    "#pragma unroll\n        for (int k = 0; k < KEYS": "Those before suffice, but the assembler adds one.",
+    "store_gradients();\n}": "Here a warp waits for the products of all four; PTX promises only its own.",
+}
+
+
+def reason(call):
+    return next((why for text, why in UNSEEN.items() if CODE[call.end() :].lstrip().startswith(text)), None)
+
+
+def test_every_exception_is_one():
+    assert sum(reason(call) is not None for call in ORDERS) == len(UNSEEN) < len(ORDERS)
+
+
+def line_of(call):
+    number = TEXT.count("\n", 0, call.start())
+    return TEXT.splitlines()[number].strip()
+
+
+# The others are mutants, which the cases kill: see test_mutants.
+ONLY_HERE = [
+    call for call in ORDERS if ("backward_wgmma.cu", line_of(call)) in HARMLESS and reason(call) is None
+]
+
+
+@pytest.mark.parametrize(
+    "call",
+    few(map(pytest.param, ONLY_HERE), pytest.param(ONLY_HERE[0])),
+    ids=lambda call: f"line {TEXT.count(chr(10), 0, call.start()) + 1}",
+)
+def test_every_wait_and_barrier_is_needed(call, rng, tmp_path):
+    """Without it a launch is reported, a gradient is wrong, or blocks add out of turn."""
+    path = tmp_path / "backward_wgmma.cu"
+    path.write_text(f"{TEXT[: call.start()]};{TEXT[call.end() :]}")
+    x = drawn(rng, 330, 200)
+    for order in ("lockstep", "reverse", "random:1"):
+        for rings in ((3, 2), (2, 3)):  # the waits for the shorter one do for the other
+            tile = Tile(64, *rings, deterministic=True)
+            executor = Played(path, order=order, ops=False, time_limit=60)
+            if wrong(x, executor, tile) or any(each.problems for each in executor.launches):
+                return
+    with pytest.raises(AssertionError, match="tile"):
+        test_blocks_add_in_turn("lockstep", True, rng, path)
