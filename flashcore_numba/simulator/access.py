@@ -17,7 +17,7 @@ ndarray = np.ndarray
 
 
 class Access(NamedTuple):
-    """One access by a group of lanes: `width` neighbours from `element` on, one value or one a lane."""
+    """One access by a group of lanes: `width` neighbours from `element` on, one value or one per lane."""
 
     site: int
     op: int
@@ -88,15 +88,20 @@ def _slice_bounds(part: slice, extent: int) -> tuple[Value, Value]:
     return begin, np.maximum(0, count)
 
 
+def _called(array: Any) -> str:
+    """How a report names an array."""
+    return f"a part of {array.name}" if type(array) is View and array.is_part else array.name
+
+
 def _wrong_rank(array: Any, index: tuple) -> IndexError:
-    return IndexError(f"{array.name} has {len(array.shape)} dimensions and is indexed with {len(index)}")
+    return IndexError(f"{_called(array)} has {len(array.shape)} dimensions and is indexed with {len(index)}")
 
 
 class Accesses(LaneSet):
     """The memory part of `Lanes`."""
 
     def address(self, view: Any, index: tuple, site: int) -> Value:
-        """The element's number in its memory: a Python integer, or one a lane. Every index is checked."""
+        """The element's number in its memory: a Python integer, or one per lane. Every index is checked."""
         offset, vector, known, mask = view.offset, None, self.index_cache, self.mask
         if len(index) != len(view.shape):
             raise _wrong_rank(view, index)
@@ -108,15 +113,22 @@ class Accesses(LaneSet):
                 else:
                     scaled = self._checked(view, index, site, i, extent, stride)
                 vector = scaled if vector is None else vector + scaled
-            elif 0 <= i < extent and (type(i) is int or type(i) is FromEnd or _is_index(i)):
-                offset = offset + int(i) * stride
-            elif type(i) is FromEnd and -extent <= i:
-                offset = offset + (extent + i) * stride
             else:
-                self._out_of_bounds(view, index, site, self.active())
+                offset = offset + self._scaled(view, index, site, i, extent, stride)
         if vector is None:
             return offset
         return vector + offset if type(offset) is ndarray or offset else vector
+
+    def _scaled(self, view: Any, index: Any, site: int, i: Value, extent: int, stride: Value) -> Value:
+        """i * stride, checked against the extent."""
+        if type(i) is ndarray:
+            return self._checked(view, index, site, i, extent, stride)
+        if (type(i) is int or type(i) is FromEnd or _is_index(i)) and 0 <= i < extent:
+            return int(i) * stride
+        if type(i) is FromEnd and -extent <= i:
+            return (extent + i) * stride
+        self._out_of_bounds(view, index, site, self.active())
+        return 0
 
     def _checked(
         self, view: Any, index: Any, site: int, i: Value, extent: Value, stride: Value
@@ -137,9 +149,10 @@ class Accesses(LaneSet):
 
     def _out_of_bounds(self, array: Any, index: Any, site: int, bad: np.ndarray) -> None:
         lane = int(np.flatnonzero(bad)[0])
-        element = tuple(int(i[lane] if type(i) is ndarray else i) for i in index)
-        where = ", ".join(map(str, element))
-        text = f"index [{where}] of {array.name}, shape {array.shape}, {self.whom(bad)}"
+        parts = [":" if type(i) is slice else int(i[lane] if type(i) is ndarray else i) for i in index]
+        element = tuple(i for i in parts if i != ":")
+        where = ", ".join(map(str, parts))
+        text = f"index [{where}] of {_called(array)}, shape {array.shape}, {self.whom(bad)}"
         facts: dict[str, Any] = {"array": array.name, "element": element, "threads": (self.first(bad),)}
         self.launch.problem("out of bounds", site, None, text, fatal=True, **facts)
 
@@ -248,9 +261,8 @@ class Accesses(LaneSet):
                 shape.append(len(range(begin, end, step)))
                 strides.append(stride * step)
             else:
-                row = View(array.memory, 0, (extent,), (stride,))
-                offset = offset + self.address(row, (i,), site)
-        return View(array.memory, offset, shape, strides)
+                offset = offset + self._scaled(array, index, site, i, extent, stride)
+        return View(array.memory, offset, shape, strides, array.is_part or tuple(shape) != array.shape)
 
     def _ragged_view(self, array: View, index: tuple, site: int) -> Any:
         """A view by slices whose bounds differ between lanes; arrays of one length differ in their start."""
@@ -276,7 +288,7 @@ class Accesses(LaneSet):
         strides = [*(array.strides[k] * step for k, step in zip(axes, steps, strict=True)), *fixed]
 
         def of(kind: int) -> View:
-            return View(array.memory, offset, [*distinct[kind].tolist(), *rest], strides)
+            return View(array.memory, offset, [*distinct[kind].tolist(), *rest], strides, is_part=True)
 
         return self._choice(kinds.ravel(), of)
 
@@ -324,7 +336,9 @@ class Accesses(LaneSet):
     def _constant_load(self, array: ndarray, index: Any, site: int) -> Value:
         """An element of a global NumPy array, which the kernel holds as constants."""
         index = _as_tuple(index)
-        if len(index) != array.ndim:
+        if len(index) > array.ndim:  # a number of each lane is such an array, too
+            raise IndexError(f"{len(index)} indices of what has not so many dimensions")
+        if len(index) < array.ndim:
             return array[index]
         constants = SimpleNamespace(
             name="constant array", offset=0, shape=array.shape, strides=(0,) * array.ndim
@@ -423,7 +437,9 @@ class Accesses(LaneSet):
         self, array: Any, index: Any, site: int, op: int, width: int, dtype: str
     ) -> tuple[Value, Memory]:
         index = _as_tuple(index)
-        if type(array) is not View or array.dtype != dtype or array.strides[-1:] != (1,):
+        if type(array) is not View:
+            raise TypeError(f"a wide access wants an array in global or shared memory, of {dtype}")
+        if array.dtype != dtype or array.strides[-1:] != (1,):
             found = f"shape {array.shape}, {array.dtype}"
             raise TypeError(f"a wide access wants {dtype} and a contiguous last dimension, not {found}")
         last = index[-1] + (width - 1)

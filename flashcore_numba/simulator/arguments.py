@@ -78,7 +78,7 @@ def _argument(value: Any, name: str, memories: dict[int, Memory]) -> Any:
 
 
 def _bounds(array: np.ndarray) -> tuple[int, int]:
-    """The addresses of the first and behind the last byte."""
+    """The address of the first byte, and the address after the last."""
     last = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
     start = array.ctypes.data
     return start, start + (last + array.itemsize if array.size else 0)

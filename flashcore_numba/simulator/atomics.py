@@ -19,6 +19,18 @@ def _method(update: Callable[..., Any]) -> Callable[..., Value]:
     return run
 
 
+def _turns(where: np.ndarray, order: np.ndarray) -> list[np.ndarray]:
+    """The lanes `order` in groups of different elements, so that each element has its lanes in that order."""
+    by_element = np.argsort(where[order], kind="stable")
+    elements = where[order][by_element]
+    starts = np.flatnonzero(np.diff(elements, prepend=-1))
+    earlier = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    turn = np.empty(len(order), np.int64)
+    turn[by_element] = earlier
+    by_turn = np.argsort(turn, kind="stable")
+    return np.split(order[by_turn], np.cumsum(np.bincount(turn))[:-1])
+
+
 class Atomics:
     """Stands for `cuda.atomic` inside a kernel."""
 
@@ -65,8 +77,7 @@ class Atomics:
         if launch.reverse:
             order = order[::-1]
         old = np.zeros(lanes.n, memory.flat.dtype)
-        all_different = len(np.unique(where[order])) == len(order)
-        for turn in [order] if all_different else order:
+        for turn in _turns(where, order):
             old[turn] = memory.flat[where[turn]]
             memory.flat[where[turn]] = update(old[turn], *(vector[turn] for vector in vectors))
         if launch.program.waits and np.any(memory.flat[where[order]] != old[order]):

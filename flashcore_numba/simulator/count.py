@@ -1,7 +1,7 @@
 """Counting: what the recorded accesses and operations cost.
 
 A warp request is one row of 32 addresses. Global memory moves sectors of 32 bytes; shared memory serves one
-wavefront a cycle, in which each of its 32 banks delivers one 4-byte word to any number of lanes (CUDA C++
+wavefront per cycle, in which each of its 32 banks delivers one 4-byte word to any number of lanes (CUDA C++
 Programming Guide, "Shared Memory"). A request of 8 or 16 bytes a lane goes in passes of a half or a quarter
 warp; when all lanes that differ in bit 0, or all that differ in bit 1, read one address in pairs, each pass
 serves twice as many lanes. An H200 does so under Nsight Compute (`tests/simulator/bank_patterns.json`).
@@ -27,7 +27,7 @@ HASH = np.random.default_rng(1).integers(-(2**62), 2**62, WARP + 1) | 1
 class Traffic:
     """Totals of one access site.
 
-    `unique` counts each element once a request; `ideal_wavefronts` is what the same bytes would need
+    `unique` counts each element once per request; `ideal_wavefronts` is what the same bytes would need
     without bank conflicts; `worst` is the largest number of sectors or wavefronts of one request.
     """
 
@@ -49,7 +49,7 @@ class Traffic:
 
 
 def sectors_of(elements: np.ndarray, itemsize: int) -> np.ndarray:
-    """The sector that each lane's element lies in, [32]; -1 for a lane that takes no part (element -1).
+    """The sector that each lane's element is in, [32]; -1 for a lane that takes no part (element -1).
 
     `elements` [32] counts in units of `itemsize` bytes from the start of an allocation.
     """

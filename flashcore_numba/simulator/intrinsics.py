@@ -52,7 +52,7 @@ class Waiting(NamedTuple):
 
 
 def reduce_block(name: str, predicates: np.ndarray, here: np.ndarray) -> np.ndarray:
-    """The result of a barrier with a reduction; one row a block."""
+    """The result of a barrier with a reduction; one row per block."""
     votes = predicates.astype(bool)
     if name == "syncthreads_count":
         return (votes & here).sum(1).astype(np.int32)

@@ -339,7 +339,7 @@ class Launch:
         """All counters of the counted blocks.
 
         For op in load, store, atomic: `global_{op}_requests` (warp instructions), `_lanes`, `_sectors` (of
-        32 bytes), `_bytes_requested` (by lanes), `_bytes_needed` (each element once a request),
+        32 bytes), `_bytes_requested` (by lanes), `_bytes_needed` (each element once per request),
         `_bytes_moved` (sectors times 32); `shared_{op}_requests`, `_lanes`, `_bytes_requested`,
         `_wavefronts`, `_ideal_wavefronts`, `_conflicts` (wavefronts minus ideal). `barriers`, `shuffle`,
         `vote`, `syncwarp`: warp instructions. Arithmetic by thread: `fma32`, `add32`, `mul32`, `div32`,
@@ -383,10 +383,11 @@ def simulate(
     """Run a `@cuda.jit` kernel on NumPy arrays without a GPU, count what it does and report what is wrong
     with it.
 
-    `args` are NumPy arrays, updated in place, and numbers. `order` says how the warps of a block take
-    turns: "lockstep" (all blocks and lanes together: fast), or warp by warp from barrier to barrier,
-    "forward", "reverse" or "random:7" (a seed). `count_blocks` restricts counting and race checking to the
-    first n blocks, or to the blocks given by number; all blocks run. `races` switches the race check, `ops`
+    `args` are NumPy arrays, updated in place, and numbers. `order` says how blocks and their warps take
+    turns: "lockstep" (all blocks and lanes together: fast), or block after block, in each warp by warp from
+    barrier to barrier, "forward", "reverse" or "random:7" (a seed). `count_blocks` restricts counting and
+    race checking to the first n blocks, or to the blocks given by number; all blocks run. `races` switches
+    the race check, `ops`
     the count of arithmetic, `record` keeps every access, barrier and shuffle in `events`. `max_lanes` is how
     many lanes run together; `max_turns` bounds every loop. `calls` keeps the calls of a device function
     apart: sites in it then have a `caller`, and its rows in `lines()` are by call. `time_limit` is in

@@ -1,9 +1,10 @@
 """A set of lanes: who they are, and the mask that says who takes part.
 
-A mask is a vector of booleans, one a lane; None stands for everybody and `NOBODY` for an empty set, so that
+A mask is a vector of booleans, one per lane; None stands for everybody and `NOBODY` for an empty set, so that
 code without divergence costs nothing.
 """
 
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +103,11 @@ class LaneSet:
         return self.group.blocks[self.block[lane]], int(self.tid[lane])
 
     def whom(self, lanes: np.ndarray) -> str:
-        """The first of these lanes, and how many there are."""
-        return f"{self.who(int(np.flatnonzero(lanes)[0]))}; {int(lanes.sum())} thread(s)"
+        """The first of these lanes, and how many there are: of those that run together, if not all do."""
+        together = self.n if self.everyone is None else int(self.everyone.sum())
+        some = "at least " * (together < math.prod(self.launch.grid) * math.prod(self.launch.block))
+        return f"{self.who(int(np.flatnonzero(lanes)[0]))}; {some}{int(lanes.sum())} thread(s)"
 
     def per_warp(self, x: Value) -> np.ndarray:
-        """A value as one row a warp."""
+        """A value as one row per warp."""
         return np.broadcast_to(x, self.n).reshape(-1, WARP)

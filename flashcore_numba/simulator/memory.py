@@ -34,8 +34,8 @@ class Memory:
     """An allocation seen as a flat array of one element type.
 
     It starts at a multiple of `alignment` bytes. `log` holds the accesses not yet counted. `written` says of
-    each element whether it was ever written: one row an element, one column a byte where several types share
-    the bytes; None where nobody asks (any longer).
+    each element whether it was ever written: one row per element, one column per byte where several types
+    share the bytes; None where nobody asks (any longer).
     """
 
     def __init__(
@@ -68,14 +68,21 @@ class Memory:
 
 
 class View:
-    """An array as the kernel sees it. `offset` counts elements and may differ per lane."""
+    """An array as the kernel sees it. `offset` counts elements and may differ per lane; `is_part`: it shows a
+    part of the array that has its name.
+    """
 
-    __slots__ = ("memory", "offset", "shape", "strides")
+    __slots__ = ("is_part", "memory", "offset", "shape", "strides")
 
     def __init__(
-        self, memory: Memory, offset: Value, shape: Iterable[int], strides: Iterable[int] | None = None
+        self,
+        memory: Memory,
+        offset: Value,
+        shape: Iterable[int],
+        strides: Iterable[int] | None = None,
+        is_part: bool = False,
     ) -> None:
-        self.memory, self.offset = memory, offset
+        self.memory, self.offset, self.is_part = memory, offset, is_part
         self.shape = tuple(int(n) for n in shape)
         if strides is None:
             strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
@@ -97,7 +104,8 @@ class View:
         """The view, and in `lanes` another with the same key."""
         if other.offset is self.offset:
             return self
-        return View(self.memory, np.where(lanes, other.offset, self.offset), self.shape, self.strides)
+        offset = np.where(lanes, other.offset, self.offset)
+        return View(self.memory, offset, self.shape, self.strides, self.is_part)
 
 
 class FromEnd(int):
@@ -152,7 +160,7 @@ class Choice:
     name = property(lambda self: "/".join(dict.fromkeys(array.name for array, _ in self.parts)))
 
     def _each(self, value_of: Callable[[Any], int]) -> Value:
-        """A property of the arrays: one number where all agree, else one a lane."""
+        """A property of the arrays: one number where all agree, else one per lane."""
         values = [value_of(array) for array, _ in self.parts]
         if all(value == values[0] for value in values):
             return values[0]

@@ -153,7 +153,7 @@ class Names(ast.NodeTransformer):
             return self.bind(value)
         twin = vecmath.function(value)
         if twin is None:
-            self.error(node, f"the {type(value).__name__} {ast.unparse(node)}")
+            self.error(node, f"the {type(value).__name__} {ast.unparse(node)} as a value")
         return self.bind(twin)
 
     def _large(self, node: Node, value: int) -> ast.expr:
@@ -167,7 +167,7 @@ class Names(ast.NodeTransformer):
             if node.id in self.locals:
                 return None
             if node.id not in self.scope:
-                self.error(node, "this name")
+                self.error(node, "a name that nothing assigns")
             return self._found(self.scope[node.id])
         if not isinstance(node, ast.Attribute):
             return None

@@ -21,7 +21,7 @@ def probe(label: str, *values: Any) -> None:
 
 @dataclass(frozen=True)
 class Probed:
-    """One execution of a probe by a group of lanes; every vector has one entry a lane.
+    """One execution of a probe by a group of lanes; every vector has one entry per lane.
 
     `visit` counts from 0 how often these lanes came to a probe of this label. `active` marks the lanes that
     came. A value is an array of lanes, [..., lanes] for a local array, or None where it cannot be computed: a

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 KINDS = {
-    "race": "two threads of a block touch one element, at least one writes, and no barrier lies between",
+    "race": "two threads of a block touch one element, at least one writes, and no barrier is between them",
     "race between blocks": "one block writes an element of global memory that another block touches",
     "divergent barrier": "some threads of a block wait at a barrier that others do not reach",
     "barrier after exit": "threads of a block returned before a barrier that the others reach",
@@ -101,7 +101,7 @@ class KernelProblem:
             place(self.file, piece.number, str(piece)) if isinstance(piece, Line) else piece
             for piece in self.pieces
         )
-        times = f" (x{self.count})" if self.count > 1 else ""
+        times = f" ({self.count} times)" if self.count > 1 else ""
         return f"{self.kind}: {where}: {text}{times}"
 
 

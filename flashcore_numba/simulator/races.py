@@ -16,7 +16,7 @@ NOBODY, SEVERAL, TOGETHER = -1, -2, -3
 
 
 class Batch:
-    """Accesses as flat vectors, one entry a lane and cell.
+    """Accesses as flat vectors, one entry per lane and cell.
 
     A cell is an element of the allocation's smallest type; wide accesses and wider types touch several.
     """
@@ -104,9 +104,16 @@ class Touched:
         block[cells[several]] = SEVERAL
 
 
-def _party(batch: Batch, ids: np.ndarray) -> np.ndarray:
-    """Who touches a cell, for a first selection: atomics do not race with each other and are one party."""
-    return np.where(batch.op == ATOMIC, np.iinfo(np.int64).max, ids)
+def _party(batch: Batch, ids: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """Who touches a slot: the atomics of several do not race with each other and are one party."""
+    atomic = batch.op == ATOMIC
+    if not atomic.any():
+        return ids
+    places, own = slots[atomic], ids[atomic]
+    owner, several = np.empty(int(slots.max()) + 1, np.int64), np.zeros(int(slots.max()) + 1, bool)
+    owner[places] = own
+    several[places[owner[places] != own]] = True
+    return np.where(atomic & several[slots], np.iinfo(np.int64).max, ids)
 
 
 def _dense(*keys: np.ndarray) -> np.ndarray:
@@ -147,7 +154,7 @@ def end_epoch(launch: "Launch", allocation: Allocation) -> None:
     if not written or not accesses:
         return
     batch = Batch(allocation, accesses)
-    contested = _contested(batch.cells, batch.op, _party(batch, batch.ids))
+    contested = _contested(batch.cells, batch.op, _party(batch, batch.ids, batch.cells))
     if contested.any():
         batch.add_values(accesses)
     batch = batch.only(contested)
@@ -172,7 +179,7 @@ def _check_partial_syncs(
     access of a lane is ordered before it if that lane has passed a syncwarp since, which it knows of.
     """
     slots = _slots(allocation, batch, batch.epoch, batch.ids // WARP)
-    contested = _contested(slots, batch.op, _party(batch, batch.ids))
+    contested = _contested(slots, batch.op, _party(batch, batch.ids, slots))
     batch, slots = batch.only(contested), slots[contested]
     if len(slots) == 0:
         return
@@ -227,11 +234,11 @@ def _add(
 def _check(
     launch: "Launch", allocation: Allocation, batch: Batch, ids: np.ndarray, slots: np.ndarray
 ) -> None:
-    suspects = _contested(slots, batch.op, _party(batch, ids))
+    suspects = _contested(slots, batch.op, _party(batch, ids, slots))
     if not suspects.any():
         return
     party = np.where(_alike(batch, ids, slots), TOGETHER, ids)
-    suspects = _contested(slots, batch.op, _party(batch, party))
+    suspects = _contested(slots, batch.op, _party(batch, party, slots))
     if suspects.any():
         _report(launch, allocation, batch.only(suspects), party[suspects], slots[suspects])
 
@@ -300,7 +307,7 @@ def check_blocks(launch: "Launch", allocation: Allocation, accesses: Sequence[Ac
     batch.add_values(accesses)
     if allocation.blocks is None:
         if final:
-            batch = batch.only(_contested(batch.cells, batch.op, _party(batch, batch.block)))
+            batch = batch.only(_contested(batch.cells, batch.op, _party(batch, batch.block, batch.cells)))
             if len(batch.cells) == 0:
                 return
         allocation.blocks = Touched(allocation.nbytes // allocation.itemsize + 1)

@@ -15,7 +15,7 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Event:
-    """One recorded warp instruction, of all lanes that ran together: all vectors have one entry a lane.
+    """One recorded warp instruction, of all lanes that ran together: all vectors have one entry per lane.
 
     `op` is load, store or atomic; `element` then numbers the first element of `array` (flat, in shared memory
     within the block) that a lane touches, and `width` how many neighbours. Or `op` is barrier, syncwarp,

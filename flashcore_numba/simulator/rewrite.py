@@ -433,7 +433,9 @@ class Rewriter(Expressions):
             bounds = node.iter.args if found is not None and found.value is range else None
         other_call = isinstance(node.iter, ast.Call) and bounds is None
         if node.orelse or not isinstance(node.target, ast.Name) or other_call:
-            self.error(node, "this for loop (only `for name in range(...)` and in a tuple)")
+            self.error(
+                node, "this for loop (the simulator knows `for name in range(...)` and loops over a tuple)"
+            )
         name = self.temporary()
         start = _let(name, call("loop", self.site(node, ast.unparse(node).splitlines()[0])))
         outside, self.in_index = self.in_index, True

@@ -59,7 +59,8 @@ def char_of(x: Any) -> str:
         return "?"
     if type(x) is float:
         return "d"
-    raise TypeError(f"{type(x).__name__} where a number is needed")
+    what = "an array" if hasattr(x, "ndim") else "a tuple" if type(x) is tuple else "something else"
+    raise TypeError(f"{what} where a number is needed")
 
 
 def plain(x: Any) -> Any:

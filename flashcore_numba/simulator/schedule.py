@@ -88,10 +88,15 @@ class Block:
 
 
 def take_turns(launch: "Launch", blocks: list[tuple[bool, int]], entry: VectorFunction, values: list) -> None:
-    """The blocks one after another; one that waits for others stays, and the next begins."""
+    """The blocks one after another, in the order of the launch; one that waits for others stays, and the next
+    begins.
+    """
     under_way: list[Block] = []
+    rest = list(blocks) if launch.reverse else list(reversed(blocks))
+    if launch.random:
+        launch.random.shuffle(rest)
     try:
-        _run_blocks(launch, list(reversed(blocks)), under_way, entry, values)
+        _run_blocks(launch, rest, under_way, entry, values)
     finally:
         for block in under_way:
             launch.group = block.group

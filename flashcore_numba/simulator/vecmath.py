@@ -40,7 +40,11 @@ class Cast:
 
 def as_dtype(kind: Any) -> np.dtype:
     """The NumPy type of a number type as a kernel writes it (`float32`, `np.float32`, "float32")."""
-    return kind.dtype if isinstance(kind, Cast) else np.dtype(kind)
+    if isinstance(kind, Cast):
+        return kind.dtype
+    if isinstance(kind, np.ndarray | np.generic):  # their own type is not meant
+        raise TypeError("a value where a type is needed, such as float32")
+    return np.dtype(kind)
 
 
 def _cast(obj: Any) -> Cast | None:

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pytest
 from matrix import few
+from numba import cuda, int32
 
 from flashcore_numba.simulator import KINDS, SimulationError, scratch, simulate
 
@@ -124,6 +125,22 @@ def test_lockstep_hides_what_reverse_order_shows():
         simulate(B.syncwarp_for_two_warps, 1, 64, src, out, order=order)
         results[order] = out
     assert not np.array_equal(results["forward"], results["reverse"], equal_nan=True)
+
+
+@cuda.jit
+def others_read_what_atomics_changed(y):
+    s = cuda.shared.array(40, int32)
+    t = cuda.threadIdx.x
+    s[t] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(s, t ^ 1, 7)
+    y[t] = s[(1 - t) % 40]  # thread 0 reads what it changed itself, the others what others did
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_element_that_one_thread_changes_and_reads_hides_no_race(order):
+    (problem,) = simulate(others_read_what_atomics_changed, 1, 40, np.zeros(40), order=order).problems
+    assert problem.kind == "race" and "element 1:" not in str(problem)
 
 
 def test_scratch_remembers_what_a_launch_wrote(rng):

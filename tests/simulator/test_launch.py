@@ -1,10 +1,13 @@
 """Launches that no GPU accepts, and what surrounds a launch."""
 
+import re
+
 import numpy as np
 import pytest
 from numba import cuda, float32
 
 from flashcore_numba.simulator import SimulationError, scratch, simulate
+from flashcore_numba.wide import load4
 
 from . import kernels as K
 
@@ -88,6 +91,44 @@ def test_same_call_same_result(rng):
     assert str(first) == str(second)
 
 
+@cuda.jit
+def take_tickets(count, blocks):
+    if cuda.threadIdx.x == 0:
+        blocks[cuda.atomic.add(count, 0, 1)] = cuda.blockIdx.x
+
+
+def test_orders_are_orders_of_blocks_too():
+    def begun(order):
+        blocks = np.zeros(8, np.int64)
+        simulate(take_tickets, 8, 32, np.zeros(1, np.int64), blocks, order=order).check()
+        return blocks.tolist()
+
+    assert begun("forward") == begun("lockstep") == list(range(8))
+    assert begun("reverse") == list(range(8))[::-1]
+    assert sorted(begun("random:1")) == list(range(8))
+    assert len({tuple(begun(f"random:{seed}")) for seed in range(5)}) > 2
+
+
+@cuda.jit
+def add_all(total, values, places, before):
+    i = cuda.grid(1)
+    before[i] = cuda.atomic.add(total, places[i], values[i])
+
+
+@pytest.mark.parametrize("order", ["lockstep", "forward", "reverse"])
+def test_atomic_adds_of_floats_round_in_the_order_of_the_launch(order, rng):
+    values, places = rng.standard_normal(256).astype(np.float32), rng.integers(0, 5, 256)
+    total, before = vector(5), vector(256)
+    simulate(add_all, 2, 128, total, values, places, before, order=order).check()
+    right, old = vector(5), vector(256)
+    for i in range(256)[:: -1 if order == "reverse" else 1]:
+        old[i] = right[places[i]]
+        right[places[i]] += values[i]
+    assert np.array_equal(total, right) and np.array_equal(before, old)
+    wide = np.bincount(places, values.astype(np.float64), 5)
+    assert np.allclose(total, wide, atol=1e-4)
+
+
 def test_everything_in_one_error():
     @cuda.jit
     def two_problems(src, dst):
@@ -104,6 +145,93 @@ def test_everything_in_one_error():
     assert "index [32] of src, shape (32,), block 0 thread 31 (warp 0 lane 31); 1 thread(s)" in str(
         caught.value
     )
+
+
+@cuda.jit
+def wrong_row(src, dst):
+    dst[cuda.threadIdx.x] = src[cuda.blockIdx.x, 2][0]
+
+
+@cuda.jit
+def too_many_indices(src, dst):
+    row = src[cuda.blockIdx.x]
+    dst[cuda.threadIdx.x] = row[0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "kernel, says",
+    [
+        (wrong_row, "index [0, 2] of src, shape (2, 2, 3), block 0 thread 0"),
+        (too_many_indices, "a part of src has 2 dimensions and is indexed with 3"),
+    ],
+)
+def test_an_array_and_a_part_of_it_are_told_apart(kernel, says):
+    with pytest.raises(Exception, match=re.escape(says)):
+        simulate(kernel, 1, 32, np.zeros((2, 2, 3), np.float32), vector()).check()
+
+
+@cuda.jit
+def past_a_row(src, dst):
+    row = src[0, 1]
+    dst[cuda.threadIdx.x] = row[cuda.threadIdx.x + 40]
+
+
+def test_an_index_of_a_row_is_no_index_of_the_array():
+    result = simulate(past_a_row, 1, 32, np.zeros((2, 2, 64), np.float32), vector())
+    assert "index [64] of a part of src, shape (64,), block 0 thread 24" in str(result)
+
+
+@cuda.jit
+def far(dst):
+    dst[cuda.threadIdx.x + 64] = 0
+
+
+def test_threads_that_did_not_run_yet_are_not_counted():
+    """Blocks run in groups, and the first fault ends the launch."""
+    assert "; 64 thread(s)" in str(simulate(far, 2, 32, vector()))
+    assert "; at least 4096 thread(s)" in str(simulate(far, 512, 32, vector()))
+
+
+@cuda.jit
+def number_as_array(src, dst):
+    i = cuda.threadIdx.x
+    dst[i] = i[i, 0]
+
+
+@cuda.jit
+def array_as_number(src, dst):
+    dst[cuda.threadIdx.x] = src * 2
+
+
+@cuda.jit
+def number_as_type(src, dst):
+    part = cuda.local.array(2, cuda.blockIdx.x)
+    dst[0] = part[0]
+
+
+@cuda.jit
+def array_as_index(src, dst):
+    dst[src] = 1
+
+
+@cuda.jit
+def wide_number(src, dst):
+    dst[0] = load4(cuda.threadIdx.x, (0, 0))[0]
+
+
+@pytest.mark.parametrize(
+    "kernel, says",
+    [
+        (number_as_array, "2 indices of what has not so many dimensions"),
+        (array_as_number, "an array where a number is needed"),
+        (array_as_index, "an array where a number is needed"),
+        (number_as_type, "a value where a type is needed"),
+        (wide_number, "a wide access wants an array in global or shared memory"),
+    ],
+)
+def test_a_number_for_an_array_is_told_in_words(kernel, says):
+    with pytest.raises(Exception, match=says):
+        simulate(kernel, 1, 32, vector(), vector()).check()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32, np.uint8])
