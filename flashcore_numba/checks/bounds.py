@@ -12,6 +12,8 @@ that of FlashAttention's own tests (Dao et al. 2022); the floor is the usual rou
 - A score is a scaled dot product of D terms. Its error is at most (D + 2) u A where A >= scale * sum |q_c
   k_c|; Cauchy-Schwarz gives A = |scale| |q_i| max_j |k_j|. Subtracting the row maximum and changing to base 2
   lose at most 6 u A more, the exponential itself 4 u. So each p_j is right to a relative (D + 8) u A + 4 u.
+- A softcap's tanh is right to a relative 2^-10.987, so a score that it leaves at most c is off by that of
+  min(A, c). ALiBi adds a bias, at most |slope| max(S_q, S_k), with an error of 4 u of it.
 - Numerator and denominator each sum S_k terms and are rescaled at most S_k times: 4 S_k u together. The
   division costs 2 u.
 - Both enter the result multiplied by sum_j p_j |v_j| <= attention(q, k, |v|), the p_j by at most twice that.
@@ -20,7 +22,7 @@ that of FlashAttention's own tests (Dao et al. 2022); the floor is the usual rou
 
 Hence floor = 2^-11 |ref| + 2^-25 + u * (2 (D + 8) A + 4 S_k + 10) * attention(q, k, |v|).
 
-The plan's absolute gates stand beside it: 1e-3 on its five shapes; on extreme inputs a mean error of 0.02 and
+The plan's absolute gates apply as well: 1e-3 on its five shapes; on extreme inputs a mean error of 0.02 and
 at most 1 % of the elements off by more than 0.1. The factor 2 leaves a correct float32 kernel a margin of at
 least 2.
 """
@@ -34,10 +36,12 @@ import numpy as np
 
 from flashcore_numba.core import oracle
 from flashcore_numba.core.element import FLOAT32, of
+from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Verdict
 from flashcore_numba.core.output import OUT, Output
 
 U = FLOAT32.unit_roundoff
+TANH = 2.0**-10.987  # relative, of tanh.approx.f32 (PTX ISA, "tanh")
 
 
 @dataclass(frozen=True)
@@ -69,19 +73,20 @@ class Reference:
 
 
 def reference(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False, scale: float | None = None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    causal: bool = False,
+    scale: float | None = None,
+    features: Features = OFF,
 ) -> Reference:
     """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    out, lse = oracle.attention(q, k, v, causal, scale)
-    magnitude, _ = oracle.attention(q, k, np.abs(v), causal, scale)
-    standard = oracle.standard_attention(q, k, v, causal, scale).astype(np.float64)
-    head_dim, seq_k, element = q.shape[3], k.shape[2], of(q.dtype)
-
-    q_norm = np.linalg.norm(q.astype(np.float64), axis=3)  # [B, H, S_q]
-    k_norm = np.linalg.norm(k.astype(np.float64), axis=3).max(axis=2)  # [B, H_kv]
-    largest_score = abs(scale) * q_norm * np.repeat(k_norm, q.shape[1] // k.shape[1], axis=1)[..., None]
-    p_error = U * ((head_dim + 8) * largest_score + 4)
+    out, lse = oracle.attention(q, k, v, causal, scale, features=features)
+    magnitude, _ = oracle.attention(q, k, np.abs(v), causal, scale, features=features)
+    standard = oracle.standard_attention(q, k, v, causal, scale, features=features).astype(np.float64)
+    seq_k, element = k.shape[2], of(q.dtype)
+    p_error = weight_error(q, k, causal, scale, features)
 
     float32_work = (2 * p_error + U * (4 * seq_k + 2))[..., None] * magnitude
     floor = element.unit_roundoff * np.abs(out) + element.least / 2 + float32_work
@@ -89,6 +94,24 @@ def reference(
     # LSE = max + log(sum): the error of the scores, of the sum, and of rounding the result to float32.
     lse_floor = p_error + U * (2 * seq_k + 4) + U * np.abs(np.where(np.isfinite(lse), lse, 0))
     return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
+
+
+def weight_error(q: np.ndarray, k: np.ndarray, causal: bool, scale: float, features: Features) -> np.ndarray:
+    """How far each p_j of a row may be off, relatively: [B, H, S_q]."""
+    found = np.zeros(q.shape[:3])
+    heads, group = q.shape[1], q.shape[1] // k.shape[1]
+    for each in features.sequences(q, k, causal):
+        q_norm = np.linalg.norm(q[each.batch, :, each.rows].astype(np.float64), axis=2)  # [H, rows]
+        k_norm = np.linalg.norm(k[each.batch, :, each.keys].astype(np.float64), axis=2)  # [H_kv, keys]
+        largest = np.repeat(k_norm.max(axis=1, initial=0), group)
+        score = abs(scale) * q_norm * largest[:, None]
+        error = U * ((q.shape[3] + 8) * score + 4)
+        if features.softcap:
+            error += TANH * np.minimum(score, features.softcap)
+        farthest = max(each.mask.seq_q, each.mask.seq_k)
+        error += 4 * U * farthest * np.abs(features.slopes(each.number, heads))[:, None]
+        found[each.batch, :, each.rows] = error
+    return found
 
 
 def judge(out: np.ndarray, ref: Reference, gate: Gate = NO_GATE) -> Verdict:

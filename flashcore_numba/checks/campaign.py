@@ -159,9 +159,9 @@ PLANS: dict[int, tuple[Run, ...]] = {
         _run("zero", "ping_pong"),
     ),
     16: (
-        *(_run("long", "two_blocks"), _run("plain", "one_block"), _run("causal"), _run("blind", "not_early")),
-        *(_run("long", "one_block"), _run("rising", "two_blocks"), _run("wide", "two_blocks"), _run("far")),
-        _run("zero"),
+        *(_run("long", "two_blocks"), _run("plain", "one_block"), _run("causal"), _run("long", "one_block")),
+        *(_run("blind", "overlapped"), _run("rising", "two_blocks"), _run("wide", "two_blocks")),
+        *(_run("far"), _run("zero")),
     ),
 }
 """What each stage runs, the most telling first."""
@@ -619,14 +619,14 @@ REASONS: dict[tuple[str, str, str], str] = {
         "",
     ): "A wait where nothing was copied waits for nothing.",
     ("stage13_split_kv.cu", "const int first_row", ""): "Every tile of rows has its block, in another order.",
-    ("stage15_ping_pong.cu", "if (tile >= whole_tiles)", ""): "Masks also where every key is seen.",
+    ("stage15_ping_pong.cu", "if (tile >= whole_tiles", ""): "Masks also where every key is seen.",
     ("stage16_cluster_split.cu", "ptx::mbarrier_arrive_expect(q_full", ""): (
         "The phase ends with this arrival, so the bytes may be counted down before they are counted up."
     ),
     ("stage16_cluster_split.cu", "if (CLUSTER > 1 && threadIdx.x == 32)", ""): (
         "One block alone makes mbarriers too that nothing uses; there is room for them."
     ),
-    ("stage16_cluster_split.cu", "if (turn > 0)", ""): "O and l, which are still 0, are multiplied.",
+    ("stage16_cluster_split.cu", "if (iteration > 0)", ""): "O and l, which are still 0, are multiplied.",
 }
 
 

@@ -13,10 +13,13 @@ FILES = {
     10: "stage10_pipeline.cu",
     12: "stage12_mma_sync.cu",
     13: "stage13_split_kv.cu",
+    14: "stage14_tma_wgmma.cu",
     15: "stage15_ping_pong.cu",
+    16: "stage16_cluster_split.cu",
 }
 V_LOAD = "load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);"
-MASK, QUAD, TILE, WARP_ROWS = "mask.cuh", "quad.cuh", "tile.cuh", "warp_rows.cuh"
+MASK, OUTPUT, QUAD, TILE, WARP_ROWS = "mask.cuh", "output.cuh", "quad.cuh", "tile.cuh", "warp_rows.cuh"
+PARAMS, RAGGED, WARPGROUP_ROWS = "params.cuh", "ragged.cuh", "warpgroup_rows.cuh"
 
 
 def _mutant(
@@ -42,11 +45,11 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("for (int c = 0; c < 8; c++) o[c] *= rescale;", "for (int c = 0; c < 8; c++) o[c] *= 1.0f;"),
     ),
     _mutant(
-        7, "ragged_tile_not_masked", "Keys behind the last one count with a score of zero.",
+        7, "ragged_tile_not_masked", "Keys past the last one count with a score of zero.",
         ("row_keys.from(first_key), params.scale_log2", "{0, KEYS}, params.scale_log2"),
     ),
     _mutant(
-        7, "tail_not_zeroed", "Rows behind the last key are loaded all the same: 0 * NaN is NaN.",
+        7, "tail_not_zeroed", "Rows past the last key are loaded all the same: 0 * NaN is NaN.",
         ("if (row < inside) bits", "if (row < ROWS) bits", TILE),
         expected=(*MEMORY, *VALUE), on_gpu=False,
     ),
@@ -117,15 +120,150 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("!__any_sync(ALL_LANES, far)", "true", WARP_ROWS),
     ),
     _mutant(
+        12, "sign_where_masked", "Only a tile that the mask cuts takes the sign of the scale.",
+        ("first_sees.end || scale.sign != 1.0f", "first_sees.end"),
+    ),
+    _mutant(
+        12, "tail_not_zeroed", "Rows past the last one are loaded all the same: 0 * NaN is NaN.",
+        ("const bool valid = row + thread / T::LANES < inside;", "const bool valid = true;", WARP_ROWS),
+        expected=(*MEMORY, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        12, "window_one_key_short", "A row does not see the key at the left end of its window.",
+        ("inside(diagonal(row) - left)", "inside(diagonal(row) - left + 1)", MASK),
+    ),
+    _mutant(
+        12, "window_one_key_far", "A row also sees the key behind the right end of its window.",
+        ("inside(diagonal(row) + right + 1)", "inside(diagonal(row) + right + 2)", MASK),
+    ),
+    _mutant(
+        12, "window_forgets_causal", "Where there is a window, the causal mask hides nothing.",
+        ("right(sizes.causal ? 0 : sizes.features.right)", "right(sizes.features.right)", MASK),
+    ),
+    _mutant(
+        12, "window_begins_a_tile_late", "The tile in which a window begins is skipped.",
+        ("return {begin / keys,", "return {(begin + keys - 1) / keys,", MASK),
+    ),
+    _mutant(
+        12, "softcap_unscaled", "The softcap takes the products of q and k before they are scaled.",
+        ("ptx::tanh(s * scale_by_cap)", "ptx::tanh(s * scale_by_cap / (scale_log2 * LN2))", QUAD),
+    ),
+    _mutant(
+        12, "alibi_of_another_head", "The slopes are taken from the last head on.",
+        ("features.slopes_batch + h]", "features.slopes_batch + sizes.H - 1 - h]", QUAD),
+    ),
+    _mutant(
+        12, "alibi_of_the_first_sequence", "Every sequence takes the slopes of the first.",
+        ("features.slopes[sequence.index * features.slopes_batch + h]", "features.slopes[h]", QUAD),
+    ),
+    _mutant(
+        12, "alibi_in_natural_units", "The slope stays in natural units, the scores are in those of log2.",
+        ("* features.slopes_batch + h] / LN2;", "* features.slopes_batch + h];", QUAD),
+    ),
+    _mutant(
+        12, "alibi_without_abs", "Keys behind the diagonal gain by their distance.",
+        ("fabsf(from_diagonal)", "from_diagonal", QUAD),
+    ),
+    _mutant(
+        12, "sink_in_natural_units", "The sink stays in natural units, the scores are in those of log2.",
+        ("sizes.features.sinks[h] / LN2", "sizes.features.sinks[h]", QUAD),
+    ),
+    _mutant(
+        12, "sink_of_kv_head", "A query head takes the sink that has the number of its K/V head.",
+        ("sizes.features.sinks[h]", "sizes.features.sinks[h / sizes.group]", QUAD),
+    ),
+    _mutant(
+        12, "sink_does_not_rescale", "A sink above the maximum rescales l, but not O.",
+        ("    m = m_new;\n    return rescale;", "    m = m_new;\n    return 1.0f;", QUAD),
+    ),
+    _mutant(
+        12, "seqused_ignored", "All keys of a sequence count.",
+        ("if (USED) found.S_k = max(0, min(found.S_k, features.seqused_k[index]));", "", PARAMS),
+    ),
+    _mutant(
+        12, "seqused_of_the_batch", "The sequences of one packed batch take the count of the first.",
+        ("seqused_k[index]", "seqused_k[found.batch]", PARAMS),
+    ),
+    _mutant(
+        12, "sequence_has_a_key_too_many", "A packed sequence reaches to the first key of the next.",
+        ("keys[1] - keys[0]}", "keys[1] - keys[0] + 1}", PARAMS),
+        expected=(*VALUE, *MEMORY), on_gpu=False,
+    ),
+    _mutant(
+        12, "keys_of_the_next_sequence", "The rows of a sequence see keys from where the next one begins.",
+        ("rows[0], keys[0], rows[1]", "rows[0], keys[1], rows[1]", PARAMS),
+        expected=(*VALUE, *MEMORY), on_gpu=False,
+    ),
+    _mutant(
+        12, "row_tile_one_early", "The row tile past the last one of a sequence is still taken as its own.",
+        ("number < end);", "number <= end);", RAGGED),
+        expected=(*MEMORY, *RACE, *VALUE, "unwritten", "guard"), on_gpu=False,
+    ),
+    _mutant(
+        12, "lse_of_another_sequence", "The LSE of every packed sequence goes to the rows of the first.",
+        (" * S_q + sequence.first_row;", " * S_q;", PARAMS),
+        expected=(*RACE, "unwritten", *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        12, "weights_in_half", "P is packed as halves, whatever the element type is.",
+        ("p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p0, p1);",
+         "const half2 halves = __floats2half2_rn(p0, p1);\n"
+         "            p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = *(const uint32_t*)&halves;", WARP_ROWS),
+    ),
+    _mutant(
+        12, "output_through_half", "O becomes a half on its way to the element type.",
+        ("    return CLAMP ?",
+         "    low = __half2float(__float2half(low)), high = __half2float(__float2half(high));\n"
+         "    return CLAMP ?", OUTPUT),
+    ),
+    _mutant(
+        13, "greatest_of_halves", "O / l is clamped to the greatest half, in every type.",
+        ("fminf(fmaxf(o, -Element::largest()), Element::largest())",
+         "fminf(fmaxf(o, -65504.0f), 65504.0f)", OUTPUT), expected=(*VALUE, "property"),
+    ),
+    _mutant(
         13, "parts_of_another_row", "A split writes its sums where those of the next row belong.",
         ("part_lse[part] = lse_log2;", "part_lse[part + 1] = lse_log2;"),
         expected=(*MEMORY, *RACE, *VALUE), on_gpu=False,
     ),
     _mutant(
+        13, "parts_of_another_sequence", "The parts of every packed sequence go to the rows of the first.",
+        ("params.rows_before(sequence, h) + first_row;", "params.rows_before(b, h) + first_row;"),
+        expected=(*RACE, "unwritten", *MEMORY, *VALUE), on_gpu=False, variant="two_splits",
+    ),
+    _mutant(
+        13, "tail_of_the_array", "Rows are zeroed from the array's end on, not from the sequence's.",
+        ("inside = sequence.S_k - step * STEP", "inside = params.S_k - step * STEP"),
+        expected=(*VALUE, *MEMORY), on_gpu=False,
+    ),
+    _mutant(
+        13, "sink_in_every_split", "Each split counts the sink, and then so does the merge.",
+        ("if (SINKS && splits == 1)", "if (SINKS)"), variant="two_splits",
+    ),
+    _mutant(
+        13, "softcap_after_the_mask", "The mask comes before the softcap, which makes a score of -inf.",
+        ("if (ADJUSTED)\n", "if (ADJUSTED && !masked)\n"),
+        ("mask_tile(s_rmem, seen, scale.sign, lane);",
+         "mask_tile(s_rmem, seen, scale.sign, lane);\n"
+         "adjust_tile(s_rmem, adjustment, mask.diagonal(warp_row + lane / 4) - first_key, lane);"),
+    ),
+    _mutant(
+        13, "alibi_from_the_first_key", "The diagonal begins at the first key instead of ending at the last.",
+        ("mask.diagonal(warp_row + lane / 4) - first_key", "warp_row + lane / 4 - first_key"),
+    ),
+    _mutant(
+        13, "window_not_masked", "A tile in which a window begins needs no mask.",
+        ("(last_sees.begin > 0 && first_key < last_sees.begin) ||", "false ||"),
+    ),
+    _mutant(
+        13, "window_skips_a_tile", "A warp skips the tile in which its window begins.",
+        ("first_key + BLOCK_N <= first_sees.begin", "first_key < first_sees.begin"),
+    ),
+    _mutant(
         13, "output_overflows", "O / l becomes halves as it is, also where it passes the greatest half.",
         ("pack_output<8>(pairs, o);",
          "for (int i = 0; i < 4; i++) pairs[i] = ptx::pack_pair(o[2 * i], o[2 * i + 1]);"),
-        expected=("property",),
+        expected=("property", *VALUE),
     ),
     _mutant(
         13, "infinities_clamped", "What is greater than the greatest half becomes that, infinities too.",
@@ -133,10 +271,23 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
          "for (int i = 0; i < 4; i++)\n"
          "        pairs[i] = ptx::pack_pair(fminf(fmaxf(o[2 * i], -65504.0f), 65504.0f),\n"
          "                                   fminf(fmaxf(o[2 * i + 1], -65504.0f), 65504.0f));"),
-        expected=("property",),
+        expected=("property", *VALUE),
     ),
     _mutant(
-        15, "counter_not_reset", "The counter of pieces of work is left where the launch took it.",
+        14, "sign_where_masked", "Only a tile that the mask cuts takes the sign of the scale.",
+        ("mask.interval(warp_row).end || scale.sign != 1.0f", "mask.interval(warp_row).end"),
+    ),
+    _mutant(
+        15, "sign_where_masked", "Only a tile that the mask cuts takes the sign of the scale.",
+        ("scale.sign == 1.0f ? mask.interval(group_row)", "true ? mask.interval(group_row)"),
+    ),
+    _mutant(
+        15, "element_not_told", "The kernel is compiled for float16, whatever the element type is.",
+        ("        **defines(p),\n", "        **defines(p),\n        \"ELEMENT\": \"float16\",\n",
+         "stage15_ping_pong"), expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        15, "counter_not_reset", "The counter of work tiles is left where the launch took it.",
         ("atomicInc(next_work, works - 1)", "atomicAdd(next_work, 1)"), expected=COUNTER, on_gpu=False,
     ),
     _mutant(
@@ -148,5 +299,81 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("index = blockIdx.x, next;;",
          "index = next_work ? (int)atomicInc(next_work, works - 1) : blockIdx.x, next;;"),
         expected=(*COUNTER, *RACE, *VALUE, "unwritten"), on_gpu=False,
+    ),
+    _mutant(
+        15, "packed_counter_not_reset", "No block takes back the counter of packed sequences' work tiles.",
+        ("cursor.before - 1) atomicExch(next_work, 0u);", "cursor.before - 1) {}"),
+        expected=COUNTER, on_gpu=False,
+    ),
+    _mutant(
+        15, "one_row_past_the_end", "The bound of a sequence's keys is one row late: 0 * NaN is NaN.",
+        ("BOUND - at.size + row, at.begin + at.size, BOUND",
+         "BOUND - at.size + row - 1, at.begin + at.size + 1, BOUND", WARPGROUP_ROWS),
+    ),
+    _mutant(
+        15, "rows_of_the_next_sequence", "The last rows' store goes on into the next sequence.",
+        ("BOUND - at.size + row,\n                                  at.begin + at.size, BOUND",
+         "row,\n                                  at.begin + BOUND, BOUND", WARPGROUP_ROWS),
+        expected=(*RACE, *VALUE, *MEMORY, "guard"), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_not_masked", "A tile in which a window begins needs no mask.",
+        ("own.begin) {\n            if (WINDOW && tile < whole_begin) whole_tiles = 0;", "own.begin) {"),
+    ),
+    _mutant(
+        15, "window_keeps_a_ring", "Tiles before a warpgroup's window: it releases their K, not their V.",
+        ("for (; tile >= first_tile; tile--) skip();",
+         "for (; tile >= first_tile; tile--) {\n"
+         "                begin_turn(), end_turn(), fetched(k_full, k_ring);\n"
+         "                __syncwarp();\n"
+         "                release(k_empty + k_ring.slot);\n"
+         "                k_ring.next(), v_ring.next();\n"
+         "            }"),
+        expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_misses_turns", "Tiles before a warpgroup's window: it does not wait for its turns.",
+        ("for (; tile >= first_tile; tile--) skip();",
+         "for (; tile >= first_tile; tile--) {\n"
+         "                fetched(k_full, k_ring), fetched(v_full, v_ring);\n"
+         "                __syncwarp();\n"
+         "                release(k_empty + k_ring.slot), release(v_empty + v_ring.slot);\n"
+         "                k_ring.next(), v_ring.next();\n"
+         "            }"),
+        expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "output_beside_the_sink", "The sink joins m and l, and O stays as large as before.",
+        ("inverse_sum(total) * rescale;", "inverse_sum(total);", WARPGROUP_ROWS),
+    ),
+    _mutant(
+        16, "sink_in_one_block", "Only one block of a cluster counts the sink.",
+        ("= join_sink(m[r], l[r], sizes, h);", "= rank ? 1.0f : join_sink(m[r], l[r], sizes, h);"),
+        variant="two_blocks",
+    ),
+    _mutant(
+        16, "window_not_masked", "A tile in which a window begins needs no mask.",
+        ("if (left_edge || ", "if ("),
+    ),
+    _mutant(
+        16, "row_tile_of_a_block", "The blocks of a cluster look for a row tile each.",
+        ("int(blockIdx.x / CLUSTER)}", "int(blockIdx.x)}"),
+        expected=(*VALUE, *RACE, "unwritten", "hang"), variant="two_blocks", on_gpu=False,
+    ),
+    _mutant(
+        16, "rows_of_the_next_sequence", "Rows of O end with the array, not with the sequence.",
+        ("if (row < sequence.S_q)\n                *reinterpret",
+         "if (row < sizes.S_q)\n                *reinterpret"),
+        expected=(*RACE, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        16, "all_keys_loaded", "Keys that do not count are loaded all the same: 0 * NaN is NaN.",
+        ("+ sequence.first_key, sequence.S_k}", "+ sequence.first_key, sizes.S_k}"),
+        expected=(*VALUE, *MEMORY), on_gpu=False,
+    ),
+    _mutant(
+        16, "lse_of_the_first_sequence", "Every sequence writes its LSE where the first one's begins.",
+        ("sizes.rows_before(sequence, h)", "sizes.rows_before(b, h)"),
+        expected=(*RACE, *VALUE, "unwritten"), on_gpu=False,
     ),
 )  # fmt: skip

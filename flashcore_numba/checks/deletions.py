@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import cuda_reference
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.mutation import Mutant
-from flashcore_numba.stages import Stage, files
+from flashcore_numba.stages import LADDER, Stage, files
 from flashcore_numba.stages.edited import edit_at
 
 # A call, as a statement, of something that orders memory: __syncthreads(), ptx::cp_async_wait<1>(), ...
@@ -21,13 +22,41 @@ EXPECTED = (
     *("race", "barrier", "memory", "warp", "copy", "hang", "value", "property", "unwritten", "guard"),
     "simulator",  # an mbarrier that more arrive at than it counts is a bad instruction
 )
-# Statements whose absence nothing can report, and why they stand there: (file, the line's text) -> reason.
+# Statements whose absence nothing can report, and why they are there: (file, the line's text) -> reason.
 HARMLESS: dict[tuple[str, str], str] = {
     (
         "stage16_cluster_split.cu",
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out",
     ): "The CPU executor runs one kernel after the other, and on an H200 a block finds room when one of the "
     "kernel before ends, so nothing shows. The programming guide asks for it: blocks that still run write.",
+    (
+        "stage16_cluster_split.cu",
+        "if (EARLY && BOUNDED_KV) ptx::grid_dependency_wait();",
+    ): "The same, for the lengths of sequences.",
+    (
+        "backward_wgmma.cu",
+        "ptx::mbarrier_wait(do_empty + d_o.number, d_o.parity ^ 1);  // all warps have read the slot",
+    ): "A warp gives back Q and dO together, and the rings that run have equally many slots: who has waited "
+    "for Q need not wait for dO. With fewer slots for dO it would.",
+    (
+        "backward_wgmma.cu",
+        "__threadfence();  // and before the next block does, these adds are done",
+    ): "Adds are atomics, between which the CPU executor looks for no order. On a GPU the next block could "
+    "add first, and the bits would change.",
+    (
+        "backward_wgmma.cu",
+        "__syncwarp();  // it is the warp's turn",
+    ): "The same, for this warp's other lanes.",
+    ("backward_wgmma.cu", "__syncwarp();  // all lanes have added"): "The same.",
+    (
+        "backward_wgmma.cu",
+        "ptx::wgmma_fence();  // those of dV, dK and S came after the adds too, but the assembler would "
+        "add one",
+    ): "A fence came after the adds before. The assembler does not see that, and adds one.",
+    (
+        "backward_wgmma.cu",
+        "ptx::bar_sync(1 + consumer, 128);  // all warps of the group have read V for the last time",
+    ): "The wait for dS of the last tile says so too: a warp arrives there when it has its last dP.",
     (
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
@@ -47,7 +76,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
     harmless: those of `HARMLESS`, which survive, instead of all others, which must not.
     """
     found = []
-    for path in _files(stage.place):
+    for path in _files(stage):
         text = path.read_text()
         code = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
         for call in ORDERING.finditer(code):
@@ -62,7 +91,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
             name = f"without_line_{number}"
             found.append(
                 Mutant(
-                    *(stage.place, name, mistake, (edit,), EXPECTED, stage.default_variant),
+                    *(files.place_of(stage), name, mistake, (edit,), EXPECTED, stage.default_variant),
                     any_variant=True,
                     on_gpu=False,  # it may hang
                 )
@@ -80,11 +109,17 @@ def one_of_each(mutants: Iterable[Mutant]) -> list[Mutant]:
     return list(first.values())
 
 
-def _files(number: int) -> list[Path]:
-    kernels = files.kernels_of(number)
-    earlier = [path for path in cuda_reference.FOLDER.glob("stage*.cu") if path.name < f"stage{number:02d}"]
+def _files(stage: Stage) -> list[Path]:
+    """Its kernels and headers, without what an earlier stage has: of the spine, or of its own branch."""
+    kernels = files.kernels_of(files.place_of(stage))
+    earlier: list[Path] = []
+    for each in (*LADDER, *operation(stage).ladder()):
+        if each.key == stage.key:
+            break
+        earlier += files.kernels_of(files.place_of(each))
     new = _included(kernels) - _included(earlier) - {"ptx.cuh"}
-    return [*kernels, *(cuda_reference.INCLUDE / name for name in sorted(new))]
+    own = [path for path in kernels if path not in earlier]
+    return [*own, *(cuda_reference.INCLUDE / name for name in sorted(new))]
 
 
 def _included(kernels: Iterable[Path]) -> set[str]:

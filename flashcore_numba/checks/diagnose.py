@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from flashcore_numba.checks.bounds import Reference
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core import oracle
+from flashcore_numba.core.features import OFF
 from flashcore_numba.core.operation import Verdict
 
 UNDERFLOW, OVERFLOW = -87.0, 88.0  # where exp leaves the normal range of float32
@@ -18,11 +20,11 @@ CLOSE = 0.01  # relative to the largest |v|: how near a mistake must come to be 
 
 def _attention(x: Inputs, **changes: Any) -> np.ndarray:
     y = x.but(**changes)
-    return oracle.attention(y.q, y.k, y.v, y.causal, y.scale)[0]
+    return oracle.attention(y.q, y.k, y.v, y.causal, y.scale, features=y.features)[0]
 
 
 def _masked(x: Inputs, seen: np.ndarray) -> np.ndarray:
-    return oracle.attention(x.q, x.k, x.v, scale=x.scale, seen=seen)[0]
+    return oracle.attention(x.q, x.k, x.v, scale=x.scale, seen=seen, features=x.features)[0]
 
 
 def _suspects(x: Inputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
@@ -32,6 +34,7 @@ def _suspects(x: Inputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
         found.append(("the given scale is ignored: 1 / sqrt(D) was used", lambda: _attention(x, scale=None)))
     if x.causal:
         found.append(("the causal mask is missing", lambda: _attention(x, causal=False)))
+    if x.causal and not {"cu_seqlens_q", "seqused_k"} & {*x.features.names}:  # one mask for all sequences
         rows, keys = np.arange(x.mask.seq_q)[:, None], np.arange(x.mask.seq_k)
         _, end = x.mask.interval(rows)
         found += [
@@ -39,6 +42,10 @@ def _suspects(x: Inputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
             ("the causal mask hides the diagonal: `<` for `<=`", lambda: _masked(x, keys < end - 1)),
             ("the causal mask shows one key too many", lambda: _masked(x, keys < end + 1)),
         ]
+    for name in x.features.names:
+        without = replace(x.features, **{name: getattr(OFF, name)})
+        if name not in ("cu_seqlens_q", "cu_seqlens_k"):
+            found.append((f"{name} has no effect", partial(_attention, x, features=without)))
     if heads > kv_heads > 1:
         wrong = np.arange(heads) % kv_heads
         sentence = "query head h reads K/V head h % H_kv; it must be h // group"
@@ -71,7 +78,7 @@ def explain(x: Inputs, out: np.ndarray, ref: Reference, verdict: Verdict) -> str
     for sentence, mistake in _suspects(x):
         if np.abs(out - mistake()).max() <= reach:
             return f"Likely: {sentence}"
-    ratio = _row_ratio(out, ref.out)
+    ratio = _row_ratio(out, ref.out) if np.isfinite(out).all() else None
     if ratio is not None:
         return f"Likely: {ratio}"
     return _where(wrong).capitalize()
@@ -114,8 +121,8 @@ def _row_ratio(out: np.ndarray, expected: np.ndarray) -> str | None:
     if low == high == 0:  # nothing points anywhere
         return None
     return (
-        f"every row points the right way but is {low:.3g} to {high:.3g} times too long: "
-        "is O divided by the running sum l, once, and does l count every key once?"
+        f"every output row is the right one times a factor, {low:.3g} to {high:.3g}: is the weighted sum "
+        "divided by the sum of the weights, once, and does that sum count every key once?"
     )
 
 

@@ -39,7 +39,7 @@ CLASSES = {
 
 OWN_FILE = 0.75  # the share of edits in a stage's own file; the others are in headers that it includes
 TRIES = 100  # draws in a row that find nothing new, before there is nothing left to find
-RING = r"(?:\w+\.)?(?:slot|parity)|buffer|tile|step|turn|t|n|rank|consumer|warpgroup"
+RING = r"(?:\w+\.)?(?:slot|parity)|buffer|tile|step|iteration|t|n|rank|consumer|warpgroup"
 STATES = ("m", "l", "sum", "total", "rescale", "mine", "theirs", "factor", "other_factor", "p", "s", "o")
 OPERATORS = {"+": "-", "-": "+", "*": "+", "/": "%", "%": "/", "^": "|", "+=": "-=", "*=": "+=", "-=": "+="}
 FUNCTIONS = {"fmaxf": "fminf", "fminf": "fmaxf", "max": "min", "min": "max"}

@@ -74,7 +74,7 @@ STAGE_01 = (
         ("grid = (-(-p.seq_q // ROWS),", "grid = (max(1, p.seq_q // ROWS),"), expected=UNWRITTEN,
     ),
     _mutant(
-        1, "row_guard_off_by_one", "`>` for `>=`: the thread behind the last row runs too.",
+        1, "row_guard_off_by_one", "`>` for `>=`: the thread past the last row runs too.",
         ("if row >= q.shape[2]:", "if row > q.shape[2]:"), expected=MEMORY, on_gpu=False,
     ),
     _mutant(
@@ -167,7 +167,7 @@ STAGE_03 = (
         ("cuda.shfl_sync(ALL_LANES, p, j)", "cuda.shfl_sync(ALL_LANES, p, j + 1)"),
     ),
     _mutant(
-        3, "tail_unmasked", "Lanes behind the last key add a weight of 1 to the sum, not 0.",
+        3, "tail_unmasked", "Lanes past the last key add a weight of 1 to the sum, not 0.",
         ("            p = float32(0)\n", "            p = float32(1)\n"),
     ),
     _mutant(
@@ -200,7 +200,7 @@ STAGE_04 = (
         expected=RACE, on_gpu=False,
     ),
     _mutant(
-        4, "return_before_barriers", "Warps behind the last row return; the others wait at a barrier.",
+        4, "return_before_barriers", "Warps past the last row return; the others wait at a barrier.",
         ("visible = interval(row, seq_q, seq_k, causal)[1] if row < seq_q else 0",
          "if row >= seq_q:\n            return\n        visible = interval(row, seq_q, seq_k, causal)[1]"),
         expected=BARRIER, on_gpu=False,
@@ -212,13 +212,13 @@ STAGE_04 = (
         expected=BARRIER, on_gpu=False,
     ),
     _mutant(
-        4, "tail_not_zeroed", "Tile rows behind the last key keep what shared memory held: 0 * NaN.",
+        4, "tail_not_zeroed", "Tile rows past the last key keep what shared memory held: 0 * NaN.",
         ("store4(tile, (row, c), zero, zero, zero, zero)", "pass", "common"),
         ("store4(tile, (row, c + 4), zero, zero, zero, zero)", "pass", "common"),
         expected=(*MEMORY, *VALUE), on_gpu=False,
     ),
     _mutant(
-        4, "tail_unmasked", "The keys of the tile behind the last key get a weight of exp(0 - max).",
+        4, "tail_unmasked", "The keys of the tile past the last key get a weight of exp(0 - max).",
         ("            p = float32(0)\n", "            p = math.exp(-row_max)\n"),
     ),
     _mutant(
@@ -230,7 +230,7 @@ STAGE_04 = (
         ("interval(row, seq_q, seq_k, causal)[1] if", "seq_k if"),
     ),
     _mutant(
-        4, "tail_rows_written", "Warps behind the last row write their output too.",
+        4, "tail_rows_written", "Warps past the last row write their output too.",
         ("        if row < seq_q:\n            for part", "        if row >= 0:\n            for part"),
         expected=(*MEMORY, "guard"), on_gpu=False,
     ),
@@ -277,7 +277,7 @@ STAGE_05 = (
         ("m_ref = m_new if m_new > float32(-math.inf) else float32(0)", "m_ref = m_new"), expected=NO_KEY,
     ),
     _mutant(
-        5, "tail_unmasked", "The zero rows behind the last key take part with a score of 0.",
+        5, "tail_unmasked", "The zero rows past the last key take part with a score of 0.",
         ("if first_key + lane < visible else float32(-math.inf)",
          "if first_key + lane < visible or visible == seq_k else float32(-math.inf)"),
     ),
@@ -307,6 +307,65 @@ STAGE_05 = (
         5, "no_syncwarp_after_p", "A lane reads weights of P that its neighbours may not have written yet.",
         _without("cuda.syncwarp()  # the warp's row of P"),
         expected=RACE, on_gpu=False,
+    ),
+    _mutant(
+        5, "window_without_its_first_key", "Of the keys before the diagonal a window takes one too few.",
+        ("before_window(distance,", "before_window(distance + 1,", "features"),
+    ),
+    _mutant(
+        5, "window_without_its_last_key", "The right end of a window is taken for the end, exclusive.",
+        ("else options[WINDOW][1])", "else options[WINDOW][1] - 1)", "features"),
+    ),
+    _mutant(
+        5, "window_top_left", "A window and ALiBi count from row = key, not from the last row and key.",
+        ("diagonal(row, seq_q, seq_k) - first_key", "row - first_key"),
+    ),
+    _mutant(
+        5, "softcap_after_mask", "The softcap makes -inf a number, so masked keys take part.",
+        ("            score = logit(", "            capped = logit("),
+        ("score if first_key + lane < visible else float32(-math.inf)",
+         "capped if first_key + lane < visible else logit(float32(-math.inf), 0, slope, options)"),
+    ),
+    _mutant(
+        5, "alibi_before_softcap", "The softcap is applied to the score and ALiBi together.",
+        ("options[SOFTCAP] * math.tanh(score / options[SOFTCAP])",
+         "options[SOFTCAP] * math.tanh((score - slope * float32(abs(distance))) / options[SOFTCAP])",
+         "features"),
+        (
+            "score -= slope * float32(abs(distance))",
+            "score -= slope * float32(abs(distance)) if SOFTCAP == ABSENT else float32(0)",
+            "features",
+        ),
+    ),
+    _mutant(
+        5, "slope_of_the_first_head", "Every head has the slope of the first.",
+        ("slopes.shape[0], cuda.blockIdx.y]", "slopes.shape[0], 0]", "features"),
+    ),
+    _mutant(
+        5, "slope_of_the_first_batch", "Slopes [B, H] are read as if they were [H].",
+        ("slopes[number % slopes.shape[0],", "slopes[0,", "features"),
+    ),
+    _mutant(
+        5, "sink_in_every_lane", "All 32 lanes begin with the sink, so it counts 32 times.",
+        ("float32(1 if lane == 0 else 0)", "float32(1)", "features"),
+    ),
+    _mutant(
+        5, "lse_without_sink", "The LSE of a row that sees no key is -inf, also where there is a sink.",
+        ("if visible > 0 or SINKS else", "if visible > 0 else"),
+    ),
+    _mutant(
+        5, "seqused_k_ignored", "Keys that do not count are read, NaN among them.",
+        ("used = max(0, options[USED][number])", "used = k.shape[2]", "features"),
+    ),
+    _mutant(
+        5, "next_sequence_read", "The tiles of K and V go on into the next sequence.",
+        ("k, v = k[:, :, key:end_key], v[:, :, key:end_key]", "k, v = k[:, :, key:], v[:, :, key:]",
+         "features"),
+    ),
+    _mutant(
+        5, "last_tile_of_a_sequence", "Row tiles are rounded down: those of a sequence's last rows are lost.",
+        ("tiles = (end - row + rows - 1) // rows", "tiles = (end - row) // rows", "features"),
+        expected=UNWRITTEN,
     ),
 )  # fmt: skip
 
@@ -358,7 +417,7 @@ STAGE_06 = (
         _without("cuda.syncwarp()  # the warp's rows of P"), expected=RACE, on_gpu=False,
     ),
     _mutant(
-        6, "q_outer_mask_one_too_many", "`<=` for `<`: a row sees the key behind its last one.",
+        6, "q_outer_mask_one_too_many", "`<=` for `<`: a row sees the key after its last one.",
         ("if lane < seen", "if lane <= seen", HISTORY), variant="q_outer",
     ),
     _mutant(

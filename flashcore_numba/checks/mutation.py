@@ -7,8 +7,9 @@ from typing import Any
 
 from flashcore_numba.checks.runner import check_stage, default_backend
 from flashcore_numba.run import pool
-from flashcore_numba.stages import Stage, edited
+from flashcore_numba.stages import Stage, edited, files
 from flashcore_numba.stages.edited import Edit, EditError
+from flashcore_numba.stages.files import Place
 
 SEED = 20260101  # the random cases of a kill table are the same in every run
 NOT_VISIBLE = "not visible on this back end"
@@ -18,10 +19,11 @@ NOT_VISIBLE = "not visible on this back end"
 class Mutant:
     """A wrong stage. `mistake` says what a learner did, `expected` which kinds (runner.KINDS) may kill it.
 
-    variant: of the stage; with `any_variant` it is the first to be tried, and one that notices is enough.
+    stage: its number, or its key off the spine. variant: of the stage; with `any_variant` it is the first to
+    be tried, and one that notices is enough.
     """
 
-    stage: int
+    stage: Place
     name: str
     mistake: str
     edits: tuple[Edit, ...]
@@ -32,14 +34,14 @@ class Mutant:
 
     @property
     def label(self) -> str:
-        return f"{self.stage:02d} {self.name}"
+        return f"{files.shown(self.stage)} {self.name}"
 
 
 @dataclass(frozen=True)
 class Kill:
     """What became of a mutant: `status` is killed, survived, or not visible on this back end."""
 
-    stage: int
+    stage: Place
     name: str
     mistake: str
     backend: str
@@ -49,6 +51,10 @@ class Kill:
     message: str = ""
     expected: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"{files.shown(self.stage)} {self.name}"
 
     @property
     def as_expected(self) -> bool:

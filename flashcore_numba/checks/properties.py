@@ -1,19 +1,21 @@
 """What must hold for every input: each property runs a stage on related inputs and compares its answers.
 
-A property takes `run(inputs, **how) -> Answer` and a random generator; it returns the smallest margin
-(allowed / error) it saw and raises Failed("property", ...) when a relation does not hold.
+A property takes `run(inputs, **how) -> Answer`, a random generator and an element type; it returns the
+smallest margin (allowed / error) it saw and raises Failed("property", ...) when a relation does not hold.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from flashcore_numba.checks.bounds import U, reference
 from flashcore_numba.checks.cases import normal, serves
+from flashcore_numba.checks.feature_cases import MADE
 from flashcore_numba.checks.trial import Answer, Failed, Inputs
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.element import FLOAT16, FLOAT32, Element
 from flashcore_numba.core.operation import Property
 from flashcore_numba.core.output import LSE
 from flashcore_numba.stages import Stage
@@ -26,10 +28,12 @@ class Relation:
     """A property, and which stages and back ends it is for."""
 
     name: str
-    holds: Callable[[Run, np.random.Generator], float]
+    holds: Callable[..., float]
     causal: bool = False  # needs the causal mask
     simulator_only: bool = False
     divided_only: bool = False  # of what only stages do that may divide their keys
+    in_every_type: bool = False  # or in float16 alone: what it asks does not depend on the type
+    features: tuple[str, ...] = ()  # that it needs
 
 
 def properties(stage: Stage, backend: str) -> list[Property]:
@@ -37,10 +41,15 @@ def properties(stage: Stage, backend: str) -> list[Property]:
     masked = serves(stage, causal=True)
     return [
         Property(item.name, item.holds)
+        if element is FLOAT16
+        else Property(f"{item.name}, {element.name}", partial(item.holds, element=element))
+        for element in stage.elements
         for item in RELATIONS
-        if (masked or not item.causal)
+        if (element is FLOAT16 or item.in_every_type)
+        and (masked or not item.causal)
         and (backend == "simulator" or not item.simulator_only)
         and (stage.kernels.divides_keys or not item.divided_only)
+        and {*item.features} <= {*stage.features}
     ]
 
 
@@ -60,27 +69,29 @@ def _same(what: str, one: np.ndarray, other: np.ndarray, allowed: np.ndarray) ->
 
 
 def _allowed(inputs: Inputs) -> np.ndarray:
-    return reference(inputs.q, inputs.k, inputs.v, inputs.causal, inputs.scale).allowed
+    x = inputs
+    return reference(x.q, x.k, x.v, x.causal, x.scale, x.features).allowed
 
 
-def keys_permuted(run: Run, rng: np.random.Generator) -> float:
+def keys_permuted(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """Softmax sums over a set: the order of the keys does not matter."""
-    x = normal(rng, 1, 2, 40, 70, 64)
+    x = normal(rng, 1, 2, 40, 70, 64, element=element)
     order = rng.permutation(70)
     shuffled = x.but(k=x.k[:, :, order], v=x.v[:, :, order])
     return _same("keys permuted together with their values", run(x).out, run(shuffled).out, _allowed(x))
 
 
-def constant_added(run: Run, rng: np.random.Generator) -> float:
+def constant_added(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """softmax(S + c) = softmax(S).
 
     One component of q is 4, so adding 64 to that component of k adds 256 * scale to every score. Both k
-    components are exact in float16 (multiples of 1/16 below 128), and so are their products.
+    components are exact (multiples of 1/16 below 128 in float16), and so are their products.
     """
-    x = normal(rng, 1, 1, 40, 70, 64)
+    x = normal(rng, 1, 1, 40, 70, 64, element=element)
     q, k = x.q.copy(), x.k.copy()
     q[..., 5] = 4
-    k[..., 5] = rng.integers(-16, 17, k.shape[:3]) / 16
+    steps = round(1 / (128 * element.unit_roundoff))
+    k[..., 5] = rng.integers(-steps, steps + 1, k.shape[:3]) / steps
     x = x.but(q=q, k=k)
     plain, allowed = run(x).out, _allowed(x)
     margin = math.inf
@@ -93,13 +104,13 @@ def constant_added(run: Run, rng: np.random.Generator) -> float:
     return margin
 
 
-def in_hull(run: Run, rng: np.random.Generator) -> float:
+def in_hull(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """Every output row is a weighted mean of rows of V, so no column leaves the range of V's column."""
-    x = normal(rng, 2, 1, 40, 70, 64)
-    x = x.but(v=FLOAT16.round(x.v + 3))
+    x = normal(rng, 2, 1, 40, 70, 64, element=element)
+    x = x.but(v=element.round(x.v + 3))
     out = run(x).out.astype(np.float64)
     v = x.v.astype(np.float64)
-    slack = (2 * FLOAT16.unit_roundoff + 4 * 70 * U) * np.abs(v).max(axis=2, keepdims=True)
+    slack = (2 * element.unit_roundoff + 4 * 70 * U) * np.abs(v).max(axis=2, keepdims=True)
     low, high = v.min(axis=2, keepdims=True) - slack, v.max(axis=2, keepdims=True) + slack
     inside = (out >= low) & (out <= high)
     if not inside.all():
@@ -113,22 +124,26 @@ def in_hull(run: Run, rng: np.random.Generator) -> float:
     return math.inf
 
 
-def edges_of_the_range(run: Run, rng: np.random.Generator) -> float:
-    """Means of the greatest halves are no infinities, and means of infinities are.
+def edges_of_the_range(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
+    """Means of the greatest numbers are no infinities, and means of infinities are.
 
-    Most weights are 0.55 of the way from one half to the next, so that rounding makes them greater by nearly
-    2^-11 of their size, and V is +-65504: O / l passes it where l is the sum of what was not rounded.
+    Most weights are 0.55 of the way from one number of the type to the next, so that rounding makes them
+    greater by nearly 2^-11 of their size (float16), and V is +-65504: O / l passes it where l is the sum of
+    what was not rounded. Of a type with the range of float32, V is the greatest whose sums are floats.
     """
-    x = normal(rng, 1, 1, 40, 70, 64)
+    x = normal(rng, 1, 1, 40, 70, 64, element=element)
     q, k, v = np.zeros_like(x.q), np.zeros_like(x.k), np.sign(x.v[:, :, :1]).repeat(70, axis=2)
     q[..., 0], k[..., 0] = 1, -1
     for key in (0, int(rng.integers(1, 69)), 69):
         k[:, :, key, 0] = 0  # the maximum, wherever a tile or a part begins
-    rounded_up = 0.5 * (1 + 0.55 * 2**-10)
-    great = x.but(q=q, k=k, v=v * FLOAT16.dtype.type(FLOAT16.largest), scale=-math.log(rounded_up))
+    rounded_up = 0.5 * (1 + 0.55 * 2 * element.unit_roundoff)
+    greatest = element.round(np.array(min(element.largest, FLOAT32.largest / 1024)))
+    great = x.but(q=q, k=k, v=v * greatest, scale=-math.log(rounded_up))
     out = run(great).out
-    right = np.isfinite(out) & (np.abs(out) >= 65408) & (np.sign(out) == v[:, :, :1])
-    _all(right, out, "the mean of V that is +-65504 in the whole column: it must be that, and finite")
+    close = np.abs(out) >= (1 - 3.1 * element.unit_roundoff) * greatest.astype(np.float64)
+    right = np.isfinite(out) & close & (np.sign(out) == v[:, :, :1])
+    what = f"the mean of V that is +-{float(greatest):.6g} in the whole column: it must be that, and finite"
+    _all(right, out, what)
 
     v = x.v.copy()
     v[:, :, rng.integers(70), 3], v[:, :, rng.integers(70), 60] = np.inf, -np.inf
@@ -146,10 +161,10 @@ def _all(right: np.ndarray, out: np.ndarray, what: str) -> None:
 
 
 def _with_hopeless_keys(
-    rng: np.random.Generator, causal: bool
+    rng: np.random.Generator, causal: bool, element: Element
 ) -> tuple[Inputs, Callable[[int, int], Inputs]]:
     """An input, and the same input with keys before and after it whose weight is exactly zero in float32."""
-    x = normal(rng, 1, 1, 40, 45, 64, causal=causal)
+    x = normal(rng, 1, 1, 40, 45, 64, causal=causal, element=element)
     q = x.q.copy()
     q[..., 0] = 1
     x = x.but(q=q)
@@ -157,7 +172,7 @@ def _with_hopeless_keys(
     def padded(before: int, after: int) -> Inputs:
         def around(middle: np.ndarray, first_column: float, rest: float) -> np.ndarray:
             def rows(n: int) -> np.ndarray:
-                block = np.full((1, 1, n, 64), rest, FLOAT16.dtype)
+                block = np.full((1, 1, n, 64), rest, x.k.dtype)
                 block[..., 0] = first_column
                 return block
 
@@ -168,9 +183,9 @@ def _with_hopeless_keys(
     return x, padded
 
 
-def tile_start(run: Run, rng: np.random.Generator) -> float:
+def tile_start(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """Keys of weight zero, put before and after, move every tile border and change no answer."""
-    x, padded = _with_hopeless_keys(rng, causal=False)
+    x, padded = _with_hopeless_keys(rng, False, element)
     plain, allowed = run(x).out, _allowed(x)
     margin = math.inf
     for before, after in ((5, 0), (0, 23), (32, 3)):
@@ -180,16 +195,16 @@ def tile_start(run: Run, rng: np.random.Generator) -> float:
     return margin
 
 
-def tile_start_causal(run: Run, rng: np.random.Generator) -> float:
+def tile_start_causal(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """The causal mask is aligned at the last key, so keys of weight zero put before change nothing."""
-    x, padded = _with_hopeless_keys(rng, causal=True)
+    x, padded = _with_hopeless_keys(rng, True, element)
     what = "causal, 7 keys of weight zero before the others"
     return _same(what, run(x).out, run(padded(7, 0)).out, _allowed(x))
 
 
-def no_key(run: Run, rng: np.random.Generator) -> float:
+def no_key(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """A row that sees no key is zero, and its LSE is -inf."""
-    x = normal(rng, 1, 2, 70, 33, 64, causal=True)
+    x = normal(rng, 1, 2, 70, 33, 64, causal=True, element=element)
     answer, blind = run(x), 70 - 33
     rows = answer.out[:, :, :blind]
     if not (rows == 0).all():
@@ -205,9 +220,12 @@ def no_key(run: Run, rng: np.random.Generator) -> float:
     return math.inf
 
 
-def one_key(run: Run, rng: np.random.Generator) -> float:
-    """With a single key the weight is exactly one, so the output is that row of V, bit for bit."""
-    x = normal(rng, 1, 2, 33, 1, 64)
+def one_key(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
+    """With a single key the weight is exactly one, so the output is that row of V, bit for bit: also the
+    greatest number of the type.
+    """
+    x = normal(rng, 1, 2, 33, 1, 64, element=element)
+    x.v[..., int(rng.integers(64))] = element.largest
     answer = run(x)
     if not (answer.out == x.v).all():
         b, h, row, col = (int(i) for i in np.argwhere(answer.out != x.v)[0])
@@ -219,16 +237,16 @@ def one_key(run: Run, rng: np.random.Generator) -> float:
     return math.inf
 
 
-def scale_moves_into_q(run: Run, rng: np.random.Generator) -> float:
+def scale_moves_into_q(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """Doubling q and halving the scale are both exact, so the answer stays."""
-    x = normal(rng, 1, 1, 33, 45, 64, scale=0.25)
-    doubled = x.but(q=FLOAT16.round(2 * x.q), scale=0.125)
+    x = normal(rng, 1, 1, 33, 45, 64, scale=0.25, element=element)
+    doubled = x.but(q=element.round(2 * x.q), scale=0.125)
     return _same("q doubled and the scale halved", run(x).out, run(doubled).out, _allowed(x))
 
 
-def any_schedule(run: Run, rng: np.random.Generator) -> float:
+def any_schedule(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """The order in which warps run is the hardware's choice: it must not show in the answer."""
-    x = normal(rng, 1, 1, 36, 45, 64, causal=True)
+    x = normal(rng, 1, 1, 36, 45, 64, causal=True, element=element)
     plain, allowed = run(x).out, _allowed(x)
     margin = math.inf
     for order in ("reverse", f"random:{rng.integers(1000)}"):
@@ -237,9 +255,19 @@ def any_schedule(run: Run, rng: np.random.Generator) -> float:
     return margin
 
 
-def any_gpu(run: Run, rng: np.random.Generator) -> float:
+def any_gpu(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
     """A launcher may divide the work by the size of the GPU, which must not show in the answer."""
-    x = normal(rng, 2, 2, 70, 150, 64, causal=True)
+    return _any_gpu(run, normal(rng, 2, 2, 70, 150, 64, causal=True, element=element))
+
+
+def any_gpu_with_features(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
+    """The same where work begins and ends with a window, or only the GPU knows how much there is."""
+    names = "window: causal, 33 keys before", "ragged and seqused_k: NaN behind, causal"
+    draw = partial(normal, element=element)
+    return min(_any_gpu(run, MADE[name](rng, draw, 64)) for name in names)
+
+
+def _any_gpu(run: Run, x: Inputs) -> float:
     plain, allowed = run(x).out, _allowed(x)
     margin = math.inf
     for sm_count in (1, 3):
@@ -250,9 +278,11 @@ def any_gpu(run: Run, rng: np.random.Generator) -> float:
 
 RELATIONS = (
     Relation("a row that sees no key is zero", no_key, causal=True),
-    Relation("one key returns its value exactly", one_key),
-    Relation("every row lies in the hull of V", in_hull),
-    Relation("the greatest halves stay finite and infinities infinite", edges_of_the_range),
+    Relation("one key returns its value exactly", one_key, in_every_type=True),
+    Relation("every row is in the convex hull of V", in_hull, in_every_type=True),
+    Relation(
+        "the greatest halves stay finite and infinities infinite", edges_of_the_range, in_every_type=True
+    ),
     Relation("keys permuted with their values change nothing", keys_permuted),
     Relation("a constant added to all scores changes nothing", constant_added),
     Relation("the answer does not depend on where tiles start", tile_start),
@@ -265,5 +295,12 @@ RELATIONS = (
         causal=True,
         simulator_only=True,
         divided_only=True,
+    ),
+    Relation(
+        "every size of GPU gives the same answer with features",
+        any_gpu_with_features,
+        simulator_only=True,
+        divided_only=True,
+        features=("window", "seqused_k", "cu_seqlens_q"),
     ),
 )

@@ -9,12 +9,13 @@ from rich.table import Table
 
 from flashcore_numba.checks.mutation import Kill
 from flashcore_numba.checks.runner import KINDS, CheckReport
+from flashcore_numba.stages.files import shown
 
 SHOWN = 5  # failures of one stage that are told in full
 
 
 def render(reports: Sequence[CheckReport], console: Console) -> None:
-    """Failures first, each with a message, then one line a stage, then what was made smaller."""
+    """Failures first, each with a message, then one line per stage, then what was made smaller."""
     for report in reports:
         _render_failures(report, console)
     backend = reports[0].backend if reports else "simulator"
@@ -63,7 +64,7 @@ def render_kills(kills: Sequence[Kill], console: Console) -> None:
             fate = "[red]survived[/red]"
         else:
             fate = f"[dim]{item.status}[/dim]"
-        table.add_row(f"{item.stage:02d}", item.name, escape(item.mistake), fate, escape(item.case))
+        table.add_row(shown(item.stage), item.name, escape(item.mistake), fate, escape(item.case))
     console.print(table)
     dead = sum(item.status == "killed" for item in kills)
     hidden = sum(item.status not in ("killed", "survived") for item in kills)

@@ -18,8 +18,10 @@ from cuda_reference.files import MachineError
 from cuda_reference.shown import shown
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.trial import Failed, Trial, place
+from flashcore_numba.core import gpu
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.operation import Case, Inputs, Operation, Property
-from flashcore_numba.core.problem import ArgumentError, check_time_limit
+from flashcore_numba.core.problem import check_time_limit
 from flashcore_numba.run import pool
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import select
@@ -115,8 +117,6 @@ class CheckReport:
 
 def default_backend() -> str:
     """`gpu` where kernels can run on one, otherwise `simulator`."""
-    from flashcore_numba.core import gpu
-
     return "gpu" if gpu.available() else "simulator"
 
 
@@ -147,10 +147,13 @@ def check(
     selected = select(*stages)
     _check_variants(selected, variants)
     chosen = [(stage, variant) for stage in selected for variant in _variants(stage, variants)]
+    if backend == "gpu":
+        within = [(_within(stage, variant), variant) for stage, variant in chosen]
+        chosen = [(stage, variant) for stage, variant in within if stage is not None]
     deadline = None if time_limit is None else time.time() + time_limit
     # A worker imports a stage from its module; one that is not there is checked in this process.
     here = backend == "gpu" or any(_module(stage) is None for stage in selected)
-    by_stage = {stage: stage if here else str(_module(stage)) for stage in selected}
+    by_stage = {stage: stage if here else str(_module(stage)) for stage, _ in chosen}
     jobs = []
     for stage, variant in chosen:
         names = [item.name for item in _items(stage, backend)]
@@ -308,6 +311,17 @@ def _report(
     return CheckReport(
         stage.label, stage.key, stage.number, variant, backend, seed, results, tuple(notes), seconds
     )
+
+
+def _within(stage: Stage, variant: str | None) -> Stage | None:
+    """The stage with the head dimensions at which a block of this variant fits the GPU; None where the first
+    is not among them, which most cases have.
+    """
+    room = gpu.shared_limit()
+    fit = tuple(dim for dim in stage.head_dims if stage.why_not_in(room, dim, variant) is None)
+    if fit == stage.head_dims:
+        return stage
+    return replace(stage, head_dims=fit) if fit[:1] == stage.head_dims[:1] else None
 
 
 def _job(

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.core.element import of
-from flashcore_numba.core.mask import UNBOUNDED, Mask
+from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.operation import Inputs as AnyInputs
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
@@ -24,6 +25,7 @@ from flashcore_numba.stages import Stage
 
 GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
 BITS = {2: np.uint16, 4: np.uint32}  # by bytes of an element
+INTEGER_GUARD = 0x5A5A5A5A  # a length that leads out of every array
 MAX_TURNS = 10_000  # a loop that a mutant never leaves becomes a report
 
 
@@ -53,21 +55,25 @@ class Inputs:
     v: np.ndarray
     causal: bool = False
     scale: float | None = None
+    features: Features = OFF
 
     def but(self, **changes: Any) -> "Inputs":
         return replace(self, **changes)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"q": self.q, "k": self.k, "v": self.v}
+        return {"q": self.q, "k": self.k, "v": self.v, **self.features.arrays}
 
     def problem(self, arrays: Mapping[str, Any]) -> Problem:
-        return Problem(**arrays, causal=self.causal, scale=self.scale)
+        placed = {name: arrays[name] for name in self.features.arrays}
+        features = replace(self.features, **placed) if self.features is not OFF else OFF
+        q, k, v = (arrays[name] for name in "qkv")
+        return Problem(q, k, v, self.causal, self.scale, features)
 
     @property
     def mask(self) -> Mask:
-        """Which keys each query row sees."""
-        return Mask(self.q.shape[2], self.k.shape[2], right=0 if self.causal else UNBOUNDED)
+        """Which keys each query row sees, where all sequences are as long as the arrays."""
+        return self.features.mask(self.q.shape[2], self.k.shape[2], self.causal)
 
     @property
     def label(self) -> str:
@@ -76,7 +82,8 @@ class Inputs:
         heads_label = f"H={heads}" if heads == kv_heads else f"H={heads} H_kv={kv_heads}"
         scale = "" if self.scale is None else f" scale={self.scale:.4g}"
         mask = " causal" if self.causal else ""
-        return f"B={batch} {heads_label} S_q={seq_q} S_k={seq_k} D={head_dim}{mask}{scale}"
+        options = f" {self.features.label}" if self.features is not OFF else ""
+        return f"B={batch} {heads_label} S_q={seq_q} S_k={seq_k} D={head_dim}{mask}{scale}{options}"
 
 
 class Answer(SimpleNamespace):
@@ -118,7 +125,7 @@ MIXED = ("transposed", "inside", "contiguous")  # of the inputs, in their order
 
 
 def _filled(shape: Sequence[int], dtype: Any, bits: int) -> np.ndarray:
-    """A parent array of one bit pattern whose first element lies at a multiple of 16 bytes."""
+    """A parent array of one bit pattern whose first element is at a multiple of 16 bytes."""
     dtype = np.dtype(dtype)
     size = math.prod(shape)
     spare = np.empty(size * dtype.itemsize + 16, np.uint8)
@@ -166,11 +173,9 @@ class _Window:
             if missing.any():
                 at = place(axes, np.unravel_index(missing.argmax(), missing.shape))
                 count = f"{int(missing.sum())} of {missing.size} elements of {name}"
-                raise Failed(
-                    "unwritten",
-                    f"{count} were never written, first {at}",
-                    "Has every query row a thread, also in the last tile, head and batch?",
-                )
+                rows = "query row a thread, also in the last tile, head and batch"
+                whose = rows if "h" in axes else "element a thread, also in the last tile"
+                raise Failed("unwritten", f"{count} were never written, first {at}", f"Has every {whose}?")
             self.window(self.before)[...] = inside
         same = _bits(parent) == _bits(self.before)
         if not same.all():
@@ -241,10 +246,14 @@ class Trial:
         self, inputs: AnyInputs, layout: str, executor: Any, to_device: Callable, to_host: Callable
     ) -> Answer:
         def window(shape: tuple[int, ...], dtype: Any, layout: str) -> _Window:
-            return _Window(shape, dtype, layout, of(dtype).guard, to_device, to_host)
+            guard = INTEGER_GUARD if np.issubdtype(dtype, np.integer) else of(dtype).guard
+            return _Window(shape, dtype, layout, guard, to_device, to_host)
 
         layouts = cycle(MIXED if layout == "mixed" else (layout,))
-        read = {name: window(x.shape, x.dtype, next(layouts)) for name, x in inputs.arrays.items()}
+        read = {
+            name: window(x.shape, x.dtype, next(layouts) if x.ndim == 4 else "contiguous")
+            for name, x in inputs.arrays.items()
+        }
         placed = {name: read[name].place(x) for name, x in inputs.arrays.items()}
         problem = inputs.problem(placed)
         written = {}
@@ -267,7 +276,8 @@ def _raise_reported(executor: Any) -> None:
     """Turn the simulator's first report into a failure that quotes file and line."""
     reports = [problem for launch in getattr(executor, "launches", ()) for problem in launch.problems]
     if reports:
-        more = f" ({len(reports) - 1} more reports)" if len(reports) > 1 else ""
+        others = len(reports) - 1
+        more = f" ({others} more {'report' if others == 1 else 'reports'})" if others else ""
         raise Failed(family(reports[0].kind), f"{reports[0]}{more}", problem=reports[0])
 
 

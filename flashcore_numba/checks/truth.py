@@ -1,22 +1,33 @@
 """The right answer for the arrays that are counted or timed, and how far an output is from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flashcore_numba.core import features
 from flashcore_numba.core.operation import Operation
+from flashcore_numba.core.output import Output
 
 # (query row, key) pairs: float64 attention of more takes NumPy longer than the timing itself
 MOST_PAIRS = 2**27
+MOST_PARTS = 64  # heads of sequences that are short: each is judged by itself
+
+
+class Part(NamedTuple):
+    """Some of an input, and the answer to it; `of` cuts out of an output what belongs to it."""
+
+    of: Callable[[Output, np.ndarray], np.ndarray]
+    reference: Any
 
 
 class Whole:
     """The answer to the whole of an input, for any operation."""
 
     def __init__(self, operation: Operation, inputs: Any) -> None:
-        self.operation, self.reference = operation, operation.reference(inputs)
+        self.operation = operation
+        self.parts = [Part(lambda output, value: value, operation.reference(inputs))]
 
     def judge(self, answers: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         """Errors over all answers, each with the outputs by name: max, mean, relative |out - ref| / |ref|,
@@ -29,13 +40,20 @@ class Whole:
             for output in self.operation.outputs:
                 if output.name not in answer:
                     continue
-                expected = self.operation.expected(output, self.reference)
-                value = np.asarray(self._part(answer[output.name]), np.float64)
-                with np.errstate(invalid="ignore"):
-                    error = np.where(value == expected, 0, np.abs(value - expected))
-                errors.append(error.ravel())
-                relative.append(np.linalg.norm(error) / np.linalg.norm(expected[np.isfinite(expected)]))
-                verdicts.append(self.operation.judge(output, value, self.reference, None))
+                right, wrong = [], []
+                for part in self.parts:
+                    expected = self.operation.expected(output, part.reference)
+                    value = np.asarray(part.of(output, answer[output.name]), np.float64)
+                    with np.errstate(invalid="ignore"):
+                        error = np.where(value == expected, 0, np.abs(value - expected))
+                    right.append(expected[np.isfinite(expected)])
+                    wrong.append(error.ravel())
+                    verdict = self.operation.judge(output, value, part.reference, None)
+                    if verdict.reason and len(answer) > 1:
+                        verdict = replace(verdict, reason=f"{output.symbol}: {verdict.reason}")
+                    verdicts.append(verdict)
+                errors += wrong
+                relative.append(np.linalg.norm(np.concatenate(wrong)) / np.linalg.norm(np.concatenate(right)))
         every = np.concatenate(errors)
         worst = min(verdicts, key=lambda verdict: verdict.margin)
         figures = {
@@ -50,35 +68,64 @@ class Whole:
             "reason": worst.reason,
         }
 
-    def _part(self, value: np.ndarray) -> np.ndarray:
-        """What of an output is judged."""
-        return value
-
 
 def truth(operation: Operation, inputs: Any, rng: np.random.Generator) -> Whole:
     """The answer to `inputs`, or to a part of it that `rng` chooses where the operation takes a part."""
     return operation.truth(inputs, rng) if operation.truth else Whole(operation, inputs)
 
 
+def some_heads(pairs: np.ndarray, heads: int, rng: np.random.Generator) -> np.ndarray:
+    """Heads of sequences, numbered together, in random order: of `MOST_PAIRS` pairs at most, or a single one.
+
+    pairs: [sequences], of one head of each.
+    """
+    order = rng.permutation(len(pairs) * heads)
+    return order[: max(1, int((np.cumsum(pairs[order // heads]) <= MOST_PAIRS).sum()))]
+
+
 class Truth(Whole):
     """The answer to all heads of an attention problem, or to a random choice of them when there are too many.
 
-    inputs: with q [B, H, S_q, D] and k and v [B, H_kv, S_k, D] among its fields, NumPy arrays.
+    inputs: with q [B, H, S_q, D] and k and v [B, H_kv, S_k, D] among its fields, NumPy arrays. Features that
+    are arrays differ from head to head or from sequence to sequence: each chosen head of a sequence is an
+    input of its own then.
     """
 
     def __init__(self, operation: Operation, inputs: Any, rng: np.random.Generator) -> None:
-        batch, heads, seq_q, _ = inputs.q.shape
-        kv_heads, seq_k = inputs.k.shape[1:3]
-        most = max(1, MOST_PAIRS // (seq_q * seq_k))
-        self.heads_total = batch * heads
-        chosen = np.sort(rng.permutation(self.heads_total)[:most])
+        self.operation = operation
+        sequences = inputs.features.sequences(inputs.q, inputs.k, inputs.causal)
+        heads = inputs.q.shape[1]
+        self.heads_total = len(sequences) * heads
+        pairs = np.array([each.mask.seq_q * each.mask.seq_k for each in sequences])
+        chosen = some_heads(pairs, heads, rng)
+        if inputs.features.arrays:
+            chosen = chosen[:MOST_PARTS]
+            self.at = chosen // heads, chosen % heads
+            self.parts = [self._one(inputs, sequences[b], int(h)) for b, h in zip(*self.at, strict=True)]
+            return
+        chosen = np.sort(chosen)
         self.at = chosen // heads, chosen % heads
-        kv_at = self.at[0], self.at[1] // (heads // kv_heads)
-        k, v = (x[kv_at][:, None] for x in (inputs.k, inputs.v))
-        super().__init__(operation, replace(inputs, q=self._part(inputs.q), k=k, v=v))
+        kv_at = self.at[0], self.at[1] // (heads // inputs.k.shape[1])
+        q, k, v = (x[at][:, None] for x, at in ((inputs.q, self.at), (inputs.k, kv_at), (inputs.v, kv_at)))
+        some = replace(inputs, q=q, k=k, v=v)
+        self.parts = [Part(lambda output, value: value[self.at][:, None], operation.reference(some))]
 
     def judge(self, answers: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         return super().judge(answers) | {"heads_checked": len(self.at[0]), "heads": self.heads_total}
 
-    def _part(self, value: np.ndarray) -> np.ndarray:
-        return value[self.at][:, None]
+    def _one(self, inputs: Any, of: features.Sequence, head: int) -> Part:
+        """One head of one sequence, its keys cut to those that count."""
+        kv_head = head // (inputs.q.shape[1] // inputs.k.shape[1])
+        at, kv_at = (of.batch, head, of.rows), (of.batch, kv_head, of.keys)
+        q, k, v = (
+            x[place][None, None] for x, place in ((inputs.q, at), (inputs.k, kv_at), (inputs.v, kv_at))
+        )
+        given = inputs.features
+        own = features.Features(
+            given.window,
+            given.softcap,
+            sinks=None if given.sinks is None else given.sinks[head : head + 1],
+            alibi_slopes=given.slopes(of.number, inputs.q.shape[1])[head : head + 1],
+        )
+        reference = self.operation.reference(replace(inputs, q=q, k=k, v=v, features=own))
+        return Part(lambda output, value: value[at][None, None], reference)

@@ -13,7 +13,9 @@ __all__ = ["honest", "stand_in"]
 
 def honest(problem) -> tuple[np.ndarray, np.ndarray]:
     """out and LSE of a problem, in float64."""
-    return oracle.attention(problem.q, problem.k, problem.v, problem.causal, problem.scale)
+    return oracle.attention(
+        problem.q, problem.k, problem.v, problem.causal, problem.scale, features=problem.features
+    )
 
 
 def stand_in(answer: Callable = honest, **data) -> Stage:

@@ -7,18 +7,35 @@ import pytest
 
 from flashcore_numba.checks.bounds import EXTREME, PLAN, judge, judge_lse, reference
 from flashcore_numba.core import oracle
+from flashcore_numba.core.element import ACCEPTED, BFLOAT16, FLOAT16
+
+EACH_TYPE = pytest.mark.parametrize("element", ACCEPTED, ids=lambda each: each.name)
+
+
+def drawn(rng, element):
+    return [element.round(rng.standard_normal((2, 2, s, 64))) for s in (17, 40, 40)]
 
 
 @pytest.fixture
 def inputs(rng):
-    return [rng.standard_normal((2, 2, s, 64)).astype(np.float16) for s in (17, 40, 40)]
+    return drawn(rng, FLOAT16)
 
 
-def test_the_float64_answer_rounded_once_passes_with_a_margin_of_two(inputs):
-    ref = reference(*inputs)
-    verdict = judge(ref.out.astype(np.float16), ref)
+@EACH_TYPE
+def test_the_float64_answer_rounded_once_passes_with_a_margin_of_two(element, rng):
+    ref = reference(*drawn(rng, element))
+    verdict = judge(element.round(ref.out), ref)
     assert verdict.passed
     assert verdict.margin >= 2
+
+
+def test_what_bfloat16_may_lose_is_too_much_for_float16(rng):
+    """The bound follows from the type of q, k and v, of numbers that both types have."""
+    coarse = drawn(rng, BFLOAT16)
+    fine = [x.astype(np.float16) for x in coarse]
+    out = BFLOAT16.round(reference(*coarse).out)
+    assert judge(out, reference(*coarse)).passed
+    assert not judge(out, reference(*fine)).passed
 
 
 def test_a_float32_kernel_passes_with_a_margin_of_two(inputs):
@@ -97,13 +114,16 @@ def test_lse_in_float32_passes_and_a_wrong_base_fails(inputs):
     assert not judge_lse(ref.lse / math.log(2), ref).passed
 
 
-def test_float16_accumulation_is_beyond_the_bound(inputs):
-    """The precision gate: O summed in float16 is what the bound must not forgive."""
-    q, k, v = inputs
+@EACH_TYPE
+def test_accumulation_in_the_element_type_is_beyond_the_bound(element, rng):
+    """The precision gate: O summed in it is what the bound must not forgive."""
+    q, k, v = drawn(rng, element)
     out, _ = oracle.attention(q, k, v)
     scores = (q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3)) / 8
     p = np.exp(scores - scores.max(axis=3, keepdims=True))
-    total = np.zeros(out.shape, np.float16)
+    total = np.zeros(out.shape)
     for j in range(k.shape[2]):
-        total = (total + p[..., j, None] * v[:, :, None, j]).astype(np.float16)
+        total = element.round(total + p[..., j, None] * v[:, :, None, j].astype(np.float64)).astype(
+            np.float64
+        )
     assert not judge(total / p.sum(axis=3, keepdims=True), reference(q, k, v)).passed

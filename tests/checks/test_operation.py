@@ -20,7 +20,7 @@ from toy_operation import (
 
 from flashcore_numba.checks import check, check_stage
 from flashcore_numba.checks.forward import FORWARD, operation
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.evidence.counts import count
 from flashcore_numba.evidence.rehearse import rehearse

@@ -13,6 +13,8 @@ from flashcore_numba.checks.properties import (
     properties,
 )
 from flashcore_numba.checks.trial import Failed, Trial
+from flashcore_numba.core.element import ACCEPTED, BFLOAT16
+from flashcore_numba.core.features import ALL
 
 from .stand_in import honest, stand_in
 
@@ -84,7 +86,7 @@ def scale_ignored(problem):
 def _with(problem, **changes):
     from types import SimpleNamespace
 
-    names = ("q", "k", "v", "causal", "scale")
+    names = ("q", "k", "v", "causal", "scale", "features")
     return SimpleNamespace(**{name: getattr(problem, name) for name in names} | changes)
 
 
@@ -105,9 +107,10 @@ BROKEN = {
 }
 
 
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda each: each.name)
 @pytest.mark.parametrize("item", RELATIONS, ids=lambda item: item.holds.__name__)
-def test_a_right_implementation_has_every_property(item, rng):
-    assert item.holds(Trial(stand_in()), rng) > 1
+def test_a_right_implementation_has_every_property(item, element, rng):
+    assert item.holds(Trial(stand_in()), rng, element) > 1
 
 
 def test_an_answer_that_depends_on_the_gpu_is_seen(rng):
@@ -144,6 +147,12 @@ def test_an_infinity_of_v_must_stay_one(rng):
         edges_of_the_range(Trial(stand_in(infinities_clamped)), rng)
 
 
+def test_clamped_to_the_greatest_half(rng):
+    """What a kernel for another type does that kept the number of float16."""
+    with pytest.raises(Failed, match=r"is -?65536\.0, the mean of V that is \+-3\.3\d+e\+35"):
+        edges_of_the_range(Trial(stand_in(infinities_clamped)), rng, BFLOAT16)
+
+
 def test_lse_of_blind_rows_is_a_property_too(rng):
     item = next(item for item in RELATIONS if item.holds.__name__ == "no_key")
     with pytest.raises(Failed, match="-inf"):
@@ -155,6 +164,8 @@ def test_causal_properties_are_asked_of_causal_stages_only():
         return {item.name for item in properties(stand_in(**data), backend)}
 
     assert asked() == {item.name for item in RELATIONS if not item.divided_only}
-    assert asked(language="CUDA C") == {item.name for item in RELATIONS}
+    assert asked(language="CUDA C", features=ALL) == {item.name for item in RELATIONS}
     assert asked(causal=False) == {item.name for item in RELATIONS if not (item.causal or item.divided_only)}
     assert asked("gpu") == {i.name for i in RELATIONS if not (i.simulator_only or i.divided_only)}
+    again = {f"{item.name}, bfloat16" for item in RELATIONS if item.in_every_type}
+    assert asked(elements=ACCEPTED) == asked() | again and again

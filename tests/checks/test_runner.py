@@ -4,6 +4,7 @@ import io
 import json
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from matrix import few
 from rich.console import Console
 
 from flashcore_numba.checks import KINDS, check, check_stage, render
-from flashcore_numba.checks.cases import SCALED_SHAPES, SEEDS, cases
+from flashcore_numba.checks.cases import IN_EVERY_TYPE, SCALED_SHAPES, SEEDS, cases
 from flashcore_numba.checks.runner import names
 from flashcore_numba.core import oracle
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.element import ACCEPTED, FLOAT16
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import PLAN_SHAPES
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
@@ -72,6 +74,20 @@ def test_on_a_gpu_the_shapes_are_those_of_the_plan(rng):
         if case.seed is not None:
             assert not case.scaled
             assert case.make(rng).q.shape == PLAN_SHAPES[case.name.split()[0]]
+
+
+def test_a_type_of_elements_is_checked_where_it_is_served(rng):
+    with_both = replace(LADDER[12], elements=ACCEPTED)
+    plain = {case.name for case in cases(replace(LADDER[12], elements=(FLOAT16,)), full_size=False)}
+    both = {case.name: case for case in cases(with_both, full_size=False)}
+    added = both.keys() - plain
+    assert plain < both.keys() and len(added) >= len(IN_EVERY_TYPE) and len(added) <= len(plain) / 4
+    for name in added:
+        assert name.endswith(", bfloat16")
+        made = both[name].make(rng)
+        assert {x.dtype.name for x in (made.q, made.k, made.v)} == {"bfloat16"}
+    for start in IN_EVERY_TYPE:
+        assert any(name.startswith(start) for name in added), start
 
 
 def test_what_the_simulator_makes_smaller_is_said():
@@ -135,7 +151,7 @@ def last_row_wrong(problem):
     [
         (wrong_mask, "causal ragged 33 rows, 70 keys", "top-left"),
         (wrong_scale, "ragged 33", "the scale is missing"),
-        (not_divided, "ragged 33", "divided by the running sum"),
+        (not_divided, "ragged 33", "divided by the sum of the weights"),
         (heads_modulo, "grouped queries, 4 heads on 2", "h // group"),
         (last_row_wrong, "ragged 33", "rows 32 of 33"),
     ],

@@ -5,6 +5,7 @@ from flashcore_numba.checks import truth
 from flashcore_numba.checks.forward import FORWARD
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core import oracle
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.shapes import Shape
 
 
@@ -47,3 +48,53 @@ def test_a_large_problem_is_judged_on_a_random_choice_of_heads(problem, rng, mon
         assert (judged["heads_checked"], judged["heads"]) == (2, 6)
         chosen |= set(zip(*(index.tolist() for index in right.at), strict=True))
     assert len(chosen) == 6
+
+
+def ragged(rng):
+    lengths = [5, 33, 12]
+    arrays = Shape(1, 4, sum(lengths), 64, kv_heads=2).inputs(rng)
+    bounds = np.cumsum([0, *lengths], dtype=np.int32)
+    return arrays, {
+        "cu_seqlens_q": bounds,
+        "cu_seqlens_k": bounds,
+        "seqused_k": np.array([4, 30, 12], np.int32),
+    }
+
+
+def batches(rng):
+    return Shape(3, 4, 40, 64, kv_heads=2).inputs(rng), {"seqused_k": np.array([40, 7, 21], np.int32)}
+
+
+@pytest.mark.parametrize("make", [ragged, batches])
+def test_features_of_the_chosen_heads_and_sequences_are_those_of_the_whole(rng, monkeypatch, make):
+    """Each chosen head of a sequence has its own sink, slope, keys and length."""
+    arrays, lengths = make(rng)
+    slopes = rng.uniform(0, 0.3, (3, 4)).astype(np.float32)
+    features = Features((20, 3), 4.0, rng.standard_normal(4).astype(np.float32), slopes, **lengths)
+    inputs = Inputs(*arrays, True, 0.3, features)
+    out, lse = oracle.attention(*arrays, True, 0.3, features=features)
+    answer = {"out": out.astype(np.float16), "lse": lse.astype(np.float32)}
+    judged = truth.truth(FORWARD, inputs, rng).judge([answer])
+    assert judged["right"] and judged["heads_checked"] == judged["heads"] == 12
+    assert judged["max"] < 1e-3
+    wrong = answer["out"].copy()
+    wrong[tuple(rng.integers(0, n) for n in wrong.shape)] += 0.1
+    assert not truth.truth(FORWARD, inputs, rng).judge([answer, answer | {"out": wrong}])["right"]
+
+    monkeypatch.setattr(truth, "MOST_PAIRS", 1700)
+    chosen = set()
+    for _ in range(60):
+        right = truth.truth(FORWARD, inputs, rng)
+        judged = right.judge([answer])
+        assert judged["right"] and judged["heads"] == 12
+        assert 1 <= judged["heads_checked"] == len(right.parts) < 12
+        chosen |= set(zip(*(index.tolist() for index in right.at), strict=True))
+    assert len(chosen) == 12
+
+
+def test_many_short_sequences_are_judged_on_a_few(rng):
+    bounds = np.arange(0, 201, dtype=np.int32)
+    arrays = Shape(1, 2, 200, 32).inputs(rng)
+    inputs = Inputs(*arrays, features=Features(cu_seqlens_q=bounds, cu_seqlens_k=bounds))
+    judged = truth.truth(FORWARD, inputs, rng).judge([{"out": arrays[2]}])  # of one key, its value
+    assert judged["right"] and (judged["heads_checked"], judged["heads"]) == (truth.MOST_PARTS, 400)
