@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.attention import refuse
+from flashcore_numba.calls import refuse
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.truth import truth
 from flashcore_numba.core.shapes import Shape
@@ -18,7 +18,7 @@ from flashcore_numba.stages.runs import Run
 
 @dataclass(frozen=True)
 class Counted:
-    """One run of a stage on the simulator. `launches` are the results of `simulate`, one a kernel launch."""
+    """One run of a stage on the simulator. `launches`: the results of `simulate`, one per kernel launch."""
 
     run: Run
     shape: Shape

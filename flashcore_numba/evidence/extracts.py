@@ -8,14 +8,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence.nsight import (
     BY_INSTRUCTION,
@@ -31,6 +31,7 @@ from flashcore_numba.predict.formula import SECTOR
 from flashcore_numba.records import environment, layout
 from flashcore_numba.records.artifact import recorded_dir
 from flashcore_numba.stages.runs import Run
+from flashcore_numba.stages.stage import Stage
 
 SEED = 2026  # of the inputs: a run is measured and counted on the same numbers
 EXTRACTS = "nsight-*.json"
@@ -61,12 +62,23 @@ class Measured:
     def as_dict(self) -> dict[str, Any]:
         """The extract that the repository records."""
         return {
-            "stage": self.job.run.stage.number,
+            "stage": name_of(self.job.run.stage),
             "variant": self.job.run.variant,
             "error": {name: self.error[name] for name in ("max", "right")},
             "traffic": {name: n for name, n in asdict(self.traffic).items() if name != "async_sectors"},
             "kernels": [_profile(kernel) for kernel in self.kernels],
         }
+
+
+def name_of(stage: Stage) -> int | str:
+    """What an extract calls a stage: its number, or its key off the spine."""
+    return stage.key if stage.number is None else stage.number
+
+
+def in_order(run: Mapping[str, Any]) -> tuple[bool, int, str]:
+    """By which the runs of an extract are sorted: the spine, then the branches."""
+    name = run["stage"]
+    return (True, 0, name) if isinstance(name, str) else (False, name, "")
 
 
 def _profile(kernel: Kernel) -> dict[str, Any]:
@@ -137,7 +149,7 @@ def _pack(jobs: Iterable[Job]) -> str:
 
 
 def _unpack(text: str) -> list[Job]:
-    from flashcore_numba.stages.find import find
+    from flashcore_numba.branches.find import find
 
     return [
         Job(parse(shape), causal, Run(find(stage), variant))
@@ -218,7 +230,7 @@ def save(fresh: dict[str, Any], folder: Path) -> Path:
         for run in former["runs"]
         if (run["stage"], run["variant"]) not in again
     ]
-    runs = sorted([*kept, *fresh["runs"]], key=lambda run: run["stage"])
+    runs = sorted([*kept, *fresh["runs"]], key=in_order)
     extracts = [e for e in extracts if _place(e) != at] + [{**fresh, "runs": runs}]
     folder.mkdir(parents=True, exist_ok=True)
     layout.save({"extracts": extracts}, path, "runs")

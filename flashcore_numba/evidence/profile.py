@@ -1,5 +1,6 @@
 """`flashcore profile`: the dozen figures of Nsight Compute that say what holds an attention kernel back."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flashcore_numba.attention import refuse as refuse_problem
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.calls import refuse as refuse_problem
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.evidence import extracts, nsight
 from flashcore_numba.records.amounts import amount, short_us
@@ -70,21 +70,16 @@ MEANINGS: dict[str, tuple[str, Callable[[float], str], str]] = {
     "dram_read_bytes": ("DRAM bytes read", amount, "the caches are flushed before the launch"),
     "dram_written_bytes": ("DRAM bytes written", amount, "what the L2 cache had to give away by the end"),
     "occupancy_pct": ("achieved occupancy", _percent, "of the warps that an SM can hold were there"),
-    "registers": ("registers", lambda x: f"{x:.0f}", "a thread; 65536 an SM bound how many warps it holds"),
+    "registers": ("registers", lambda x: f"{x:.0f}", "per thread; an SM has 65536, which limit its warps"),
     "bank_conflicts": ("bank conflicts", amount, "shared wavefronts beyond the fewest possible"),
     "barriers": ("barriers", amount, "arrivals of a warp at a block's barrier"),
 }
 """Figure: its name, how it is written, and what it means."""
 
 
-def stand_in(shape: Shape, causal: bool) -> Problem:
-    """A problem whose elements nobody reads, so that its memory is never touched."""
-    return registers.stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
-
-
 def refuse(run: Run, shape: Shape, causal: bool) -> None:
     """Raise UnsupportedError where the stage does not serve the shape."""
-    refuse_problem(run.stage, stand_in(shape, causal))
+    refuse_problem(run.stage, registers.stand_in_for(run.stage, shape, causal))
 
 
 def profile(run: Run, shape: Shape, causal: bool, folder: Path) -> tuple[Any, ...]:
@@ -113,12 +108,12 @@ def _timeline(run: Run, shape: Shape, causal: bool, folder: Path) -> Path | None
 
 
 def _stem(run: Run, shape: Shape, causal: bool) -> str:
-    return f"{run.label.replace(' ', '-')}-{shape}{'-causal' if causal else ''}"
+    return f"{re.sub('[ /]', '-', run.label)}-{shape}{'-causal' if causal else ''}"
 
 
 def find(run: Run, extract: dict[str, Any] | None) -> dict[str, Any] | None:
     """What an extract holds of a run, see `Measured.as_dict`; None where that was not measured."""
-    at = (run.stage.number, run.variant)
+    at = (extracts.name_of(run.stage), run.variant)
     return next((r for r in (extract or {"runs": []})["runs"] if (r["stage"], r["variant"]) == at), None)
 
 
@@ -151,7 +146,7 @@ def special(run: dict[str, Any]) -> str | None:
 
 
 def rows(measured: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(name, value, meaning) of each figure of one run; of several launches the values stand in order."""
+    """(name, value, meaning) of each figure of one run; of several launches the values are in order."""
     kernels = measured["kernels"]
     found = []
     for figure, (name, write, meaning) in MEANINGS.items():

@@ -27,15 +27,15 @@ REASONS: dict[tuple[str, str, str], str] = {
     **{
         (stage, "*", row): STRADDLED
         for stage in ("async_copy", "pipeline")
-        for row in ("bytes loaded", "sectors a load")
+        for row in ("bytes loaded", "sectors per load")
     },
     **{
         ("warp_specialized", phase, row): STRADDLED
         for phase in "45"
-        for row in ("bytes loaded", "sectors a load")
+        for row in ("bytes loaded", "sectors per load")
     },
     **{("pipeline", "*", row): ZEROS for row in ("shared store waves", "bank conflicts")},
     ("split_kv", "*", "shared load waves"): REREAD,
-    ("split_kv", "two_splits", "sectors a load"): REREAD,
+    ("split_kv", "two_splits", "sectors per load"): REREAD,
     ("cluster_split", "*", "bank conflicts"): FEW_LANES,
 }

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from flashcore_numba.branches.find import find as find_stage
 from flashcore_numba.core import gpu
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence import extracts, profile
 from flashcore_numba.evidence.counts import count
 from flashcore_numba.evidence.nsight import NsightError
 from flashcore_numba.evidence.reasons import REASONS
-from flashcore_numba.predict import Traffic, predict
+from flashcore_numba.predict import FORMULAS, Traffic, predict
 from flashcore_numba.predict.formula import SECTOR
 from flashcore_numba.records.amounts import SMALL
 from flashcore_numba.run import pool
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.run.progress import Progress
-from flashcore_numba.run.registers import registers
+from flashcore_numba.run.registers import registers, stand_in_for
 from flashcore_numba.stages import Stage
-from flashcore_numba.stages.find import find as find_stage
 from flashcore_numba.stages.runs import Run, runs
 
 MOST_APART = 0.02
@@ -51,9 +51,9 @@ def _ratio(sectors: int, requests: int) -> float:
 
 ROWS: dict[str, Callable[[Traffic], float]] = {
     "bytes loaded": lambda t: SECTOR * t.global_load_sectors,
-    "sectors a load": lambda t: _ratio(t.global_load_sectors, t.global_load_requests),
+    "sectors per load": lambda t: _ratio(t.global_load_sectors, t.global_load_requests),
     "bytes stored": lambda t: SECTOR * t.global_store_sectors,
-    "sectors a store": lambda t: _ratio(t.global_store_sectors, t.global_store_requests),
+    "sectors per store": lambda t: _ratio(t.global_store_sectors, t.global_store_requests),
     "shared load waves": lambda t: t.shared_load_wavefronts,
     "shared store waves": lambda t: t.shared_store_wavefronts,
     "bank conflicts": lambda t: t.bank_conflicts,
@@ -121,7 +121,7 @@ class Block:
 
 def predicted(run: Run, shape: Shape, causal: bool, sm_count: int = EXAMPLE_SM_COUNT) -> Traffic:
     """The formula's column. Nothing runs, and no array's memory is touched."""
-    return predict(run.stage, run.variant, profile.stand_in(shape, causal), sm_count)
+    return predict(run.stage, run.variant, stand_in_for(run.stage, shape, causal), sm_count)
 
 
 def counted(run: Run, shape: Shape, causal: bool, sm_count: int = EXAMPLE_SM_COUNT) -> Traffic:
@@ -149,7 +149,7 @@ def blocks(
     extract: dict[str, Any] | None,
     progress: Progress | None = None,
 ) -> list[Block]:
-    """A block a run, counted in as many processes as there are cores; `extract` gives the measured column."""
+    """One block per run, counted in a process per core; `extract` gives the measured column."""
     sm_count = extract["sm_count"] if extract else EXAMPLE_SM_COUNT
     to_count = [(*_named(run, shape, causal), sm_count) for run in chosen]
 
@@ -174,7 +174,8 @@ def _named(run: Run, shape: Shape, causal: bool) -> tuple[str, str | None, str, 
 
 def _compile(stage: str, variant: str | None, shape: str, causal: bool, capability: tuple[int, int]) -> None:
     """Put the kernels of a run into the compiler's cache, where the process under ncu finds them."""
-    registers(Run(find_stage(stage), variant), [profile.stand_in(parse(shape), causal)], capability)
+    run = Run(find_stage(stage), variant)
+    registers(run, [stand_in_for(run.stage, parse(shape), causal)], capability)
 
 
 def _count_one(stage: str, variant: str | None, shape: str, causal: bool, sm_count: int) -> dict[str, int]:
@@ -202,8 +203,14 @@ def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:
 
 def served(stages: Iterable[Stage], shape: Shape, causal: bool) -> list[Run]:
     """The runs of these stages that serve the shape."""
-    problem = profile.stand_in(shape, causal)
-    return runs([stage for stage in stages if stage.why_not(problem) is None])
+    return runs([stage for stage in stages if stage.why_not(stand_in_for(stage, shape, causal)) is None])
+
+
+def foretold(stages: Iterable[Stage]) -> tuple[list[Stage], list[str]]:
+    """The stages that a formula predicts, and a sentence on the others."""
+    able = [stage for stage in stages if stage.key in FORMULAS]
+    others = [stage.label for stage in stages if stage.key not in FORMULAS]
+    return able, [f"{', '.join(others)}: not reconciled, no formula predicts the traffic"] if others else []
 
 
 def measure(chosen: Sequence[Run], shape: Shape, causal: bool) -> dict[str, Any]:
@@ -256,7 +263,7 @@ def save(folder: Path, progress: Progress, chosen: Sequence[extracts.Job]) -> tu
             failed.append(f"from {session[0].shape} on: {of} of {len(session)} runs were measured")
         for shape, causal in dict.fromkeys((job.shape, job.causal) for job in chosen):
             if here := [m for m in found if (m.job.shape, m.job.causal) == (shape, causal)]:
-                here.sort(key=lambda m: (m.job.run.stage.number, m.job.run.is_default))
+                here.sort(key=lambda m: (extracts.in_order(m.as_dict()), m.job.run.is_default))
                 path = extracts.save(extracts.extract(shape, causal, here), folder)
     return path, failed
 

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from flashcore_numba.checks import CheckReport, check
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.evidence.counts import Counted, count_all
 from flashcore_numba.records import artifact
@@ -18,7 +19,7 @@ from flashcore_numba.stages.runs import runs
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """reports: of the checks. counted: one a run. recorded: (artifact, shape with the chosen entries).
+    """reports: of the checks. counted: one per run. recorded: (artifact, shape with the chosen entries).
     not_run: sentences about stages that this machine cannot check.
     """
 
@@ -82,8 +83,8 @@ def rehearse(
     The mask is on while counting where it is on for every shape.
     """
     able, not_run = simulated(stages)
-    stages_of_runs = runs(stages)
-    records = [_find(shape, causal, {run.label for run in stages_of_runs}) for shape, causal in shapes]
+    of, labels = operation(stages[0]).name, {run.label for run in runs(stages)}
+    records = [_find(of, shape, causal, labels) for shape, causal in shapes]
     what = "checking on the simulator"
     reports = []
     if able:  # no stage would mean all
@@ -93,18 +94,21 @@ def rehearse(
             progress=lambda done, total, label: progress.count(what, done, total, label),
         )
     counted = count_all(runs(able), count_shape, progress, causal=all(causal for _, causal in shapes))
+    option = "" if of == artifact.FORWARD else f" --operation {of}"
     missing = [
         f"No times are recorded for {shape}{', causal' if causal else ''}. On a GPU they are measured by "
-        f"`flashcore compare --shape {shape}{' --causal' if causal else ''}`."
+        f"`flashcore compare{option} --shape {shape}{' --causal' if causal else ''}`."
         for (shape, causal), record in zip(shapes, records, strict=True)
         if record is None
     ]
     return Rehearsal(reports, counted, [record for record in records if record], missing, not_run)
 
 
-def _find(shape: Shape, causal: bool, labels: set[str]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def _find(
+    operation: str, shape: Shape, causal: bool, labels: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The newest record of a shape, with the labelled stages and all peers."""
-    for _, record in artifact.recorded():
+    for _, record in artifact.recorded(operation=operation):
         found = artifact.find_shape(record, str(shape), causal)
         if found:
             entries = [e for e in found["entries"] if e["kind"] == "peer" or e["label"] in labels]

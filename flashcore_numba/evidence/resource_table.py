@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from flashcore_numba.branches.find import find
+from flashcore_numba.core.multiprocessors import shared_limit
 from flashcore_numba.records import layout
 from flashcore_numba.records.artifact import RESOURCES, recorded_dir
 from flashcore_numba.run import pool
 from flashcore_numba.run.registers import examples, registers
 from flashcore_numba.stages import Stage
-from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run, runs
 
-CAPABILITIES = ((8, 0), (8, 9), (9, 0))
+CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+# What other GPUs and head dimensions give variants tells nothing more.
+WITH_VARIANTS, DIMS_WITH_VARIANTS = ((8, 0), (8, 9), (9, 0)), (64, 128)
 Item = tuple[str, str | None, int, tuple[int, int]]  # stage's key, variant, head dimension, capability
 
 
@@ -25,7 +28,10 @@ def items(stages: Sequence[Stage]) -> Iterator[Item]:
     for run in runs([stage for stage in stages if stage.language == "CUDA C"]):
         for head_dim in run.stage.head_dims:
             for capability in CAPABILITIES:
-                if run.stage.runs_on(capability):
+                lacks = run.stage.why_not_on(capability)
+                lacks = lacks or run.stage.why_not_in(shared_limit(capability), head_dim, run.variant)
+                telling = capability in WITH_VARIANTS and head_dim in DIMS_WITH_VARIANTS
+                if lacks is None and (run.is_default or telling):
                     yield run.stage.key, run.variant, head_dim, capability
 
 

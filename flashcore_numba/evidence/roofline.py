@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from flashcore_numba.attention import refuse
-from flashcore_numba.core.problem import ArgumentError, Problem, UnsupportedError
+from flashcore_numba.calls import refuse
+from flashcore_numba.checks.forward import operation
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.multiprocessors import shared_limit
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.core.wrapping import Idle
-from flashcore_numba.evidence import extracts
-from flashcore_numba.predict import predict
+from flashcore_numba.evidence import extracts, profile
+from flashcore_numba.predict import FORMULAS, predict
 from flashcore_numba.predict.formula import SECTOR
 from flashcore_numba.predict.limits import DATA_SHEETS, Ceilings, DataSheet, ceilings_of, units_us
 from flashcore_numba.predict.occupancy import Occupancy, of_kernel
 from flashcore_numba.records import artifact as artifacts
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.progress import Progress
-from flashcore_numba.run.registers import like, registers, stand_in, why_not
+from flashcore_numba.run.registers import like, registers, stand_in_for, why_not
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.runs import Run, runs
 
@@ -49,17 +51,18 @@ SPLIT = {"wmma_qk": {"tensor": 0.5, "fp32": 0.5}}  # Q.K^T on tensor cores, P.V 
 
 @dataclass(frozen=True)
 class Row:
-    """One run of the ladder. units_us: the time that each of `UNITS` needs, as far as it is known.
+    """One run of a ladder. stage: its number, None off the spine. units_us: the time that each of `UNITS`
+    needs, as far as it is known. mma_sync: whether it would reach tensor cores through mma.sync.
 
     l2_measured: whether the L2's bytes were measured; predicted ones are an upper bound, because the L1 and
     neighbouring SMs share some of them, and never the limiter. gpu_us: the run's own time, or None. flops: of
-    the visible pairs. dram_bytes, l1_bytes, l2_bytes: what stands behind the units' times; of the L1 without
-    the operands that wgmma reads there. occupancy: blocks an SM, their share of its warps and what allows no
-    more, one item a kernel; or None.
+    the visible pairs. dram_bytes, l1_bytes, l2_bytes: what the units' times follow from; of the L1 without
+    the operands that wgmma reads there; 0 where no formula predicts them. occupancy: blocks per SM, their
+    share of its warps and what allows no more, one item a kernel; or None.
     """
 
     label: str
-    stage: int
+    stage: int | None
     variant: str | None
     default: bool
     units_us: dict[str, float]
@@ -69,6 +72,7 @@ class Row:
     dram_bytes: int
     l1_bytes: int
     l2_bytes: int
+    mma_sync: bool = False
     occupancy: list[Occupancy] | None = None
 
     @property
@@ -103,22 +107,25 @@ class _Launches(Idle):
 
 
 def _row(
-    run: Run, problem: Problem, sm_count: int, ceilings: Ceilings, gpu_us: float | None, l2: int | None
+    run: Run, problem: Any, executor: _Launches, ceilings: Ceilings, gpu_us: float | None, l2: int | None
 ) -> Row:
-    traffic = predict(run.stage, run.variant, problem, sm_count)
-    executor = _Launches(sm_count)
+    variant = run.stage.fitting(problem.head_dim, run.variant, executor.shared_limit)
     run.stage.run(problem, executor, run.variant, np.empty, optional=False)
-    sectors = traffic.global_load_sectors + traffic.global_store_sectors
-    wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
-    # An asynchronous copy passes through the L1 once, and is among the wavefronts.
-    l1_bytes = (sectors - traffic.async_sectors) * SECTOR + wavefronts * WAVEFRONT
-    l2_bytes = sectors * SECTOR if l2 is None else l2
+    l1_bytes, l2_bytes = 0, l2 or 0
+    if run.stage.key in FORMULAS:
+        traffic = predict(run.stage, variant, problem, executor.sm_count)
+        sectors = traffic.global_load_sectors + traffic.global_store_sectors
+        wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
+        # An asynchronous copy passes through the L1 once, and is among the wavefronts.
+        l1_bytes = (sectors - traffic.async_sectors) * SECTOR + wavefronts * WAVEFRONT
+        l2_bytes = sectors * SECTOR if l2 is None else l2
     multiplies = SPLIT.get(run.stage.name, {run.unit: 1.0})
-    if run.stage.compute_capability < WGMMA and ceilings.mma_sync_tflops:
+    mma_sync = run.stage.compute_capability < WGMMA
+    if mma_sync and ceilings.mma_sync_tflops:
         ceilings = replace(ceilings, tensor_tflops=ceilings.mma_sync_tflops)
     return Row(
         label=run.label,
-        stage=run.stage.place,
+        stage=run.stage.number,
         variant=run.variant,
         default=run.is_default,
         units_us=units_us(problem, multiplies, l1_bytes, l2_bytes, executor.count, ceilings),
@@ -128,6 +135,7 @@ def _row(
         dram_bytes=problem.min_bytes,
         l1_bytes=l1_bytes,
         l2_bytes=l2_bytes,
+        mma_sync=mma_sync,
     )
 
 
@@ -142,24 +150,26 @@ def _rows(
     capability: tuple[int, int],
 ) -> tuple[list[Row], list[str]]:
     """One row for each run that the GPU and the shape allow, and why the others not. times: by label."""
-    problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
     extract = extracts.find(shape, causal, [e for e in extracts.recorded() if e["gpu"] == gpu])
-    measured = {(run["stage"], run["variant"]): run for run in (extract or {"runs": []})["runs"]}
+    room = shared_limit(capability)
     found, refused = [], []
     for run in chosen:
         lacks = run.stage.why_not_on(capability)
+        lacks = lacks or run.stage.why_not_in(room, shape.head_dim, run.variant)
         if lacks:
             refused.append(f"{run.label}: {lacks}")
             continue
+        problem = stand_in_for(run.stage, shape, causal)
         try:
             refuse(run.stage, problem)
         except UnsupportedError as error:
             refused.append(f"{run.label}: {error}")
             continue
-        kernels = measured.get((run.stage.number, run.variant), {"kernels": []})["kernels"]
+        kernels = (profile.find(run, extract) or {"kernels": []})["kernels"]
         l2 = [kernel["l2_bytes"] for kernel in kernels]
         bytes_read = sum(l2) if l2 and None not in l2 else None
-        found.append(_row(run, problem, sm_count, ceilings, times.get(run.label), bytes_read))
+        executor = _Launches(sm_count, room)
+        found.append(_row(run, problem, executor, ceilings, times.get(run.label), bytes_read))
     return found, refused
 
 
@@ -175,10 +185,11 @@ def rows(artifact: Mapping[str, Any], shape: Mapping[str, Any]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What `flashcore roofline` shows. about: where the times are from, or why there are none. refused: why
-    runs are not among the rows. record: the artifact.
+    """What `flashcore roofline` shows. operation: what the runs compute, by name. about: where the times are
+    from, or why there are none. refused: why runs are not among the rows. record: the artifact.
     """
 
+    operation: str
     gpu: str
     shape: Shape
     causal: bool
@@ -190,6 +201,7 @@ class Roofline:
 
     def as_dict(self) -> dict[str, Any]:
         return {
+            "operation": self.operation,
             "gpu": self.gpu,
             "shape": str(self.shape),
             "causal": self.causal,
@@ -200,10 +212,14 @@ class Roofline:
             "refused": self.refused,
         }
 
+    @property
+    def _title(self) -> str:
+        return artifacts.shape_title({"shape": str(self.shape), "causal": self.causal}, self.operation)
+
     def table(self, width: int) -> Table:
         """The units' times of every run, its limiter and that unit's share of the time."""
         table = Table(
-            title=f"{self.shape}{', causal' if self.causal else ''}: what each unit of {self.gpu} needs",
+            title=f"{self._title}: what each unit of {self.gpu} needs",
             caption=self._caption(),
             title_justify="left",
             caption_justify="left",
@@ -216,15 +232,13 @@ class Roofline:
         table.add_column("its share", justify="right", no_wrap=True)
         occupied = any(row.occupancy for row in self.rows)
         if occupied:
-            table.add_column("blocks an SM")
+            table.add_column("blocks per SM")
         for row in self.rows:
             cells = [short_us(row.gpu_us)]
             if width >= UNITS_WIDTH:
                 cells += [_unit(row, unit) for unit in units]
             limiter = SHORT.get(row.limiter or "", row.limiter or "-")
-            if any(held.blocks == 0 for held in row.occupancy or []):
-                cells += ["no block fits", "cannot run"]
-            elif row.gpu_us is None:
+            if row.gpu_us is None:
                 cells += [f"at best {limiter}", "not measured"]
             else:
                 cells += [limiter, percent(row.share)]
@@ -234,12 +248,17 @@ class Roofline:
     def _caption(self) -> str:
         sentences = [
             f"Microseconds. {self.about} Units: {self.ceilings.source}.",
-            "DRAM: inputs and output once, which a warm L2 may save.",
+            "DRAM: inputs and outputs once, which a warm L2 may save.",
         ]
-        tensor = [row.stage >= WGMMA_FROM for row in self.rows if "tensor" in row.units_us]
-        if self.ceilings.mma_sync_tflops and not all(tensor):
-            before = f" before stage {WGMMA_FROM}" if any(tensor) else ""
-            sentences.append(f"Tensor cores{before}: as fast as mma.sync drives them.")
+        tensor = [row for row in self.rows if "tensor" in row.units_us]
+        slower = [row.label for row in tensor if row.mma_sync]
+        if self.ceilings.mma_sync_tflops and slower:
+            which = f" before stage {WGMMA_FROM}"
+            if self.operation != artifacts.FORWARD:
+                which = f" of {', '.join(dict.fromkeys(label.split()[0] for label in slower))}"
+            if len(slower) == len(tensor):
+                which = ""
+            sentences.append(f"Tensor cores{which}: as fast as mma.sync drives them.")
         if any(row.gpu_us for row in self.rows):
             sentences.append(
                 "Share: what the limiter needs at its ceiling, over the GPU time. Latency: no unit reaches "
@@ -249,7 +268,7 @@ class Roofline:
             sentences.append("≤: by the sectors asked for, some of which never get to the L2; no limiter.")
         if any(row.occupancy for row in self.rows):
             sentences.append(
-                "Blocks an SM: of each kernel, with its share of the warps and what allows no more."
+                "Blocks per SM: of each kernel, with its share of the warps and what allows no more."
             )
         return " ".join(sentences)
 
@@ -299,9 +318,10 @@ def _names(recorded: Sequence[str]) -> str:
     return ", ".join([*recorded, *(sheet.name for sheet in DATA_SHEETS)])
 
 
-def is_recorded(gpu: str, shape: Shape, causal: bool) -> bool:
-    """Whether an artifact of this GPU has times of this shape."""
-    return any(_times(record, shape, causal) for _, record in artifacts.recorded() if _on(record, gpu))
+def is_recorded(gpu: str, operation: str, shape: Shape, causal: bool) -> bool:
+    """Whether an artifact of this GPU has times of an operation at this shape."""
+    records = artifacts.recorded(operation=operation)
+    return any(_times(record, shape, causal) for _, record in records if _on(record, gpu))
 
 
 def of_record(
@@ -314,9 +334,11 @@ def of_record(
     """Of a GPU with artifacts. record: the one to take; by default the recorded one that timed most of the
     runs at the shape, among equals one of the whole ladder, then one with ceilings, then the newest.
     """
-    labels = {run.label for run in chosen}
+    labels, of = {run.label for run in chosen}, operation(chosen[0].stage).name
     if record is None:
-        own = [found for _, found in artifacts.recorded() if _on(found, gpu)]
+        # Of the forward pass too: where nothing else was measured it has the ceilings.
+        names = dict.fromkeys((of, artifacts.FORWARD))
+        own = [found for name in names for _, found in artifacts.recorded(operation=name) if _on(found, gpu)]
         record = max(
             own,
             key=lambda found: (
@@ -328,17 +350,19 @@ def of_record(
     times = _times(record, shape, causal)
     timed = labels & times.keys()
     mask = " --causal" if causal else ""
+    option = "" if of == artifacts.FORWARD else f" --operation {of}"
     slow = _throttled(record, shape, causal) & timed
     about = (
         f"GPU p50: of a launch in a CUDA graph, {provenance(record)}."
         + (f" Throttled, unlike the units: {_all_or(slow, timed)}." if slow else "")
         if timed
-        else f"No times are recorded: on a GPU, flashcore compare --shape {shape}{mask} measures them."
+        else f"No times are recorded: on a GPU, flashcore compare{option} --shape {shape}{mask} measures "
+        "them."
     )
     ceilings = ceilings_of(record)
     capability = tuple(record["gpu"]["compute_capability"])
     found, refused = _rows(chosen, shape, causal, ceilings, record["gpu"]["sm_count"], times, gpu, capability)
-    return Roofline(gpu, shape, causal, ceilings, about, found, refused, record)
+    return Roofline(of, gpu, shape, causal, ceilings, about, found, refused, record)
 
 
 def _on(record: Mapping[str, Any], gpu: str) -> bool:
@@ -369,14 +393,15 @@ def of_data_sheet(
     capability = sheet.compute_capability
     found, refused = _rows(chosen, shape, causal, ceilings, sheet.sm_count, {}, sheet.name, capability)
     by_label = {run.label: run for run in chosen}
-    problem = stand_in(shape.batch, shape.heads, shape.seq, shape.head_dim, causal)
     for k, row in enumerate(found):
         run = by_label[row.label]
         if why_not(run.stage):
             continue
         if progress:
             progress.step(f"compiling {row.label}")
+        problem = stand_in_for(run.stage, shape, causal)
         kernels = registers(run, like(run.stage, problem), capability, sheet.sm_count)
         held = [of_kernel(capability, kernel) for kernel in kernels or []]
         found[k] = replace(row, occupancy=[each for each in held if each] or None)
-    return Roofline(sheet.name, shape, causal, ceilings, "Nothing was measured on this GPU.", found, refused)
+    of, about = operation(chosen[0].stage).name, "Nothing was measured on this GPU."
+    return Roofline(of, sheet.name, shape, causal, ceilings, about, found, refused)

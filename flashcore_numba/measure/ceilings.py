@@ -15,7 +15,7 @@ from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.measure.entries import Captured
 from flashcore_numba.measure.timing import Clock, calibrate
 
-NEEDS = (8, 0)  # compute capability of the kernels
+NEEDS = (7, 5)  # compute capability of the kernels
 CHAINS = 8  # of ceilings.cu
 VECTOR = 16  # bytes
 REPLAYS = 5
@@ -141,7 +141,7 @@ def wgmma(blocks: int, rounds: int = 1024) -> Make:
 
 
 def shared(blocks: int, rounds: int = 1024) -> Make:
-    """Bytes that shared memory gives, 16 a lane, without conflicts."""
+    """Bytes that shared memory gives, 16 per lane, without conflicts."""
 
     def make(xp: Any) -> Work:
         vectors = np.arange(2048)
@@ -252,8 +252,8 @@ class _Entry(Captured):
 def measure(clock: Any, tell: Callable[[str], None] | None = None) -> dict[str, float | None] | None:
     """The ceilings of the current GPU, on `clock.stream`; None where the kernels do not run.
 
-    `NAMES` gives the keys: fp32_tflops, tensor_tflops and mma_sync_tflops (10^12 operations a second, a
-    multiply-add is two), exp_gops (10^9 results a second), l1_gbs, l2_gbs, dram_gbs (10^9 bytes a second;
+    `NAMES` gives the keys: fp32_tflops, tensor_tflops and mma_sync_tflops (10^12 operations per second, a
+    multiply-add is two), exp_gops (10^9 results per second), l1_gbs, l2_gbs, dram_gbs (10^9 bytes per second;
     dram: read plus written), launch_us (microseconds of an empty kernel in a graph). tensor_tflops is wgmma's
     on compute capability 9.0, elsewhere mma.sync's. A figure that could not be measured is None, and `tell`
     is called with the reason, one sentence.

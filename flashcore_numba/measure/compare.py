@@ -1,16 +1,20 @@
 """`flashcore compare` on a GPU: stages and peers, interleaved, with both clocks, into one artifact."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashcore_numba.attention import refuse
-from flashcore_numba.checks.forward import FORWARD, operation
+from flashcore_numba.calls import refuse
+from flashcore_numba.checks.forward import common_operation, operation
 from flashcore_numba.checks.truth import truth
-from flashcore_numba.core.problem import UnsupportedError
-from flashcore_numba.core.shapes import Shape
+from flashcore_numba.core import workload
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.core.features import Features
+from flashcore_numba.core.operation import Operation
+from flashcore_numba.core.workload import Workload
 from flashcore_numba.measure import peers
 from flashcore_numba.measure.entries import Flush, StageEntry
 from flashcore_numba.measure.sensors import Sensors, seen, throttled, usual_mhz
@@ -32,32 +36,35 @@ LONGEST_COLD_US = REPLAY_US  # filling the L2 again is then below one in a hundr
 
 def compare(
     stages: Sequence[Stage],
-    shapes: Sequence[tuple[Shape, bool]],
+    workloads: Sequence[Sequence[Workload]],
     rounds: int,
     progress: Progress,
     label: str | None = None,
 ) -> dict[str, Any]:
-    """Time `stages` and every peer on each (shape, causal), and return the artifact, which gets `label`.
+    """Time `stages` and every peer on each of the workloads, and return the artifact, which gets `label`.
 
-    Its floats are rounded as in its file, so that whatever shows them agrees with what is saved.
-    At the first shape every variant is timed, at the others what each stage runs by default. Inputs are fresh
-    random numbers; their seed is in the artifact. Needs CuPy and a GPU.
+    The rounds of workloads in one group are interleaved, so that their times can be compared; a ragged batch
+    brings the same number of tokens in equal lengths into its group. The artifact's floats are rounded as in
+    its file, so that whatever shows them agrees with what is saved. In the first group every variant is
+    timed, in the others what each stage runs by default. Inputs are fresh random numbers; their seed is in
+    the artifact. Needs CuPy and a GPU. Raises ArgumentError for stages of different operations.
     """
     chosen = [
-        (shape, causal, [run for run in runs(stages) if k == 0 or run.is_default])
-        for k, (shape, causal) in enumerate(shapes)
+        (group, [run for run in runs(stages) if k == 0 or run.is_default])
+        for k, group in enumerate(workloads)
     ]
     return timed(chosen, rounds, progress, label)
 
 
 def timed(
-    chosen: Sequence[tuple[Shape, bool, Sequence[Run]]],
+    chosen: Sequence[tuple[Sequence[Workload], Sequence[Run]]],
     rounds: int,
     progress: Progress,
     label: str | None = None,
     alone: bool = False,
 ) -> dict[str, Any]:
-    """`compare` of the runs that each shape and mask names; `alone`: no peers, no ceilings, no cold L2."""
+    """`compare` of the runs that each group of workloads has; `alone`: no peers, no ceilings, no cold L2."""
+    of = common_operation([run.stage for _, some in chosen for run in some])
     import cupy
 
     from flashcore_numba.measure import ceilings
@@ -78,12 +85,13 @@ def timed(
     if flush:
         calibrate(flush, clock)
     results, readings = [], []
-    for shape, causal, some in chosen:
-        result, seen_there = _compare_shape(
-            some, shape, causal, rounds, rng, gpu, clock, flush, progress, alone
-        )
-        results.append(result)
-        readings.append(seen_there)
+    for workloads, some in chosen:
+        group = [each for given in workloads for each in given.drawn_with(seed)]
+        for result, seen_there in _compare_group(
+            some, group, rounds, rng, gpu, clock, flush, progress, alone
+        ):
+            results.append(result)
+            readings.append(seen_there)
     every = [reading for of_shape in readings for of_entry in of_shape for reading in of_entry]
     usual = usual_mhz(every)
     for result, of_shape in zip(results, readings, strict=True):
@@ -94,6 +102,7 @@ def timed(
         "date": environment.today(),
         "commit": commit,
         "dirty": dirty,
+        "operation": of.name,
         "label": label,
         "gpu": gpu,
         "packages": environment.packages(),
@@ -110,10 +119,103 @@ def timed(
     return record
 
 
-def _compare_shape(
+class _Prepared:
+    """What is timed of one workload, captured; `cold`: label -> the entry with a flush."""
+
+    def __init__(
+        self,
+        chosen: Sequence[Run],
+        of_it: Workload,
+        rng: np.random.Generator,
+        clock: "GpuClock",
+        flush: Flush | None,
+        progress: Progress,
+        alone: bool,
+    ) -> None:
+        of = operation(chosen[0].stage)
+        features = of_it.features(rng)
+        self.workload, self.what = of_it, _title(of_it, features)
+        progress.step(f"{self.what}: random numbers")
+        inputs = _inputs(of, of_it, features, rng)
+        self.host = inputs.problem(inputs.arrays)
+        self.about = _about(of, of_it, features, self.host)
+        with clock.stream:
+            arrays = {name: _placed(x, bool(of_it.lengths)) for name, x in inputs.arrays.items()}
+            self.problem = inputs.problem(arrays)
+        progress.step(f"{self.what}: the right answer in float64")
+        self.right = truth(of, inputs, rng)
+
+        self.entries, self.absent = _stage_entries(chosen, self.problem, clock.stream, progress)
+        if not alone:
+            found, missing = peers.prepare(
+                of,
+                self.problem,
+                arrays,
+                clock.stream,
+                lambda label: progress.step(f"{self.what}: preparing {label}"),
+            )
+            self.entries, self.absent = self.entries + found, self.absent | missing
+        self.cold: dict[str, Any] = {}
+        for entry in list(self.entries):
+            progress.step(f"{self.what}: capturing {entry.label}")
+            try:
+                calibrate(entry, clock)
+                entry.poison()
+            except Exception as error:  # a peer may run and yet refuse to be captured; a stage may not
+                if entry.kind == "stage":
+                    raise
+                self.entries.remove(entry)
+                self.absent[entry.label] = f"not captured in a CUDA graph: {type(error).__name__}: {error}"[
+                    :200
+                ]
+                continue
+            if flush and entry.call and entry.launch_us <= LONGEST_COLD_US:
+                pair = entry.cold(flush)
+                try:
+                    calibrate(pair, clock)
+                    pair.poison()
+                except Exception:  # a peer that allows no second graph keeps its warm time
+                    if entry.kind == "stage":
+                        raise
+                    continue
+                self.cold[entry.label] = pair
+
+
+def _inputs(of: Operation, of_it: Workload, features: Features, rng: np.random.Generator) -> Any:
+    """Fresh random numbers on the host; an operation is told only of what is not as ever."""
+    options: dict[str, Any] = {} if of_it.element is FLOAT16 else {"element": of_it.element}
+    if of_it.arguments:
+        options["features"] = features
+    return of.draw(of_it.arrays, of_it.causal, rng, **options)
+
+
+def _placed(x: np.ndarray, packed: bool) -> Any:
+    """On the GPU, packed sequences as models have them, [total, H, D] in memory; an LSE stays [H, total]."""
+    import cupy
+
+    if packed and x.ndim == 4:
+        return cupy.asarray(np.ascontiguousarray(x[0].swapaxes(0, 1))).swapaxes(0, 1)[None]
+    return cupy.asarray(x)
+
+
+def _about(of: Operation, of_it: Workload, features: Features, problem: Any) -> dict[str, Any]:
+    """What the artifact says of a workload beside shape, mask and element type."""
+    if of_it.plain:
+        return {} if of.name == artifact.FORWARD else {"flops": problem.flops}
+    found = {"features": workload.fields(features), "flops": problem.flops}
+    return found | {"equal_lengths": str(of_it.equal)} if of_it.lengths else found
+
+
+def _title(of_it: Workload, features: Features) -> str:
+    fields = {} if of_it.plain else workload.fields(features)
+    words = [f"{of_it.shape}", "causal" if of_it.causal else "", workload.label(fields)]
+    words += [] if of_it.element is FLOAT16 else [of_it.element.name]
+    return " ".join(filter(None, words))
+
+
+def _compare_group(
     chosen: Sequence[Run],
-    shape: Shape,
-    causal: bool,
+    workloads: Sequence[Workload],
     rounds: int,
     rng: np.random.Generator,
     gpu: dict[str, Any],
@@ -121,77 +223,52 @@ def _compare_shape(
     flush: Flush | None,
     progress: Progress,
     alone: bool,
-) -> tuple[dict[str, Any], list[Any]]:
-    """The results of one shape, and for each entry its sensor readings."""
-    import cupy
-
-    of = operation(chosen[0].stage)
-    inputs = of.draw(shape, causal, rng)
-    host = inputs.problem(inputs.arrays)
-    with clock.stream:
-        problem = inputs.problem({name: cupy.asarray(x) for name, x in inputs.arrays.items()})
-    what = f"{shape}{' causal' if causal else ''}"
-    progress.step(f"{what}: the right answer in float64")
-    right = truth(of, inputs, rng)
-
-    entries, absent = _stage_entries(chosen, problem, clock.stream, progress)
-    if not alone and of is FORWARD:
-        found, missing = peers.prepare(
-            problem, clock.stream, lambda label: progress.step(f"{what}: preparing {label}")
-        )
-        entries, absent = entries + found, absent | missing
-    cold = {}
-    for entry in list(entries):
-        progress.step(f"{what}: capturing {entry.label}")
-        try:
-            calibrate(entry, clock)
-            entry.poison()
-        except Exception as error:  # a peer may run and yet refuse to be captured; a stage may not
-            if entry.kind == "stage":
-                raise
-            entries.remove(entry)
-            absent[entry.label] = f"not captured in a CUDA graph: {type(error).__name__}: {error}"[:200]
-            continue
-        if flush and entry.call and entry.launch_us <= LONGEST_COLD_US:
-            pair = entry.cold(flush)
-            try:
-                calibrate(pair, clock)
-                pair.poison()
-            except Exception:  # a peer that allows no second graph keeps its warm time
-                if entry.kind == "stage":
-                    raise
-                continue
-            cold[entry.label] = pair
-
+) -> list[tuple[dict[str, Any], list[Any]]]:
+    """For each workload its results, and for each entry its sensor readings."""
+    prepared = [_Prepared(chosen, each, rng, clock, flush, progress, alone) for each in workloads]
+    entries = [entry for each in prepared for entry in each.entries]
+    cold = [pair for each in prepared for pair in each.cold.values()]
+    what = prepared[0].what
     progress.step(f"{what}: timing {len(entries)} entries, {rounds} rounds")
-    samples = measure(
-        entries,
-        rounds,
-        clock,
-        lambda turn, turns, entry: progress.count(f"{what}: timing", turn, turns, entry.label),
+    samples = iter(
+        measure(
+            entries,
+            rounds,
+            clock,
+            lambda turn, turns, entry: progress.count(f"{what}: timing", turn, turns, entry.label),
+        )
     )
-    cold_times = {}
+    cold_times: Iterator[list[list[float]]] = iter(())
     if flush:
         progress.step(f"{what}: timing with a cold L2")
-        cold_times = dict(zip(cold, measure_cold(list(cold.values()), flush, clock), strict=True))
+        cold_times = iter(measure_cold(cold, flush, clock))
     progress.step(f"{what}: errors of the timed outputs, registers")
     capability = tuple(gpu["compute_capability"])
     device = Device(capability, gpu["sm_count"], gpu["max_sm_mhz"], gpu["bandwidth_gbs"])
-    results = []
-    for entry, times in zip(entries, samples, strict=True):
-        outputs = entry.outputs() + (cold[entry.label].outputs()[:1] if entry.label in cold else [])
-        judged = right.judge(outputs)
-        results.append(_result(entry, host, times, cold_times.get(entry.label), judged, capability))
-    result = {
-        "shape": str(shape),
-        "causal": causal,
-        "scale": getattr(problem, "scale", None),
-        "limits_us": limits_us(problem, device),
-        "entries": results,
-        "absent": absent,
-    }
-    artifact.derive(result)
-    return result, [times.readings for times in samples]
+    found = []
+    for each in prepared:
+        times = [next(samples) for _ in each.entries]
+        of_cold = {label: next(cold_times) for label in each.cold}
+        results = []
+        for entry, its in zip(each.entries, times, strict=True):
+            outputs = entry.outputs() + (
+                each.cold[entry.label].outputs()[:1] if entry.label in of_cold else []
+            )
+            judged = each.right.judge(outputs)
+            results.append(_result(entry, each.host, its, of_cold.get(entry.label), judged, capability))
+        result = {
+            "shape": str(each.workload.shape),
+            "causal": each.workload.causal,
+            **({"element": each.workload.element.name} if hasattr(each.problem, "element") else {}),
+            **each.about,
+            "scale": getattr(each.problem, "scale", None),
+            "limits_us": limits_us(each.problem, device),
+            "entries": results,
+            "absent": each.absent,
+        }
+        artifact.derive(result)
+        found.append((result, [its.readings for its in times]))
+    return found
 
 
 def _stage_entries(
@@ -202,10 +279,9 @@ def _stage_entries(
         progress.step(f"compiling {run.label}")
         try:
             refuse(run.stage, problem)
-        except UnsupportedError as error:
+            entries.append(StageEntry(run, problem, stream))
+        except UnsupportedError as error:  # the stage's, or of a variant that needs more shared memory
             absent[run.label] = str(error)
-            continue
-        entries.append(StageEntry(run, problem, stream))
     return entries, absent
 
 

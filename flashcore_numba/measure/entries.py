@@ -9,6 +9,7 @@ import numpy as np
 
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.features import OFF
 from flashcore_numba.core.wrapping import Passing
 from flashcore_numba.stages.runs import Run
 
@@ -107,10 +108,15 @@ class StageEntry(Captured):
             )
 
     def _poisoned(self) -> dict[str, Any]:
-        """NaN in memory for each output that is always written."""
+        """NaN in memory for each output that is always written; of packed sequences as [total, H, D_v]."""
         import cupy
 
+        packed = getattr(self.problem, "features", OFF).ragged
+
         def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+            if packed and len(shape) == 4:
+                _, heads, rows, dim = shape
+                return cupy.full((rows, heads, dim), cupy.nan, dtype).swapaxes(0, 1)[None]
             return cupy.full(shape, cupy.nan, dtype)
 
         return self.run.stage.allocate(self.problem, empty, optional=False)

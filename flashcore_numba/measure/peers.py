@@ -4,16 +4,21 @@ Each is optional. What is not installed, or refuses the problem, is reported wit
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cuda_reference.extras import install
-from flashcore_numba.core.output import OUT
+from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.features import on_host
+from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.measure.entries import Flush
+from flashcore_numba.records.environment import FA3_VARIABLE
 
 SDPA = {  # label -> member of torch.nn.attention.SDPBackend
     "SDPA flash": "FLASH_ATTENTION",
@@ -21,33 +26,52 @@ SDPA = {  # label -> member of torch.nn.attention.SDPBackend
     "SDPA efficient": "EFFICIENT_ATTENTION",
     "SDPA math": "MATH",
 }
-LABELS = (*SDPA, "FlexAttention", "FA4")
 
 
 def prepare(
-    problem: Problem, stream: Any, on_peer: Callable[[str], None] = lambda label: None
+    of: Operation,
+    problem: Any,
+    arrays: Mapping[str, Any],
+    stream: Any,
+    on_peer: Callable[[str], None] = lambda label: None,
 ) -> tuple[list["PeerEntry"], dict[str, str]]:
-    """The peers that serve `problem` (CuPy arrays), warmed up; and why the others do not (label: reason)."""
+    """The peers of an operation that serve `problem`, made of these arrays (CuPy's, by name), warmed up; and
+    why the others do not (label: reason).
+    """
+    peers = of.peers()
+    if not peers:
+        return [], {}
     try:
         import torch
     except ImportError as error:
-        return [], dict.fromkeys(LABELS, f"PyTorch is not installed ({error}): {install('peers')}")
+        return [], dict.fromkeys(peers, f"PyTorch is not installed ({error}): {install('peers')}")
     if not torch.cuda.is_available():
-        return [], dict.fromkeys(LABELS, f"this PyTorch ({torch.__version__}) does not see the GPU")
+        return [], dict.fromkeys(peers, f"this PyTorch ({torch.__version__}) does not see the GPU")
+    element = getattr(torch, problem.element.name)
     with stream:
-        tensors = [torch.from_dlpack(x) for x in (problem.q, problem.k, problem.v)]
+        tensors = {
+            name: torch.from_dlpack(x.view(np.int16)).view(element)
+            if x.dtype == problem.element.dtype
+            else torch.from_dlpack(x)
+            for name, x in arrays.items()
+        }
+    outputs = tuple(each.name for each in of.outputs if not each.optional)
     found, absent = [], {}
-    for label in LABELS:
+    for label, function in peers.items():
         on_peer(label)
         try:
-            found.append(PeerEntry(label, stream, *_function(label, problem, tensors)))
+            found.append(PeerEntry(label, stream, outputs, *function(problem, tensors)))
         except Exception as error:  # whatever another library raises: the peer is left out with its reason
             absent[label] = _reason(error)
     return found, absent
 
 
 class PeerEntry:
-    """A peer's function of no arguments, timed on one CuPy stream; satisfies `timing.Entry`."""
+    """A peer's function of no arguments, timed on one CuPy stream; satisfies `timing.Entry`.
+
+    names: of the outputs that the function returns, a tuple where there are several. backend: selects the
+    peer. to_house: what makes an output one of ours.
+    """
 
     kind = "peer"
     launches, launch_us = 1, 0.0
@@ -56,13 +80,15 @@ class PeerEntry:
         self,
         label: str,
         stream: Any,
+        names: tuple[str, ...],
         function: Callable[[], Any],
         backend: Callable[[], AbstractContextManager],
         to_house: Callable[[Any], Any],
     ) -> None:
         import torch
 
-        self.label, self.function, self.backend, self.to_house = label, function, backend, to_house
+        self.label, self.names, self.function = label, names, function
+        self.backend, self.to_house = backend, to_house
         self.stream = torch.cuda.ExternalStream(stream.ptr)
         torch.cuda.synchronize()  # what the function prepared on PyTorch's own stream is there
         with self.active():
@@ -110,76 +136,266 @@ class PeerEntry:
 
     def poison(self) -> None:
         with self.active():
-            for out in (self.replayed, self.called):
-                out.fill_(float("nan"))
+            for found in (self.replayed, self.called):
+                for out in _each(found):
+                    out.fill_(float("nan"))
 
     def outputs(self) -> list[dict[str, np.ndarray]]:
         self.stream.synchronize()
-        return [{OUT.name: self.to_house(out).float().cpu().numpy()} for out in (self.replayed, self.called)]
+        return [
+            {
+                name: self.to_house(out).float().cpu().numpy()
+                for name, out in zip(self.names, _each(found), strict=True)
+            }
+            for found in (self.replayed, self.called)
+        ]
 
 
-def _function(
-    label: str, problem: Problem, tensors: list[Any]
-) -> tuple[Callable[[], Any], Callable[[], AbstractContextManager], Callable[[Any], Any]]:
-    """(function of no arguments, context manager that selects it, its output as [B, H, S_q, D])."""
+def _each(found: Any) -> tuple[Any, ...]:
+    return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+
+Tensors = Mapping[str, Any]
+Prepared = tuple[Callable[[], Any], Callable[[], AbstractContextManager], Callable[[Any], Any]]
+"""A function of no arguments, a context manager that selects it, its output as [B, H, S, D]."""
+
+
+def _sdpa(label: str, problem: Problem, tensors: Tensors) -> Prepared:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    refuse(problem, *problem.features.names)
+    same_alignment(problem)
+    q, k, v = (tensors[name] for name in "qkv")
+    scores = 4 * problem.batch * problem.heads * problem.seq_q * problem.seq_k
+    memory = torch.cuda.get_device_properties(q.device).total_memory
+    if label == "SDPA math" and scores > memory / 10:  # it makes several copies of them
+        raise ValueError(f"it writes out scores of {scores / 1e9:.0f} GB, more than a tenth of the memory")
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def run_sdpa() -> Any:
+        return sdpa(q, k, v, is_causal=problem.causal, scale=problem.scale, enable_gqa=problem.group > 1)
+
+    return run_sdpa, lambda: sdpa_kernel(getattr(SDPBackend, SDPA[label])), unchanged
+
+
+def _flex(problem: Problem, tensors: Tensors) -> Prepared:
+    q, k, v = (tensors[name] for name in "qkv")
+    attend = flex(problem, tensors)
+    return lambda: attend(q, k, v), nullcontext, unchanged
+
+
+def flex(problem: Any, tensors: Tensors) -> Callable[[Any, Any, Any], Any]:
+    """FlexAttention compiled for a problem, as a function of q, k and v."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    device = tensors["q"].device
+    lengths = problem.features.arrays.keys() & {"seqused_k", "cu_seqlens_q"}
+    seen, place = (_rows_of_lengths if lengths else _rows)(problem, device)
+    mask = None
+    if seen:
+        # Of packed sequences the whole mask would not fit; compiled, it is never whole.
+        create = torch.compile(create_block_mask) if lengths else create_block_mask
+        batch = problem.batch if "seqused_k" in lengths else None
+        mask = create(seen, batch, None, problem.seq_q, problem.seq_k, device=device)
+    options = {"block_mask": mask, "scale": problem.scale, "enable_gqa": problem.group > 1}
+    score_mod = _score_mod(problem, tensors, place)
+    if score_mod:
+        options["score_mod"] = score_mod
+    sinks = tensors.get("sinks")
+    if sinks is None:
+        compiled = torch.compile(flex_attention, dynamic=False)
+        return lambda q, k, v: compiled(q, k, v, **options)
+
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    def with_sinks(q: Any, k: Any, v: Any) -> Any:
+        out, more = flex_attention(q, k, v, **options, return_aux=AuxRequest(lse=True))
+        share = torch.sigmoid(more.lse - sinks[:, None])  # of a row's sum, what the sink does not take
+        return (out * share[..., None]).to(out.dtype)
+
+    return torch.compile(with_sinks, dynamic=False)
+
+
+def _rows(problem: Problem, device: Any) -> tuple[Callable | None, Callable]:
+    """FlexAttention's mask, None where nothing is hidden, and the key on the diagonal of a row."""
+    mask = problem.mask
+    first, last = mask.shift - mask.left, mask.shift + mask.right
+
+    def place(batch: Any, row: Any) -> Any:
+        return row + mask.shift
+
+    if mask.left < 0:
+        return None if mask.right < 0 else lambda b, h, row, key: key <= row + last, place
+    if mask.right < 0:
+        return lambda b, h, row, key: key >= row + first, place
+    return lambda b, h, row, key: (key >= row + first) & (key <= row + last), place
+
+
+def _rows_of_lengths(problem: Problem, device: Any) -> tuple[Callable, Callable]:
+    """The same where sequences have lengths of their own: from tables of the rows."""
     import torch
 
-    q, k, v = tensors
-    grouped = problem.heads != problem.kv_heads
-    if label in SDPA:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+    table = np.zeros((3, problem.batch, problem.seq_q), np.int32)  # first key, end, key on the diagonal
+    for each in problem.sequences:
+        rows = np.arange(each.mask.seq_q)
+        keys = np.stack([*each.mask.interval(rows), rows + each.mask.shift])
+        table[:, each.batch, each.rows] = keys + each.keys.start
+    begin, end, diagonal = torch.from_numpy(table).to(device)
 
-        _same_alignment(problem)
-        scores = 4 * problem.batch * problem.heads * problem.seq_q * problem.seq_k
-        memory = torch.cuda.get_device_properties(q.device).total_memory
-        if label == "SDPA math" and scores > memory / 10:  # it makes several copies of them
-            raise ValueError(
-                f"it writes out scores of {scores / 1e9:.0f} GB, more than a tenth of the memory"
-            )
-        sdpa = torch.nn.functional.scaled_dot_product_attention
+    def seen(batch: Any, head: Any, row: Any, key: Any) -> Any:
+        return (begin[batch, row] <= key) & (key < end[batch, row])
 
-        def run_sdpa() -> Any:
-            return sdpa(q, k, v, is_causal=problem.causal, scale=problem.scale, enable_gqa=grouped)
+    return seen, lambda batch, row: diagonal[batch, row]
 
-        return run_sdpa, lambda: sdpa_kernel(getattr(SDPBackend, SDPA[label])), _unchanged
-    if label == "FlexAttention":
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        mask = None
-        if problem.causal:
-            shift = problem.mask.shift
-            mask = create_block_mask(
-                lambda b, h, row, key: key <= row + shift,
-                None,
-                None,
-                problem.seq_q,
-                problem.seq_k,
-                device=q.device,
-            )
-        compiled = torch.compile(flex_attention, dynamic=False)
+def _score_mod(problem: Problem, tensors: Tensors, place: Callable) -> Callable | None:
+    """The softcap, and then ALiBi."""
+    import torch
 
-        def run_flex() -> Any:
-            return compiled(q, k, v, block_mask=mask, scale=problem.scale, enable_gqa=grouped)
+    softcap, slopes = problem.features.softcap, tensors.get("alibi_slopes")
+    if not softcap and slopes is None:
+        return None
+    if slopes is not None and slopes.ndim > 1:
+        raise ValueError("slopes of each sequence are not written for it here")
 
-        return run_flex, nullcontext, _unchanged
-    from flash_attn.cute.interface import flash_attn_func
+    def score_mod(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
+        if softcap:
+            score = softcap * torch.tanh(score / softcap)
+        if slopes is not None:
+            score = score - slopes[head] * torch.abs(place(batch, row) - key)
+        return score
 
-    tokens = [x.transpose(1, 2) for x in tensors]  # FA4 takes [B, S, H, D]
+    return score_mod
+
+
+def _fa4(problem: Problem, tensors: Tensors) -> Prepared:
+    import torch
+    from flash_attn.cute.interface import flash_attn_func, flash_attn_varlen_func
+
+    refuse(problem, "alibi_slopes")
+    given = problem.features
+    call, options = flash_attn_func, {"causal": problem.causal, "softmax_scale": problem.scale}
+    if given.names:
+        options["window_size"] = window_of(problem)
+        options["softcap"] = given.softcap
+    if "sinks" in tensors:
+        options["learnable_sink"] = tensors["sinks"].to(getattr(torch, BFLOAT16.name))
+    if given.ragged or "seqused_k" in tensors:
+        call = flash_attn_varlen_func
+        options |= {
+            name: x for name, x in tensors.items() if name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
+        }
+    if given.ragged:
+        options |= dict(zip(("max_seqlen_q", "max_seqlen_k"), longest(problem), strict=True))
+        tokens, to_house = packed(tensors, "qkv"), from_packed
+    else:
+        tokens, to_house = by_tokens(tensors, "qkv"), from_tokens
 
     def run_fa4() -> Any:
-        out = flash_attn_func(*tokens, causal=problem.causal, softmax_scale=problem.scale)
+        out = call(*tokens, **options)
         return out[0] if isinstance(out, tuple) else out
 
-    return run_fa4, nullcontext, lambda out: out.transpose(1, 2)
+    return run_fa4, nullcontext, to_house
 
 
-def _same_alignment(problem: Problem) -> None:
+def _fa3(problem: Problem, tensors: Tensors) -> Prepared:
+    """FlashAttention-3 as vLLM compiles it: packed sequences only, so equal lengths are told as such."""
+    import torch
+
+    library = os.environ.get(FA3_VARIABLE)
+    if not library:
+        raise ValueError(f"{FA3_VARIABLE} does not name its compiled library, _vllm_fa3_C.abi3.so")
+    refuse(problem, "alibi_slopes")
+    torch.ops.load_library(library)
+    forward = torch.ops._vllm_fa3_C.fwd
+    batch, rows, keys = problem.batch, problem.seq_q, problem.seq_k
+    if problem.features.ragged:
+        tokens, to_house = packed(tensors, "qkv"), from_packed
+        bounds = [tensors["cu_seqlens_q"], tensors["cu_seqlens_k"]]
+    else:
+        tokens = [x.flatten(0, 1) for x in by_tokens(tensors, "qkv")]
+        bounds = [
+            torch.arange(0, (batch + 1) * each, each, dtype=torch.int32, device=tokens[0].device)
+            for each in (rows, keys)
+        ]
+
+        def to_house(out: Any) -> Any:
+            return from_tokens(out.unflatten(0, (batch, rows)))
+
+    sinks = tensors["sinks"].to(getattr(torch, BFLOAT16.name)) if "sinks" in tensors else None
+    mask = problem.mask
+    # Its arguments have no defaults: new keys and values and a second query; the output; bounds of new keys,
+    # used queries; pages, and what belongs to a cache (5); scales of FP8 (3); interleaved rotary, a schedule,
+    # one split, packing of groups, SMs to spare; sinks; a context spread over one of one GPU.
+    arguments = (
+        *(*tokens, None, None, None, None, *bounds, None, None, tensors.get("seqused_k"), *longest(problem)),
+        *(None, *[None] * 5, *[None] * 3, problem.scale, problem.causal, mask.left, mask.right),
+        *(problem.features.softcap, True, None, 1, None, 0, sinks, 1, 0, None),
+    )
+    return lambda: forward(*arguments)[0], nullcontext, to_house
+
+
+def packed(tensors: Tensors, names: Iterable[str]) -> list[Any]:
+    """[total, H, D] of [1, H, total, D]."""
+    return [tensors[name][0].transpose(0, 1) for name in names]
+
+
+def from_packed(out: Any) -> Any:
+    """The way back from `packed`."""
+    return out.transpose(0, 1)[None]
+
+
+def by_tokens(tensors: Tensors, names: Iterable[str]) -> list[Any]:
+    """[B, S, H, D] of [B, H, S, D]."""
+    return [tensors[name].transpose(1, 2) for name in names]
+
+
+def from_tokens(out: Any) -> Any:
+    """The way back from `by_tokens`."""
+    return out.transpose(1, 2)
+
+
+def window_of(problem: Any) -> tuple[int | None, int | None]:
+    """How far a row sees to either side of the diagonal; None where unbounded."""
+    left, right = (None if side < 0 else side for side in (problem.mask.left, problem.mask.right))
+    return left, right
+
+
+def longest(problem: Any) -> tuple[int, int]:
+    """Rows and keys of the longest sequence."""
+    if not problem.features.ragged:
+        return problem.seq_q, problem.seq_k
+    bounds = problem.features.cu_seqlens_q, problem.features.cu_seqlens_k
+    rows, keys = (int(np.diff(on_host(each)).max()) for each in bounds)
+    return rows, keys
+
+
+def refuse(problem: Any, *names: str) -> None:
+    """Raise ValueError where one of these features is on."""
+    if missing := [name for name in names if name in problem.features.names]:
+        raise ValueError(f"it has no {', '.join(missing)}")
+
+
+def same_alignment(problem: Any) -> None:
+    """Raise ValueError where a causal mask that is aligned top-left is another mask."""
     if problem.causal and problem.seq_q != problem.seq_k:
         raise ValueError("its causal mask is aligned top-left, this ladder's bottom-right, where S_q != S_k")
 
 
-def _unchanged(out: Any) -> Any:
+def unchanged(out: Any) -> Any:
+    """An output that is [B, H, S, D] already."""
     return out
+
+
+PEERS: dict[str, Callable[[Problem, Tensors], Prepared]] = {
+    **{label: partial(_sdpa, label) for label in SDPA},
+    "FlexAttention": _flex,
+    "FA4": _fa4,
+    "FA3": _fa3,
+}
+"""Those of the forward pass. tensors: q, k, v and the arrays of the features, by name."""
 
 
 def _reason(error: Exception) -> str:

@@ -1,18 +1,18 @@
 """What each stage moves, predicted: one closed formula a stage, from its tile sizes alone.
 
 `predict(run, problem, sm_count)` gives what `flashcore count` counts and Nsight Compute measures. Nothing
-here runs a kernel or reads an input's values.
+here runs a kernel or reads an input's values, apart from the lengths of sequences.
 """
 
 from importlib import import_module
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.predict.formula import Traffic
 
 __all__ = ["FORMULAS", "Traffic", "predict"]
 
-FORMULAS = {  # the module here by the key of the stage; loaded when asked for, since it loads the stage
+FORMULAS = {  # the module by the key of the stage, here or in a branch; loaded when asked for, with the stage
     "scalar": "stage01",
     "coalesced": "stage02",
     "warp_reduction": "stage03",
@@ -29,14 +29,16 @@ FORMULAS = {  # the module here by the key of the stage; loaded when asked for, 
     "tma_wgmma": "stage14",
     "ping_pong": "stage15",
     "cluster_split": "stage16",
+    "backward/recompute": "flashcore_numba.branches.backward.recompute_traffic",
 }
 
 
 def predict(stage: Any, variant: str | None, problem: Any, sm_count: int) -> Traffic:
     """The traffic of `stage.launch(problem, ..., variant=variant)` on a GPU of so many SMs.
 
-    `problem` needs what `Problem` has: batch, heads, kv_heads, group, seq_q, seq_k, head_dim, mask, causal.
-    Arrays are taken as C-contiguous. A stage with a lazy maximum (12, 13, 15) is taken to need no tile twice.
+    `problem` needs what `Problem` has: batch, heads, kv_heads, group, seq_q, seq_k, head_dim, mask, causal,
+    features, sequences. Arrays are taken as C-contiguous. A stage with a lazy maximum (12, 13, 15) is taken
+    to need no tile twice.
 
     Raises ArgumentError for a stage that no formula is for.
     """
@@ -44,5 +46,6 @@ def predict(stage: Any, variant: str | None, problem: Any, sm_count: int) -> Tra
         raise ArgumentError(
             f"stage {stage.label}: no formula predicts its traffic; predict.FORMULAS names those"
         )
-    formula = import_module(f"{__name__}.{FORMULAS[stage.key]}")
+    name = FORMULAS[stage.key]
+    formula = import_module(name if "." in name else f"{__name__}.{name}")
     return formula.traffic(problem, variant or stage.default_variant, sm_count)

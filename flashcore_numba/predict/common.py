@@ -64,7 +64,7 @@ def score_columns(problem: Any, rows: int, row_stride: int, key_stride: int) -> 
 
 
 def score_rows(problem: Any) -> tuple[int, int]:
-    """Requests and sectors when a warp takes a row of scores, [S_q, S_k] float32, 32 keys a request.
+    """Requests and sectors when a warp takes a row of scores, [S_q, S_k] float32, 32 keys per request.
 
     Where S_k is no multiple of 8 the rows start anywhere in a sector, and most requests touch one more.
     """

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.core.element import FLOAT16, FLOAT32
+from flashcore_numba.core.mask import Mask
 
 LANES = 32  # of a warp
 SECTOR = 32  # bytes
@@ -112,6 +113,11 @@ def sectors_apart(first: Any, lanes: Any, stride: Any) -> Any:
     """
     span = (first + (lanes - 1) * stride) // SECTOR - first // SECTOR + 1
     return np.where(lanes > 0, np.minimum(lanes, span), 0)
+
+
+def masks(problem: Any) -> Counter[Mask]:
+    """What the sequences of the batch see, and how many of them see the same: their traffic is equal."""
+    return Counter(each.mask for each in problem.sequences)
 
 
 def head_starts(problem: Any, nbytes: int) -> list[tuple[int, int]]:

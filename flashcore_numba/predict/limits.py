@@ -1,4 +1,4 @@
-"""What the hardware allows: the shortest time each unit of a GPU needs for one attention problem.
+"""What the hardware allows: the shortest time each unit of a GPU needs for one problem.
 
 A unit's rate is (results per clock per SM) x SMs x clock. SMs and clocks are read from the device; the rates
 per clock and SM are in the table below, by compute capability. The units work side by side, so the limit of a
@@ -41,7 +41,7 @@ RATES = {
 
 @dataclass(frozen=True)
 class Device:
-    """The figures of a GPU that set its limits; `bandwidth_gbs` of device memory in 10^9 bytes a second."""
+    """The figures of a GPU that set its limits; `bandwidth_gbs` of device memory in 10^9 bytes per second."""
 
     compute_capability: tuple[int, int]
     sm_count: int
@@ -52,9 +52,9 @@ class Device:
 def limits_us(problem: Work, device: Device) -> dict[str, float | None]:
     """The time in microseconds that each unit alone would need for `problem`, at the highest clock.
 
-    `fp32` and `tensor`: all multiply-adds of Q.K^T and P.V on the CUDA cores, or on the tensor cores; `exp`:
-    the exponentials; `memory`: every input read once and the output written once. None where the rate
-    of this GPU is not in the table.
+    `fp32` and `tensor`: all multiply-adds of the problem on the CUDA cores, or on the tensor cores; `exp`:
+    the exponentials; `memory`: every input read once and every output written once. None where the rate of
+    this GPU is not in the table.
 
     >>> from types import SimpleNamespace
     >>> pairs, row_bytes = 8 * 512 * 512, 64 * 2
@@ -64,7 +64,7 @@ def limits_us(problem: Work, device: Device) -> dict[str, float | None]:
     {'fp32': 8.02, 'tensor': 0.5, 'exp': 0.5, 'memory': 0.43}
     """
     rate = RATES.get(device.compute_capability)
-    per_us = device.sm_count * device.max_sm_mhz  # SM clocks a microsecond
+    per_us = device.sm_count * device.max_sm_mhz  # SM clocks per microsecond
     return {
         "fp32": problem.flops / (rate.fp32 * per_us) if rate else None,
         "tensor": problem.flops / (rate.tensor * per_us) if rate else None,
@@ -75,8 +75,8 @@ def limits_us(problem: Work, device: Device) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the units of one GPU reach at best: 10^12 operations, 10^9 results or 10^9 bytes a second, and the
-    microseconds of an empty launch; None where that is not known. `source` says where they are from.
+    """What the units of one GPU reach at best: 10^12 operations, 10^9 results or 10^9 bytes per second, and
+    the microseconds of an empty launch; None where that is not known. `source` says where they are from.
     `mma_sync_tflops`: of the tensor cores through mma.sync, where that was measured.
     """
 
@@ -95,7 +95,7 @@ class Ceilings:
 @dataclass(frozen=True)
 class DataSheet:
     """A GPU as NVIDIA describes it: clock in MHz, fp32 and dense fp16 tensor-core rates (float32 sums) in
-    10^12 operations a second, device memory in 10^9 bytes a second.
+    10^12 operations per second, device memory in 10^9 bytes per second.
     """
 
     name: str
@@ -171,7 +171,7 @@ def units_us(
 
     `fp32`, `tensor`: the multiply-adds of the problem, of which `multiplies` gives each unit its share;
     `exp`: the exponentials; `l1`, `l2`: the bytes that pass through the L1 with shared memory, and
-    through the L2; `dram`: every input read and the output written once; `launch`: so many empty kernels.
+    through the L2; `dram`: every input read and every output written once; `launch`: so many empty kernels.
     """
     work = {
         "fp32": (problem.flops * multiplies.get("fp32", 0), ceilings.fp32_tflops, 1e6),

@@ -4,27 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flashcore_numba.core.multiprocessors import MULTIPROCESSORS, kept_bytes
 
-@dataclass(frozen=True)
-class Multiprocessor:
-    """What one SM holds at most: blocks, warps, KiB of shared memory; all have 65536 registers."""
-
-    blocks: int
-    warps: int
-    shared_kib: int
-
-
-# CUDA C++ Programming Guide, "Compute Capabilities", technical specifications.
-MULTIPROCESSORS = {
-    (7, 0): Multiprocessor(32, 64, 96),
-    (7, 5): Multiprocessor(16, 32, 64),
-    (8, 0): Multiprocessor(32, 64, 164),
-    (8, 6): Multiprocessor(16, 48, 100),
-    (8, 9): Multiprocessor(24, 48, 100),
-    (9, 0): Multiprocessor(32, 64, 228),
-    (10, 0): Multiprocessor(32, 64, 228),
-    (12, 0): Multiprocessor(24, 48, 100),
-}
 PARTITIONS = 4  # of an SM: a warp belongs to one, with its registers
 PARTITION_REGISTERS = 16384
 REGISTER_UNIT = 256  # registers of a warp are given out in such units
@@ -63,8 +44,7 @@ def occupancy(
         return None
     warps = -(-threads // 32)
     of_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
-    # From 8.0 on the system keeps 1 KiB of shared memory for each block.
-    of_block = shared_bytes + (1024 if compute_capability >= (8, 0) else 0)
+    of_block = shared_bytes + kept_bytes(compute_capability)
     of_block = -(-of_block // SHARED_UNIT) * SHARED_UNIT
     room = {
         "registers": PARTITIONS * (PARTITION_REGISTERS // of_warp) // warps if of_warp else sm.blocks,

@@ -1,4 +1,4 @@
-"""Stage 02: what stage 01 moves, 16 bytes a lane, with the scores transposed and read only once."""
+"""Stage 02: what stage 01 moves, 16 bytes per lane, with the scores transposed and read only once."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ WIDTH = 16  # bytes of a load8 or a store8
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     heads = problem.batch * problem.heads
     chunks = problem.head_dim * HALF // WIDTH  # of a row
-    # Scores [S_k, S_q]: the rows of a warp are neighbours, 4 sectors a request where stage 01 has 32.
+    # Scores [S_k, S_q]: the rows of a warp are neighbours, 4 sectors per request where stage 01 has 32.
     steps, score_sectors = score_columns(problem, ROWS, row_stride=1, key_stride=problem.seq_q)
     warps = heads * ceil_div(problem.seq_q, ROWS)
 

@@ -18,7 +18,7 @@ from flashcore_numba.predict.formula import (
 from flashcore_numba.stages.stage04_shared_tiles import KEYS, ROWS
 
 QUAD = 4  # floats of a load4
-HALVES, QUARTERS = 2, 4  # passes of 16 bytes a lane: where pairs of lanes read the same, and where not
+HALVES, QUARTERS = 2, 4  # passes of 16 bytes per lane: where pairs of lanes read the same, and where not
 
 
 def dot(head_dim: int) -> Traffic:
@@ -37,7 +37,7 @@ def accumulate_pv(head_dim: int) -> Traffic:
 
 
 def out_rows(rows: int, head_dim: int) -> Traffic:
-    """Rows of the output, a warp each, 2 bytes a lane: 64 bytes a request."""
+    """Rows of the output, a warp each, 2 bytes per lane: 64 bytes per request."""
     return stores(rows * head_dim // LANES, rows * head_dim * HALF // SECTOR)
 
 

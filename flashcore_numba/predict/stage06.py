@@ -38,12 +38,12 @@ def _register_tiles(problem: Any) -> Traffic:
     warps, keys = SHAPE[D]
     rows = warps * LANES // COLS * TM
     first, count = row_tiles(problem.seq_q, rows)
-    # A block stops behind the last tile that its last row sees.
+    # A block stops after the last tile that its last row sees.
     begin, end = problem.mask.tiles(first, first + count - 1, keys)
     tiles = end - begin
     # What a tile holds of K: all that exists of its rows, whatever the mask says.
     exist = row_tiles(problem.seq_k, keys)[1]
-    turns = heads * int(tiles.sum()) * warps  # of a warp, one a tile
+    turns = heads * int(tiles.sum()) * warps  # of a warp, one per tile
 
     q_tiles = heads * load_tile(count, rows, D)
     kv_tiles = 2 * heads * sum((load_tile(exist[:n], keys, D) for n in tiles), Traffic())
@@ -61,8 +61,8 @@ def _register_tiles(problem: Any) -> Traffic:
 
 
 def _out(problem: Any) -> Traffic:
-    """One head's output: a request takes 2 bytes a lane, 8 apart, of one row from even lanes and of another,
-    TM further on, from odd lanes.
+    """One head's output: a request takes 2 bytes per lane, 8 apart, of one row from even lanes and of another
+    one, TM further on, from odd lanes.
     """
     requests = len(_rows_of_even_lanes(problem)) * problem.head_dim // COLS
     spread = COLS * QUAD * HALF // SECTOR  # sectors of one row that 16 lanes touch, for 2 of the 8 bytes
@@ -105,7 +105,7 @@ def _history(problem: Any, variant: str) -> Traffic:
     k_passes = seen // LANES * 4 + ceil_div(seen % LANES, 8)
     qk = heads * D // QUAD * shared_loads((q_passes + k_passes).sum())
     # P is loaded again for each 32 components.
-    turns = heads * blocks * rows * tiles  # of a warp, one a row and tile
+    turns = heads * blocks * rows * tiles  # of a warp, one per row and tile
     p_stores = turns * shared_stores(1)
     pv = turns * parts * (HISTORY_KEYS // QUAD) * shared_loads(HALVES + QUAD)
     held = variant == "kv_outer_shared"

@@ -1,4 +1,4 @@
-"""Stage 07: K and V once a row tile; S and P through shared memory; P V reads V once for every 4 rows."""
+"""Stage 07: K and V once per row tile; S and P through shared memory; P V reads V once for every 4 rows."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ from flashcore_numba.predict.wmma import (
 )
 from flashcore_numba.stages.stage07_wmma_qk import KEYS, ROWS, THREADS
 
-PAD = 8  # elements behind each row in shared memory
+PAD = 8  # elements after each row in shared memory
 
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     D, warps = problem.head_dim, THREADS // LANES
     pitch, s_pitch = D + PAD, KEYS + PAD
-    parts = ROWS // 16 * (KEYS // 16)  # of S, one a warp
+    parts = ROWS // 16 * (KEYS // 16)  # of S, one per warp
     qk = parts * multiply_qk(D, pitch, pitch, s_pitch)
     # Each lane reads 4 scores of its row, and writes P in their place.
     softmax = row_lines(shared_loads, ROWS, KEYS) + row_lines(shared_stores, ROWS, KEYS)
@@ -44,7 +44,7 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     def block(inside: int, tiles: int) -> Traffic:
         q_tile = load_tile(ROWS, inside, D)
         kv = kv_tiles(problem, tiles, KEYS, lambda rows: load_tile(KEYS, rows, D))
-        # O lies in registers: the lanes of a row write it without another way through shared memory.
+        # O is in registers: the lanes of a row write it without another way through shared memory.
         out = stores(ceil_div(inside, WARP_ROWS), inside * D * HALF // SECTOR)
         return q_tile + kv + tiles * tile + out
 

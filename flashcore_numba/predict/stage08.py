@@ -15,7 +15,7 @@ from flashcore_numba.predict.wmma import (
 )
 from flashcore_numba.stages.stage08_wmma_full import KEYS, ROWS, THREADS
 
-PAD = 8  # elements behind each row in shared memory
+PAD = 8  # elements after each row in shared memory
 
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:

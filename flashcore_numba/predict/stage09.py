@@ -35,7 +35,7 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     s_pitch, o_pitch = parts["s"] // (ROWS * FLOAT), parts["o"] // (ROWS * FLOAT)
 
     # Q is not padded, so each of its fragments costs 32 wavefronts, but only once: then it is in registers.
-    s_parts = ROWS // 16 * (KEYS // 16)  # one a warp; half of the warps wait
+    s_parts = ROWS // 16 * (KEYS // 16)  # one per warp; half of the warps wait
     q_fragments = s_parts * (D // 16) * half_fragment(q_pitch)
     qk = s_parts * multiply_qk(D, None, kv_pitch, s_pitch)
     s_loads = row_lines(shared_loads, ROWS, KEYS)
@@ -43,7 +43,7 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     rescale = row_lines(shared_loads, ROWS, D) + row_lines(shared_stores, ROWS, D)
     # The floats m and l of a warp's 4 rows lie side by side: a wavefront each, to read and to write.
     m_and_l_loads, m_and_l_stores = shared_loads(2), shared_stores(2)
-    # P and O have no padding either, and pay at every turn.
+    # P and O have no padding either, and pay in every iteration.
     pv = ROWS // 16 * (D // 16) * accumulate_pv(KEYS, p_pitch, kv_pitch, o_pitch)
     waits = 4 * barriers(warps)
     tile = qk + s_loads + warps * (m_and_l_loads + m_and_l_stores) + p_stores + rescale + pv + waits

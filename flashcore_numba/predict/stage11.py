@@ -62,11 +62,11 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     def block(inside: int, tiles: int) -> Traffic:
         q_tile = load_tile(ROWS, inside, D)
         q_fragments = multiplying * (D // 16) * half_fragment(pitch) if phase >= 5 else Traffic()
-        # Phase 0 has four a tile. Later one a step: the last tile's P V comes two steps after its Q K^T. The
-        # first tile has one more, and so has O before it is written.
+        # Phase 0 has four per tile. Later one per step: the last tile's P V comes two steps after its Q K^T.
+        # The first tile has one more, and so has O before it is written.
         waits = barriers(warps * (4 * tiles + 1 if phase == 0 else 1 + tiles + 2 + 1))
         o_through_shared = multiplying * o_parts * float_fragment(shared_stores, o_pitch)
-        # 1 / l of 4 rows a wavefront, from the softmax warps to all that write rows.
+        # 1 / l of 4 rows per wavefront, from the softmax warps to all that write rows.
         inv_l = shared_stores(ROWS // WARP_ROWS) + shared_loads(ceil_div(inside, WARP_ROWS))
         end = o_through_shared + inv_l + store_rows(inside, D)
         return q_tile + q_fragments + kv_tiles(problem, tiles, keys, kv_tile) + tiles * tile + waits + end
@@ -75,7 +75,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
 
 
 def _halves(rows: int, head_dim: int) -> Traffic:
-    """A tile, one half a lane: two sectors a request, half a line a wavefront. A row that does not exist
+    """A tile, one half per lane: two sectors per request, a wavefront per half line. A row past the end
     becomes zero only after row 0 has been read in its place: a branch would cost more.
     """
     requests = rows * head_dim // LANES
@@ -83,7 +83,7 @@ def _halves(rows: int, head_dim: int) -> Traffic:
 
 
 def _vectors(rows: int, inside: int, head_dim: int) -> Traffic:
-    """The same, 8 halves a lane. A warp with rows that do not exist reads row 0 besides, unless it has it."""
+    """The same, 8 halves per lane. A warp with rows past the end also reads row 0, unless it has it."""
     whole = inside * head_dim * HALF // (LANES * 16)  # requests of which every row exists
     requests = requests_for(rows, head_dim)
     row_0_again = requests - max(whole, 1)

@@ -1,18 +1,21 @@
-"""Stage 12, mma_sync: global memory gives Q once and K, V once a row tile; shared memory feeds the warps.
+"""Stage 12, mma_sync: global memory gives Q once and K, V once per row tile; shared memory feeds the warps.
 
 S and P never leave the registers, so what remains in shared memory is K and V on their way to the fragments.
 """
 
 from typing import Any
 
-from flashcore_numba.predict.formula import Traffic
+from flashcore_numba.core.mask import Mask
+from flashcore_numba.predict.formula import Traffic, masks
 from flashcore_numba.predict.warp_rows import (
     copy_rows,
+    find_sequences,
     query_fragments,
+    read_sinks,
     store_rows,
     tile_fragments,
 )
-from flashcore_numba.stages.stage12_mma_sync import TILES, choose
+from flashcore_numba.stages.stage12_mma_sync import choose, tiles_for
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
@@ -21,32 +24,41 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     A warp repeats Q K^T of a tile whose weights grow beyond what its old reference allows. That needs a score
     8 above the greatest of the first tile, which no inputs near a standard normal have.
     """
-    p, D = problem, problem.head_dim
-    name = variant if variant in TILES[D] else choose(p, sm_count)
-    row_tiles, warps, keys, *_ = TILES[D][name]
+    p, tiles = problem, tiles_for(problem.columns)
+    name = variant if variant in tiles else choose(p, sm_count)
+    row_tiles, warps, keys, *_ = tiles[name]
+    dims = p.head_dim, p.value_dim
+    block_rows = 16 * row_tiles * warps
+    of_a_head = warps * find_sequences(p, block_rows)
+    for mask, times in masks(p).items():
+        for first_row in range(0, mask.seq_q, block_rows):
+            of_a_head += times * _block(mask, first_row, row_tiles, warps, keys, *dims)
+            of_a_head += times * read_sinks(p, warps * 2 * row_tiles)  # a lane has two rows of each row tile
+    return p.heads * of_a_head
+
+
+def _block(mask: Mask, first_row: int, row_tiles: int, warps: int, keys: int, D: int, D_v: int) -> Traffic:
     warp_rows = 16 * row_tiles
     block_rows = warp_rows * warps
-    of_a_head = Traffic()
-    for first_row in range(0, p.seq_q, block_rows):
-        rows = min(block_rows, p.seq_q - first_row)
-        first, end = p.mask.tiles(first_row, first_row + rows - 1, keys)
-        tiles = end - first
-        q_copy = copy_rows(block_rows, rows, D)
-        k_copies = sum((copy_rows(keys, p.seq_k - t * keys, D) for t in range(first, end)), Traffic())
-        # A warp skips a tile that its rows do not see.
-        multiplied = 0
-        for row in range(first_row, first_row + block_rows, warp_rows):
-            begin, behind = p.mask.tiles(row, row + warp_rows - 1, keys)
-            multiplied += max(0, min(end, behind) - max(first, begin))
-        fragments = Traffic(
-            shared_load_wavefronts=warps * query_fragments(row_tiles, D)
-            + multiplied * tile_fragments(row_tiles, keys, D)
-        )
-        one_barrier_a_tile = Traffic(barriers=tiles * warps)
-        # O takes the place of Q as pairs of halves, 8 rows of 16 bytes a store; then it is read by rows.
-        o_through_shared = Traffic(
-            shared_store_wavefronts=block_rows // 8 * D // 8, shared_load_wavefronts=rows * D // 64
-        )
-        of_a_head += q_copy + 2 * k_copies + fragments + one_barrier_a_tile
-        of_a_head += o_through_shared + store_rows(rows, D)
-    return p.batch * p.heads * of_a_head
+    rows = min(block_rows, mask.seq_q - first_row)
+    first, end = mask.tiles(first_row, first_row + rows - 1, keys)
+    tiles = end - first
+    q_copy = copy_rows(block_rows, rows, D)
+    inside = [mask.seq_k - tile * keys for tile in range(first, end)]
+    copies = sum((copy_rows(keys, rows, dim) for rows in inside for dim in (D, D_v)), Traffic())
+    # A warp skips a tile that its rows do not see.
+    multiplied = 0
+    for row in range(first_row, first_row + block_rows, warp_rows):
+        begin, behind = mask.tiles(row, row + warp_rows - 1, keys)
+        multiplied += max(0, min(end, behind) - max(first, begin))
+    fragments = Traffic(
+        shared_load_wavefronts=warps * query_fragments(row_tiles, D)
+        + multiplied * tile_fragments(row_tiles, keys, D, D_v)
+    )
+    one_barrier_a_tile = Traffic(barriers=tiles * warps)
+    # O takes the place of Q as pairs of halves, 8 rows of 16 bytes per store; then it is read by rows.
+    o_through_shared = Traffic(
+        shared_store_wavefronts=block_rows // 8 * D_v // 8, shared_load_wavefronts=rows * D_v // 64
+    )
+    moved = q_copy + copies + fragments + one_barrier_a_tile
+    return moved + o_through_shared + store_rows(rows, D_v)

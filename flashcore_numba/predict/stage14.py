@@ -17,7 +17,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     keys = TILES[D].keys
     of_a_head = Traffic()
     for first_row in range(0, p.seq_q, ROWS):
-        tiles = tiles_seen(p, first_row, first_row + ROWS, keys)
+        tiles = tiles_seen(p.mask, first_row, first_row + ROWS, keys)
         of_a_head += load_tiles(1, ROWS, D) + load_tiles(2 * tiles, keys, D)
         of_a_head += Traffic(barriers=WARPS * (1 + tiles)) + store_rows(p.seq_q - first_row, D)
     return p.batch * p.heads * of_a_head

@@ -1,39 +1,70 @@
 """Stage 15, ping_pong: 128 or 192 rows share what 64 rows of stage 14 load.
 
-Every piece of work, BLOCK_M rows of a head, moves the same in whichever block it is done; what blocks add are
-the numbers of the pieces, which go through shared memory.
+Every work tile, BLOCK_M rows of a head, moves the same whichever block does it; what blocks add are
+the numbers of the work tiles, which go through shared memory.
 """
 
 from typing import Any
 
-from flashcore_numba.predict.formula import Traffic, ceil_div
-from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, store_rows, tiles_seen
-from flashcore_numba.stages.tuning.stage15_tiles import choose
+from flashcore_numba.core.mask import Mask
+from flashcore_numba.predict.formula import Traffic, ceil_div, loads, masks
+from flashcore_numba.predict.warp_rows import read_sinks
+from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, store_rows
+from flashcore_numba.stages.parts.cuda_arguments import row_tiles_at_most
+from flashcore_numba.stages.parts.tile_maps import bounded_kv
+from flashcore_numba.stages.tuning.stage15_tiles import Tile, choose
 
 WARPS = 4  # of a warpgroup
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     """No tile is taken to be done twice, as in stage 12. The counter of pieces, an atomic, is not counted."""
-    p, D = problem, problem.head_dim
+    p = problem
     tile, _ = choose(p, variant, sm_count)
-    block_rows, turns = ROWS * tile.consumers, tile.turns and tile.consumers > 1
-    row_tiles = ceil_div(p.seq_q, block_rows)
-    works = p.batch * p.heads * row_tiles
-    blocks = min(works, sm_count)
-    of_a_head = Traffic()
-    # Where the rows fill no block, those that miss are before the first one.
-    start = ceil_div(p.seq_q, ROWS) * ROWS - row_tiles * block_rows
-    for first_row in range(start, p.seq_q, block_rows):
-        tiles = max(1, tiles_seen(p, first_row, first_row + block_rows, tile.keys))
-        of_a_head += load_tiles(tile.consumers, ROWS, D) + load_tiles(2 * tiles, tile.keys, D)
-        for group_row in range(max(0, first_row), first_row + block_rows, ROWS):
-            of_a_head += store_rows(p.seq_q - group_row, D)
-        # A turn is waited for and handed on once a tile, by idle warpgroups too.
-        of_a_head += Traffic(barriers=turns * 2 * tiles * WARPS * tile.consumers)
-    # Of every piece, and of the end of every block, one thread writes the number and each warp reads it.
-    numbers = works + blocks
-    whole = p.batch * p.heads * of_a_head
-    whole += Traffic(shared_store_wavefronts=numbers, shared_load_wavefronts=numbers * WARPS * tile.consumers)
+    block_rows = ROWS * tile.consumers
+    works, of_a_head = 0, Traffic()
+    for mask, times in masks(p).items():
+        row_tiles = ceil_div(mask.seq_q, block_rows)
+        works += times * p.heads * row_tiles
+        # Where the rows fill no block, those that miss are before the first one; of packed sequences, after
+        # the last one.
+        start = 0 if p.features.ragged else ceil_div(mask.seq_q, ROWS) * ROWS - row_tiles * block_rows
+        for first_row in range(start, mask.seq_q, block_rows):
+            of_a_head += times * _work_tile(p, mask, first_row, tile)
+    blocks = min(p.batch * p.heads * row_tiles_at_most(p, block_rows), sm_count)
+    # Of every work tile, and of the end of every block, one thread writes the number and each warp reads it;
+    # of lengths that only the GPU knows, 6 words.
+    words = works * (6 if bounded_kv(p) else 1) + blocks
+    whole = p.heads * of_a_head + _lengths(p, works, blocks)
+    whole += Traffic(shared_store_wavefronts=words, shared_load_wavefronts=words * WARPS * tile.consumers)
     # Of a block: one barrier of all warps, and the first turn.
-    return whole + Traffic(barriers=blocks * WARPS * (tile.consumers + 1 + turns))
+    return whole + Traffic(barriers=blocks * WARPS * (tile.consumers + 1 + _turns(tile)))
+
+
+def _turns(tile: Tile) -> bool:
+    return tile.turns and tile.consumers > 1
+
+
+def _work_tile(p: Any, mask: Mask, first_row: int, tile: Tile) -> Traffic:
+    """What a block moves for the rows from `first_row` on, but for their number and lengths."""
+    end_row = first_row + ROWS * tile.consumers
+    begin, end = mask.tiles(max(0, first_row), min(end_row, mask.seq_q) - 1, tile.keys)
+    begin = min(begin, max(0, mask.seq_k - 1) // tile.keys)  # one at least, to mask
+    tiles = max(begin + 1, end) - begin
+    moved = load_tiles(tile.consumers, ROWS, p.columns) + load_tiles(2 * tiles, tile.keys, p.columns)
+    for group_row in range(max(0, first_row), min(end_row, mask.seq_q), ROWS):
+        moved += store_rows(mask.seq_q - group_row, p.value_dim)
+        moved += read_sinks(p, WARPS * 2)  # a lane has two rows
+    if p.features.alibi_slopes is not None:
+        moved += loads(WARPS * tile.consumers, WARPS * tile.consumers)
+    # A turn is waited for and handed on once per tile, by idle warpgroups too.
+    return moved + Traffic(barriers=_turns(tile) * 2 * tiles * WARPS * tile.consumers)
+
+
+def _lengths(p: Any, works: int, blocks: int) -> Traffic:
+    """What the loading threads read of lengths: of packed sequences each goes once through all, and reads the
+    one that it is at again for each work tile.
+    """
+    numbers = 4 * p.features.ragged + (p.features.seqused_k is not None)
+    read = numbers * (works + (blocks * p.sequence_count if p.features.ragged else 0))
+    return loads(read, read)

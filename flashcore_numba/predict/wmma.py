@@ -1,6 +1,6 @@
 """What stages 07 to 11 move alike: tiles, WMMA fragments, and rows that 8 lanes share, as in `tile.cuh`.
 
-A pitch is how many elements lie between the beginnings of two rows in shared memory.
+A pitch is how many elements there are from the beginning of a row in shared memory to that of the next.
 """
 
 from collections.abc import Callable
@@ -61,13 +61,13 @@ def shared_lines(rows: int, head_dim: int) -> int:
 
 
 def load_tile(rows: int, inside: int, head_dim: int) -> Traffic:
-    """A tile through registers, 16 bytes a lane. Rows from `inside` on are not read, but stored as zeros."""
+    """A tile through registers, 16 bytes per lane. Rows from `inside` on are not read; zeros are stored."""
     read = loads(requests_for(inside, head_dim), inside * head_dim * HALF // SECTOR)
     return read + shared_stores(shared_lines(rows, head_dim))
 
 
 def copy_tile(rows: int, inside: int, head_dim: int, pitch: int) -> Traffic:
-    """A tile by cp.async. Rows from `inside` on are not read, but filled with zeros, a line a wavefront.
+    """A tile by cp.async. Rows from `inside` on are not read, but filled with zeros, a wavefront per line.
 
     For the rows that exist the pitch matters, unlike for stores: copies move sectors, not words.
     """
@@ -104,7 +104,7 @@ def half_fragment(pitch: int) -> Traffic:
 
 
 def float_fragment(access: Access, pitch: int) -> Traffic:
-    """A fragment of floats, by four loads or four stores of two neighbouring floats a lane.
+    """A fragment of floats, by four loads or four stores of two neighbouring floats per lane.
 
     Half a warp at a time touches 4 rows of 32 bytes. As with halves, they meet in one of 4 slots where
     `pitch` has a factor in common with those.
@@ -118,12 +118,12 @@ def float_fragment(access: Access, pitch: int) -> Traffic:
 
 
 def row_lines(access: Access, rows: int, columns: int) -> Traffic:
-    """Floats, 4 of every 32 a lane: the 8 lanes of a row touch a line."""
+    """Floats, of every 32 each lane has 4: the 8 lanes of a row touch a line."""
     return access(rows * columns * FLOAT // LINE)
 
 
 def store_pairs(rows: int, distance: int) -> Traffic:
-    """8 bytes a lane: half a warp at a time writes 64 bytes of each of two rows.
+    """8 bytes per lane: half a warp at a time writes 64 bytes of each of two rows.
 
     These lie `distance` bytes apart, and meet unless one takes the first half of the banks and the other the
     second.

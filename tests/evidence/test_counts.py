@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flashcore_numba.core.problem import ArgumentError, UnsupportedError
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence.counts import count, count_all
 from flashcore_numba.run.progress import Progress

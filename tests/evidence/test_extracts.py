@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flashcore_numba import cli
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.evidence import extracts, nsight, profile, reconcile
 from flashcore_numba.predict import Traffic

@@ -9,7 +9,7 @@ from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.evidence import extracts, roofline
 from flashcore_numba.evidence.counts import count
@@ -274,11 +274,10 @@ def test_the_command(saved, recorded, capsys, tmp_path):
     assert "07 wmma_qk" in capsys.readouterr().out
 
 
-def test_a_kernel_that_no_sm_has_room_for_cannot_run():
-    deepest = [run for run in runs(select("pipeline")) if run.variant == "4"]
-    found = roofline.of_data_sheet(source("L4"), deepest, MISSION, False)
-    assert [held.blocks for held in found.rows[0].occupancy] == [0]
-    text = _text(found)
-    assert "no block fits" in text
-    assert "cannot run" in text
-    assert "at best" not in text
+def test_a_kernel_that_no_sm_has_room_for_has_no_row():
+    found = roofline.of_data_sheet(source("L4"), runs(select("pipeline")), MISSION, False)
+    assert [row.label for row in found.rows] == ["10 pipeline 1", "10 pipeline 3", "10 pipeline"]
+    (refused,) = found.refused
+    assert refused.startswith(
+        "10 pipeline 4: needs 115200 bytes of shared memory per block at head dimension 64"
+    )

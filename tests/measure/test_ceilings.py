@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from turing import T4
 
 from flashcore_numba.measure import ceilings
+from flashcore_numba.run.compiler import Compiler
 from flashcore_numba.run.executor import Simulator
 
 SMALL = {
@@ -33,6 +35,22 @@ def test_it_computes_what_the_host_expects(name):
     assert work.right()
     work.found[-1] += 0.01 * abs(work.expected).max()
     assert not work.right(), "a wrong sum must be seen"
+
+
+def test_mma_computes_the_same_on_sm_75():
+    work, executor = SMALL["mma"](np), Simulator()
+    work.launch(T4(executor))
+    executor.check()
+    assert work.right()
+
+
+def test_sm_75_compiles_every_benchmark():
+    compiler = Compiler((7, 5))
+    for makes in ceilings.benchmarks((7, 5), 1, 2**20).values():
+        for make in makes:
+            make(np).launch(compiler)
+    assert len(compiler.kernels) >= 7
+    assert not any(kernel.spill_bytes for kernel in compiler.kernels)
 
 
 @pytest.mark.parametrize("make", [ceilings.fma, ceilings.ex2, ceilings.shared])

@@ -19,17 +19,25 @@ from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
+from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.find import select as select_any
 from flashcore_numba.cli import selection
 from flashcore_numba.core import gpu
+from flashcore_numba.core.element import named
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import Shape
+from flashcore_numba.core.workload import Workload
 from flashcore_numba.measure import ceilings, compare, timing
-from flashcore_numba.measure.peers import LABELS
+from flashcore_numba.measure.peers import PEERS
 from flashcore_numba.measure.sensors import Reading
 from flashcore_numba.records import artifact
 from flashcore_numba.report import pictures
-from flashcore_numba.run import executor
+from flashcore_numba.run import executor, registers
 from flashcore_numba.run.progress import Progress
+from flashcore_numba.run.registers import like, why_not
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find, select
 from flashcore_numba.stages.runs import Run, runs
 
 CEILINGS = dict.fromkeys(ceilings.NAMES, 1.5)
@@ -137,7 +145,38 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
         assert len(entry["gpu_us"]["rounds_us"]) == 5
         assert entry["gpu_cold_us"]["n"] == timing.REPLAYS
         assert entry["throttled"] is None, "there are no sensors"
-    assert set(shape["absent"]) == set(LABELS)
+    assert set(shape["absent"]) == set(PEERS)
+
+
+def test_two_element_types_are_interleaved(tmp_path, capsys, monkeypatch):
+    order = []
+
+    def noted(entries, *rest):
+        order.extend((entry.label, entry.problem.element.name) for entry in entries)
+        return timing.measure(entries, *rest)
+
+    monkeypatch.setattr(compare, "measure", noted)
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    both = ["--element", "bfloat16", "--element", "float16"]
+    arguments = ["compare", "5", "12", "--shape", "1x2x9x64", "--rounds", "5", *both, "--save", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    assert "1x2x9x64, bfloat16" in capsys.readouterr().out
+    file = tmp_path / "stand-in-gpu.json"
+    first, second = artifact.load(file)["shapes"]
+    assert (first["element"], second["element"]) == ("float16", "bfloat16")
+    labels = [[entry["label"] for entry in shape["entries"] if entry["default"]] for shape in (first, second)]
+    assert labels == [["05 online_softmax", "12 mma_sync"], ["12 mma_sync"]]
+    assert "does not serve bfloat16, only float16" in second["absent"]["05 online_softmax"]
+    assert all(entry["error"]["right"] for shape in (first, second) for entry in shape["entries"])
+    assert order.index(("12 mma_sync", "bfloat16")) > order.index(("05 online_softmax", "float16"))
+    for name in ("float16", "bfloat16"):
+        ((_, kept),) = artifact.recorded(tmp_path, named(name))
+        assert [shape["element"] for shape in kept["shapes"]] == [name]
+    assert artifact.find_shape(artifact.load(file), "1x2x9x64") == first
+    with pytest.raises(SystemExit):
+        cli.main([*arguments[:2], "--element", "float64"])
+    assert cli.main([*arguments[:2], *both[:2]]) == 2
+    assert "--element bfloat16: none of these stages serves it" in capsys.readouterr().err
 
 
 def test_an_operation_of_ones_own_is_compared():
@@ -145,7 +184,7 @@ def test_an_operation_of_ones_own_is_compared():
     progress = Progress(Console(file=io.StringIO()))
     for kernel, right in ((toy_operation.row_softmax, True), (toy_operation.last_row_left_out, False)):
         stage = replace(toy_operation.STAGE, launch=toy_operation.launcher(kernel))
-        record = compare.compare([stage], [(Shape(1, 1, 33, 64), False)], 5, progress)
+        record = compare.compare([stage], [[Workload(Shape(1, 1, 33, 64))]], 5, progress)
         (shape,) = record["shapes"]
         (entry,) = shape["entries"]
         assert (entry["label"], entry["stage"], entry["unit"]) == (stage.label, None, "fp32")
@@ -153,6 +192,62 @@ def test_an_operation_of_ones_own_is_compared():
         assert entry["caller_us"] is None and shape["absent"] == {} and shape["scale"] is None
         assert len(entry["gpu_us"]["rounds_us"]) == 5
         assert entry["speed_up"] == {"stage_01": None, "best_peer": None}
+
+
+@pytest.mark.parametrize("heads, words", [("2", []), ("2/1", ["--features", "window=8,0"])])
+def test_the_backward_pass_is_compared(heads, words, tmp_path, capsys, monkeypatch):
+    """With its three gradients, its caller's side and its own peers, into an artifact that says so."""
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    monkeypatch.setattr(timing, "CALLS", 1)
+    monkeypatch.setattr(timing, "REPLAYS", 1)
+    arguments = ["compare", "backward/recompute", "--shape", f"1x{heads}x20x64", "--rounds", "5"]
+    assert cli.main([*arguments, "--causal", *words, "--save", str(tmp_path)]) == 0
+    (file,) = tmp_path.iterdir()  # and no picture, which is of the forward pass
+    assert file.name == "stand-in-gpu-backward-causal.json"
+    record = artifact.load(file)
+    (shape,) = record["shapes"]
+    assert record["operation"] == "backward" and set(shape["absent"]) == set(BACKWARD.peers())
+    assert shape["flops"] == 10 * 64 * 2 * _pairs(20, shape.get("features", {}))
+    labels = [run.label for run in runs(select_any("backward/recompute"))]
+    assert [entry["label"] for entry in shape["entries"]] == labels
+    for entry in shape["entries"]:
+        assert entry["error"]["right"] and entry["stage"] is None
+        assert entry["error"]["heads_checked"] == entry["error"]["heads"] == int(heads[-1])
+        assert (entry["caller_us"] is not None) == entry["default"]
+    shown = capsys.readouterr().out
+    assert f"backward, 1x{heads}x20x64, causal" in shown and "TFLOP/s: backward/recompute" in shown
+    assert " x peer " in shown and " x 01 " not in shown
+    assert artifact.recorded(tmp_path) == [], "tables and pictures are of the forward pass"
+
+
+def test_a_wrong_gradient_is_named(capsys, monkeypatch):
+    (stage,) = select_any("backward/recompute")
+
+    def wrong(problem, executor, variant=None, **outputs):
+        stage.launch(problem, executor=executor, variant=variant, **outputs)
+        stream = executor.executor.stream if hasattr(executor, "executor") else None
+        if stream is not None and stream.recording is not None:
+            stream.recording.append(lambda: outputs["dk"].fill(0))
+
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    spoilt = replace(stage, launch=wrong, variants={"tiles": ""}, default="tiles")
+    record = compare.compare([spoilt], [[Workload(Shape(1, 1, 20, 64))]], 5, quiet())
+    (entry,) = record["shapes"][0]["entries"]
+    assert not entry["error"]["right"] and entry["error"]["reason"].startswith("dK: ")
+
+
+def test_stages_of_two_operations_are_refused(capsys):
+    mixed = [find(5), *select_any("backward")]
+    with pytest.raises(ArgumentError, match="of one operation are accepted, not of 2"):
+        compare.compare(mixed, [[Workload(Shape(1, 1, 9, 64))]], 5, quiet())
+    for arguments, says in (
+        (["5", "backward"], "not of 2 (forward: 05 online_softmax; backward: backward/recompute"),
+        (["--operation", "backward", "5"], "--operation backward: 05 online_softmax computes another one"),
+        (["--operation", "forward", "backward"], "--operation forward: backward/recompute"),
+        (["--operation", "sideward"], "--operation 'sideward': accepted are forward, backward"),
+    ):
+        assert cli.main(["compare", *arguments]) == 2
+        assert says in capsys.readouterr().err
 
 
 SPOIL = [
@@ -198,7 +293,7 @@ def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
 @pytest.mark.long
 def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
     monkeypatch.setattr(compare, "registers", lambda *args: None)
-    shapes = [(Shape(1, 1, 9, 64), False), (Shape(1, 1, 7, 64), False)]
+    shapes = [[Workload(Shape(1, 1, 9, 64))], [Workload(Shape(1, 1, 7, 64))]]
     first, second = compare.compare(LADDER[5:6], shapes, 1, quiet())["shapes"]
     assert {entry["variant"] for entry in first["entries"]} == set(LADDER[5].variants)
     assert [entry["label"] for entry in second["entries"]] == [LADDER[5].label]
@@ -207,8 +302,8 @@ def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
 def test_kernels_can_be_timed_alone(monkeypatch):
     monkeypatch.setattr(compare, "registers", lambda *args: None)
     chosen = [
-        (Shape(1, 1, 9, 64), True, [Run(LADDER[5], "q_outer")]),
-        (Shape(1, 1, 7, 64), False, runs(LADDER[:2])),
+        ([Workload(Shape(1, 1, 9, 64), True)], [Run(LADDER[5], "q_outer")]),
+        ([Workload(Shape(1, 1, 7, 64))], runs(LADDER[:2])),
     ]
     record = compare.timed(chosen, 1, quiet(), "try", alone=True)
     assert (record["label"], record["ceilings"]) == ("try", None)
@@ -222,7 +317,7 @@ def test_what_held_the_clocks_back_is_told(monkeypatch):
     sensors = SimpleNamespace(why_not=None, read=lambda: next(readings))
     monkeypatch.setattr(compare, "Sensors", lambda bus: sensors)
     monkeypatch.setattr(timing, "ENTRY_SECONDS", math.inf)  # however slow the machine, all six rounds
-    record = compare.compare(LADDER[:1], [(Shape(1, 1, 9, 64), False)], 6, quiet())
+    record = compare.compare(LADDER[:1], [[Workload(Shape(1, 1, 9, 64))]], 6, quiet())
     (entry,) = record["shapes"][0]["entries"]
     assert entry["throttled"] == ["the power limit in 3 of 6 readings"]
     assert entry["clocks"]["power_w"] == {"min": 700.0, "p50": 700.0, "max": 700.0}
@@ -231,3 +326,107 @@ def test_what_held_the_clocks_back_is_told(monkeypatch):
 
 def quiet():
     return Progress(Console(file=io.StringIO()))
+
+
+def test_a_variant_that_does_not_fit_is_absent(monkeypatch):
+    """The stage serves the problem, and a named variant of it asks for more than the GPU has."""
+
+    def entry(run, problem, stream):
+        if run.variant == "4":
+            raise UnsupportedError("pipeline needs 115200 bytes")
+        return run.variant
+
+    monkeypatch.setattr(compare, "StageEntry", entry)
+    progress = Progress(Console(file=io.StringIO()))
+    found = compare._stage_entries(runs(select("pipeline")), registers.stand_in(1, 1, 64, 64), None, progress)
+    assert found == (["1", "3", "2"], {"10 pipeline 4": "pipeline needs 115200 bytes"})
+
+
+def test_features_and_ragged_batches_are_measured(tmp_path, capsys, monkeypatch):
+    """Each judged against float64, the ragged batch beside as many tokens in equal lengths."""
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    arguments = ["compare", "5", "1", "--shape", "3x4/2x5-20x64", "--causal", "--rounds", "5"]
+    arguments += ["--features", "window=8,0 sinks", "--features", "none"]
+    assert cli.main([*arguments, "--save", str(tmp_path), "--json", str(tmp_path / "all.json")]) == 0
+    (file,) = tmp_path.glob("stand-in-gpu*.json")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"] * 2, "no picture of what is not plain"
+    windowed, windowed_equal, ragged, equal = artifact.load(file)["shapes"]
+    for one, other in ((windowed, windowed_equal), (ragged, equal)):
+        lengths = one["features"]["lengths"]
+        assert one["shape"] == "3x4/2x5-20x64" and one["equal_lengths"] == other["shape"]
+        assert other["shape"] == f"3x4/2x{sum(lengths) // 3}x64" and sum(lengths) % 3 == 0
+        assert one["flops"] == sum(4 * 64 * 4 * _pairs(n, one["features"]) for n in lengths)
+        assert other["flops"] == 3 * 4 * 64 * 4 * _pairs(sum(lengths) // 3, one["features"])
+    assert ragged["features"]["lengths"] == windowed["features"]["lengths"]
+    assert windowed["features"]["window"] == [8, 0] and windowed["features"]["sinks"] is True
+    assert (windowed_equal["features"], equal["features"]) == ({"window": [8, 0], "sinks": True}, {})
+    for shape in (windowed, windowed_equal, ragged, equal):
+        (entry,) = shape["entries"]
+        assert entry["label"] == "05 online_softmax" and entry["error"]["right"]
+        assert entry["error"]["heads_checked"] == entry["error"]["heads"] == 12
+        assert entry["caller_us"]["n"] == 5
+        assert "stage 01 scalar does not serve" in shape["absent"]["01 scalar"]
+    assert artifact.recorded(tmp_path) == []
+    shown = capsys.readouterr().out
+    assert f"TFLOP/s (of the rate at {equal['shape']}): 05 online_softmax 0 (" in shown
+    assert "3x4/2x5-20x64, causal, window=8,0 sinks: Stand-in GPU" in shown
+
+
+def _pairs(length, features):
+    """What a causal row sees of a sequence, summed."""
+    left = features.get("window", (length,))[0]
+    return sum(min(row, left) + 1 for row in range(length))
+
+
+@pytest.mark.parametrize("spoilt", ["first", "last"])
+def test_a_wrong_row_of_a_packed_sequence_is_found(spoilt, tmp_path, capsys, monkeypatch):
+    stage = LADDER[4]
+
+    def wrong(problem, executor, variant=None, **outputs):
+        stage.launch(problem, executor=executor, variant=variant, **outputs)
+        stream = executor.executor.stream if hasattr(executor, "executor") else None
+        if problem.features.ragged:
+            arrays = (problem.q, problem.k, problem.v, outputs["out"])
+            assert all(x[0].swapaxes(0, 1).flags.c_contiguous for x in arrays), "token by token"
+        if problem.features.ragged and stream is not None and stream.recording is not None:
+            row = int(problem.features.cu_seqlens_q[1]) - (spoilt == "last")
+            stream.recording.append(lambda: outputs["out"][0, 1, row].fill(0))
+
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    monkeypatch.setattr(selection, "select", lambda *names: [replace(stage, launch=wrong)])
+    assert cli.main(["compare", "5", "--shape", "2x2x5-9x64", "--rounds", "5", "--save", str(tmp_path)]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(why_not(find(12)) is not None, reason=f"no CUDA compiler: {why_not(find(12))}")
+def test_the_kernels_whose_registers_are_recorded_have_the_features(rng):
+    (run,) = [run for run in runs([find(12)]) if run.is_default]
+    ragged, equal = Workload(Shape(2, 2, 90, 64, shortest=5), drawn=("sinks",)).drawn_with(1)
+    names = []
+    for each in (ragged, equal, Workload(Shape(2, 2, 50, 64))):
+        problem = Problem(*each.arrays.inputs(rng), features=each.features(rng))
+        (kernel,) = registers.registers(run, like(run.stage, problem), (9, 0))
+        names.append([word for word in ("RAGGED=1", "SINKS=1") if word in kernel["kernel"]])
+    assert names == [["RAGGED=1", "SINKS=1"], ["SINKS=1"], []]
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["--features", "widow=3"], "features 'widow=3': accepted are none, or window=LEFT,RIGHT"),
+        (["--features", "window=3"], "accepted are none, or window=LEFT,RIGHT"),
+        (["--features", "softcap=0"], "accepted are none, or window=LEFT,RIGHT"),
+        (["--shape", "1x4/3x9x64"], "H must be a multiple of H_kv"),
+        (["--shape", "1x4x9-8x64"], "the shorter length comes first"),
+        (["--shape", "1x4x9x64/31"], "the head dimension (the last number) must be one of 32, 64"),
+        (["--shape", "1x4x9/8x64"], "accepted are BxHxSxD, for example 1x8x512x64, with H/H_kv"),
+        (["--features", "sinks"], "sinks: none of these stages serves it"),
+        (["--shape", "2x2x5-9x64"], "cu_seqlens_q cu_seqlens_k: none of these stages serves it"),
+    ],
+)  # fmt: skip
+def test_what_no_stage_measures_is_refused(arguments, says, capsys):
+    try:
+        assert cli.main(["compare", "1", *arguments]) == 2
+    except SystemExit as stopped:
+        assert stopped.code == 2
+    assert says in capsys.readouterr().err

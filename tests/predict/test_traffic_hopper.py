@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from matrix import few, first_of_each
-from small_weights import counted, problem
+from small_weights import WITH_FEATURES, counted, problem
 
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import predict
@@ -38,6 +38,16 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     check(stage, variant, problem(rng, 1, 2, seq_q, seq_k, head_dim, causal, int(rng.integers(1, 3))))
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim"), few([(32, 32), (80, 80), (96, 96), (192, 128), (256, 256)], (80, 80))
+)
+def test_other_head_dimensions_of_stage_15(head_dim, value_dim, rng):
+    seq_q, seq_k = (int(n) for n in rng.integers(1, 300, 2))
+    p = problem(rng, 1, 2, seq_q, seq_k, head_dim, bool(rng.integers(2)))
+    values = np.ones((*p.v.shape[:3], value_dim), np.float16)
+    check(PING_PONG, None, Problem(p.q, p.k, values, p.causal))
+
+
 @pytest.mark.parametrize("sm_count", few([132, 1], 132))
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 def test_each_split_of_stage_16(head_dim, sm_count, rng):
@@ -64,6 +74,21 @@ def test_blocks_of_stage_15_take_several_pieces(causal, rng):
     (launched,) = _launches(PING_PONG, p, 2)
     assert any(row.op == "atomic" for row in launched.lines()) is causal
     check(PING_PONG, None, p, 2)
+
+
+@pytest.mark.parametrize("sm_count", few([132, 2], 2))
+@pytest.mark.parametrize(
+    ("stage", "made"),
+    first_of_each(
+        [(stage, made) for made in WITH_FEATURES for stage in (PING_PONG, CLUSTER_SPLIT)],
+        lambda stage, made: made,
+    ),
+    ids=lambda x: getattr(x, "label", None) or x.__name__,
+)
+def test_formula_holds_with_features(stage, made, sm_count, rng):
+    """Also where blocks draw several work tiles: who does which does not change what is read of lengths."""
+    head_dim, causal = int(rng.choice([64, 128])), bool(rng.integers(2))
+    check(stage, None, made(rng, head_dim=head_dim, causal=causal), sm_count)
 
 
 def _launches(stage, p, sm_count):

@@ -1,10 +1,15 @@
-"""Stages 12 and 13: the closed formulas give what the CPU executor counts, in every field."""
+"""Stages 12 and 13: the closed formulas give what the CPU executor counts, in every field.
+
+With features too: the loads of lengths, slopes and sinks are among what is compared.
+"""
 
 import numpy as np
 import pytest
 from matrix import few, first_of_each
-from small_weights import counted, problem
+from small_weights import WITH_FEATURES, counted, problem
 
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import predict
 from flashcore_numba.stages import stage12_mma_sync, stage13_split_kv
@@ -15,7 +20,8 @@ VARIANTS = [(stage, variant) for stage in STAGES for variant in stage.variants]
 
 def check(stage, variant, p, sm_count):
     assert predict(stage, variant, p, sm_count) == counted(stage, variant, p, sm_count), (
-        f"{stage.label} {variant}: {p.q.shape}, {p.seq_k} keys, causal={p.causal}, {sm_count} SMs"
+        f"{stage.label} {variant}: {p.q.shape}, {p.seq_k} keys, causal={p.causal}, {sm_count} SMs, "
+        f"{p.features.label}"
     )
 
 
@@ -35,6 +41,21 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     check(stage, variant, any_problem(rng, int(rng.integers(1, 150)), head_dim, causal), sm_count=132)
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim"), few([(192, 192), (256, 256), (192, 128), (64, 256)], (192, 128))
+)
+def test_other_head_dimensions_of_stage_12(head_dim, value_dim, rng):
+    p = any_problem(rng, int(rng.integers(1, 150)), head_dim, bool(rng.integers(2)))
+    values = np.ones((*p.v.shape[:3], value_dim), np.float16)
+    check(stage12_mma_sync.STAGE, "mma_sync", Problem(p.q, p.k, values, p.causal), sm_count=132)
+
+
+def test_rows_that_are_no_whole_lines_have_no_formula(rng):
+    p = any_problem(rng, 20, 80, False)
+    with pytest.raises(ArgumentError, match="no formula predicts the traffic of head dimension 80"):
+        predict(stage12_mma_sync.STAGE, "mma_sync", p, 132)
+
+
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize(("tile", "sm_count"), [("large", 1), ("medium", 2)])
 def test_each_tile_of_stage_13(tile, sm_count, head_dim, rng):
@@ -50,6 +71,27 @@ def test_more_splits_than_two(variant, rng):
     p = problem(rng, 1, 1, int(rng.integers(1, 40)), seq_k, 64, bool(rng.integers(2)))
     assert stage13_split_kv.choose(p, 132) == ("small", 3)
     check(stage13_split_kv.STAGE, variant, p, 132)
+
+
+MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
+
+
+@pytest.mark.parametrize("causal", few([False, True], True))
+@pytest.mark.parametrize(("made", "head_dim"), first_of_each(MADE, lambda made, head_dim: made))
+@pytest.mark.parametrize(
+    ("stage", "variant"),
+    few(VARIANTS, (STAGES[0], "small"), (STAGES[1], "two_splits")),
+    ids=lambda x: getattr(x, "label", x),
+)
+def test_formula_holds_with_features(stage, variant, made, head_dim, causal, rng):
+    check(stage, variant, made(rng, head_dim=head_dim, causal=causal), sm_count=132)
+
+
+def test_a_window_that_begins_between_the_tiles_of_two_key_warps(rng):
+    """A key warp meets its first key after the first step, and still does no tile twice."""
+    p = problem(rng, 1, 2, 256, 1024, 64, True, features=Features((500, -1)))
+    assert stage13_split_kv.choose(p, 3) == ("medium", 1)
+    check(stage13_split_kv.STAGE, "unsplit", p, 3)
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.label)

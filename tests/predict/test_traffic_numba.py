@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from matrix import few, first_of_each
 
+from flashcore_numba.checks.cases import normal
+from flashcore_numba.checks.feature_cases import feature_cases
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import runs
 
 RUNS = runs(stage for stage in LADDER if 1 <= stage.number <= 6)
@@ -48,6 +51,13 @@ def test_rows_of_scores_shorter_than_a_sector(run, rng):
     """Then several rows share a sector, and heads start in the middle of one."""
     seq_q, seq_k = int(rng.integers(2, 40)), int(rng.integers(1, 8))
     check(run, problem(rng, run, seq_q, seq_k, 64, bool(rng.integers(2))))
+
+
+@pytest.mark.parametrize("case", feature_cases(find(5), normal), ids=lambda case: case.name)
+def test_formula_with_features(case, rng):
+    inputs = case.make(rng)
+    (run,) = runs([find(5)])
+    check(run, inputs.problem(inputs.arrays))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.label)
