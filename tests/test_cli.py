@@ -22,8 +22,8 @@ from flashcore_numba.stages.find import find
 
 WITHOUT_JSON = ("lab",)
 COMMANDS = (
-    *("stages", "dispatch", "check", "starter", "mutants", "count", "compare", "resources", "profile"),
-    *("reconcile", "roofline", "pictures", "readme", "course", "lab", "lessons"),
+    *("stages", "dispatch", "check", "starter", "predict", "hint", "mutants", "count", "compare"),
+    *("resources", "profile", "reconcile", "roofline", "pictures", "readme", "course", "lab", "lessons"),
 )
 LAST = str(LADDER[-1].number)
 VARIANTS = [(stage.number, name) for stage in LADDER for name in stage.variants]
@@ -83,7 +83,10 @@ def test_each_command_has_help(command, capsys):
         (["count", "none"], "stage 'none' is not in the ladder"),
         (["count"], "required: STAGE"),
         (["count", "1", "--shape", "1x8x512"], "shape '1x8x512': accepted are BxHxSxD"),
-        (["count", "1", "--shape", "1x1x64x80"], "the head dimension (the last number) must be 64 or 128"),
+        (
+            ["count", "1", "--shape", "1x1x64x72"],
+            "the head dimension (the last number) must be one of 32, 64, 80",
+        ),
         (["count", "1", "--variant", "x"], "--variant 'x' of stage 01 scalar: accepted are none"),
         (["compare", "--shape", "tiny"], "shape 'tiny': accepted are BxHxSxD"),
         (["compare", "--rounds", "2"], "'2': a whole number of at least 5 is accepted"),
@@ -99,9 +102,9 @@ def test_each_command_has_help(command, capsys):
         (["stages", "--json", "/no/such/folder/x.json"], "cannot be written: there is no folder"),
         (["resources", "--cc", "9"], "'9': major.minor is accepted"),
         (["resources", "--cc", "1.0"], "--cc 1.0: this CUDA compiler accepts 7.5, 8.0"),
-        (["resources", "--head-dim", "32"], "--head-dim 32: accepted are 64, 128"),
+        (["resources", "--head-dim", "72"], "--head-dim 72: accepted are 32, 64, 80"),
         (["readme", "/no/such/README.md"], "/no/such/README.md: cannot be read"),
-        (["readme", __file__, "--check"], "needs the lines <!-- ladder:begin -->"),
+        (["readme", __file__, "--check"], "has no place to write to, such as <!-- table:ladder -->"),
     ],
 )
 def test_bad_arguments_get_one_line_and_exit_2(arguments, says, capsys, no_gpu):
@@ -196,6 +199,7 @@ def test_a_wrong_stage_fails_count(monkeypatch, capsys, wide):
     assert "WRONG output" in capsys.readouterr().out
 
 
+@pytest.mark.long  # `compare` below checks the same
 def test_check_of_one_stage(capsys, no_gpu):
     assert cli.main(["check", QUICK.name, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -311,6 +315,20 @@ def test_dispatch_shows_its_table_and_writes_it(tmp_path, capsys, monkeypatch, w
     assert copy.read_text() == source
 
 
+def test_check_leaves_out_what_the_gpu_lacks(monkeypatch, capsys):
+    checked = []
+    monkeypatch.setattr(flashcore_numba.core.gpu, "available", lambda: True)
+    monkeypatch.setattr(flashcore_numba.core.gpu, "compute_capability", lambda device=0: (7, 5))
+    monkeypatch.setattr(
+        "flashcore_numba.checks.check", lambda stages, **options: checked.extend(stages) or []
+    )
+    assert cli.main(["check", "12-14"]) == 1
+    assert [stage.number for stage in checked] == [12]
+    said = capsys.readouterr().err
+    assert "13 split_kv: not run, needs compute capability 8.0, and this GPU has 7.5" in said
+    assert "14 tma_wgmma: not run, needs compute capability 9.0, no newer one, and this GPU has 7.5" in said
+
+
 @pytest.mark.long
 def test_resources_lists_every_kernel(capsys, wide):
     assert cli.main(["resources", "1", LAST, "--json"]) == 0
@@ -332,7 +350,8 @@ def test_resources_writes_its_table(tmp_path, capsys, monkeypatch):
     assert cli.main(["resources", "--save"]) == 0
     assert "resources.json" in capsys.readouterr().out
     table = resource_table.read()
-    assert list(table["kernels"]) == [f"{first.label}, D = 64, sm_{cc}" for cc in (80, 89, 90)]
+    compiled_for = (75, 80, 86, 89, 90, 100, 120)
+    assert list(table["kernels"]) == [f"{first.label}, D = 64, sm_{cc}" for cc in compiled_for]
     for item in resource_table.items([first]):
         recorded = table["kernels"][resource_table.name(item)]
         assert resource_table.differences(item, recorded, resource_table.compiled(*item)) == []
@@ -345,7 +364,7 @@ def test_readme_writes_then_agrees(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(artifact, "recorded_dir", lambda: tmp_path / "recorded")
     page = tmp_path / "README.md"
-    page.write_text("<!-- ladder:begin -->\n<!-- ladder:end -->\n")
+    page.write_text("<!-- table:ladder -->\n<!-- table:end -->\n")
     assert cli.main(["readme", str(page), "--check"]) == 1
     assert "differs" in capsys.readouterr().out
     assert cli.main(["readme", str(page)]) == 0

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from cuda_reference.extras import MissingPackageError, explained
 from cuda_reference.files import MachineError
 from flashcore_numba.cli.parser import build_parser
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 
 __all__ = ["main"]
 
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a terminal or pipe that cannot show a character gets a "?"
             stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
+    warnings.formatwarning = lambda message, *_, **__: f"flashcore {args.command}: {message}\n"
     try:
         with explained():
             status = importlib.import_module(f"{__name__}.{args.command}").run(args)

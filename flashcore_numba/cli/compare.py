@@ -8,10 +8,12 @@ from rich.console import Console
 
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.parser import COUNT_SHAPE
-from flashcore_numba.cli.selection import selected
+from flashcore_numba.cli.selection import of_one_operation
 from flashcore_numba.core import gpu
-from flashcore_numba.core.problem import ArgumentError
-from flashcore_numba.core.shapes import Shape, parse
+from flashcore_numba.core.element import ACCEPTED, FLOAT16, Element
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.shapes import Shape, parse, parse_any
+from flashcore_numba.core.workload import Workload, options
 from flashcore_numba.evidence import rehearse
 from flashcore_numba.evidence.counts import count_all
 from flashcore_numba.records import artifact
@@ -23,6 +25,7 @@ from flashcore_numba.report.tables import (
     latency_table,
     limits_line,
     not_timed,
+    rates_lines,
     throttled_lines,
 )
 from flashcore_numba.run.executor import simulated
@@ -34,17 +37,23 @@ def run(args: Namespace) -> int:
     """Time, rehearse or compare. Returns 1 for a wrong output, and for artifacts without a common shape."""
     if any(name.endswith(".json") for name in args.stages):
         return _compare_files(args)
-    stages = selected(args)
-    shapes = [(parse(text), args.causal) for text in args.shape or ["mission"]]
+    _, stages = of_one_operation(args)
+    shapes = [parse_any(text) for text in args.shape or ["mission"]]
     why_not = gpu.why_not()
     if why_not is None:
         return _compare_on_gpu(args, stages, shapes)
-    for option in ("save", "rounds", "label"):
+    for option in ("save", "rounds", "label", "element", "features"):
         if getattr(args, option):
             raise ArgumentError(
-                f"--{option} {str(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
+                f"--{option} {_as_given(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
             )
-    return _compare_without_gpu(args, stages, shapes, why_not)
+    return _compare_without_gpu(args, stages, [(shape, args.causal) for shape in shapes], why_not)
+
+
+def _as_given(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    return " ".join(each.name if isinstance(each, Element) else each for each in value)
 
 
 def _compare_files(args: Namespace) -> int:
@@ -52,7 +61,11 @@ def _compare_files(args: Namespace) -> int:
         raise ArgumentError(f"{others[0]!r} beside a file: either stages or two artifacts are accepted")
     if len(args.stages) != 2:
         raise ArgumentError(f"artifacts: two files are accepted, not {len(args.stages)}")
-    if given := [name for name in ("shape", "causal", "rounds", "label", "save") if getattr(args, name)]:
+    if given := [
+        name
+        for name in ("operation", "shape", "causal", "element", "features", "rounds", "label", "save")
+        if getattr(args, name)
+    ]:
         raise ArgumentError(f"--{given[0]}: is for a measurement, and does not go with two artifacts")
     result = compare_artifacts(*map(Path, args.stages))
     status = 0 if result["shapes"] else 1
@@ -75,16 +88,41 @@ def _compare_files(args: Namespace) -> int:
     return status
 
 
-def _compare_on_gpu(args: Namespace, stages: list[Stage], shapes: list[tuple[Shape, bool]]) -> int:
+def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> list[list[Workload]]:
+    """For each shape what is interleaved there."""
+    elements = [each for each in ACCEPTED if each in (args.element or [FLOAT16])]
+    for element in elements:
+        if not any(element in stage.elements for stage in stages):
+            raise ArgumentError(f"--element {element.name}: none of these stages serves it")
+    every = [
+        [
+            Workload(shape, args.causal, element, **options(features))
+            for features in dict.fromkeys(args.features or ["none"])
+            for element in elements
+        ]
+        for shape in shapes
+    ]
+    for workload in (each for group in every for each in group):
+        if not any({*workload.arguments} <= {*stage.features} for stage in stages):
+            raise ArgumentError(f"{' '.join(workload.arguments)}: none of these stages serves it")
+    return every
+
+
+def _compare_on_gpu(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> int:
     from flashcore_numba.measure.compare import ROUNDS, compare  # needs CuPy
 
+    workloads = _workloads(args, stages, shapes)
     with progress_bar() as progress:
-        record = compare(stages, shapes, args.rounds or ROUNDS, progress, args.label)
+        record = compare(stages, workloads, args.rounds or ROUNDS, progress, args.label)
         if args.save:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)
-            drawn = pictures.ladder_beside((file, record), artifact.recorded()).draw(args.save)
-        # What is saved is times: counts need no GPU, and whoever records pays for it by the minute.
+            drawn = [
+                path
+                for own in artifact.in_type([(file, record)])
+                for path in pictures.ladder_beside(own, artifact.recorded()).draw(args.save)
+            ]
+        # What is saved is times: counts need no GPU, and a GPU to record on is paid for by the minute.
         able, not_run = ([], []) if args.save else simulated(stages)
         counted = count_all(runs(able), parse(COUNT_SHAPE), progress, args.causal)
     out = console(to_stderr=args.json == "-")
@@ -98,7 +136,7 @@ def _compare_on_gpu(args: Namespace, stages: list[Stage], shapes: list[tuple[Sha
     for sentence in not_run:
         out.print(sentence, markup=False, soft_wrap=True)
     if args.save:
-        out.print(f"Saved {file}, {', '.join(map(str, drawn))}", markup=False, soft_wrap=True)
+        out.print(f"Saved {', '.join(map(str, [file, *drawn]))}", markup=False, soft_wrap=True)
     give_json(args, lambda: record)
     timed = [entry["error"]["right"] for shape in record["shapes"] for entry in shape["entries"]]
     return 0 if all(timed) and all(item.right for item in counted) else 1
@@ -129,5 +167,5 @@ def _print_times(out: Console, record: dict[str, Any], shape: dict[str, Any]) ->
     out.print()
     out.print(latency_table(record, shape, out.width))
     out.print(f"Limits: {limits_line(shape)}.", markup=False, soft_wrap=True)
-    for sentence in throttled_lines(shape) + not_timed(shape):
+    for sentence in rates_lines(record, shape) + throttled_lines(shape) + not_timed(shape):
         out.print(sentence, markup=False, soft_wrap=True)

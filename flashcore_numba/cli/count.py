@@ -3,13 +3,13 @@
 import sys
 from argparse import Namespace
 
+from flashcore_numba.branches.find import find
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.selection import variant_of
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.evidence.counts import count
 from flashcore_numba.report.tables import moved_line
 from flashcore_numba.run.executor import simulated
-from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run
 
 LEGEND = (

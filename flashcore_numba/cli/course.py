@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from flashcore_numba.cli.output import give_json
+from flashcore_numba.cli.output import console, give_json
 from flashcore_numba.course.session.session import overview
 
 
@@ -10,5 +10,5 @@ def run(args: Namespace) -> int:
     """Print the lessons. Returns 0."""
     shown = overview()
     if not give_json(args, shown.as_dict):
-        print(shown)
+        shown.render(console())
     return 0

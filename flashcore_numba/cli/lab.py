@@ -20,9 +20,10 @@ def run(args: Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    given = args.rest[:1] if args.rest and args.rest[0].isdecimal() else []
-    number = given[0] if given else overview().data["next"]
-    chosen = lessons.find(max(lessons.LESSONS) if number is None else number)
+    is_given = bool(args.rest) and (args.rest[0].isdecimal() or args.rest[0] in lessons.EVERY)
+    given = args.rest[:1] if is_given else []
+    key = given[0] if given else overview().data["next"]
+    chosen = lessons.find(max(lessons.LESSONS) if key is None else key)
     notebook, sentence = lab.working_copy(folder, chosen.number, args.again)
     print(f"flashcore lab: {sentence}", flush=True)
     return lab.start(lab.command(folder, notebook, args.rest[len(given) :]))

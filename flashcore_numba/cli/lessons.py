@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from flashcore_numba.cli.output import give_json, progress_bar
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.book import notebooks
 
 

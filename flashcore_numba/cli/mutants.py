@@ -2,14 +2,16 @@
 
 from argparse import Namespace
 
+from flashcore_numba.branches.find import BRANCHES
 from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.checks.library import MUTANTS
 from flashcore_numba.checks.mutation import kill
 from flashcore_numba.checks.render import render_kills
 from flashcore_numba.cli.output import console, give_json, parts, progress_bar
 from flashcore_numba.cli.selection import runnable
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.report.trust_tables import save_mutants
+from flashcore_numba.stages.files import place_of
 
 
 def run(args: Namespace) -> int:
@@ -17,7 +19,8 @@ def run(args: Namespace) -> int:
     stages, not_run = runnable(args)
     if args.save and (args.stages or not_run):
         raise ArgumentError("--save: takes all stages of the ladder, on a machine that can run them")
-    written = [mutant for stage in stages for mutant in MUTANTS if mutant.stage == stage.number]
+    every = [*MUTANTS, *(mutant for branch in BRANCHES.values() for mutant in branch.mutants())]
+    written = [mutant for stage in stages for mutant in every if mutant.stage == place_of(stage)]
     chosen = [*written, *(mutant for stage in stages for mutant in deletions(stage))]
     with progress_bar() as progress:
         kills = kill(chosen, progress=parts(progress, "mutants"))

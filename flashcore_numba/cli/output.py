@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from cuda_reference.files import write
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.run.progress import Progress
 
 PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe

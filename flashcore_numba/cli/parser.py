@@ -5,13 +5,20 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from flashcore_numba.core.version import VERSION
 
-STAGE_HELP = "a number, a range such as 2-5, or a name; all stages when none is given"
+if TYPE_CHECKING:
+    from flashcore_numba.core.element import Element
+
+STAGE_HELP = (
+    "a number, a range such as 2-5, or a name; backward, the ladder of the backward pass, or one of its "
+    "stages as backward/NAME; all stages of the forward pass when none is given"
+)
 FEWEST_ROUNDS = 5
 COUNT_SHAPE = "1x1x128x64"
+LESSON_HELP = "the number of a lesson; or warm-up, the exercise before that of lesson 7"
 SHAPE_HELP = "BxHxSxD, or small, medium, mission, large, multi_batch"
 
 
@@ -56,7 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
         "check stages against float64, with properties and poisoned memory, on the GPU if there is one; with "
         "--lesson, judge the file of an exercise",
     )
-    check.add_argument("--lesson", metavar="N", help="the lesson whose exercise the file answers")
+    check.add_argument(
+        "--lesson", metavar="N", help="the lesson, or warm-up, whose exercise the file answers"
+    )
     check.add_argument(
         "--time-limit",
         type=_seconds,
@@ -64,21 +73,48 @@ def build_parser() -> argparse.ArgumentParser:
         help="seconds for everything, up to 3600; what is left then counts as failed. None by default; with "
         "--lesson 60",
     )
+    check.add_argument(
+        "--no-record",
+        action="store_true",
+        help="with --lesson, for those who grade: leave your own progress as it is",
+    )
     starter = add(
         "starter",
         "write the file of a lesson's exercise with the region empty, for flashcore check --lesson",
         stages=None,
     )
-    starter.add_argument("lesson", metavar="LESSON", help="the number of a lesson")
+    starter.add_argument("lesson", metavar="LESSON", help=LESSON_HELP)
     starter.add_argument(
         "file", nargs="?", metavar="FILE", help="lessonNN.py, or lessonNN.cu, by default; never overwritten"
     )
+    predict = add(
+        "predict",
+        "answer a lesson's questions before anything runs, then see how far off you were",
+        stages=None,
+    )
+    predict.add_argument("lesson", metavar="LESSON", help=LESSON_HELP)
+    predict.add_argument(
+        "values",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="your answers; without any, a terminal asks for those that are open",
+    )
+    predict.add_argument(
+        "--values",
+        dest="file",
+        type=Path,
+        metavar="FILE.json",
+        help="your answers from a file: one JSON object of names and values",
+    )
+    hint = add("hint", "show the next hint of a lesson, one at a time", stages=None)
+    hint.add_argument("lesson", metavar="LESSON", help=LESSON_HELP)
+    hint.add_argument("--again", action="store_true", help="show those that you have seen, and no other")
     mutants = add("mutants", "check wrong versions of the stages: each of them must be caught")
     mutants.add_argument(
         "--save", action="store_true", help="of all stages: write the record that docs/trust.md quotes"
     )
     count = add("count", "count what one stage moves, by source line, on the simulator", stages=None)
-    count.add_argument("stages", metavar="STAGE", help="a number or a name")
+    count.add_argument("stages", metavar="STAGE", help="a number or a name, or backward/NAME")
     count.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
     count.add_argument("--causal", action="store_true", help="with the causal mask")
     count.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
@@ -88,9 +124,32 @@ def build_parser() -> argparse.ArgumentParser:
         "two files that compare has saved, A.json B.json, say what B does faster and slower than A",
     )
     compare.add_argument(
-        "--shape", action="append", help=f"{SHAPE_HELP}; mission by default; may be repeated"
+        "--shape",
+        action="append",
+        help=f"{SHAPE_HELP}; also with grouped heads or D_v, 1x32/8x4096x192/128, or as a ragged batch, "
+        "16x32x128-8192x64; mission by default; may be repeated",
+    )
+    compare.add_argument(
+        "--operation",
+        metavar="NAME",
+        help="what the stages compute, forward by default: with backward and no STAGE, its whole ladder",
     )
     compare.add_argument("--causal", action="store_true", help="with the causal mask")
+    compare.add_argument(
+        "--features",
+        action="append",
+        type=_features,
+        metavar="WORDS",
+        help='"window=1023,0 softcap=50 sinks alibi_slopes seqused_k", some of them, or none; repeated: '
+        "interleaved",
+    )
+    compare.add_argument(
+        "--element",
+        action="append",
+        type=_element,
+        metavar="TYPE",
+        help="of q, k, v and out, as attention() takes them, the first by default; repeated: interleaved",
+    )
     compare.add_argument(
         "--label", type=_label, help="what the run is for, lengths for example: part of the artifact's name"
     )
@@ -114,7 +173,7 @@ def build_parser() -> argparse.ArgumentParser:
         "recorded ones",
         stages=None,
     )
-    profile.add_argument("stages", metavar="STAGE", help="a number or a name")
+    profile.add_argument("stages", metavar="STAGE", help="a number or a name, or backward/NAME")
     profile.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
     profile.add_argument("--causal", action="store_true", help="with the causal mask")
     profile.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
@@ -165,12 +224,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     readme = add(
         "readme",
-        "write the ladder in README.md and draw the pictures there and in the lessons from the recorded runs",
+        "write what README.md and docs/ quote from the recorded runs: sentences, tables, pictures",
         stages=None,
     )
     readme.add_argument("file", nargs="?", type=Path, default=Path("README.md"), help="README.md by default")
     readme.add_argument("--check", action="store_true", help="change nothing; exit 1 and say what differs")
-    add("course", "show the lessons and what is done of them", stages=None)
+    add("course", "show the lessons, your attempts and passes, and what comes next", stages=None)
     what = "open JupyterLab at a lesson, in your own copy under workspace/"
     lab = commands.add_parser(
         "lab",
@@ -214,6 +273,25 @@ def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < FEWEST_ROUNDS:
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least {FEWEST_ROUNDS} is accepted")
     return int(text)
+
+
+def _element(text: str) -> "Element":
+    from flashcore_numba.core.element import ACCEPTED, ACCEPTED_NAMES
+
+    found = next((each for each in ACCEPTED if each.name == text), None)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: accepted are {ACCEPTED_NAMES}")
+    return found
+
+
+def _features(text: str) -> str:
+    from flashcore_numba.core.workload import options
+
+    try:
+        options(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _label(text: str) -> str:

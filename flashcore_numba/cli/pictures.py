@@ -9,7 +9,8 @@ from flashcore_numba.report import pictures
 
 def run(args: Namespace) -> int:
     """Draw what the artifacts allow. Returns 1 where that is nothing."""
-    records = [(path, artifact.load(path)) for path in args.files] or artifact.recorded()
+    given = artifact.in_type((path, artifact.load(path)) for path in args.files)
+    records = given if args.files else artifact.recorded()
     drawable, lacking = pictures.drawable(records)
     data = []
     with progress_bar() as progress:

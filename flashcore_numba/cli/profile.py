@@ -4,13 +4,13 @@ import sys
 from argparse import Namespace
 from typing import Any
 
+from flashcore_numba.branches.find import find
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.selection import variant_of
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence import extracts, nsight
 from flashcore_numba.evidence import profile as profiling
-from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run
 
 

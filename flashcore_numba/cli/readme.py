@@ -1,4 +1,4 @@
-"""`flashcore readme`: the ladder in README.md and the pictures, from the recorded runs."""
+"""`flashcore readme`: what README.md and docs/ quote from the recorded runs, and the pictures."""
 
 from argparse import Namespace
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.parser import COUNT_SHAPE
 from flashcore_numba.cli.selection import selected
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.evidence import extracts, nsight, reconcile
 from flashcore_numba.run.executor import simulated
@@ -22,6 +22,8 @@ def run(args: Namespace) -> int:
     if args.save:
         return _save_extracts(args, stages, shape)
     stages, not_run = simulated(stages)
+    stages, not_foretold = reconcile.foretold(stages)
+    not_run += not_foretold
     chosen = reconcile.served(stages, shape, args.causal)
     with progress_bar() as progress:
         extract = extracts.find(shape, args.causal)
@@ -38,7 +40,8 @@ def run(args: Namespace) -> int:
     if not give_json(args, lambda: {"at": at, "measured": where, "runs": [b.as_dict() for b in found]}):
         out = console()
         shown, notes = reconcile.table(found, f"Predicted, counted, measured at {at}", out.width)
-        out.print(shown)
+        if found:
+            out.print(shown)
         for line in (*notes, f"Measured: {where}.", reconcile.LEGEND, *not_run):
             out.print(line, markup=False, soft_wrap=True)
     return 1 if not_run or any(block.unexplained for block in found) else 0

@@ -8,9 +8,11 @@ from rich.table import Table
 from flashcore_numba.cli.output import console, give_json, parts, progress_bar
 from flashcore_numba.cli.selection import selected
 from flashcore_numba.core import gpu
-from flashcore_numba.core.problem import HEAD_DIMS, ArgumentError
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.multiprocessors import MULTIPROCESSORS
+from flashcore_numba.core.problem import HEAD_DIMS
 from flashcore_numba.evidence import resource_table
-from flashcore_numba.predict.occupancy import MULTIPROCESSORS, of_kernel
+from flashcore_numba.predict.occupancy import of_kernel
 from flashcore_numba.records.amounts import SMALL
 from flashcore_numba.run.compiler import supported_capabilities
 from flashcore_numba.run.registers import examples, registers, why_not

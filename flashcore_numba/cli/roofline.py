@@ -5,10 +5,11 @@ from pathlib import Path
 
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.parser import FEWEST_ROUNDS
-from flashcore_numba.cli.selection import selected
+from flashcore_numba.cli.selection import of_one_operation
 from flashcore_numba.core import gpu
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse
+from flashcore_numba.core.workload import Workload
 from flashcore_numba.evidence import roofline
 from flashcore_numba.predict.limits import DataSheet
 from flashcore_numba.records import artifact
@@ -18,7 +19,8 @@ from flashcore_numba.stages.runs import runs
 
 def run(args: Namespace) -> int:
     """Print the table. Returns 1 where no run has a row."""
-    stages, shape = selected(args), parse(args.shape)
+    operation, stages = of_one_operation(args)
+    shape = parse(args.shape)
     here = gpu.name() if gpu.available() else None
     target = roofline.source(args.gpu, here)
     if args.save and isinstance(target, DataSheet):
@@ -27,10 +29,10 @@ def run(args: Namespace) -> int:
     with progress_bar() as progress:
         if isinstance(target, DataSheet):
             found = roofline.of_data_sheet(target, *at, progress)
-        elif target == here and not roofline.is_recorded(target, shape, args.causal):
+        elif target == here and not roofline.is_recorded(target, operation, shape, args.causal):
             from flashcore_numba.measure.compare import compare  # needs CuPy
 
-            record = compare(stages, [(shape, args.causal)], FEWEST_ROUNDS, progress)
+            record = compare(stages, [[Workload(shape, args.causal)]], FEWEST_ROUNDS, progress)
             found = roofline.of_record(target, *at, record)
         else:
             found = roofline.of_record(target, *at)
@@ -50,13 +52,14 @@ def run(args: Namespace) -> int:
 def _save_roofline(folder: Path, found: roofline.Roofline) -> list[str]:
     """The artifact with this shape alone, and the pictures that it allows; sentences about them."""
     record = found.record or {}
-    shape = artifact.find_shape(record, str(found.shape), found.causal) if record else None
+    same = bool(record) and artifact.operation_of(record) == found.operation
+    shape = artifact.find_shape(record, str(found.shape), found.causal) if same else None
     if shape is None:
         raise ArgumentError(f"--save {str(folder)!r}: {found.about}")
     record = record | {"shapes": [shape]}
     path = folder / f"roofline-{artifact.file_name(record)}"
     artifact.save(record, path)
-    drawn, lacking = pictures.drawable([(path, record)])
+    drawn, lacking = pictures.drawable(artifact.in_type([(path, record)]))
     wanted = ("roofline", "time-budget")
     files = [file for picture in drawn if picture.name in wanted for file in picture.draw(folder)]
     return [

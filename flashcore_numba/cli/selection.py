@@ -3,16 +3,38 @@
 import sys
 from argparse import Namespace
 
+from flashcore_numba.branches.find import BRANCHES, select
+from flashcore_numba.checks.forward import FORWARD, common_operation, operation
 from flashcore_numba.core import gpu
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.run.executor import simulated
 from flashcore_numba.stages import Stage
-from flashcore_numba.stages.find import select
 
 
 def selected(args: Namespace) -> list[Stage]:
-    """The stages named, all where none is. Raises ArgumentError."""
-    return select(*args.stages)
+    """The stages named; where none is, the ladder, that of `--operation` where it is given. Raises
+    ArgumentError.
+    """
+    name = getattr(args, "operation", None)
+    if name is None:
+        return select(*args.stages)
+    if name not in (FORWARD.name, *BRANCHES):
+        accepted = ", ".join((FORWARD.name, *BRANCHES))
+        raise ArgumentError(f"--operation {name!r}: accepted are {accepted}")
+    if not args.stages:
+        return select(*([] if name == FORWARD.name else [name]))
+    stages = select(*args.stages)
+    if others := [stage.label for stage in stages if operation(stage).name != name]:
+        raise ArgumentError(f"--operation {name}: {', '.join(others)} computes another one")
+    return stages
+
+
+def of_one_operation(args: Namespace) -> tuple[str, list[Stage]]:
+    """The operation, by name, and the stages selected, which all compute it: for tables that set one beside
+    another. Raises ArgumentError.
+    """
+    stages = selected(args)
+    return common_operation(stages).name, stages
 
 
 def runnable(args: Namespace) -> tuple[list[Stage], list[str]]:

@@ -5,16 +5,18 @@ from pathlib import Path
 
 from cuda_reference.files import write
 from flashcore_numba.cli.output import give_json
-from flashcore_numba.core.problem import ArgumentError
-from flashcore_numba.course.exercise import is_cuda, starter
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.course.exercise import starter, starter_name
 from flashcore_numba.course.lessons import find
+
+ROOT = Path(__file__).resolve().parents[2]  # a clone, where the package is not installed without one
 
 
 def run(args: Namespace) -> int:
     """Write the file. Returns 0."""
     lesson = find(args.lesson)
-    ending = "cu" if is_cuda(lesson.exercise.file) else "py"
-    path = Path(args.file or f"lesson{lesson.number:02d}.{ending}")
+    path = Path(args.file or starter_name(lesson))
+    _refuse_the_repositorys(path)
     text = starter(lesson)
     try:
         write(path, text, new=True)
@@ -22,6 +24,16 @@ def run(args: Namespace) -> int:
         raise ArgumentError(f"{str(path)!r} exists already and stays as it is: choose another name") from None
     except OSError as error:
         raise ArgumentError(f"{str(path)!r}: cannot be written ({error.strerror})") from None
-    if not give_json(args, lambda: {"lesson": lesson.number, "file": str(path)}):
-        print(f"Wrote {path}. Fill in its region, then: flashcore check {path} --lesson {lesson.number}")
+    if not give_json(args, lambda: {"lesson": lesson.key, "file": str(path)}):
+        print(f"Wrote {path}. Fill in its region, then: flashcore check {path} --lesson {lesson.key}")
     return 0
+
+
+def _refuse_the_repositorys(path: Path) -> None:
+    """`lessons/` and `notebooks/` of a clone hold the course, and no answers."""
+    folder = path.absolute().parent.resolve()
+    for name in ("lessons", "notebooks"):
+        if folder.is_relative_to(ROOT / name):
+            raise ArgumentError(
+                f"{str(path)!r}: {name}/ belongs to the course; name a file in another folder"
+            )

@@ -5,6 +5,7 @@
 schema      2
 date        UTC, 2026-01-31T12:00:00Z
 commit      of the source that ran, and `dirty`: whether tracked files differed (null: unknown)
+operation   what the stages and peers compute: "forward" where it is missing, or "backward"
 label       what the run is for, where it is not the ladder ("lengths", "long"); part of the file's name
 gpu         name, compute_capability, sm_count, max_sm_mhz, bandwidth_gbs, l2_bytes, driver, cuda, ...
 packages    name -> version
@@ -13,8 +14,14 @@ clocks      sm_mhz, temperature_c, power_w: {min, p50, max} seen during the roun
 ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflops, tensor_tflops and
             mma_sync_tflops, exp_gops (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs,
             launch_us (an empty kernel in a graph); or null
-shapes      a list: shape (B x H x S x D), causal, limits_us {fp32, tensor, exp, memory}, entries,
-            absent {label: reason}
+shapes      a list: shape (B x H x S x D), causal, element (of q, k, v and out; float16 where it is missing;
+            those of one shape and mask were interleaved), limits_us {fp32, tensor, exp, memory}, entries,
+            absent {label: reason}. In the shape, 32/8 are H and H_kv, 192/128 D and D_v, and 128-8192 the
+            shortest and the longest that a sequence of a ragged batch could be. Where something is on beside
+            the mask or the shape says more than BxHxSxD: features {window, softcap, sinks, alibi_slopes,
+            seqused_k: how many keys count; lengths: of the sequences}, flops, and equal_lengths, the shape
+            of as many tokens in equal lengths that was interleaved with a ragged batch. flops is there for
+            every shape of an operation other than the forward pass
 entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
             variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
             in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of
@@ -26,24 +33,31 @@ entries     label, kind ("stage" or "peer"), stage (number; null off the spine),
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core import workload
+from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.predict.limits import share_of_limit
 from flashcore_numba.records import layout
 
 RESOURCES = "resources.json"  # beside the artifacts, and none of them: see resource_table
 SCHEMA = 2
 SCHEMA_FILE = "artifact.schema.json"
-# What else lies in the folder of recorded runs.
+# What else is in the folder of recorded runs.
+FORWARD = "forward"  # the operation of an artifact that names none
 EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
 OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
+
+
+Key = tuple[str, bool, str, str]
 
 
 class ArtifactError(ArgumentError):
@@ -64,10 +78,34 @@ def derive(shape: dict[str, Any]) -> None:
         entry["share_of_limit"] = share_of_limit(shape["limits_us"], entry["unit"], own)
 
 
+def operation_of(artifact: dict[str, Any]) -> str:
+    """What its stages and peers compute, by name."""
+    return artifact.get("operation", FORWARD)
+
+
+def shape_key(shape: dict[str, Any]) -> Key:
+    """What tells the results of a shape from the others of its run: shape, causal, element, features."""
+    features = json.dumps(shape.get("features", {}), sort_keys=True)
+    return shape["shape"], shape["causal"], shape.get("element", FLOAT16.name), features
+
+
+def is_plain(shape: dict[str, Any]) -> bool:
+    """Whether it is BxHxSxD, perhaps with the causal mask: what tables, pictures and lessons are about."""
+    return "features" not in shape
+
+
+def shape_title(shape: dict[str, Any], operation: str = FORWARD) -> str:
+    """`1x8x512x64`, or `backward, 1x8x512x64, causal, window=127,0, bfloat16`."""
+    name, causal, element, _ = shape_key(shape)
+    words = ["" if operation == FORWARD else operation, name, "causal" if causal else ""]
+    words += [workload.label(shape.get("features", {})), "" if element == FLOAT16.name else element]
+    return ", ".join(filter(None, words))
+
+
 def find_shape(artifact: dict[str, Any], shape: str, causal: bool = False) -> dict[str, Any] | None:
-    """The results of one shape ("1x8x512x64"), or None where it was not measured."""
-    found = (s for s in artifact["shapes"] if (s["shape"], s["causal"]) == (shape, causal))
-    return next(found, None)
+    """The results of one plain shape ("1x8x512x64") in float16, or None where it was not measured."""
+    wanted = shape_key({"shape": shape, "causal": causal})
+    return next((s for s in artifact["shapes"] if is_plain(s) and shape_key(s) == wanted), None)
 
 
 def save(artifact: dict[str, Any], path: Path) -> None:
@@ -96,11 +134,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 def file_name(artifact: dict[str, Any]) -> str:
     """`nvidia-h200.json`, `nvidia-h200-lengths.json` with a label, and `...-causal.json` where every shape is
-    causal.
+    causal, `...-bfloat16.json` where none is in float16, `nvidia-h200-backward...` for another operation.
     """
     gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
     causal = "causal" if all(shape["causal"] for shape in artifact["shapes"]) else None
-    return "-".join(filter(None, (gpu, artifact["label"], causal))) + ".json"
+    others = {shape_key(shape)[2] for shape in artifact["shapes"]}
+    element = None if FLOAT16.name in others else "-".join(sorted(others))
+    of = operation_of(artifact).replace("_", "-")
+    other = None if of == FORWARD else of
+    return "-".join(filter(None, (gpu, other, artifact["label"], element, causal))) + ".json"
 
 
 def recorded_dir() -> Path:
@@ -108,8 +150,11 @@ def recorded_dir() -> Path:
     return Path(str(resources.files("flashcore_numba"))) / "records" / "data"
 
 
-def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
-    """The recorded runs: those without a label first, the newest first among equals.
+def recorded(
+    folder: Path | None = None, element: Element = FLOAT16, operation: str = FORWARD
+) -> list[tuple[Path, dict[str, Any]]]:
+    """The recorded runs of an operation, each with its plain shapes in one element type: those without a
+    label first, the newest first among equals.
 
     Those of another folder are validated: raises ArtifactError when one is damaged. The repository's own were
     validated when they were saved and by a test: every command and every exercise reads them.
@@ -117,7 +162,23 @@ def recorded(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
     paths = sorted((folder or recorded_dir()).glob("*.json"))
     read = _read if folder is None else load
     found = [(path, read(path)) for path in paths if not any(map(path.match, OTHERS))]
-    return sorted(found, key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
+    found.sort(key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
+    return in_type(found, element, operation)
+
+
+def in_type(
+    records: Iterable[tuple[Path, dict[str, Any]]], element: Element = FLOAT16, operation: str = FORWARD
+) -> list[tuple[Path, dict[str, Any]]]:
+    """Those of this operation that have results of plain shapes in this element type, and of them these
+    results alone.
+    """
+    found = []
+    for path, record in records:
+        if operation_of(record) != operation:
+            continue
+        shapes = [s for s in record["shapes"] if is_plain(s) and shape_key(s)[2] == element.name]
+        found += [(path, record | {"shapes": shapes})] if shapes else []
+    return found
 
 
 def sha256(path: Path) -> str:
@@ -215,8 +276,9 @@ def _agree(ratio: float, again: float) -> bool:
 
 
 def _validate_times(times: dict[str, Any], where: str) -> None:
-    ordered = layout.rounded([times[name] for name in ("min", "p50", "p90", "p99", "max")])
-    if ordered != sorted(ordered):
+    ordered = [times[name] for name in ("min", "p50", "p90", "p99", "max")]
+    # p50 has more digits than its neighbours, which rounding may put on its other side.
+    if any(late < early * (1 - 2 * layout.ROUNDING) for early, late in itertools.pairwise(ordered)):
         raise ArtifactError(f"{where}: min, p50, p90, p99 and max are {ordered}; expected in rising order")
     rounds, interval = times["rounds_us"], times["ci"]
     if rounds is interval is None:

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flashcore_numba.records.artifact import sha256
+
 PACKAGES = (
     *("flashcore-numba", "numba", "numba-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton"),
     *(
@@ -21,6 +23,7 @@ PACKAGES = (
         "nvidia-cutlass-dsl",
     ),
 )
+FA3_VARIABLE = "FLASHCORE_FA3"  # names the compiled library of FlashAttention-3, which no package brings
 # cudaDeviceAttr of the CUDA runtime; cudaDeviceProp lost the two clocks in CUDA 13.
 ATTRIBUTES = {
     "sm_khz": 13,
@@ -34,13 +37,16 @@ ATTRIBUTES = {
 
 
 def packages() -> dict[str, str]:
-    """The versions of the installed packages that take part in a measurement."""
+    """The versions of the installed packages that take part in a measurement; of FA3's library the digest."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    library = Path(os.environ.get(FA3_VARIABLE, ""))
+    if library.is_file():
+        found["FA3"] = f"sha256 {sha256(library)[:16]}"
     return found
 
 

@@ -2,7 +2,7 @@
 
 The ratio of an entry is its time in B over its time in A. Within a run, rounds tell how far a median can be
 trusted, and the bootstrap interval of the ratio follows from them. Between runs more changes than that: where
-arrays and code lie in memory, temperature, the host. So a difference counts only beyond a floor: 1 %, or what
+arrays and code are in memory, temperature, the host. So a difference counts only beyond a floor: 1 %, or what
 the peers moved by if that is more, where both runs timed the same version of the same library. Such a peer
 ran the same code twice, and what it shows is the measurement alone.
 """
@@ -25,6 +25,7 @@ PEER_PACKAGES = {  # a peer whose label begins so is these packages' code
     "SDPA": ("torch",),
     "FlexAttention": ("torch", "triton"),
     "FA4": ("flash-attn-4", "nvidia-cutlass-dsl"),
+    "FA3": ("FA3",),
 }
 
 
@@ -32,20 +33,26 @@ def compare_artifacts(a: Path, b: Path) -> dict[str, Any]:
     """Read two artifacts and compare every entry that both timed.
 
     Returns `a` and `b` (file, gpu, date, commit, label); `warnings`, sentences on what makes them hard to
-    compare; `shapes`, one item a shape and mask: shape, causal, floor, floor_from (the peer that set it, or
-    None), entries with label, kind, a_us, b_us, ratio, ci {low, high} (None where an artifact has no rounds)
-    and verdict ("faster", "slower" or "noise", of B; "wrong" where a result is); `only_a` and `only_b`, what
-    one of them alone has. Raises ArtifactError.
+    compare; `shapes`, one item a workload: operation, shape, causal, element, features (where the artifact
+    has them), floor, floor_from (the peer that set it, or None), entries with label, kind, a_us, b_us, ratio,
+    ci {low, high} (None where an artifact has no rounds) and verdict ("faster", "slower" or "noise", of B;
+    "wrong" where a result is); `only_a` and `only_b`, what one of them alone has. Raises ArtifactError, for
+    artifacts of different operations too.
     """
     of_a, of_b = artifact.load(a), artifact.load(b)
-    shapes_a, shapes_b = ({(s["shape"], s["causal"]): s for s in x["shapes"]} for x in (of_a, of_b))
+    of, other = artifact.operation_of(of_a), artifact.operation_of(of_b)
+    if of != other:
+        raise artifact.ArtifactError(
+            f"{a} times the operation {of} and {b} {other}: artifacts of one operation are accepted"
+        )
+    shapes_a, shapes_b = ({artifact.shape_key(s): s for s in x["shapes"]} for x in (of_a, of_b))
     both = [key for key in shapes_a if key in shapes_b]
     same = _unchanged(of_a, of_b)
     return {
         "a": _about(a, of_a),
         "b": _about(b, of_b),
         "warnings": [*_warnings(of_a, of_b), *_doubtful("A", of_a, both), *_doubtful("B", of_b, both)],
-        "shapes": [_compared(shapes_a[key], shapes_b[key], same) for key in both],
+        "shapes": [{"operation": of} | _compared(shapes_a[key], shapes_b[key], same) for key in both],
         "only_a": list(_only(shapes_a, shapes_b)),
         "only_b": list(_only(shapes_b, shapes_a)),
     }
@@ -55,7 +62,7 @@ def table(shape: dict[str, Any], width: int) -> Table:
     """One shape of `compare_artifacts`' result."""
     source = f", as {shape['floor_from']} moved by" if shape["floor_from"] else ""
     shown = Table(
-        title=f"{shape['shape']}{', causal' if shape['causal'] else ''}",
+        title=artifact.shape_title(shape, shape["operation"]),
         caption=f"GPU time of a launch, median, in microseconds. Noise: the 95% interval of B/A holds 1, or "
         f"they differ by at most {shape['floor']:.1%}{source}.",
         title_justify="left",
@@ -113,6 +120,8 @@ def _compared(a: dict[str, Any], b: dict[str, Any], same: set[str]) -> dict[str,
     return {
         "shape": a["shape"],
         "causal": a["causal"],
+        "element": artifact.shape_key(a)[2],
+        **({} if artifact.is_plain(a) else {"features": a["features"]}),
         "floor": floor,
         "floor_from": floor_from,
         "entries": entries,
@@ -169,12 +178,12 @@ def _warnings(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _doubtful(letter: str, record: dict[str, Any], shapes: list[tuple[str, bool]]) -> Iterator[str]:
+def _doubtful(letter: str, record: dict[str, Any], shapes: list[artifact.Key]) -> Iterator[str]:
     """Entries of the shared shapes whose times mean less than they seem to."""
     for shape in record["shapes"]:
-        if (shape["shape"], shape["causal"]) not in shapes:
+        if artifact.shape_key(shape) not in shapes:
             continue
-        where = f"{shape['shape']}{', causal' if shape['causal'] else ''}"
+        where = artifact.shape_title(shape)
         wrong = [entry["label"] for entry in shape["entries"] if not entry["error"]["right"]]
         slow = [entry["label"] for entry in shape["entries"] if entry["throttled"]]
         if wrong:
@@ -183,13 +192,13 @@ def _doubtful(letter: str, record: dict[str, Any], shapes: list[tuple[str, bool]
             yield f"{letter}, {where}: throttled: {', '.join(slow)}."
 
 
-def _only(shapes: dict[tuple[str, bool], Any], others: dict[tuple[str, bool], Any]) -> Iterator[str]:
-    for (name, causal), shape in shapes.items():
-        where = f"{name}{', causal' if causal else ''}"
-        if (name, causal) not in others:
+def _only(shapes: dict[tuple, Any], others: dict[tuple, Any]) -> Iterator[str]:
+    for key, shape in shapes.items():
+        where = artifact.shape_title(shape)
+        if key not in others:
             yield where
             continue
-        there = {entry["label"] for entry in others[name, causal]["entries"]}
+        there = {entry["label"] for entry in others[key]["entries"]}
         for entry in shape["entries"]:
             if entry["label"] not in there:
                 yield f"{entry['label']} at {where}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cuda_reference.files import write
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.records import artifact
 from flashcore_numba.stages.tuning import dispatch
@@ -44,7 +44,8 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
     """The recorded problems with the default run of each stage that was right.
 
     Of several records of one problem only those with the most stages count: one that timed a few stages says
-    nothing about the others. Neither does one between problems of fewer and of more rows that know more.
+    nothing about the others. Neither does one between problems of fewer and of more rows that know more,
+    where it lacks a stage that is the fastest of one of those.
     """
     found: dict[tuple, list[Point]] = {}
     for _, record in records:
@@ -74,11 +75,13 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
 
 def _outdone(point: Point, found: Sequence[Point]) -> bool:
     kin = [
-        other.rows
+        other
         for other in found
         if other[:1] + other[2:4] == point[:1] + point[2:4] and len(other.times) > len(point.times)
     ]
-    return bool(kin) and min(kin) <= point.rows <= max(kin)
+    between = kin and min(other.rows for other in kin) <= point.rows <= max(other.rows for other in kin)
+    fastest = {min(other.times, key=lambda timed: timed[1])[0] for other in kin}
+    return bool(between) and not fastest <= dict(point.times).keys()
 
 
 def rules(found: Sequence[Point]) -> tuple[Rule, ...]:

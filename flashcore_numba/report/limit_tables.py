@@ -4,15 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flashcore_numba.core.shapes import Shape
-from flashcore_numba.evidence import resource_table
 from flashcore_numba.evidence.roofline import UNITS
 from flashcore_numba.predict.limits import DATA_SHEETS, ceilings_of, units_us
-from flashcore_numba.predict.occupancy import of_kernel
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import percent, provenance, short_us
 from flashcore_numba.run.registers import stand_in
-from flashcore_numba.stages import LADDER
-from flashcore_numba.stages.runs import runs
 
 MISSION = Shape(1, 8, 512, 64)
 FIGURES = {
@@ -75,34 +71,9 @@ def other_gpus() -> str:
     return _text(lines, "From NVIDIA's data sheets and white papers; nothing here was measured.")
 
 
-def resources() -> str:
-    """What the compiler gives each stage in CUDA C on an L4, and how many blocks of it an SM then holds."""
-    sheet = DATA_SHEETS[0]
-    capability = sheet.compute_capability
-    found = resource_table.read()
-    lines = [
-        "| stage, sm_89, D = 64 | registers | spilled B | shared B | threads | blocks an SM holds |",
-        "|---|--:|--:|--:|--:|---|",
-    ]
-    for run in runs([stage for stage in LADDER if stage.language == "CUDA C"]):
-        if not run.is_default or not run.stage.runs_on(capability):
-            continue
-        item = run.stage.key, run.variant, MISSION.head_dim, capability
-        for kernel in found["kernels"][resource_table.name(item)]:
-            held = of_kernel(capability, kernel)
-            figures = [kernel[name] for name in ("registers", "spill_bytes", "shared_bytes", "threads")]
-            lines.append(f"| {run.label} | {' | '.join(map(str, figures))} | {held} |")
-    return _text(
-        lines,
-        f"Compiled by NVRTC {found['nvrtc']} for {sheet.name}, not run there. In brackets: their share of "
-        "the warps, then what allows no more. A stage with two lines has two kernels; the shape decides.",
-    )
-
-
 TABLES: dict[str, Callable[[Path | None], str | None]] = {
     "ceilings": ceilings,
     "other-gpus": lambda folder: other_gpus(),
-    "resources-l4": lambda folder: resources(),
 }
 
 

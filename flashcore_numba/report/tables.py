@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
+from flashcore_numba.core import workload
 from flashcore_numba.records.amounts import (
     NARROW,
     SMALL,
@@ -15,6 +16,7 @@ from flashcore_numba.records.amounts import (
     short_us,
     times,
 )
+from flashcore_numba.records.artifact import FORWARD, is_plain, operation_of, shape_title
 
 
 def clocks_seen(artifact: dict[str, Any]) -> str:
@@ -29,15 +31,14 @@ def clocks_seen(artifact: dict[str, Any]) -> str:
 
 def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -> Table:
     """Both clocks of every entry of one shape, with speed-ups, share of the limit and error."""
-    causal = ", causal" if shape["causal"] else ""
-    narrow = width < WIDE
+    narrow, of = width < WIDE, operation_of(artifact)
     table = Table(
-        title=f"{shape['shape']}{causal}: {provenance(artifact)}",
+        title=f"{shape_title(shape, of)}: {provenance(artifact)}",
         caption="Microseconds. GPU: a launch in a CUDA graph, warm L2. Caller: event to event, one call."
         + (
             ""
             if narrow
-            else " 95%: of the median, over rounds. Cold: L2 flushed. Spill, local: bytes a thread."
+            else " 95%: of the median, over rounds. Cold: L2 flushed. Spill, local: bytes per thread."
         ),
         title_justify="left",
         caption_justify="left",
@@ -49,8 +50,9 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
     if not narrow:
         columns = ["GPU p50", "95%", "p90", "p99", "mean", "std", "cold", "caller", "p90", "p99"]
         columns += ["x 01", "x peer", "limit", "error", "regs", "spill", "local"]
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    shown = [k for k, name in enumerate(columns) if of == FORWARD or name != "x 01"]  # of the forward pass
+    for k in shown:
+        table.add_column(columns[k], justify="right", no_wrap=True)
     for entry in shape["entries"]:
         gpu, caller, speed = entry["gpu_us"], entry["caller_us"] or {}, entry["speed_up"]
         ends = [times(speed["stage_01"]), times(speed["best_peer"]), percent(entry["share_of_limit"])]
@@ -67,7 +69,8 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
             row += [short_us((entry["gpu_cold_us"] or {}).get("p50"))]
             row += [short_us(caller.get(field)) for field in ("p50", "p90", "p99")]
             row += [*ends, *compiled(entry["resources"])]
-        table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
+        style = None if entry["error"]["right"] else "red"
+        table.add_row(entry["label"], *(row[k] for k in shown), style=style)
     return table
 
 
@@ -75,6 +78,43 @@ def either_side(times: dict[str, Any]) -> str:
     """Half the 95 % interval of a median, as a share of it: `±0.2%`."""
     ci = times["ci"]
     return "-" if ci is None else f"±{(ci['high'] - ci['low']) / 2 / times['p50']:.1%}"
+
+
+def rates_lines(artifact: dict[str, Any], shape: dict[str, Any]) -> list[str]:
+    """Of a workload whose operations are recorded, the rate of each stage and peer in one sentence; of a
+    ragged batch also as a share of the rate at equal lengths.
+    """
+    if "flops" not in shape:
+        return []
+    equal = _equal_lengths(artifact, shape)
+    beside = _rates(equal) if equal else {}
+    parts = [
+        f"{name} {rate:.0f}" + (f" ({percent(rate / beside[name])})" if name in beside else "")
+        for name, rate in _rates(shape).items()
+    ]
+    what = f" (of the rate at {shape['equal_lengths']})" if equal else ""
+    return [f"TFLOP/s{what}: {', '.join(parts)}."]
+
+
+def _rates(shape: dict[str, Any]) -> dict[str, float]:
+    """10^12 operations a second of what is right, by label."""
+    return {
+        entry["label"]: shape["flops"] / entry["gpu_us"]["p50"] / 1e6
+        for entry in shape["entries"]
+        if entry["default"] and entry["error"]["right"]
+    }
+
+
+def _equal_lengths(artifact: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any] | None:
+    """The results of as many tokens in equal lengths, with what else is on, from the same run."""
+    if "equal_lengths" not in shape:
+        return None
+
+    def key(name: str, of: dict[str, Any]) -> tuple:
+        return name, of["causal"], of.get("element"), workload.label(of.get("features", {}))
+
+    wanted = key(shape["equal_lengths"], shape)
+    return next((s for s in artifact["shapes"] if not is_plain(s) and key(s["shape"], s) == wanted), None)
 
 
 def throttled_lines(shape: dict[str, Any]) -> list[str]:
@@ -127,7 +167,7 @@ def counted_table(
     recorded: an artifact and one of its shapes.
     """
     caption = (
-        "Global bytes: 32-byte sectors touched; needed: q, k, v read once, the output written once. "
+        "Global bytes: 32-byte sectors touched; needed: every input read once, every output written once. "
         "Wavefronts, conflicts: of shared memory."
     )
     gpu_us = {}
@@ -140,8 +180,8 @@ def counted_table(
         record, timed = recorded
         gpu_us = {entry["label"]: entry["gpu_us"]["p50"] for entry in timed["entries"]}
         columns.append("recorded us")
-        at = f"{timed['shape']}{', causal' if timed['causal'] else ''}"
-        caption += f" Recorded: GPU time at {at}, {provenance(record)}."
+        title = shape_title(timed, operation_of(record))
+        caption += f" Recorded: GPU time at {title}, {provenance(record)}."
     table = Table(
         title=f"Counted on the simulator at {shape}",
         caption=caption,

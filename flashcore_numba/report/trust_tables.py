@@ -13,6 +13,7 @@ from flashcore_numba.records import artifact, environment, layout
 NUMBA = "Numba's simulator"  # a key of the record, as are the following
 LEFT_OUT = "not run: "
 NO_FAULT = ("reported", "harmless", "another kernel")
+MUTATIONS = {"mutations-python": "00 to 06, Python", "mutations-cuda": "07 to 16, CUDA C"}
 PLANTED = {"index": "an index shifted", "barrier": "a barrier removed", "syncwarp": "a syncwarp removed"}
 
 
@@ -129,7 +130,7 @@ def save_mutants(written: Sequence[Kill], deleted: Sequence[Kill], folder: Path 
         what: {
             "number": len(kills),
             "caught by": dict(Counter(kill.kind for kill in kills if kill.status == "killed").most_common()),
-            "survived": [f"{kill.stage:02d} {kill.name}" for kill in kills if kill.status != "killed"],
+            "survived": [kill.label for kill in kills if kill.status != "killed"],
         }
         for what, kills in planted.items()
     }
@@ -140,11 +141,50 @@ def save_mutants(written: Sequence[Kill], deleted: Sequence[Kill], folder: Path 
     return path
 
 
+def mutations(folder: Path | None = None) -> str | None:
+    """What sampled mutations of solutions were told, a row per language; None without a record."""
+    lines = [
+        "| lessons | mutations | passed | replies | at the changed line | cause certain | sentences read "
+        "| false | of them still | misleading |",
+        "|---|" + "--:|" * 9,
+    ]
+    notes = []
+    for name, lessons in MUTATIONS.items():
+        record = _record(name, folder)
+        if record is None:
+            continue
+        drawn = record["mutations"]
+        failed = [reply for reply in drawn if reply["status"] != "passed"]
+        counts = (
+            len(drawn),
+            len(drawn) - len(failed),
+            len(failed),
+            sum(reply["place"] == "there" for reply in failed),
+            sum(bool(reply["cause"]) for reply in failed),
+            sum(each["sentences"] for each in record["draws"]),
+            sum(len(reply["false"]) for reply in drawn),
+            sum(len(reply["still_false"]) for reply in drawn),
+            sum(len(reply["misleading"]) for reply in drawn),
+        )
+        lines.append(f"| {lessons} | {' | '.join(f'{n:,}' for n in counts)} |")
+        false = Counter[int]()
+        for reply in drawn:
+            false[reply["seed"]] += len(reply["false"])
+        draws = [
+            f"{each['count']} on {each['date'][:10]}, commit {each['commit'][:7]}, seed {each['seed']}, "
+            f"{false[each['seed']]} false of {each['sentences']:,}"
+            for each in record["draws"]
+        ]
+        notes.append(f"{lessons}: {'; '.join(draws)}.")
+    return "\n".join([*lines, "", " ".join(notes)]) if notes else None
+
+
 TABLES: dict[str, Callable[[Path | None], str | None]] = {
     "fuzz": fuzz,
     "planted": planted,
     "edits": edits,
     "every-edit": every_edit,
     "mistakes": mistakes,
+    "mutations": mutations,
 }
 """What `<!-- table:NAME -->` may name in a page, beside the limits."""

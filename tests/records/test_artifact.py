@@ -184,6 +184,18 @@ def test_a_causal_run_has_a_file_of_its_own(fake):
     assert artifact.file_name(record) == "imaginary-gpu-causal.json"
 
 
+def test_a_median_of_more_digits_may_pass_its_neighbour_by_rounding(fake):
+    """All five times may be one time: 1.23445 is the median, and 1.2344 the same with five digits."""
+    record = fake()
+    cold = record["shapes"][0]["entries"][0]["gpu_cold_us"]
+    cold |= {"min": 1.2344, "p50": 1.23445, "p90": 1.2344, "p99": 1.2345, "max": 1.2345}
+    cold |= {"rounds_us": None, "ci": None}
+    validate(record)
+    cold["p90"] = 1.2341
+    with pytest.raises(ArtifactError, match="expected in rising order"):
+        validate(record)
+
+
 def test_a_label_is_part_of_the_file_name(fake):
     record = fake(label="lengths")
     assert artifact.file_name(record) == "imaginary-gpu-lengths.json"
@@ -192,10 +204,93 @@ def test_a_label_is_part_of_the_file_name(fake):
     assert artifact.file_name(record) == "imaginary-gpu-lengths-causal.json"
 
 
+OPERATIONS = (artifact.FORWARD, "backward")
+
+
+def test_an_artifact_names_its_operation_and_no_table_mixes_two(fake, recorded):
+    """Without the name it is of the forward pass, as all were before there was another."""
+    forward, other = fake(), fake(operation="backward", label="long")
+    assert artifact.operation_of(forward) == "forward" and artifact.operation_of(other) == "backward"
+    assert artifact.file_name(other) == "imaginary-gpu-backward-long.json"
+    for record in (forward, other):
+        artifact.save(record, recorded / artifact.file_name(record))
+    for name, record in (("forward", forward), ("backward", other)):
+        ((path, _),) = artifact.recorded(recorded, operation=name)
+        assert path.name == artifact.file_name(record)
+    assert [path.name for path, _ in artifact.recorded()] == ["imaginary-gpu.json"]
+    assert artifact.in_type([(recorded, other)]) == []
+    assert artifact.shape_title(other["shapes"][0], "backward") == "backward, 1x8x512x64"
+    with pytest.raises(ArtifactError, match=r"operation is 'Back ward'; expected the name of an operation"):
+        artifact.validate(fake(operation="Back ward"))
+
+
 def test_what_the_repository_records_is_valid():
     """Fails on a damaged record; passes on a repository that has none yet."""
-    for path, record in artifact.recorded(artifact.recorded_dir()):
+    folder = artifact.recorded_dir()
+    records = [each for name in OPERATIONS for each in artifact.recorded(folder, operation=name)]
+    for path, record in records:
         assert path.name == artifact.file_name(record)
         entries = [entry for shape in record["shapes"] for entry in shape["entries"]]
         assert all(entry["error"]["right"] for entry in entries if entry["kind"] == "stage")
         assert json.loads(path.read_text())["commit"] != "unknown"
+
+
+def _with_features(record, **fields):
+    """Beside its plain shape, the same with these features."""
+    shape = copy.deepcopy(record["shapes"][0]) | {"features": {}, "flops": 10**9} | fields
+    record["shapes"].append(shape)
+    return shape
+
+
+FEATURES = {"window": [1023, 0], "softcap": 50.0, "sinks": True, "alibi_slopes": True, "seqused_k": [3, 9]}
+
+
+def test_features_are_valid_and_told(fake, tmp_path):
+    record = fake()
+    _with_features(record, features=FEATURES, causal=True, shape="1x8/2x512x192/128")
+    ragged = {"shape": "16x8/2x128-8192x64", "features": {"lengths": [3, 8]}, "equal_lengths": "16x8/2x5x64"}
+    _with_features(record, **ragged)
+    save(record, tmp_path / "gpu.json")
+    assert load(tmp_path / "gpu.json") == rounded(record)
+    assert [artifact.shape_title(shape) for shape in record["shapes"]] == [
+        "1x8x512x64",
+        "1x8/2x512x192/128, causal, window=1023,0 softcap=50 sinks alibi_slopes seqused_k",
+        "16x8/2x128-8192x64",
+    ]
+
+
+def test_what_reads_records_sees_plain_shapes_only(fake, recorded):
+    record = fake()
+    for features in ({}, FEATURES):
+        _with_features(record, features=features)
+    only = fake(label="only")
+    only["shapes"] = [_with_features(only)]
+    save(record, recorded / "a.json")
+    save(only, recorded / "b.json")
+    ((path, found),) = artifact.recorded()
+    assert path.name == "a.json" and found["shapes"] == rounded(record["shapes"][:1])
+    record["shapes"].reverse()
+    assert find_shape(record, "1x8x512x64") is record["shapes"][-1]
+    assert len({artifact.shape_key(shape) for shape in record["shapes"]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"features": {"window": [3]}}, "x.shapes[1].features.window is [3]"),
+        ({"features": {"window": [-2, 0]}}, "features.window[0] is -2; expected at least -1"),
+        ({"features": {"softcap": 0}}, "features.softcap is 0"),
+        ({"features": {"sinks": False}}, "features.sinks is False; expected True"),
+        ({"features": {"lengths": []}}, "features.lengths is []; expected at least 1 items"),
+        ({"features": {"bias": True}}, "features.bias is unknown; expected are window, softcap, sinks"),
+        ({"flops": 1.5}, "x.shapes[1].flops is 1.5; expected integer"),
+        ({"equal_lengths": "16x8"}, "x.shapes[1].equal_lengths is '16x8'; expected BxHxSxD"),
+        ({"shape": "1x8x9-8-7x64"}, "x.shapes[1].shape is '1x8x9-8-7x64'; expected BxHxSxD"),
+    ],
+)
+def test_each_fault_of_features_is_named(fake, fields, says):
+    record = fake()
+    _with_features(record, **fields)
+    with pytest.raises(ArtifactError) as caught:
+        validate(record, "x")
+    assert says in str(caught.value)

@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 
+from flashcore_numba.checks.forward import FORWARD
 from flashcore_numba.measure import peers
 from flashcore_numba.records import environment
 
@@ -42,7 +43,7 @@ def test_packages_and_date():
 
 def test_without_pytorch_every_peer_is_listed_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    found, absent = peers.prepare(None, None)
+    found, absent = peers.prepare(FORWARD, None, {}, None)
     assert found == []
-    assert list(absent) == list(peers.LABELS)
+    assert list(absent) == list(peers.PEERS)
     assert all("PyTorch is not installed" in reason for reason in absent.values())

@@ -25,6 +25,7 @@ ENTRIES = {
     r"fuzz-.*": ("differences",),
     r"fuzz": ("faults",),
     r"mutants": ("planted",),
+    r"mutations-.*": ("mutations",),
     r"kills": (),
 }
 

@@ -47,6 +47,18 @@ def verdicts(result):
     return {entry["label"]: entry["verdict"] for entry in result["shapes"][0]["entries"]}
 
 
+def test_operations_are_not_compared_with_each_other(compared, tmp_path, capsys):
+    result = compared({}, {}, change=lambda record: None)
+    assert {shape["operation"] for shape in result["shapes"]} == {"forward"}
+    with pytest.raises(ArtifactError, match=r"times the operation forward and .* backward"):
+        compared({}, {}, change=lambda record: record.update(operation="backward"))
+    assert cli.main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "artifacts of one operation are accepted" in capsys.readouterr().err
+    files = [str(tmp_path / "a.json")] * 2
+    assert cli.main(["compare", *files, "--operation", "backward"]) == 2
+    assert "--operation: is for a measurement" in capsys.readouterr().err
+
+
 def test_faster_slower_and_noise(compared):
     result = compared({STAGE: 10.0, OTHER: 20.0}, {STAGE: 9.5, OTHER: 21.0})
     found = verdicts(result)

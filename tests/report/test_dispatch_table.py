@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.records import artifact
 from flashcore_numba.report import dispatch_table
 from flashcore_numba.report.dispatch_table import Point

@@ -67,7 +67,7 @@ def test_every_picture_of_a_full_record(fake, longer, kept, tmp_path):
     assert [picture.name for picture in found] == list(pictures.NAMES)
     assert lacking == {}
     by_name = {picture.name: picture for picture in found}
-    for name in ("ladder", "error-speed", "roofline", "time-budget"):
+    for name in ("ladder", "roofline", "time-budget"):
         assert by_name[name].sources == (pairs[0][0],)
     assert by_name["lengths"].sources == (pairs[1][0],)
     assert by_name["share"].sources == tuple(path for path, _ in pairs)
@@ -140,9 +140,11 @@ def test_alternative_texts_name_the_numbers(fake, longer, kept):
     (shape,) = whole["shapes"]
     for entry in shape["entries"]:
         us = short_us(entry["gpu_us"]["p50"])
-        assert f"{entry['label']} {us}" in text["ladder"]
-        if entry["default"]:
-            assert f"{entry['label']} {us}, 2.0e-04, 25%" in text["error-speed"]
+        shown = entry["default"] and entry["label"] != "SDPA math"  # variants and other peers have no room
+        for name in ("ladder", "lengths"):
+            assert (entry["label"] in text[name]) == shown
+        if shown:
+            assert f"{entry['label']} {us}" in text["ladder"]
             times = [
                 e["gpu_us"]["p50"]
                 for s in several["shapes"]
@@ -166,7 +168,7 @@ def test_what_is_missing_is_said(fake, longer, kept):
     assert found == []
     assert set(lacking) == set(pictures.NAMES)
     found, lacking = pictures.drawable(kept(fake(shape=Shape(1, 1, 64, 64))))
-    assert [picture.name for picture in found] == ["ladder", "error-speed", "share"]
+    assert [picture.name for picture in found] == ["ladder", "share"]
     assert "measured ceilings" in lacking["roofline"]
     assert "3 lengths" in lacking["lengths"]
 
@@ -189,7 +191,7 @@ def test_a_record_without_peers_or_with_wrong_outputs(fake, kept):
         picture.paint(style.LIGHT)
     text = {picture.name: picture.alt for picture in found}
     assert "01 scalar WRONG" in text["ladder"]
-    assert not any("01 scalar" in text[name] for name in ("error-speed", "roofline", "time-budget"))
+    assert not any("01 scalar" in text[name] for name in ("roofline", "time-budget"))
 
 
 def test_ceilings_that_were_not_measured_are_left_out(fake, kept):
@@ -233,9 +235,9 @@ def test_throttled_times_are_marked(fake, kept):
     made = fake()
     made["shapes"][0]["entries"][1]["throttled"] = ["power limit"]
     (ladder, *_), _ = pictures.drawable(kept(made))
-    assert "05 online_softmax 138 throttled, 06 q_outer 110, " in ladder.alt
+    assert "05 online_softmax 138 throttled, 06 register_tiles 55.0, " in ladder.alt
     texts = [text.get_text() for text in ladder.paint(style.DARK).axes[0].texts]
-    assert [text for text in texts if "throttled" in text] == ["138 µs throttled  (16.0x)"]
+    assert [text for text in texts if "throttled" in text] == ["138 µs throttled"]
 
 
 def test_the_run_itself_is_not_set_beside_itself(fake, kept):
@@ -257,8 +259,16 @@ def test_colours_stand_out(theme):
         assert style.contrast(text, theme.background) >= 4.5
     for mark in (theme.fp32, theme.tensor, theme.peer, *theme.series):
         assert style.contrast(mark, theme.background) >= 3
-    for fill in theme.heat:
+    for fill in shades(theme):
         assert max(style.contrast(text, fill) for text in (theme.ink, theme.background)) >= 3.9
+
+
+def shades(theme):
+    """Colours from end to end of the ramp."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    ramp = LinearSegmentedColormap.from_list("share", theme.ramp)
+    return [theme.card, *(to_hex(ramp(part)) for part in np.linspace(0, 1, 33))]
 
 
 def test_contrast_is_wcags():
@@ -322,6 +332,63 @@ def test_problems_of_ragged_and_grouped_shapes():
     assert p.causal
 
 
+def with_variant(fake, name, us):
+    """An artifact in which stage 06 also ran as `name`."""
+    made = fake()
+    (shape,) = made["shapes"]
+    plain = next(entry for entry in shape["entries"] if entry["label"] == "06 register_tiles")
+    other = copy.deepcopy(plain) | {"label": f"06 {name}", "variant": name, "default": False}
+    factor = us / plain["gpu_us"]["p50"]
+    other["gpu_us"] = {
+        key: value * factor if isinstance(value, float) else value for key, value in plain["gpu_us"].items()
+    }
+    shape["entries"].append(other)
+    artifact.derive(shape)
+    return made
+
+
+def test_the_ladder_has_a_ring_for_overlapped_launches(fake, kept):
+    """Its dot is the stage as the peers are launched."""
+    dot, ring = 55.0, 44.0
+    (ladder, *_), _ = pictures.drawable(kept(with_variant(fake, "overlapped", ring)))
+    assert f"06 register_tiles {short_us(dot)}, " in ladder.alt
+    assert f"stage 6 with overlapped launches {short_us(ring)}." in ladder.alt
+    axes = ladder.paint(style.LIGHT).axes[0]
+    texts = [text.get_text() for text in axes.texts]
+    assert f"{short_us(dot)} µs   ring: {short_us(ring)} µs where launches overlap" in texts
+    rings = [line for line in axes.lines if line.get_markerfacecolor() == style.LIGHT.background]
+    assert [line.get_xdata()[0] for line in rings] == [pytest.approx(ring)]
+
+
+def test_other_variants_are_not_in_the_ladder(fake, kept):
+    (ladder, *_), _ = pictures.drawable(kept(with_variant(fake, "in_order", 40.0)))
+    assert "in_order" not in ladder.alt and "40" not in ladder.alt
+    assert (
+        "from 2200 to 55.0 µs; the fastest library takes 11.0"
+        in ladder.paint(style.LIGHT).texts[0].get_text()
+    )
+
+
+def test_a_roof_begins_where_the_bandwidth_allows_it(fake, kept):
+    """No line of the roofline lies above the steepest slope, or beyond the highest roof."""
+    found, _ = pictures.drawable(kept(fake(ceilings=CEILINGS)))
+    figure = next(p for p in found if p.name == "roofline").paint(style.LIGHT)
+    for axes, gbs in zip(figure.axes, (CEILINGS["l2_gbs"], CEILINGS["l1_gbs"]), strict=True):
+        lines = [line.get_xydata() for line in axes.lines if len(line.get_xydata()) == 2]
+        assert len(lines) >= 5
+        for (x, y), (_, end) in lines:
+            assert y <= gbs * x / 1e3 * 1.0001
+            assert max(y, end) <= 1024.0 * 1.0001, "4000 x 10^9 exponentials, each with 4 x 64 operations"
+    words = " ".join(text.get_text() for text in figure.texts)
+    assert "One exponential goes with 4 x 64 operations" in words and "allow 1,024 TFLOP/s" in words
+
+
+def test_share_shows_the_shapes_that_matter(fake, kept, longer):
+    several = longer(256, 512, 1024)
+    assert "at 2 shapes" in share.picture(kept(several)).alt
+    assert "at 1 shapes" in share.picture(kept(fake(shape=Shape(1, 1, 64, 64)))).alt, "or all, where none is"
+
+
 def test_shares_are_short():
     assert [share.percentage(x) for x in (0.00469, 0.0273, 0.31, 1.066)] == ["0.47", "2.7", "31", "107"]
 
@@ -338,7 +405,7 @@ def test_the_command_draws_and_says_what_it_lacks(fake, kept, tmp_path, capsys):
     assert f"wrote {tmp_path / 'out' / 'ladder.svg'} and " in out
     assert "not drawn: lengths: no artifact has 3 lengths" in out
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
-        f"{name}{theme.suffix}.svg" for name in ("ladder", "error-speed", "share") for theme in style.THEMES
+        f"{name}{theme.suffix}.svg" for name in ("ladder", "share") for theme in style.THEMES
     )
 
 
@@ -367,9 +434,8 @@ def test_a_curve_that_ends_early_is_named_there(longer, kept):
     left = picture.paint(style.LIGHT).axes[0]
     ends = {text.get_text(): text.xy for text in left.texts if hasattr(text, "xy") and text.get_alpha() != 0}
     assert {name: x for name, (x, _) in ends.items()} == {
-        "01": 256,
-        "05": 1024,
-        "06": 1024,
+        "01 scalar": 256,
+        "05 online_softmax": 1024,
+        "06 register_tiles": 1024,
         "SDPA flash": 1024,
-        "SDPA math": 1024,
     }

@@ -29,6 +29,33 @@ EDIT = {
     "gpu": {"verdict": "wrong"},
     "conclusion": "missed",
 }
+MUTATION = {
+    "seed": 7,
+    "status": "failed",
+    "place": "there",
+    "cause": "operator",
+    "false": ["It is 0."],
+    "misleading": [],
+    "still_false": [],
+}
+PASSED = {
+    "seed": 8,
+    "status": "passed",
+    "place": "",
+    "cause": "",
+    "false": [],
+    "misleading": [],
+    "still_false": [],
+}
+DRAW = {"date": "2026-01-31", "commit": "0123456789", "seed": 7, "count": 2, "sentences": 5}
+MUTATIONS = {
+    "draws": [DRAW, DRAW | {"seed": 8, "count": 1, "sentences": 4}],
+    "mutations": [
+        MUTATION,
+        MUTATION | {"place": "elsewhere", "cause": "", "misleading": ["a", "b"], "still_false": ["c"]},
+        PASSED,
+    ],
+}
 EDITS = {"seed": 1, "controls": [{"stage": 7, "executor": "right", "gpu": "wrong"}], "edits": [EDIT]}
 
 
@@ -58,6 +85,14 @@ def test_a_silent_fault_is_shown(folder):
     text = trust_tables.planted(folder)
     assert cells(text, "a barrier removed") == ["5", "1", "0", "3"]
     assert cells(text, "an index shifted") == ["0", "0", "1", "0"]
+
+
+def test_false_sentences_are_shown(folder):
+    assert trust_tables.mutations(folder) is None
+    (folder / "trust/mutations-python.json").write_text(json.dumps(MUTATIONS))
+    text = trust_tables.mutations(folder)
+    assert cells(text, "00 to 06, Python") == ["3", "1", "2", "1", "1", "9", "2", "1", "2"]
+    assert "2 on 2026-01-31, commit 0123456, seed 7, 2 false of 5; 1 on" in text and "CUDA C" not in text
 
 
 def test_a_missed_edit_is_shown(folder):

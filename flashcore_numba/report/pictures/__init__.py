@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashcore_numba.report.pictures import error_speed, ladder, lengths, roofline, share, time_budget
+from flashcore_numba.report.pictures import ladder, lengths, roofline, share, time_budget
 from flashcore_numba.report.pictures.records import beside
 from flashcore_numba.report.pictures.style import THEMES, LackingError, Picture, Record
 
@@ -14,7 +14,6 @@ __all__ = ["NAMES", "Picture", "Record", "drawable", "ladder_beside", "orphans"]
 
 MAKERS = {
     "ladder": ladder.picture,
-    "error-speed": error_speed.picture,
     "roofline": roofline.picture,
     "time-budget": time_budget.picture,
     "lengths": lengths.picture,

@@ -214,7 +214,7 @@ def _paint_room(axes: Any, place: _Place, room: Room, theme: Theme) -> None:
                 (left, place.bottom + PADDING),
                 share,
                 height,
-                facecolor=theme.heat[1],
+                facecolor=theme.card,
                 edgecolor=theme.background,
                 linewidth=1,
                 zorder=3,

@@ -1,4 +1,4 @@
-"""Latency against length: stages and peers at one batch size, head count and head dimension."""
+"""Latency against length: a few stages and the best peer at one batch, head count and head dimension."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Any
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.records.amounts import provenance, short_us
 from flashcore_numba.report.pictures import style
-from flashcore_numba.report.pictures.records import defaults, peers, problem
+from flashcore_numba.report.pictures.records import MILESTONES, best_peer, defaults, peers, problem
 from flashcore_numba.report.pictures.style import Label, LackingError, Picture, Record, Theme
 
 FEWEST = 3  # lengths that make a curve
-LEAST = 0.05  # of the highest TFLOP/s: what is lower would lie on the axis
+LEAST = 0.05  # of the highest TFLOP/s: what is lower would touch the axis
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,26 @@ def _curves(found: Sequence[tuple[Problem, dict[str, Any]]]) -> list[Curve]:
     return list(curves.values())
 
 
+def _named(found: Sequence[tuple[Problem, dict[str, Any]]]) -> list[Curve]:
+    """Stages of `MILESTONES`, or all where none of them ran, and the peer that is the best most often."""
+    curves = _curves(found)
+    best = [peer["label"] for _, shape in found if (peer := best_peer(shape))]
+    peer = max(best, key=best.count, default=None)
+    stages = [c for c in curves if c.entry["kind"] == "stage"]
+    kept = [c for c in stages if c.entry["stage"] in MILESTONES] or stages
+    return kept + [c for c in curves if c.entry["label"] == peer]
+
+
 def _paint(record: dict[str, Any], found: Sequence[tuple[Problem, dict[str, Any]]], theme: Theme) -> Any:
     figure = style.new_figure(6.6)
     left, right = figure.subplots(1, 2)
-    curves = _curves(found)
+    curves = _named(found)
     most = max(max(curve.tflops) for curve in curves)
     fast = [curve for curve in curves if max(curve.tflops) >= LEAST * most]
     for axes, shown, values in ((left, curves, "us"), (right, fast, "tflops")):
         for curve in shown:
-            colour = theme.of(curve.entry)
-            axes.plot(curve.lengths, getattr(curve, values), "o-", ms=3.5, lw=1.6, color=colour)
+            style_of = {"color": theme.of(curve.entry), "ls": "-" if curve.entry["kind"] == "stage" else "--"}
+            axes.plot(curve.lengths, getattr(curve, values), "o", ms=4.5, lw=2, **style_of)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted({n for curve in curves for n in curve.lengths}))
         style.log_axis(axes.xaxis)
@@ -73,14 +83,16 @@ def _paint(record: dict[str, Any], found: Sequence[tuple[Problem, dict[str, Any]
     style.log_axis(left.yaxis)
     left.set_title("GPU time of one launch, median, µs (logarithmic)", loc="left", fontsize=10)
     right.set_ylim(0, most * 1.05)
-    right.set_title("TFLOP/s", loc="left", fontsize=10)
+    right.set_title("rate of the same launches, TFLOP/s", loc="left", fontsize=10)
     p = found[0][0]
     heads = f"{p.heads}" if p.group == 1 else f"{p.heads}/{p.kv_heads}"
+    style.legend(left, [curve.entry for curve in curves], theme, "upper left")
     style.caption(
         figure,
-        "How time grows with length",
-        f"{p.batch}x{heads}xSx{p.head_dim}, fp16{', causal' if p.causal else ''}. {style.KINDS}\n"
-        f"Numbers: stages. On the right, runs that reach {LEAST:.0%} of the fastest.",
+        f"How the time of a launch grows with the length, on {record['gpu']['name']}",
+        f"{p.batch}x{heads}xSx{p.head_dim} (batch x heads x length x head dimension), fp16"
+        f"{', causal' if p.causal else ''}. Of the libraries the one that is fastest at most lengths.\n"
+        f"On the right, what reaches {LEAST:.0%} of the highest rate.",
         [record],
         theme,
     )
@@ -97,7 +109,7 @@ def _ends(curves: list[Curve], values: str, theme: Theme) -> list[Label]:
         Label(
             curve.lengths[-1],
             getattr(curve, values)[-1],
-            style.short_name(curve.entry),
+            curve.entry["label"],
             theme.of(curve.entry),
         )
         for curve in curves
@@ -109,7 +121,7 @@ def _alt(record: dict[str, Any], found: Sequence[tuple[Problem, dict[str, Any]]]
     parts = [
         f"{curve.entry['label']} {', '.join(map(short_us, curve.us))}"
         + (f" (from S = {curve.lengths[0]} to {curve.lengths[-1]})" if len(curve.us) < len(found) else "")
-        for curve in _curves(found)
+        for curve in _named(found)
     ]
     return (
         f"Curves of GPU time in microseconds, and of TFLOP/s, over length S = {lengths} at "

@@ -11,6 +11,14 @@ from flashcore_numba.records.artifact import find_shape
 from flashcore_numba.report.pictures.style import LackingError, Record
 
 MISSION = "1x8x512x64"
+MILESTONES = (1, 5, 6, 8, 12, 15, 16)  # stages that a picture names where all would be too many
+# The peers of README and pictures, and what a reader calls them.
+PEERS = {
+    "SDPA flash": "FlashAttention-2, in PyTorch",
+    "SDPA cuDNN": "cuDNN, in PyTorch",
+    "FlexAttention": "FlexAttention, compiled by PyTorch",
+    "FA4": "FlashAttention-4",
+}
 
 
 def chosen_shape(records: Sequence[Record]) -> tuple[str, bool]:
@@ -55,6 +63,18 @@ def defaults(shape: dict[str, Any]) -> list[dict[str, Any]]:
 def peers(shape: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of other libraries' kernels."""
     return [e for e in shape["entries"] if e["kind"] == "peer"]
+
+
+def named_peers(shape: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of `PEERS`; where none of them was measured, all peers."""
+    every = peers(shape)
+    return [e for e in every if e["label"] in PEERS] or every
+
+
+def best_peer(shape: dict[str, Any]) -> dict[str, Any] | None:
+    """The fastest peer whose output is right."""
+    right = [e for e in peers(shape) if e["error"]["right"]]
+    return min(right, key=lambda e: e["gpu_us"]["p50"], default=None)
 
 
 def problem(shape: dict[str, Any]) -> Problem:

@@ -1,4 +1,4 @@
-"""The roofline: what each stage reaches under the ceilings that the same GPU reached in the same run."""
+"""The roofline: what each stage reaches under the roofs that the same GPU reached in the same run."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import Any
 from flashcore_numba.evidence.roofline import Row, rows
 from flashcore_numba.records.amounts import provenance, short_us
 from flashcore_numba.report.pictures import style
-from flashcore_numba.report.pictures.records import chosen_shape, defaults, peers, problem, same_shape
+from flashcore_numba.report.pictures.records import best_peer, chosen_shape, defaults, problem, same_shape
 from flashcore_numba.report.pictures.style import Label, LackingError, Picture, Record, Theme
 
-# Ceilings in 10^9 bytes a second, by panel.
+# Ceilings in 10^9 bytes per second, by panel.
 SLOPES = (
     {"l2_gbs": "L2", "dram_gbs": "DRAM"},
     {"l1_gbs": "L1, shared"},
@@ -53,7 +53,7 @@ def _per_byte(row: Row) -> tuple[float, float]:
 
 
 def _flat(record: dict[str, Any], shape: dict[str, Any]) -> dict[str, float]:
-    """The ceilings that bytes do not move, in 10^12 operations a second, by name."""
+    """The ceilings that bytes do not move, in 10^12 operations per second, by name."""
     ceilings = record["ceilings"]
     exp = ceilings.get("exp_gops")
     named = {
@@ -66,21 +66,13 @@ def _flat(record: dict[str, Any], shape: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in named.items() if value}
 
 
-def _best_peer(shape: dict[str, Any]) -> tuple[str, float] | None:
-    """Label and 10^12 operations a second."""
-    right = [e for e in peers(shape) if e["error"]["right"]]
-    if not right:
-        return None
-    best = min(right, key=lambda e: e["gpu_us"]["p50"])
-    return best["label"], problem(shape).flops / best["gpu_us"]["p50"] / 1e6
-
-
 def _paint(record: dict[str, Any], shape: dict[str, Any], stages: list[Row], theme: Theme) -> Any:
     figure = style.new_figure(7.0)
     panels = figure.subplots(1, 2, sharey=True)
-    flat, peer = _flat(record, shape), _best_peer(shape)
+    flat, best = _flat(record, shape), best_peer(shape)
+    peer = best and (best["label"], problem(shape).flops / best["gpu_us"]["p50"] / 1e6)
     colours = {entry["label"]: theme.of(entry) for entry in defaults(shape)}
-    top = max([*map(_tflops, stages), *flat.values()])
+    top = max(flat.values(), default=2 * max(map(_tflops, stages)))
     for number, (axes, slopes) in enumerate(zip(panels, SLOPES, strict=True)):
         gbs = [value for key in slopes if (value := record["ceilings"].get(key))]
         seen = [_per_byte(row)[number] for row in stages] + [1e3 * top / value for value in gbs]
@@ -89,13 +81,17 @@ def _paint(record: dict[str, Any], shape: dict[str, Any], stages: list[Row], the
         style.log_axis(axes.xaxis)
         style.log_axis(axes.yaxis)
         axes.grid(axis="both")
+        left, right = axes.get_xlim()
+        steepest = max(gbs, default=None)
         for value in flat.values():
-            axes.axhline(value, color=theme.muted, linewidth=1.2)
+            start = 1e3 * value / steepest if steepest else left
+            axes.plot([start, right], [value, value], color=theme.muted, linewidth=1.4)
         if peer:
-            axes.axhline(peer[1], color=theme.peer, linewidth=1.4, linestyle="--")
+            start = 1e3 * peer[1] / steepest if steepest else left
+            axes.plot([start, right], [peer[1], peer[1]], color=theme.peer, linewidth=1.4, linestyle="--")
         for value in gbs:
-            ends = axes.get_xlim()[0], 1e3 * top / value
-            axes.plot(ends, [value * x / 1e3 for x in ends], color=theme.muted, linewidth=1.2)
+            ends = left, 1e3 * top / value
+            axes.plot(ends, [value * x / 1e3 for x in ends], color=theme.muted, linewidth=1.4)
         for row in stages:
             filled = number == 1 or row.l2_measured
             axes.plot(
@@ -109,22 +105,32 @@ def _paint(record: dict[str, Any], shape: dict[str, Any], stages: list[Row], the
                 zorder=4,
             )
     panels[0].set_ylabel("TFLOP/s")
-    panels[0].set_xlabel("operations / byte of the L2")
-    panels[1].set_xlabel("operations / byte of L1 and shared memory")
-    bound = all(row.l2_measured for row in stages)
+    panels[0].set_xlabel("operations per byte of the L2")
+    panels[1].set_xlabel("operations per byte of L1 and shared memory")
+    style.legend(panels[1], [e for e in shape["entries"] if e["kind"] == "stage"], theme, "lower right")
+    dim, words = problem(shape).head_dim, ""
+    if "exponentials" in flat:
+        rate, allowed = record["ceilings"]["exp_gops"], flat["exponentials"]
+        words = (
+            f"\nOne exponential goes with 4 x {dim} operations of its query row and key: "
+            f"{rate:,.0f} x 10\u2079 per second allow {allowed:,.0f} TFLOP/s."
+        )
+    if not all(row.l2_measured for row in stages):
+        words += "\nRings: by the bytes asked for, some of which the L1 serves."
     style.caption(
         figure,
-        "Roofline: what the stages reach, and what this GPU allows",
-        f"{style.mask(shape)}, fp16. {style.KINDS} Numbers: stages.\n"
-        "Lines: ceilings measured in the same run; axes logarithmic."
-        + ("" if bound else " Rings: by the bytes asked for, some of which the L1 serves."),
+        f"Roofline: what the stages reach, and what {record['gpu']['name']} allows",
+        f"{style.mask(shape)} (batch x heads x length x head dimension), fp16, logarithmic axes. Numbers: "
+        f"stages. Roofs: measured in the same run.{words}",
         [record],
         theme,
     )
     edge = panels[1].get_xlim()[1]
-    ceilings = [Label(edge, value, f"{name} {value:.0f}", theme.muted) for name, value in flat.items()]
+    ceilings = [
+        Label(edge, value, f"{name} {value:.0f} TFLOP/s", theme.muted) for name, value in flat.items()
+    ]
     if peer:
-        ceilings.append(Label(edge, peer[1], f"{peer[0]} {peer[1]:.0f}", theme.peer))
+        ceilings.append(Label(edge, peer[1], f"{peer[0]} {peer[1]:.0f} TFLOP/s", theme.peer))
     style.name_ends([(panels[1], ceilings)], theme)
     for number, (axes, slopes) in enumerate(zip(panels, SLOPES, strict=True)):
         labels = [
@@ -145,7 +151,7 @@ def _name_slope(axes: Any, name: str, gbs: float, below: bool, dots: list[Label]
     point = axes.figure.dpi / 72
     length, clearance = 5.2 * len(text) * point, 22 * point
     taken = [axes.transData.transform((dot.x, dot.y)) for dot in dots]
-    first = max(x0, 1e3 * y0 / gbs) * 1.3
+    first = max(x0, 1e3 * y0 / gbs) * 1.7
     here, there = (axes.transData.transform((x, gbs * x / 1e3)) for x in (first, 2 * first))
     step = (there - here) / math.dist(here, there)
     for k in range(40):

@@ -18,7 +18,7 @@ SOURCES = {".py", ".cu", ".cuh", ".cpp", ".h"}
 
 @dataclass(frozen=True)
 class Room:
-    """parts: lines of code of each subfolder, "" for what lies in none. imports: the names of other rooms."""
+    """parts: lines of code of each subfolder, "" for what is in none. imports: the names of other rooms."""
 
     name: str
     purpose: str
@@ -96,11 +96,12 @@ def _imports(texts: Mapping[tuple[str, ...], str]) -> Iterator[set[str]]:
     for path, text in texts.items():
         nodes = _nodes(ast.parse(text)) if path[-1].endswith(".py") else ()
         for node in nodes:
-            names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            if isinstance(node, ast.ImportFrom):
+            elif isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
             split = [tuple(name.split(".")) for name in names]
             yield {
                 room for parts in split if parts[0] in (PACKAGE, KERNELS) if (room := _room((*parts, "__")))

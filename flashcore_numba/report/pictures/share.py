@@ -1,4 +1,4 @@
-"""Share of the best peer over shapes: every shape of every artifact, with and without the mask."""
+"""Speed against the best peer over the shapes that matter, with and without the mask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,26 @@ from typing import Any
 
 from flashcore_numba.records.amounts import provenance, short_us
 from flashcore_numba.report.pictures import style
-from flashcore_numba.report.pictures.records import defaults, peers, problem, same_shape
+from flashcore_numba.report.pictures.records import MILESTONES, best_peer, defaults, problem, same_shape
 from flashcore_numba.report.pictures.style import LackingError, Picture, Record, Theme
+
+# The shapes that a reader asks for, as far as they were measured: short, of models, many rows, wide, long.
+SHAPES = {  # and whose they are
+    "1x8x512x64": "",
+    "1x8x1024x64": "",
+    "4x8x256x64": "",
+    "1x12x384x64": "BERT",
+    "1x16x577x64": "ViT-L/336",
+    "1x20x1500x64": "Whisper",
+    "64x16x128x64": "",
+    "1x8x512x128": "",
+    "4x32x4096x64": "",
+    "4x16x4096x128": "",
+    "1x24x4429x128": "FLUX",
+    "1x16x16384x128": "",
+}
+COLUMNS = {*MILESTONES, 14}  # 14 is the best where there are too few rows for 15
+CLIP = 4.0  # times slower or faster, from where on the colour stays the same
 
 
 @dataclass(frozen=True)
@@ -27,7 +45,8 @@ class Line:
 def picture(records: Sequence[Record]) -> Picture:
     """Of the GPU of the first artifact. Raises LackingError."""
     own = [record for record in records if record[1]["gpu"]["name"] == records[0][1]["gpu"]["name"]]
-    shapes = {(s["shape"], s["causal"]): s for _, record in own for s in record["shapes"]}
+    every = {(s["shape"], s["causal"]): s for _, record in own for s in record["shapes"]}
+    shapes = {key: shape for key, shape in every.items() if key[0] in SHAPES} or every
     lines, used = [], {}
     for key in sorted(shapes, key=lambda key: _order(shapes[key])):
         (path, record), shape = same_shape(own, *key)[0]
@@ -45,27 +64,34 @@ def picture(records: Sequence[Record]) -> Picture:
 
 
 def _order(shape: dict[str, Any]) -> tuple[int, ...]:
-    """Families of equal batch size and heads together, by length; those with the mask last."""
-    p = problem(shape)
-    return p.causal, p.head_dim, p.batch, p.heads, p.seq_q, p.seq_k
+    """As in `SHAPES`, then by size; those with the mask last."""
+    p, name = problem(shape), shape["shape"]
+    return (
+        p.causal,
+        list(SHAPES).index(name) if name in SHAPES else len(SHAPES),
+        p.head_dim,
+        p.batch,
+        p.heads,
+        p.seq_q,
+        p.seq_k,
+    )
 
 
 def _line(shape: dict[str, Any]) -> Line | None:
-    right = [e for e in peers(shape) if e["error"]["right"]]
+    best = best_peer(shape)
     shares = {e["stage"]: e["speed_up"]["best_peer"] for e in defaults(shape) if e["error"]["right"]}
-    if not right or not shares:
-        return None
-    return Line(shape, min(right, key=lambda e: e["gpu_us"]["p50"]), shares)
+    return Line(shape, best, shares) if best and shares else None
 
 
 def _paint(lines: list[Line], records: list[dict[str, Any]], theme: Theme) -> Any:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
-    stages = sorted({number for line in lines for number in line.shares})
+    ran = sorted({number for line in lines for number in line.shares})
+    stages = [number for number in ran if number in COLUMNS] or ran
     figure = style.new_figure(2.0 + 0.19 * len(records) + 0.3 * (len(lines) + 1))
     axes = figure.subplots()
-    colours = LinearSegmentedColormap.from_list("share", theme.heat)
-    norm = LogNorm(0.01, 1.0, clip=True)
+    colours = LinearSegmentedColormap.from_list("share", theme.ramp)
+    norm = LogNorm(1 / CLIP, CLIP, clip=True)
     masked = [line.shape["causal"] for line in lines]
     places = [k + 0.5 * (masked[k] and not masked[0]) for k in range(len(lines))]
     for line, place in zip(lines, places, strict=True):
@@ -74,25 +100,31 @@ def _paint(lines: list[Line], records: list[dict[str, Any]], theme: Theme) -> An
                 _cell(axes, column, place, line.shares[number], colours, norm, theme)
         peer = f"{line.peer['label']}  {short_us(line.peer['gpu_us']['p50'])} µs"
         axes.text(len(stages) - 0.3, place, peer, va="center", fontsize=9.5)
-    axes.text(len(stages) - 0.3, -1.0, "the best peer", va="center", fontsize=9.5, color=theme.muted)
-    axes.set_xlim(-0.5, len(stages) + 2.6)
+    axes.text(-0.62, -0.83, "stage", va="center", ha="right", fontsize=10.5, color=theme.muted)
+    axes.text(len(stages) - 0.3, -0.83, "the fastest library", va="center", fontsize=9.5, color=theme.muted)
+    axes.set_xlim(-0.5, len(stages) + 1.8)
     axes.set_ylim(places[-1] + 0.5, -0.5)
     axes.set_xticks(range(len(stages)), [f"{number:02d}" for number in stages])
-    axes.set_yticks(places, [style.mask(line.shape) + " *" * line.throttled for line in lines])
+    axes.set_yticks(places, [_name(line) for line in lines])
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     style.caption(
         figure,
-        "Speed as a share of the best peer's, %",
-        "Each cell: time of the best of the other libraries over the stage's, at B x H x S x D in fp16;\n"
-        "above 100 (framed) the stage is faster. Empty: not measured, or the stage does not serve it."
-        + "  * clocks held back"
-        * any(line.throttled for line in lines),
+        f"Speed in % of the fastest library's, on {records[0]['gpu']['name']}",
+        "A cell is the time of the fastest other library over the stage's: green and framed above 100,\n"
+        "where the stage is faster; orange below. Shapes: batch x heads x length x head dimension, fp16."
+        + " Empty: not run." * any(number not in line.shares for line in lines for number in stages)
+        + " * clocks held back" * any(line.throttled for line in lines),
         records,
         theme,
     )
     return figure
+
+
+def _name(line: Line) -> str:
+    of = SHAPES.get(line.shape["shape"], "")
+    return f"{of}  {style.mask(line.shape)}".strip() + " *" * line.throttled
 
 
 def _cell(axes: Any, column: int, place: float, share: float, colours: Any, norm: Any, theme: Theme) -> None:
@@ -115,6 +147,7 @@ def percentage(share: float) -> str:
 
 
 def _alt(lines: list[Line], records: list[dict[str, Any]]) -> str:
+    """In words, the best stage of each shape."""
     parts = []
     for line in lines:
         best = max(line.shares, key=lambda number: line.shares[number])
@@ -124,6 +157,6 @@ def _alt(lines: list[Line], records: list[dict[str, Any]]) -> str:
         )
     known = "; ".join(dict.fromkeys(provenance(record) for record in records))
     return (
-        f"Table of every stage's speed as a share of the best peer's at {len(lines)} shapes, {known}. "
+        f"Table of stages' speeds in per cent of the fastest library's at {len(lines)} shapes, {known}. "
         f"The best stage of each shape: {', '.join(parts)}."
     )

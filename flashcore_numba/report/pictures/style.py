@@ -14,7 +14,7 @@ from cuda_reference.files import write
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.records.artifact import sha256
 
-KINDS = "Blue: CUDA cores multiply; green: tensor cores; orange: other libraries."
+KINDS = {"fp32": "CUDA cores multiply", "tensor": "tensor cores multiply", "peer": "other libraries"}
 WIDTH, DPI = 10.0, 160  # inches, and dots per inch where room for labels is sought
 END_GAP = 14  # points between axes and the names of curves
 # Of an SVG's metadata, by Dublin Core's names: the SHA-256 of the artifacts, and the alternative text.
@@ -45,7 +45,8 @@ class Theme:
     tensor: str
     peer: str
     series: tuple[str, ...]
-    heat: tuple[str, ...]  # from little to much
+    card: str  # behind what is not data
+    ramp: tuple[str, ...]  # from far below to far above; the middle is neutral
 
     def of(self, entry: dict[str, Any]) -> str:
         """The colour of an artifact's entry."""
@@ -62,7 +63,8 @@ LIGHT = Theme(
     tensor="#005c45",
     peer="#d55e00",
     series=("#2f8fd0", "#d55e00", "#005c45", "#aa3377"),
-    heat=("#f4f8fb", "#c6ddec", "#7fb5d6", "#2f86bd", "#00507d"),
+    card="#c6ddec",
+    ramp=("#b04a00", "#f0a978", "#f6f8fa", "#6fbfa4", "#005c45"),
 )
 DARK = Theme(
     suffix="-dark",
@@ -74,7 +76,8 @@ DARK = Theme(
     tensor="#009e73",
     peer="#e69f00",
     series=("#56b4e9", "#e69f00", "#009e73", "#cc79a7"),
-    heat=("#141b23", "#173a54", "#1f608c", "#3f96cf", "#a5d8f7"),
+    card="#173a54",
+    ramp=("#e69f00", "#7a5a1a", "#1a2129", "#0b6b52", "#3fd6ae"),
 )
 THEMES = (LIGHT, DARK)
 
@@ -201,6 +204,23 @@ def caption(
     figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - (above + below) / height))
 
 
+def legend(axes: Any, entries: Sequence[dict[str, Any]], theme: Theme, place: str) -> None:
+    """What the colours of these entries mean, in a corner of the axes."""
+    from matplotlib.lines import Line2D
+
+    kinds = {theme.of(entry): entry for entry in entries}
+    words = {theme.fp32: KINDS["fp32"], theme.tensor: KINDS["tensor"], theme.peer: KINDS["peer"]}
+    handles = [
+        Line2D([], [], color=colour, marker="o", ms=8, linestyle="none", label=text)
+        for colour, text in words.items()
+        if colour in kinds
+    ]
+    axes.legend(
+        handles=handles, loc=place, fontsize=11, frameon=True, facecolor=theme.background,
+        edgecolor=theme.grid, labelcolor=theme.ink, handletextpad=0.3,
+    )  # fmt: skip
+
+
 def contrast(one: str, other: str) -> float:
     """The contrast ratio of two colours, 1 to 21, as WCAG 2.1 defines it."""
 
@@ -284,6 +304,7 @@ def name_points(axes: Any, labels: Sequence[Label], theme: Theme, gap: float = 5
             fontsize=label.size,
             color=theme.ink,
             annotation_clip=False,
+            bbox={"facecolor": theme.background, "edgecolor": "none", "pad": 0.5, "alpha": 0.85},
             arrowprops=None
             if not lines[at]
             else {
