@@ -9,7 +9,7 @@ __all__ = ["lesson"]
 
 
 def lesson(number: "int | str") -> "Session":
-    """Begin or go on with a lesson, 5 for example: see `session.Session` for what it can do.
+    """Begin or go on with a lesson, 5 for example, or "warm-up": see `session.Session` for what it can do.
 
     Raises ArgumentError for a lesson that does not exist.
     """

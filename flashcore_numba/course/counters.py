@@ -27,7 +27,7 @@ def of_line(text: str, op: str, field: str = "requests") -> Value:
 
 
 def in_file(file: str, op: str, field: str = "requests") -> Value:
-    """A field of `Row`, summed over the rows of this op that stand in a file, "stage08_wmma_full.cu"."""
+    """A field of `Row`, summed over the rows of this op in a file, "stage08_wmma_full.cu"."""
     return _of_rows(lambda row: PurePath(row.file).name == file and row.op == op, field)
 
 

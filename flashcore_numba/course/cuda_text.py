@@ -48,7 +48,7 @@ def words(text: str) -> set[str]:
 
 
 def function_around(text: str, line: int) -> str | None:
-    """The name of the innermost function, or lambda with a name, that a line of C++ stands in."""
+    """The name of the innermost function, or lambda with a name, that contains a line of C++."""
     code = code_of(text)
     start = sum(len(each) + 1 for each in code.split("\n")[: line - 1])
     heads = re.compile(
@@ -81,7 +81,7 @@ def lines_calling(text: str, name: str) -> list[int]:
 
 
 def last_set(answer: Answer, expression: str) -> int | None:
-    """The last line of the region that assigns to the expression's variable or hands it to a call."""
+    """The last line of the region that assigns to the expression's variable, or hands it whole to a call."""
     names = [word for word in re.findall(r"[A-Za-z_]\w*", expression) if word not in CASTS]
     if not names or answer.first is None:
         return None
@@ -89,7 +89,7 @@ def last_set(answer: Answer, expression: str) -> int | None:
     assigned = re.compile(
         rf"\b{name}\b(?:\s*\[[^=;]*?\]|\.\w+)*\s*(?:[-+*/|&^%]|<<|>>)?=(?!=)|(?:\+\+|--)\s*{name}\b"
     )
-    handed = re.compile(rf"\b[\w:]+(?:<[^;()]*>)?\(\s*&?\(?{name}\b")
+    handed = re.compile(rf"\b(?!wgmma_pin)\w+(?:<[^;()]*>)?\(\s*&?\(?{name}\b|, &?{name}(?=[,)])")
     code = code_of("\n".join(answer.lines)).splitlines()
     return max(
         (answer.first + n for n, line in enumerate(code) if assigned.search(line) or handed.search(line)),

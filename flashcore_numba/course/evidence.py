@@ -1,7 +1,7 @@
 """What questions and lessons may quote: counts of the simulator, recorded or live times, closed forms.
 
-Nothing in a lesson is a typed number. A count is made by running the stage here and now; a time comes from
-the recorded run that the repository keeps, or from this session's own GPU.
+A lesson types neither a count nor a recorded time. A count is made by running the stage here and now; a time
+comes from the recorded run that the repository keeps, or from this session's own GPU.
 """
 
 import functools
@@ -15,8 +15,9 @@ import numpy as np
 
 from flashcore_numba import predict
 from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.mask import UNBOUNDED, Mask
-from flashcore_numba.core.problem import ArgumentError, Problem
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course import experiments, launches, memory_map
 from flashcore_numba.evidence import extracts, profile
@@ -280,7 +281,7 @@ class Evidence:
         return limits[unit]
 
     def registers(self, label: int | str) -> int:
-        """Registers a thread, of the kernel with the most."""
+        """Registers per thread, of the kernel with the most."""
         return self._compiled(label, "registers")
 
     def local(self, label: int | str) -> int:
@@ -288,7 +289,7 @@ class Evidence:
         return self._compiled(label, "stack_bytes")
 
     def spilled(self, label: int | str) -> int:
-        """Bytes a thread that the compiler spilled."""
+        """Bytes per thread that the compiler spilled."""
         return self._compiled(label, "spill_bytes")
 
     def _compiled(self, label: int | str, name: str) -> int:
@@ -411,7 +412,7 @@ def _label(label: int | str) -> str:
 
 
 def _one_access(rows: Sequence[LineCounts], text: str, what: str) -> list[LineCounts]:
-    """The rows of the one access that `text` names: one a launch."""
+    """The rows of the one access that `text` names: one per launch."""
 
     def at(row: LineCounts) -> tuple[str, int, str]:
         return row.file, row.line, row.text

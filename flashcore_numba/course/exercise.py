@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import dataclass
 
 import cuda_reference
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.spec import Exercise, Lesson
 from flashcore_numba.stages import edited, files
 from flashcore_numba.stages.edited import Region
@@ -68,9 +68,13 @@ class Answer:
         every = self.text.splitlines()
         return every[line - 1].strip() if 0 < line <= len(every) else ""
 
+    def code(self, line: int) -> str:
+        """The text of a line of the module, without its comment."""
+        return self.source(line).split("//" if self.is_cuda else "#")[0].strip()
+
 
 def source_name(file: str) -> str:
-    """Where the file stands in the repository."""
+    """The file's place in the repository."""
     return files.path(file).relative_to(cuda_reference.FOLDER.parent).as_posix()
 
 
@@ -128,6 +132,12 @@ def starter_cell(lesson: Lesson) -> str:
     return "\n".join([*_task(lesson.exercise), "..."]) + "\n"
 
 
+def starter_name(lesson: Lesson) -> str:
+    """The file that `flashcore starter` writes when none is named: lesson05.py, lesson08.cu, warm-up.cu."""
+    name = lesson.name or f"lesson{lesson.number:02d}"
+    return f"{name}.{'cu' if is_cuda(lesson.exercise.file) else 'py'}"
+
+
 def starter(lesson: Lesson) -> str:
     """The stage's file with the region replaced by the task."""
     found = region(lesson.exercise)
@@ -168,7 +178,7 @@ def answer_in_cell(lesson: Lesson, text: str) -> Answer:
 
 
 def _dedented(lines: list[str], cuda: bool) -> list[str]:
-    """The lines without the indentation that all have; directives stand at a margin of their own."""
+    """The lines without the indentation that all have; directives have a margin of their own."""
     if not cuda:
         return textwrap.dedent("\n".join(lines)).splitlines()
     lines = [line.expandtabs(4) for line in lines]
@@ -186,10 +196,15 @@ def _indented(line: str, indent: int, cuda: bool) -> str:
 def answer_in_file(lesson: Lesson, text: str, name: str) -> Answer:
     """A whole file: the starter with its region filled in. Messages name it `name`, with its own lines.
 
-    Raises ArgumentError for what is no text or is too long.
+    Raises ArgumentError for what is no text or is too long, and for a name of the other language.
     """
     text = _checked(name, text)
     cuda = is_cuda(lesson.exercise.file)
+    if name.endswith(".py" if cuda else (".cu", ".cuh")):
+        language, suffix = _language(lesson.exercise), ".cu" if cuda else ".py"
+        raise ArgumentError(
+            f"{name}: lesson {lesson.number} is in {language}, so a {suffix} file is accepted"
+        )
     found = edited.marked_region(text, _language(lesson.exercise)) or (
         _unmarked(lesson.exercise, text) if cuda else None
     )

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse
+from flashcore_numba.core.workload import Workload
 from flashcore_numba.records import artifact
 from flashcore_numba.stages import edited
 from flashcore_numba.stages.edited import Edit, EditError
@@ -89,7 +90,7 @@ EXPERIMENTS = {
     "narrow_row_major": Experiment(2, "both", (*ROW_MAJOR, *NARROW)),
     "forty_registers": Experiment(
         5,
-        "at most 40 registers a thread",
+        "at most 40 registers per thread",
         (Edit("@cuda.jit\n    def online_softmax(", "@cuda.jit(max_registers=40)\n    def online_softmax("),),
     ),
     "lanes_side_by_side": Experiment(
@@ -130,9 +131,9 @@ def experiment(name: str) -> Run:
     return Run(replace(stage, variants={name: chosen.what}, default=None), name)
 
 
-def planned() -> list[tuple[Any, bool, list[Run]]]:
+def planned() -> list[tuple[list[Workload], list[Run]]]:
     """What `measure.compare.timed` takes."""
-    return [(parse(shape), False, [_run(what) for what in chosen]) for shape, chosen in PLAN.items()]
+    return [([Workload(parse(shape))], [_run(what) for what in chosen]) for shape, chosen in PLAN.items()]
 
 
 def _run(what: int | str) -> Run:

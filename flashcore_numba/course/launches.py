@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source
-from flashcore_numba.core.element import FLOAT16
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.checks.forward import operation
+from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
 from flashcore_numba.simulator import scratch
@@ -28,10 +28,12 @@ class DryRun:
     """An executor that runs nothing and keeps what would be launched."""
 
     def __init__(self, sm_count: int = EXAMPLE_SM_COUNT) -> None:
-        self.sm_count = sm_count
+        self.sm_count, self.shared_limit = sm_count, EXAMPLE_SHARED_LIMIT
         self.launches: list[Recorded] = []
+        self.asked_for: list[tuple[tuple[int, ...], np.dtype]] = []  # scratch memory
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.asked_for.append((shape, np.dtype(dtype)))
         return np.asarray(scratch(shape, dtype))
 
     def counter(self) -> np.ndarray:
@@ -48,10 +50,9 @@ class DryRun:
 
 def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> DryRun:
     """What the stage launches at a shape, BxHxSxD, on a GPU like the recorded one."""
-    s = parse(shape)
-    q, k, v = (np.zeros((s.batch, s.heads, s.seq, s.head_dim), FLOAT16.dtype) for _ in range(3))
+    inputs = operation(stage).draw(parse(shape), causal, np.random.default_rng(0))
     recorder = DryRun()
-    stage.run(Problem(q, k, v, causal), recorder, variant or stage.default_variant)
+    stage.run(inputs.problem(inputs.arrays), recorder, variant or stage.default_variant)
     return recorder
 
 

@@ -1,4 +1,4 @@
-"""Where what lies in shared memory, and the constants of a kernel: read from its own text.
+"""What is where in shared memory, and the constants of a kernel: read from its own text.
 
 Constants are what `constexpr` and the launcher's macros say. Dynamic shared memory is divided by pointers
 that begin at `smem`, one statement each, `half* k_smem = q_smem + ROWS * D;  // [STAGES, KEYS, D]`; static
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_reference import INCLUDE, Source
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.cuda_text import code_of
 
 SIZES = {  # bytes
@@ -33,6 +33,7 @@ SIZES = {  # bytes
     "int4": 16,
     "uint4": 16,
 }
+DEFAULT = re.compile(r"^#ifndef (\w+)\n#define \1 (\w+)", re.MULTILINE)  # of a macro, a number or another one
 CONSTANT = re.compile(r"\bconstexpr\s+(?:int|unsigned|bool|float|uint32_t|size_t)\s+([^;]*);")
 UNREADABLE = (ArithmeticError, AttributeError, NameError, SyntaxError, TypeError, ValueError)
 MOST_PADDING = 32  # elements of a row: a part with more has more rows than its shape says
@@ -75,7 +76,10 @@ class Part:
 def constants(source: Source, text: str | None = None) -> dict[str, int]:
     """The integers that the kernel's `constexpr` names and its macros stand for, at these macros."""
     names: dict[str, Any] = dict(source.defines)
-    for statement in CONSTANT.finditer(code_of(_with_headers(source.text() if text is None else text))):
+    whole = _with_headers(source.text() if text is None else text)
+    for default in DEFAULT.finditer(whole):
+        names.setdefault(default[1], int(default[2]) if default[2].isdigit() else names.get(default[2]))
+    for statement in CONSTANT.finditer(code_of(whole)):
         for part in _split(statement[1]):
             name, equals, value = part.partition("=")
             name = name.strip()

@@ -5,6 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashcore_numba.stages.edited import Edit
+from flashcore_numba.stages.files import Place
+
+Key = int | str
+"""The number of a lesson, or the name of a warm-up."""
+
+
+def called(key: Key) -> str:
+    """`Lesson 7`, or `Warm-up`: how headings name a lesson."""
+    return f"Lesson {key}" if isinstance(key, int) else key.capitalize()
 
 
 @dataclass(frozen=True)
@@ -12,16 +21,19 @@ class Gate:
     """A structural counter of the learner's kernel that must stay below a bar; never a time.
 
     `value(launches)` takes the results of `simulate` at the gate's shape. `before` is what the stage below
-    has, `right` what the solution has: the message of a failed gate says all three.
+    has, None where there is none, and `right` what the solution has: the message of a failed gate says them
+    all. `cause` is the key of `judge.causes.CAUSES` that a failed gate states. A matrix of a warm-up has the
+    rows of all heads of `shape` below each other.
     """
 
     what: str  # "sectors a request of the stores to `scores`"
     value: Callable[[list[Any]], float]
-    before: float
+    before: float | None
     right: float
     bar: float
     advice: str  # what to look at, one sentence, without the solution
     shape: str = "1x1x128x64"
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,22 +48,52 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class State:
+    """What is right at one visit of the region, an array [..., lanes] for each expression.
+
+    end, start: where the region ends and begins, by expression. places: b, h, row and what else says where a
+    lane is. inputs: q, k, v, causal and scale of the run.
+    """
+
+    end: Mapping[str, Any]
+    start: Mapping[str, Any]
+    places: Mapping[str, Any]
+    inputs: Any
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A well-known mistake, as the value that it gives to a variable.
+
+    cause: a key of `judge.causes.CAUSES`. of: the expression of `wanted` that it makes wrong first.
+    value(state) -> array [..., lanes]: what the expression is then, at the first visit where it is wrong.
+    """
+
+    cause: str
+    of: str
+    value: Callable[[State], Any]
+
+
+@dataclass(frozen=True)
 class Exercise:
     """The region of a stage's file that the learner writes.
 
-    stage: number of the stage. file: the module of `flashcore_numba.stages` whose lines between
-    `# <exercise>` and `# </exercise>` are removed; or a kernel or header in CUDA C, "stage08_wmma_full.cu",
-    whose lines from the one that reads `first` to the next that reads `last` are. task: what to write, in a
-    few lines; it becomes the comment in the starter. given: names the region may use, with their meaning.
-    wanted: what must be right where the region ends, in order of dependency; empty where the region leaves
-    nothing behind. hints: from the idea to almost the code. advice: for a kind of report of the CPU executor,
-    or "compile", the sentence that says what to look at, in place of the general one; for "value" one where
-    the output is wrong and everything in `wanted` is right.
+    stage: number of the stage, or what the names of its files begin with. file: the module of
+    `flashcore_numba.stages` whose lines between `# <exercise>` and `# </exercise>` are removed; or a kernel
+    or header in CUDA C, "stage08_wmma_full.cu", whose lines from the one that reads `first` to the next that
+    reads `last` are. task: what to write, in a few lines; it becomes the comment in the starter. given: names
+    the region may use, with their meaning. wanted: what must be right where the region ends, in order of
+    dependency; empty where the region leaves nothing behind. hints: from the idea to almost the code. advice:
+    for a kind of report of the CPU executor, or "compile", the sentence that says what to look at, in place
+    of the general one; for "value" one where the output is wrong and everything in `wanted` is right. slips:
+    mistakes that are recognised by the first wrong value; probed: what their formulas read beyond `wanted`,
+    expressions of the solution, those with "start:" in front where the region begins. under_way: registers
+    that products of wgmma still write where the region begins.
 
     In CUDA C an expression of `wanted` is C++ and a number in every thread.
     """
 
-    stage: int
+    stage: Place
     file: str
     task: str
     given: Mapping[str, str]
@@ -62,6 +104,9 @@ class Exercise:
     first: str = ""
     last: str = ""
     advice: Mapping[str, str] = field(default_factory=dict)
+    slips: tuple[Slip, ...] = ()
+    under_way: tuple[str, ...] = ()
+    probed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,9 +151,12 @@ class Given:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson. `file` is the name without suffix that `lessons/` and `notebooks/` share.
+    """One lesson, or the warm-up of one. `file` is the name without suffix that `lessons/` and `notebooks/`
+    share.
 
-    figures: name -> one sentence; what `watch` can draw, the first one by default. before, after: labels of
+    name: what a warm-up is called, on the command line too; "" for a lesson, which is called by its number.
+    figures: name -> one sentence; what `watch` can draw, the first one by default. picture: the figure to see
+    before the code. before, after: labels of
     the recorded runs that `measure` sets side by side.
     """
 
@@ -123,3 +171,25 @@ class Lesson:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     given: tuple[Given, ...] = ()
+    name: str = ""
+    picture: str = "ownership"
+
+    @property
+    def key(self) -> Key:
+        """What it is known by, and no other lesson: its number, or the name of a warm-up."""
+        return self.name or self.number
+
+    @property
+    def label(self) -> str:
+        """`07 Half on the tensor core`, or `07 warm-up: A tile transposed`: its row in a table."""
+        return f"{self.number:02d} {f'{self.name}: ' if self.name else ''}{self.title}"
+
+    @property
+    def variable(self) -> str:
+        """`course`, or `warm_up`: what the notebook calls its session."""
+        return self.name.replace("-", "_") or "course"
+
+    @property
+    def called(self) -> str:
+        """`Lesson 7`, or `Warm-up`: how headings name it."""
+        return called(self.key)

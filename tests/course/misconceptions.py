@@ -8,8 +8,8 @@ MISCONCEPTIONS = {
         ("no_maximum", "Subtracting the maximum is cosmetic.", "Without it exp overflows."),
         (
             "scale_on_the_output",
-            "A factor may be moved behind softmax.",
-            "exp turns it into a power: other weights, not larger ones.",
+            "A factor may be moved out of softmax.",
+            "exp turns a factor into a power: the weights differ, and are not just larger.",
         ),
         ("mean_over_keys", "Attention takes a mean over the keys.", "Weights are divided by their own sum."),
     ),
@@ -18,18 +18,22 @@ MISCONCEPTIONS = {
         (
             "one_loop",
             "Maximum and weights fit into one loop.",
-            "A weight made before the last score has the wrong maximum; lesson 05 mends that.",
+            "A weight made before the last score has the wrong maximum. Lesson 05 corrects it.",
         ),
-        ("sum_in_float64", "0.0 is a number like any other.", "To Numba a float64, as is every sum with it."),
+        (
+            "sum_in_float64",
+            "0.0 is a number like any other.",
+            "To Numba it is a float64, and so is every sum with it.",
+        ),
     ),
     2: (
         (
             "load_not_transposed",
-            "The order of an array is its writer's affair.",
-            "Its reader must know it too.",
+            "Only the writer of an array needs to know its order.",
+            "The reader must know it, too.",
         ),
         ("accumulator_not_cleared", "A new array holds zeros.", "A local array holds what was there before."),
-        ("score_made_again", "Computing anew saves memory traffic.", "It fetches K a second time."),
+        ("score_made_again", "Computing a score again saves memory traffic.", "It fetches K a second time."),
     ),
     3: (
         ("shuffle_down", "A reduction leaves its result everywhere.", "A tree leaves it in one lane."),
@@ -40,24 +44,32 @@ MISCONCEPTIONS = {
         ),
         (
             "lane_0_stores",
-            "Lanes of a warp keep step by themselves.",
-            "What another lane wrote may be read after a syncwarp.",
+            "Lanes of a warp stay in step by themselves.",
+            "A lane may read what another wrote only after a syncwarp.",
         ),
     ),
     4: (
-        ("no_second_barrier", "A barrier stands between write and read.", "And one before the next write."),
+        (
+            "no_second_barrier",
+            "One barrier, between write and read, is enough.",
+            "The next write needs one before it.",
+        ),
         (
             "return_past_the_last_row",
             "A warp without a row may leave.",
             "The others wait for it at the next barrier.",
         ),
-        ("a_third_barrier", "A barrier more does no harm.", "Right, and all 16 warps stop once more a tile."),
+        (
+            "a_third_barrier",
+            "One more barrier does no harm.",
+            "The values are right, and all 16 warps stop once more per tile.",
+        ),
     ),
     5: (
         (
             "l_not_rescaled",
-            "A new maximum concerns the weights to come.",
-            "And the sum of those before it.",
+            "A new maximum concerns only the weights to come.",
+            "It concerns the sum of the earlier ones, too.",
         ),
         (
             "minus_inf_minus_inf",
@@ -67,7 +79,7 @@ MISCONCEPTIONS = {
         (
             "sum_reduced_in_every_tile",
             "A sum over lanes has to be finished at once.",
-            "Shares add up; the last tile is soon enough.",
+            "Each lane keeps its share, and the shares are added up after the last tile.",
         ),
     ),
     6: (
@@ -75,23 +87,52 @@ MISCONCEPTIONS = {
         (
             "neighbouring_keys",
             "A thread takes keys side by side.",
-            "Threads side by side take keys side by side, and the mask counts on it.",
+            "Neighbouring threads take neighbouring keys, and the mask relies on it.",
         ),
         ("q_loaded_for_every_key", "What was loaded before is free.", "Each load is a request of its own."),
     ),
+    "warm-up": (
+        (
+            "no_padding",
+            "Shared memory has no order of access that is slow.",
+            "A column of 32 floats in one bank takes 32 wavefronts.",
+        ),
+        (
+            "barrier_under_the_condition",
+            "A thread with nothing to load needs no barrier.",
+            "It stores what others have loaded, and they wait for it.",
+        ),
+        (
+            "edge_of_out",
+            "One condition serves the load and the store.",
+            "x and out have their extents the other way round.",
+        ),
+    ),
     7: (
-        ("pointer_as_value", "A pointer is the array.", "It is an address; what lies there needs an index."),
-        ("padding_forgotten", "Rows lie 64 halves apart.", "They lie as far apart as the padding says."),
+        ("pointer_as_value", "A pointer is the array.", "It is an address. An element needs an index."),
+        (
+            "padding_forgotten",
+            "Rows are 64 halves apart.",
+            "They are as far apart as the padding makes them.",
+        ),
         (
             "one_number_at_a_time",
             "Bytes are bytes.",
-            "A wide load is one instruction, eight narrow ones are eight.",
+            "One wide load is one instruction; eight narrow loads are eight.",
         ),
     ),
     8: (
-        ("v_by_columns", "An operand lies in memory in one way.", "K is read as its transpose, V is not."),
-        ("starts_at_zero", "An accumulator starts at zero.", "O goes on from the tile before: load it."),
-        ("only_lane_0", "One lane can do it for the warp.", "A fragment lies in 32 lanes: all of them call."),
+        (
+            "v_by_columns",
+            "Every operand has the same layout in memory.",
+            "K is read as its transpose, V is not.",
+        ),
+        ("starts_at_zero", "An accumulator starts at zero.", "O continues from the earlier tiles: load it."),
+        (
+            "only_lane_0",
+            "One lane can do it for the warp.",
+            "A fragment is spread over 32 lanes: all of them call.",
+        ),
     ),
     9: (
         (
@@ -116,67 +157,71 @@ MISCONCEPTIONS = {
         ("a_group_each", "Each array is a group.", "Then the count of a wait means half as many tiles."),
     ),
     11: (
-        ("no_barrier", "Warps on different tiles need no barrier.", "They hand the tiles on to each other."),
+        ("no_barrier", "Warps on different tiles need no barrier.", "They pass the tiles on to each other."),
         (
             "softmax_of_the_same_tile",
             "A step works on one tile.",
-            "Each role has its own: S of this step is there in the next.",
+            "Each role works on its own tile: S of this step is used in the next.",
         ),
         (
             "a_barrier_a_role",
-            "Each hand-over needs a barrier.",
-            "One a step serves all; more, and roles take turns.",
+            "Each hand-over needs a barrier of its own.",
+            "One per step serves all. With more, the roles take turns.",
         ),
     ),
     12: (
         (
             "rows_and_keys_swapped",
-            "Registers of an operand go on by columns.",
-            "The second one goes on by rows.",
+            "The registers of an operand follow its columns.",
+            "The second register follows the rows.",
         ),
-        ("halves_swapped", "Within a register order is free.", "The lower half meets the lower row of V."),
+        (
+            "halves_swapped",
+            "The order inside a register is free.",
+            "The lower half meets the lower row of V.",
+        ),
         ("barrier", "Somebody has to wait before P is used.", "Each lane reads what it wrote itself."),
     ),
     13: (
         ("last_reference", "Parts can be added as they are.", "Each has a reference of its own."),
         ("sum_not_weighted", "Only O has a reference.", "l is a sum of the same weights."),
-        ("minus_infinity", "-inf changes no maximum.", "True, and -inf - -inf is NaN all the same."),
+        ("minus_infinity", "-inf changes no maximum.", "True, and -inf - -inf is still NaN."),
     ),
     14: (
         (
             "parity_of_the_tile",
             "A wait names what it waits for.",
-            "It names one of two phases, and the other one lets it pass.",
+            "It names one of two phases, and passes at once in the other.",
         ),
         (
             "no_wait_for_o",
             "A product that was started has read its operands.",
-            "It reads on; its slot is free when it has been waited for.",
+            "It is still reading. Its slot is free only after a wait for it.",
         ),
-        ("no_mask", "Zeros behind the last key add nothing.", "A score of 0 is a weight like others."),
+        ("no_mask", "Zeros past the last key add nothing.", "A score of 0 is a weight like others."),
     ),
     15: (
         (
             "turn_through_softmax",
             "A turn lasts until its results are there.",
-            "It is for issuing; the next one's products queue behind.",
+            "It is for issuing. The next products queue up.",
         ),
         (
             "k_released_before_the_reference",
             "K has been read when Q K^T is done.",
-            "Not by the warp that has to do its scores again.",
+            "A warp that must compute its scores again still reads it.",
         ),
         (
             "no_turn",
             "The hardware shares fairly, so all is well.",
-            "Who shares is done together, and idle together.",
+            "Warpgroups that share finish together, and are idle together.",
         ),
     ),
     16: (
         (
             "no_cluster_wait",
             "What runs together starts together.",
-            "A block may be written to when it has made its mbarriers, and says so.",
+            "A block may be written to once it has made its mbarriers, and has said so.",
         ),
         (
             "everybody_sends",

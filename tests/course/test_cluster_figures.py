@@ -19,7 +19,7 @@ WARPS = 8  # of a block of two warpgroups
 
 
 def test_the_lesson_has_the_prediction_that_is_drawn():
-    table = LESSON.read_text().partition("| piece, in order of time |")[2].partition("| **sum**")[0]
+    table = LESSON.read_text().partition("| part, in order of time |")[2].partition("| **sum**")[0]
     prices = re.findall(r"^\|[^|]+\| ([\d.]+)(?: to ([\d.]+))? \|", table, re.MULTILINE)
     assert [(float(a), float(b or a)) for a, b in prices] == [piece[1:3] for piece in budget.PREDICTED]
 

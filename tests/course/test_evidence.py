@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.evidence import MISSION, Evidence
 from flashcore_numba.evidence import extracts, profile

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import parse
 from flashcore_numba.course import exercise
+from flashcore_numba.course.judge.answer_stage import loaded
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages.edited import MARKS
 from flashcore_numba.stages.files import is_cuda
 
@@ -77,3 +81,15 @@ def test_what_is_no_answer_is_refused(text, named):
 def test_a_file_without_a_region_is_an_error():
     with pytest.raises(ArgumentError, match=r"common\.py has not exactly one region"):
         exercise.region(replace(LESSONS[5].exercise, file="common"))
+
+
+def test_an_exponential_counts_in_whatever_type(rng):
+    """A plain 0.0 makes them float64, and takes none away."""
+    lesson = LESSONS[5]
+    gate = next(each for each in lesson.exercise.gates if each.what.startswith("exponentials"))
+    text = exercise.region(lesson.exercise).text.replace("else float32(0)", "else 0.0")
+    executor = Simulator()
+    with loaded(lesson, exercise.answer_in_cell(lesson, text)) as stage:
+        stage.run(Problem(*parse(gate.shape).inputs(rng)), executor)
+    assert sum(launch.totals()["exp64"] for launch in executor.launches) > 0
+    assert gate.value(executor.launches) == gate.right

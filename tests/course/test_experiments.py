@@ -3,7 +3,7 @@
 import pytest
 from matrix import few
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.course import experiments
 from flashcore_numba.course.evidence import Evidence
@@ -35,7 +35,7 @@ def test_text_that_is_no_longer_there_is_told(monkeypatch):
 
 
 def test_every_experiment_is_timed_beside_its_stage():
-    timed = {run.label: runs for _, _, runs in experiments.planned() for run in runs}
+    timed = {run.label: runs for _, runs in experiments.planned() for run in runs}
     for name, chosen in EXPERIMENTS.items():
         beside = timed[f"{chosen.stage:02d} {name}"]
         assert find(chosen.stage).label in [run.label for run in beside]

@@ -8,7 +8,7 @@ import re
 import pytest
 from PIL import Image
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.figures import Figure, Frame
 
 

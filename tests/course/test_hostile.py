@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.judge import child, process
 from flashcore_numba.course.judge.screen import screen

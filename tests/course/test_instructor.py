@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flashcore_numba.course import exercise
-from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.course.lessons import EVERY
 
 from . import kill_table
 from .misconceptions import MISCONCEPTIONS
@@ -29,7 +29,7 @@ def run(*command: object, cwd: Path, stdin: str = "") -> subprocess.CompletedPro
 @pytest.mark.long
 def test_a_whole_class_is_marked_by_the_commands_of_the_page(tmp_path):
     (folder := tmp_path / "handed_in").mkdir()
-    lesson = LESSONS[0]
+    lesson = EVERY[0]
     (folder / "ann.py").write_text(exercise.source_text(lesson.exercise.file))
     (folder / "bob.py").write_text(exercise.starter(lesson))
     loop, marks = (
@@ -50,15 +50,14 @@ def test_a_whole_class_is_marked_by_the_commands_of_the_page(tmp_path):
 
 def test_a_wrong_answer_is_printed_as_a_cell(rng):
     """The same answer that test_wrong_answers judges."""
-    number = int(rng.choice(list(MISCONCEPTIONS)))
-    name = rng.choice([name for name, *_ in MISCONCEPTIONS[number]])
-    cell = run(sys.executable, "-m", "course.wrong_answers", str(number), name, cwd=ROOT / "tests").stdout
-    (wrong,) = (wrong for wrong in kill_table.wrongs(number) if wrong.name == name)
+    key = list(MISCONCEPTIONS)[rng.integers(len(MISCONCEPTIONS))]
+    name = rng.choice([name for name, *_ in MISCONCEPTIONS[key]])
+    cell = run(sys.executable, "-m", "course.wrong_answers", str(key), name, cwd=ROOT / "tests").stdout
+    (wrong,) = (wrong for wrong in kill_table.wrongs(key) if wrong.name == name)
     magic, _, text = cell.partition("\n")
-    assert magic == f"%%write {number}"
+    assert magic == f"%%write {key}"
     judged, printed = (
-        exercise.answer_in_cell(LESSONS[number], each).text
-        for each in (text_of(wrong, LESSONS[number].exercise), text)
+        exercise.answer_in_cell(EVERY[key], each).text for each in (text_of(wrong, EVERY[key].exercise), text)
     )
     assert judged.split() == printed.split()
 

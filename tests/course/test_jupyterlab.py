@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import textwrap
@@ -33,7 +34,7 @@ def server(tmp_path):
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in ("lessons", "notebooks"):
-        (clone / name).symlink_to(ROOT / name)
+        shutil.copytree(ROOT / name, clone / name)
     notebook, _ = lab.working_copy(clone, NUMBER)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,6 +87,30 @@ def wait_until_idle(page, cells: int) -> None:
 def cell_with(page, text: str):
     """The first code cell whose source has `text`."""
     return page.locator(".jp-CodeCell").filter(has=page.locator(".cm-content", has_text=text)).first
+
+
+def tree(clone: Path) -> dict[str, bytes]:
+    """Every file and folder of the lessons and notebooks, with what is in it."""
+    every = [path for name in ("lessons", "notebooks") for path in (clone / name).rglob("*")]
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in every}
+
+
+def test_reading_and_saving_leave_the_lessons_as_they_are(server, browser):
+    address, notebook = server
+    clone = notebook.parents[1]
+    before = tree(clone)
+    page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
+    page.goto(f"{address}/lab/tree/lessons/glossary.md")
+    page.locator(".jp-FileEditor .cm-content, .jp-MarkdownViewer").first.wait_for(timeout=60_000)
+    page.goto(f"{address}/lab/tree/notebooks/{notebook.name}")
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+    page.locator(".jp-CodeCell .cm-content").first.click()
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(3000)
+    dialog = page.get_by_role("dialog")
+    assert "read-only" in (dialog.first.inner_text() if dialog.count() else page.inner_text("body")).lower()
+    assert tree(clone) == before
 
 
 def test_a_lesson_from_the_first_cell_to_the_pass(server, browser):

@@ -32,6 +32,7 @@ def test_the_swizzle_takes_every_conflict_away():
     quotients = sorted(before / after for _, before, after in rows)
     assert quotients[0] == 1 and quotients[-1] == 8
     figure = swizzle.draw(None, find(12), "stage 12")
+    assert all(figure.frames[-1].alt.count(f"{name}:") == 1 for name in swizzle.NAMES.values())
     assert [frame.alt.split()[-2] for frame in figure.frames[:2]] == ["8", "1"]
 
 

@@ -81,7 +81,7 @@ def test_committed_notebook_was_executed(path):
 def starters():
     from flashcore_numba.course.exercise import starter_cell
 
-    return {f"%%write {n}\n{starter_cell(lesson)}".strip() for n, lesson in lessons.LESSONS.items()}
+    return {f"%%write {key}\n{starter_cell(lesson)}".strip() for key, lesson in lessons.EVERY.items()}
 
 
 @pytest.mark.parametrize("path", few(FILES, FILES[0]), ids=lambda path: path.stem)

@@ -7,6 +7,7 @@ import pytest
 from flashcore_numba.course import exercise
 from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.stages.files import is_cuda
 
 RIGHT = {number: exercise.region(lesson.exercise).text for number, lesson in LESSONS.items()}
 
@@ -21,9 +22,9 @@ def look(number, text):
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_solution_is_let_through(number):
     assert look(number, RIGHT[number])[0] is None
-    whole = exercise.answer_in_file(
-        LESSONS[number], exercise.source_text(LESSONS[number].exercise.file), "m.py"
-    )
+    file = LESSONS[number].exercise.file
+    name = "mine.cu" if is_cuda(file) else "mine.py"
+    whole = exercise.answer_in_file(LESSONS[number], exercise.source_text(file), name)
     assert screen(LESSONS[number], whole) is None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flashcore_numba.core import gpu
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise, lesson, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.figures import Figure
@@ -193,7 +193,7 @@ def test_kill_needs_an_input_that_only_the_given_kernel_fails(rng):
         (np.zeros((300, 64)), "at most 1x2x256x128"),
         (np.zeros(64), r"\[B, H, S, D\] or \[S, D\] is accepted"),
         ("text", "is no array of numbers"),
-        (np.zeros((64, 32)), "head dimension 32"),
+        (np.zeros((64, 32)), "k has head dimension 64: q has 32"),
     ]:
         with pytest.raises(ArgumentError, match=says):
             course.kill(name, wrong, k, v)

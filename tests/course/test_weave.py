@@ -98,6 +98,13 @@ def test_a_wrong_comment_is_named(comment, says):
         weave.woven(text, "lessons/05_x.md")
 
 
+def test_an_appendix_shows_no_solution_either():
+    text = '<!--code stage05_online_softmax "m_new = max" "m = m_new"-->\n<!---->\n'
+    assert "```python" in weave.woven(text, "lessons/glossary.md")
+    with pytest.raises(weave.WeaveError, match="shows lines of the exercise"):
+        weave.woven(text, "lessons/appendix_05.md")
+
+
 @pytest.mark.parametrize(
     "text", ["a <!--limit fp32-->1\n", "a <!--limit fp32-->1 <!--limit exp-->2<!---->\n"]
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.files import write
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.book import weave
 from flashcore_numba.course.evidence import Evidence
 

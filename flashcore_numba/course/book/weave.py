@@ -1,4 +1,4 @@
-"""Numbers and code excerpts in lessons: what stands between two comments is generated, never typed.
+"""Numbers and code excerpts in lessons: what is between two comments is generated, never typed.
 
 In prose `<!--us 05 online_softmax-->73.0<!---->`. Kinds, all by `Evidence`:
 
@@ -11,7 +11,7 @@ In prose `<!--us 05 online_softmax-->73.0<!---->`. Kinds, all by `Evidence`:
     code FILE "FIRST" "LAST"                     from one text to another of a stage's file, as a fence;
                                                  a .cu or .cuh of cuda_reference has its ending
 
-All but the last two take `@SHAPE` and `causal` behind them. A code cell that begins with `%%write N` gets the
+All but the last two take `@SHAPE` and `causal` after them. A code cell that begins with `%%write N` gets the
 starter of lesson N's exercise.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise, lessons
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.records.amounts import short_us
@@ -42,7 +42,7 @@ class WeaveError(ArgumentError):
 
 def woven(text: str, file: str, evidence: Evidence | None = None) -> str:
     """`text` with every generated part written anew. `file` names it in errors; its number, as in
-    `05_online_softmax.md`, says which solutions an excerpt must not show.
+    `05_online_softmax.md` or `appendix_05.md`, says which solutions an excerpt must not show.
     """
     evidence = evidence or Evidence()
     text = BROKEN.sub(" ", text)
@@ -94,7 +94,7 @@ def _comments(text: str, file: str) -> Iterator[tuple[str, str, str, int, int, i
 
 
 def _number(file: str) -> int | None:
-    found = re.match(r"(\d\d)_", Path(file).name)
+    found = re.match(r"(?:appendix_)?(\d\d)[_.]", Path(file).name)
     return int(found[1]) if found else None
 
 
@@ -209,13 +209,13 @@ def _hidden(name: str, lesson: int | None, marks: list[int]) -> set[int]:
     if not files.is_cuda(name):
         stage = re.match(r"stage(\d\d)_", name)
         return set(range(*marks)) if len(marks) == 2 and stage and int(stage[1]) >= lesson else set()
-    tasks = [each.exercise for number, each in lessons.LESSONS.items() if number >= lesson]
+    tasks = [each.exercise for each in lessons.EVERY.values() if each.number >= lesson]
     found = [exercise.region(task) for task in tasks if task.file == name]
     return {n for place in found for n in range(place.first_line - 1, place.last_line)}
 
 
 def _dedented(lines: list[str]) -> str:
-    """Without the common indentation; a `#pragma` stands at a margin of its own."""
+    """Without the common indentation; a `#pragma` has a margin of its own."""
     full = [line for line in lines if line.strip() and not line.startswith("#pragma")]
     margin = min((len(line) - len(line.lstrip()) for line in full), default=0)
     return "\n".join(line if line.startswith("#pragma") else line[margin:] for line in lines)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.figures import (
     banks,
     budget,
@@ -13,6 +13,7 @@ from flashcore_numba.course.figures import (
     in_flight,
     ledger,
     overlap,
+    ownership,
     parts,
     roofline,
     round_trip,
@@ -24,15 +25,17 @@ from flashcore_numba.course.figures import (
     swizzle,
     tiles,
     timeline,
+    turned,
     twin,
     wmma,
 )
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
 
-__all__ = ["FIGURES", "Figure", "Frame", "draw"]
+__all__ = ["FIGURES", "Figure", "Frame", "draw", "whose"]
 
 FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
+    "ownership": ownership.draw,
     "sectors": sectors.draw,
     "banks": banks.draw,
     "tiles": tiles.draw,
@@ -56,8 +59,15 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "overlap": overlap.draw,
     "cluster": cluster.draw,
     "budget": budget.draw,
+    "turned": turned.draw,
+    "columns": turned.draw_own,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
+
+
+def whose(stage: Stage) -> str:
+    """The words for a stage's own kernel: `stage 05`."""
+    return "the warm-up" if stage.number is None else f"stage {stage.number:02d}"
 
 
 def draw(lesson: Any, name: str, stage: Stage, whose: str) -> Figure:

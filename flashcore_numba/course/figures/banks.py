@@ -45,25 +45,7 @@ def _frame(recording: Recording, line: Line) -> Frame:
     figure.text(0.012, 0.97, heading, family="DejaVu Sans Mono", fontsize=10)
     figure.text(0.012, 0.937, f"{line.one_request(warp)}; the number in a cell is its wavefront")
     axes = figure.add_axes((0.06, 0.075, 0.76, 0.83))
-    axes.set_xlim(0, BANKS)
-    axes.set_ylim(WARP, 0)
-    axes.set_xticks(np.arange(BANKS + 1), [], minor=False)
-    axes.hlines(np.arange(WARP + 1), 0, BANKS, color=GREY, linewidth=0.5, zorder=0)
-    axes.vlines(np.arange(BANKS + 1), 0, WARP, color=GREY, linewidth=0.5, zorder=0)
-    for lane in np.flatnonzero(turns >= 0):
-        bank, turn = int(words[lane]) % BANKS, int(turns[lane])
-        colour = CYCLE[turn % len(CYCLE)]
-        axes.broken_barh([(bank, span)], (lane + 0.06, 0.88), fc=colour, ec="#333333", lw=0.5)
-        dark = colour in (BLUE, VERMILION)
-        axes.text(
-            bank + span / 2, lane + 0.52, str(turn + 1), ha="center", va="center", fontsize=9,
-            color="white" if dark else "black",
-        )  # fmt: skip
-    axes.set_xticks([*np.arange(0, BANKS, 4) + 0.5, BANKS - 0.5], [*range(0, BANKS, 4), BANKS - 1])
-    axes.set_yticks([*np.arange(0, WARP, 4) + 0.5, WARP - 0.5], [*range(0, WARP, 4), WARP - 1])
-    axes.tick_params(length=0)
-    axes.set_xlabel("bank (4 bytes wide)")
-    axes.set_ylabel("lane", labelpad=1)
+    draw_lanes(axes, words, turns, span)
     busiest, distinct = _busiest(words, span)
     side = [
         (0.88, f"{n}", 30, "bold"),
@@ -82,6 +64,33 @@ def _frame(recording: Recording, line: Line) -> Frame:
         f"{several(distinct, 'different word')}. {total}"
     )
     return Frame(png(figure), f"{line.what(recording.file)}. {total}{recording.note()}", alt)
+
+
+def draw_lanes(axes: Any, words: np.ndarray, turns: np.ndarray, span: int, size: float = 9) -> None:
+    """The grid of lanes and banks: in each lane's row the banks that it meets, with its wavefront.
+
+    words, turns [32]: the first word that a lane wants, and the wavefront that serves it, -1 for a lane that
+    takes no part. span: banks of one lane. size: of the numbers.
+    """
+    axes.set_xlim(0, BANKS)
+    axes.set_ylim(WARP, 0)
+    axes.set_xticks(np.arange(BANKS + 1), [], minor=False)
+    axes.hlines(np.arange(WARP + 1), 0, BANKS, color=GREY, linewidth=0.5, zorder=0)
+    axes.vlines(np.arange(BANKS + 1), 0, WARP, color=GREY, linewidth=0.5, zorder=0)
+    for lane in np.flatnonzero(turns >= 0):
+        bank, turn = int(words[lane]) % BANKS, int(turns[lane])
+        colour = CYCLE[turn % len(CYCLE)]
+        axes.broken_barh([(bank, span)], (lane + 0.06, 0.88), fc=colour, ec="#333333", lw=0.5)
+        dark = colour in (BLUE, VERMILION)
+        axes.text(
+            bank + span / 2, lane + 0.52, str(turn + 1), ha="center", va="center", fontsize=size,
+            color="white" if dark else "black",
+        )  # fmt: skip
+    axes.set_xticks([*np.arange(0, BANKS, 4) + 0.5, BANKS - 0.5], [*range(0, BANKS, 4), BANKS - 1])
+    axes.set_yticks([*np.arange(0, WARP, 4) + 0.5, WARP - 0.5], [*range(0, WARP, 4), WARP - 1])
+    axes.tick_params(length=0)
+    axes.set_xlabel("bank (4 bytes wide)")
+    axes.set_ylabel("lane", labelpad=1)
 
 
 def _busiest(words: np.ndarray, span: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from flashcore_numba.stages import Stage
 PREDICTED = (
     ("launch", 1.0, 1.0, "launch"),
     ("mbarriers, maps, first bytes", 0.6, 0.6, "begins"),
-    ("72 KB a block", 0.6, 1.7, "waits for K"),
+    ("72 KB per block", 0.6, 1.7, "waits for K"),
     ("Q Kᵀ", 0.13, 0.13, "Q Kᵀ"),
     ("exponentials", 0.54, 0.54, "exponentials, P V"),
     ("P V, second half", 0.13, 0.13, "exponentials, P V"),

@@ -66,6 +66,13 @@ def png(figure: Any) -> bytes:
     return out.getvalue()
 
 
+def plain_log(axis: Any) -> None:
+    """Write the powers of ten of a logarithmic axis as plain numbers."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
 def short(text: str, length: int = 64) -> str:
     """A source line that fits into a heading."""
     return text if len(text) <= length else text[: length - 3].rstrip() + "..."

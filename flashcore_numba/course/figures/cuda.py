@@ -1,5 +1,6 @@
 """Figures of kernels in CUDA C: wavefronts and barriers by source line, and the memory map to scale."""
 
+import textwrap
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course import launches, memory_map
 from flashcore_numba.course.evidence import COUNTED
@@ -22,14 +23,13 @@ from flashcore_numba.course.figures.canvas import (
     paper,
     png,
     several,
-    short,
 )
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.find import find
 
-MOST_LINES = 16
+MOST_LINES, LABEL = 16, 54  # bars, and characters of a line beside a bar
 SEED = 7  # counts do not depend on the values, pictures should not change
 
 
@@ -47,23 +47,28 @@ def launched(
     stage: Stage, shape: str = COUNTED, variant: str | None = None, causal: bool = False
 ) -> list[Any]:
     """What the CPU executor counted and found in the stage's launches at a shape."""
-    q, k, v = parse(shape).inputs(np.random.default_rng(SEED))
+    inputs = operation(stage).draw(parse(shape), causal, np.random.default_rng(SEED))
     executor = Simulator()
-    stage.run(Problem(q, k, v, causal), executor, variant or stage.default_variant)
+    stage.run(inputs.problem(inputs.arrays), executor, variant or stage.default_variant)
     return executor.launches
 
 
 @lettered
 def draw_wavefronts(lesson: Any, stage: Stage, whose: str) -> Figure:
     """Wavefronts of shared memory by source line; those that bank conflicts cost are hatched."""
-    every = _bars(stage, lesson, ("load", "store", "atomic"), whose=whose)
+    ops = ("load", "store", "atomic")
+    every = _bars(stage, lesson, ops, whose=whose)
     bars = [bar for bar in every if bar.value and bar in _most(every)]
     total, lost = sum(bar.value for bar in every), sum(bar.wasted for bar in every)
+    if len(bars) == 1 and lesson is not None:  # one bar alone has no length
+        before = find(lesson.exercise.stage - 1)
+        all_lines = sum(bar.value for bar in _bars(before, None, ops))
+        bars.insert(0, Bar("", f"stage {before.number:02d}, all its lines together", all_lines))
     picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
     _drawn(picture, bars, "wavefronts", "lost to bank conflicts")
     caption = (
-        f"{several(total, 'wavefront')} at {COUNTED}, {lost:,} of them lost to bank conflicts. A line of a "
-        "header counts for all its calls."
+        f"{several(total, 'wavefront')} at {_at(stage)}, {lost:,} of them lost to bank conflicts. A line "
+        "of a header counts for all its calls."
     )
     frame = Frame(png(picture), caption, f"{caption} By line: {_words(bars)}.")
     return Figure(f"Wavefronts of shared memory by source line: {whose}", (frame,))
@@ -114,10 +119,17 @@ def draw_memory(lesson: Any, stage: Stage, whose: str) -> Figure:
     listed = "; ".join(_part_in_words(part) for part in parts)
     over = " The lower row lies over the upper one, at another time." if below else ""
     unnamed = ", ".join(f"{part.name.removesuffix('_smem')} {part.bytes:,}" for part in narrow)
-    caption = f"{total:,} bytes a block.{over}" + f" Too narrow for a name: {unnamed}." * bool(narrow)
+    caption = f"{total:,} bytes per block.{over}" + f" Too narrow for a name: {unnamed}." * bool(narrow)
     return Figure(
         f"The memory map of a block: {whose}", (Frame(png(picture), caption, f"{caption} {listed}."),)
     )
+
+
+def _at(stage: Stage) -> str:
+    """How captions name the shape that was counted."""
+    if stage.operation is None:
+        return COUNTED
+    return str(stage.operation.draw(parse(COUNTED), False, np.random.default_rng()).label)
 
 
 def _part_in_words(part: memory_map.Part) -> str:
@@ -147,7 +159,9 @@ def _bars(
                 total[0] += getattr(row, field)
                 total[1] += row.conflicts
     kept = sorted(sums, key=lambda key: (PurePath(key[0]).suffix == ".cuh", key))
-    hidden = _written_by_the_reader(lesson) if lesson is not None and whose.startswith("stage") else {}
+    hidden = (
+        _written_by_the_reader(lesson) if lesson is not None and whose.startswith(("stage", "the ")) else {}
+    )
     return [
         Bar(f"{_file(file)}:{line}", hidden.get((PurePath(file).name, line), text), *sums[file, line, text])
         for file, line, text in kept
@@ -169,7 +183,7 @@ def _most(bars: list[Bar]) -> list[Bar]:
 
 def _file(path: str) -> str:
     name = PurePath(path).name
-    return "" if name.startswith("stage") else name
+    return name if name.endswith(".cuh") else ""
 
 
 def _drawn(picture: Any, bars: list[Bar], unit: str, wasted: str) -> None:
@@ -186,7 +200,7 @@ def _drawn(picture: Any, bars: list[Bar], unit: str, wasted: str) -> None:
     most = max((bar.value for bar in bars), default=1)
     for n, bar in enumerate(bars):
         axes.text(bar.value + 0.01 * most, n, f"{bar.value:,}", va="center", fontsize=8.5)
-    axes.set_yticks(list(at), [f"{short(_bare(bar.text), 46)}  {bar.line.lstrip(':')}" for bar in bars])
+    axes.set_yticks(list(at), [_folded(bar) for bar in bars])
     axes.tick_params(axis="y", labelsize=7.8, length=0)
     axes.set_xlim(0, 1.14 * most)
     axes.invert_yaxis()
@@ -194,6 +208,12 @@ def _drawn(picture: Any, bars: list[Bar], unit: str, wasted: str) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     for side in ("right", "top"):
         axes.spines[side].set_visible(False)
+
+
+def _folded(bar: Bar) -> str:
+    """The statement in two lines, as far as they hold it, and where it is."""
+    lines = textwrap.wrap(_bare(bar.text), LABEL, max_lines=2, placeholder=" \u2026", break_on_hyphens=False)
+    return f"{chr(10).join(lines)}  {bar.line.lstrip(':')}"
 
 
 def _bare(text: str) -> str:
@@ -207,5 +227,5 @@ def _words(bars: list[Bar]) -> str:
     said = []
     for bar in bars:
         lost = f" ({bar.wasted:,} lost)" if bar.wasted else ""
-        said.append(f"{bar.line.lstrip(':')} {short(_bare(bar.text), 60)} {bar.value:,}{lost}")
+        said.append(f"{bar.line.lstrip(':')} {_bare(bar.text)} {bar.value:,}{lost}")
     return "; ".join(said) or "none"

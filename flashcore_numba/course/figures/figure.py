@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.files import write
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 
 MAX_FRAMES = 12
 CARD = (
@@ -123,7 +123,7 @@ class Figure:
         return {"text/html": self.html(), "text/plain": str(self)}
 
     def html(self) -> str:
-        """The figure as an HTML fragment that needs nothing else and may stand in a page several times."""
+        """The figure as an HTML fragment that needs nothing else and may be in a page several times."""
         first, *rest = self.frames
         parts = [
             f'<div data-flashcore-figure style="{CARD}">',

@@ -73,7 +73,7 @@ def _frame(result: np.ndarray, operand: np.ndarray, only: int | None, same: bool
             f"Lane {only}: rows {rows}, keys {keys}. Two neighbouring scores of a row become the two halves "
             "of one register; the score tile and the row say which."
         )
-        alt = f"The 8 numbers of lane {only} in S and in P lie at the same places: rows {rows}, keys {keys}."
+        alt = f"The 8 numbers of lane {only} in S and in P have the same places: rows {rows}, keys {keys}."
     return Frame(png(figure), caption, alt)
 
 

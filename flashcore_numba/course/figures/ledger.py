@@ -146,7 +146,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     )
     every = moments()
     frames = tuple(_frame(moment, counted * (moment is every[-1])) for moment in every)
-    return Figure(f"The ledger of the mbarriers, two slots, 128 keys a tile: {whose}", frames, 4)
+    return Figure(f"The ledger of the mbarriers, two slots, 128 keys per tile: {whose}", frames, 4)
 
 
 def _frame(moment: Moment, counted: str) -> Frame:

@@ -21,8 +21,8 @@ from flashcore_numba.course.figures.cuda import launched
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
 
-# A tile of 64 rows and 64 keys, D = 64, in clocks of an SM: what its products take at 4096 FLOP a clock, and
-# its exponentials at 16 a clock.
+# A tile of 64 rows and 64 keys, D = 64, in clocks of an SM: what its products take at 4096 FLOP per clock,
+# and its exponentials at 16 per clock.
 PRODUCTS, EXPONENTIALS = 256, 256
 # Stage 14 with such tiles, measured once on an H200: 7.93 us for 8 turns, 14.24 for 16, at 1980 MHz. What is
 # not products is the rest of the chain.
@@ -115,7 +115,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     waited, handed = (of_line(f"ptx::bar_{name}", "barrier")(found) for name in ("sync", "arrive"))
     under_way = total("arrive_under_way")(found) / 32
     counted = (
-        f"Counted in {whose} at {SHAPE}, once a warp: {several(int(waited), 'wait')} for a turn, "
+        f"Counted in {whose} at {SHAPE}, once per warp: {several(int(waited), 'wait')} for a turn, "
         f"{handed:,.0f} turns handed on, {under_way:,.0f} of them while the own products ran."
     )
     frames = (
@@ -202,7 +202,7 @@ def _stamped() -> Frame:
         figure.text(x + 0.035, y, words, fontsize=9)
     listed = ", ".join(f"{words} {clocks}" for words, clocks in STAMPS.items())
     caption = (
-        f"{title}, {whole:,} clocks a tile, measured once on an H200: {listed}. The shift of the four "
+        f"{title}, {whole:,} clocks per tile, measured once on an H200: {listed}. The shift of the four "
         f"against each other is drawn even. Their products take 4 x {PRODUCTS} clocks: "
         f"{4 * PRODUCTS / whole:.0%} of that time."
     )

@@ -70,7 +70,7 @@ def _frame(name: str, row_warps: int, key_warps: int, keys: int, splits: int) ->
         text = f"warp {scheduler}" if busy else "nothing"
         side.text(at[0] + 0.5, at[1] + 0.5, text, ha="center", va="center", fontsize=9)
     each = KEYS // key_warps // splits
-    merging = {1: "nothing to merge", 2: f"{key_warps} parts a row meet\nin shared memory"}[key_warps]
+    merging = {1: "nothing to merge", 2: f"{key_warps} parts per row meet\nin shared memory"}[key_warps]
     if splits > 1:
         merging += f",\n{splits} in global memory"
     figure.text(0.76, 0.3, f"a warp: 16 rows x {each} keys\n{merging}", va="top", linespacing=1.35)

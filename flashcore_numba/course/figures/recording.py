@@ -61,7 +61,7 @@ class Line:
         return f"{where}line {self.site.line}:  {short(self.site.text)}"
 
     def one_request(self, warp: int) -> str:
-        return f"one {self.op} request of warp {warp}: {self.itemsize} bytes a lane, array {self.array}"
+        return f"one {self.op} request of warp {warp}: {self.itemsize} bytes per lane, array {self.array}"
 
     def what(self, main: str) -> str:
         """`Line 43 writes scores`."""

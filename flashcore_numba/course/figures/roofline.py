@@ -8,7 +8,17 @@ import numpy as np
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.evidence import MISSION, Evidence
-from flashcore_numba.course.figures.canvas import BLACK, BLUE, INK, ORANGE, SKY, lettered, paper, png
+from flashcore_numba.course.figures.canvas import (
+    BLACK,
+    BLUE,
+    INK,
+    ORANGE,
+    SKY,
+    lettered,
+    paper,
+    plain_log,
+    png,
+)
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.run.executor import Simulator
@@ -36,14 +46,16 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
     for each in LADDER[:number]:
         mine = each.number == lesson.number
         kernel = stage if mine else each
-        name = whose if mine else f"stage {each.number:02d}"
-        points.append((name, flops / bytes_moved(kernel), flops / evidence.us(each.label) / 1e3, mine))
-    peers = [(e["label"], flops / e["gpu_us"]["p50"] / 1e3) for e in shape["entries"] if e["kind"] == "peer"]
+        name = f"stage {each.number:02d}"
+        if mine and whose != name:  # its bytes are counted here, its time is not measured
+            name = f"{whose}, at {name}'s time"
+        points.append((name, flops / bytes_moved(kernel), flops / evidence.us(each.label) / 1e6, mine))
+    peers = [(e["label"], flops / e["gpu_us"]["p50"] / 1e6) for e in shape["entries"] if e["kind"] == "peer"]
     roofs = {
-        "CUDA cores": flops / evidence.limit("fp32", MISSION) / 1e3,
-        "tensor cores": flops / evidence.limit("tensor", MISSION) / 1e3,
+        "CUDA cores": flops / evidence.limit("fp32", MISSION) / 1e6,
+        "tensor cores": flops / evidence.limit("tensor", MISSION) / 1e6,
     }
-    bandwidth = record["gpu"]["bandwidth_gbs"]
+    bandwidth = record["gpu"]["bandwidth_gbs"] / 1e3  # TB/s
     figure = paper(8.6, 5.6)
     axes = figure.add_axes((0.085, 0.21, 0.895, 0.765))
     _roofs(axes, roofs, bandwidth, flops / least, min(x for _, x, _, _ in points) / 2)
@@ -53,7 +65,9 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
         crowded = any(1 < other / x < 2 and 0.6 < level / y < 1.7 for _, other, level, _ in points)
         weight = "bold" if mine else "normal"
         if number <= MOST_NAMED:
-            _label(axes, name, x, y, left=crowded, fontsize=10, fontweight=weight, zorder=5)
+            _label(
+                axes, name.replace(", ", ",\n"), x, y, left=crowded, fontsize=10, fontweight=weight, zorder=5
+            )
         elif mine:
             axes.annotate(name, (x, y), (0, -16), ha="center", fontsize=10, fontweight=weight, zorder=5,
                           textcoords="offset points")  # fmt: skip
@@ -65,28 +79,28 @@ def draw(lesson: Any, stage: Stage, whose: str, evidence: Evidence | None = None
         best = max(peers, key=lambda peer: peer[1])
         _label(axes, f"{best[0]}, the\nfastest library", flops / least, best[1] / 1.5, fontsize=9)
     axes.set_xlabel("FLOPs for each byte moved (logarithmic)")
-    axes.set_ylabel("GFLOP/s (logarithmic)", labelpad=2)
+    axes.set_ylabel("TFLOP/s (logarithmic)", labelpad=2)
     told = (
         f"circles: stages; bytes are all 32-byte sectors touched, most of them served by the caches\n"
         f"diamonds: libraries, set where every input is read once    times: {MISSION}, {provenance(record)}"
     )
     figure.text(0.012, 0.02, told, fontsize=9, linespacing=1.4)
-    listed = "; ".join(f"{name}: {x:.3g} FLOPs a byte, {y:,.0f} GFLOP/s" for name, x, y, _ in points)
-    libraries = ", ".join(f"{name} {y:,.0f}" for name, y in peers)
+    listed = "; ".join(f"{name}: {x:.3g} FLOPs per byte, {y:.3g} TFLOP/s" for name, x, y, _ in points)
+    libraries = ", ".join(f"{name} {y:.3g}" for name, y in peers)
     name, x, y, mine = points[-1]
     roof = min(roofs["CUDA cores"], x * bandwidth)
     limit = "the CUDA cores" if roof == roofs["CUDA cores"] else "device memory"
     timed = f" The time is the recorded one of {LADDER[number - 1].label}." if mine else ""
     caption = (
-        f"{name[0].upper()}{name[1:]}: {x:.3g} FLOPs for each byte moved, {y:,.0f} GFLOP/s. At that "
-        f"intensity {limit} would allow {roof:,.0f}. Read once, the inputs would give {flops / least:.3g} "
-        f"FLOPs a byte.{timed}"
+        f"{name[0].upper()}{name[1:]}: {x:.3g} FLOPs for each byte moved, {y:.3g} TFLOP/s. At that "
+        f"intensity {limit} would allow {roof:.3g}. Read once, the inputs would give {flops / least:.3g} "
+        f"FLOPs per byte.{timed}"
     )
-    allowed = ", ".join(f"the {unit} {value:,.0f} GFLOP/s" for unit, value in roofs.items())
+    allowed = ", ".join(f"the {unit} {value:.3g} TFLOP/s" for unit, value in roofs.items())
     alt = (
-        f"Roofline of the {record['gpu']['name']} at {MISSION}. Device memory gives {bandwidth:,.0f} GB/s, "
-        f"{allowed}. {listed}. Other libraries in GFLOP/s: {libraries}. "
-        f"The problem itself: {flops / least:.3g} FLOPs a byte."
+        f"Roofline of the {record['gpu']['name']} at {MISSION}. Device memory gives {bandwidth:.2f} TB/s, "
+        f"{allowed}. {listed}. Other libraries in TFLOP/s: {libraries}. "
+        f"The problem itself: {flops / least:.3g} FLOPs per byte."
     )
     return Figure(f"Roofline: {whose}", (Frame(png(figure), caption, alt),))
 
@@ -97,16 +111,18 @@ def _roofs(axes: Any, roofs: dict[str, float], bandwidth: float, ideal: float, l
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(left, right)
-    axes.set_ylim(100, top * 2)
+    axes.set_ylim(0.1, top * 2)
+    plain_log(axes.xaxis)
+    plain_log(axes.yaxis)
     x = np.array([left, top / bandwidth])
     axes.plot(x, x * bandwidth, color=INK, linewidth=1.6)
-    at, text = left * 3, f"device memory, {bandwidth:,.0f} GB/s"
+    at, text = left * 3, f"device memory, {bandwidth:.2f} TB/s"
     axes.text(at, at * bandwidth * 1.25, text, rotation=_slope(axes), rotation_mode="anchor", fontsize=9)
     for (name, y), style in zip(roofs.items(), ("--", "-"), strict=True):
         axes.plot([y / bandwidth, right], [y, y], color=INK, linewidth=1.6, linestyle=style)
-        axes.text(right / 1.1, y * 1.1, f"{name}, {y / 1e3:,.0f} TFLOP/s", ha="right", fontsize=9)
+        axes.text(right / 1.1, y * 1.1, f"{name}, {y:,.0f} TFLOP/s", ha="right", fontsize=9)
     axes.axvline(ideal, color=BLACK, linewidth=1, linestyle=":")
-    axes.text(ideal * 0.93, 115, "every input read once", rotation=90, ha="right", va="bottom", fontsize=9)
+    axes.text(ideal * 0.93, 0.115, "every input read once", rotation=90, ha="right", va="bottom", fontsize=9)
     axes.grid(which="major", color="#EEEEEE", zorder=0)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -59,7 +59,7 @@ def legs(stage: Stage) -> list[list[Leg]]:
 
 
 def _leg(row: Any) -> str:
-    """Which leg a row of the counts belongs to; "" for what happens once a block, and K and V coming in."""
+    """Which leg a row of the counts belongs to; "" for what happens once per block, and K and V coming in."""
     of_header = {
         ("load", "(s_row + column)"): "s_in",
         ("store", "make_uint2(ptx::pack_pair"): "p_out",
@@ -103,7 +103,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     listed = "; ".join(f"{leg.what}: {leg.wavefronts:g}" for leg in every)
     caption = (
         f"{total:g} wavefronts a tile of a block, {trip:g} of them (orange) because a fragment has no rows: "
-        "what leaves a fragment comes back by rows, and a barrier stands behind each change of hands."
+        "what leaves a fragment comes back by rows, and a barrier follows each change of hands."
     )
     said = f"{caption} In the order of time: {listed}."
     return Figure(f"The round trip through shared memory: {whose}", (Frame(png(picture), caption, said),))

@@ -56,7 +56,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     """Two frames: phase 0 as it is, then the pipeline with what the kernel at hand was counted to pass."""
     frames = (
         _frame("phase 0", taking_turns(), passed(stage, "0"), "phase 0"),
-        _frame("phase 5: one barrier a step", together(), passed(stage, None), whose),
+        _frame("phase 5: one barrier per step", together(), passed(stage, None), whose),
     )
     return Figure(f"Roles, tiles and barriers: {whose}", frames, 1)
 

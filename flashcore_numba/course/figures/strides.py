@@ -8,7 +8,7 @@ from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
 
 ROWS, BANKS, WORD, PADDING = 8, 32, 4, 8
-# Array: the constants of its row length and of its columns, bytes an element, bytes of a row in one step
+# Array: the constants of its row length and of its columns, bytes per element, bytes of a row in one step
 ARRAYS = {
     "Q": ("Q_LD", "D", 2, 16),
     "K and V": ("KV_LD", "D", 2, 16),

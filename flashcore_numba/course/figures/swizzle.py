@@ -16,7 +16,7 @@ from flashcore_numba.stages.edited import Edit, edited
 from flashcore_numba.stages.runs import Run
 
 PLAIN = (  # the rows of a tile follow each other, chunk by chunk
-    Edit("row * D + ((chunk ^ (row & 7)) << 3)", "row * D + (chunk << 3)", "warp_rows.cuh"),
+    Edit("row * PITCH + ((chunk ^ (row & 7)) << 3)", "row * PITCH + (chunk << 3)", "warp_rows.cuh"),
     Edit("(lane_offset ^ row % 8 * 8)", "lane_offset", "warp_rows.cuh"),
 )
 READ = 2  # the chunk of each row that the figure's ldmatrix wants
@@ -25,6 +25,8 @@ NAMES = {
     "(q_rmem": "ldmatrix of Q",
     "(k_rmem": "ldmatrix of K",
     "(v_rmem": "ldmatrix of V",
+    "o_smem": "store of O",
+    "params.out": "load of O by rows",
 }
 
 
@@ -58,7 +60,7 @@ def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
 def _layout(place: Any, swizzled: bool) -> Frame:
     figure = paper(8.6, 4.4)
     axes = figure.add_axes((0.075, 0.14, 0.7, 0.69))
-    how = "chunk c of row r stands at place c ^ r" if swizzled else "chunk c of row r stands at place c"
+    how = "chunk c of row r is at place c ^ r" if swizzled else "chunk c of row r is at place c"
     figure.text(0.012, 0.93, f"8 rows of a K tile, 128 bytes each: {how}", fontsize=10.5, fontweight="bold")
     axes.set_xlim(0, 32)
     axes.set_ylim(8, 0)
@@ -85,7 +87,7 @@ def _layout(place: Any, swizzled: bool) -> Frame:
     figure.text(0.8, 0.6, f"{word} for\none 8 x 8 matrix", linespacing=1.35, va="center")
     figure.text(0.8, 0.42, f"ldmatrix wants\nchunk c{READ} of\neach row", linespacing=1.35, va="center")
     caption = f"One phase of ldmatrix reads chunk {READ} of 8 rows. " + (
-        "They lie in 8 different groups of 4 banks." if swizzled else "All 8 lie in the same 4 banks."
+        "They are in 8 different groups of 4 banks." if swizzled else "All 8 are in the same 4 banks."
     )
     return Frame(png(figure), caption, f"{caption} {most} {word}.")
 
@@ -124,6 +126,4 @@ def _counted(rows: list[tuple[str, int, int]], whose: str) -> Frame:
 
 
 def _short(text: str) -> str:
-    if name := next((name for part, name in NAMES.items() if part in text), ""):
-        return name
-    return "store of O" if text.startswith("*pair_smem") else "load of O by rows"
+    return next((name for part, name in NAMES.items() if part in text), text)

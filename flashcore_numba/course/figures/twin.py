@@ -134,7 +134,7 @@ def _product(lesson: Any, stage: Stage, whose: str) -> Frame:
     axes.text(LEFT, rows + 3.2, ", ".join(parts), fontsize=9.5, va="center")
     verdict = "the same requests" if total == right else "not the same requests"
     caption = (
-        f"P V, four keys a turn, in two languages: {verdict}. Numba: {said[0]}; CUDA C: {said[1]}, for a "
+        f"P V, four keys per turn, in two languages: {verdict}. Numba: {said[0]}; CUDA C: {said[1]}, for a "
         "warp and a tile."
     )
     return Frame(png(picture), caption, f"{caption} The Numba loop: {' / '.join(map(str.strip, numba))}.")
@@ -167,7 +167,7 @@ def _source_of_loop() -> list[str]:
 
 
 def _region_of(lesson: Any, stage: Stage) -> list[str]:
-    """What stands in the stage's own copy of the file where the region is."""
+    """The region's lines in the stage's own copy of the file."""
     asked = region(lesson.exercise)
     whole = source_text(lesson.exercise.file).splitlines()
     after = len(whole) - (asked.first_line - 1) - len(asked.text.splitlines())

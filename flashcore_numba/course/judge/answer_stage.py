@@ -9,7 +9,7 @@ from flashcore_numba.course.spec import Lesson
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage, edited
 
-LAUNCH_SECONDS = 5.0  # of the CPU executor: a launch of the checks takes a tenth of a second
+LAUNCH_SECONDS = 15.0  # of the CPU executor: a launch of the checks takes a tenth of a second
 
 
 @contextmanager

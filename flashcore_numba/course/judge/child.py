@@ -41,7 +41,7 @@ def main() -> None:
             data = data[os.write(pipe, data) :]
 
     from cuda_reference.files import MachineError
-    from flashcore_numba.core.problem import ArgumentError
+    from flashcore_numba.core.errors import ArgumentError
 
     try:
         reply = do(job, lambda done, total, label: say({"step": [done, total, label]}))
@@ -66,7 +66,7 @@ def main() -> None:
 
 def do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     """One job of `process.run`, in this process. Raises ArgumentError for a job that is none."""
-    from flashcore_numba.core.problem import ArgumentError
+    from flashcore_numba.core.errors import ArgumentError
     from flashcore_numba.course import exercise
     from flashcore_numba.course.lessons import find
 
@@ -115,7 +115,7 @@ def _watch(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], st
             why = refusal.what
     step(0, 1, f"drawing {name} of the stage")
     stage = edited.original(lesson.exercise.stage)
-    figure = figures.draw(lesson, name, stage, f"stage {stage.number:02d}")
+    figure = figures.draw(lesson, name, stage, figures.whose(stage))
     return {"status": "done", "result": figure.as_dict(), "whose": "stage", "why": why}
 
 

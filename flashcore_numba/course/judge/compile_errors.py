@@ -77,7 +77,7 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
                 above = []
     if not errors:
         return None
-    # The first in the region; but a name that lines behind it lack is the region's fault, and comes first.
+    # The first in the region; but a name that later lines lack is the region's fault, and comes first.
     chosen = next((e for e in errors if e["line"] and answer.inside(e["line"])), errors[0])
     if errors[0]["line"] is not None and _is_cause(errors[0]["text"]):
         chosen = errors[0]
@@ -96,7 +96,9 @@ def first_complaint(answer: Answer, stderr: str, file: str) -> Complaint | None:
     new = undefined if inside else ""
     if new and _is_first(answer, line, new):
         look = f"{NEW_NAME.format(new)} Given names need none."
-    elif new and new not in declared_names(answer) and new in _names_outside(answer):
+    elif new and new in declared_names(answer):  # further down, or in a block that has ended
+        look = LOCAL
+    elif new in _names_outside(answer):
         look = (
             "It is a name of the file, but not in this place: the region has what is given and what it "
             "declares itself."
@@ -163,7 +165,7 @@ def _call(match: re.Match) -> tuple[str, str]:
     declared = _declaration(name)
     if not declared:
         return what, ""
-    brackets = " What stands in angle brackets is a constant: `ptx::cp_async_wait<1>()`." * ("<" in declared)
+    brackets = " What is in angle brackets is a constant: `ptx::cp_async_wait<1>()`." * ("<" in declared)
     return what, f"It is declared as `{declared}`.{brackets}"
 
 
@@ -207,12 +209,12 @@ def _converted(match: re.Match) -> tuple[str, str]:
     look = _parts(have)
     if ("*" in have) != ("*" in want):
         look = (
-            "A pointer is an address: `pointer[index]` and `*pointer` are what lies there, `pointer + index` "
+            "A pointer is an address: `pointer[index]` and `*pointer` are what is there, `pointer + index` "
             "is an address again."
         )
     if (vector := re.search(r"\w+[24]$", want)) and have.endswith("*"):
-        look += f" `*reinterpret_cast<const {vector[0]}*>(pointer)` is the `{vector[0]}` that lies there."
-    return f"A `{have}` stands where a `{want}` is needed.", look
+        look += f" `*reinterpret_cast<const {vector[0]}*>(pointer)` is the `{vector[0]}` that is there."
+    return f"A `{have}` is given where a `{want}` is needed.", look
 
 
 def _parts(kind: str) -> str:
@@ -227,12 +229,13 @@ def _reference(match: re.Match) -> tuple[str, str]:
     """An argument that the function takes as its caller's own, most often to write to it."""
     want = re.sub(r" ?\(?&\)?", "", match[1]).replace("[", " [")
     if want.startswith("const "):
-        what = f"A `{match[2]}` stands where a `{want.removeprefix('const ')}` is needed."
+        what = f"A `{match[2]}` is given where a `{want.removeprefix('const ')}` is needed."
         return what, "Compare the arguments and their order with what is given."
     name = re.sub(r"(?=\s*\[)| *$", " name", want, count=1).replace(" [", "[")
     return (
         f"The function writes into a `{want}` of its caller, and this is a `{match[2]}`.",
-        f"Declare it before, `{name};`, and hand it over by its name alone.",
+        "Compare the arguments and their order with what is given. What a function writes into is declared "
+        f"before, `{name};`, and handed over by its name alone.",
     )
 
 
@@ -247,13 +250,13 @@ def _unknown(match: re.Match) -> Told:
     what = f"Nothing defines `{match[1]}` here."
     if match[2]:
         return Told(what, f"Did you mean `{match[2].removeprefix('nvcuda::')}`?", undefined=match[1])
-    look = (
-        "A local needs its type before it. It lives only within the `{ }` around its declaration, and a "
-        "`for` without braces governs one statement."
-    )
-    return Told(what, look, undefined=match[1])
+    return Told(what, LOCAL, undefined=match[1])
 
 
+LOCAL = (
+    "A local needs its type before it. It lives only within the `{ }` around its declaration, and a `for` "
+    "without braces governs one statement."
+)
 FRAGMENT = (
     "Of a sum it is `wmma::fragment<wmma::accumulator, 16, 16, 16, float>`, of an operand "
     "`wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major>`, or matrix_b, or col_major."
@@ -267,15 +270,15 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"class template argument deduction failed|missing template arguments before", lambda m: (
         "A fragment is declared with its kind, its shape and its type.", FRAGMENT)),
     (r"static assertion failed(?: due to requirement '.*?')?: (.*)",
-        lambda m: (f"A rule of the kernel is broken: {m[1]}.", "")),
+        lambda m: (f"A `static_assert` does not hold: {m[1]}.", "")),
     (r"expected .*? before 'if'", lambda m: (
         "`if` cannot stand within an expression.", "Python's `a if c else b` is `c ? a : b`.")),
     (r"expected .*? before '\.'", lambda m: (
-        "What stands before `.` is no variable.",
-        "A name of a module stands behind two colons: `wmma::`, `ptx::`.")),
+        "What is before `.` is not a variable.",
+        "A name from a namespace follows two colons: `wmma::`, `ptx::`.")),
     (r"expected .*? before ':'", lambda m: (
         "Something is missing before `:`, or the `:` is too much.",
-        "A block stands in braces, `if (...) { ... }`, and begins with no `:`; there are no slices, a loop "
+        "A block is in braces, `if (...) { ... }`, and begins with no `:`; there are no slices, a loop "
         "takes element after element.")),
     (r"expected '(.)' before", _semicolon),
     (r"expected '(.)' (?:at end|after|in)", _semicolon),
@@ -295,7 +298,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"no matching function for call to '(.*)'", _call),
     (r"too (?:few|many) arguments to function '(?:.*?[ :])??([\w]+)\(.*'", _call),
     (r"(?:redeclaration of|conflicting declaration|redefinition of) '(.*?)'", lambda m: (
-        f"`{m[1]}` is declared a second time.", "It exists already: assign to it without its type.")),
+        f"`{m[1]}` is declared a second time.", "One of the two is too much, or needs another name."
+        + " A new value is assigned without the type." * (not m[1].startswith("const ")))),
     (r"invalid conversion from '(.*?)' to '(.*?)'", _converted),
     (r"conversion from '(.*?)' to non-scalar type '(.*?)' requested", _converted),
     (r"no viable conversion from '(.*?)' to '(.*?)'", _converted),
@@ -313,13 +317,13 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "Only a function is called with `( )`.", "An element of an array is `o[c]`.")),
     (r"a function-definition is not allowed here", lambda m: (
         "No function is defined within another one.",
-        "A small one is a variable: `auto name = [&](int t) { ... };`, with a semicolon behind it.")),
+        "A small one is a variable: `auto name = [&](int t) { ... };`, with a semicolon after it.")),
     (r"'(\w+)' is not captured|variable '(\w+)' cannot be implicitly captured", lambda m: (
         f"The small function may not use `{m[1] or m[2]}`.",
         "`[&]` in front of its arguments lets it use all variables around it.")),
     (r"expected identifier before", lambda m: (
         "A name is missing or out of place here.",
-        "The values of an array stand in braces: `float p[4] = {a, b, c, d};`.")),
+        "The values of an array are in braces: `float p[4] = {a, b, c, d};`.")),
     (r"cannot convert '(.*?)' to '(.*?)'", _converted),
     (r"could not convert '.*?' from '(.*?)' to '(.*?)'", _converted),
     (r"assignment of read-only (?:variable|location|parameter|reference) '(.*?)'", lambda m: (
@@ -333,14 +337,14 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "This small function is called with other arguments than it takes.",
         f"It takes ({m[1]}), and here are ({m[2].replace('&', '')}).")),
     (r"no match for 'operator\[\]' \(operand types are '[^']*<lambda\((.*?)\)>'", lambda m: (
-        "`[...]` stands behind a function.", f"Call it with round brackets: it takes ({m[1]}).")),
+        "`[...]` follows a function.", f"Call it with round brackets: it takes ({m[1]}).")),
     (r"no match for 'operator(.*?)' \(operand types are '(.*?)' and '(.*?)'\)", lambda m: (
         f"`{m[1]}` is not defined between a `{_short(m[2])}` and a `{_short(m[3])}`.",
         _parts(m[2]) or "Fragments are multiplied by `wmma::mma_sync`, halves turned into floats by "
         "`__half2float`.")),
     (r"invalid operands of types '(.*?)' and '(.*?)' to binary '.*?(\W+)'", lambda m: (
         f"`{m[3]}` is not defined between a `{m[1]}` and a `{m[2]}`.",
-        "A pointer is an address: `pointer[index]` is what lies there." * ("*" in m[1] + m[2]))),
+        "A pointer is an address: `pointer[index]` is what is there." * ("*" in m[1] + m[2]))),
     (r"invalid type argument of unary '\*' \(have '(.*?)'\)", lambda m: (
         f"`*` follows a pointer, and this is a `{m[1]}`.", "C++ has no operator `**` for powers.")),
     (r"'(?:struct|class|union) (.*?)' has no member named '(\w+)'", lambda m: (
@@ -348,7 +352,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"request for member '(\w+)' in '(.*?)', which is of", lambda m: (
         f"`{m[2]}` has no members, so no `.{m[1]}`.", "")),
     (r"wrong number of template arguments", lambda m: (
-        "What stands between `<` and `>` is incomplete.",
+        "What is between `<` and `>` is incomplete.",
         "A fragment is `wmma::fragment<use, 16, 16, 16, type, layout>`, an accumulator has no layout.")),
     (r"expected unqualified-id", lambda m: ("A name is missing or out of place here.", "")),
     (r"expected (?:primary-expression|'.*')", lambda m: ("A value is missing here.", "Look at the brackets "

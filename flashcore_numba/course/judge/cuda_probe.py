@@ -11,6 +11,7 @@ import numpy as np
 
 from cuda_reference.cpu import CpuModule
 from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
 from flashcore_numba.course.cuda_text import words
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.spec import Lesson, Wanted
@@ -48,7 +49,8 @@ def values(
     "block" and "thread". Raises CompileError when an expression does not compile in this answer.
     """
     expressions = ", ".join(f"({w.expression})" for w in wanted)
-    text = PRELUDE.format(most=MOST) + answer.with_at_the_end(f"flashcore_probe({expressions});")
+    meet = "__syncwarp(); " * ("_smem[" in expressions)  # or a lane might still write what another one notes
+    text = PRELUDE.format(most=MOST) + answer.with_at_the_end(f"{meet}flashcore_probe({expressions});")
     executor = _Probing()
     stage = edited.load(lesson.exercise.stage, {lesson.exercise.file: text})
     stage.run(inputs.problem(inputs.arrays), executor, lesson.exercise.variant)
@@ -78,7 +80,7 @@ class _Probing:
     """An executor that runs copies without checks and keeps what each launch with a probe has noted."""
 
     def __init__(self) -> None:
-        self.sm_count = EXAMPLE_SM_COUNT
+        self.sm_count, self.shared_limit = EXAMPLE_SM_COUNT, EXAMPLE_SHARED_LIMIT
         self.noted: list[np.ndarray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -4,36 +4,34 @@ import ast
 import math
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.course import cuda_text, exercise
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge import cuda_probe
-from flashcore_numba.course.spec import Exercise, Lesson, Wanted
-from flashcore_numba.run.executor import Simulator
-from flashcore_numba.simulator import Probed
-from flashcore_numba.stages import edited
+from flashcore_numba.course.judge import cuda_probe, trace
+from flashcore_numba.course.judge.trace import Visit
+from flashcore_numba.course.spec import Exercise, Lesson, State, Wanted
 
-LABEL = "region"
-PROBE = "_flashcore_probe"
 # Of the largest value: far above the rounding of float32, far below a mistake; then, where that finds
 # nothing in an answer which is wrong, just above the rounding.
 NOISE = (1e-4, 1e-5)
+SLIP = 1e-5
+MANY = 64  # lanes that a slip must explain: fewer may hold its value by chance
 PLACES = ("b", "h", "row", "first_key", "warp", "lane", "col")  # names that say where a lane is
-MAX_TURNS = 10_000
-Values = list["Visit"]
+Values = list[Visit]
 Rows = list[dict[str, np.ndarray]]  # what the names of an answer in Python hold, by query row
 
 
 @dataclass(frozen=True)
 class Divergence:
     """The first difference. `where` and `look` are sentences; `line` is the line of the answer's module that
-    last sets the value, None where none does.
+    last sets the value, None where none does. cause: a key of `causes.CAUSES` that the source or the values
+    prove, "" where none is known; words: what its sentence leaves open. setters: the lines that ran and made
+    the value, the last one first, with the name that each set; none in CUDA C. finite: whether the wrong
+    value is a number.
     """
 
     expression: str
@@ -41,16 +39,10 @@ class Divergence:
     look: str
     line: int | None
     right: tuple[str, ...] = ()  # expressions that were compared before this one
-
-
-@dataclass(frozen=True)
-class Visit:
-    """One arrival at the region's end: every value is [..., lanes] or None; `places` name -> one a lane."""
-
-    number: int
-    active: np.ndarray
-    values: tuple[np.ndarray | None, ...]
-    places: dict[str, np.ndarray]
+    cause: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
+    setters: tuple[tuple[str, int], ...] = ()
+    finite: bool = False
 
 
 def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
@@ -77,8 +69,9 @@ def find(lesson: Lesson, answer: Answer, inputs: Inputs) -> Divergence | None:
     named = {w.expression for w in wanted}
     wanted += [Wanted(name, "every element of it") for name in arrays if name not in named]
     places = [name for name in PLACES if _is_outside(name, lesson.exercise)]
-    theirs = _values(lesson, answer, wanted, places, inputs)
-    ours = _values(lesson, solution, wanted, places, inputs)
+    names = [w.expression for w in wanted]
+    theirs = trace.of_kernel(lesson, answer, names, (), places, inputs)
+    ours = trace.of_kernel(lesson, solution, names, lesson.exercise.probed, places, inputs)
     if not theirs:
         return Divergence("", "No thread of your kernel comes to the end of the region.", "", None)
     return _first(lesson, answer, wanted, theirs, ours)
@@ -111,13 +104,54 @@ def _visits_of_cuda(noted: list[tuple[int, dict, list]]) -> Values:
 def _first(
     lesson: Lesson, answer: Answer, wanted: Sequence[Wanted], theirs: Values, ours: Values
 ) -> Divergence | None:
+    right = {visit.key: visit for visit in ours}
+    pairs = [(visit, right[visit.key]) for visit in theirs if visit.key in right]
     for noise in NOISE:
-        for pair in zip(theirs, ours, strict=False):
+        for pair in pairs:
             for index in range(len(wanted)):
                 found = _compare(pair[0].values[index], pair[1].values[index], pair[1].active, noise)
                 if found is not None:
-                    return _told(lesson, answer, wanted, index, ours, pair, found)
+                    told = _told(lesson, answer, wanted, index, ours, pair, found)
+                    slip = _slip(lesson.exercise, wanted[index].expression, index, pair[1].number, pairs)
+                    return replace(told, cause=slip, words={}) if slip else told
     return None
+
+
+def _slip(
+    task: Exercise, expression: str, index: int, number: int, every: Sequence[tuple[Visit, Visit]]
+) -> str:
+    """The cause of the one slip whose value the wrong variable has, in every lane of one visit. Where this is
+    what it had before, as if nothing had set it, in every lane of the next visit, too.
+    """
+    causes = set()
+    pairs = [each for each in every if each[1].number == number]
+    kept = all(_is(r.state.start.get(expression), m, index, r) for m, r in pairs if r.state)
+    after = [_on_its_own(*each) for each in every if kept and each[1].number == number + 1]
+    for slip in task.slips:
+        if slip.of != expression:
+            continue
+        with np.errstate(all="ignore"):
+            some = [*pairs, *after]
+            same = [_is(slip.value(right.state), mine, index, right) for mine, right in some if right.state]
+        wrong = [_compare(m.values[index], r.values[index], r.active, NOISE[0]) for m, r in pairs]
+        lanes = sum(int(found.lanes.sum()) for found in wrong if found is not None)
+        if same and all(same) and lanes >= MANY:
+            causes.add(slip.cause)
+    return causes.pop() if len(causes) == 1 else ""
+
+
+def _on_its_own(mine: Visit, right: Visit) -> tuple[Visit, Visit]:
+    """The pair with what the answer began this visit with, as the right beginning."""
+    if right.state is None or mine.state is None:
+        return mine, right
+    return mine, replace(right, state=replace(right.state, start=mine.state.start))
+
+
+def _is(value: np.ndarray | None, mine: Visit, index: int, right: Visit) -> bool:
+    got = mine.values[index]
+    if got is None or value is None or np.shape(value) != got.shape:
+        return False
+    return _compare(got, np.asarray(value, np.float64), right.active, SLIP) is None
 
 
 def _read(expression: str) -> set[str]:
@@ -156,31 +190,6 @@ def _is_outside(name: str, task: Exercise) -> bool:
 # Reading the values
 
 
-def _values(
-    lesson: Lesson, answer: Answer, wanted: Sequence[Wanted], places: list[str], inputs: Inputs
-) -> Values:
-    expressions = [w.expression for w in wanted]
-    call = f'{PROBE}("{LABEL}", {", ".join([*expressions, *places])})'
-    text = answer.with_at_the_end(call, exercise.region(lesson.exercise).indent)
-    text += f"\n\nfrom flashcore_numba.simulator import probe as {PROBE}\n"
-    with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
-        executor = Simulator(max_turns=MAX_TURNS, races=False, ops=False)
-        stage.run(inputs.problem(inputs.arrays), executor, lesson.exercise.variant)
-    count = len(expressions)
-    return [
-        Visit(
-            probed.visit,
-            probed.active,
-            probed.values[:count],
-            {n: v for n, v in zip(places, probed.values[count:], strict=True) if v is not None}
-            | {"block": probed.block, "thread": probed.thread},
-        )
-        for launch in executor.launches
-        for probed in launch.probes
-        if isinstance(probed, Probed) and probed.label == LABEL
-    ]
-
-
 def _of_python(
     lesson: Lesson, answer: Answer, solution: Answer, inputs: Inputs
 ) -> tuple[list[Wanted], list[Wanted], Values, Values]:
@@ -190,7 +199,9 @@ def _of_python(
     Returns the steps under the answer's own names, the same as the lesson names them, and the values of
     both.
     """
-    theirs, ours = (_rows_of_python(lesson, a, inputs) for a in (answer, solution))
+    noted = [trace.of_rows(lesson, a, inputs) for a in (answer, solution)]
+    theirs, ours = ([held for held, _ in rows] for rows in noted)
+    ran = [[lines for _, lines in rows] for rows in noted]
     own = [name for name in _stored_in_order(answer) if all(name in row for row in theirs)]
     mine: list[Wanted] = []
     wanted: list[Wanted] = []
@@ -203,7 +214,8 @@ def _of_python(
             mine.append(Wanted(name, meaning))
             wanted.append(w)
     names = [m.expression for m in mine]
-    return mine, wanted, _visits(theirs, names), _visits(ours, [w.expression for w in wanted])
+    expected = _visits(solution, ours, ran[1], [w.expression for w in wanted], inputs)
+    return mine, wanted, _visits(answer, theirs, ran[0], names, inputs), expected
 
 
 def _name_by_value(
@@ -228,39 +240,16 @@ def _follows(got: np.ndarray, expected: np.ndarray) -> bool:
         return bool(abs(np.corrcoef(got.ravel(), expected.ravel())[0, 1]) > 0.9)
 
 
-def _rows_of_python(lesson: Lesson, answer: Answer, inputs: Inputs) -> list[dict[str, np.ndarray]]:
-    """What the names of the answer hold where the region ends, row by row."""
-    note = f'{PROBE}.append({PROBE}_numbers(locals() | {{"out[row]": out[row]}}))'
-    text = answer.with_at_the_end(note, exercise.region(lesson.exercise).indent)
-    text += f"\n\nfrom flashcore_numba.course.judge.divergence import numbers as {PROBE}_numbers\n"
-    text += f"\nSTAGE.launch.kept = {PROBE} = []\n"
-    with edited.loaded(lesson.exercise.stage, {lesson.exercise.file: text}) as stage:
-        stage.run(inputs.problem(inputs.arrays), Simulator())
-        return stage.launch.kept  # type: ignore[attr-defined]
-
-
-def numbers(names: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Those of some variables that are numbers or vectors of numbers, copied, as [elements, 1]: one lane."""
-    found = {}
-    for name, value in names.items():
-        if isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
-            try:
-                found[name] = copy(np.asarray(value, np.float64)).reshape(-1, 1)
-            except (TypeError, ValueError):
-                continue
-    return found
-
-
-def _visits(rows: list[dict[str, np.ndarray]], names: list[str]) -> Values:
-    return [
-        Visit(
-            number,
-            np.ones(1, bool),
-            tuple(row.get(name) for name in names),
-            {"row": row["row"].reshape(-1), "block": np.zeros(1), "thread": np.full(1, number)},
-        )
-        for number, row in enumerate(rows)
-    ]
+def _visits(answer: Answer, rows: Rows, ran: list[list[int]], names: list[str], inputs: Inputs) -> Values:
+    all_lanes, kept = np.ones(1, bool), trace.kept(answer)
+    visits = []
+    for number, (row, lines) in enumerate(zip(rows, ran, strict=True)):
+        trail = [trace.Event(n, all_lanes, dict.fromkeys(trace.targets(kept[n]))) for n in lines]
+        places = {"row": row["row"].reshape(-1), "block": np.zeros(1), "thread": np.full(1, number)}
+        values = tuple(row.get(name) for name in names)
+        state = State(row, {}, places, inputs)
+        visits.append(Visit(number, all_lanes, values, places, tuple(trail), state))
+    return visits
 
 
 def _stored_in_order(answer: Answer) -> list[str]:
@@ -337,20 +326,100 @@ def _told(
     agree = [w.expression for w in wanted[:index] if visit.values[wanted.index(w)] is not None]
     if agree:
         where += f" {_listed(agree)} {'is' if len(agree) == 1 else 'are'} right there."
-    if visit.number > 0 and several and answer.is_cuda:
-        where += " Before that everything was right there."
-    elif visit.number > 0 and several and lesson.number:
-        where += " Up to the tile before, everything was right there."
-    look = _relation(wanted, index, pair, found, _before(ours, visit))
+    if visit.number > 0 and several and lesson.number:
+        compared = [w for w, value in zip(wanted, visit.values, strict=True) if value is not None]
+        names = _listed([w.expression for w in compared])
+        before = "Before that" if answer.is_cuda else "In the tiles before"
+        where += f" {before}, {names or 'it'} {'were' if ' and ' in names else 'was'} right."
+    look = _relation(lesson, wanted, index, pair, found, _before(ours, visit))
     value = math.nan
     if found.got is not None and found.got.shape == found.expected.shape:
         value = float(np.atleast_1d(found.got[..., lane])[component or 0])
     line = last_set(answer, what.expression, value)
-    if lesson.exercise.stage == 0:
-        look = look.replace("in every lane", "in every element")
-    if line is None and not ("[" in what.expression and _is_used(answer, _base(what.expression))):
-        look = f"Your answer never changes `{_base(what.expression)}`. {look}".strip()
-    return Divergence(what.expression, where, look, line, tuple(agree))
+    used = "[" in what.expression and _is_used(answer, _base(what.expression))
+    if line is None and not used and not answer.is_cuda:  # there a function of the file may change it
+        words = {"name": _base(what.expression)}
+        return Divergence(what.expression, where, look, None, tuple(agree), "never set", words)
+    setters = () if answer.is_cuda else _setters(answer, pair[0], _base(what.expression), lane)
+    if setters == ():
+        return Divergence(what.expression, where, look, line, tuple(agree))
+    if setters is None:
+        where += f" No line that sets `{_base(what.expression)}` runs there."
+        return Divergence(what.expression, where, look, None, tuple(agree))
+    (_, last), *copies = setters
+    subject = f"`{_base(what.expression)}`" if "[" in what.expression else "It"
+    where += f" {subject} is set last in {answer.place(last)}: `{answer.code(last)}`."
+    for name, earlier in copies:
+        where += f" `{name}` is set in {answer.place(earlier)}: `{answer.code(earlier)}`."
+    line = setters[-1][1]
+    read = _operands(answer, pair, wanted, setters[-1], lane)
+    for name, earlier, shown in read:
+        where += f" It reads `{name}`{shown}, from {answer.place(earlier)}: `{answer.code(earlier)}`."
+    if len(read) == 1:  # all else that the line reads is right
+        line = read[0][1]
+    return Divergence(
+        what.expression, where, look, line, tuple(agree), setters=setters, finite=math.isfinite(value)
+    )
+
+
+def _setters(answer: Answer, visit: Visit, name: str, lane: int) -> tuple[tuple[str, int], ...] | None:
+    """The line that set a name last in a lane, then that of the variable which it copies, and so on; None
+    where none ran. Empty where a line sets it whose runs were not noted.
+    """
+    noted = trace.kept(answer)
+    found: list[tuple[str, int]] = []
+    end = len(visit.trail)
+    while True:
+        if any(
+            name in trace.targets(s).values() and s.lineno not in noted for s, _ in trace.statements(answer)
+        ):
+            return tuple(found)
+        runs = [
+            n
+            for n, event in enumerate(visit.trail[:end])
+            if event.active[lane] and name in trace.targets(noted[event.line]).values()
+        ]
+        if not runs:
+            return tuple(found) or None
+        end, line = runs[-1], visit.trail[runs[-1]].line
+        found.append((name, line))
+        value = getattr(noted[line], "value", None)
+        if not isinstance(noted[line], ast.Assign) or not isinstance(value, ast.Name):
+            return tuple(found)
+        name = value.id
+
+
+def _operands(
+    answer: Answer,
+    pair: tuple[Visit, Visit],
+    wanted: Sequence[Wanted],
+    setter: tuple[str, int],
+    lane: int,
+) -> list[tuple[str, int, str]]:
+    """The answer's own variables that a line reads and that hold nothing which the solution has there: the
+    name, the line that set it, and its value in words.
+    """
+    name, line = setter
+    noted, (mine, right) = trace.kept(answer), pair
+    end = max((n for n, e in enumerate(mine.trail) if e.line == line and e.active[lane]), default=0)
+    reads = [n.id for n in ast.walk(noted[line]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    known = [v for event in right.trail for v in event.values.values()] + list(right.values)
+    if right.state is not None:
+        known += [*right.state.end.values(), *right.state.start.values()]
+    found = []
+    for read in dict.fromkeys(reads):
+        runs = [e for e in mine.trail[:end] if e.active[lane] and read in e.values]
+        if read == name or not runs:
+            continue
+        values = runs[-1].values[read]
+        if values is None and mine.state is not None:
+            values = mine.state.end.get(read)
+        if values is None or any(_alike(values[..., mine.active], v, mine.active) for v in known):
+            continue
+        one = float(np.asarray(values)[..., lane].reshape(-1)[0]) if values.ndim == 1 else math.nan
+        shown = f", {_shown(one, 5)} there" if values.ndim == 1 else ""
+        found.append((read, runs[-1].line, shown))
+    return found[:2]
 
 
 def _is_used(answer: Answer, array: str) -> bool:
@@ -430,6 +499,7 @@ def _same_lanes(one: Visit, other: Visit) -> bool:
 
 
 def _relation(
+    lesson: Lesson,
     wanted: Sequence[Wanted],
     index: int,
     pair: tuple[Visit, Visit],
@@ -441,51 +511,47 @@ def _relation(
         return ""
     active = pair[1].active
     got, expected = found.got[..., active].ravel(), found.expected[..., active].ravel()
-    lanes = found.got[..., found.lanes]
-    if np.isnan(lanes[..., 0]).any():
-        return "It is NaN: 0 / 0, inf - inf, 0 * inf, or memory that was never written."
-    if np.isnan(lanes).any():
-        return "In other lanes it is NaN: 0 / 0, inf - inf, 0 * inf, or memory that was never written."
-    if np.isposinf(lanes).any():
-        return "It is infinite: an exponential whose exponent is far above 0, or a division by 0."
-    if before is not None and _alike(found.got[..., active], before.values[index], active):
-        return "It still has the value that it had before this tile."
+    wrong = found.got[..., found.lanes]
+    every = "every element" if lesson.exercise.stage == 0 else "every lane"
+    start = pair[1].state.start.get(wanted[index].expression) if pair[1].state else None
+    if start is not None and _alike(found.got[..., active], start, active):
+        return "It still has the value that it has where the region begins."
+    if np.isnan(wrong).any():
+        return "0 / 0, inf - inf and 0 * inf are NaN." if lesson.exercise.stage == 0 else ""
+    if np.isposinf(wrong).any() and np.isfinite(found.expected[..., found.lanes]).all():
+        return "An exponential or a product that overflows is infinite, and so is a division by 0."
     if not got.any():
-        return "It is 0 in every lane."
-    spread = _spread(found, active)
-    if spread:
-        return spread
-    sentence = _factor(got, expected)
-    if sentence:
+        return f"It is 0 in {every}."
+    if sentence := _factor(got, expected, every):
         return sentence
+    several = len(np.unique(got)) > 1
     for other, what in enumerate(wanted):
-        if other != index and _alike(found.got[..., active], pair[1].values[other], active):
+        if several and other != index and _alike(found.got[..., active], pair[1].values[other], active):
             return f"It holds what `{what.expression}` should be."
-    if before is not None and index < len(before.values):
-        for other, what in enumerate(wanted):
-            if _alike(found.got[..., active], before.values[other], active):
-                return f"It holds what `{what.expression}` was one tile earlier."
+    for other, what in enumerate(wanted):
+        if several and before and _alike(found.got[..., active], before.values[other], active):
+            return f"It holds what `{what.expression}` was one tile earlier."
     count, total = int(found.lanes.sum()), int(active.sum())
-    some = f"{count} of {total} threads that come there have a wrong value." if count < total else ""
-    return " ".join(filter(None, (_anothers(wanted, pair[1], found), some)))
+    some = f"{count:,} of the {total:,} threads that come there have a wrong value." if count < total else ""
+    return " ".join(filter(None, (_anothers(pair[1], index, found), some)))
 
 
-def _anothers(wanted: Sequence[Wanted], visit: Visit, found: _Found) -> str:
-    """Does the first wrong thread hold what another thread of its block should hold?"""
-    lane = int(np.flatnonzero(found.lanes)[0])
-    blocks, threads = visit.places["block"], visit.places["thread"]
-    mates = np.flatnonzero((blocks == blocks[lane]) & visit.active)
-    value = found.got[lane] if found.got is not None and found.got.ndim == 1 else math.nan
-    if not math.isfinite(value) or abs(value) < 1e-3:
+def _anothers(visit: Visit, index: int, found: _Found) -> str:
+    """Does each wrong thread hold what another thread of its block should hold?"""
+    got, expected = found.got, visit.values[index]
+    if got is None or expected is None or got.ndim != 1:
         return ""
-    for what, values in zip(wanted, visit.values, strict=True):
-        if values is None or values.ndim != 1:
-            continue
-        same = mates[np.isclose(values[mates], value, rtol=1e-5)]
-        if len(same) == 1 and same[0] != lane:
-            mine, theirs = threads[lane], threads[same[0]]
-            return f"Thread {mine} holds what `{what.expression}` of thread {theirs} should be."
-    return ""
+    blocks, threads = visit.places["block"], visit.places["thread"]
+    example = ""
+    for lane in np.flatnonzero(found.lanes):
+        mates = np.flatnonzero((blocks == blocks[lane]) & visit.active)
+        if not math.isfinite(got[lane]) or abs(got[lane]) < 1e-3:
+            return ""
+        same = mates[np.isclose(expected[mates], got[lane], rtol=1e-6)]
+        if len(same) != 1 or same[0] == lane:
+            return ""
+        example = example or f"thread {int(threads[lane])} that of thread {int(threads[same[0]])}"
+    return f"Each wrong thread holds the value of another thread of its block: {example}."
 
 
 def _alike(got: np.ndarray, other: np.ndarray | None, active: np.ndarray) -> bool:
@@ -494,50 +560,24 @@ def _alike(got: np.ndarray, other: np.ndarray | None, active: np.ndarray) -> boo
     return np.allclose(got, other[..., active], rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
-def _spread(found: _Found, active: np.ndarray) -> str:
-    """Do the lanes of a warp agree where they should differ, or differ where they should agree?"""
-    got, expected = found.got, found.expected
-    if got is None or got.ndim != 1 or len(got) % 32:
-        return ""
-    whole = active.reshape(-1, 32).all(1)
-    mine, right = got.reshape(-1, 32)[whole], expected.reshape(-1, 32)[whole]
-    if not len(mine):
-        return ""
-    with np.errstate(all="ignore"):
-        mine_same = bool((np.isclose(mine, mine[:, :1], rtol=1e-5) | (mine == mine[:, :1])).all())
-        right_same = bool((np.isclose(right, right[:, :1], rtol=1e-5) | (right == right[:, :1])).all())
-    if right_same and not mine_same:
-        return "All 32 lanes of a warp should hold the same value; yours hold different ones."
-    if mine_same and not right_same:
-        return "Each lane should hold a value of its own; yours hold one value in the whole warp."
-    return ""
-
-
-def _factor(got: np.ndarray, expected: np.ndarray) -> str:
+def _factor(got: np.ndarray, expected: np.ndarray, every: str) -> str:
+    """Is it the right value times a number, or plus one?"""
     finite = np.isfinite(got) & np.isfinite(expected)
-    got, expected = got[finite], expected[finite]
-    large = np.abs(expected) > 1e-3 * np.abs(expected).max(initial=0)
-    if large.sum() < 2:
+    if not finite.all() or len(got) < 2:
         return ""
-    ratio = got[large] / expected[large]
-    factor = float(np.median(ratio))
-    if factor != 0 and np.allclose(ratio, factor, rtol=1e-3) and abs(factor - 1) > 1e-3:
-        if math.isclose(factor, -1, rel_tol=1e-3):
-            return "It has the wrong sign."
-        names = {
-            8.0: "sqrt(D)",
-            1 / 8: "1 / sqrt(D)",
-            1 / 64: "the scale twice",
-            math.log2(math.e): "log2(e)",
-        }
-        known = next(
-            (f", {name}" for value, name in names.items() if math.isclose(factor, value, rel_tol=1e-3)), ""
-        )
-        return f"It is {factor:.4g} times what it should be in every lane{known}."
+    size = np.abs(expected).max(initial=0)
+    large = np.abs(expected) > 1e-3 * size
+    if large.sum() > 1:
+        factor = float(np.median(got[large] / expected[large]))
+        same = np.abs(got - factor * expected) <= 1e-3 * np.maximum(np.abs(factor * expected), 1e-3 * size)
+        if factor != 0 and abs(factor - 1) > 1e-3 and same.all():
+            if math.isclose(factor, -1, rel_tol=1e-3):
+                return f"It has the wrong sign in {every}."
+            known = ", log2(e) times," if math.isclose(factor, math.log2(math.e), rel_tol=1e-4) else " times"
+            return f"It is {factor:.4g}{known} what it should be in {every}."
     difference = got - expected
-    off = abs(difference[0]) > 1e-6
-    if off and np.allclose(difference, difference[0], rtol=1e-3, atol=1e-6):
-        return f"It is off by the same {difference[0]:.4g} in every lane."
+    if abs(difference[0]) > 1e-6 and np.allclose(difference, difference[0], rtol=1e-3, atol=1e-6):
+        return f"It is off by the same {difference[0]:.4g} in {every}."
     return ""
 
 
@@ -557,24 +597,18 @@ def last_set(answer: Answer, expression: str, value: float = math.nan) -> int | 
     for statement in ast.walk(ast.parse(answer.text)):
         if not isinstance(statement, ast.stmt) or answer.first is None:
             continue
-        if name in _handed_over(statement) and answer.inside(statement.lineno):
+        if name in trace.handed_over(statement) and answer.inside(statement.lineno):
             lines[statement.lineno] = None
         for node in _own_nodes(statement):
-            target = node
-            if isinstance(node, ast.Subscript | ast.Name) and isinstance(node.ctx, ast.Store):
-                while isinstance(target, ast.Subscript):
-                    target = target.value
-                if isinstance(target, ast.Name) and target.id == name and answer.inside(node.lineno):
-                    lines[node.lineno] = _constant(statement)
+            if (
+                isinstance(node, ast.Subscript | ast.Name)
+                and isinstance(node.ctx, ast.Store)
+                and trace.name_of(node) == name
+                and answer.inside(node.lineno)
+            ):
+                lines[node.lineno] = _constant(statement)
     meant = [line for line, constant in lines.items() if constant is None or constant == value]
     return max(meant or lines, default=None)
-
-
-def _handed_over(statement: ast.stmt) -> set[str]:
-    """The names that a call which stands alone takes: it may write to those that are arrays."""
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
-        return set()
-    return {argument.id for argument in statement.value.args if isinstance(argument, ast.Name)}
 
 
 def _own_nodes(statement: ast.stmt) -> list[ast.AST]:
@@ -599,75 +633,16 @@ def _constant(statement: ast.stmt) -> float | None:
     return float(node.value) if is_number else None  # type: ignore[union-attr]
 
 
-def copied_from(answer: Answer, line: int) -> tuple[str, int] | None:
-    """Where a line of the region only passes on a variable, `m = m_new`: that variable, and the last line of
-    the region up to there that sets it.
-    """
-    for node in ast.walk(ast.parse(answer.text)):
-        if isinstance(node, ast.Assign) and node.lineno == line and isinstance(node.value, ast.Name):
-            name = node.value.id
-            lines = [
-                n.lineno
-                for n in ast.walk(ast.parse(answer.text))
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == name
-            ]
-            before = [n for n in lines if answer.inside(n) and n < line]
-            return (name, max(before)) if before else None
-    return None
-
-
-def operands(answer: Answer, line: int, right: Sequence[str]) -> list[tuple[str, int]]:
-    """The answer's own variables that a line reads, and the earlier line that sets each; not those whose
-    value is in an expression of `right`.
-    """
-    statements = [n for n in ast.walk(ast.parse(answer.text)) if isinstance(n, ast.stmt)]
-    statements = [n for n in statements if answer.inside(n.lineno)]
-    mine = [
-        n for n in statements if n.lineno == line and isinstance(n, ast.Assign | ast.AugAssign | ast.Expr)
+def condition_of(answer: Answer, name: str) -> int | None:
+    """The line of the `if` without `else` that every store to an array is under, if there is one."""
+    stores = [
+        n.lineno
+        for n in ast.walk(ast.parse(answer.text))
+        if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) and answer.inside(n.lineno)
+        if _base(ast.unparse(n)) == name
     ]
-    if not mine:
-        return []
-    targets, known = _targets(mine[-1]), set(map(_base, right))
-    for n in statements:
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name) and _targets(n) & known:
-            known.add(n.value.id)
-    names = [n.id for n in _own_nodes(mine[-1]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-    found = []
-    for name in dict.fromkeys(names):
-        lines = [n.lineno for n in statements if isinstance(n, ast.Assign) and name in _targets(n)]
-        before = [n for n in lines if n < line]
-        if before and name not in targets | known:
-            found.append((name, max(before)))
-    return found
-
-
-def _targets(statement: ast.stmt) -> set[str]:
-    """The names that an assignment changes, those of arrays too."""
-    nodes = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-    found = set()
-    for node in nodes:
-        parts = node.elts if isinstance(node, ast.Tuple) else [node]
-        for part in parts:
-            while isinstance(part, ast.Subscript):
-                part = part.value
-            if isinstance(part, ast.Name):
-                found.add(part.id)
-    return found
-
-
-def float64_constants(answer: Answer) -> list[tuple[int, str]]:
-    """Lines of the region with a plain Python float that no `float32(...)` converts, and that float."""
-    found = []
-
-    def look(node: ast.AST) -> None:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float32":
-            return
-        is_float = isinstance(node, ast.Constant) and isinstance(node.value, float)
-        is_float |= isinstance(node, ast.Attribute) and ast.unparse(node) in ("math.inf", "math.e", "math.pi")
-        if is_float and answer.first is not None and answer.inside(node.lineno):  # type: ignore[attr-defined]
-            found.append((node.lineno, ast.unparse(node)))  # type: ignore[attr-defined]
-        for child in ast.iter_child_nodes(node):
-            look(child)
-
-    look(ast.parse(answer.text))
-    return found
+    for node in ast.walk(ast.parse(answer.text)):
+        lines = range(node.lineno, (node.end_lineno or 0) + 1) if isinstance(node, ast.If) else range(0)
+        if stores and answer.inside(lines.start) and all(n in lines for n in stores) and lines:
+            return None if node.orelse else lines[0]  # type: ignore[attr-defined]
+    return None

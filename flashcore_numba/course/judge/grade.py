@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge.answer_stage import loaded
+from flashcore_numba.course.judge.causes import stated
 from flashcore_numba.course.judge.grade_cuda import CudaGrading
 from flashcore_numba.course.judge.grade_python import PythonGrading, line_of
 from flashcore_numba.course.judge.grading import Step, at
@@ -32,12 +33,14 @@ def check(
     refusal = screen(lesson, answer)
     if refusal is not None:
         look = lesson.exercise.task.strip() if refusal.status == "empty" else refusal.look
-        result = CheckResult(lesson.number, refusal.status, refusal.what, look=look)
+        result = CheckResult(lesson.key, refusal.status, refusal.what, look=look)
+        if refusal.status == "refused":
+            result = stated(result, "refused")
         if refusal.line is not None and refusal.status != "empty":
             result = at(result, answer, refusal.line)
         return replace(result, seconds=time.perf_counter() - start)
     if answer.is_cuda and (reason := why_not_simulated("CUDA C")) is not None:
-        raise ArgumentError(f"lesson {lesson.number} is in CUDA C: {reason}")
+        raise ArgumentError(f"lesson {lesson.key} is in CUDA C: {reason}")
     seed = secrets.randbits(31) if seed is None else seed
     grading = CudaGrading if answer.is_cuda else PythonGrading
     try:
@@ -52,5 +55,5 @@ def check(
 def _not_loaded(lesson: Lesson, answer: Answer, error: BaseException) -> CheckResult:
     line = error.lineno if isinstance(error, SyntaxError) else line_of(error, lesson.exercise.file)
     what = f"The file cannot be imported: {type(error).__name__}: {error}"
-    result = CheckResult(lesson.number, "failed", what, kind="error")
+    result = CheckResult(lesson.key, "failed", what, kind="error")
     return result if line is None else at(result, answer, line)

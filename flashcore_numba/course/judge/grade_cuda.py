@@ -5,8 +5,10 @@ lines.
 import os
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +23,13 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs, family
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course import cuda_text, memory_map
-from flashcore_numba.course.exercise import region
+from flashcore_numba.course.exercise import Answer, region
+from flashcore_numba.course.judge import repair_cuda
+from flashcore_numba.course.judge.causes import REPORTS, stated
 from flashcore_numba.course.judge.compile_errors import first_complaint
 from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at
-from flashcore_numba.course.judge.verdict import CheckResult
+from flashcore_numba.course.judge.pins import unpinned
+from flashcore_numba.course.judge.verdict import CheckResult, GateResult
 from flashcore_numba.course.launches import recorded
 from flashcore_numba.course.spec import Gate
 from flashcore_numba.run.executor import Simulator
@@ -32,14 +37,16 @@ from flashcore_numba.stages import edited
 
 # What its neighbours find too, on a kernel of which one region is in question.
 LEFT_OUT_HERE = (
-    LEFT_OUT + r"|^every size of GPU|fall from|constant rows|identical keys|rise towards"
+    LEFT_OUT + r"|fall from|constant rows|identical keys|rise towards"
     r"|causal 20 rows, 1100|one key dominates|about 1000$|a scale of|127 keys$|ragged 127$|^medium"
     r"|below -100000"
 )
 GROUPED = r"|^causal grouped"  # of a region that divides heads into groups
 UNGROUPED = r"|^grouped|^causal grouped"
-NEVER_LAZY = r"|rises? and fall"  # of a region that never keeps a reference which falls behind
-SECOND_LOOK = 2.0  # seconds of a launch that shows again what it did
+NEVER_LAZY = r"|rises? and fall"  # of a kernel that never keeps a reference which falls behind
+NEVER_GOES_ON = r"|^every size of GPU"  # of a region whose rings end with their work tile
+PANELS, PANEL = (14, 15, 16), 64  # stages whose tiles TMA puts into panels of so many columns
+SECOND_LOOK = 15.0  # seconds of a launch that shows again what it did
 MOST_ROWS = 4  # lines of the region that a missed gate names
 ORDERS = ("lockstep", "reverse", "random:1")
 ENDLESS = "Look at what ends the loop, and whether each turn brings it nearer."
@@ -66,7 +73,7 @@ ADVICE = {
     "for which threads?",
     "misaligned": "A wide access starts at a multiple of its own size: 16 bytes are 8 halves or 4 floats.",
     "division by zero": "Which divisor can be 0 here?",
-    "bad instruction": "All lanes give the instruction the same matrix, and its operands keep its rules.",
+    "bad instruction": "The report says which rule of the instruction is broken: what breaks it?",
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
     "endless loop": ENDLESS,
     "time limit": ENDLESS,
@@ -80,9 +87,15 @@ ADVICE_ABOUT = {
     "`ptx::fence_mbarrier_init()`, by the thread that initialised it.",
     "arrivals": "Count who arrives at this mbarrier: each phase takes as many arrivals as it was "
     "initialised for. Does one thread come here, or all?",
+    "barrier arrivals": "Count who arrives at this barrier, and how often: a thread that has arrived once "
+    "has done its part of the round.",
     "accumulators": "The products of wgmma are ready when `ptx::wgmma_wait` says so: which of its groups "
     "may still be unfinished here?",
+    "exit": "Every copy and product is waited for before its thread returns: is it one too many, or which "
+    "wait lets it be unfinished?",
 }
+# Of a copy, barriers may follow its instruction. What counts is a barrier after its wait.
+READ_OF_COPY = re.compile(r"(?<= and )written by( [^,]+(?:, [^,]+)?, with no [^,]+ between)")
 SIMPLY = {
     "race": "Two threads touch the same memory, one of them writes, and nothing orders them",
     "race between blocks": "Two blocks touch the same global memory, and one of them writes",
@@ -93,14 +106,20 @@ SIMPLY = {
     "deadlock": "Threads wait for what never comes",
     "warp mask": "Not all lanes of a warp take part",
     "out of bounds": "An address lies outside the array",
-    "uninitialised read": "Something is read that nobody wrote",
+    "uninitialised read": "Something is read before anything was written there",
     "misaligned": "An address is no multiple of what the access needs",
     "division by zero": "An integer is divided by 0",
-    "bad instruction": "An instruction's operands break its rules",
+    "bad instruction": "An instruction is used against its rules",
     "finished block": "Shared memory of a block that has ended is touched",
     "endless loop": "The kernel does not end",
-    "time limit": "The kernel did not end in a time in which it ends many times over",
+    "time limit": "The launch was stopped; on an idle machine a right one takes a tenth of a second",
     "stack overflow": "A thread's local variables are too large",
+}
+ALONE = ("arrivals", "barrier arrivals", "exit")  # what an exercise says of their kind is not about them
+SIMPLY_ABOUT = {
+    "arrivals": "An mbarrier counts too many arrivals",
+    "barrier arrivals": "A barrier counts too many arrivals",
+    "exit": "missing wait. A thread returns before what it has started is done",
 }
 
 
@@ -118,14 +137,33 @@ class CudaGrading(Grading):
         super().__init__(*arguments)
         self.counted: dict[str, list] = {}  # launches by shape
         self.head_dim = 64  # of the input that a report is about
+        self.setter = ""  # the sentence on the line that sets a wrong value last
 
     def left_out(self) -> str:
         words = cuda_text.words(region(self.lesson.exercise).text)
         left_out = LEFT_OUT_HERE + (GROUPED if "group" in words else UNGROUPED)
-        return left_out if "LAZY_MAX" in words else left_out + NEVER_LAZY
+        sources = recorded(edited.original(self.lesson.exercise.stage), self.variant, "1x1x64x64").sources
+        left_out += "" if any(dict(source.defines).get("LAZY_MAX") for source in sources) else NEVER_LAZY
+        return left_out if "v_ring" in words else left_out + NEVER_GOES_ON
 
     def result(self) -> CheckResult:
-        return self._compiled_here() or super().result()
+        if (refused := self._compiled_here()) is not None:
+            return refused
+        result = super().result()
+        return self._pinned(result) if result.passed else result
+
+    def _pinned(self, result: CheckResult) -> CheckResult:
+        """That of an answer which passes, unless registers are not pinned after a wait."""
+        found = unpinned(self.answer, self.lesson.exercise.under_way)
+        if found is None:
+            return result
+        line, name = found
+        what = "The values are right, and the CPU executor cannot see what is missing."
+        look = f"`ptx::wgmma_pin({name})` must be between the wait and what uses `{name}` next."
+        failed = at(self._failed(what, look=look, kind="copy"), self.answer, line)
+        words = {"name": name, "place": self.answer.place(line), "source": self.answer.source(line)}
+        failed = replace(failed, where="", items=result.items, gates=result.gates, margin=result.margin)
+        return stated(failed, "not pinned", words)
 
     # The compiler
 
@@ -151,7 +189,7 @@ class CudaGrading(Grading):
         if found is None:
             return self._failed(f"It does not compile: {text[:400]}", kind="error")
         look = " ".join(filter(None, (found.look, self.lesson.exercise.advice.get("compile", ""))))
-        result = self._failed(f"It does not compile. {found.what}", look=look, kind="error")
+        result = stated(self._failed(found.what, look=look, kind="error"), "does not compile")
         if found.line is not None:
             result = at(result, self.answer, found.line if found.inside else self._nearest(found.line))
         return replace(result, notes=(f"The compiler says: {found.said}",))
@@ -170,6 +208,22 @@ class CudaGrading(Grading):
     def _explained(self, found: runner.CaseResult) -> CheckResult:
         if found.kind == "error":
             return self._raised(found)
+        result = self._observed(found)
+        return self._repaired(result, partial(self._passes, name=found.name), "this input comes out right")
+
+    def _repaired(self, result: CheckResult, is_right: Callable[[Answer], bool], right: str) -> CheckResult:
+        """The result with the smallest change that makes the answer right, if one is found; then nothing is
+        guessed.
+        """
+        changes = repair_cuda.smallest(self.lesson, self.answer, is_right, self._suspect(result))
+        if not changes:
+            return replace(result, where=" ".join(filter(None, (result.where, self.setter))))
+        guess = self.lesson.exercise.advice.get("value")
+        result = replace(result, look=result.look.replace(guess, "").strip() if guess else result.look)
+        keeps = bool(result.cause) and result.cause not in REPORTS
+        return self._with(result, changes, changes[0].line, right, keeps)
+
+    def _observed(self, found: runner.CaseResult) -> CheckResult:
         if problems := self._problems(found):
             return self._told(found, problems)
         if found.kind in ("value", "property", "unwritten", "guard"):
@@ -182,7 +236,8 @@ class CudaGrading(Grading):
         """
         inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
         inputs = inputs or self._any_input()
-        self.head_dim = inputs.q.shape[-1]
+        if "q" in inputs.arrays:
+            self.head_dim = inputs.arrays["q"].shape[-1]
         for order in ORDERS:
             executor = Simulator(order=order, ops=False, time_limit=SECOND_LOOK)
             try:
@@ -195,19 +250,29 @@ class CudaGrading(Grading):
 
     def _told(self, found: runner.CaseResult, problems: list[KernelProblem]) -> CheckResult:
         problem = next((p for p in problems if self._own(p)), problems[0])
+        if problem.variable:  # what the region reads tells more than what it declares and others read
+            same = [p for p in problems if (p.kind, p.variable) == (problem.kind, problem.variable)]
+            problem = next((p for p in same if self._line_in(p.site) is not None), problem)
         text = "".join(map(self._worded, problem.pieces))
-        simply = SIMPLY.get(problem.kind, problem.kind)
-        what = f"On {self._case(found.name)}: {problem.kind}. {simply}: {text}."
-        general = ADVICE_ABOUT.get(problem.about) or ADVICE.get(problem.kind, "")
-        look = self.lesson.exercise.advice.get(problem.kind, general)
+        if problem.kind == "race" and problem.other is not None and "cp_async" in problem.other.text:
+            text = READ_OF_COPY.sub(r"filled by the cp.async of\1 the wait for it and this read", text)
+        simply = SIMPLY_ABOUT.get(problem.about) or f"{problem.kind}. {SIMPLY.get(problem.kind, '')}"
+        if problem.kind == "missing wait" and text.count("written by") == 2:
+            simply = "Two asynchronous copies or stores write the same memory, and nothing orders them"
+        what = f"On {self._case(found.name)}: {simply}: {text}."
+        advice = self.lesson.exercise.advice
+        special = advice.get(problem.about) or ("" if problem.about in ALONE else advice.get(problem.kind))
+        look = special or ADVICE_ABOUT.get(problem.about) or ADVICE.get(problem.kind, "")
         result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=_family(problem.kind))
+        result = stated(result, f"reported: {problem.kind}")
         own = self._own(problem)
         sites = [site for site in (problem.site, problem.other) if site is not None]
         outside = [site for site in sites if self._line_in(site) is None]
         if not own:
             result = replace(result, where=self._outside(sites, problem.kind))
             return self._with_leaving(result)
-        result = at(result, self.answer, own[0])
+        # Of a variable the declaration: a value is missing from there on.
+        result = at(result, self.answer, own[-1 if problem.variable else 0])
         if len(own) == 2 and own[0] != own[1]:
             one, two = (f"{self.answer.place(n)}, `{self.answer.source(n)}`" for n in own)
             result = replace(result, where=f"Between {one}, and {two}.")
@@ -245,10 +310,8 @@ class CudaGrading(Grading):
         if len(places) == 2 and kind == "uninitialised read":
             return f"In {places[0]}. It is declared in {places[1]}, and the region should assign to it."
         if len(places) == 2:
-            return (
-                f"Between {places[0]}, and {places[1]}. Both are outside the region: what should order them "
-                "is missing in it."
-            )
+            both = "Both are outside the region, whose lines lead to them."
+            return f"Between {places[0]}, and {places[1]}. {both}"
         return f"In {places[0]}. It stands outside the region, whose lines lead to it."
 
     def _place_of(self, site: Any) -> str:
@@ -291,6 +354,8 @@ class CudaGrading(Grading):
             part = next((part for part in static if part.name == memory.array), None)
             return str(memory) if part is None else _element(part, memory.byte)
         part = memory_map.part_at(dynamic, memory.byte) if memory.space == "shared" else None
+        if part is not None and self.head_dim > PANEL and self.lesson.exercise.stage in PANELS:
+            part = replace(part, row=0)  # a tile is there in panels, whose rows are shorter than its own
         return str(memory) if part is None else _element(part, memory.byte - part.first)
 
     def _parts(self) -> tuple[list[memory_map.Part], list[memory_map.Part]]:
@@ -332,14 +397,38 @@ class CudaGrading(Grading):
         reports at a gate's shape comes first.
         """
         failed = super()._run_gates()
-        for shape, launches in self.counted.items():
-            if problems := [problem for launch in launches for problem in launch.problems]:
+        reported = {
+            shape: [problem for launch in launches for problem in launch.problems]
+            for shape, launches in self.counted.items()
+        }
+        counters = zip(self.gates, self.lesson.exercise.gates, strict=False)
+        self.gates = [
+            gate for gate, spec in counters if not reported[spec.shape]
+        ]  # such a launch may have stopped
+        for shape, problems in reported.items():
+            if problems:
                 self.head_dim = parse(shape).head_dim
-                return self._told(runner.CaseResult(shape, False, 0.0), problems)
-        if failed is None:
-            return None
-        missed = next(gate for gate in self.gates if not gate.passed)
-        gate = next(each for each in self.lesson.exercise.gates if each.what == missed.what)
+                result = self._told(runner.CaseResult(shape, False, 0.0), problems)
+                is_right = partial(self._clean, shape=shape)
+                return self._repaired(result, is_right, "nothing is reported at this shape")
+        first = self._missed()
+        if failed is None or first is None:
+            return failed
+        missed, gate = first
+        result = self._shared_out(failed, missed, gate)
+        return self._repaired(result, partial(self._keeps, gate=gate), "the counter keeps its bar")
+
+    def _clean(self, answer: Answer, shape: str) -> bool:
+        """Does the executor report nothing of another version of the answer at a shape?"""
+        return not any(launch.problems for launch in self._launched(answer, shape))
+
+    def _keeps(self, answer: Answer, gate: Gate) -> bool:
+        """Does another version of the answer keep the bar of a gate?"""
+        launches = self._launched(answer, gate.shape)
+        return not any(launch.problems for launch in launches) and gate.value(launches) <= gate.bar
+
+    def _shared_out(self, failed: CheckResult, missed: GateResult, gate: Gate) -> CheckResult:
+        """The result on a missed gate with the lines of the region that make the counter high."""
         shares: dict[int, float] = defaultdict(float)
         for launch in self.counted[gate.shape]:
             for row in launch.lines():
@@ -351,7 +440,10 @@ class CudaGrading(Grading):
         if not said:
             return failed
         only = "all of it" if sum(shares.values()) >= missed.value else f"of {missed.value:,.6g}"
-        return replace(failed, where=f"Counted in the region, {only}: {'; '.join(said[:MOST_ROWS])}.")
+        result = replace(failed, where=f"Counted in the region, {only}: {_listed(said)}.")
+        if 2 * shares[most[0]] < missed.value:
+            return result
+        return replace(at(result, self.answer, most[0]), where=result.where)
 
     # What differs from Python in the rest
 
@@ -375,8 +467,21 @@ class CudaGrading(Grading):
         if found.line is None:
             return replace(result, where=found.where)
         source = self.answer.source(found.line)
-        where = f"{found.where} It is set last in {self.answer.place(found.line)}: `{source}`."
-        return replace(result, where=where, line=self.answer.number(found.line), line_text=source)
+        place = self.answer.place(found.line)
+        self.setter = f"The last line that sets it, or hands it to a function, is {place}: `{source}`."
+        number = self.answer.number(found.line)
+        return replace(result, where=found.where, line=number, line_text=source)
+
+    def _simple_inputs(self, rng: np.random.Generator) -> dict[str, Inputs]:
+        return {
+            "64 rows, 64 keys": normal(rng, 1, 1, 64, 64, 64),
+            "256 keys": normal(rng, 1, 1, 64, 256, 64),
+            "70 keys": normal(rng, 1, 1, 64, 70, 64),
+            "33 rows": normal(rng, 1, 1, 33, 64, 64),
+            "the causal mask": normal(rng, 1, 1, 64, 64, 64, causal=True),
+            "several heads and batches": normal(rng, 2, 2, 32, 64, 64),
+            "D = 128": normal(rng, 1, 1, 32, 64, 128),
+        }
 
     # The device compiler
 
@@ -399,7 +504,7 @@ class CudaGrading(Grading):
                 max(spilled, compiled.spill_bytes),
             )
         spills = f", {spilled} bytes spilled" if spilled else ""
-        self.notes = (f"Compiled for sm_90a: {registers} registers a thread{spills}.",)
+        self.notes = (f"Compiled for sm_90a: {registers} registers per thread{spills}.",)
         return None
 
     def _not_compiled_there(self, text: str) -> CheckResult:
@@ -415,9 +520,10 @@ class CudaGrading(Grading):
 
     def _conflicts(self) -> tuple[str, ...]:
         """A word on bank conflicts in the region's lines, which are no mistake and cost time."""
-        shape = next(iter(self.counted), None)
-        if shape is None:
+        if not self.counted:
             return ()
+        gate = self.lesson.exercise.gates[0]
+        shape = gate.shape
         waves: dict[int, list[int]] = defaultdict(lambda: [0, 0])
         for launch in self.counted[shape]:
             for row in launch.lines():
@@ -429,7 +535,13 @@ class CudaGrading(Grading):
             f"{self.answer.place(line)}, `{self.answer.source(line)}`: {lost:,} of {all_:,} wavefronts"
             for line, (lost, all_) in sorted(waves.items())
         ]
-        return (f"Lost to bank conflicts at {shape}, in {'; '.join(said[:MOST_ROWS])}.",) if said else ()
+        return (f"Lost to bank conflicts at {self._at(gate)}, in {_listed(said)}.",) if said else ()
+
+
+def _listed(said: list[str]) -> str:
+    """The first of some lines, and how many there are beyond."""
+    more = len(said) - MOST_ROWS
+    return "; ".join([*said[:MOST_ROWS], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _share(gate: Gate, launch: Any, row: Any) -> float:

@@ -3,7 +3,10 @@
 import ast
 import re
 import traceback
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 
 import numpy as np
@@ -13,10 +16,12 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import parse
-from flashcore_numba.course.exercise import answer_in_cell, region
-from flashcore_numba.course.judge import divergence
-from flashcore_numba.course.judge.grading import LONGEST, MAX_TURNS, Grading, at
+from flashcore_numba.course.exercise import Answer, answer_in_cell, region
+from flashcore_numba.course.judge import divergence, repair_python
+from flashcore_numba.course.judge.causes import CAUSES, OUTPUTS, REPORTED, SLIPS, stated
+from flashcore_numba.course.judge.grading import FIRST, LONGEST, MAX_TURNS, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
+from flashcore_numba.course.spec import Gate
 from flashcore_numba.run.compiler import Compiler, why_not
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator.problems import KernelProblem, Site, Unsupported
@@ -27,7 +32,7 @@ ADVICE = {
     "other reads, and who may still read when the next write comes?",
     "barrier": "All threads of a block have to come to the same barrier: it may not stand where only "
     "some of them go.",
-    "out of bounds": "Compare the index with the array's shape, at the last rows and keys above all.",
+    "out of bounds": "Compare the index with the array's shape: it starts at 0 and ends one below the size.",
     "uninitialised read": "Follow the element back: which line should have written it, for which lanes?",
     "misaligned": "A wide access takes neighbours that start at a multiple of their number.",
     "not a number": "0 / 0, inf - inf and 0 * inf are not numbers: which of these can be 0 or infinite here?",
@@ -41,15 +46,43 @@ ADVICE = {
 
 
 FLOAT64 = (
-    "0.0, -math.inf and any other plain Python float are float64 in a kernel, and so is what is computed "
-    "with them; float32(0) and float32(-math.inf) are not."
+    "In a kernel a plain Python float, such as 0.0, is float64, and so is float32 combined with an "
+    "integer; float32(0) is not."
 )
+ARITHMETIC64 = ("fma64", "add64", "mul64", "div64", "exp64", "sqrt64", "log64")
+PAIRS_32 = 32 * 32  # of rows and keys, on the input that is looked at
 
 
 class PythonGrading(Grading):
     """One answer in Python under check."""
 
     def _explained(self, found: runner.CaseResult) -> CheckResult:
+        is_right = partial(self._passes, name=found.name)
+        return self._repaired(self._observed(found), is_right, "this input comes out right")
+
+    def _keeps(self, answer: Answer, gate: Gate) -> bool:
+        """Does another version of the answer keep the bar of a gate, and is it still right?"""
+        if not self._passes(answer, FIRST):
+            return False
+        return gate.value(self._launched(answer, gate.shape)) <= gate.bar
+
+    def _run_gates(self) -> CheckResult | None:
+        failed = super()._run_gates()
+        missed = self._missed()
+        if failed is None or missed is None:
+            return failed
+        is_right = partial(self._keeps, gate=missed[1])
+        return self._repaired(failed, is_right, "it stays right and the counter keeps its bar")
+
+    def _repaired(self, result: CheckResult, is_right: Callable[[Answer], bool], right: str) -> CheckResult:
+        """The result with the smallest change that makes the answer right, if one is found."""
+        changes = repair_python.smallest(self.lesson, self.answer, is_right, self._suspect(result))
+        if not changes:
+            return result
+        line = next((change.line for change in changes if change.kind != "missing"), changes[0].line)
+        return self._with(result, changes, line, right, result.cause in OUTPUTS or result.cause in SLIPS)
+
+    def _observed(self, found: runner.CaseResult) -> CheckResult:
         if found.kind == "error":
             return self._raised(found)
         problem: KernelProblem | None = found.problem
@@ -62,6 +95,8 @@ class PythonGrading(Grading):
         result = self._failed(what, look=look, kind=found.kind)
         if problem is None:
             return result
+        if problem.kind in REPORTED and (problem.array or "{name}" not in CAUSES[REPORTED[problem.kind]]):
+            result = stated(result, REPORTED[problem.kind], {"name": problem.array})
         leaving = self._leaving() if found.kind in ("barrier", "warp") else None
         if leaving is not None:
             source = self.answer.source(leaving)
@@ -70,8 +105,12 @@ class PythonGrading(Grading):
         lines = self._reported_lines(found, problem)
         if not lines and found.kind == "value":
             return self._wrong_value(found)
-        difference = self._first_difference(found, None) if found.kind == "value" or not lines else None
+        difference = self._first_difference(found) if found.kind == "value" or not lines else None
         never_set = self._never_set(problem)
+        if lines and difference is not None and difference.finite and problem.kind == "not a number":
+            # Where a number is wrong before any NaN, that is the mistake.
+            result = self._pointed(replace(result, look=difference.look), difference)
+            return stated(result, difference.cause, difference.words) if difference.cause else result
         if lines:
             result = self._at_lines(result, lines, problem)
             extra = " ".join(filter(None, (difference.where, difference.look))) if difference else ""
@@ -95,7 +134,7 @@ class PythonGrading(Grading):
         except Exception:  # what it did the first time is known already
             return [] if own is None else [own]
         again = [p for launch in executor.launches for p in launch.problems if p.kind == problem.kind]
-        for each in again:
+        for each in (p for p in again if p.lines[:2] == problem.lines[:2]):  # others are elsewhere
             both = (each.site,) if each.kind == "not a number" else (each.site, each.other)
             lines = {self._own_line(site) for site in both} - {None}
             if lines:
@@ -189,7 +228,7 @@ class PythonGrading(Grading):
         error = found.raised
         assert error is not None
         own = error.raised if isinstance(error, Unsupported) and error.raised is not None else error
-        what, look = f"It cannot run: {self._words_of(own)}.", ""
+        what, look = f"It cannot run: {self._words_of(own).removesuffix('.')}.", ""
         if isinstance(error, Unsupported) and error.unknown:
             what = f"A kernel cannot have {error.unknown}."
         elif isinstance(own, MemoryError):
@@ -220,7 +259,7 @@ class PythonGrading(Grading):
         return line_of(error, self.lesson.exercise.file)
 
     def _calling(self, line: int) -> int | None:
-        """The only line of the answer that calls the function which a line of the file stands in."""
+        """The only line of the answer that calls the function which contains a line of the file."""
         tree = ast.parse(self.answer.text)
         functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
         names = {f.name for f in functions if f.lineno <= line <= (f.end_lineno or 0)}
@@ -230,46 +269,34 @@ class PythonGrading(Grading):
 
     def _pointed(self, result: CheckResult, found: divergence.Divergence) -> CheckResult:
         """The result with the place where the answer's values leave the solution's."""
-        if found.line is None:
-            return replace(result, where=found.where)
-        line, source = found.line, self.answer.source(found.line)
-        where = f"{found.where} It is set last in {self.answer.place(line)}: `{source}`."
+        result = replace(result, where=found.where)
         # An element that nobody wrote: the index of the store is in question, not the value.
-        follow = result.kind != "memory" or "[" not in found.expression
-        while follow and (copied := divergence.copied_from(self.answer, line)) is not None:
-            name, line = copied
-            source = self.answer.source(line)
-            where += f" `{name}` is set in {self.answer.place(line)}: `{source}`."
-        for name, earlier in divergence.operands(self.answer, line, found.right)[:2]:
-            where += (
-                f" It reads `{name}`, from {self.answer.place(earlier)}: `{self.answer.source(earlier)}`."
-            )
-        return replace(result, where=where, line=self.answer.number(line), line_text=source)
+        line = found.line
+        if result.kind == "memory" and "[" in found.expression and found.setters:
+            line = found.setters[0][1]
+        if line is None:
+            return result
+        return replace(result, line=self.answer.number(line), line_text=self.answer.source(line))
 
     def _float64(self) -> str:
-        """A word on the answer's lines that compute in float64."""
+        """A word on the answer's lines whose arithmetic, for each pair of row and key, is in float64."""
         if self.lesson.exercise.stage == 0:
             return ""
-        lines = {line for line, _ in divergence.float64_constants(self.answer)}
         executor = Simulator(max_turns=MAX_TURNS, races=False)
         try:
             some = normal(np.random.default_rng(0), 1, 1, 32, 32, 64)
             self.stage.run(some.problem(some.arrays), executor, self.variant)
         except Exception:  # the message is about something else
             return ""
-        rows = [row for launch in executor.launches for row in launch.lines()]
-        counted = {
-            row.line: row.text
-            for row in rows
-            if re.fullmatch(r"[a-z]+64", row.op)
-            and PurePath(row.file).stem == self.lesson.exercise.file
-            and self.answer.inside(row.line)
-        }
-        lines |= set(counted)
+        lanes: dict[int, int] = defaultdict(int)
+        for row in (row for launch in executor.launches for row in launch.lines()):
+            if row.op in ARITHMETIC64 and self._is_own(row.file) and self.answer.inside(row.line):
+                lanes[row.line] += row.lanes
+        lines = sorted(line for line, count in lanes.items() if count >= PAIRS_32)
         if not lines:
             return ""
-        places = ", ".join(f"{self.answer.place(n)}, `{self.answer.source(n)}`" for n in sorted(lines)[:3])
-        return f"It computes in float64, in {places}: {FLOAT64}"
+        places = ", ".join(f"{self.answer.place(n)}, `{self.answer.code(n)}`" for n in lines[:3])
+        return f"It computes in float64, in {places}. {FLOAT64}"
 
     # The compiler
 

@@ -2,34 +2,43 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from flashcore_numba.checks import runner
-from flashcore_numba.checks.bounds import judge, reference
 from flashcore_numba.checks.cases import normal
+from flashcore_numba.checks.forward import operation
+from flashcore_numba.checks.mistakes import recognise
+from flashcore_numba.checks.trial import Answer as Outputs
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
-from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.element import ACCEPTED, FLOAT16
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge import divergence
+from flashcore_numba.course.judge import divergence, repair
+from flashcore_numba.course.judge.answer_stage import loaded
+from flashcore_numba.course.judge.causes import stated
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult, Item
 from flashcore_numba.course.spec import Gate, Lesson
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
 
 FIRST = "small 1x2x64x64, seed 0"  # whole tiles, no mask: a mistake shows in its simplest form
-# Inputs of the whole check that find nothing here which their neighbours do not find too.
+# Inputs of the whole check that find nothing here which their neighbours do not find too; and other element
+# types, of which no lesson speaks.
 LEFT_OUT = (
     r"seed (0|12345)$|^(mission|large|multi_batch) |^small .*42$|^ragged (31|33)$|^one row, 127|about 100$"
     r"|^keys permuted|^a constant added|hull of V|^a factor moves"
+    rf"|, ({'|'.join(each.name for each in ACCEPTED if each is not FLOAT16)})$"
 )
 # A thread of stages 01 and 02 walks alone over every key, and its simulation takes three times as long.
-LEFT_OUT_OF_SLOW = LEFT_OUT + r"|^ragged 127$|fall from|constant rows|identical keys|dominates"
+LEFT_OUT_OF_SLOW = (
+    LEFT_OUT + r"|^ragged 127$|fall from|constant rows|identical keys|dominates|negative scale$"
+)
 SLOW = (1, 2)
+LATE = r"^every size of GPU"  # after the counters, which say more of a mistake that both find
 OF_ONE_HEAD = 4  # of the simple inputs that tell what an answer gets right
 MAX_TURNS = 10_000
 LONGEST = 2_000  # characters of a message
@@ -38,20 +47,27 @@ Step = Callable[[int, int, str], None]
 
 def at(result: CheckResult, answer: Answer, line: int) -> CheckResult:
     """The result with a line of the answer named, when it is one of the answer's."""
-    where = f"In {answer.place(line)}: `{answer.source(line)}`."
+    return replace(pointing(result, answer, line), where=f"In {answer.place(line)}: `{answer.source(line)}`.")
+
+
+def pointing(result: CheckResult, answer: Answer, line: int) -> CheckResult:
+    """The result with another line, when it is one of the answer's, and the words that it has."""
     number = answer.number(line) if answer.inside(line) or not answer.is_cell else None
-    return replace(result, where=where, line=number, line_text=answer.source(line))
+    return replace(result, line=number, line_text=answer.source(line))
 
 
 class Grading(ABC):
     """One answer under check. What depends on its language is left to a class for each."""
 
     def __init__(self, lesson: Lesson, answer: Answer, stage: Stage, seed: int, step: Step) -> None:
+        # No lesson speaks of other features, and none of more than the first two head dimensions.
+        stage = replace(stage, features=(), head_dims=stage.head_dims[:2])
         self.lesson, self.answer, self.stage, self.seed, self.step = lesson, answer, stage, seed, step
         self.variant = lesson.exercise.variant
         self.trial = Trial(stage, self.variant)
         names = [name for name in runner.names(stage) if not re.search(self.left_out(), name)]
-        self.names = [FIRST, *names]
+        names = names if stage.operation else [FIRST, *names]
+        self.names = sorted(names, key=lambda name: bool(re.search(LATE, name)))
         self.items: list[Item] = []
         self.gates: list[GateResult] = []
         self.total = len(self.names) + len(lesson.exercise.gates) + 1
@@ -60,22 +76,24 @@ class Grading(ABC):
         return LEFT_OUT_OF_SLOW if self.lesson.exercise.stage in SLOW else LEFT_OUT
 
     def result(self) -> CheckResult:
-        failure = self._run_cases() or self._run_gates() or self._compile()
+        late = [name for name in self.names if re.search(LATE, name)]
+        first = self.names[: len(self.names) - len(late)]
+        failure = self._run_cases(first) or self._run_gates() or self._run_cases(late) or self._compile()
         margins = [item.margin for item in self.items if item.margin is not None and np.isfinite(item.margin)]
         done: dict[str, Any] = {"items": tuple(self.items), "gates": tuple(self.gates)}
         done["margin"] = min(margins, default=None)
         if failure is not None:
-            return replace(failure, **done)
+            return replace(failure, notes=(*failure.notes, *filter(None, [self._float64()])), **done)
         inputs = f"Right on all {len(self.items)} checks"
         gates = f", and {len(self.gates)} of {len(self.gates)} gates are met" if self.gates else ""
         what = f"{inputs}{gates}."
-        return CheckResult(self.lesson.number, "passed", what, notes=self._notes(), **done)
+        return CheckResult(self.lesson.key, "passed", what, notes=self._notes(), **done)
 
     def _step(self, label: str) -> None:
         self.step(len(self.items) + len(self.gates), self.total, label)
 
     def _failed(self, what: str, where: str = "", look: str = "", **more: Any) -> CheckResult:
-        return CheckResult(self.lesson.number, "failed", what, where, look, **more)
+        return CheckResult(self.lesson.key, "failed", what, where, look, **more)
 
     # What depends on the language
 
@@ -115,8 +133,8 @@ class Grading(ABC):
 
     # Cases and properties
 
-    def _run_cases(self) -> CheckResult | None:
-        for name in self.names:
+    def _run_cases(self, names: Sequence[str]) -> CheckResult | None:
+        for name in names:
             self._step(name)
             report = runner.check_stage(self.stage, self.variant, seed=self.seed, names=[name])
             for found in report.results:
@@ -130,17 +148,21 @@ class Grading(ABC):
         return None
 
     def _returned(self, result: CheckResult, line: int) -> CheckResult:
-        """The result on a `return` that keeps what stands behind the region from running."""
-        place, source = self.answer.place(line), self.answer.source(line)
+        """The result on a `return` that keeps the lines after the region from running."""
         if self.lesson.exercise.stage == 0:
-            where = f"In {place}, `{source}` ends the function: the rows that are left are never computed."
-            look = "Let the lines that a row does not need stand under an `if`."
+            look = "Put the lines that a row does not need under an `if`."
         else:
-            where = (
-                f"Threads leave at {place}, `{source}`: what stands after the region does not run for them."
-            )
-            look = "It writes the output, also that of a row without keys."
-        return replace(at(result, self.answer, line), where=where, look=look)
+            look = "What comes after the region writes the output, also that of a row without keys."
+        words = {"place": self.answer.place(line), "source": self.answer.code(line)}
+        return stated(replace(at(result, self.answer, line), where="", look=look), "leaves", words)
+
+    def _under_condition(self, result: CheckResult) -> CheckResult:
+        """The result on an `out[row]` that is stored only where an `if` without `else` lets it."""
+        line = divergence.condition_of(self.answer, "out")
+        if line is None:
+            return result
+        words = {"name": "out", "place": self.answer.place(line), "source": self.answer.code(line)}
+        return stated(replace(at(result, self.answer, line), where=""), "stored under a condition", words)
 
     def _case(self, name: str) -> str:
         return f'the input "{re.sub(r", seed 0$", "", name)}"'
@@ -154,32 +176,76 @@ class Grading(ABC):
         message = message.removesuffix(cause).rstrip(". ")
         what = f"On {self._case(found.name)}: {message}."
         if found.kind == "unwritten" and in_python and divergence.last_set(self.answer, "out") is None:
-            return self._failed(what, "Your answer never stores to `out[row]`.", kind=found.kind)
+            return stated(self._failed(what, kind=found.kind), "never stored", {"name": "out"})
         what = what.replace("?.", "?")
-        right, wrong = self._which_are_right()
+        runs = self._runs(found)
+        right, wrong = self._which_are_right(runs) if self.stage.operation is None else ({}, {})
         if right and wrong:
             what += f" Right: {'; '.join(right)}. Wrong: {'; '.join(wrong)}."
-        where = self._first_difference(found, next(iter(wrong.values()), None))
-        if cause.startswith("Wrong in every row"):
-            cause = ""
-        elif cause and not cause.endswith((".", "?")):
-            cause += "."
-        look = " ".join(filter(None, (where.look if where else "", cause)))
-        look = " ".join(filter(None, (look, self._float64())))
+        where = self._first_difference(found)
+        known = recognise(runs) if self.stage.operation is None else ""
+        look = where.look if where else ""
         if found.kind == "unwritten":
             if (leaving := self._leaving("return")) is not None:
                 return self._returned(self._failed(what, kind=found.kind), leaving)
-            look = f"{look} A query row that sees no key has an output too: zeros.".strip()
+            if in_python:  # the first difference is about elements that were written
+                look = ""
+            if self.stage.operation is None:
+                look = f"{look} A query row that sees no key has an output too: zeros.".strip()
+            if in_python:
+                return self._under_condition(self._failed(what, look=look, kind=found.kind))
         if where is None:
             look = " ".join(filter(None, (self.lesson.exercise.advice.get("value"), look)))
-            return self._failed(what, look=look, kind=found.kind)
-        return self._pointed(self._failed(what, look=look, kind=found.kind), where)
+            result = self._failed(what, look=look, kind=found.kind)
+        else:
+            result = self._pointed(self._failed(what, look=look, kind=found.kind), where)
+        if known:
+            return stated(result, known)
+        return stated(result, where.cause, where.words) if where and where.cause else result
 
-    def _which_are_right(self) -> tuple[dict[str, Inputs], dict[str, Inputs]]:
-        """Simple inputs that the answer gets right, and those that it gets wrong."""
-        rng = np.random.default_rng(self.seed)
+    def _runs(self, found: runner.CaseResult) -> list[tuple[Inputs, np.ndarray]]:
+        """The input that failed, and the answer's output; what `_which_are_right` runs is added to it."""
+        inputs = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
+        answer = None if inputs is None else self._output(inputs)
+        return [] if inputs is None or answer is None else [(inputs, np.asarray(answer.out))]
+
+    def _output(self, inputs: Inputs) -> Outputs | None:
+        """What the answer gives; None where it does not come to an end, or something is reported."""
+        try:
+            return self.trial(inputs)
+        except Exception:  # of the answer, and known already
+            return None
+
+    def _is_right(self, inputs: Inputs, answer: Outputs) -> bool:
+        """Are all outputs of the stage right?"""
+        of = operation(self.stage)
+        ref = of.reference(inputs)
+        return all(
+            of.judge(output, getattr(answer, output.name), ref, None).passed for output in self.stage.outputs
+        )
+
+    def _which_are_right(
+        self, runs: list[tuple[Inputs, np.ndarray]]
+    ) -> tuple[dict[str, Inputs], dict[str, Inputs]]:
+        """Simple inputs whose outputs are all right, and those where one is wrong; what `out` is there goes
+        to `runs`.
+        """
+        inputs = self._simple_inputs(np.random.default_rng(self.seed))
+        right: dict[str, Inputs] = {}
+        wrong: dict[str, Inputs] = {}
+        for name, x in inputs.items():
+            if len(wrong) == OF_ONE_HEAD and not right:  # then more heads or components tell nothing
+                break
+            answer = self._output(x)
+            (right if answer is not None and self._is_right(x, answer) else wrong)[name] = x
+            if answer is not None:
+                runs.append((x, np.asarray(answer.out)))
+        return right, wrong
+
+    def _simple_inputs(self, rng: np.random.Generator) -> dict[str, Inputs]:
+        """Simple inputs by what is special about each."""
         keys = 32 if self.lesson.exercise.stage in SLOW else 64
-        inputs = {
+        return {
             "whole tiles, no mask": normal(rng, 1, 1, 64, keys, 64),
             f"{keys + 6} keys, so the last tile is not full": normal(rng, 1, 1, 64, keys + 6, 64),
             "33 rows, so the last block is not full": normal(rng, 1, 1, 33, keys, 64),
@@ -187,26 +253,51 @@ class Grading(ABC):
             "several heads and batches": normal(rng, 2, 2, 32, keys, 64),
             "D = 128": normal(rng, 1, 1, 32, keys, 128),
         }
-        right: dict[str, Inputs] = {}
-        wrong: dict[str, Inputs] = {}
-        for name, x in inputs.items():
-            if len(wrong) == OF_ONE_HEAD and not right:  # then more heads or components tell nothing
-                break
-            try:
-                passed = judge(self.trial(x).out, reference(x.q, x.k, x.v, x.causal, x.scale)).passed
-            except (Failed, Exception):
-                passed = False
-            (right if passed else wrong)[name] = x
-        return right, wrong
 
-    def _first_difference(
-        self, found: runner.CaseResult, simple: Inputs | None
-    ) -> divergence.Divergence | None:
-        inputs = simple or runner.inputs(self.stage, found.name, self.seed) or self._any_input()
+    def _first_difference(self, found: runner.CaseResult) -> divergence.Divergence | None:
+        """On the input that failed; of a property, which has several, on another one, and it says so."""
+        named = runner.inputs(self.stage, found.name, self.seed) if found.name in self.names else None
+        inputs = named or self._any_input()
         try:
-            return divergence.find(self.lesson, self.answer, inputs)
+            first = divergence.find(self.lesson, self.answer, inputs)
         except Exception:  # it explains a failure that is certain; without it the message is shorter
             return None
+        if first is None or named is not None:
+            return first
+        return replace(first, where=f"On another input, {inputs.label}: {first.where}")
+
+    # Experiments
+
+    def _passes(self, answer: Answer, name: str) -> bool:
+        """Is another version of the answer right on one input?"""
+        with loaded(self.lesson, answer) as stage:
+            return runner.check_stage(stage, self.variant, seed=self.seed, names=[name]).passed
+
+    def _launched(self, answer: Answer, shape: str) -> list:
+        """The launches of another version of the answer at a shape."""
+        with loaded(self.lesson, answer) as stage:
+            return self._counted(stage, shape)
+
+    def _suspect(self, result: CheckResult) -> int | None:
+        """The line of the module that a result points at."""
+        if result.line is None or not self.answer.is_cell:
+            return result.line
+        return result.line + (self.answer.first or 1) - 1
+
+    def _with(
+        self, result: CheckResult, changes: Sequence[repair.Change], line: int, right: str, keeps: bool
+    ) -> CheckResult:
+        """The result with changes that make the answer right.
+
+        line: where they are. right: what they lead to. keeps: whether the cause that it has says more.
+        """
+        sentence = repair.told(self.answer, changes, right)
+        reported = result.line is not None and result.kind not in ("value", "property", "unwritten")
+        if not (reported and changes[0].kind == "missing"):  # then what needs it says more than its neighbour
+            result = pointing(result, self.answer, line)
+        if keeps:
+            return replace(result, where="\n".join(filter(None, (sentence, result.where))))
+        return stated(result, repair.cause_of(changes), {"sentence": sentence})
 
     # Counters
 
@@ -222,27 +313,45 @@ class Grading(ABC):
             passed = value <= gate.bar
             text = "" if passed else self._gate_text(gate, value)
             self.gates.append(
-                GateResult(gate.what, value, gate.before, gate.right, gate.bar, passed, gate.shape, text)
+                GateResult(gate.what, value, gate.before, gate.right, gate.bar, passed, self._at(gate), text)
             )
-        missed = [gate for gate in self.gates if not gate.passed]
-        if not missed:
+        if (first := self._missed()) is None:
             return None
-        advice = next(g.advice for g in self.lesson.exercise.gates if g.what == missed[0].what)
-        look = " ".join(filter(None, (advice, self._float64())))
-        return self._failed(missed[0].message, look=look, kind="gate")
+        missed, gate = first
+        result = self._failed(missed.message, look=gate.advice, kind="gate")
+        return stated(result, gate.cause) if gate.cause else result
+
+    def _missed(self) -> tuple[GateResult, Gate] | None:
+        """What the first gate that is missed counted, and the gate."""
+        pairs = zip(self.gates, self.lesson.exercise.gates, strict=False)
+        return next(((found, gate) for found, gate in pairs if not found.passed), None)
 
     def _launches(self, gate: Gate) -> list:
-        problem = Problem(*parse(gate.shape).inputs(np.random.default_rng(self.seed)))
+        return self._counted(self.stage, gate.shape)
+
+    def _counted(self, stage: Stage, shape: str) -> list:
         executor = Simulator(max_turns=MAX_TURNS)
-        self.stage.run(problem, executor, self.variant)
+        stage.run(self._problem(shape), executor, self.variant)
         return executor.launches
 
-    @staticmethod
-    def _gate_text(gate: Gate, value: float) -> str:
-        is_, before, right, bar = map(_amount, (value, gate.before, gate.right, gate.bar))
+    def _drawn(self, shape: str) -> Any:
+        """Random inputs of the stage's operation for a shape, BxHxSxD."""
+        return operation(self.stage).draw(parse(shape), False, np.random.default_rng(self.seed))
+
+    def _problem(self, shape: str) -> Any:
+        inputs = self._drawn(shape)
+        return inputs.problem(inputs.arrays)
+
+    def _at(self, gate: Gate) -> str:
+        """How messages name the shape at which a gate counts."""
+        return gate.shape if self.stage.operation is None else self._drawn(gate.shape).label
+
+    def _gate_text(self, gate: Gate, value: float) -> str:
+        is_, right, bar = map(_amount, (value, gate.right, gate.bar))
+        before = "" if gate.before is None else f"the stage before had {_amount(gate.before)}, "
         return (
-            f"The answers are right, but a counter is too high: {gate.what} at {gate.shape} is {is_}; "
-            f"the stage before had {before}, the solution has {right}, the bar is {bar}."
+            f"The answers are right, but a counter is too high: {gate.what} at {self._at(gate)} is {is_}; "
+            f"{before}the solution has {right}, the bar is {bar}."
         )
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.element import FLOAT16
-from flashcore_numba.core.problem import ArgumentError, Problem
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.spec import Given, Lesson
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.edited import edited

@@ -15,7 +15,7 @@ from typing import Any
 
 from cuda_reference.files import MachineError, cache_folder
 from cuda_reference.shown import shown
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 
 DEFAULT_TIME_LIMIT = 60.0  # seconds
 KEPT_OUTPUT = 4_000  # characters of what an answer printed

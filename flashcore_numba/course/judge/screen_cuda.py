@@ -6,9 +6,10 @@ It reads tokens, not C++: what only a compiler can say, `compile_errors` says.
 import difflib
 import re
 from functools import cache
+from itertools import pairwise
 
 import cuda_reference
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.cuda_text import Token, code_of, tokens
 from flashcore_numba.course.exercise import Answer
@@ -16,6 +17,7 @@ from flashcore_numba.course.judge.verdict import Refusal
 from flashcore_numba.course.spec import Lesson
 from flashcore_numba.stages import files
 from flashcore_numba.stages.edited import MARKS
+from flashcore_numba.stages.files import Place
 
 CLOSES = {")": "(", "]": "[", "}": "{"}
 WORDS = frozenset(
@@ -40,7 +42,7 @@ BUILT_IN = frozenset(
         uint32_t uint64_t uint16_t uint8_t int64_t size_t uintptr_t INFINITY
         make_float2 make_float4 make_int2 make_int4 make_uint2 make_uint4 __syncthreads __syncwarp
         __shfl_sync __shfl_xor_sync __shfl_up_sync __shfl_down_sync __ballot_sync __any_sync __all_sync
-        __activemask __threadfence __threadfence_block __float2half __float2half_rn __half2float
+        __shared__ __activemask __threadfence __threadfence_block __float2half __float2half_rn __half2float
         __half22float2 __float22half2_rn __floats2half2_rn __halves2half2 __low2float __high2float
         __low2half __high2half __half2half2 __hadd __hmul __hfma __hadd2 __hmul2 __hfma2 __hmax __hmax2
         __expf exp2f expf __logf log2f logf sqrtf rsqrtf __fdividef fmaf __fmaf_rn fmaxf fminf fabsf min max
@@ -56,7 +58,7 @@ REFUSED = {
     **dict.fromkeys(("new", "delete", "malloc", "free"), "A kernel of this course has arrays of fixed size."),
     **dict.fromkeys(("try", "throw", "catch"), "Device code has no exceptions."),
     **dict.fromkeys(("std", "string", "vector"), "Device code has no standard library."),
-    "printf": "`course.check()` says which value is wrong and where.",
+    "printf": "The check says which value is wrong and where.",
     **dict.fromkeys(
         (
             *("extern", "static", "thread_local", "namespace", "using", "template", "typename", "class"),
@@ -133,8 +135,8 @@ def _whole_file(lesson: Lesson, answer: Answer) -> Refusal | None:
     share = sum(line in set(lines) for line in ours) / len(ours)
     if share < SMALLEST_SHARE:
         raise ArgumentError(
-            f"{answer.file}: no file of lesson {lesson.number}, which is a copy of {lesson.exercise.file}; "
-            f"`flashcore starter {lesson.number}` writes one to start from"
+            f"{answer.file}: no file of lesson {lesson.key}, which is a copy of {lesson.exercise.file}; "
+            f"`flashcore starter {lesson.key}` writes one to start from"
         )
     look = "Only the lines between the two markers may change."
     if answer.first is None or answer.last is None:
@@ -218,8 +220,10 @@ def _commas(code: list[Token]) -> Refusal | None:
         elif token.text in CLOSES:
             opened.pop()
         elif token.text == "," and opened and opened[-1][1]:
-            what = "`[row, column]` is Python: C++ takes what stands behind the comma."
+            what = "`[row, column]` is Python: C++ takes what is after the comma."
             look = "The array has one dimension: `tile[row * LD + column]`, with the distance of its rows."
+            if any(one.text == "]" and other.text == "[" for one, other in pairwise(code)):
+                look = "Each dimension has its own brackets: `tile[row][column]`."
             return Refusal("refused", what, token.line, look)
     return None
 
@@ -301,7 +305,7 @@ def _declared(code: list[Token]) -> set[str]:
 
 
 def _begins_with_a_type(code: list[Token], at: int) -> bool:
-    """Is the statement that a comma at `at - 1` stands in, outside brackets, a declaration?"""
+    """Is the statement around a comma at `at - 1`, outside brackets, a declaration?"""
     depth, n = 0, at - 1
     while n >= 0:
         text = code[n].text
@@ -325,7 +329,7 @@ def _begins_with_a_type(code: list[Token], at: int) -> bool:
 
 
 @cache
-def known_names(file: str, stage: int) -> set[str]:
+def known_names(file: str, stage: Place) -> set[str]:
     """Every name of the stage's kernel and of the headers in `include/`, comments aside."""
     kernels = files.kernels_of(stage)
     texts = [path.read_text() for path in [*kernels, *cuda_reference.INCLUDE.glob("*.cuh")]]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge.verdict import Refusal
@@ -198,6 +198,8 @@ def _forbidden(lesson: Lesson, scope: list) -> Refusal | None:
 
 
 def _is_reserved(name: str) -> bool:
+    if name == "_":  # among the builtins as soon as an interpreter has shown a value
+        return False
     return (name.startswith("__") and name != "__all__") or (hasattr(builtins, name) and name not in BUILTINS)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flashcore_numba.course.spec import Key, called
+
 STATUSES = {
     "passed": "right on every input, and every gate is met",
     "failed": "it runs, and something about it is wrong",
@@ -21,6 +23,11 @@ HEADINGS = {
     "timeout": "stopped: it does not end",
     "crashed": "stopped: it took its process down",
 }
+
+
+TICK, CROSS = "\u2713", "\u2717"
+# White on these has a contrast of 5.1 and 6.6, and they stand out on a light and on a dark page.
+GREEN, RED = "#1a7f37", "#b42318"
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,13 @@ class Item:
 
 @dataclass(frozen=True)
 class GateResult:
-    """A structural counter: `value` must not exceed `bar`; `before` is the stage below's, `right` the
-    solution's.
+    """A structural counter: `value` must not exceed `bar`; `before` is the stage below's, None where
+    there is none, `right` the solution's.
     """
 
     what: str
     value: float
-    before: float
+    before: float | None
     right: float
     bar: float
     passed: bool
@@ -69,16 +76,18 @@ class GateResult:
 class CheckResult:
     """The verdict on one answer.
 
-    `as_dict()` is what `flashcore check --lesson` writes as JSON: lesson (int), status (a key of STATUSES),
-    passed (bool), message (the three parts below as one text), what (what is wrong, observable), where (the
-    place, "" when none can be named), look (what to look at), line (of the answer, or of the file handed in;
-    null), line_text, kind (a key of checks.runner.KINDS, "gate" or ""), items (list of {name, passed, kind,
-    message, seconds, margin}), gates (list of {what, value, before, right, bar, passed, shape, message}),
-    seconds (float), seed (int or null: repeats the random inputs), margin (the smallest allowed / error, null
-    when nothing was compared), notes (list of str).
+    `as_dict()` is what `flashcore check --lesson` writes as JSON: lesson (int, or the name of a warm-up),
+    status (a key of STATUSES), passed (bool), message (the parts below as one text), cause (a key of
+    judge.causes.CAUSES, "" when none is known), certain (bool: the cause is proven, not a guess), why (the
+    cause's sentence), what (what is wrong, observable), where (the place, "" when none can be named), look
+    (what to look at), line (of the answer, or of the file handed in; null), line_text, kind (a key of
+    checks.runner.KINDS, "gate" or ""), items (list of {name, passed, kind, message, seconds, margin}), gates
+    (list of {what, value, before, right, bar, passed, shape, message}), seconds (float), seed (int or null:
+    repeats the random inputs), margin (the smallest allowed / error, null when nothing was compared), notes
+    (list of str), following (after a pass, what comes next; "").
     """
 
-    lesson: int
+    lesson: Key
     status: str
     what: str
     where: str = ""
@@ -92,6 +101,10 @@ class CheckResult:
     seed: int | None = None
     margin: float | None = None
     notes: tuple[str, ...] = field(default=())
+    following: str = ""
+    cause: str = ""
+    certain: bool = False
+    why: str = ""
 
     @property
     def passed(self) -> bool:
@@ -99,8 +112,15 @@ class CheckResult:
 
     @property
     def message(self) -> str:
-        """What is wrong, where, and what to look at."""
-        return "\n".join(part for part in (self.what, self.where, self.look) if part)
+        """A certain cause; what is wrong, where, and what to look at; a guess."""
+        return "\n".join(self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """The paragraphs of the message: what is certain first, a guess last."""
+        first, last = (self.why, "") if self.certain else ("", self.why)
+        last = f"Perhaps this is the cause: {last}" if last else ""
+        return [part for part in (first, self.what, self.where, self.look, last) if part]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"passed": self.passed, "message": self.message}
@@ -116,7 +136,12 @@ class CheckResult:
 
     @property
     def heading(self) -> str:
-        return f"Lesson {self.lesson:02d}: {HEADINGS[self.status]}"
+        name = f"Lesson {self.lesson:02d}" if isinstance(self.lesson, int) else called(self.lesson)
+        return f"{name}: {HEADINGS[self.status]}"
+
+    @property
+    def mark(self) -> str:
+        return TICK if self.passed else CROSS
 
     @property
     def summary(self) -> str:
@@ -125,17 +150,17 @@ class CheckResult:
             return ""
         right = sum(item.passed for item in self.items)
         parts = [f"{right} of {len(self.items)} checks passed"]
-        if self.margin is not None:
-            parts.append(f"smallest allowed / error {self.margin:.3g}")
+        if self.margin is not None and self.margin >= 1:
+            parts.append(f"largest error {100 / self.margin:.3g} % of what is allowed")
         parts.append(f"{self.seconds:.1f} s")
         if self.seed is not None:
             parts.append(f"seed {self.seed}")
         return ", ".join(parts)
 
     def __str__(self) -> str:
-        lines = [self.heading, self.message]
+        lines = [f"{self.mark} {self.heading}", self.message]
         lines += [f"gate {'met' if g.passed else 'MISSED'}: {_gate_line(g)}" for g in self.gates]
-        lines += [self.summary, *self.notes]
+        lines += [self.summary, *self.notes, self.following]
         return "\n".join(line for line in lines if line)
 
     __repr__ = __str__
@@ -143,25 +168,22 @@ class CheckResult:
     def render(self, console: Any) -> None:
         """Print on a rich console."""
         style = "green" if self.passed else "red"
-        console.print(self.heading, style=f"bold {style}", markup=False)
-        for part in (self.what, self.where, self.look):
-            if part:
-                console.print(part, markup=False, soft_wrap=True)
+        mark = "" if console.options.ascii_only else f"{self.mark} "
+        console.print(f"{mark}{self.heading}", style=f"bold {style}", markup=False)
+        for part in self.parts:
+            console.print(part, markup=False, soft_wrap=True)
         for gate in self.gates:
             verdict = "gate met" if gate.passed else "gate MISSED"
             console.print(f"{verdict}: {_gate_line(gate)}", markup=False, soft_wrap=True)
         for line in (self.summary, *self.notes):
             if line:
                 console.print(line, markup=False, soft_wrap=True, style="dim")
+        if self.following:
+            console.print(self.following, markup=False, soft_wrap=True)
 
     def _repr_html_(self) -> str:
-        mark = "&#10003;" if self.passed else "&#10007;"
-        parts = [f"<strong>{mark} {html.escape(self.heading)}</strong>"]
-        parts += [
-            f"<p style='margin:.4em 0;white-space:pre-line'>{_code(part)}</p>"
-            for part in (self.what, self.where, self.look)
-            if part
-        ]
+        parts = [f"<strong>{badge(f'{self.mark} {self.heading}', self.passed)}</strong>"]
+        parts += [f"<p style='margin:.4em 0;white-space:pre-line'>{_code(part)}</p>" for part in self.parts]
         if self.gates:
             parts.append(_gate_table(self.gates))
         if self.items:
@@ -169,12 +191,20 @@ class CheckResult:
                 f"<details><summary>{html.escape(self.summary)}</summary>{_item_table(self.items)}</details>"
             )
         parts += [f"<p style='margin:.4em 0;opacity:.8'>{_code(note)}</p>" for note in self.notes]
+        if self.following:
+            parts.append(f"<p style='margin:.4em 0'>{_code(self.following)}</p>")
         border = "solid" if self.passed else "double"
-        style = f"border-left:6px {border} currentColor;padding:.2em 0 .2em .8em"
+        style = f"border-left:6px {border} {GREEN if self.passed else RED};padding:.2em 0 .2em .8em"
         return f"<div style='{style}'>{''.join(parts)}</div>"
 
 
-def no_result(lesson: int, reply: Mapping[str, Any]) -> CheckResult:
+def badge(text: str, passed: bool) -> str:
+    """Text in white on green or red, as HTML: legible on a light page and on a dark one."""
+    style = f"background:{GREEN if passed else RED};color:#fff;border-radius:.3em;padding:.1em .5em"
+    return f"<span style='{style}'>{html.escape(text)}</span>"
+
+
+def no_result(lesson: Key, reply: Mapping[str, Any]) -> CheckResult:
     """The verdict on an answer whose process had none: `reply` is that of `process.run`."""
     if reply["status"] == "timeout":
         look = "Look for a loop that does not end, or that takes far more turns than there are keys."
@@ -185,9 +215,10 @@ def no_result(lesson: int, reply: Mapping[str, Any]) -> CheckResult:
 
 
 def _gate_line(gate: GateResult) -> str:
+    before = "" if gate.before is None else f"the stage before {gate.before:,.6g}, "
     return (
-        f"{gate.what} at {gate.shape}: {gate.value:,.6g} (the stage before {gate.before:,.6g}, "
-        f"the solution {gate.right:,.6g}, the bar {gate.bar:,.6g})"
+        f"{gate.what} at {gate.shape}: {gate.value:,.6g} ({before}the solution {gate.right:,.6g}, "
+        f"the bar {gate.bar:,.6g})"
     )
 
 
@@ -202,7 +233,7 @@ def _code(text: str) -> str:
 def _gate_table(gates: tuple[GateResult, ...]) -> str:
     rows = "".join(
         f"<tr><th scope='row' style='text-align:left'>{html.escape(g.what)}</th>"
-        + "".join(f"<td>{value:,.6g}</td>" for value in (g.value, g.before, g.right, g.bar))
+        + "".join(f"<td>{_number(value)}</td>" for value in (g.value, g.before, g.right, g.bar))
         + f"<td>{'met' if g.passed else 'missed'}</td></tr>"
         for g in gates
     )
@@ -215,12 +246,18 @@ def _gate_table(gates: tuple[GateResult, ...]) -> str:
     )
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.6g}"
+
+
 def _item_table(items: tuple[Item, ...]) -> str:
     rows = "".join(
         f"<tr><th scope='row' style='text-align:left'>{html.escape(i.name)}</th>"
         f"<td>{'passed' if i.passed else 'failed'}</td>"
-        f"<td>{'' if i.margin is None else f'{i.margin:.3g}'}</td></tr>"
+        f"<td>{'' if not i.margin else f'{100 / i.margin:,.3g} %'}</td></tr>"
         for i in items
     )
-    heads = "".join(f"<th scope='col'>{name}</th>" for name in ("check", "result", "allowed / error"))
+    heads = "".join(
+        f"<th scope='col'>{name}</th>" for name in ("check", "result", "error, of what is allowed")
+    )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"

@@ -1,15 +1,17 @@
-"""The lessons, one module each: `lessonNN` exports `LESSON`."""
+"""The lessons, one module each: `lessonNN` and `warm_up` export `LESSON`."""
 
 import importlib
 import numbers
 import pkgutil
 import re
+from typing import Any
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.problem import ArgumentError
-from flashcore_numba.course.spec import Lesson
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.course.lessons import warm_up
+from flashcore_numba.course.spec import Key, Lesson
 
-__all__ = ["LESSONS", "find"]
+__all__ = ["EVERY", "LESSONS", "find"]
 
 
 def _all() -> dict[int, Lesson]:
@@ -19,12 +21,23 @@ def _all() -> dict[int, Lesson]:
 
 
 LESSONS = _all()
+EVERY: dict[Key, Lesson] = {
+    each.key: each
+    for each in sorted([*LESSONS.values(), warm_up.LESSON], key=lambda each: (each.number, not each.name))
+}
+"""The lessons and their warm-ups, in the order in which they are done."""
 
 
-def find(number: int | str) -> Lesson:
-    """The lesson with this number (5, "5", "05"). Raises ArgumentError, which lists the lessons."""
-    wanted = int(number) if isinstance(number, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", number) else number
-    if isinstance(wanted, numbers.Integral) and not isinstance(wanted, bool) and wanted in LESSONS:
-        return LESSONS[int(wanted)]
-    accepted = "; ".join(f"{lesson.number} {lesson.title}" for lesson in LESSONS.values())
-    raise ArgumentError(f"lesson {shown(number)}: accepted are {accepted}")
+def find(key: Key) -> Lesson:
+    """The lesson with this number (5, "5", "05"), or the warm-up with this name ("warm-up").
+
+    Raises ArgumentError, which lists them.
+    """
+    wanted: Any = key.strip() if isinstance(key, str) else key
+    if isinstance(wanted, str) and re.fullmatch("[0-9]{1,9}", wanted):
+        wanted = int(wanted)
+    known = isinstance(wanted, str | numbers.Integral) and not isinstance(wanted, bool)
+    if known and wanted in EVERY:
+        return EVERY[wanted]
+    accepted = "; ".join(f"{lesson.key} {lesson.title}" for lesson in EVERY.values())
+    raise ArgumentError(f"lesson {shown(key)}: accepted are {accepted}")

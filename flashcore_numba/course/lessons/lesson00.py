@@ -10,7 +10,7 @@ EXERCISE = Exercise(
     file="stage00_three_loops",
     task="""\
 Compute one output row, out[row], from the first `visible` keys.
-1. scores: scores[j] = scale * (q[row] . k[j]), one number a key.
+1. scores: scores[j] = scale * (q[row] . k[j]), one number per key.
 2. p: p[j] = exp(scores[j] - row_max), where row_max is the largest score; row_sum is the sum of p.
 3. o: the sum of p[j] * v[j]. Then out[row] = o / row_sum.
 When visible is 0 the row sees no key: out[row] must be 0.""",
@@ -34,16 +34,17 @@ When visible is 0 the row sees no key: out[row] must be 0.""",
     ),
     hints=(
         "An output row is a weighted mean of the rows of V. The weights come from the scores, the scores "
-        "from q[row] and the keys: three loops over the same j, each needing only what the one before left.",
+        "from q[row] and the keys: three loops over the same j; each needs only the results of the one "
+        "before.",
         "Only the first `visible` keys exist for this row: every loop is `for j in range(visible)`. "
         "exp() of a score above 710 is infinite in float64, so subtract the row's largest score from every "
         "score first; the quotient does not change.",
         "Divide once, by the sum of all weights, after the loop over V. A row without keys has row_sum 0 "
-        "and would give 0 / 0: write zeros there. The maximum of no numbers is an error in NumPy unless "
-        "you say what it is: scores.max(initial=-np.inf).",
+        "and would give 0 / 0: write zeros there. NumPy raises an error for the maximum of no numbers "
+        "unless you give it an initial value: scores.max(initial=-np.inf).",
         "scores = np.zeros(visible), filled with scale * np.dot(q[row], k[j]); p = np.zeros(visible), "
         "filled with np.exp(scores[j] - row_max); o = np.zeros(q.shape[1]), to which the third loop adds "
-        "p[j] * v[j]. The last line chooses between o / row_sum and 0 by visible.",
+        "p[j] * v[j]. The last line writes o / row_sum, or 0 when visible is 0.",
     ),
 )
 
@@ -55,7 +56,7 @@ QUESTIONS = (
         unit="MFLOP",
         truth=lambda evidence: 4 * HEADS * ROWS * ROWS * D / 1e6,
         source="computed",
-        why="Every (row, key) pair costs D multiply-adds in Q K^T and D in P V: 4 D FLOPs a pair.",
+        why="Every (row, key) pair costs D multiply-adds in Q K^T and D in P V: 4 D FLOPs per pair.",
     ),
     Question(
         key="kilobytes",
@@ -68,8 +69,7 @@ QUESTIONS = (
     ),
     Question(
         key="microseconds",
-        text="How many microseconds does an H200 need at the least, with the multiply-adds on its CUDA "
-        "cores?",
+        text="How many microseconds does an H200 need at least, with the multiply-adds on its CUDA cores?",
         unit="µs",
         truth=lambda evidence: evidence.limit("fp32"),
         source="computed",
@@ -77,12 +77,12 @@ QUESTIONS = (
     ),
     Question(
         key="times_slower",
-        text="Stage 01 is the first GPU kernel of the ladder: one thread a query row, these three loops in "
+        text="Stage 01 is the first GPU kernel of the ladder: one thread per query row, these three loops in "
         "Numba. How many times slower than that limit is it?",
         unit="times",
         truth=lambda evidence: evidence.us("01 scalar") / evidence.limit("fp32"),
         source="measured",
-        why="A limit says what the hardware could do. The kernel between them is what the course is about.",
+        why="The limit says what the hardware could do. The course is about the kernels in between.",
     ),
 )
 
@@ -90,8 +90,8 @@ LESSON = Lesson(
     number=0,
     file="00_three_loops",
     title="Attention is three loops",
-    idea="One output row is three loops over the keys. Two numbers follow before any kernel is written: "
-    "the FLOPs that nobody can avoid, and the bytes.",
+    idea="One output row is three loops over the keys. Two numbers follow before any kernel is written: the "
+    "FLOPs and the bytes that no version can avoid.",
     exercise=EXERCISE,
     questions=QUESTIONS,
     explanation=Explanation(
@@ -103,16 +103,16 @@ LESSON = Lesson(
             "memory": "No: reading every input once and writing the output once takes less than a tenth of "
             "the time that the multiply-adds take. Memory sets the limit of kernels that move far more than "
             "these bytes, and the next lessons count how many do.",
-            "exponentials": "No: there is one exponential a (row, key) pair against 4 D FLOPs. The "
-            "exponentials come level with the multiply-adds only when tensor cores do those.",
+            "exponentials": "No: there is one exponential per (row, key) pair, against 4 D FLOPs. "
+            "Exponentials take as long as the multiply-adds only when tensor cores do the multiply-adds.",
             "launching the kernel": "No: a launch is not among the limits of the hardware's units. An empty "
             "kernel in a CUDA graph takes about half a microsecond; calling one from Python takes longer, "
             "and the column 'caller' of the measurements shows it.",
         },
     ),
     figures={
-        "roofline": "FLOPs a byte against FLOPs a second: where the problem lies under the H200's two roofs, "
-        "and where stage 01 lies.",
+        "roofline": "Speed (FLOPs per second) against arithmetic intensity (FLOPs per byte): the problem and "
+        "stage 01 under the H200's two roofs.",
     },
     after=("01 scalar", "SDPA cuDNN"),
 )

@@ -37,7 +37,7 @@ The lines below the region read scores and row_sum. A row without keys must leav
         "D": "the head dimension, 64 or 128: a constant of the compiled kernel",
         "q": "query rows, [B, H, S_q, D], float16",
         "k": "keys, [B, H, S_k, D], float16",
-        "scores": "scratch memory, [B, H, S_q, S_k], float32, nothing in it yet",
+        "scores": "scratch memory, [B, H, S_q, S_k], float32, not yet written",
         "scale": "the factor of the scores, float32",
         "float32": "numba.float32: converts a value, float32(0) makes a float32 zero",
         "math": "Python's math: math.exp and math.inf work in a kernel",
@@ -49,13 +49,13 @@ The lines below the region read scores and row_sum. A row without keys must leav
     ),
     hints=(
         "It is lesson 00 without the third loop, and without np.dot: the dot product is a loop over D "
-        "components. No other thread works on this row, so nobody needs to wait for anybody.",
+        "components. No other thread works on this row, so no thread has to wait for another.",
         "row_max starts at float32(-math.inf), below every score; a start at 0 is wrong for a row whose "
         "scores are all negative. The first loop must be finished before the second begins: exp needs the "
         "maximum of all keys.",
         "float32(q[b, h, row, c]) * float32(k[b, h, j, c]) multiplies in float32; without the conversion the "
         "product is rounded to float16. A plain 0.0 is a float64, and a maximum kept in float64 is not the "
-        "score that float32 memory gives back. Multiply by scale once a key, after the sum over c.",
+        "score that float32 memory gives back. Multiply by scale once per key, after the sum over c.",
         "First loop: score = float32(0); add D products; score *= scale; store it; row_max = max(row_max, "
         "score). Second loop: p = math.exp(scores[b, h, row, j] - row_max); store p in the same place; add "
         "it to row_sum, which started at float32(0).",
@@ -90,13 +90,13 @@ QUESTIONS = (
         unit="sectors",
         truth=lambda evidence: evidence.line(1, "q[b, h, row, c]", "load", "sectors/request"),
         source="counted",
-        why="128 bytes are four sectors, so no two lanes meet in one: a sector a lane, 2 of its 32 bytes "
-        "used.",
+        why="128 bytes are four sectors, so no two lanes meet in one: each lane touches a sector of its own "
+        "and uses 2 of its 32 bytes.",
     ),
     Question(
         key="megabytes",
         text="At 1x1x128x64 the inputs and the output are 65,536 bytes. How many million bytes do the "
-        "sectors of all requests of the kernel make?",
+        "sectors of all the kernel's requests add up to?",
         unit="MB",
         truth=lambda evidence: evidence.count(1, "global_bytes") / 1e6,
         source="counted",
@@ -109,8 +109,8 @@ QUESTIONS = (
         unit="times",
         truth=lambda evidence: _us_a_key(evidence, MISSION, 512) / _us_a_key(evidence, "1x2x64x64", 64),
         source="measured",
-        why="32 times the warps ask for 32 times the sectors in the same time, and none of them is slowed "
-        "down: what they share is not full.",
+        why="32 times the warps request 32 times the sectors in the same time, and none of them is slower: "
+        "what they share is not full.",
     ),
 )
 
@@ -118,29 +118,29 @@ LESSON = Lesson(
     number=1,
     file="01_scalar",
     title="One thread, one query row",
-    idea="Give every query row a thread and write the three loops down. Then count what 32 threads that move "
-    "together ask of the memory, and find out by experiment what the time is made of.",
+    idea="One thread per query row, with the three loops as they are. Count what 32 threads that execute "
+    "together ask of the memory, and find out by experiment where the time goes.",
     exercise=EXERCISE,
     questions=QUESTIONS,
     explanation=Explanation(
         text="What limits this kernel at 1x8x512x64?",
         right="latency",
         feedback={
-            "latency": "Yes: four warps on the whole GPU (1x2x64x64) need as long for a key as one on nearly "
-            "every SM, so nothing they share is full. Each warp is alone on its SM and waits.",
+            "latency": "Yes: four warps on the whole GPU (1x2x64x64) need as long per key as one warp on "
+            "nearly every SM, so nothing that they share is full. Each warp is alone on its SM and waits.",
             "arithmetic": "No: the multiply-adds alone would need <!--limit fp32--><!----> of the <!--us 01 "
-            "scalar--><!----> µs. The units that multiply stand idle while the warp waits for its loads.",
+            "scalar--><!----> µs. The units that multiply are idle while the warp waits for its loads.",
             "memory bandwidth": "No: if the L2 cache or device memory were full, 4 blocks would need less "
-            "time for a key than 128 blocks. They need the same. The sectors are far too many, but they make "
-            "each request long; they do not fill the memory.",
-            "exponentials": "No: there is one exponential a key and row beside 2 D multiply-adds and 3 D "
-            "loads, and a unit of its own computes it.",
+            "time per key than 128 blocks, and they do not. There are far too many sectors, but they make "
+            "each request slow; they do not fill the memory.",
+            "exponentials": "No: there is one exponential per pair of a key and a row, against 2 D "
+            "multiply-adds and 3 D loads, and a unit of its own computes it.",
         },
     ),
     figures={
         "sectors": "Which sectors the 32 lanes of one request touch, and how much of each they use.",
-        "tiles": "Which rows of Q, K and V one warp walks over, and how often it fetches them.",
-        "roofline": "The same FLOPs and far more bytes: how far left of its problem the kernel lies.",
+        "tiles": "Which rows of Q, K and V one warp walks over, and how often it loads them.",
+        "roofline": "The same FLOPs with far more bytes: the kernel is far to the left of its problem.",
     },
     before=(),
     after=("SDPA cuDNN",),

@@ -1,4 +1,4 @@
-"""Lesson 02: which lane touches which byte, and how many bytes a load brings."""
+"""Lesson 02: which lane touches which byte, and how many bytes per load brings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,9 +35,9 @@ EXERCISE = Exercise(
     file="stage02_coalesced",
     task="""\
 Write both passes over the keys for the query row of this thread. First pass: the score of each of the
-`visible` keys goes to the transposed matrix, scores[b, h, j, row], and counts for the maximum.
+`visible` keys goes to the transposed matrix, scores[b, h, j, row], and enters the maximum.
 Second pass: each score is read back and becomes a weight, exp(score - row_max), which counts for the sum and
-multiplies row j of V. The query row waits in registers, already scaled. Read K and V only with `dot` and
+multiplies row j of V. The query row is in registers, already scaled. Read K and V only with `dot` and
 `accumulate_pv`, which load 16 bytes at a time.
 
 Leave: row_max, the largest score (-inf where no key is seen); row_sum, the sum of the weights (0 where no
@@ -46,8 +46,8 @@ yet divided.""",
     given={
         "q_rmem": "scale * the query row: D float32 in registers",
         "k_head, v_head": "K and V of this head, [S_k, D] float16 in global memory",
-        "dot(q_rmem, k_head, j)": "the dot product with key j, 16 bytes a load",
-        "accumulate_pv(o_rmem, p, v_head, j)": "o_rmem += p * V[j], 16 bytes a load",
+        "dot(q_rmem, k_head, j)": "the dot product with key j, 16 bytes per load",
+        "accumulate_pv(o_rmem, p, v_head, j)": "o_rmem += p * V[j], 16 bytes per load",
         "scores": "scratch in global memory, [B, H, S_k, S_q] float32, not yet written",
         "b, h, row": "batch, head and query row of this thread",
         "visible": "how many keys the row sees: keys 0 to visible - 1; can be 0",
@@ -84,7 +84,7 @@ yet divided.""",
             "score goes to memory and is read back.",
         ),
         Gate(
-            what="sectors a request of the stores to `scores`",
+            what="sectors per request of the stores to `scores`",
             value=_sectors_a_request("scores", "store"),
             before=32,
             right=4,
@@ -98,7 +98,7 @@ yet divided.""",
             before=32,
             right=4,
             bar=5,
-            advice="The load must name the same place as the store: neighbouring lanes, neighbouring floats.",
+            advice="The load must read what the store wrote, with neighbouring lanes on neighbouring floats.",
         ),
         Gate(
             what="load requests to `k` and `v`",
@@ -106,8 +106,8 @@ yet divided.""",
             before=65_536,
             right=8_192,
             bar=9_000,
-            advice="A row of 64 float16 is 128 bytes, 8 loads of 16: look for a loop that loads one "
-            "component at a time, or for a row that is fetched twice.",
+            advice="A row of 64 float16 is 128 bytes, 8 loads of 16 bytes: look for a loop that loads one "
+            "component at a time, or for a row that is loaded twice.",
         ),
     ),
 )
@@ -127,7 +127,8 @@ LESSON = Lesson(
             truth=lambda evidence: evidence.count(2, "global_requests"),
             source="counted",
             why="4 warps and 128 keys: 8 wide loads of K, 8 of V, a store and a load of a score. With 8 "
-            "loads of Q and 8 stores of the output a warp that is <!--count 2 global_requests--><!---->.",
+            "loads of Q and 8 stores of the output per warp that makes <!--count 2 "
+            "global_requests--><!---->.",
         ),
         Question(
             key="kilobytes",
@@ -146,8 +147,8 @@ LESSON = Lesson(
             truth=lambda evidence: evidence.us("02 coalesced"),
             source="measured",
             why="The bytes fell by a factor of <!--calc count(1, 'global_bytes') / count(2, 'global_bytes') "
-            "| .0f--><!---->, the time by <!--ratio 01 scalar / 02 coalesced--><!---->: bytes were not what "
-            "the time of stage 01 was made of.",
+            "| .0f--><!---->, the time by <!--ratio 01 scalar / 02 coalesced--><!---->: bytes did not set "
+            "the time of stage 01.",
         ),
         Question(
             key="longer",
@@ -168,21 +169,23 @@ LESSON = Lesson(
         right="latency",
         feedback={
             "sectors": "No: every request to the score matrix now touches the fewest sectors possible, and "
-            "the few requests that still touch 32, of Q and the output, come once a row and not once a key.",
+            "the few requests that still touch 32, of Q and the output, come once per row and not once per "
+            "key.",
             "bandwidth": "No: memory would need <!--limit memory--><!----> µs for the bytes that must move. "
             "And twice the warps, each with half the keys, finish in half the time: a full memory could not "
             "do that.",
             "arithmetic": "No: the multiply-adds alone would need <!--limit fp32--><!----> of the "
             "<!--us 02 coalesced--><!----> µs.",
             "latency": "Yes: a key costs a warp the same <!--calc us(2) / 512 | .2f--><!----> µs whether 4 "
-            "warps run on the whole GPU or 128. Each SM has one warp, and when that waits the SM stands "
-            "still.",
+            "warps run on the whole GPU or 128. Each SM has one warp, and while it waits, the SM is "
+            "idle.",
         },
     ),
     figures={
         "sectors": "One request of a warp: which lane touches which sector, and how much of each is used.",
         "tiles": "Which rows of Q, K and V one warp walks over, and in which order.",
-        "roofline": "The same FLOPs and far fewer bytes than stage 01: to the right, and a little up.",
+        "roofline": "The same FLOPs with far fewer bytes than stage 01: the kernel moves to the right, and "
+        "a little up.",
     },
     before=("01 scalar",),
     after=(),

@@ -30,8 +30,8 @@ EXERCISE = Exercise(
     stage=4,
     file="stage04_shared_tiles",
     task="""\
-The first pass of stage 04: the scores of one query row a warp, one key of the tile a lane. Q's tile is on its
-way into q_smem; no barrier has been passed since.
+The first pass of stage 04: each warp computes the scores of one query row, each lane those of one key per
+tile. Q's tile is being written to q_smem; no barrier has followed yet.
 
 Walk over all seq_k keys, KEYS at a time. For each tile: all THREADS threads of the block bring it from
 k[b, h] into kv_smem; lane `lane` computes the scaled score of key first_key + lane, both operands from
@@ -39,22 +39,23 @@ shared memory; where the row sees that key, the score goes to scores[b, h, row, 
 maximum.
 
 Leave row_max: the largest visible score of the row, float32, the same in all 32 lanes; -inf where the row
-sees no key. After the region the V pass overwrites kv_smem at once. Give each barrier a comment: what may
-go on now.""",
+sees no key. After the region the V pass overwrites kv_smem at once. Give each barrier a comment that names
+the hazard it closes.""",
     given={
         "k": "[B, H, S_k, D] float16 in global memory; k[b, h] are the keys of this head",
         "scores": "[B, H, S_q, S_k] float32 in global memory, not yet written",
         "q_smem": "[ROWS, D + PAD] float32, shared: the block's 16 query rows; this warp's is q_smem[warp]",
         "kv_smem": "[KEYS, D + PAD] float32, shared: room for one tile",
-        "load_tile": "load_tile(source, first, tile, thread, threads): all threads together; zeros behind "
+        "load_tile": "load_tile(source, first, tile, thread, threads): all threads together; zeros past "
         "the end",
-        "dot": "dot(q_smem, row, k_smem, key): the dot product of two rows of shared tiles, 16 bytes a load",
+        "dot": "dot(q_smem, row, k_smem, key): the dot product of two rows of shared tiles, 16 bytes per "
+        "load",
         "warp_max": "warp_max(value): the largest value of the 32 lanes, in every lane; all 32 must call it",
         "lane, warp, thread": "the lane, the warp of the block, and their number in the block",
         "row": "the query row of this warp; past the last row it is seq_q or more",
         "visible": "how many keys the row sees: the first `visible`; 0 for a warp past the last row",
         "seq_k, b, h, scale": "the number of keys, batch, head, and the factor of the scores",
-        "KEYS, THREADS": "32 keys a tile, 512 threads a block",
+        "KEYS, THREADS": "32 keys per tile, 512 threads per block",
         "cuda, math, float32": "barriers, -math.inf, and the type of a number",
     },
     wanted=(
@@ -64,8 +65,8 @@ go on now.""",
     hints=(
         "A tile is written by all 16 warps and read by all 16. Ask twice for every tile: who may still be "
         "writing when I read, and who may still be reading when the next tile is written?",
-        "One turn of the loop over first_key in range(0, seq_k, KEYS): load_tile, barrier, dot, mask, "
-        "store, barrier. Both barriers stand in the loop and outside every condition: all 512 threads must "
+        "One iteration of the loop over first_key in range(0, seq_k, KEYS): load_tile, barrier, dot, mask, "
+        "store, barrier. Both barriers are in the loop and outside every condition: all 512 threads must "
         "come to each.",
         "Mask with `first_key + lane < visible`. A masked lane still comes to the barrier, and it must "
         "change neither scores nor its maximum. A lane has seen every 32nd key only: the maximum of the row "
@@ -91,15 +92,15 @@ go on now.""",
             right=0,
             bar=0,
             advice="Rows are padded for loads of 16 bytes: look at how many bytes a lane reads at a time, "
-            "and which banks the 32 lanes meet in.",
+            "and in which banks the 32 lanes meet.",
         ),
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=_total("barriers"),
             before=0,
             right=2_048,
             bar=2_200,
-            advice="Two hazards a tile, so two barriers a tile: look for one that closes neither.",
+            advice="Two hazards a tile, so two barriers per tile: look for one that closes neither.",
         ),
         Gate(
             what="float32 multiply-adds",
@@ -116,7 +117,7 @@ LESSON = Lesson(
     number=4,
     file="04_shared_tiles",
     title="Tiles in shared memory",
-    idea="A block brings K and V into shared memory a tile at a time, and 16 query rows share each tile.",
+    idea="A block copies K and V to shared memory one tile at a time, and 16 query rows share each tile.",
     exercise=EXERCISE,
     questions=(
         Question(
@@ -136,19 +137,20 @@ LESSON = Lesson(
             unit="wavefronts",
             truth=_padded_by_twelve,
             source="computed",
-            why="76 i mod 32 = 12 i mod 32 is 0, 12, 24, 4, 16, 28, 8, 20 for eight lanes: every multiple of "
-            "4 once, in another order. So they fill the 32 banks, and four passes are enough. An odd "
-            "multiple of 4 does it, an even one does not, and more padding is not worse or better in itself.",
+            why="76 i mod 32 = 12 i mod 32 is 0, 12, 24, 4, 16, 28, 8, 20 for eight lanes: every multiple "
+            "of 4 once, in another order. So they fill the 32 banks, and four passes are enough. Padding by "
+            "an odd multiple of 4 does this, by an even one does not; more padding is neither better nor "
+            "worse in itself.",
         ),
         Question(
             key="barriers",
             text="128 keys in tiles of 32, first K, then V in a second pass over the tiles. How many "
-            "barriers does one warp come to in all?",
+            "barriers does one warp reach in all?",
             unit="barriers",
             truth=lambda evidence: evidence.count(4, "barriers") / WARPS_COUNTED,
             source="counted",
-            why="4 tiles in each of 2 passes, and 2 barriers a tile: one before it is read, one before it is "
-            "overwritten.",
+            why="4 tiles in each of 2 passes, and 2 barriers per tile: one before it is read, one before it "
+            "is overwritten.",
         ),
         Question(
             key="microseconds",
@@ -169,16 +171,16 @@ LESSON = Lesson(
             'sectors loaded fell by a factor of <!--calc count(3, "global_load_sectors") / count(4, '
             '"global_load_sectors") | .1f--><!---->, the time by one of <!--ratio 03 warp_reduction / '
             "04 shared_tiles--><!---->.",
-            "scores": "No: the score matrix is written and read once, 4 sectors a request, and its "
+            "scores": "No: the score matrix is written and read once, 4 sectors per request, and its "
             "<!--calc 8 * 512 * 512 * 4 / 1e6 | .1f--><!----> MB stay in the L2 cache: the whole launch "
             "reads 1.2 MB from device memory (Nsight Compute, measured once, H200).",
             "barriers": "Not mainly. At 1x8x1024x64 an SM holds three blocks and not two, so more warps "
             "work while others wait at a barrier, and a pair of row and key still takes <!--calc "
             'us("04 shared_tiles", "1x8x1024x64") / 4 / us("04 shared_tiles") | .0%--><!----> of the time '
             "that it takes here.",
-            "shared": "Yes: the multiply-adds wait for operands. A wavefront a clock is all that an SM "
-            'delivers, and the counted wavefronts alone fill <!--calc 8 * count(4, "shared_wavefronts", '
-            '"1x1x512x64") / 132 / 1980 / us("04 shared_tiles") | .0%--><!----> of the measured time.',
+            "shared": "Yes: the multiply-adds wait for operands. An SM delivers one wavefront per clock, "
+            'and the counted wavefronts alone fill <!--calc 8 * count(4, "shared_wavefronts", "1x1x512x64") '
+            '/ 132 / 1980 / us("04 shared_tiles") | .0%--><!----> of the measured time.',
             "arithmetic": "No: the multiply-adds alone would take <!--limit fp32--><!----> µs of <!--us "
             "04 shared_tiles--><!---->.",
         },
@@ -188,9 +190,9 @@ LESSON = Lesson(
         "which wavefront it is served.",
         "timeline": "The warps of one block from barrier to barrier: no warp reads a tile that another "
         "still writes.",
-        "tiles": "The walk of one block over K, then over V, and what lies in shared memory at each step.",
+        "tiles": "The walk of one block over K, then over V, and what is in shared memory at each step.",
         "sectors": "The global request that fills a tile, lane by lane and sector by sector.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("03 warp_reduction",),
 )

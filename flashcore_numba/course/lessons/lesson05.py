@@ -3,7 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
-from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
+import numpy as np
+
+from flashcore_numba.course.spec import (
+    Exercise,
+    Explanation,
+    Gate,
+    Given,
+    Lesson,
+    Question,
+    Slip,
+    State,
+    Wanted,
+)
 from flashcore_numba.stages.edited import Edit
 
 LONGER = "1x8x1024x64"
@@ -15,6 +27,47 @@ def _total(key: str) -> Callable[[list[Any]], float]:
 
     return value
 
+
+def _exponentials(launches: list[Any]) -> float:
+    """In whatever type."""
+    return _total("exp32")(launches) + _total("exp64")(launches)
+
+
+WEIGHT = "p_smem[warp, lane]"
+
+
+def _of_warps(value: Callable[..., np.ndarray], lanes: np.ndarray) -> np.ndarray:
+    """A reduction over each 32 lanes, in all of them."""
+    return np.repeat(value(lanes.reshape(-1, 32), axis=1), 32)
+
+
+def _sum(
+    factor: Callable[[State], np.ndarray], weight: Callable[[State], np.ndarray]
+) -> Callable[[State], Any]:
+    """l with another factor or another weight."""
+    return lambda state: state.start["l"] * factor(state) + weight(state)
+
+
+def _factor(state: State) -> np.ndarray:
+    return np.exp(state.start["m"] - state.end["m"])
+
+
+def _weight(state: State) -> np.ndarray:
+    return np.asarray(state.end[WEIGHT])
+
+
+SLIPS = (
+    Slip("maximum of a lane", "m", lambda state: np.maximum(state.start["m"], state.end["score"])),
+    Slip("maximum of the tile", "m", lambda state: _of_warps(np.max, state.end["score"])),
+    Slip("weight with the old maximum", WEIGHT, lambda state: np.exp(state.end["score"] - state.start["m"])),
+    Slip("weight without a maximum", WEIGHT, lambda state: np.exp(state.end["score"])),
+    Slip("score for weight", WEIGHT, lambda state: state.end["score"]),
+    Slip("weight divided", WEIGHT, lambda state: _weight(state) / state.end["l"]),
+    Slip("sum of the warp", "l", _sum(_factor, lambda state: _of_warps(np.sum, _weight(state)))),
+    Slip("factor upside down", "l", _sum(lambda state: 1 / _factor(state), _weight)),
+    Slip("not rescaled", "l", _sum(lambda state: np.ones_like(_factor(state)), _weight)),
+    Slip("weight rescaled too", "l", lambda state: (state.start["l"] + _weight(state)) * _factor(state)),
+)
 
 EXERCISE = Exercise(
     stage=5,
@@ -46,6 +99,8 @@ While no key has been seen every one of these weights is 0, never NaN.""",
         Wanted("l", "this lane's share of the running sum, for the new m"),
         Wanted("o_rmem[0]", "the first output component of this lane, scaled to the new m"),
     ),
+    slips=SLIPS,
+    probed=("score",),
     hints=(
         "Everything gathered so far carries the factor exp(-m) of the old m. When m grows to m', what must "
         "all of it be multiplied by so that it carries exp(-m') instead? The same number serves l and every "
@@ -61,7 +116,7 @@ While no key has been seen every one of these weights is 0, never NaN.""",
     ),
     gates=(
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=_total("barriers"),
             before=2_048,
             right=1_024,
@@ -79,12 +134,12 @@ While no key has been seen every one of these weights is 0, never NaN.""",
             "result nobody needs before the last tile.",
         ),
         Gate(
-            what="exponentials, counted once a lane",
-            value=_total("exp32"),
+            what="exponentials, counted once per lane",
+            value=_exponentials,
             before=16_384,
             right=32_768,
             bar=33_000,
-            advice="A lane needs two a tile, the factor and the weight: look for one inside a loop.",
+            advice="A lane needs two per tile, the factor and the weight: look for one inside a loop.",
         ),
     ),
 )
@@ -106,8 +161,8 @@ QUESTIONS = (
     Question(
         key="exponentials",
         text="Stage 04 computes one exponential for each (row, key) pair: <!--calc pairs()--><!----> here. "
-        "Stage 05 also needs the factor exp(m - new m), once a row and tile, and all 32 lanes of a warp "
-        "compute it rather than wait for one. How many exponentials is that in all, counted once a lane?",
+        "Stage 05 also needs the factor exp(m - new m), once per row and tile, and all 32 lanes of a warp "
+        "compute it rather than wait for one. How many exponentials is that in all, counted once per lane?",
         unit="exponentials",
         truth=lambda evidence: evidence.count(5, "exp32"),
         source="counted",
@@ -123,7 +178,7 @@ QUESTIONS = (
         truth=lambda evidence: evidence.us("05 online_softmax"),
         source="measured",
         why="The shared-memory wavefronts are the same to the last one, and they limit both kernels. What "
-        "was saved had been hidden behind them, for the greater part.",
+        "was saved had been hidden under them, for the greater part.",
     ),
     Question(
         key="gain",
@@ -226,7 +281,7 @@ LESSON = Lesson(
             "more blocks share an SM, as at 1x8x1024x64, it is <!--calc "
             'us("05 online_softmax", "1x8x1024x64") / us("04 shared_tiles", "1x8x1024x64") | .0%--><!---->.',
             "shared": "Yes: stage 04 and stage 05 need the same number of shared-memory wavefronts, an SM "
-            'delivers one a clock, and these alone fill <!--calc 8 * count(5, "shared_wavefronts", '
+            'delivers one per clock, and these alone fill <!--calc 8 * count(5, "shared_wavefronts", '
             '"1x1x512x64") / 132 / 1980 / us("05 online_softmax") | .0%--><!----> of the measured time. That '
             "is why deleting the score matrix gained so little.",
             "arithmetic": "No: the multiply-adds alone would take <!--limit fp32--><!----> µs of <!--us "
@@ -239,7 +294,7 @@ LESSON = Lesson(
         "tiles": "The walk of one block over K and V, now read together and once.",
         "timeline": "The warps of one block from barrier to barrier.",
         "banks": "One request of a warp to shared memory, lane by lane and bank by bank.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("04 shared_tiles",),
     given=GIVEN,

@@ -23,8 +23,8 @@ EXERCISE = Exercise(
     file="stage06_fragments",
     task="""\
 The scores of one thread: s_rmem[r, j] = Q[row + r] . K[col + COLS * j], not scaled, for its TM = 2 query
-rows and its s_rmem.shape[1] keys, every COLS-th of the tile. Q and K lie in shared memory, float32, D
-components a row. s_rmem still holds the scores of the tile before: nothing of it may remain.
+rows and its s_rmem.shape[1] keys, every COLS-th of the tile. Q and K are in shared memory, float32, D
+components per row. s_rmem still holds the scores of the tile before: nothing of it may remain.
 
 Load 4 components, 16 bytes, at a time, and each of them once: all that can be multiplied with them is
 multiplied before the next 4 are loaded.""",
@@ -34,7 +34,7 @@ multiplied before the next 4 are loaded.""",
         "k_smem": "[keys of the tile, D + PAD] float32, shared; this thread's keys are col, col + COLS, ...",
         "row, col": "the thread's first query row and its column, 0 to COLS - 1",
         "D": "the head dimension, 64 or 128",
-        "TM, COLS": "2 query rows a thread; 16 threads side by side along the keys",
+        "TM, COLS": "2 query rows per thread; 16 threads side by side along the keys",
         "STEP": "8: a turn of an outer loop over D, so that the compiler has two loads of each row under way",
         "load4": "load4(array, (i, c)): the four floats from array[i, c] on, as a tuple, in one 16-byte load",
         "fma4": "fma4(total, a, b): total + a . b for two tuples of four",
@@ -64,7 +64,7 @@ multiplied before the next 4 are loaded.""",
             before=53_248,
             right=12_288,
             bar=13_000,
-            advice="Each 16 bytes of Q and K should be loaded once a thread: look for a load that stands in "
+            advice="Each 16 bytes of Q and K should be loaded once per thread: look for a load in "
             "a loop on which its index does not depend.",
         ),
         Gate(
@@ -73,7 +73,7 @@ multiplied before the next 4 are loaded.""",
             before=90_112,
             right=24_576,
             bar=26_000,
-            advice="Count wavefronts a request: two for each of these 16-byte loads. More means that lanes "
+            advice="Count wavefronts per request: two for each of these 16-byte loads. More means that lanes "
             "differ where the layout has them agree in pairs.",
         ),
         Gate(
@@ -86,7 +86,7 @@ multiplied before the next 4 are loaded.""",
             "padded row.",
         ),
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=_total("barriers"),
             before=1_024,
             right=192,
@@ -149,7 +149,7 @@ LESSON = Lesson(
             source="measured",
             why='The wavefronts fall by a factor of <!--calc count(5, "shared_wavefronts") / count(6, '
             '"shared_wavefronts") | .1f--><!---->. The time falls less: shared memory still needs longer '
-            "than the multiply-adds, and 8 warps an SM hide less waiting than 32.",
+            "than the multiply-adds, and 8 warps per SM hide less waiting than 32.",
         ),
     ),
     explanation=Explanation(
@@ -158,7 +158,7 @@ LESSON = Lesson(
         feedback={
             "operands": 'Yes: the wavefronts alone fill <!--calc 8 * count(6, "shared_wavefronts", '
             '"1x1x512x64") / 128 / 1980 / us("06 register_tiles") | .0%--><!----> of the measured time on an '
-            "SM that delivers one a clock, and with one block of 8 warps an SM the waits for them are not "
+            "SM that delivers one per clock, and with one block of 8 warps per SM the waits for them are not "
             "all covered.",
             "arithmetic": "Not yet: the multiply-adds alone would take <!--limit fp32--><!----> µs of <!--us "
             "06 register_tiles--><!---->.",
@@ -172,8 +172,8 @@ LESSON = Lesson(
         "banks": "One 16-byte request of a warp to shared memory: lanes that agree in pairs share a "
         "wavefront.",
         "tiles": "The walk of one block over K and V: 32 query rows stay while tiles of 64 keys pass.",
-        "timeline": "The warps of one block from barrier to barrier: three a tile, and P goes where K was.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "timeline": "The warps of one block from barrier to barrier: three per tile, and P goes where K was.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("05 online_softmax", "06 q_outer", "06 kv_outer_local", "06 kv_outer_shared"),
 )

@@ -54,6 +54,7 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
             bar=6_000,
             advice="Four keys need five loads: one of 16 bytes for the four weights, and one of 16 bytes for "
             "each key's 8 components. Look for a load of a single number, or for one in the loop over c.",
+            cause="shared loads",
         ),
         Gate(
             what="shared-memory wavefronts of all loads",
@@ -65,7 +66,7 @@ Load the 4 weights with one 16-byte load, and the 8 components of a key with one
             "loaded that nobody needs, or twice.",
         ),
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=total("barriers"),
             before=192,
             right=384,
@@ -134,7 +135,7 @@ LESSON = Lesson(
             truth=lambda evidence: evidence.us("07 wmma_qk"),
             source="measured",
             why="Only <!--ratio 06 register_tiles / 07 wmma_qk--><!----> times as fast: what Q K^T gave up, "
-            "P V, its conversions and one more barrier a tile took.",
+            "P V, its conversions and one more barrier per tile took.",
         ),
     ),
     explanation=Explanation(
@@ -143,7 +144,7 @@ LESSON = Lesson(
         feedback={
             "scalar_pv": 'Yes: it is <!--calc 16384 * 552 / profiled(7, "instructions") | .0%--><!----> of '
             "all instructions, and without it the kernel took 12.0 µs instead of 27.0 (measured once, with "
-            "wrong results). It stands between two barriers, so nothing else runs beside it.",
+            "wrong results). It is between two barriers, so nothing else runs beside it.",
             "tensor_core": 'No: it starts <!--calc profiled(7, "tensor_pct") | .1f--><!----> % of the '
             "instructions it could, and both products together would need <!--limit tensor--><!----> µs.",
             "memory": "Not its speed: all bytes take <!--limit memory--><!----> µs. Its latency counts: "

@@ -22,7 +22,7 @@ Load o once and store it once, whatever KEYS is.""",
         "O_LD, P_LD, LD": "72, 40, 72: elements from one row to the next of O, P and V",
         "wmma::fragment": "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; declares a sum, "
         "wmma::fragment<wmma::matrix_a, 16, 16, 16, element, wmma::row_major> f; a left operand; matrix_b is "
-        "a right one. row_major: it lies in memory row after row, as the product takes it; col_major: "
+        "a right one. row_major: it is in memory row after row, as the product takes it; col_major: "
         "transposed",
         "wmma::load_matrix_sync": "wmma::load_matrix_sync(f, pointer, distance of rows); of an accumulator "
         "with a fourth argument, wmma::mem_row_major",
@@ -43,14 +43,14 @@ Load o once and store it once, whatever KEYS is.""",
     ),
     hints=(
         "It is multiply_qk with other tiles: declare an accumulator, loop over the inner dimension 16 at a "
-        "time, load the two operands, multiply, and store the accumulator once behind the loop. What is "
+        "time, load the two operands, multiply, and store the accumulator once after the loop. What is "
         "different: the sum does not start at 0.",
         "Begin with wmma::load_matrix_sync(o, o_smem, O_LD, wmma::mem_row_major) instead of fill_fragment: "
         "an accumulator says its layout when it is loaded, since its type does not.",
         "The inner dimension is the key. A step of 16 keys is 16 columns further in P, p_smem + key, and 16 "
         "rows further in V, v_smem + key * LD.",
         "P is matrix_a, row_major. V is matrix_b and lies [key, component], as the multiplication takes it: "
-        "row_major, where K had to be col_major. wmma::mma_sync(o, p, v, o), and behind the loop "
+        "row_major, where K had to be col_major. wmma::mma_sync(o, p, v, o), and after the loop "
         "store_matrix_sync(o_smem, o, O_LD, wmma::mem_row_major).",
     ),
     gates=(
@@ -61,7 +61,8 @@ Load o once and store it once, whatever KEYS is.""",
             right=11_648,
             bar=12_200,
             advice="Let mma_sync multiply, not lanes. A part of O costs 8 wavefronts to load and 8 to store: "
-            "it should make that trip once a tile, not once a product.",
+            "it should make that trip once per tile, not once a product.",
+            cause="shared memory",
         ),
         Gate(
             what="products of the tensor core",
@@ -72,7 +73,7 @@ Load o once and store it once, whatever KEYS is.""",
             advice="A tile of 32 keys is two products of 16 keys for each part of O.",
         ),
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=total("barriers"),
             before=384,
             right=512,
@@ -88,9 +89,9 @@ Load o once and store it once, whatever KEYS is.""",
         "the keys and the components are steps of 16.",
         "warp mask": "A fragment belongs to the whole warp: every wmma line must be reached by all 32 lanes "
         "together, with the same arguments.",
-        "uninitialised read": "A fragment holds nothing until it is loaded or filled. And a load that reads "
-        "padding has a wrong stride or start: rows of P are P_LD apart and rows of V LD; a step of 16 keys "
-        "moves along a row of P but down the rows of V.",
+        "uninitialised read": "A fragment holds nothing until it is loaded or filled. A load that reads "
+        "padding has a wrong stride or start, or its loop runs too far: rows of P are P_LD apart and rows of "
+        "V LD; a step of 16 keys moves along a row of P but down the rows of V.",
         "out of bounds": "A step of 16 keys moves along a row of P but down the rows of V. Which of the two "
         "pointers went the wrong way?",
     },
@@ -108,13 +109,16 @@ LESSON = Lesson(
             key="wavefronts",
             text="Stage 07 needs <!--count 7 shared_wavefronts--><!----> wavefronts of shared memory at "
             "1x1x128x64, loads and stores. In stage 08 the tensor core also multiplies P by V, 16 x 16 "
-            "halves in 4 wavefronts; P and O now lie in shared memory. How many wavefronts does stage 08 "
+            "halves in 4 wavefronts; P and O are now in shared memory. How many wavefronts does stage 08 "
             "need?",
             unit="wavefronts",
             truth=lambda evidence: evidence.count(8, "shared_wavefronts"),
             source="counted",
-            why="P V by lanes was 18,432 wavefronts for its loads alone. The tensor core reads P and V in "
-            "2,048, and the trips of P and O cost most of what is left.",
+            why="P V by lanes was "
+            '<!--calc wavefronts(7, "const uint4*>") + wavefronts(7, "p_row + key") | ,.0f--><!---->'
+            " wavefronts for its loads alone. The tensor core reads P and V in "
+            '<!--calc wavefronts(8, "load_matrix_sync(p") + wavefronts(8, "load_matrix_sync(v") | ,.0f-->'
+            "<!---->, and the trips of P and O cost most of what is left.",
         ),
         Question(
             key="crowd",
@@ -137,7 +141,7 @@ LESSON = Lesson(
             ),
             source="measured",
             why='In a tile a warp of stage 07 issues about <!--calc profiled(7, "instructions") / 16384 | '
-            ".0f--><!---->, 552 of them for P V by lanes; stage 08 is left with <!--calc profiled(8, "
+            ".0f--><!---->, most of them for P V by lanes; stage 08 is left with <!--calc profiled(8, "
             '"instructions") / 16384 | .0f--><!---->.',
         ),
         Question(

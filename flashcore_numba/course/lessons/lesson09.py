@@ -23,7 +23,7 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
         "t": "int: the number of the tile",
         "k_smem, v_smem": "element*, shared: BUFFERS tiles one after the other, each of KEYS rows of D "
         "halves; from one row to the next are KV_LD halves",
-        "BUFFERS, KEYS, KV_LD": "2 buffers, 32 keys a tile, D + 8 halves from one row to the next",
+        "BUFFERS, KEYS, KV_LD": "2 buffers, 32 keys per tile, D + 8 halves from one row to the next",
         "load_keys_and_values": "load_keys_and_values(n): this thread asks for its share of tile n, as one "
         "group of copies; the group is empty where there is no tile n",
         "ptx": "ptx::cp_async_wait<N>(): waits until at most N of this thread's newest groups are unfinished",
@@ -53,7 +53,7 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
     ),
     gates=(
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=total("barriers"),
             before=512,
             right=612,
@@ -62,13 +62,13 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
             "between S and the lanes that read it.",
         ),
         Gate(
-            what="groups of copies waited for at once, counted once a thread",
+            what="groups of copies waited for at once, counted once per thread",
             value=total("wait_at_once"),
             before=0,
             right=1_152,
             bar=1_200,
-            advice="Only Q, before the first turn, is waited for at once. Look at which tile your wait lets "
-            "stay under way: nothing else can hide the time of its copies.",
+            advice="Only Q, before the first turn, may be waited for at once. Look at which tile your wait "
+            "lets stay under way: nothing else can hide the time of its copies.",
         ),
         Gate(
             what="requests to load from global memory",
@@ -80,8 +80,8 @@ turn) and lies, or will lie, in buffer t % BUFFERS. Leave
         ),
     ),
     advice={
-        "missing wait": "A warp reads what a copy has not delivered yet. Count the groups that are "
-        "unfinished when your wait is reached, and how many of them it lets be.",
+        "missing wait": "Copies are still under way where somebody reads them or copies to the same place. "
+        "Count the groups that are unfinished when your wait is reached, and how many of them it lets be.",
         "race": "Who wrote what is read here? Behind a copy stand the wait of the thread that asked for it "
         "and then a barrier of the whole block. Behind S, which six warps write and all read, stands a "
         "barrier.",
@@ -106,7 +106,7 @@ QUESTIONS = (
         key="smem_bytes",
         text="At D = 64 a block holds Q [48, 64] in halves, two tiles of K and two of V [32, 64] in halves "
         "with rows of 72, S [48, 32] in floats with rows of 48, P [48, 32] in halves, O [48, 64] in floats, "
-        "and m and l, a float a row each. How many bytes of shared memory is that?",
+        "and m and l, a float per row each. How many bytes of shared memory is that?",
         unit="bytes",
         truth=lambda evidence: evidence.constant(9, "SMEM_BYTES"),
         source="computed",
@@ -135,7 +135,7 @@ QUESTIONS = (
         source="measured",
         why="More than stage 08. The copies are hidden, and the rows of Q, S, P and O meet in the banks: "
         '<!--calc count(9, "bank_conflicts", "1x1x512x64") / grid(9, "1x1x512x64") | ,.0f--><!----> lost '
-        "wavefronts a block, and an SM delivers one a clock.",
+        "wavefronts per block, and an SM delivers one per clock.",
     ),
     Question(
         key="extra_bytes",
@@ -162,10 +162,10 @@ LESSON = Lesson(
         right="conflicts",
         feedback={
             "copies": "No: they are hidden. The groups of copies that are waited for at once are "
-            "<!--count 9 wait_at_once--><!----> at 1x1x128x64, one a thread, for Q. "
+            "<!--count 9 wait_at_once--><!----> at 1x1x128x64, one per thread, for Q. "
             "And stage 10 shows what hiding one tile's copies is worth: it gains "
             '<!--calc us("10 pipeline 1") - us("10 pipeline") | .1f--><!----> µs.',
-            "barriers": "No: four a tile, as in stage 08; at 1x1x512x64 they are <!--calc "
+            "barriers": "No: four per tile, as in stage 08; at 1x1x512x64 they are <!--calc "
             'barriers(9, shape="1x1x512x64")--><!----> and <!--calc barriers(8, '
             'shape="1x1x512x64")--><!---->.',
             "blocks": 'Only in part: <!--calc 8 * grid(9, "1x1x512x64")--><!----> blocks of 48 rows leave a '
@@ -174,7 +174,7 @@ LESSON = Lesson(
             "conflicts": 'Yes: a block loses <!--calc conflicts(9, "_matrix_sync", shape="1x1x512x64") / '
             'grid(9, "1x1x512x64") | ,.0f--><!----> wavefronts in its fragment loads and stores; stage 08 '
             'loses <!--calc conflicts(8, "_matrix_sync", shape="1x1x512x64") / grid(8, "1x1x512x64") | '
-            ',.0f--><!---->. At one a clock these are <!--calc conflicts(9, "_matrix_sync", '
+            ',.0f--><!---->. At one per clock these are <!--calc conflicts(9, "_matrix_sync", '
             'shape="1x1x512x64") / grid(9, "1x1x512x64") / 1980 | .1f--><!----> µs, and the two times differ '
             'by <!--calc us("09 async_copy") - us("08 wmma_full") | '
             ".1f--><!---->.",

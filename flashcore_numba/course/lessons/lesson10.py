@@ -9,7 +9,7 @@ EXERCISE = Exercise(
     stage=10,
     file="stage10_pipeline.cu",
     variant="3",
-    first="auto load_keys_and_values = [&](int t) {  // one group a tile, empty beyond the last: groups "
+    first="auto load_keys_and_values = [&](int t) {  // one group per tile, empty beyond the last: groups "
     "count tiles",
     last="for (int t = 0; t < STAGES - 1; t++) load_keys_and_values(tiles.begin + t);",
     task="""\
@@ -30,7 +30,7 @@ the block execute these lines, once.
         "params.S_k": "int: how many keys the head has",
         "tiles.begin, tiles.end": "int: the block's first tile, and the one after its last; equal where it "
         "sees no key",
-        "KEYS, LD, STAGES": "64 keys a tile, D + 8 halves from one row to the next, buffers of the ring",
+        "KEYS, LD, STAGES": "64 keys per tile, D + 8 halves from one row to the next, buffers of the ring",
         "ptx": "ptx::cp_async_commit(): what this thread has asked for since its last commit becomes a "
         "group, perhaps an empty one",
         "tile": "tile::load_tile_async<ROWS, D, LD, THREADS>(to, from, row_stride, inside): the same as "
@@ -62,13 +62,13 @@ the block execute these lines, once.
             shape=LONGER,
         ),
         Gate(
-            what="groups of copies waited for at once, counted once a thread",
+            what="groups of copies waited for at once, counted once per thread",
             value=total("wait_at_once"),
             before=2_304,
             right=2_304,
             bar=2_400,
-            advice="Only Q is waited for at once. Count your groups: the kernel's waits take one group for "
-            "Q and one for each tile.",
+            advice="Only Q may be waited for at once. Count your groups: the kernel's waits take one group "
+            "for Q and one for each tile.",
             shape=LONGER,
         ),
         Gate(
@@ -108,9 +108,9 @@ QUESTIONS = (
     ),
     Question(
         key="barriers",
-        text="Stage 09 reaches <!--calc barriers(9)--><!----> barriers at 1x1x128x64, counted once a warp: 3 "
-        "blocks of 12 warps, 4 tiles of 32 keys, 4 barriers a tile and one before the first. Stage 10 has "
-        "the same blocks and the same barriers in a turn, and tiles of 64 keys. How many?",
+        text="Stage 09 reaches <!--calc barriers(9)--><!----> barriers at 1x1x128x64, counted once per "
+        "warp: 3 blocks of 12 warps, 4 tiles of 32 keys, 4 barriers per tile and one before the first. "
+        "Stage 10 has the same blocks and the same barriers in a turn, and tiles of 64 keys. How many?",
         unit="barriers",
         truth=lambda evidence: evidence.count(10, "barriers"),
         source="counted",

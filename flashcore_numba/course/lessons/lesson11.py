@@ -1,4 +1,4 @@
-"""Lesson 11: roles for warps, one barrier a step, and what the barriers had not been guilty of."""
+"""Lesson 11: roles for warps, one barrier per step, and what the barriers had not been guilty of."""
 
 from typing import Any
 
@@ -37,24 +37,24 @@ has produced must be visible to all warps, and everything that it has read may b
         "S and P exist twice, so that step i can write S of tile i while the softmax warps read S of tile "
         "i - 1. Write down for each role which tile it works on in step i, and for which i that tile exists.",
         "K of tile i and V of tile i - 2 were loaded together: which slot are both in, in step i?",
-        "The groups are one a step. At the end of step i the newest is that of step i + AHEAD, and the next "
-        "step needs that of step i + 1. How many may stay unfinished?",
+        "The groups are one per step. At the end of step i the newest is that of step i + AHEAD, and the "
+        "next step needs that of step i + 1. How many may stay unfinished?",
         "load_for(step + AHEAD); then `multiplies && step >= 2`: accumulate_pv_of(step - 2, step % SLOTS); "
         "`multiplies && step < tiles`: multiply_qk_of(step, step % SLOTS); `exponentiates && step >= 1 && "
         "step <= tiles`: softmax_of(step - 1); cp_async_wait<AHEAD - 1>; one __syncthreads.",
     ),
     gates=(
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=total("barriers"),
             before=324,
             right=384,
             bar=390,
-            advice="One barrier a step: the roles work on different tiles, so that nothing inside a step has "
-            "to be ordered.",
+            advice="One barrier per step: the roles work on different tiles, so that nothing inside a step "
+            "has to be ordered.",
         ),
         Gate(
-            what="groups of copies waited for at once, counted once a thread",
+            what="groups of copies waited for at once, counted once per thread",
             value=total("wait_at_once"),
             before=1_152,
             right=512,
@@ -64,8 +64,8 @@ has produced must be visible to all warps, and everything that it has read may b
         ),
     ),
     advice={
-        "race": "Two roles meet in one step: one writes what another reads, and no barrier is between. Which "
-        "tile does each of them work on in this step, and in which buffer or slot?",
+        "race": "Two roles meet in one step: one writes what another reads. Which tile does each of them "
+        "work on in this step, and in which buffer or slot? Behind a copy stand its wait and then a barrier.",
         "uninitialised read": "A role works on a tile that does not exist or is not there yet, or looks for "
         "it in the wrong slot: look at the conditions for the first and the last steps, then at the slots.",
         "missing wait": "A tile is used before its copies have arrived, or its slot is filled while they are "
@@ -95,7 +95,7 @@ QUESTIONS = (
     Question(
         key="before",
         text="A block at 1x8x512x64 walks over 8 tiles of 64 keys. In phase 0 each tile has four barriers, "
-        "and one more stands before the output is written. How many does a warp pass?",
+        "and one more comes before the output is written. How many does a warp pass?",
         unit="barriers",
         truth=lambda evidence: _barriers(evidence, "0"),
         source="counted",
@@ -104,7 +104,7 @@ QUESTIONS = (
     Question(
         key="after",
         text="In phase 1 each step has one barrier; a tile is multiplied in step i, exponentiated in step i "
-        "+ 1 and multiplied with V in step i + 2. One barrier stands before the first step, one before the "
+        "+ 1 and multiplied with V in step i + 2. One barrier comes before the first step, one before the "
         "output. How many does a warp pass now?",
         unit="barriers",
         truth=lambda evidence: _barriers(evidence, "1"),
@@ -123,7 +123,7 @@ QUESTIONS = (
     ),
     Question(
         key="best",
-        text="Which phase gains the most over the one before it? 1: one barrier a step. 2: only four warps "
+        text="Which phase gains the most over the one before it? 1: one barrier per step. 2: only four warps "
         "load. 3: they load 16 bytes at a time instead of 2. 4: by cp.async, two steps ahead. 5: Q stays in "
         "registers.",
         unit="",
@@ -138,7 +138,7 @@ LESSON = Lesson(
     number=11,
     file="11_warp_specialized",
     title="Warps with roles, and a ledger of barriers",
-    idea="Multiplying, softmax and loading get warps of their own, on three tiles at once: one barrier a "
+    idea="Multiplying, softmax and loading get warps of their own, on three tiles at once: one barrier per "
     "step.",
     exercise=EXERCISE,
     questions=QUESTIONS,

@@ -63,7 +63,7 @@ MAX_SUM and add it to l.""",
             before=288,
             right=64,
             bar=66,
-            advice="Rows are added up over their four lanes once, behind the last tile: look for a shuffle "
+            advice="Rows are added up over their four lanes once, after the last tile: look for a shuffle "
             "that runs in every tile, or for one that moves P from lane to lane.",
         ),
         Gate(
@@ -75,7 +75,7 @@ MAX_SUM and add it to l.""",
             advice="Neither S nor P needs shared memory: look for an array that got in between.",
         ),
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=total("barriers"),
             before=384,
             right=8,
@@ -117,13 +117,13 @@ QUESTIONS = (
     ),
     Question(
         key="barriers",
-        text="Stage 11 reaches its barriers <!--count 11 barriers--><!----> times at that size, counted once "
-        "a warp. Stage 12, `large`: one block of 4 warps, 2 tiles of keys, and warps that share nothing but "
-        "K and V. How many times does it reach one?",
+        text="Stage 11 reaches its barriers <!--count 11 barriers--><!----> times at that size, counted "
+        "once per warp. Stage 12, `large`: one block of 4 warps, 2 tiles of keys, and warps that share "
+        "nothing but K and V. How many times does it reach one?",
         unit="barriers",
         truth=lambda evidence: evidence.count(12, "barriers", variant="large"),
         source="counted",
-        why="One a tile: it says that the tile has arrived, and that all have left the slot that is filled "
+        why="One per tile: it says that the tile has arrived, and that all have left the slot that is filled "
         "next. Two tiles, four warps: 8.",
     ),
     Question(
@@ -174,9 +174,10 @@ LESSON = Lesson(
             "shared": "No longer: <!--calc (profiled(12, 'shared_load_wavefronts') + profiled(12, "
             "'shared_store_wavefronts')) / 1e3 | .0f--><!----> thousand wavefronts, none of them a "
             "conflict, are <!--calc (profiled(12, 'shared_load_wavefronts') + profiled(12, "
-            "'shared_store_wavefronts')) / 128 / 1980 | .1f--><!----> µs at one a clock on each of 128 SMs.",
+            "'shared_store_wavefronts')) / 128 / 1980 | .1f--><!----> µs at one per clock on each of 128 "
+            "SMs.",
             "barriers": "No: a warp reaches <!--calc profiled(12, 'barriers') / 256 | .0f--><!----> in its "
-            "whole life, one a tile. In stage 11 all warps together reached <!--calc profiled(11, "
+            "whole life, one per tile. In stage 11 all warps together reached <!--calc profiled(11, "
             "'barriers') / 1e3 | .0f--><!----> thousand, here <!--calc profiled(12, 'barriers') / 1e3 | "
             ".0f--><!----> thousand.",
             "tensor": "No: the products alone would take <!--limit tensor--><!----> µs if all tensor cores "
@@ -200,7 +201,7 @@ LESSON = Lesson(
         "with it.",
         "wavefronts": "Wavefronts of shared memory by source line, conflicts hatched.",
         "barriers": "Barriers by source line, stage 11 and stage 12.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("11 warp_specialized",),
     given=GIVEN,

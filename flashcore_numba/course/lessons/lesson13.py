@@ -75,7 +75,7 @@ Read each part of O once, with two 16-byte loads.""",
             before=4_608,
             right=9_408,
             bar=9_500,
-            advice="A split's part of O is 256 bytes a row, and it is needed once: look for a second loop "
+            advice="A split's part of O is 256 bytes per row, and it is needed once: look for a second loop "
             "that reads it.",
         ),
     ),
@@ -189,9 +189,9 @@ LESSON = Lesson(
             "They were "
             'busy for <!--calc profiled(13, "xu_pct") | .0f--><!----> % (Nsight Compute).',
             "shared": 'No: <!--calc (profiled(13, "shared_load_wavefronts") + profiled(13, '
-            '"shared_store_wavefronts")) / 1e3 | .0f--><!---->,000 wavefronts on 128 SMs, one a clock '
+            '"shared_store_wavefronts")) / 1e3 | .0f--><!---->,000 wavefronts on 128 SMs, one per clock '
             "at 1980 "
-            'clocks a microsecond, are <!--calc (profiled(13, "shared_load_wavefronts") + profiled(13, '
+            'clocks per microsecond, are <!--calc (profiled(13, "shared_load_wavefronts") + profiled(13, '
             '"shared_store_wavefronts")) / 128 / 1980 | .1f--><!----> µs, and none of them is a conflict.',
             "latency": "Yes: no unit is busy, and the issue slots are used in "
             '<!--calc profiled(13, "issue_pct") | .0f--><!----> % of the cycles. A warp waits for its '
@@ -211,7 +211,7 @@ LESSON = Lesson(
         "a model.",
         "wavefronts": "Wavefronts of shared memory by source line, conflicts hatched.",
         "barriers": "Barriers by source line, stage 12 and stage 13.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("12 mma_sync",),
     given=GIVEN,

@@ -29,14 +29,14 @@ EXERCISE = Exercise(
     first="const element* k_tile = k_smem + k_ring.slot * KV_TILE;",
     last="v_ring.next();",
     task="""\
-One turn of a warpgroup. All its 128 threads execute these lines for every tile but its first; P holds the
-weights of the tile before, whose V is still to come. Leave
-  - s_rmem: the weights of this tile, floats; m and l with this tile's keys in them
-  - o_rmem: with P V of the tile BEFORE in it, and finished. What stands behind the region rescales it
+One tile of a consumer warpgroup, and one turn. All its 128 threads execute these lines for every tile but its
+first; p_rmem holds P of the tile before, whose V has still to arrive. Leave
+  - s_rmem: P of this tile, as floats; m and l with this tile's keys in them
+  - o_rmem: with P V of the tile BEFORE in it, and finished. The lines after the region rescale it
   - the slot of this tile's K and the slot of the V before released, each as soon as the warp is done with
     it, and v_ring one slot further (k_ring has moved already)
-Start both products in one turn, and hand the turn on before you wait for them. Between them and the next
-turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and otherwise S is made again:
+Start both products in one turn, and hand the turn on before you wait for them. The softmax follows, before
+the next turn. Copy it as it is; `lazy` keeps m where it can, and otherwise S is computed again:
   const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale.log2;
   const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale.log2);
   if (!done) {
@@ -50,8 +50,8 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
         "k_ring, v_ring": "Ring: .slot is the place of this tile's K, of the V before, 0 to STAGES - 1; "
         ".next() moves on",
         "k_smem, v_smem": "element*, shared: STAGES slots of KV_TILE halves one after the other",
-        "k_full, v_full, k_empty, v_empty": "uint64_t*, shared: two mbarriers a slot: a tile has come, all "
-        "16 warps have left it",
+        "k_full, v_full, k_empty, v_empty": "uint64_t*, shared: two mbarriers per slot: a tile has come, "
+        "all 16 warps have read it",
         "fetched": "fetched(k_full, k_ring): waits until the tile in that place has arrived",
         "release": "release(k_empty + slot): this warp does not need that slot any more; the loader may "
         "fill it when all warps have said so",
@@ -61,7 +61,7 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
         "the tile of K",
         "issue_pv": "issue_pv(o_rmem, p_rmem, v_tile): starts O += P V",
         "ptx": "ptx::wgmma_wait<N>(): until at most N groups of this warpgroup's products are unfinished, "
-        "the oldest first; behind it ptx::wgmma_pin(x), for the compiler, for each array of registers that "
+        "the oldest first; after it ptx::wgmma_pin(x), for the compiler, for each array of registers that "
         "is whole now. O was rescaled: pin it before the products, too",
         "OVERLAP": "0 at D = 64: wait for both products before the softmax. 1 at D = 128: for S alone. "
         "A number for wgmma_wait<...>",
@@ -84,8 +84,8 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
         "Two tiles are at work. Q K^T reads this tile's K, P V reads the V of the tile before: each has its "
         "own ring, its own slot and its own wait.",
         "Go through what is read, and ask of each who reads it last. K: Q K^T, and multiply_again where the "
-        "reference has to move. V: P V. The weights behind the softmax take the place of S, and P is written "
-        "behind the region: so P V must have been waited for when the region ends.",
+        "reference has to move. V: P V. After the softmax, P takes the place of S, and it is packed into "
+        "p_rmem after the region: so P V must have been waited for when the region ends.",
         "k_tile = k_smem + k_ring.slot * KV_TILE; fetched(k_full, k_ring); pin o_rmem; begin_turn(); "
         "issue_qk(s_rmem, q_smem, k_tile); fetched(v_full, v_ring); issue_pv(o_rmem, p_rmem, v_smem + "
         "v_ring.slot * KV_TILE); end_turn(); wgmma_wait<OVERLAP>; pin s_rmem; the softmax; release(k_empty + "
@@ -98,7 +98,7 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
             before=32,
             right=0,
             bar=0,
-            advice="Values do not depend on turns, time does: begin_turn() stands before the products, once.",
+            advice="Values do not depend on turns, time does: call begin_turn() once, before the products.",
             shape=FOUR_TILES,
         ),
         Gate(
@@ -112,7 +112,7 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
             shape=FOUR_TILES,
         ),
         Gate(
-            what="barriers at D = 128, counted once a warp",
+            what="barriers at D = 128, counted once per warp",
             value=total("barriers"),
             before=80,
             right=232,
@@ -128,11 +128,11 @@ turn stands the softmax. Take it over as it is; `lazy` keeps m where it can, and
         "wait leaves P V running.) Or a slot was released while a line below still reads it.",
         "race": "A slot is filled again while somebody still reads it. Which line reads this K, or this V, "
         "last, and where is it released?",
-        "deadlock": "Somebody waits for what never comes: a turn that nobody hands on, a tile that is not "
-        "asked for because some warp has not released its slot, or a slot that this warpgroup takes for "
-        "another. Count, for one turn: one begin, one end, one release of K and of V, one step of each ring.",
-        "bad instruction": "Too many arrivals at an mbarrier: a slot is released once a turn by each warp. "
-        "Or too many at a turn's barrier: every warpgroup begins and ends one turn a tile.",
+        "deadlock": "A wait never ends: a turn is not handed on, a tile is not asked for because some warp "
+        "has not released its slot, or this warpgroup takes a slot for another. Count, for one "
+        "turn: one begin, one end, one release of K and of V, one step of each ring.",
+        "arrivals": "A slot is released once per turn by each warp.",
+        "barrier arrivals": "Every warpgroup begins and ends one turn per tile.",
     },
 )
 
@@ -140,7 +140,7 @@ QUESTIONS = (
     Question(
         key="turns",
         text="One head of 256 rows and 256 keys: one block, four warpgroups, tiles of 64 keys. A warpgroup "
-        "waits for its turn once a tile, and a wait is counted once a warp. How many waits?",
+        "waits for its turn once per tile, and a wait is counted once per warp. How many waits?",
         unit="waits",
         truth=lambda evidence: evidence.barriers(15, "ptx::bar_sync", FOUR_TILES),
         source="counted",
@@ -164,7 +164,7 @@ QUESTIONS = (
         unit="µs",
         truth=lambda evidence: evidence.us("15 ping_pong", LONG_128),
         source="measured",
-        why="The products take as long as before, what stands between them half as long.",
+        why="The products take as long as before, what is between them half as long.",
     ),
     Question(
         key="microseconds",
@@ -226,7 +226,7 @@ LESSON = Lesson(
             "<!--calc recorded('4x32x4096x64')[0]['ceilings']['tensor_tflops'] | .0f--><!---->.",
             "latency": "Yes. Tensor cores, exponentials and issue slots are each used for about half of the "
             "time or less (stamps, measured once: 47, 47 and 36 %). What takes the time is each warpgroup's "
-            "chain: products, maximum or not, exponentials, packing, one behind the other. More chains would "
+            "chain: products, maximum or not, exponentials, packing, one after another. More chains would "
             "fill the gaps, and registers allow four.",
         },
     ),
@@ -234,7 +234,7 @@ LESSON = Lesson(
         "overlap": "Chains of products and softmax in time: alone, in step, in turn, and as measured.",
         "barriers": "Barriers by source line, stage 14 and stage 15.",
         "memory": "The memory map of a block: Q, O, the rings, the mbarriers.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("14 tma_wgmma", "15 in_sequence"),
     given=GIVEN,

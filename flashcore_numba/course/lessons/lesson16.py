@@ -1,10 +1,18 @@
 """Lesson 16: a cluster shares the keys of a few rows, and where 3.4 microseconds go."""
 
-from flashcore_numba.course.counters import total
+from typing import Any
+
+from flashcore_numba.course.counters import of_line, total
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 from flashcore_numba.stages.edited import Edit
 
 MISSION_HEAD, ONE_CLUSTER, SPLIT = "1x1x512x64", "1x1x64x64", "two_blocks"
+
+
+def sent_late(launches: list[Any]) -> float:
+    """Stores into another block that a warp did when it had no product under way."""
+    return total("store_async")(launches) - total("store_under_way")(launches)
+
 
 EXERCISE = Exercise(
     stage=16,
@@ -12,9 +20,9 @@ EXERCISE = Exercise(
     first="RowState factor, other_factor = {};",
     last="ptx::wgmma_pin(o_rmem);",
     task="""\
-The parts of the same rows tell each other m and l, first in the block, then across the cluster, while the
-last P V still runs. Every thread executes these lines once, after its part's last turn. It has m and l of its
-two rows; l is only what its own columns gave, and the four lanes of a quad share the rows. Leave
+The parts of the same rows exchange m and l, first in the block, then across the cluster, while the last P V
+still runs. Every thread executes these lines once, after its part's last iteration. It has m and l of its two
+rows; l is only what its own columns gave, and the four lanes of a quad share the rows. Leave
   - RowState factor and RowState other_factor, declared here: what this part's O has to be scaled by, and what
     the O of the block's other warpgroup has to
   - m and l: those of both parts of this block, with l the sum over the whole row
@@ -29,8 +37,8 @@ Parts that have seen no key need no special case.""",
         "the same rows in the other warpgroup",
         "lane, warp": "int: 0 .. 31; the warp's number in its warpgroup, 0 .. 3. Quad lane / 4 has rows "
         "lane / 4 and lane / 4 + 8 of the warp",
-        "near_smem": "float4*, shared: [WARPS, 8]: what the warp of that number is told from its own block, "
-        "a place for each quad",
+        "near_smem": "float4*, shared: [WARPS, 8]: what the warp of that number receives from its own "
+        "block, one place per quad",
         "far_smem": "float4*, shared: [WARPS, 8]: the same from the other block",
         "far_full": "uint64_t*, shared: [WARPS]: an mbarrier for far_smem of each warp; it has been "
         "announced 128 bytes",
@@ -48,8 +56,8 @@ Parts that have seen no key need no special case.""",
         "WARPGROUPS, CLUSTER": "2 and 2 here; the stage also runs with one warpgroup, or one block",
     },
     wanted=(
-        Wanted("m[0]", "the row's reference of both parts of the block"),
-        Wanted("m[1]", "the reference of the thread's second row"),
+        Wanted("m[0]", "the row's maximum over both parts of the block"),
+        Wanted("m[1]", "the maximum of the thread's second row"),
         Wanted("l[0]", "the row's sum over both parts of the block"),
         Wanted("l[1]", "the sum of the thread's second row"),
         Wanted("factor[0]", "what this part's O has to be scaled by, first row"),
@@ -57,11 +65,12 @@ Parts that have seen no key need no special case.""",
         Wanted("o_rmem[0]", "one element of this part's O"),
     ),
     hints=(
-        "Five steps: finish l; tell the other warpgroup and hear from it; join; tell the other block; wait "
-        "for O. What the other block says is read later, behind the region, when it has had time to come.",
-        "Of four lanes with the same m and l one stores. Between the store to near_smem and the load from "
-        "it stands a barrier of the two warps: one's store is the other's load. You write to the other "
-        "warp's box and read your own.",
+        "Five steps: finish l; give m and l to the other warpgroup and read its own; join; send to the "
+        "other block; wait for O. What the other block says is read later, after the region, when it has "
+        "had time to arrive.",
+        "Of four lanes with the same m and l one stores. There must be a barrier of the two warps between "
+        "the store to near_smem and the load from it: one's store is the other's load. You "
+        "write to the other warp's box and read your own.",
         "To another block there is no barrier to wait at: the store itself brings its 16 bytes to the "
         "mbarrier there. But the block must have started, and its mbarrier must be made, before anything "
         "reaches it.",
@@ -83,7 +92,7 @@ Parts that have seen no key need no special case.""",
             shape=MISSION_HEAD,
         ),
         Gate(
-            what="barriers, counted once a warp",
+            what="barriers, counted once per warp",
             value=total("barriers"),
             before=560,
             right=512,
@@ -91,6 +100,26 @@ Parts that have seen no key need no special case.""",
             advice="Two warps that tell each other something need one barrier, of 64 threads; blocks need "
             "none, for an mbarrier counts their bytes.",
             shape=MISSION_HEAD,
+        ),
+        Gate(
+            what="arrivals at the barrier of the whole block, counted once per warp",
+            value=of_line("__syncthreads", "barrier"),
+            before=40,
+            right=128,
+            bar=128,
+            advice="Only two warps have to meet: ptx::bar_sync(1 + WARPGROUPS + warp, 64) is their barrier.",
+            shape=MISSION_HEAD,
+            cause="wide barrier",
+        ),
+        Gate(
+            what="stores into another block by warps with no product under way",
+            value=sent_late,
+            before=0,
+            right=8_192,
+            bar=8_192,
+            advice="m and l can travel while the last P V runs. Nothing above needs O: wait for it last.",
+            shape=MISSION_HEAD,
+            cause="nothing under way",
         ),
         Gate(
             what="wavefronts of shared memory made by loads and stores of warps",
@@ -104,15 +133,16 @@ Parts that have seen no key need no special case.""",
         ),
     ),
     variant=SPLIT,
+    under_way=("o_rmem",),
     advice={
-        "race": "In near_smem two warps of the block meet: which barrier stands between the store of the one "
+        "race": "In near_smem two warps of the block meet: which barrier is between the store of the one "
         "and the load of the other? Does each write to the other's box and read its own? In far_smem and "
         "far_full blocks meet: how does this one know that the other has started and made its mbarriers?",
         "missing wait": "Something is still under way. In o_rmem it is the last product, which the next "
         "lines use. In far_smem it is what the other block sends: each place there gets one store, from "
         "one lane of a quad of block rank ^ 1, and far_full[box] there counts its bytes.",
-        "value": "What is compared where the region ends is right, so it must be what the other block is "
-        "told: whose m and l do you send, those of one part or those of both?",
+        "value": "What is compared where the region ends is right. What the other block is told is not "
+        "compared: are m and l those of both parts, and is it the other block that is told?",
         "missing fence": "Has the other block made its mbarriers when this store reaches it? Blocks of a "
         "cluster do not start at the same moment: ptx::cluster_wait() returns when both have.",
         "uninitialised read": "Is what is read here told to this warp, by somebody who has already come to "
@@ -141,13 +171,11 @@ QUESTIONS = (
         key="alone",
         text="Stage 14 takes <!--us 14 tma_wgmma--><!----> µs, with 64 blocks of one warpgroup, each alone "
         "with its 512 keys. Give every block a second warpgroup that takes half of the keys: still 64 "
-        "blocks, no cluster. (Like all of stage 16 it also starts under the end of the launch before.) How "
-        "many microseconds?",
+        "blocks, no cluster. How many microseconds?",
         unit="µs",
         truth=lambda evidence: evidence.us("16 one_block"),
         source="measured",
-        why="Half as many turns, and a merge through the block's own shared memory. What is paid once stays, "
-        "but for the start.",
+        why="Half as many turns, and a merge through the block's own shared memory. What is paid once stays.",
     ),
     Question(
         key="microseconds",
@@ -156,17 +184,18 @@ QUESTIONS = (
         unit="µs",
         truth=lambda evidence: evidence.us("16 cluster_split"),
         source="measured",
-        why="A turn less, 64 SMs more, and an exchange between blocks that costs a good part of a turn.",
+        why="One iteration less, 64 SMs more, and an exchange between blocks that costs a good part of an "
+        "iteration.",
     ),
     Question(
         key="late",
-        text="The launches that are timed follow each other. Stage 16 starts a launch under the end of the "
-        "one before. How many microseconds does it take when each launch waits until the one before has "
-        "ended? (An empty kernel takes <!--calc recorded()[0]['ceilings']['launch_us'] | .2f--><!---->.)",
+        text="The launches that are timed follow each other, each after the one before. Stage 16 may also "
+        "begin under the end of the kernel before it. How many microseconds does a launch take then? (An "
+        "empty kernel takes <!--calc recorded()[0]['ceilings']['launch_us'] | .2f--><!---->.)",
         unit="µs",
-        truth=lambda evidence: evidence.us("16 not_early"),
+        truth=lambda evidence: evidence.us("16 overlapped"),
         source="measured",
-        why="About an empty launch more: starting, making mbarriers and fetching the tensor maps need "
+        why="About an empty launch less: starting, making mbarriers and fetching the tensor maps need "
         "nothing that the launch before writes.",
     ),
 )
@@ -214,16 +243,16 @@ LESSON = Lesson(
             "shared": "No: <!--calc profiled(16, 'shared_load_wavefronts') + profiled(16, "
             "'shared_store_wavefronts') | ,.0f--><!----> wavefronts of warps, <!--calc (profiled(16, "
             "'shared_load_wavefronts') + profiled(16, 'shared_store_wavefronts')) / grid(16) | "
-            ".0f--><!----> a block, one a clock: <!--calc (profiled(16, 'shared_load_wavefronts') + "
+            ".0f--><!----> a block, one per clock: <!--calc (profiled(16, 'shared_load_wavefronts') + "
             "profiled(16, 'shared_store_wavefronts')) / grid(16) / 1980 | .2f--><!----> µs.",
             "memory": "No: the inputs once, and the output, would take <!--limit memory--><!----> µs from "
             "DRAM, and they come from the L2 cache, which was busy for "
             "<!--calc profiled(16, 'l2_pct') | .0f--><!----> % (Nsight Compute).",
-            "latency": "Yes. Every unit has about half a microsecond of work, and the launch takes "
-            "<!--us 16 cluster_split--><!---->. The rest is a chain in which each link waits for the one "
-            "before: launch, mbarriers, a tile from L2, S, weights, O, the other warpgroup, the other block, "
-            "the store. The issue slots are used in <!--calc profiled(16, 'issue_pct') | .0f--><!----> % of "
-            "the cycles (Nsight Compute).",
+            "latency": "Yes. Every unit has about half a microsecond of work, and the launch takes <!--us "
+            "16 overlapped--><!---->. The rest is a chain in which each link waits for the one before: "
+            "launch, mbarriers, a tile from L2, S, P, O, the other warpgroup, the other block, the store. "
+            "The issue slots are used in <!--calc profiled(16, 'issue_pct') | .0f--><!----> % of the cycles "
+            "(Nsight Compute).",
         },
     ),
     figures={
@@ -231,7 +260,7 @@ LESSON = Lesson(
         "cluster": "Which block sends what to which, from the stores that the kernel made.",
         "barriers": "Barriers by source line, stage 15 and stage 16.",
         "wavefronts": "Wavefronts of shared memory by source line.",
-        "roofline": "Where the stages so far stand between memory and arithmetic.",
+        "roofline": "The stages so far, between the memory roof and the arithmetic roof.",
     },
     before=("13 split_kv",),
     given=GIVEN,

@@ -3,20 +3,21 @@
 import sys
 from typing import Any
 
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import lessons
 from flashcore_numba.course.session.journal import Journal
 from flashcore_numba.course.session.session import Session
+from flashcore_numba.course.spec import Key
 
 _last: list[Session] = []  # the session made last
 
 
-def begin(number: int | str) -> Session:
+def begin(key: Key) -> Session:
     """Begin or go on with a lesson. In IPython this also brings the cell magic `%%write`.
 
     Raises ArgumentError for a lesson that does not exist.
     """
-    session = Session(lessons.find(number), Journal())
+    session = Session(lessons.find(key), Journal())
     if "IPython" in sys.modules:
         _register(session)
     return session
@@ -33,14 +34,15 @@ def _register(session: Session) -> None:
 
 
 def _write(line: str, cell: str) -> Any:
-    """%%write 5: hand in the cell's lines as the answer to lesson 5; without a number, to the last lesson().
+    """%%write 5: hand in the cell's lines as the answer to lesson 5, %%write warm-up to a warm-up; without
+    either, to the last lesson().
 
     The lines do not run here: course.check() judges them in a process of their own.
     """
     (session,) = _last
-    if number := line.strip():
-        if not number.isdecimal():
-            raise ArgumentError(f"%%write {number}: a lesson's number is accepted, for example %%write 5")
-        if int(number) != session.lesson.number:
-            session = begin(number)
+    if key := line.strip():
+        if not key.isdecimal() and key not in lessons.EVERY:
+            raise ArgumentError(f"%%write {key}: a lesson's number is accepted, for example %%write 5")
+        if lessons.find(key).key != session.lesson.key:
+            session = begin(key)
     return session.write(cell)

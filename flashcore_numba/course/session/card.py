@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flashcore_numba.course.judge.verdict import TICK, badge
+
 TEXT_WIDTH = 100
 NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?( ?%|x)?|-|")
 
@@ -51,6 +53,15 @@ class Card:
         """`data` with title and passed; JSON."""
         return {"title": self.title, "passed": self.passed, **self.data}
 
+    def render(self, console: Any) -> None:
+        """Print on a rich console."""
+        console.print(self.title, markup=False, soft_wrap=True)
+        for part in self.parts:
+            if isinstance(part, Table):
+                console.print(_rich(part))
+            else:
+                console.print(str(part), markup=False, soft_wrap=isinstance(part, Code))
+
     def __repr__(self) -> str:
         from rich.console import Console
 
@@ -62,12 +73,7 @@ class Card:
             force_jupyter=False,
             force_terminal=False,
         )
-        console.print(self.title, markup=False, soft_wrap=True)
-        for part in self.parts:
-            if isinstance(part, Table):
-                console.print(_rich(part))
-            else:
-                console.print(str(part), markup=False, soft_wrap=isinstance(part, Code))
+        self.render(console)
         text = console.file.getvalue()  # type: ignore[attr-defined]
         return "\n".join(line.rstrip() for line in text.splitlines())
 
@@ -83,7 +89,7 @@ def _rich(table: Table) -> Any:
     for n, name in enumerate(table.columns):
         out.add_column(name, justify="right" if table.right(n) else "left")
     for row in table.rows:
-        out.add_row(*map(Text, row))
+        out.add_row(*(Text(cell, style="green" if cell.startswith(TICK) else "") for cell in row))
     return out
 
 
@@ -102,7 +108,7 @@ def _html(part: str | Table | Code) -> str:
         "<tr>"
         f'<th scope="row" style="text-align:left">{_inline(row[0])}</th>'
         + "".join(
-            f'<td style="text-align:{side}">{_inline(cell)}</td>'
+            f'<td style="text-align:{side}">{_cell(cell)}</td>'
             for cell, side in zip(row[1:], sides[1:], strict=True)
         )
         + "</tr>"
@@ -110,6 +116,10 @@ def _html(part: str | Table | Code) -> str:
     )
     caption = f'<caption style="text-align:left">{_inline(part.caption)}</caption>'
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    return badge(text, True) if text.startswith(TICK) else _inline(text)
 
 
 def _inline(text: str) -> str:

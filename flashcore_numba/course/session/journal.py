@@ -1,8 +1,9 @@
 """What the reader has done, kept in one JSON file in the user's data folder.
 
 version  1
-lessons  number -> predictions {key: [value, ...]}, answer (text), attempts, hints (how many were seen),
-         passed (date, UTC), killed (names of given kernels), explanations (choices, in order)
+lessons  number of a lesson, or name of a warm-up -> predictions {key: [value, ...]}, answer (text),
+         attempts, hints (how many were seen), passed (date, UTC), killed (names of given kernels),
+         explanations (choices, in order)
 """
 
 import copy
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.files import write
+from flashcore_numba.course.spec import Key
 
 VERSION = 1
 FILE = "progress.json"
@@ -64,17 +66,17 @@ class Journal:
     def file(self) -> Path:
         return self.folder / FILE
 
-    def lesson(self, number: int) -> dict[str, Any]:
+    def lesson(self, key: Key) -> dict[str, Any]:
         """What is known of one lesson; a copy."""
-        return copy.deepcopy(_nothing() | self._all()["lessons"].get(str(number), {}))
+        return copy.deepcopy(_nothing() | self._all()["lessons"].get(str(key), {}))
 
-    def change(self, number: int, edit: Callable[[dict[str, Any]], None]) -> None:
+    def change(self, key: Key, edit: Callable[[dict[str, Any]], None]) -> None:
         """Let `edit` change the record of one lesson in place, and keep the result."""
         with self._locked() as writable:
             record = self._all()
-            one = _nothing() | record["lessons"].get(str(number), {})
+            one = _nothing() | record["lessons"].get(str(key), {})
             edit(one)
-            record["lessons"][str(number)] = one
+            record["lessons"][str(key)] = one
             if writable:
                 self._write(record)
             else:

@@ -47,6 +47,7 @@ def working_copy(root: Path, number: int, again: bool = False) -> tuple[Path, st
 def command(root: Path, notebook: Path, arguments: Sequence[str] = ()) -> list[str]:
     """What starts JupyterLab with `notebook` open; `arguments` are JupyterLab's own."""
     options = [f"--ServerApp.root_dir={root}"]
+    options.append("--ServerApp.contents_manager_class=flashcore_numba.course.session.contents.Contents")
     options.append(f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}")
     if os.geteuid() == 0:
         options.append(

@@ -1,4 +1,4 @@
-"""One lesson in a notebook or in Python: predict, write, check, watch, measure, explain."""
+"""One lesson in a notebook or in Python: look, predict, write, check, watch, measure, explain."""
 
 import dataclasses
 import math
@@ -8,24 +8,32 @@ from typing import Any
 
 from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
-from flashcore_numba.core.problem import ArgumentError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import lessons
 from flashcore_numba.course.book import weave
 from flashcore_numba.course.evidence import MISSION, Evidence
-from flashcore_numba.course.exercise import is_cuda, region, source_name, source_text, starter_cell
-from flashcore_numba.course.figures import Figure, draw
+from flashcore_numba.course.exercise import (
+    is_cuda,
+    region,
+    source_name,
+    source_text,
+    starter_cell,
+    starter_name,
+)
+from flashcore_numba.course.figures import Figure, draw, whose
 from flashcore_numba.course.judge import process
 from flashcore_numba.course.judge.answer_times import YOURS, own_labels
-from flashcore_numba.course.judge.verdict import CheckResult, no_result
+from flashcore_numba.course.judge.verdict import TICK, CheckResult, no_result
 from flashcore_numba.course.session.card import Card, Code, Table
 from flashcore_numba.course.session.journal import Journal, today
-from flashcore_numba.course.spec import Lesson, Question
+from flashcore_numba.course.spec import Key, Lesson, Question
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
 from flashcore_numba.run.executor import why_not_simulated
 from flashcore_numba.stages import edited
 
 GOOD, CLOSE = 1.10, 2.0  # factors between a prediction and the truth
 MEASURE_SECONDS = 120.0
+ALL_PASSED = "All lessons are passed."
 
 
 class Session:
@@ -39,6 +47,15 @@ class Session:
         self.lesson, self._journal = spec, journal
         self._live: dict[str, float] = {}
 
+    # Look
+
+    def picture(self) -> Figure:
+        """What to see before the code, from the stage's own constants and not from the reader's kernel: who
+        owns which rows, where the tiles live and the walk over the keys.
+        """
+        stage = edited.original(self.lesson.exercise.stage)
+        return draw(self.lesson, self.lesson.picture, stage, whose(stage))
+
     # Predict
 
     def predict(self, **values: Any) -> Card:
@@ -49,7 +66,7 @@ class Session:
         """
         questions = {question.key: question for question in self._questions()}
         if unknown := sorted(set(values) - set(questions)):
-            raise ArgumentError(f"{unknown[0]}: lesson {self.lesson.number} asks for {', '.join(questions)}")
+            raise ArgumentError(f"{unknown[0]}: lesson {self.lesson.key} asks for {', '.join(questions)}")
         given = {key: value for key, value in values.items() if value is not ...}
         checked = {key: _prediction(questions[key], value) for key, value in given.items()}
 
@@ -60,20 +77,21 @@ class Session:
                     made.append(value)
 
         if checked:
-            self._journal.change(self.lesson.number, commit)
+            self._journal.change(self.lesson.key, commit)
         made = self._record()["predictions"]
         rows = tuple(
             (q.key, q.text + _choices(q), q.unit, _made(made.get(q.key, []), q)) for q in questions.values()
         )
         open_ = [key for key in questions if not made.get(key)]
+        name = self.lesson.variable
         how = ", ".join(f"{key}=..." for key in questions)
         note = (
-            f"Not answered: {', '.join(open_)}. Write `course.predict({how})` with your values."
+            f"Not answered: {', '.join(open_)}. Write `{name}.predict({how})` with your values."
             if open_
-            else "All committed. `course.measure()` compares them with the truth."
+            else f"All committed. `{name}.measure()` compares them with the truth."
         )
         return Card(
-            f"Lesson {self.lesson.number}: your predictions",
+            f"{self.lesson.called}: your predictions",
             (Table("Questions", ("name", "question", "unit", "yours"), rows), note),
             {"predictions": made, "open": open_},
             not open_,
@@ -87,26 +105,33 @@ class Session:
             raise ArgumentError(f"code: {type(code).__name__} is not text; the region's lines are accepted")
         self._change(answer=code)
         if not self._written():
-            return Card(f"Lesson {self.lesson.number}: nothing is written yet", (), {"lines": 0})
+            return Card(f"{self.lesson.called}: nothing is written yet", (), {"lines": 0})
         lines = len(code.strip().splitlines())
         return Card(
-            f"Lesson {self.lesson.number}: your answer is kept ({lines} lines)",
-            ("`course.check()` judges it.",),
+            f"{self.lesson.called}: your answer is kept ({lines} lines)",
+            (f"`{self.lesson.variable}.check()` judges it.",),
             {"lines": lines},
         )
 
     def check(self, time_limit: float = process.DEFAULT_TIME_LIMIT) -> CheckResult:
         """Judge the last answer that was written, in a process of its own. time_limit: seconds."""
         reply = process.run(self._job("check", answer=self._answer()), time_limit)
-        result = _verdict(self.lesson.number, reply)
+        name = self.lesson.variable
+        then = f"Next: `{name}.watch()` draws your kernel, `{name}.measure()` scores your predictions."
+        if after := self._following():
+            then += f" Then comes {_named(after)}, in `{after.file}.ipynb`."
+        return self.note(_verdict(self.lesson.key, reply), then)
 
-        def note(record: dict[str, Any]) -> None:
+    def note(self, result: CheckResult, then: str) -> CheckResult:
+        """Keep an attempt in the journal; the result, which after a pass says what comes then."""
+
+        def attempted(record: dict[str, Any]) -> None:
             record["attempts"] += result.status != "empty"
             if result.passed and record["passed"] is None:
                 record["passed"] = today()
 
-        self._journal.change(self.lesson.number, note)
-        return result
+        self._journal.change(self.lesson.key, attempted)
+        return dataclasses.replace(result, following=then) if result.passed else result
 
     def hints(self, layer: int | None = None) -> Card:
         """The hints up to `layer`, 1 first; without an argument those seen so far, at least the first.
@@ -114,7 +139,7 @@ class Session:
         Raises ArgumentError for a layer that does not exist.
         """
         every = self.lesson.exercise.hints
-        seen = self._record()["hints"]
+        seen = self.hints_seen
         wanted = max(1, seen) if layer is None else layer
         if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= len(every):
             raise ArgumentError(f"layer: {shown(layer)}; 1 to {len(every)} are accepted")
@@ -122,13 +147,20 @@ class Session:
             self._change(hints=wanted)
         left = len(every) - wanted
         more = (
-            f"`course.hints({wanted + 1})` shows the next of {left} more." if left else "There are no more."
+            f"`{self.lesson.variable}.hints({wanted + 1})` shows the next of {left} more."
+            if left
+            else "There are no more."
         )
         return Card(
-            f"Lesson {self.lesson.number}: hint {wanted} of {len(every)}",
+            f"{self.lesson.called}: hint {wanted} of {len(every)}",
             (*(f"{n}. {text}" for n, text in enumerate(every[:wanted], 1)), more),
             {"layer": wanted, "layers": len(every), "hints": list(every[:wanted])},
         )
+
+    @property
+    def hints_seen(self) -> int:
+        """How many of the lesson's hints have been shown, also in an earlier Python."""
+        return self._record()["hints"]
 
     def source(self, solution: bool = False) -> Card:
         """The stage's file with line numbers; the region's lines only with `solution`."""
@@ -155,10 +187,10 @@ class Session:
         """
         figures = self.lesson.figures
         if not figures:
-            return Card(f"Lesson {self.lesson.number} has no figures", ())
+            return Card(f"{self.lesson.called} has no figures", ())
         name = next(iter(figures)) if name is None else name
         if name not in figures:
-            raise ArgumentError(f"name: {shown(name)}; lesson {self.lesson.number} has {', '.join(figures)}")
+            raise ArgumentError(f"name: {shown(name)}; lesson {self.lesson.key} has {', '.join(figures)}")
         if self._written():
             reply = process.run(self._job("watch", figure=name, answer=self._answer()))
             if reply["status"] != "done" or reply["whose"] == "stage":
@@ -167,24 +199,38 @@ class Session:
                 return Figure.from_dict(reply["result"])
         stage = edited.original(self.lesson.exercise.stage)
         if why := why_not_simulated(stage.language):
-            return Card(f"Lesson {self.lesson.number}: the figure {name} was not drawn", (why,))
-        return draw(self.lesson, name, stage, f"stage {stage.number:02d}")
+            return Card(f"{self.lesson.called}: the figure {name} was not drawn", (why,))
+        return draw(self.lesson, name, stage, whose(stage))
 
     def measure(self) -> Card:
         """Times: on a GPU of the reader's kernel, the stage and those before it, interleaved; without one the
         recorded run. Then the predictions are scored.
         """
         why_not = gpu.why_not()
-        parts, data = self._recorded() if why_not else self._timed()
-        if why_not:
-            parts = [*parts, f"No GPU here ({why_not}), so these are the recorded times."]
-        evidence = Evidence(self._live)
-        table, scores = self._scores(evidence)
+        has_times = bool(self._labels())  # a warm-up has none
+        parts, data = self._recorded() if why_not or not has_times else self._timed()
+        if why_not and has_times:
+            parts.append(f"No GPU here ({why_not}), so these are the recorded times.")
+        table, scores = self._scores(Evidence(self._live))
+        if open_ := [q.key for q in self.lesson.questions if q.key not in (s["key"] for s in scores)]:
+            what = "You made no prediction" + (f" for {', '.join(open_)}" if scores else "")
+            table.append(f"{what}: `{self.lesson.variable}.predict(...)` first, and the truth is shown here.")
         return Card(
-            f"Lesson {self.lesson.number}: what it takes, and your predictions",
+            f"{self.lesson.called}: what it takes, and your predictions",
             (*parts, *table),
             {**data, "scores": scores},
         )
+
+    def recorded(self) -> Card:
+        """The recorded times of the stage and of those beside it."""
+        parts, data = self._recorded()
+        return Card(f"{self.lesson.called}: recorded times", tuple(parts), data)
+
+    def scores(self) -> Card:
+        """The predictions made, beside what was counted, computed, and measured in the recorded run."""
+        parts, scores = self._scores(Evidence())
+        title = f"{self.lesson.called}: your predictions and the truth"
+        return Card(title, tuple(parts), {"scores": scores})
 
     def _labels(self) -> list[str]:
         own = own_labels(self.lesson)
@@ -226,7 +272,11 @@ class Session:
             reply = process.run(self._job("measure"), MEASURE_SECONDS)
             note = [f"Your kernel was not timed: {first}"]
         else:
-            note = [] if own else ["Your kernel is timed too once it has passed `course.check()`."]
+            note = (
+                []
+                if own
+                else [f"Your kernel is timed too once it has passed `{self.lesson.variable}.check()`."]
+            )
         if reply["status"] != "done":
             parts, data = self._recorded()
             return [*parts, f"Not timed on this GPU: {reply.get('why') or reply['status']}"], data
@@ -236,15 +286,14 @@ class Session:
         note += self._comparison(YOURS.capitalize() if own else "The kernel of the exercise")
         return [table, *note], {"measured": rows, "recorded": False, "where": where}
 
-    def _scores(self, evidence: Evidence) -> tuple[list[Any], list[dict[str, Any]]]:
+    def _scores(self, evidence: Evidence) -> tuple[list[str | Table], list[dict[str, Any]]]:
         made = self._record()["predictions"]
         scores = [
             _score(question, made[question.key][0], question.truth(evidence))
             for question in self._questions()
             if made.get(question.key)
         ]
-        open_ = [q.key for q in self.lesson.questions if not made.get(q.key)]
-        parts: list[Any] = []
+        parts: list[str | Table] = []
         if scores:
             rows = tuple(
                 (s["key"], *(_shown(s[x], s["unit"]) for x in ("yours", "truth")), s["verdict"], s["source"])
@@ -253,9 +302,6 @@ class Session:
             columns = ("question", "yours", "truth", "how far", "source")
             parts.append(Table("Your predictions", columns, rows))
             parts += [f"{s['key']}: {s['why']}" for s in scores]
-        if open_:
-            what = "You made no prediction" + (f" for {', '.join(open_)}" if scores else "")
-            parts.append(f"{what}: `course.predict(...)` first, and the truth is shown here.")
         return parts, scores
 
     # Explain
@@ -266,9 +312,9 @@ class Session:
         Raises ArgumentError for what is no choice.
         """
         explanation = self.lesson.explanation
-        title = f"Lesson {self.lesson.number}: {explanation.text}"
+        title = f"{self.lesson.called}: {explanation.text}"
         if choice is None or choice is ...:
-            listed = "; ".join(f'`course.explain("{name}")`' for name in explanation.feedback)
+            listed = "; ".join(f'`{self.lesson.variable}.explain("{name}")`' for name in explanation.feedback)
             return Card(title, (listed,), {"choices": list(explanation.feedback)})
         if choice not in explanation.feedback:
             accepted = ", ".join(f'"{name}"' for name in explanation.feedback)
@@ -285,12 +331,12 @@ class Session:
         killed = self._record()["killed"]
         given = self.lesson.given
         if not given:
-            return Card(f"Lesson {self.lesson.number} has no wrong kernels to kill", ())
+            return Card(f"{self.lesson.called} has no wrong kernels to kill", ())
         rows = tuple((g.name, g.story, "killed" if g.name in killed else "alive") for g in given)
         left = [g.name for g in given if g.name not in killed]
         note = f"Left: {', '.join(left)}." if left else "None is left."
         return Card(
-            f"Lesson {self.lesson.number}: wrong kernels",
+            f"{self.lesson.called}: wrong kernels",
             (Table("Kernels", ("name", "what its author thought", "state"), rows), note),
             {"killed": killed, "left": left},
             not left,
@@ -322,6 +368,19 @@ class Session:
 
     # Progress
 
+    def next_command(self) -> str:
+        """What comes after this lesson, on the command line."""
+        after = self._following()
+        return _step(after, self._journal.lesson(after.key)) if after else ALL_PASSED
+
+    def _following(self) -> Lesson | None:
+        """The first lesson after this one that is not passed; else the first before it; else None."""
+        other = [spec for spec in lessons.EVERY.values() if spec.key != self.lesson.key]
+        open_ = [spec for spec in other if not self._journal.lesson(spec.key)["passed"]]
+        order = list(lessons.EVERY)
+        after = [spec for spec in open_ if order.index(spec.key) > order.index(self.lesson.key)]
+        return next(iter(after or open_), None)
+
     def progress(self) -> Card:
         """All lessons and what is done of them."""
         return overview(self._journal)
@@ -341,15 +400,13 @@ class Session:
         done = f"Done so far: {', '.join(f'{k} {v}' for k, v in state.items() if k != 'passed')}."
         if record["passed"]:
             done += f" Passed on {record['passed']}."
-        return Card(
-            f"Lesson {self.lesson.number}: {self.lesson.title}", (self.lesson.idea, done), {"state": state}
-        )
+        return Card(f"{self.lesson.called}: {self.lesson.title}", (self.lesson.idea, done), {"state": state})
 
     def _record(self) -> dict[str, Any]:
-        return self._journal.lesson(self.lesson.number)
+        return self._journal.lesson(self.lesson.key)
 
     def _change(self, **values: Any) -> None:
-        self._journal.change(self.lesson.number, lambda record: record.update(values))
+        self._journal.change(self.lesson.key, lambda record: record.update(values))
 
     def _questions(self) -> list[Question]:
         return [
@@ -370,27 +427,49 @@ class Session:
         return bool(answer) and answer.strip() != starter_cell(self.lesson).strip()
 
     def _job(self, name: str, **rest: Any) -> dict[str, Any]:
-        return {"job": name, "lesson": self.lesson.number, **rest}
+        return {"job": name, "lesson": self.lesson.key, **rest}
 
 
 def overview(journal: Journal | None = None) -> Card:
-    """A table of the lessons: predicted, attempts, hints, passed; and which comes next."""
+    """A table of the lessons: predicted, attempts, hints, passed; and what comes next."""
     journal = journal or Journal()
-    every = list(lessons.LESSONS.values())
-    states = {spec.number: _state(spec, journal.lesson(spec.number)) for spec in every}
-    rows = tuple((f"{s.number:02d} {s.title}", *map(str, states[s.number].values())) for s in every)
-    following = next((spec for spec in every if states[spec.number]["passed"] == "-"), None)
-    note = (
-        f"Next: lesson {following.number}, {following.title}: `flashcore lab {following.number}`."
-        if following
-        else "All lessons are passed."
-    )
+    every = list(lessons.EVERY.values())
+    records = {spec.key: journal.lesson(spec.key) for spec in every}
+    states = {spec.key: _state(spec, records[spec.key]) for spec in every}
+    rows = tuple((s.label, *_cells(states[s.key])) for s in every)
+    open_ = next((spec for spec in every if not records[spec.key]["passed"]), None)
+    note = _step(open_, records[open_.key]) if open_ else ALL_PASSED
     columns = ("lesson", "predicted", "attempts", "hints", "passed")
     data = {
-        "lessons": [{"number": n, **state} for n, state in states.items()],
-        "next": following.number if following else None,
+        "lessons": [{"lesson": key, **state} for key, state in states.items()],
+        "next": open_.key if open_ else None,
+        "step": note,
     }
     return Card("The course", (Table("Lessons", columns, rows), note), data)
+
+
+def _step(spec: Lesson, record: Mapping[str, Any]) -> str:
+    """What to do next in a lesson that is not passed yet, as commands."""
+    key, file = spec.key, starter_name(spec)
+    if record["attempts"]:
+        what = f"check again, `flashcore check {file} --lesson {key}`; `flashcore hint {key}` helps"
+    elif any(not record["predictions"].get(question.key) for question in spec.questions):
+        what = f"predict, `flashcore predict {key}`"
+    else:
+        what = f"write the file that `flashcore starter {key}` makes, {file}"
+    return f"Next: {_named(spec)}: {what}. Or go on in JupyterLab: `flashcore lab {spec.number}`."
+
+
+def _named(spec: Lesson) -> str:
+    of = f"the {spec.name} of " if spec.name else ""
+    return f"{of}lesson {spec.number:02d}, {spec.title}"
+
+
+def _cells(state: Mapping[str, str | int]) -> tuple[str, ...]:
+    """A row of the overview; a tick beside the date of a pass."""
+    passed = state["passed"]
+    return (*(str(value) for key, value in state.items() if key != "passed"),
+            "-" if passed == "-" else f"{TICK} {passed}")  # fmt: skip
 
 
 def _state(spec: Lesson, record: Mapping[str, Any]) -> dict[str, str | int]:
@@ -403,10 +482,10 @@ def _state(spec: Lesson, record: Mapping[str, Any]) -> dict[str, str | int]:
     }
 
 
-def _verdict(number: int, reply: Mapping[str, Any]) -> CheckResult:
+def _verdict(key: Key, reply: Mapping[str, Any]) -> CheckResult:
     if isinstance(reply["result"], Mapping):
         return CheckResult.from_dict(reply["result"])
-    return no_result(number, reply)
+    return no_result(key, reply)
 
 
 def _prediction(question: Question, value: Any) -> float | str:
@@ -444,6 +523,8 @@ def _shown(value: float | str, unit: str) -> str:
     text = (
         f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
     )
+    if value == 1 and unit.endswith("s") and unit not in ("times", "µs"):
+        unit = unit.removesuffix("s")
     return f"{text} {unit}".strip()
 
 
@@ -488,6 +569,5 @@ def _times_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in rows
     )
-    return Table(
-        caption, ("", "GPU time, µs", f"times faster than {rows[0]['label']}", "of the limit", "error"), cells
-    )
+    faster = f"times faster than {rows[0]['label']}"
+    return Table(caption, ("kernel", "GPU time, µs", faster, "of the limit", "error"), cells)

@@ -1,8 +1,12 @@
-"""Wrong answers that learners write, one module a lesson: `lessonNN.WRONG`, at least five."""
+"""Wrong answers that learners write, one module per lesson: `lessonNN.WRONG`, at least five.
+
+The warm-up of lesson 07 has `warm_up.WRONG`.
+"""
 
 from dataclasses import dataclass
 
 from flashcore_numba.course import exercise
+from flashcore_numba.course.judge.causes import CAUSES
 from flashcore_numba.course.spec import Exercise
 from flashcore_numba.stages.edited import Edit, applied
 
@@ -11,11 +15,12 @@ __all__ = ["Wrong", "text_of"]
 
 @dataclass(frozen=True)
 class Wrong:
-    """A wrong answer, made from the solution.
+    """A wrong answer.
 
-    edits: (old, new) pairs; each `old` occurs once in the region's own text. text: instead of edits, an
-    answer of its own build. says: regular expressions that the message must match. line: the stripped text of
-    the answer's line that the message must point at; "" where no line can be named.
+    text: an answer of its own build; by default the region's own text. edits: (old, new) pairs that make it
+    wrong, one after the other; each `old` occurs once. says: regular expressions that the message must match.
+    line: the stripped text of the answer's line that the message must point at; "" where no line can be
+    named. cause: the key of `judge.causes.CAUSES` that is this mistake.
     """
 
     name: str
@@ -24,11 +29,15 @@ class Wrong:
     says: tuple[str, ...]
     line: str = ""
     text: str = ""
+    cause: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cause and self.cause not in CAUSES:
+            raise ValueError(f"{self.name}: {self.cause!r} is no cause of course/judge/causes.py")
 
 
 def text_of(wrong: Wrong, task: Exercise) -> str:
     """The answer of a wrong one, as a learner hands it in."""
-    if wrong.text:
-        return wrong.text
+    text = wrong.text or exercise.region(task).text
     edits = [Edit(old, new) for old, new in wrong.edits]
-    return applied(exercise.region(task).text, edits, f"the region of {task.file}, in {wrong.name}")
+    return applied(text, edits, f"what {wrong.name} of {task.file} is made from")

@@ -7,6 +7,7 @@ WRONG = (
         (("scale * np.dot", "np.dot"),),
         ("scores",),
         "scores[j] = np.dot(q[row], k[j])",
+        cause="scale missing",
     ),
     Wrong(
         "scale_on_the_output",
@@ -14,6 +15,7 @@ WRONG = (
         (("scale * np.dot", "np.dot"), ("out[row] = o / row_sum", "out[row] = scale * o / row_sum")),
         ("scores",),
         "scores[j] = np.dot(q[row], k[j])",
+        cause="value",
     ),
     Wrong(
         "no_maximum",
@@ -21,6 +23,7 @@ WRONG = (
         (("np.exp(scores[j] - row_max)", "np.exp(scores[j])"),),
         ("weights",),
         "p[j] = np.exp(scores[j])",
+        cause="argument",
     ),
     Wrong(
         "maximum_at_least_zero",
@@ -28,6 +31,7 @@ WRONG = (
         (("scores.max(initial=-np.inf)", "scores.max(initial=0)"),),
         ("largest score",),
         "row_max = scores.max(initial=0)",
+        cause="argument",
     ),
     Wrong(
         "largest_size",
@@ -35,6 +39,7 @@ WRONG = (
         (("scores.max(initial=-np.inf)", "abs(scores).max(initial=-np.inf)"),),
         ("largest score",),
         "row_max = abs(scores).max(initial=-np.inf)",
+        cause="function",
     ),
     Wrong(
         "maximum_of_nothing",
@@ -42,6 +47,7 @@ WRONG = (
         (("scores.max(initial=-np.inf)", "scores.max()"),),
         ("zero-size|empty",),
         "row_max = scores.max()",
+        cause="value",
     ),
     Wrong(
         "not_normalised",
@@ -49,6 +55,7 @@ WRONG = (
         (("o / row_sum", "o"),),
         ("output row",),
         "out[row] = o if visible > 0 else 0",
+        cause="not normalised",
     ),
     Wrong(
         "mean_over_keys",
@@ -56,12 +63,15 @@ WRONG = (
         (("o / row_sum", "o / visible"),),
         ("output row",),
         "out[row] = o / visible if visible > 0 else 0",
+        cause="divided by the number of keys",
     ),
     Wrong(
         "mask_ignored",
         "Every key is used, whatever the row may see.",
         (("scores = np.zeros(visible)", "visible = k.shape[0]\n        scores = np.zeros(visible)"),),
         ("causal|mask|visible|key",),
+        line="visible = k.shape[0]",
+        cause="mask ignored",
     ),
     Wrong(
         "empty_row_divided",
@@ -69,6 +79,7 @@ WRONG = (
         ((" if visible > 0 else 0", ""),),
         ("no key|NaN|nan|division",),
         "out[row] = o / row_sum",
+        cause="value",
     ),
     Wrong(
         "key_of_the_row",
@@ -76,6 +87,7 @@ WRONG = (
         (("k[j])", "k[row])"),),
         ("scores|out of bounds",),
         "scores[j] = scale * np.dot(q[row], k[row])",
+        cause="index",
     ),
     Wrong(
         "keys_for_values",
@@ -83,6 +95,7 @@ WRONG = (
         (("p[j] * v[j]", "p[j] * k[j]"),),
         ("weighted sum",),
         "o += p[j] * k[j]",
+        cause="K for V",
     ),
     Wrong(
         "last_key_forgotten",
@@ -94,7 +107,8 @@ WRONG = (
             ),
         ),
         ("weighted sum",),
-        "o += p[j] * v[j]",
+        "for j in range(visible - 1):",
+        cause="last key's value lost",
     ),
     Wrong(
         "divided_by_the_scale",
@@ -113,6 +127,7 @@ if visible:
 else:
     out[row] = 0
 """,
+        cause="divided by the scale",
     ),
     Wrong(
         "powers_of_two",
@@ -131,6 +146,7 @@ if visible:
 else:
     out[row] = 0
 """,
+        cause="powers of 2",
     ),
     Wrong(
         "clipped",
@@ -140,7 +156,7 @@ else:
             "every score below -150",
             r"`out\[row\]`",
         ),
-        "out[row] = w @ v[:visible] / w.sum()",
+        "w = np.exp(np.clip(s, -80, 80))",
         text="""\
 s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
 if visible:
@@ -172,10 +188,7 @@ else:
         "return_of_one_row",
         "`return` for a row without keys ends all rows.",
         (),
-        (
-            "never written",
-            "`return` ends the function",
-        ),
+        ("never written",),
         "return",
         text="""\
 if visible == 0:
@@ -184,6 +197,7 @@ s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
 w = np.exp(s - s.max())
 out[row] = w @ v[:visible] / w.sum()
 """,
+        cause="leaves",
     ),
     Wrong(
         "no_zeros",
@@ -193,12 +207,13 @@ out[row] = w @ v[:visible] / w.sum()
             "never written",
             "has an output too: zeros",
         ),
-        "",
+        "if visible > 0:",
         text="""\
 if visible > 0:
     s = np.array([scale * np.dot(q[row], k[j]) for j in range(visible)])
     w = np.exp(s - s.max())
     out[row] = w @ v[:visible] / w.sum()
 """,
+        cause="stored under a condition",
     ),
 )

@@ -16,19 +16,23 @@ WRONG = (
         ((STORE, "scores[b, h, row, j] = score"), (WEIGHT, "math.exp(scores[b, h, row, j] - row_max)")),
         ("out of bounds", "scores", "Compare the index with the array's shape"),
         "scores[b, h, row, j] = score",
+        cause="index",
     ),
     Wrong(
         "load_not_transposed",
         "Only the store was turned round: a thread reads the scores of others.",
         ((WEIGHT, "math.exp(scores[b, h, row, j] - row_max)"),),
         ("race", "line 4 of your answer", "line 12 of your answer", "no barrier between"),
+        line="p = math.exp(scores[b, h, row, j] - row_max)",
+        cause="index",
     ),
     Wrong(
         "maximum_from_zero",
         "The maximum starts at 0: a row of negative scores loses all its weights.",
         (("float32(-math.inf)", "float32(0)"),),
         ("every score below -150", "`row_max` .* is 0, expected -"),
-        "row_max = max(row_max, score)",
+        "row_max = float32(0)",
+        cause="argument",
     ),
     Wrong(
         "accumulator_not_cleared",
@@ -36,27 +40,31 @@ WRONG = (
         ((CLEARED, ""),),
         ("uninitialised read", "local array", r"o_rmem\[c \+ e\]"),
         "accumulate_pv(o_rmem, p, v_head, j)",
+        cause="loop left out",
     ),
     Wrong(
         "no_maximum",
         "The weights are exp(score), which leaves the range of float32.",
         ((WEIGHT, "math.exp(scores[b, h, j, row])"),),
         ("every score below -150", "`row_sum`", "`row_max` are right there"),
-        "row_sum += p",
+        "p = math.exp(scores[b, h, j, row])",
+        cause="argument",
     ),
     Wrong(
         "scaled_twice",
         "The query row was scaled when it was loaded, and the score is scaled again.",
         (("dot(q_rmem, k_head, j)", "dot(q_rmem, k_head, j) * scale"),),
-        ("score of key 0", r"0\.125 times what it should be", r"1 / sqrt\(D\)", "`score` is set in"),
+        ("score of key 0", r"0\.125 times what it should be", "`score` is set in"),
         "score = dot(q_rmem, k_head, j) * scale",
+        cause="value",
     ),
     Wrong(
         "sum_forgotten",
         "The weights are never added up.",
         (("            row_sum += p\n", ""),),
         ("`row_sum` .* is 0, expected", "`row_max` are right there"),
-        "row_sum = float32(0)",
+        "p = math.exp(scores[b, h, j, row] - row_max)",
+        cause="assignment left out",
     ),
     Wrong(
         "mask_ignored",
@@ -65,8 +73,9 @@ WRONG = (
             (FIRST, FIRST.replace("visible", "k.shape[2]")),
             (SECOND, SECOND.replace("visible", "k.shape[2]")),
         ),
-        ("causal", "mask is missing", "Wrong: the causal mask"),
-        "row_max = max(row_max, score)",
+        ("causal", "Wrong: the causal mask"),
+        "for j in range(k.shape[2]):",
+        cause="mask ignored",
     ),
     Wrong(
         "one_pass",
@@ -79,23 +88,23 @@ WRONG = (
             (f"\n        {ARRAY}\n{CLEARED}        {SECOND}\n", ""),
         ),
         ("`row_sum`", "`row_max` are right there"),
-        "row_sum += p",
+        "row_max = float32(-math.inf)",
+        cause="several places",
     ),
     Wrong(
         "score_made_again",
         "The second pass makes the score anew instead of reading it: K is fetched twice.",
         ((WEIGHT, "math.exp(dot(q_rmem, k_head, j) - row_max)"),),
         ("counter is too high", "load requests to `k` and `v`", "12,288", "a row that is fetched twice"),
+        line="p = math.exp(dot(q_rmem, k_head, j) - row_max)",
+        cause="argument",
     ),
     Wrong(
         "exponent_for_weight",
         "`accumulate_pv` gets the exponent.",
         (),
-        (
-            r"`o_rmem\[0\]`",
-            "It reads `p`, from line 11 of your answer",
-        ),
-        "accumulate_pv(o_rmem, p, v_head, j)",
+        (r"`o_rmem\[0\]`",),
+        "p = scores[b, h, j, row] - row_max",
         text="""\
 row_max = float32(-math.inf)
 for j in range(visible):
@@ -111,6 +120,7 @@ for j in range(visible):
     row_sum += math.exp(p)
     accumulate_pv(o_rmem, p, v_head, j)
 """,
+        cause="value",
     ),
     Wrong(
         "whole_k",
@@ -136,6 +146,7 @@ for j in range(visible):
     row_sum += p
     accumulate_pv(o_rmem, p, v, j)
 """,
+        cause="argument",
     ),
     Wrong(
         "row_of_the_block",
@@ -159,5 +170,6 @@ for j in range(visible):
     row_sum += p
     accumulate_pv(o_rmem, p, v_head, j)
 """,
+        cause="index",
     ),
 )

@@ -17,28 +17,32 @@ WRONG = (
         "The butterfly leaves out its last step: half of the lanes are missing from each sum.",
         ((STEPS, "range(4)"),),
         ("score of key 0: the sum over all 32 lanes",),
-        KEEP.strip(),
+        "for step in range(4):  # the butterfly that `warp_sum` is",
+        cause="loop bound",
     ),
     Wrong(
         "shuffle_down",
         "A tree that ends in lane 0, whose sum the other lanes never get.",
         (("shfl_xor_sync", "shfl_down_sync"),),
         (r"`scores\[b, h, row, visible - 1\]`", r"`scores\[b, h, row, 0\]` is right there"),
-        KEEP.strip(),
+        "partial += cuda.shfl_down_sync(ALL_LANES, partial, 16 >> step)",
+        cause="function",
     ),
     Wrong(
         "maximum_of_a_lane",
         "Each lane keeps the maximum of the keys that it stored.",
         (("row_max = warp_max(row_max)\n", "\n"),),
-        ("`row_max`", "All 32 lanes of a warp should hold the same value"),
+        ("`row_max`",),
         "row_max = max(row_max, mine)",
+        cause="assignment left out",
     ),
     Wrong(
         "store_unguarded",
-        "The lanes behind the last key store too.",
+        "The lanes past the last key store too.",
         ((VISIBLE, "lane < LANES"),),
         ("out of bounds", "ragged"),
-        STORE,
+        "if lane < LANES:",
+        cause="condition",
     ),
     Wrong(
         "shuffle_under_condition",
@@ -50,7 +54,8 @@ WRONG = (
             ),
         ),
         ("warp mask", "All 32 lanes of a warp have to take part"),
-        SHUFFLE,
+        "if first_key + lane < visible:",
+        cause="several places",
     ),
     Wrong(
         "neighbouring_components",
@@ -58,20 +63,23 @@ WRONG = (
         (("64 * i + 2 * lane", "64 * i + lane"),),
         ("misaligned", "multiple of 2 elements"),
         "x, y = load2(k_head, (first_key + j, 64 * i + lane))",
+        cause="argument",
     ),
     Wrong(
         "tail_of_keys",
         "Always 32 keys, also where fewer are left.",
         (("range(min(LANES, visible - first_key))", "range(LANES)"),),
         ("out of bounds", "of k, shape", "ragged"),
-        "x, y = load2(k_head, (first_key + j, 64 * i + 2 * lane))",
+        "for j in range(LANES):",
+        cause="loop bound",
     ),
     Wrong(
         "maximum_from_zero",
         "The maximum starts at 0: a row of negative scores loses all its weights.",
         (("row_max = float32(-math.inf)", "row_max = float32(0)"),),
         ("every score below -150", "`row_max` .* is 0, expected -"),
-        "row_max = warp_max(row_max)",
+        "row_max = float32(0)",
+        cause="argument",
     ),
     Wrong(
         "lane_0_stores",
@@ -84,11 +92,12 @@ WRONG = (
             (f"                {STORE}\n", ""),
         ),
         ("race", "no barrier between"),
-        ONE,
+        "if lane == 0:",
+        cause="several places",
     ),
     Wrong(
         "store_a_key",
-        "Lane j stores the score of key j at once: right, and a request a key.",
+        "Lane j stores the score of key j at once: right, and a request per key.",
         (
             (
                 KEEP,
@@ -97,6 +106,8 @@ WRONG = (
             (f"                {STORE}\n", ""),
         ),
         ("counter is too high", "store requests to `scores`", "16,384"),
+        line="if j == lane:",
+        cause="several places",
     ),
     Wrong(
         "reduced_in_the_inner_loop",
@@ -108,7 +119,8 @@ WRONG = (
             ),
         ),
         ("Wrong: D = 128", "score of key 0"),
-        KEEP.strip(),
+        "for step in range(5):",
+        cause="several places",
     ),
     Wrong(
         "lane_of_the_whole_row",
@@ -116,12 +128,15 @@ WRONG = (
         (("if j == lane", "if first_key + j == lane"),),
         ("score of the last visible key", "-inf"),
         "mine = partial if first_key + j == lane else mine",
+        cause="first tile only",
     ),
     Wrong(
         "maximum_each_key",
         "The maximum of the lanes is taken for every key, though all of them hold the same score by then.",
         ((KEEP, f"{KEEP}                row_max = max(row_max, warp_max(partial))\n"),),
         ("counter is too high", "shuffles", "181,504", "a reduction that could wait"),
+        line="row_max = max(row_max, warp_max(partial))",
+        cause="extra assignment",
     ),
     Wrong(
         "six_steps",
@@ -131,7 +146,7 @@ WRONG = (
             "score of key 0",
             "It is 2 times what it should be",
         ),
-        "",
+        "for offset in (32, 16, 8, 4, 2, 1):",
         text="""\
 row_max = float32(-math.inf)
 for first_key in range(0, visible, LANES):
@@ -150,6 +165,7 @@ for first_key in range(0, visible, LANES):
         row_max = max(row_max, mine)
 row_max = warp_max(row_max)
 """,
+        cause="several places",
     ),
     Wrong(
         "mask_of_16_lanes",
@@ -175,17 +191,18 @@ for first_key in range(0, visible, LANES):
         row_max = max(row_max, mine)
 row_max = warp_max(row_max)
 """,
+        cause="argument",
     ),
     Wrong(
         "whole_tiles_only",
-        "The keys behind the last whole 32 are left out.",
+        "The keys past the last whole 32 are left out.",
         (),
         (
             "uninitialised read",
             "ragged",
             "score of the last visible key",
         ),
-        "",
+        "scores[b, h, row, first_key + lane] = mine",
         text="""\
 row_max = float32(-math.inf)
 for tile in range(visible // LANES):
@@ -204,5 +221,6 @@ for tile in range(visible // LANES):
     row_max = max(row_max, mine)
 row_max = warp_max(row_max)
 """,
+        cause="partial tile lost",
     ),
 )
