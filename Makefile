@@ -59,7 +59,7 @@ help:
 	@echo "make style     ruff and mypy alone"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
-	@echo "make site      the lessons as pages to read in a browser, without Jupyter or a network"
+	@echo "make site      the lessons as pages to read, without Jupyter or a network; anew it takes minutes"
 	@echo "make kills     judge the lessons' wrong answers anew and write the tables of what kills them"
 	@echo "make clean     remove .venv and caches"
 
@@ -97,12 +97,12 @@ lessons: $(READY_LAB)
 	@$(BIN)/python -m flashcore_numba lessons --check
 
 kills: $(READY_LAB)
-	@cd tests && ../$(BIN)/python -m course.kill_table $(N)
+	@cd tests && ../$(BIN)/python -m course.kill_table $(N) && ../$(BIN)/python -m course.readme_sample
 
 lab-env: $(READY_LAB)
 
 site: $(READY_SITE)
-	@$(BIN)/python -m sphinx -q -W -c site -d build/doctrees . build/site
+	@$(BIN)/python -m sphinx -q -W -j auto -c site -d build/doctrees . build/site
 	@echo "flashcore: open build/site/index.html"
 
 clean:

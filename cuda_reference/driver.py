@@ -1,7 +1,7 @@
 """What is asked of the CUDA driver itself, through ctypes: mostly about streams that are being captured.
 
-While a thread captures in CUDA's default mode, whoever allocates memory or loads a kernel gets an error and
-ruins the capture, in other threads too. `Allowed` is the driver's own way out of that.
+While a thread captures in CUDA's default mode, a call that allocates memory or loads a kernel gets an error
+and ruins the capture, also from another thread. `Allowed` is the driver's own way out of that.
 """
 
 from ctypes import CDLL, byref, c_int, c_uint64, c_void_p, cast

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 EXTRAS = {
-    **dict.fromkeys(("cuda", "jsonschema", "llvmlite", "numba", "platformdirs", "rich"), ""),
+    **dict.fromkeys(("cuda", "jsonschema", "llvmlite", "ml_dtypes", "numba", "platformdirs", "rich"), ""),
     **dict.fromkeys(("matplotlib", "PIL"), "pictures"),
     **dict.fromkeys(("IPython", "ipykernel", "jupyterlab", "jupytext", "nbclient", "nbformat"), "notebooks"),
     "cupy": "cuda13",

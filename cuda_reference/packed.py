@@ -63,7 +63,7 @@ class PackedLaunches:
         self._graphs_made = 0
 
     def __call__(self, addresses: tuple[int, ...], stream: int) -> None:
-        # Popping and appending need no lock. What was taken out serves this thread alone, and nobody waits.
+        # Popping and appending need no lock. What was taken out serves this thread alone; no thread waits.
         graph = self._graphs.pop(addresses, None)
         if graph is None:
             self._launch(addresses, stream)

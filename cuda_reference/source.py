@@ -9,6 +9,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER / "include"
+BRANCHES = FOLDER / "branches"  # kernels of what leaves the ladder
 PROBES = FOLDER / "probes"  # kernels that ask the hardware something
 
 
@@ -72,7 +73,8 @@ def source(
 
 def kernel_path(name: str) -> Path:
     """Where the file of a stage's kernel lies, or of a probe's; it need not exist."""
-    return next((path for folder in (FOLDER, PROBES) if (path := folder / name).exists()), FOLDER / name)
+    folders = (FOLDER, BRANCHES, PROBES)
+    return next((path for folder in folders if (path := folder / name).exists()), FOLDER / name)
 
 
 @lru_cache(maxsize=1024)

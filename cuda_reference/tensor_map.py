@@ -18,6 +18,7 @@ class TensorMap:
     array: 1 to 5 dimensions, the last one contiguous; the other strides, and the address, are multiples of 16
     bytes. A stride of 0 repeats; the stride of an axis of length one does not matter. box: elements that one
     copy moves in each dimension, outermost first like `array.shape`. swizzle: 0, 32, 64 or 128 bytes.
+    shape, strides (bytes): what the engine takes the array for; None is its own.
 
     Raises ValueError for what the copy engine cannot do (CUDA Driver API, cuTensorMapEncodeTiled).
     """
@@ -25,21 +26,27 @@ class TensorMap:
     array: Any
     box: tuple[int, ...]
     swizzle: int = 128
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        array = self.array
-        _layout(array.shape, array.strides, array.itemsize, self.box, self.swizzle)
+        _layout(*self._extents, self.array.itemsize, self.box, self.swizzle)
+
+    @property
+    def _extents(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides."""
+        return self.shape or self.array.shape, self.strides or self.array.strides
 
     def for_cpu(self, address: int) -> bytes:
         """The 128 bytes that the CPU executor reads, for an array at this address."""
-        array = self.array
-        strides = _layout(array.shape, array.strides, array.itemsize, self.box, self.swizzle)
+        (shape, strides), itemsize = self._extents, self.array.itemsize
+        steps = _layout(shape, strides, itemsize, self.box, self.swizzle)
 
         def five(values: Sequence[int], letter: str) -> bytes:
             return struct.pack(f"5{letter}", *reversed(values), *[0] * (5 - len(values)))
 
-        head = struct.pack("QII", address, array.ndim, array.itemsize)
-        body = five(array.shape, "Q") + five(strides, "Q") + five(self.box, "I")
+        head = struct.pack("QII", address, len(shape), itemsize)
+        body = five(shape, "Q") + five(steps, "Q") + five(self.box, "I")
         return (head + body + struct.pack("II", self.swizzle, MAGIC)).ljust(128, b"\0")
 
     def for_gpu(self) -> np.void:
@@ -47,8 +54,7 @@ class TensorMap:
         array = self.array
         return _encoded(
             array.data.ptr,
-            array.shape,
-            array.strides,
+            *self._extents,
             array.dtype.name,
             array.itemsize,
             self.box,

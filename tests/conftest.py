@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import signal
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -41,6 +42,14 @@ def chromium() -> str | None:
     """Where the system's Chromium is."""
     found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
     return next((path for path in found if path), None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_progress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test records attempts in the progress of the person who runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGE_FILES = sorted((ROOT / "flashcore_numba/stages").glob("stage[0-9]*.py"))
+STAGES = ROOT / "flashcore_numba/stages"
+OF_BRANCHES = (
+    path
+    for path in (ROOT / "flashcore_numba/branches").glob("*/*.py")
+    if path.name.startswith(f"{path.parent.name}_")
+)
+STAGE_FILES = sorted([*STAGES.glob("stage[0-9]*.py"), *STAGES.glob("warm_up_*.py"), *OF_BRANCHES])
 
 
 def modules() -> dict[str, Path]:
@@ -49,7 +55,8 @@ def imports(name: str) -> set[str]:
             assert node.module and not node.level, f"{name}:{node.lineno} imports relatively"
             add(node.module, [alias.name for alias in node.names])
         for child in ast.iter_child_nodes(node):
-            walk(child)
+            if not isinstance(child, ast.expr):  # which imports nothing
+                walk(child)
 
     walk(ast.parse(MODULES[name].read_text()))
     return found
@@ -179,3 +186,12 @@ def test_style(command: list[str]) -> None:
         [sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True
     )
     assert ruff.returncode == 0, ruff.stdout + ruff.stderr
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "cuda_reference").glob("stage*.cu")), ids=lambda path: path.stem
+)
+def test_a_kernels_header_is_short(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    header = next(n for n, line in enumerate(lines) if not line.startswith("//"))
+    assert lines[0].startswith("// Stage ") and lines[1] and 5 < header <= 15

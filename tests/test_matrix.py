@@ -13,7 +13,9 @@ from matrix import few, first_of_each
 from test_cli import COMMANDS
 from test_house import MODULES, ROOT, imports
 
-from flashcore_numba.course.lessons import LESSONS
+from flashcore_numba.branches.find import BRANCHES
+from flashcore_numba.course.lessons import EVERY, LESSONS
+from flashcore_numba.predict import FORMULAS
 from flashcore_numba.stages import LADDER
 
 LIST = """
@@ -113,10 +115,10 @@ def test_every_command_runs(quick: list[Listed]) -> None:
 
 @pytest.mark.long
 def test_every_lesson_has_a_wrong_answer(quick: list[Listed]) -> None:
-    judged = values(quick, "test_a_wrong_answer_is_told_what_is_wrong_and_where", "number")
-    assert judged == {str(number) for number in LESSONS}
+    judged = values(quick, "test_a_wrong_answer_is_told_what_is_wrong_and_where", "key")
+    assert judged == {str(key) for key in EVERY}
     for name, parameter in (
-        ("test_the_solution_passes_with_margin", "number"),
+        ("test_the_solution_passes_with_margin", "key"),
         ("test_notebook_runs_fresh", "path"),
     ):
         assert values(quick, name, parameter)
@@ -134,8 +136,10 @@ def test_every_kind_of_mistake_is_named(quick: list[Listed], listed: list[Listed
     mutants = values(quick, "test_it_dies", "mutant") | values(
         quick, "test_what_is_left_out_is_reported", "mutant"
     )
-    killed = {int(label.split()[0]) for label in mutants}
-    assert {stage.language for stage in LADDER if stage.number in killed} == {"Numba", "CUDA C"}
+    killed = {label.split()[0] for label in mutants}
+    for ladder in (LADDER, *(each.ladder() for each in BRANCHES.values())):
+        named = {stage.language for stage in ladder if stage.label.split()[0] in killed}
+        assert named == {"Numba", "CUDA C"}
 
 
 def reached(tests: set[str], *by_name: str) -> set[str]:
@@ -167,6 +171,7 @@ def test_every_module_is_used(quick: list[Listed]) -> None:
     loaded = [f"flashcore_numba.predict.stage{stage.number:02d}" for stage in LADDER]
     loaded += [f"flashcore_numba.course.lessons.lesson{number:02d}" for number in LESSONS]
     loaded += [name for name in MODULES if name.startswith("flashcore_numba.cli.")]
+    loaded += {*FORMULAS.values()} & set(MODULES)  # of branches, each with a test beside it
     missing = set(MODULES) - reached({test.path for test in quick}, *loaded)
     missing -= {name for name in missing if name.endswith(".__main__")}
     assert not missing, missing

@@ -1,4 +1,4 @@
-"""The project from outside: pins, make targets, README."""
+"""The project from outside: pins, make targets, the examples of docs/python.md."""
 
 import ast
 import ctypes
@@ -17,9 +17,9 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+PYTHON_PAGE = (ROOT / "docs/python.md").read_text()
+PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", PYTHON_PAGE, re.DOTALL | re.MULTILINE)
 
 
 def run(*command: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -113,16 +113,11 @@ def test_continuous_integration_runs_every_test() -> None:
     assert script.read_text().rstrip().endswith("exec make test-all")
 
 
-def test_readme_has_one_ladder_region() -> None:
-    assert README.count("<!-- ladder:begin -->") == README.count("<!-- ladder:end -->") == 1
-    assert README.index("<!-- ladder:begin -->") < README.index("<!-- ladder:end -->")
-
-
 def imports_of(block: str) -> set[str]:
     return {node.module for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)}
 
 
-def test_readme_shows_the_lines_of_the_race(tmp_path: Path) -> None:
+def test_the_page_shows_the_lines_of_the_race(tmp_path: Path) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "tile[63 - i]" in block)
     (tmp_path / "example.py").write_text(block)
     lines, ran = block.splitlines(), run(sys.executable, "example.py", cwd=tmp_path)
@@ -131,7 +126,7 @@ def test_readme_shows_the_lines_of_the_race(tmp_path: Path) -> None:
     assert str(write) in last and str(read) in last, f"the race is between lines {write} and {read}: {last}"
 
 
-def test_readme_has_both_examples() -> None:
+def test_the_page_has_an_example_of_each() -> None:
     modules = set().union(*map(imports_of, PYTHON_BLOCKS))
     assert {"flashcore_numba", "flashcore_numba.simulator"} <= modules
 

@@ -20,10 +20,10 @@ from cuda_reference.extras import EXTRAS, install
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INFO = f"flashcore_numba-{PROJECT['version']}.dist-info"
-README_EXAMPLES = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE
 )
-WITHOUT_NUMBA = [text for text in README_EXAMPLES if "from flashcore_numba.simulator import cuda" in text]
+WITHOUT_NUMBA = [text for text in EXAMPLES if "from flashcore_numba.simulator import cuda" in text]
 PROBES = (
     "cuda_reference/stage99_probe.cu",
     "cuda_reference/include/probe.cuh",
@@ -228,7 +228,7 @@ def test_the_command_says_what_it_needs_beside_numpy_alone(bare: Path, tmp_path:
         import sys
         from flashcore_numba.cli import main
         for command in sys.argv[1:]:
-            print(main([command, *["5"] * (command in ("count", "profile", "starter"))]))
+            print(main([command, *["5"] * (command in ("count", "profile", "starter", "predict", "hint"))]))
     """
     ran = run(bare, "-c", textwrap.dedent(program), *commands, cwd=tmp_path)
     assert ran.stdout.split() == ["1"] * len(commands), ran.stderr
@@ -241,11 +241,11 @@ def test_the_command_says_what_it_needs_beside_numpy_alone(bare: Path, tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(len(README_EXAMPLES)))
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_a_readme_example_runs_beside_what_the_wheel_declares(
     number: int, complete: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "example.py").write_text(README_EXAMPLES[number])
+    (tmp_path / "example.py").write_text(EXAMPLES[number])
     ran = run(complete, "example.py", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
 
@@ -263,7 +263,7 @@ def test_every_module_is_imported_beside_what_the_wheel_declares(complete: Path,
                 try:
                     importlib.import_module(module.name)
                 except ModuleNotFoundError as error:
-                    known = {"cupy", "torch", "IPython"}
+                    known = {"cupy", "torch", "IPython", "jupyter_server"}
                     assert error.name.partition(".")[0] in known, f"{module.name}: {error}"
         from numba import cuda
         assert "numba_cuda" in cuda.__file__, cuda.__file__
@@ -321,12 +321,12 @@ def test_a_picture_asks_for_its_extra(program: str, complete: Path, tmp_path: Pa
 
 
 def test_every_extra_that_a_message_names_brings_its_package() -> None:
-    """Two packages are imported under another name than their distribution's."""
+    """Some packages are imported under another name than their distribution's."""
     distributions = {"PIL": "matplotlib", "IPython": "ipykernel", "cuda": "numba-cuda", "llvmlite": "numba"}
     extras = PROJECT["optional-dependencies"] | {"": PROJECT["dependencies"]}
     for package, extra in EXTRAS.items():
         names = {Requirement(text).name for text in extras[extra]}
-        wanted = distributions.get(package, package)
+        wanted = distributions.get(package, package.replace("_", "-"))
         assert any(name == wanted or name.startswith(f"{wanted}-") for name in names), (package, extra)
 
 

@@ -93,6 +93,35 @@ plain_read_of_a_counter(float* out, float* partial, unsigned* arrived) {  // two
     if (t == 1) out[0] = *arrived;  // BUG race
 }
 
+extern "C" __global__ void blocks_add_to_one(float* out, float* sums) {  // no bug: two blocks, two warps each
+    const float x[4] = {1, 2, 3, 4};
+    ptx::add_quad(sums + 4 * (threadIdx.x % 32), x);
+}
+
+extern "C" __global__ void add_beside_a_store(float* out, float* sums) {  // two blocks
+    T;
+    const float x[4] = {1, 2, 3, 4};
+    if (blockIdx.x == 0) ptx::add_quad(sums + 4 * t, x);
+    else sums[t] = 0;  // BUG race between blocks
+}
+
+extern "C" __global__ void read_beside_an_add(float* out, float* sums) {
+    T;
+    const float x[4] = {1, 2, 3, 4};
+    ptx::add_quad(sums + 4 * t, x);
+    out[t] = sums[t];  // BUG race
+}
+
+extern "C" __global__ void add_to_what_was_never_written(float* out, float* sums) {
+    const float x[4] = {1, 2, 3, 4};
+    ptx::add_quad(sums + 4 * threadIdx.x, x);  // BUG uninitialised read
+}
+
+extern "C" __global__ void add_at_a_misaligned_place(float* out, float* sums) {
+    const float x[4] = {1, 2, 3, 4};
+    ptx::add_quad(sums + 2 * threadIdx.x, x);  // BUG misaligned
+}
+
 extern "C" __global__ void cp_async_no_wait(float* out, const float* in) {
     SMEM; T;
     ptx::cp_async_16(tile + 4 * t, in + 4 * t);

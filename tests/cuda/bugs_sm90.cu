@@ -208,6 +208,15 @@ cluster_relaxed(float* out, const __grid_constant__ ptx::TensorMap map) {
 }
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1)
+cluster_wait_by_some_lanes(float* out, const __grid_constant__ ptx::TensorMap map) {
+    const int t = threadIdx.x;
+    if (t < 64 && ptx::cluster_rank() == 0) out[t] = 0;
+    ptx::cluster_arrive();
+    if (t % 4 == 0) ptx::cluster_wait();  // BUG warp mask
+    __shfl_sync(0xffffffff, t, 0);
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
 cluster_barrier_missed(float* out, const __grid_constant__ ptx::TensorMap map) {
     const int t = threadIdx.x;
     if (t < 64 && ptx::cluster_rank() == 0) out[t] = 0;

@@ -14,7 +14,11 @@ HERE = Path(__file__).resolve().parent
 BUG = re.compile(r"// BUG (.*)")
 KERNEL = re.compile(r'extern "C" __global__ .*?(\w+)\(float\* out', re.DOTALL)
 SCHEDULES = ("forward", "reverse", "random:1", "random:2")
-BLOCKS = {"blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2}
+BLOCKS = {
+    "blocks_write_one": 2, "last_block_without_fence": 2, "plain_read_of_a_counter": 2,
+    "blocks_add_to_one": 2, "add_beside_a_store": 2,
+}  # fmt: skip
+SCRATCH = {"scratch_never_written", "add_to_what_was_never_written"}
 CLUSTERED = re.compile(r"__cluster_dims__\(2, 1, 1\)\n(\w+)\(")
 CLUSTERS = dict.fromkeys(CLUSTERED.findall((HERE / "bugs_sm90.cu").read_text()), 2)
 THREADS = {"registers_do_not_suffice": 384, "registers_suffice": 384}
@@ -58,7 +62,7 @@ def arguments(file: str, kernel: str, rng) -> tuple:
 def test_the_bug_is_named(file, kernel, kind, line, rng):
     for schedule in SCHEDULES:
         args = arguments(file, kernel, rng)
-        scratch = [args[1]] if kernel == "scratch_never_written" else []
+        scratch = [args[1]] if kernel in SCRATCH else []
         launch = CpuModule(HERE / file).kernel(kernel)(
             CLUSTERS.get(kernel) or BLOCKS.get(kernel, 1),
             THREADS.get(kernel, 64 if file == "bugs.cu" else 128),
@@ -96,8 +100,10 @@ def test_every_kind_has_a_bug():
     ("kernel", "says"),
     [
         ("past_a_local_array", r"index 4 of a `float \[4\]` is used by thread \d+"),
-        ("misaligned_wide_copy", r"a multiple of 16 bytes and starts (?:4|8|12) behind one, by thread \d+"),
+        ("misaligned_wide_copy", r"a multiple of 16 bytes and starts (?:4|8|12) past one, by thread \d+"),
         ("past_a_static_array", r"index 64 of a `float \[64\]` is used by thread 63"),
+        ("past_the_end", r"4 bytes are written just past the end of out, by thread 63"),
+        ("before_the_start", r"4 bytes are read 4 bytes before in, by thread 0"),
     ],
 )
 def test_what_an_access_lacks_is_told(kernel, says, rng):
@@ -105,3 +111,27 @@ def test_what_an_access_lacks_is_told(kernel, says, rng):
         1, 64, arguments("bugs.cu", kernel, rng), shared_mem=49152
     )
     assert any(re.search(says, problem.text) for problem in launch.problems), launch
+
+
+@pytest.mark.parametrize(
+    ("index", "says"), [(64, "just past the end of out"), (67, "12 bytes past the end of out")]
+)
+def test_how_far_past_an_array_an_access_begins_is_told(index, says, tmp_path):
+    source = tmp_path / "far.cu"
+    source.write_text(f'extern "C" __global__ void far(float* out) {{ out[{index}] = 1; }}\n')
+    launch = CpuModule(source).kernel("far")(1, 1, (np.zeros(64, np.float32),))
+    assert [problem.text.split(",")[0] for problem in launch.problems] == [f"4 bytes are written {says}"]
+
+
+def test_a_barrier_counts_arrivals_and_not_threads(tmp_path):
+    """One warp arrives twice: 64 threads make 65 arrivals and more."""
+    source = tmp_path / "twice.cu"
+    source.write_text(
+        '#include "ptx.cuh"\nextern "C" __global__ void twice(float* out) {\n'
+        "    if (threadIdx.x < 32) ptx::bar_arrive(1, 64), ptx::bar_arrive(1, 64);\n"
+        "    else ptx::bar_sync(1, 64);\n}\n"
+    )
+    launch = CpuModule(source).kernel("twice")(1, 64, (np.zeros(1, np.float32),))
+    [problem] = launch.problems
+    assert problem.kind == "bad instruction"
+    assert problem.text.startswith("barrier 1, which waits for 64 threads, counts 65 arrivals")

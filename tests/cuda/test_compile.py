@@ -6,20 +6,36 @@ Variants are compiled here for compute capability 9.0 alone: `flashcore resource
 import pytest
 from matrix import first_of_each
 
-from cuda_reference import source
+from cuda_reference import INCLUDE, source
 from cuda_reference.compile import CompileError, compile, nvrtc_version, parse_log, target
+from cuda_reference.source import BRANCHES
+from flashcore_numba.core.multiprocessors import shared_limit
 from flashcore_numba.evidence import resource_table
-from flashcore_numba.stages import LADDER
+from flashcore_numba.predict.occupancy import of_kernel
+from flashcore_numba.run.registers import examples, registers
+from flashcore_numba.stages import LADDER, files
+from flashcore_numba.stages.edited import loaded
 from flashcore_numba.stages.find import find
+from flashcore_numba.stages.runs import Run
 
 ITEMS = list(resource_table.items(LADDER))
 COMPILED = [item for item in ITEMS if item[3] == (9, 0) or item[1] in (None, find(item[0]).default_variant)]
 AGAIN = "if that is meant: flashcore resources --save"
 # Kernels that spill, with the reason why that is right. All others must not.
 WIDE = "64 keys a tile at D = 128: 388 TFLOP/s at 4x16x4096x128 on an H200, 350 with 32 keys and no spill"
+TWO_BLOCKS = (
+    "two blocks of 512 threads leave a thread 64 registers; 16 bytes and less, on GPUs nobody measured"
+)
 PERSISTENT = "the loop over pieces of work takes two registers more; this schedule is for comparison"
 SPILLS = {
     **{f"12 {variant}, D = 128, sm_90": WIDE for variant in ("large", "in_order", "mma_sync")},
+    **{
+        f"{stage}, D = 128, sm_{arch}": WIDE
+        for stage in ("12 mma_sync", "13 split_kv")
+        for arch in (100, 120)
+    },
+    "12 mma_sync, D = 256, sm_100": WIDE,
+    **{f"11 warp_specialized, D = 64, sm_{arch}": TWO_BLOCKS for arch in (100, 120)},
     **{f"13 persistent, D = 128, sm_{arch}": PERSISTENT for arch in (80, 89, 90)},
 }
 # What the assembler says where it undoes a kernel's design: setmaxnreg ignored, wgmma serialised (twice).
@@ -72,6 +88,28 @@ def test_the_table_has_no_line_too_many(table):
 def test_nothing_spills_without_a_reason(table):
     spilling = {name for name, kernels in table["kernels"].items() if any(k["spill_bytes"] for k in kernels)}
     assert spilling == set(SPILLS)
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=resource_table.name)
+def test_a_block_fits_the_gpu(item, table):
+    """Compiled for the tile that is chosen there; an SM holds at least one block of it."""
+    for kernel in table["kernels"][resource_table.name(item)]:
+        assert kernel["shared_bytes"] <= shared_limit(item[3])
+        assert of_kernel(item[3], kernel).blocks >= 1
+
+
+def test_every_gpu_has_the_stages_that_it_runs():
+    found = {capability: set() for capability in resource_table.CAPABILITIES}
+    for key, _, head_dim, capability in ITEMS:
+        found[capability].add((find(key).number, head_dim))
+    both = {(number, head_dim) for number in range(9, 17) for head_dim in (64, 128)} | {(7, 64), (8, 64)}
+    both |= {(number, head_dim) for number in (12, 15) for head_dim in (32, 80, 96, 192, 256)}
+    hopper = {each for each in both if each[0] >= 14}
+    for capability, stages in found.items():
+        without = set() if capability == (9, 0) else hopper
+        if capability == (7, 5):
+            without = without | {(13, 64), (13, 128), (9, 128), (10, 128)}
+        assert stages == both - without, capability
 
 
 def test_accumulators_stay_in_registers(table):
@@ -127,7 +165,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("capability, arch", [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a")])
+@pytest.mark.parametrize("capability, arch", [((7, 5), "sm_75"), ((8, 0), "sm_80"), ((9, 0), "sm_90a")])
 def test_the_report_of_the_assembler_is_read(folder, capability, arch):
     kernel = source("double_all", folder=folder, FACTOR=2)
     found = compile(kernel, capability)
@@ -219,3 +257,40 @@ def test_missing_headers_are_named(missing, monkeypatch, folder):
     what = "crt/mma.h" if missing == "nvcc" else "CUDA headers"
     with pytest.raises(CompileError, match=rf"{what}.*missing: pip install 'flashcore-numba\[compiler\]'"):
         include_folders("#include <mma.h>")
+
+
+def _reaches(stage, header):
+    including = {header, *(path.name for path in files.headers_including([header]))}
+    texts = [path.read_text() for path in files.kernels_of(stage.number)]
+    return any(f'#include "{name}"' in text for name in including for text in texts)
+
+
+REACHING = {
+    header: next((stage for stage in LADDER[6:] if _reaches(stage, header.name)), None)
+    for header in sorted(INCLUDE.glob("*.cuh"))
+}
+
+
+@pytest.mark.parametrize(
+    "header", [header for header, stage in REACHING.items() if stage], ids=lambda header: header.name
+)
+def test_an_edited_header_is_what_the_compiler_reads(header):
+    """Also where only another header includes it: the compiler of the GPU looks beside the includer first."""
+    stage, edit = REACHING[header], _marked(header)
+    with loaded(stage.number, {header.name: edit}) as copy, pytest.raises(CompileError, match="was read"):
+        registers(Run(copy, None), examples(copy, 64), stage.compute_capability)
+
+
+@pytest.mark.parametrize(
+    "header", [header for header, stage in REACHING.items() if not stage], ids=lambda header: header.name
+)
+def test_so_is_one_of_a_branch(header, tmp_path):
+    kernel = next(path for path in BRANCHES.glob("*.cu") if f'"{header.name}"' in path.read_text())
+    (tmp_path / kernel.name).write_text(kernel.read_text())
+    (tmp_path / header.name).write_text(_marked(header))
+    with pytest.raises(CompileError, match="was read"):
+        compile(source(kernel.stem, folder=tmp_path, HEAD_DIM=64), (9, 0))
+
+
+def _marked(header):
+    return header.read_text().replace("#pragma once", "#pragma once\n#error this edit was read", 1)

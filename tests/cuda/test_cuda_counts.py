@@ -107,3 +107,14 @@ def test_counts_do_not_depend_on_the_schedule(rng):
 def test_nothing_is_counted_when_told():
     launch = module().ragged_loop(1, 32, (np.ones(128, np.float32), np.zeros(32, np.float32)), counts=False)
     assert not launch.lines()
+
+
+@pytest.mark.parametrize(("arch", "requests"), [(900, 1), (800, 4)])
+def test_additions_move_whole_sectors(arch, requests):
+    """512 bytes by a warp: all at once, or in four instructions of 128 bytes in a row."""
+    kernel = CpuModule(HERE / "wrappers.cu", {"PTX_ARCH": arch}).kernel("add_quad")
+    totals = kernel(2, 32, (np.ones(128, np.float32), np.zeros(128, np.float32))).check().totals()
+    counted = [
+        totals[f"global_atomic_{each}"] for each in ("requests", "sectors", "bytes_requested", "bytes_moved")
+    ]
+    assert counted == [2 * requests, 2 * 16, 2 * 512, 2 * 512]

@@ -60,7 +60,7 @@ def test_an_exception_is_needed(rng):
 
 
 def test_every_exception_is_used():
-    assert len(SPARED) >= len(HARMLESS)
+    assert len(SPARED) >= sum(file.startswith("stage") for file, _ in HARMLESS) > 0
     assert all(HARMLESS.values())
 
 

@@ -1,6 +1,7 @@
 """What stages 14 and 16 say of themselves: tensor maps, shared memory, barriers, every split of the keys."""
 
 import dataclasses
+import struct
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from matrix import few
 
 from cuda_reference import TensorMap
 from flashcore_numba.core import oracle
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import LADDER, stage14_tma_wgmma, stage16_cluster_split
-from flashcore_numba.stages.parts.cuda_arguments import tile_map
+from flashcore_numba.stages.parts.tile_maps import BOUND, batch_rows, bounded_map, tile_map
 from flashcore_numba.stages.stage16_cluster_split import (
     FEW_ROWS,
     FORCED,
@@ -87,7 +89,7 @@ def test_every_split_fits_shared_memory(head_dim):
 
 def test_every_variant_is_a_split_or_the_choice():
     stage = stage16_cluster_split.STAGE
-    assert set(stage.variants) == {*FORCED, "not_early", stage.name}
+    assert set(stage.variants) == {*FORCED, stage.called, stage.name}
 
 
 def stand_in(heads, seq_q, seq_k, head_dim):
@@ -163,3 +165,37 @@ def test_what_the_copy_engine_cannot_do_is_refused(strides, box, swizzle, messag
     array = np.lib.stride_tricks.as_strided(np.zeros(1 << 14, np.float16)[1 << 13 :], (2, 32, 64), strides)
     with pytest.raises(ValueError, match=message):
         TensorMap(array, box, swizzle)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_bounded_map_ends_where_its_coordinates_say(transposed, rng):
+    """As the copy engine counts: row i of a sequence is out of bounds from its end on, else where it lies."""
+    batches, heads, rows, head_dim = (int(n) for n in (*rng.integers(1, 4, 2), rng.integers(1, 90), 64))
+    array = np.zeros((batches, heads, rows, head_dim), np.float16)
+    if transposed:
+        array = array.swapaxes(1, 2).copy().swapaxes(1, 2)
+    data = bounded_map(array, 16).for_cpu(0x7F0000000000)
+    base, *_ = struct.unpack_from("Q", data)
+    extents, steps = struct.unpack_from("5Q", data, 16), struct.unpack_from("5Q", data, 56)
+    b, h, size = int(rng.integers(batches)), int(rng.integers(heads)), int(rng.integers(rows + 1))
+    begin = b * batch_rows(array)
+    for i in (0, size - 1, size, rows - 1):
+        if i < 0:
+            continue
+        at = (0, h, BOUND - size + i, begin + size, BOUND)
+        assert all(0 <= x < extent for x, extent in zip(at[3:], extents[3:], strict=True))
+        assert (at[2] < extents[2]) is (i < size)
+        address = sum(x * step for x, step in zip(at, steps, strict=True)) + base
+        assert address % 2**64 == base + sum(np.multiply((b, h, i), array.strides[:3]).tolist())
+
+
+def test_batches_that_are_no_whole_rows_apart_are_refused():
+    """One tensor map reaches every batch by whole rows."""
+    memory = np.zeros((2, 1 << 12), np.float16)[:, : 2 * 20 * 64 + 8]
+    array = np.lib.stride_tricks.as_strided(memory, (2, 2, 20, 64), ((2 * 20 * 64 + 8) * 2, 2560, 128, 2))
+    used = Features(seqused_k=np.zeros(2, np.int32))
+    for stage in HOPPER:
+        if stage.features:
+            problem = Problem(array, array, array, features=used)
+            assert "batches are no whole number of rows apart" in stage.why_not(problem)
+            assert stage.why_not(Problem(array, array, array)) is None

@@ -9,7 +9,7 @@ from cuda_toy import PLAIN, REVERSE, arguments, plain_stage, toy
 import cuda_reference
 from cuda_reference import cpu, load, source
 from flashcore_numba import UnsupportedError, attention, cli
-from flashcore_numba.attention import refuse
+from flashcore_numba.calls import refuse
 from flashcore_numba.checks import check_stage
 from flashcore_numba.core import oracle
 from flashcore_numba.core.problem import Problem

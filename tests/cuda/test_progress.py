@@ -71,7 +71,7 @@ def test_waiting_needs_neither_checks_nor_counts(schedule, checks):
 
 
 @pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
-@pytest.mark.parametrize("kernel", ENDLESS)
+@pytest.mark.parametrize("kernel", few(ENDLESS, *(ENDLESS.keys() - {"counts_its_looks"})))
 def test_what_cannot_end_is_told_with_its_line(kernel, schedule):
     launch, _ = run(kernel, schedule)
     assert {(p.kind, p.line) for p in launch.problems} >= {("endless loop", ENDLESS[kernel])}, launch
@@ -127,7 +127,7 @@ def test_a_time_limit_is_a_number_of_seconds(limit):
 
 @pytest.mark.parametrize("kernel", ["changes_memory_for_ever", "registers_for_ever"])
 def test_ctrl_c_stops_a_launch_and_the_next_one_runs(kernel):
-    knock = threading.Timer(1.5, signal.raise_signal, [signal.SIGINT])
+    knock = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
     CpuModule(FILE)  # compiled before the time runs
     knock.start()
     try:
@@ -255,7 +255,7 @@ def test_check_stops_a_launch_at_its_deadline(tmp_path):
     (failure,) = report.failures
     assert failure.kind == "time" and "stopped by time_limit = 0.5 s after 0 of" in failure.message, failure
     start = time.monotonic()
-    report = check_stage(stage, seed=1, deadline=time.time() + 4)
+    report = check_stage(stage, seed=1, deadline=time.time() + 1.5)
     assert {failure.kind for failure in report.failures} == {"time"}
     assert "stopped by time_limit" in report.failures[0].message and time.monotonic() - start < 60
     assert report.failures[-1].message == "not run: the time limit was reached"

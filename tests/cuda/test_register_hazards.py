@@ -23,7 +23,7 @@ CASES = (
 )
 RESCALED = """            if (!done)
 #pragma unroll
-                for (int i = 0; i < D / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
+                for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
 """
 WAIT = "            ptx::wgmma_wait<0>();  // O is whole, P and V have been read\n"
 EDITS = {
@@ -48,22 +48,22 @@ EDITS = {
     "l without a value, 14": (
         14,
         (Edit("l = {0.0f, 0.0f}, rescale;", "l, rescale;", S14),),
-        r"uninitialised read: .*l\[0\] \*= .* and stage14_tma_wgmma.cu:\d+ `RowState m.*: `l` is read",
+        r"uninitialised read: .*l\[0\] \*= .* and stage14_tma_wgmma.cu:\d+ `Row.*: a part of `l` is read",
     ),
     "l without a value, 15": (
         15,
         (Edit("l = {0.0f, 0.0f}, rescale;", "l, rescale;", S15),),
-        r"uninitialised read: .*l\[0\] \*= .* and line \d+ `RowState m.*: `l` is read",
+        r"uninitialised read: .*l\[0\] \*= .* and line \d+ `RowState m.*: a part of `l` is read",
     ),
     "O without a value": (
         14,
         (Edit("Output o_rmem = {};", "Output o_rmem;", S14),),
-        r"uninitialised read: .*: `o_rmem` is read",
+        r"uninitialised read: .*: an element of `o_rmem` is read",
     ),
     "one sum without a value": (
         12,
         (Edit("r < LANE_ROWS; r++) sum[r] = 0", "r + 1 < LANE_ROWS; r++) sum[r] = 0", "warp_rows.cuh"),),
-        r"uninitialised read: .*sum\[r\].* and line \d+ `RowState sum;`: `sum` is read",
+        r"uninitialised read: .*sum\[r\].* and line \d+ `RowState sum;`: a part of `sum` is read",
     ),
 }
 
@@ -143,6 +143,17 @@ def test_headers_keep_their_places(tmp_path):
     [problem] = [each for each in launch.problems if each.kind == "uninitialised read"]
     assert (Path(problem.file).name, problem.line, problem.other_line) == ("adds.cuh", 4, 3)
     assert problem.text.startswith("`sum` is read by thread")
+
+
+def test_of_a_variable_with_a_value_only_a_part_is_unset(tmp_path):
+    source = tmp_path / "half.cu"
+    source.write_text(
+        'extern "C" __global__ void half(float* out, int count) {\n    float pair[2];\n    pair[0] = 1;\n'
+        "    for (int i = 0; i < count; i++) out[i] = pair[i];\n}\n"
+    )
+    launch = CpuModule(source).kernel("half")(1, 1, (np.ones(2, np.float32), 2))
+    [problem] = launch.problems
+    assert problem.text.startswith("a part of `pair` is read by thread") and problem.line == 4
 
 
 def test_a_declaration_that_only_looks_like_one_compiles(tmp_path):

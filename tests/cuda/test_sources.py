@@ -48,10 +48,11 @@ def test_a_file_begins_with_prose_that_explains_it(path):
 
 @EACH_SOURCE
 def test_only_ptx_cuh_knows_the_machine(path):
-    """`asm` and conditional compilation stand in ptx.cuh, so that a stage is the same text everywhere."""
+    """`asm` is in ptx.cuh, and conditional compilation there and in features.cuh: a stage is one text."""
     code = re.sub(r"//[^\n]*", "", path.read_text())
     found = re.findall(r"\basm\b|#\s*(?:if|ifdef|ifndef|elif|else)\b", code)
-    allowed = found if path.name == "ptx.cuh" else ["#ifndef"] if path.name == "element.cuh" else []
+    everything = path.name in ("ptx.cuh", "features.cuh")
+    allowed = found if everything else ["#ifndef"] if path.name == "element.cuh" else []
     assert found == allowed, f"{path.name}: {found}"
 
 
@@ -102,10 +103,10 @@ def test_one_file_says_what_a_row_sees():
 
 
 def test_one_file_names_the_element_type():
-    found = those_that_say(r"\b_*half\w*|\bf16\w*|\w+_half2?\b|\b65504")
-    executors = found.pop("ptx.cuh")  # the CPU executor multiplies halves only
-    assert executors == {"pack_half2", "fma_half2"}
-    assert found == {"element.cuh": {"half", "half2", "__half22float2", "f16", "65504"}}
+    found = those_that_say(r"\b_*half\w*|\bb?f16\w*|\w+_half2?\b|\b\w*bfloat16\w*|\b65504")
+    names = {"half", "half2", "__half22float2", "f16", "65504"}
+    names |= {"bfloat16", "__nv_bfloat16", "__nv_bfloat162", "__bfloat1622float2", "PTX_bfloat16", "bf16"}
+    assert found == {"element.cuh": names}
 
 
 def test_one_file_declares_strides_and_sizes():

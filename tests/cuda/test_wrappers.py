@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from cuda_reference import FOLDER, TensorMap, load, source
+from flashcore_numba.core.element import BFLOAT16, FLOAT16
+from flashcore_numba.stages.parts.tile_maps import bounded_map
 
 HERE = Path(__file__).resolve().parent
 HALF, FLOAT, INT, PAIR = np.float16, np.float32, np.int32, np.uint32
@@ -24,6 +27,7 @@ class Case(NamedTuple):
     expected: dict[int, np.ndarray]
     shared: int = 0
     tolerance: float = 0.0
+    element: str = "float16"
 
 
 def halves(rng, *shape):
@@ -37,6 +41,16 @@ def floats(rng, *shape):
 def store_16(rng):
     x = rng.integers(0, 2**32, 128, dtype=np.uint32)
     return Case("store_16", 1, 32, (x, np.zeros_like(x)), {1: x.reshape(32, 4)[:, ::-1].ravel()})
+
+
+def load_acquire(rng):
+    words = np.zeros(33, np.uint32)
+    return Case("load_acquire", 2, 32, (words,), {0: np.array([*range(132, 100, -1), 1], np.uint32)})
+
+
+def add_quad(rng):
+    x, sums = rng.integers(-100, 100, (2, 128)).astype(FLOAT)
+    return Case("add_quad", 3, 64, (x, sums), {1: sums + 6 * x})
 
 
 def copy_16(rng):
@@ -90,21 +104,48 @@ def ldmatrix(form):
     return case
 
 
-def mma(rng):
-    a, b, c = halves(rng, 16, 16), halves(rng, 8, 16), floats(rng, 16, 8)
-    exact = a.astype(float) @ b.T.astype(float) + c
-    return Case("mma_m16n8k16", 1, 32, (a, b, c, np.zeros_like(c)), {3: exact}, tolerance=1e-4)
+def elements(rng, element, *shape):
+    """Random numbers of the type, and their bits: what a kernel moves without knowing the type."""
+    x = element.round(rng.standard_normal(shape))
+    return x.astype(float), x.view(np.uint16)
 
 
-def arithmetic(rng):
+def mma(rng, element=FLOAT16):
+    (x, a), (y, b), c = elements(rng, element, 16, 16), elements(rng, element, 8, 16), floats(rng, 16, 8)
+    args, exact = (a, b, c, np.zeros_like(c)), x @ y.T + c
+    return Case("mma_m16n8k16", 1, 32, args, {3: exact}, tolerance=1e-4, element=element.name)
+
+
+def arithmetic(rng, element=FLOAT16):
     x = np.concatenate([floats(rng, 30) * 8, [-np.inf, 0]]).astype(FLOAT)
-    pairs = np.stack([x, -x], 1).astype(HALF).view(PAIR)[:, 0]
-    exact = x.astype(HALF).astype(float)
-    with np.errstate(over="ignore"):
-        sums = np.stack([3 * exact + exact, 2 - exact * exact], 1).astype(HALF).view(PAIR)[:, 0]
+    rounded = element.round(x)
+    pairs = np.stack([rounded, -rounded], 1).view(PAIR)[:, 0]
+    exact = rounded.astype(float)
+    sums = element.round(np.stack([3 * exact + exact, 2 - exact * exact], 1)).view(PAIR)[:, 0]
     args = (x, np.zeros_like(x), *np.zeros((2, 32), PAIR))
     expected = {1: np.exp2(x.astype(float)), 2: pairs, 3: sums}
-    return Case("arithmetic", 1, 32, args, expected, tolerance=1e-5)
+    return Case("arithmetic", 1, 32, args, expected, tolerance=1e-5, element=element.name)
+
+
+def capped(rng):
+    x = np.concatenate([4 * floats(rng, 28), [-np.inf, np.inf, 0, 1e-30]]).astype(FLOAT)
+    return Case("capped", 1, 32, (x, np.zeros_like(x)), {1: np.tanh(x.astype(float))}, tolerance=2.0**-10.9)
+
+
+def tma_5d(rng):
+    """A sequence of 20 rows, from row 10 on, of 60: zeros come from past its end, and nothing goes there."""
+    x, back = halves(rng, 60, 2, 64), halves(rng, 60, 2, 64)
+    begin, size, row = 10, 20, int(rng.integers(5, 20))
+    rows = np.arange(row, row + 16)
+    inside = rows < size
+    tile = np.where(inside[:, None], x[np.minimum(begin + rows, 59), 1], HALF(0))
+    after = back.copy()
+    after[(begin + rows)[inside], 1] = tile[inside]
+    maps = (bounded_map(y.swapaxes(0, 1)[None], 16) for y in (x, back))
+    numbers = (INT(row), INT(begin), INT(size))
+    out = np.zeros((16, 64), HALF)
+    args = (*maps, out, *numbers)
+    return Case("tma_5d", 1, 32, args, {1: after.swapaxes(0, 1)[None], 2: swizzled(tile)}, 2048 + 16)
 
 
 def mbarrier_ring(rng):
@@ -231,13 +272,14 @@ def cluster_copies(rng):
     return Case("cluster_copies", 4, 32, args, {2: x[[0, 0, 2, 2]], 3: tiles}, 8192 + 256 + 16)
 
 
-def wgmma(n, transposed, in_registers):
+def wgmma(n, transposed, in_registers, element=FLOAT16):
     def case(rng):
-        a, b = halves(rng, 64, 64), halves(rng, *((64, n) if transposed else (n, 64)))
-        exact = a.astype(float) @ (b if transposed else b.T).astype(float)
+        x, a = elements(rng, element, 64, 64)
+        y, b = elements(rng, element, *((64, n) if transposed else (n, 64)))
+        exact = x @ (y if transposed else y.T)
         name = f"wgmma_{n}_transposed" if transposed else f"wgmma_{n}"
         args = (a, b, np.zeros((64, n), FLOAT), INT(in_registers))
-        return Case(name, 1, 128, args, {2: exact}, 8192 * 5, 1e-3)
+        return Case(name, 1, 128, args, {2: exact}, 8192 * 5, 1e-3, element.name)
 
     return case
 
@@ -247,15 +289,19 @@ def registers(rng):
 
 
 SM80: dict[str, Callable] = {
-    "store_16": store_16, "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups,
+    "store_16": store_16, "load_acquire": load_acquire, "add_quad": add_quad,
+    "cp_async_16": copy_16, "cp_async": copy_small, "cp_async_commit": copy_groups,
     "cp_async_wait": copy_groups,
     "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
     "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
+    "tanh": capped,
     "fma_pairs": arithmetic, "pack_pair": arithmetic, "mbarrier_init": mbarrier_ring,
     "mbarrier_arrive": mbarrier_ring,
     "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "far shuffles": far_shuffles,
     "atomics": atomics, "WMMA rows": wmma(0),
+    "mma_m16n8k16, bfloat16": partial(mma, element=BFLOAT16),
+    "fma_pairs, bfloat16": partial(arithmetic, element=BFLOAT16),
     "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
 }  # fmt: skip
 SM90: dict[str, Callable] = {
@@ -263,7 +309,9 @@ SM90: dict[str, Callable] = {
     "mbarrier_wait_cluster": cluster_sums,
     "fence_mbarrier_init": tma_2d, "fence_proxy_async": tma_3d_4d, "stmatrix_x4": stmatrix(0),
     "stmatrix_x4_trans": stmatrix(1), "elect_one": bulk, "tma_load_2d": tma_2d, "tma_load_3d": tma_3d_4d,
-    "tma_load_4d": tma_3d_4d, "tma_load_multicast_4d": cluster_copies, "tma_store_2d": tma_2d,
+    "tma_load_4d": tma_3d_4d,
+    "tma_load_5d": tma_5d, "tma_store_5d": tma_5d,
+    "tma_load_multicast_4d": cluster_copies, "tma_store_2d": tma_2d,
     "tma_store_4d": tma_3d_4d, "bulk_load": bulk, "bulk_store": bulk, "bulk_add_f32": bulk,
     "bulk_copy_to_rank": cluster_copies, "store_async": cluster_stores,
     "bulk_commit": bulk, "bulk_wait": bulk, "bulk_wait_read": tma_3d_4d,
@@ -276,8 +324,10 @@ SM90: dict[str, Callable] = {
     "wgmma_ss": wgmma(64, 0, 0), "wgmma_ss, B transposed": wgmma(64, 1, 0), "wgmma_rs": wgmma(64, 0, 1),
     "wgmma_rs, B transposed": wgmma(64, 1, 1), "wgmma_ss, N = 176": wgmma(176, 0, 0),
     "wgmma_rs, N = 256, B transposed": wgmma(256, 1, 1),
+    "wgmma_ss, bfloat16": wgmma(64, 0, 0, BFLOAT16),
+    "wgmma_rs, bfloat16, B transposed": wgmma(256, 1, 1, BFLOAT16),
 }  # fmt: skip
-INTERNAL = {"smem_address"}  # used by every other wrapper
+INTERNAL = {"smem_address", "mma_m16n8k8", "add_float"}  # used by other wrappers
 FILES = {"wrappers": SM80, "wrappers_sm90": SM90}
 KERNELS = {(file, case): name for file, cases in FILES.items() for name, case in reversed(cases.items())}
 EACH = pytest.mark.parametrize(
@@ -293,8 +343,12 @@ def compare(case: Case, got: list[np.ndarray]) -> None:
         np.testing.assert_allclose(found, expected, rtol=case.tolerance, atol=case.tolerance)
 
 
+def kernel_of(file: str, case: Case):
+    return source(file, case.kernel, folder=HERE, ELEMENT=case.element)
+
+
 def on_cpu(file: str, case: Case, **options):
-    kernel = load(source(file, case.kernel, folder=HERE), "cpu")
+    kernel = load(kernel_of(file, case), "cpu")
     return kernel(case.grid, case.block, case.args, shared_mem=case.shared, **options)
 
 
@@ -308,6 +362,20 @@ def test_on_the_cpu(file, case, rng):
     launch = on_cpu(file, case)
     assert not launch.problems, launch
     compare(case, [as_array(value) for value in case.args])
+
+
+# What ptx.cuh does otherwise on sm_75, and shuffles, which it leaves as they are.
+TURING = ("add_quad", "cp_async_16", "cp_async", "cp_async_wait", "mma_m16n8k16", "pack_pair", "far shuffles")
+
+
+@pytest.mark.parametrize("name", TURING)
+def test_sm_75_on_the_cpu(name, rng):
+    for schedule in ("forward", "reverse", f"random:{rng.integers(0, 2**31)}"):
+        case = SM80[name](rng)
+        kernel = load(source("wrappers", case.kernel, folder=HERE, PTX_ARCH=750), "cpu")
+        launch = kernel(case.grid, case.block, case.args, shared_mem=case.shared, schedule=schedule)
+        assert not launch.problems, launch
+        compare(case, list(case.args))
 
 
 @EACH
@@ -330,9 +398,7 @@ def on_gpu(file: str, case: Case) -> list[np.ndarray]:
             args.append(TensorMap(next(left), value.box, value.swizzle))
         else:
             args.append(next(left) if isinstance(value, np.ndarray) else value)
-    load(source(file, case.kernel, folder=HERE), "gpu")(
-        case.grid, case.block, tuple(args), shared_mem=case.shared
-    )
+    load(kernel_of(file, case), "gpu")(case.grid, case.block, tuple(args), shared_mem=case.shared)
     left = iter(arrays)
     return [next(left).get() if isinstance(as_array(value), np.ndarray) else value for value in case.args]
 

@@ -14,6 +14,25 @@ extern "C" __global__ void store_16(const uint32_t* in, uint32_t* out) {  // [12
     ptx::store_16(out + 4 * threadIdx.x, mine[3], mine[2], mine[1], mine[0]);
 }
 
+extern "C" __global__ void load_acquire(uint32_t* words) {  // [33]: a block hands them to the next one, reversed
+    const int lane = threadIdx.x;
+    if (blockIdx.x == 0) {
+        words[31 - lane] = 100 + lane;
+        __syncwarp();  // all lanes have written theirs
+        if (lane == 0) __threadfence(), atomicExch(words + 32, 1u);
+        return;
+    }
+    while (ptx::load_acquire(words + 32) == 0) {}
+    words[lane] += 1;
+}
+
+extern "C" __global__ void add_quad(const float* in, float* sums) {  // [128]: each warp adds all of it
+    const int first = ptx::LANE_STRIDE * (threadIdx.x % 32);
+    float x[4];
+    for (int i = 0; i < 4; i++) x[i] = in[first + ptx::FLOAT_STRIDE * i];
+    ptx::add_quad(sums + first, x);
+}
+
 extern "C" __global__ void cp_async_16(const half* in, half* out, int valid) {  // [256]; valid threads of 32
     extern __shared__ __align__(1024) unsigned char smem[];
     half* tile = reinterpret_cast<half*>(smem);
@@ -122,6 +141,8 @@ extern "C" __global__ void arithmetic(const float* x, float* power, uint32_t* pa
     pairs[t] = ptx::pack_pair(x[t], -x[t]);
     sums[t] = ptx::fma_pairs(pairs[t], ptx::pack_pair(3.0f, x[t]), ptx::pack_pair(x[t], 2.0f));
 }
+
+extern "C" __global__ void capped(const float* x, float* y) { y[threadIdx.x] = ptx::tanh(x[threadIdx.x]); }
 
 extern "C" __global__ void mbarrier_ring(float* out, int rounds) {  // [rounds, 32]: 32 threads make, 32 take
     extern __shared__ __align__(1024) unsigned char smem[];

@@ -57,6 +57,29 @@ extern "C" __global__ void tma_3d_4d(const __grid_constant__ ptx::TensorMap thre
     }
 }
 
+extern "C" __global__ void tma_5d(const __grid_constant__ ptx::TensorMap map,
+                                  const __grid_constant__ ptx::TensorMap back, half* out, int row, int begin,
+                                  int size) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    half* tile = reinterpret_cast<half*>(smem);  // [16, 64]
+    uint64_t* full = reinterpret_cast<uint64_t*>(smem + 2048);
+    const int bound = 1 << 30;  // as in warpgroup_rows.cuh
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_proxy_async();
+        ptx::mbarrier_arrive_expect(full, 16 * 64 * 2);
+        ptx::tma_load_5d(tile, &map, full, 0, 1, bound - size + row, begin + size, bound);
+    }
+    __syncthreads();  // the mbarrier is initialised
+    ptx::mbarrier_wait(full, 0);
+    for (int i = threadIdx.x; i < 1024; i += blockDim.x) out[i] = tile[i];
+    if (threadIdx.x == 0) {
+        ptx::tma_store_5d(&back, tile, 0, 1, bound - size + row, begin + size, bound);
+        ptx::bulk_commit();
+        ptx::bulk_wait<0>();
+    }
+}
+
 extern "C" __global__ void bulk_copies(const float* in, float* out, float* sum) {  // [256]
     extern __shared__ __align__(1024) unsigned char smem[];
     float* tile = reinterpret_cast<float*>(smem);

@@ -116,18 +116,12 @@ def library(kind):
 
 
 def stage_of(run):
-    """The stage of "15:in_sequence", launching that variant."""
+    """The stage of "15:in_sequence", of which `attention()` runs that variant."""
     from flashcore_numba import LADDER
 
     number, _, variant = run.partition(":")
     stage = LADDER[int(number) - 1]
-    if variant in ("", "-"):
-        return stage
-
-    def launch(problem, out, executor, lse=None, variant=variant):
-        stage.launch(problem, out, executor, lse, variant)
-
-    return replace(stage, launch=launch)
+    return stage if variant in ("", "-") else replace(stage, called=variant)
 
 
 def normal(rng, shape):
@@ -180,7 +174,7 @@ def launches(stage, shape, causal):
     import cupy
 
     from flashcore_numba.core.problem import Problem
-    from flashcore_numba.course.launches import Recorder
+    from flashcore_numba.course.launches import DryRun
 
     batch, heads, seq_q, seq_k, head_dim = shape
 
@@ -190,7 +184,7 @@ def launches(stage, shape, causal):
         )
 
     q, k, out = stand_in(seq_q), stand_in(seq_k), stand_in(seq_q)
-    recorder = Recorder(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    recorder = DryRun(cupy.cuda.Device().attributes["MultiProcessorCount"])
     stage.launch(Problem(q, k, k, causal=causal), out, recorder)
     return len(recorder.launches)
 

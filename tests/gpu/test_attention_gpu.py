@@ -11,6 +11,7 @@ from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, at
 from flashcore_numba.attention import best_stage
 from flashcore_numba.core import gpu, oracle
 from flashcore_numba.core.arrays import adopt
+from flashcore_numba.core.element import BFLOAT16
 from flashcore_numba.run import plans
 from flashcore_numba.run.compiler import Compiler
 from flashcore_numba.run.executor import Gpu
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.gpu
 
 NUMBA_STAGES = [stage for stage in LADDER if stage.language == "Numba"]
 VARIANTS = [(stage, variant) for stage in LADDER for variant in stage.variants or [None]]
+IN_BFLOAT16 = [stage for stage in LADDER if BFLOAT16 in stage.elements]
 EACH_STAGE = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.label)
 
 
@@ -31,6 +33,8 @@ def make_cupy(array):
 def make_torch(array):
     import torch
 
+    if array.dtype == BFLOAT16.dtype:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).cuda()
     return torch.from_numpy(array).cuda()
 
 
@@ -43,7 +47,7 @@ def make_numba(array):
 def to_host(array):
     package = type(array).__module__.partition(".")[0]
     if package == "torch":
-        return array.cpu().numpy()
+        return adopt(array.cpu(), "array").view
     if package == "cupy":
         return array.get()
     return array.copy_to_host() if package == "numba" else np.asarray(array)
@@ -85,8 +89,8 @@ def assert_right(out, q, k, v, causal=False, scale=None):
     bound = 2 * np.abs(oracle.standard_attention(q, k, v, causal, scale) - reference).max() + 1e-3
     out = to_host(out)
     assert out.shape == q.shape
-    assert out.dtype == np.float16
-    assert np.abs(out - reference).max() <= bound  # false for NaN
+    assert out.dtype == q.dtype
+    assert np.abs(out.astype(np.float64) - reference).max() <= bound  # false for NaN
 
 
 @EACH_STAGE
@@ -107,6 +111,22 @@ def test_every_stage_is_right(rng, stage, head_dim, seq_q, seq_k, causal):
     assert_right(out, q, k, v, causal)
     if causal and seq_q > seq_k:
         assert (out[:, :, : seq_q - seq_k] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "make", [make_cupy, pytest.param(make_torch, marks=WITH_TORCH)], ids=["cupy", "torch"]
+)
+@pytest.mark.parametrize("stage", IN_BFLOAT16, ids=lambda stage: stage.label)
+def test_bfloat16_is_right_in_every_stage_and_kind(rng, stage, make):
+    """Through the launchers, then by a plan, then by its graph."""
+    q, k, v = map(BFLOAT16.round, inputs(rng, kv_heads=2, seq_k=257))
+    arrays, given = [make(x) for x in (q, k, v)], make(BFLOAT16.round(np.full(q.shape, np.nan)))
+    for out in (None, None, *[given] * 4):
+        made, lse = attention(*arrays, causal=True, stage=stage, out=out, return_lse=True)
+        assert type(made) is type(arrays[0]) and made.dtype == arrays[0].dtype
+        assert_right(made, q, k, v, True)
+        np.testing.assert_allclose(to_host(lse), oracle.attention(q, k, v, True)[1], atol=1e-4)
+    assert plans._plans
 
 
 @pytest.mark.parametrize("stage, variant", VARIANTS, ids=lambda x: getattr(x, "label", x) or "-")
@@ -414,7 +434,9 @@ def test_torch_tensors_that_cannot_be_taken(rng):
     q, k, v = map(make_torch, inputs(rng))
     with pytest.raises(ArgumentError, match=r"q requires grad.*q\.detach\(\)"):
         attention(q.clone().requires_grad_(), k, v)
-    with pytest.raises(ArgumentError, match=r"k has dtype bfloat16.*k\.half\(\)"):
+    with pytest.raises(ArgumentError, match=r"k has dtype float8_e4m3fn.*k\.half\(\)"):
+        attention(q, k.to(torch.float8_e4m3fn), v)
+    with pytest.raises(ArgumentError, match="k has dtype bfloat16: q has float16, and they must be equal"):
         attention(q, k.to(torch.bfloat16), v)
     with pytest.raises(ArgumentError, match="v is PyTorch on the host but q is PyTorch on GPU 0"):
         attention(q, k, v.cpu())

@@ -11,9 +11,13 @@ from matrix import first_of_each
 from rich.console import Console
 
 from flashcore_numba import cli
+from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.checks.forward import FORWARD
+from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import oracle
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import Shape
+from flashcore_numba.core.workload import Workload, options
 from flashcore_numba.measure import peers
 from flashcore_numba.measure.compare import compare
 from flashcore_numba.measure.entries import Flush, StageEntry
@@ -23,6 +27,7 @@ from flashcore_numba.records import artifact, environment
 from flashcore_numba.report import pictures
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages import LADDER
+from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import runs
 
 # What PyTorch, Triton or a peer warns about is theirs, and must not look like a peer that failed.
@@ -85,18 +90,71 @@ def test_a_launch_costs_the_same_in_short_and_long_graphs(rng, stream):
 
 
 def test_every_peer_is_timed_right_or_says_why(rng, stream, quiet):
-    record = compare(LADDER[:1], [(SHAPE, False), (SHAPE, True)], 5, quiet)
+    record = compare(LADDER[:1], [[Workload(SHAPE)], [Workload(SHAPE, True)]], 5, quiet)
     artifact.validate(record)
     for shape in record["shapes"]:
         timed = {entry["label"] for entry in shape["entries"] if entry["kind"] == "peer"}
-        assert timed | set(shape["absent"]) == set(peers.LABELS)
+        assert timed | set(shape["absent"]) == set(peers.PEERS)
         assert all(entry["error"]["right"] for entry in shape["entries"])
         assert all(entry["caller_us"]["n"] >= 5 for entry in shape["entries"])
         assert all(reason for reason in shape["absent"].values())
 
 
+@pytest.mark.parametrize("shape", [SHAPE, Shape(2, 4, 256, 128, kv_heads=2)], ids=str)
+def test_every_peer_of_the_backward_pass_is_timed_right_or_says_why(shape, quiet):
+    stage = BACKWARD.ladder()[0]
+    record = compare([stage], [[Workload(shape)], [Workload(shape, True)]], 5, quiet)
+    artifact.validate(record)
+    for each in record["shapes"]:
+        timed = {entry["label"] for entry in each["entries"] if entry["kind"] == "peer"}
+        assert timed | set(each["absent"]) == set(BACKWARD.peers())
+        wrong = [entry["label"] for entry in each["entries"] if not entry["error"]["right"]]
+        assert not wrong
+        assert all(reason for reason in each["absent"].values())
+
+
+@pytest.mark.parametrize("features", ["window=40,0", "softcap=20", "seqused_k"])
+def test_a_peer_of_the_backward_pass_has_a_feature_or_says_why(features, stream):
+    """Without a stage, because which of them serves a feature is another question."""
+    import cupy
+
+    rng = np.random.default_rng()
+    workload = Workload(Shape(2, 4, 256, 64), causal=True, **options(features))
+    x = BACKWARD.draw(workload.arrays, True, rng, features=workload.features(rng))
+    with stream:
+        arrays = {name: cupy.asarray(each) for name, each in x.arrays.items()}
+        problem = x.problem(arrays)
+    found, absent = peers.prepare(BACKWARD, problem, arrays, stream)
+    assert {entry.label for entry in found} | set(absent) == set(BACKWARD.peers())
+    right = truth(BACKWARD, x, rng)
+    for entry in found:
+        entry.capture(1)
+        entry.poison()
+        with entry.active():
+            entry.replay()
+            entry.call()
+        judged = right.judge(entry.outputs())
+        assert judged["right"], (entry.label, judged["reason"])
+
+
+@pytest.mark.parametrize(
+    "features",
+    ["none", "window=40,0", "softcap=20", "sinks", "alibi_slopes", "seqused_k", "softcap=20 sinks"],
+)
+def test_every_peer_has_a_feature_or_says_why(features, quiet):
+    ragged = Workload(Shape(4, 4, 256, 64, kv_heads=2, shortest=64), causal=True, **options(features))
+    record = compare([find(12)], [[ragged]], 5, quiet)
+    for shape in record["shapes"]:
+        timed = {entry["label"] for entry in shape["entries"] if entry["kind"] == "peer"}
+        assert timed | set(shape["absent"]) == set(peers.PEERS)
+        wrong = [entry["label"] for entry in shape["entries"] if not entry["error"]["right"]]
+        assert not wrong, shape["features"]
+
+
 def test_pytorch_peers_are_there_where_pytorch_is(rng, stream):
-    found, absent = peers.prepare(_problem(Shape(1, 8, 512, 64).inputs(rng), stream), stream)
+    problem = _problem(Shape(1, 8, 512, 64).inputs(rng), stream)
+    arrays = {name: getattr(problem, name) for name in "qkv"}
+    found, absent = peers.prepare(FORWARD, problem, arrays, stream)
     expected = {"SDPA flash", "SDPA efficient", "SDPA math"} if importlib.util.find_spec("torch") else set()
     assert expected <= {entry.label for entry in found}, absent
 
@@ -106,7 +164,7 @@ def test_a_stage_that_leaves_rows_out_is_reported_wrong(quiet):
         part = Problem(problem.q[:1], problem.k[:1], problem.v[:1])
         LADDER[0].launch(part, out[:1], executor)
 
-    record = compare([replace(LADDER[0], launch=first_batch_only)], [(SHAPE, False)], 5, quiet)
+    record = compare([replace(LADDER[0], launch=first_batch_only)], [[Workload(SHAPE)]], 5, quiet)
     wrong = record["shapes"][0]["entries"][0]
     assert wrong["label"] == LADDER[0].label
     assert wrong["error"]["right"] is False
@@ -160,7 +218,7 @@ def test_a_cold_l2_costs_what_memory_takes(rng, stream):
 
 def test_variants_ceilings_and_sensors_are_in_the_artifact(quiet):
     stage = next(stage for stage in LADDER if len(stage.variants) > 1)
-    record = compare([stage], [(SHAPE, False), (Shape(1, 4, 128, 64), False)], 5, quiet, label="try")
+    record = compare([stage], [[Workload(SHAPE)], [Workload(Shape(1, 4, 128, 64))]], 5, quiet, label="try")
     first, second = ([e for e in s["entries"] if e["kind"] == "stage"] for s in record["shapes"])
     assert {entry["variant"] for entry in first} == set(stage.variants)
     assert [entry["default"] for entry in second] == [True]

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import gc
+import itertools
 import struct
 import sys
 import threading
@@ -16,6 +17,7 @@ import cuda_reference.gpu
 from cuda_reference import TensorMap, driver, packed, tensor_map
 from flashcore_numba import LADDER, ArgumentError, attention
 from flashcore_numba.core import gpu
+from flashcore_numba.core.element import BFLOAT16, named
 from flashcore_numba.run import executor, plans, workspace
 from flashcore_numba.stages.tuning import dispatch
 
@@ -247,8 +249,11 @@ def fake(monkeypatch):
     monkeypatch.setattr(driver, "driver", lambda: fake)
     monkeypatch.setattr(tensor_map, "_encoded", encoded)
     monkeypatch.setattr(gpu, "compute_capability", lambda device=0: (9, 0))
+    monkeypatch.setattr(gpu, "shared_limit", lambda device=0: 232448)
     monkeypatch.setattr(executor, "_sm_count", lambda device: 132)
-    fake.array = lambda shape=SHAPE, strides=None, data=None: ndarray(shape, np.float16, data, strides)
+    fake.array = lambda shape=SHAPE, strides=None, data=None, dtype=np.float16: ndarray(
+        shape, dtype, data, strides
+    )
     for name in ("_idle", "_counters"):
         monkeypatch.setattr(workspace, name, {})
     for name in ("_tied", "_released"):
@@ -262,14 +267,15 @@ def fake(monkeypatch):
 def fake_torch(fake, monkeypatch):
     """PyTorch as far as attention() uses it, with a current stream of its own."""
     torch = types.ModuleType("torch")
-    torch.strided, torch.float16, torch.float32 = "torch.strided", "torch.float16", "torch.float32"
+    for name in ("strided", "float16", "bfloat16", "float32"):
+        setattr(torch, name, f"torch.{name}")
 
     class Tensor:
         is_cuda, requires_grad, layout = True, False, torch.strided
 
         def __init__(self, shape, dtype, device):
             with driver.Allowed():  # as PyTorch's own allocator does
-                self.array = sys.modules["cupy"].ndarray(shape, dtype.removeprefix("torch."))
+                self.array = sys.modules["cupy"].ndarray(shape, named(dtype.removeprefix("torch.")).dtype)
             self.array.data.device_id = device
             self.shape, self.dtype = self.array.shape, dtype
             self.device = types.SimpleNamespace(type="cuda", index=device)
@@ -410,15 +416,34 @@ def test_a_plan_does_not_hide_a_bad_argument(fake):
         attention(q, wide, v, stage=12, scale=1, causal=True)
 
 
+def test_types_of_elements_have_plans_of_their_own(fake):
+    """Arrays of one layout: the kernel of the other type would read them as its own."""
+    kinds = [np.dtype(np.float16), BFLOAT16.dtype]
+    for _ in range(2):
+        for dtype in kinds:
+            out = attention(*(fake.array(dtype=dtype) for _ in "qkv"), stage=15)
+            assert out.dtype is dtype
+    assert len(plans._plans) == 2
+    told = [("ELEMENT", "bfloat16") in source.defines for source, *_ in fake.launched]
+    assert told == [False, True]
+    for mixed in itertools.permutations([*kinds, kinds[0]]):
+        with pytest.raises(ArgumentError, match=r"[kv] has dtype .*: q has .*, and they must be equal"):
+            attention(*(fake.array(dtype=dtype) for dtype in mixed), stage=15)
+    with pytest.raises(ArgumentError, match="out has dtype float16: only bfloat16 is accepted"):
+        attention(*(fake.array(dtype=BFLOAT16.dtype) for _ in "qkv"), out=fake.array(), stage=15)
+    assert len(fake.launched) == 2
+
+
+@pytest.mark.parametrize("element", ["torch.float16", "torch.bfloat16"])
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("kv_shape", [SHAPE, (1, 8, 8192, 64)], ids=["mission", "with scratch memory"])
-def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, device, kv_shape):
+def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, element, device, kv_shape):
     if device:  # with and without the call that makes no Stream object
         raw = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda number: 70 + number)
         monkeypatch.setattr(fake_torch, "_C", raw, raising=False)
 
     def tensors():
-        return [fake_torch.empty(x, "torch.float16", device) for x in ((1, 8, 130, 64), kv_shape, kv_shape)]
+        return [fake_torch.empty(x, element, device) for x in ((1, 8, 130, 64), kv_shape, kv_shape)]
 
     attention(*tensors(), stage=13, return_lse=True)
     assert not fake.launched
@@ -427,7 +452,7 @@ def test_tensors_run_on_torchs_stream(fake, fake_torch, monkeypatch, device, kv_
     assert {(stream, at) for *_, stream, _, at in fast} == {(70 + device, device)}
     assert len(fast) == 1 + (kv_shape != SHAPE)
     out, lse = attention(*tensors(), stage=13, return_lse=True)
-    assert (out.dtype, lse.dtype, type(out)) == ("torch.float16", "torch.float32", fake_torch.Tensor)
+    assert (out.dtype, lse.dtype, type(out)) == (element, "torch.float32", fake_torch.Tensor)
     assert (out.shape, lse.shape) == ((1, 8, 130, 64), (1, 8, 130))
     assert (fake.stream, fake.current) == (7, 0)
 
@@ -746,16 +771,12 @@ def test_the_number_of_plans_is_bounded(fake, monkeypatch):
     assert 1 <= len(plans._plans) <= 3
 
 
-def launch_not_early(problem, out, executor, lse=None, variant=None):
-    LADDER[15].launch(problem, out, executor, lse, "not_early")
-
-
-Stage16NotEarly = dataclasses.replace(LADDER[15], launch=launch_not_early)
+Stage16NotOverlapped = dataclasses.replace(LADDER[15], called=None)
 
 
 def test_only_a_kernel_that_waits_itself_may_begin_early(fake):
-    """Stage 16 does, its variant `not_early` and the other stages do not; what they are given is the same."""
-    for stage, early in ((16, True), (Stage16NotEarly, False), (13, False)):
+    """A call of stage 16 does; its default variant and the other stages do not."""
+    for stage, early in ((16, True), (Stage16NotOverlapped, False), (13, False)):
         fake.early.clear()
         arrays = three(fake)
         for _ in range(2):
