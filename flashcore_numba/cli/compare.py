@@ -32,6 +32,8 @@ from flashcore_numba.run.executor import simulated
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.runs import runs
 
+MEASURED_WITH = ("save", "rounds", "label", "element", "features", "peer")  # options that need a GPU
+
 
 def run(args: Namespace) -> int:
     """Time, rehearse or compare. Returns 1 for a wrong output, and for artifacts without a common shape."""
@@ -42,7 +44,7 @@ def run(args: Namespace) -> int:
     why_not = gpu.why_not()
     if why_not is None:
         return _compare_on_gpu(args, stages, shapes)
-    for option in ("save", "rounds", "label", "element", "features"):
+    for option in MEASURED_WITH:
         if getattr(args, option):
             raise ArgumentError(
                 f"--{option} {_as_given(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
@@ -61,11 +63,7 @@ def _compare_files(args: Namespace) -> int:
         raise ArgumentError(f"{others[0]!r} beside a file: either stages or two artifacts are accepted")
     if len(args.stages) != 2:
         raise ArgumentError(f"artifacts: two files are accepted, not {len(args.stages)}")
-    if given := [
-        name
-        for name in ("operation", "shape", "causal", "element", "features", "rounds", "label", "save")
-        if getattr(args, name)
-    ]:
+    if given := [name for name in ("operation", "shape", "causal", *MEASURED_WITH) if getattr(args, name)]:
         raise ArgumentError(f"--{given[0]}: is for a measurement, and does not go with two artifacts")
     result = compare_artifacts(*map(Path, args.stages))
     status = 0 if result["shapes"] else 1
@@ -86,6 +84,11 @@ def _compare_files(args: Namespace) -> int:
         if only := result[f"only_{letter}"]:
             out.print(f"Only in {letter.upper()}: {'; '.join(only)}.", markup=False, soft_wrap=True)
     return status
+
+
+def _peers(args: Namespace) -> list[str] | None:
+    """Labels of the peers that are wanted; None is all."""
+    return None if args.peer is None else [label for label in args.peer if label != "none"]
 
 
 def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> list[list[Workload]]:
@@ -113,7 +116,7 @@ def _compare_on_gpu(args: Namespace, stages: list[Stage], shapes: list[Shape]) -
 
     workloads = _workloads(args, stages, shapes)
     with progress_bar() as progress:
-        record = compare(stages, workloads, args.rounds or ROUNDS, progress, args.label)
+        record = compare(stages, workloads, args.rounds or ROUNDS, progress, args.label, _peers(args))
         if args.save:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)

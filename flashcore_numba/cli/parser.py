@@ -151,6 +151,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="of q, k, v and out, as attention() takes them, the first by default; repeated: interleaved",
     )
     compare.add_argument(
+        "--peer",
+        action="append",
+        metavar="NAME",
+        help='time this peer ("SDPA cuDNN", FA4, ..., or none), all by default; may be repeated',
+    )
+    compare.add_argument(
         "--label", type=_label, help="what the run is for, lengths for example: part of the artifact's name"
     )
     compare.add_argument("--rounds", type=_rounds, help="interleaved rounds, 20 by default")

@@ -40,20 +40,24 @@ def compare(
     rounds: int,
     progress: Progress,
     label: str | None = None,
+    only_peers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Time `stages` and every peer on each of the workloads, and return the artifact, which gets `label`.
+
+    only_peers: labels of the peers that are wanted, all when None.
 
     The rounds of workloads in one group are interleaved, so that their times can be compared; a ragged batch
     brings the same number of tokens in equal lengths into its group. The artifact's floats are rounded as in
     its file, so that whatever shows them agrees with what is saved. In the first group every variant is
     timed, in the others what each stage runs by default. Inputs are fresh random numbers; their seed is in
-    the artifact. Needs CuPy and a GPU. Raises ArgumentError for stages of different operations.
+    the artifact. Needs CuPy and a GPU. Raises ArgumentError for stages of different operations and for a
+    peer that their operation does not have.
     """
     chosen = [
         (group, [run for run in runs(stages) if k == 0 or run.is_default])
         for k, group in enumerate(workloads)
     ]
-    return timed(chosen, rounds, progress, label)
+    return timed(chosen, rounds, progress, label, only_peers=only_peers)
 
 
 def timed(
@@ -62,9 +66,11 @@ def timed(
     progress: Progress,
     label: str | None = None,
     alone: bool = False,
+    only_peers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """`compare` of the runs that each group of workloads has; `alone`: no peers, no ceilings, no cold L2."""
     of = common_operation([run.stage for _, some in chosen for run in some])
+    peers.check_labels(of, only_peers)
     import cupy
 
     from flashcore_numba.measure import ceilings
@@ -88,7 +94,7 @@ def timed(
     for workloads, some in chosen:
         group = [each for given in workloads for each in given.drawn_with(seed)]
         for result, seen_there in _compare_group(
-            some, group, rounds, rng, gpu, clock, flush, progress, alone
+            some, group, rounds, rng, gpu, clock, flush, progress, [] if alone else only_peers
         ):
             results.append(result)
             readings.append(seen_there)
@@ -130,7 +136,7 @@ class _Prepared:
         clock: "GpuClock",
         flush: Flush | None,
         progress: Progress,
-        alone: bool,
+        only_peers: Sequence[str] | None,
     ) -> None:
         of = operation(chosen[0].stage)
         features = of_it.features(rng)
@@ -146,15 +152,15 @@ class _Prepared:
         self.right = truth(of, inputs, rng)
 
         self.entries, self.absent = _stage_entries(chosen, self.problem, clock.stream, progress)
-        if not alone:
-            found, missing = peers.prepare(
-                of,
-                self.problem,
-                arrays,
-                clock.stream,
-                lambda label: progress.step(f"{self.what}: preparing {label}"),
-            )
-            self.entries, self.absent = self.entries + found, self.absent | missing
+        found, missing = peers.prepare(
+            of,
+            self.problem,
+            arrays,
+            clock.stream,
+            lambda label: progress.step(f"{self.what}: preparing {label}"),
+            only_peers,
+        )
+        self.entries, self.absent = self.entries + found, self.absent | missing
         self.cold: dict[str, Any] = {}
         for entry in list(self.entries):
             progress.step(f"{self.what}: capturing {entry.label}")
@@ -222,10 +228,10 @@ def _compare_group(
     clock: "GpuClock",
     flush: Flush | None,
     progress: Progress,
-    alone: bool,
+    only_peers: Sequence[str] | None,
 ) -> list[tuple[dict[str, Any], list[Any]]]:
     """For each workload its results, and for each entry its sensor readings."""
-    prepared = [_Prepared(chosen, each, rng, clock, flush, progress, alone) for each in workloads]
+    prepared = [_Prepared(chosen, each, rng, clock, flush, progress, only_peers) for each in workloads]
     entries = [entry for each in prepared for entry in each.entries]
     cold = [pair for each in prepared for pair in each.cold.values()]
     what = prepared[0].what

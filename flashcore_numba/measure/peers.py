@@ -5,7 +5,7 @@ Each is optional. What is not installed, or refuses the problem, is reported wit
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.extras import install
+from cuda_reference.shown import shown
 from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import on_host
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.problem import Problem
@@ -34,11 +36,12 @@ def prepare(
     arrays: Mapping[str, Any],
     stream: Any,
     on_peer: Callable[[str], None] = lambda label: None,
+    only: Sequence[str] | None = None,
 ) -> tuple[list["PeerEntry"], dict[str, str]]:
     """The peers of an operation that serve `problem`, made of these arrays (CuPy's, by name), warmed up; and
-    why the others do not (label: reason).
+    why the others do not (label: reason). only: labels of those that are wanted, all when None.
     """
-    peers = of.peers()
+    peers = {label: function for label, function in of.peers().items() if only is None or label in only}
     if not peers:
         return [], {}
     try:
@@ -64,6 +67,15 @@ def prepare(
         except Exception as error:  # whatever another library raises: the peer is left out with its reason
             absent[label] = _reason(error)
     return found, absent
+
+
+def check_labels(of: Operation, labels: Sequence[str] | None) -> None:
+    """Raise ArgumentError for a label that no peer of the operation has."""
+    known = of.peers()
+    if unknown := [label for label in labels or () if label not in known]:
+        raise ArgumentError(
+            f"peer {shown(unknown[0])} is not one of {of.name}'s: accepted are {', '.join(known) or 'none'}"
+        )
 
 
 class PeerEntry:

@@ -179,6 +179,29 @@ def test_two_element_types_are_interleaved(tmp_path, capsys, monkeypatch):
     assert "--element bfloat16: none of these stages serves it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, tried",
+    [
+        (["--peer", "FA4", "--peer", "SDPA cuDNN"], {"FA4", "SDPA cuDNN"}),
+        (["--peer", "none"], set()),
+        ([], set(PEERS)),
+    ],
+)
+def test_only_the_peers_that_are_named_are_tried(words, tried, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    arguments = ["compare", "1", "--shape", "1x1x9x64", "--rounds", "5", "--save", str(tmp_path)]
+    assert cli.main([*arguments, *words]) == 0
+    (shape,) = artifact.load(tmp_path / "stand-in-gpu.json")["shapes"]
+    assert set(shape["absent"]) == tried
+
+
+def test_a_peer_that_is_not_there_is_refused(capsys):
+    assert cli.main(["compare", "1", "--peer", "FA5"]) == 2
+    assert (
+        "peer 'FA5' is not one of forward's: accepted are SDPA flash, SDPA cuDNN" in capsys.readouterr().err
+    )
+
+
 def test_an_operation_of_ones_own_is_compared():
     """With its own answer, work and outputs; it has no caller's side and no peers."""
     progress = Progress(Console(file=io.StringIO()))
