@@ -153,8 +153,14 @@ def recorded_dir() -> Path:
 def recorded(
     folder: Path | None = None, element: Element = FLOAT16, operation: str = FORWARD
 ) -> list[tuple[Path, dict[str, Any]]]:
-    """The recorded runs of an operation, each with its plain shapes in one element type: those without a
-    label first, the newest first among equals.
+    """The recorded runs of an operation, each with its plain shapes in one element type, ordered as by
+    `recorded_whole`, which says what is raised.
+    """
+    return in_type(recorded_whole(folder), element, operation)
+
+
+def recorded_whole(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
+    """All recorded runs with all their workloads: those without a label first, the newest first among equals.
 
     Those of another folder are validated: raises ArtifactError when one is damaged. The repository's own were
     validated when they were saved and by a test: every command and every exercise reads them.
@@ -163,7 +169,7 @@ def recorded(
     read = _read if folder is None else load
     found = [(path, read(path)) for path in paths if not any(map(path.match, OTHERS))]
     found.sort(key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
-    return in_type(found, element, operation)
+    return found
 
 
 def in_type(

@@ -12,7 +12,14 @@ from pathlib import Path
 from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.records import artifact
-from flashcore_numba.report import gpu_tables, ladder_tables, limit_tables, pictures, trust_tables
+from flashcore_numba.report import (
+    feature_tables,
+    gpu_tables,
+    ladder_tables,
+    limit_tables,
+    pictures,
+    trust_tables,
+)
 from flashcore_numba.report.pictures import house
 from flashcore_numba.report.pictures.rooms import Room, alt, rooms, table
 
@@ -82,8 +89,10 @@ def _pages(
     """The text that README and the pages of docs/ must have."""
     by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
     made = ladder_tables.TABLES | limit_tables.TABLES | gpu_tables.TABLES | trust_tables.TABLES
+    made |= feature_tables.TABLES
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
-    texts = {name: make(folder) for name, make in ladder_tables.TEXTS.items()}
+    sentences = ladder_tables.TEXTS | feature_tables.TEXTS
+    texts = {name: make(folder) for name, make in sentences.items()}
     text = _read(readme)
     images = {name: _image(picture, IMAGES) for name, picture in by_name.items()}
     pages = {readme: _filled(readme, text, {"picture": images, "table": tables, "text": texts})}

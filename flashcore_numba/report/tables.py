@@ -86,17 +86,17 @@ def rates_lines(artifact: dict[str, Any], shape: dict[str, Any]) -> list[str]:
     """
     if "flops" not in shape:
         return []
-    equal = _equal_lengths(artifact, shape)
-    beside = _rates(equal) if equal else {}
+    equal = equal_lengths(artifact, shape)
+    beside = rates(equal) if equal else {}
     parts = [
         f"{name} {rate:.0f}" + (f" ({percent(rate / beside[name])})" if name in beside else "")
-        for name, rate in _rates(shape).items()
+        for name, rate in rates(shape).items()
     ]
     what = f" (of the rate at {shape['equal_lengths']})" if equal else ""
     return [f"TFLOP/s{what}: {', '.join(parts)}."]
 
 
-def _rates(shape: dict[str, Any]) -> dict[str, float]:
+def rates(shape: dict[str, Any]) -> dict[str, float]:
     """10^12 operations a second of what is right, by label."""
     return {
         entry["label"]: shape["flops"] / entry["gpu_us"]["p50"] / 1e6
@@ -105,7 +105,7 @@ def _rates(shape: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _equal_lengths(artifact: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any] | None:
+def equal_lengths(artifact: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any] | None:
     """The results of as many tokens in equal lengths, with what else is on, from the same run."""
     if "equal_lengths" not in shape:
         return None

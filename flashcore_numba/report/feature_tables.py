@@ -1,0 +1,183 @@
+"""What features, ragged batches and bf16 cost, in Markdown, from the recorded runs that have them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flashcore_numba.core import workload
+from flashcore_numba.core.element import BFLOAT16, FLOAT16
+from flashcore_numba.records import artifact
+from flashcore_numba.records.amounts import percent, provenance, short_us
+from flashcore_numba.report.pictures.records import defaults
+from flashcore_numba.report.tables import equal_lengths, rates
+
+Results = dict[str, Any]  # of one workload
+PEERS = ("FA3", "FA4", "FlexAttention", "SDPA cuDNN")
+
+
+def costs(folder: Path | None = None) -> str | None:
+    """A row per recorded workload with features, grouped heads or a head dimension of its own: the fastest
+    stage, its time beside the same without features, and how many times faster than each of `PEERS` it is.
+
+    folder: of the recorded runs; the package's own by default.
+    """
+    head = ["shape", "with", "stage", "GPU time, µs", "TFLOP/s", "of the same without"]
+    head += [f"against {label}" for label in PEERS]
+    lines, sources = [], []
+    for record in _runs(folder):
+        rows = [_cost(record, each) for each in record["shapes"] if _is_of_its_own(record, each)]
+        lines += rows
+        sources += [provenance(record)] if rows else []
+    if not lines:
+        return None
+    return _table(head, lines) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. GPU time is that of one launch in a CUDA graph. TFLOP/s "
+        "counts the keys that rows see. Of the same without: beside the time of the same shape without "
+        "features, in the same run; of packed sequences, the rate beside that of as many tokens in equal "
+        "lengths. Against a library: its time over ours, in the same run; - where it lacks the feature or "
+        "was not timed."
+    )
+
+
+def elements(folder: Path | None = None) -> str | None:
+    """A row per stage and plain shape that one run timed in float16 and in bfloat16, interleaved."""
+    lines, sources = [], []
+    for record in _runs(folder):
+        for of_half, of_brain in _pairs(record):
+            for entry in defaults(of_half):
+                other = next((e for e in defaults(of_brain) if e["label"] == entry["label"]), None)
+                if other is not None:
+                    one, two = (each["gpu_us"]["p50"] for each in (entry, other))
+                    share = f"{two / one - 1:+.1%}"
+                    lines.append([_name(of_half), entry["label"], short_us(one), short_us(two), share])
+                    sources.append(provenance(record))
+    if not lines:
+        return None
+    head = ["shape", "stage", "fp16, µs", "bf16, µs", "bf16 takes more"]
+    return _table(head, lines) + f"\n\n{'; '.join(dict.fromkeys(sources))}, interleaved."
+
+
+def sentence(folder: Path | None = None) -> str | None:
+    """What a reader of the README should know of all that: the first window and the first ragged batch."""
+    windows: list[str] = []
+    ragged: list[str] = []
+    names: list[str] = []
+    for record in _runs(folder):
+        for shape in record["shapes"]:
+            found = _window(record, shape), _ragged(record, shape)
+            for text, texts in zip(found, (windows, ragged), strict=True):
+                texts += [text] if text else []
+            names += [record["gpu"]["name"]] if any(found) else []
+    parts = [*windows[:1], *ragged[:1]]
+    return f"On an {names[0]}, {'; '.join(parts)}." if parts else None
+
+
+TABLES: dict[str, Callable[[Path | None], str | None]] = {"feature-costs": costs, "elements": elements}
+TEXTS: dict[str, Callable[[Path | None], str | None]] = {"feature-costs": sentence}
+
+
+def _runs(folder: Path | None) -> Iterator[dict[str, Any]]:
+    """The recorded runs of the forward pass."""
+    for _, record in artifact.recorded_whole(folder):
+        if artifact.operation_of(record) == artifact.FORWARD:
+            yield record
+
+
+def _is_of_its_own(record: dict[str, Any], shape: Results) -> bool:
+    """Whether it is neither plain nor there only to be compared with a ragged batch."""
+    yardsticks = {each["equal_lengths"] for each in record["shapes"] if "equal_lengths" in each}
+    return not artifact.is_plain(shape) and (bool(shape["features"]) or shape["shape"] not in yardsticks)
+
+
+def _cost(record: dict[str, Any], shape: Results) -> list[str]:
+    words = [workload.label(shape["features"]), "packed" if "equal_lengths" in shape else ""]
+    words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
+    best, equal, bare = _best(shape), equal_lengths(record, shape), _without(record, shape)
+    if best is None:
+        return [_name(shape), " ".join(filter(None, words)), "wrong", *["-"] * (3 + len(PEERS))]
+    rate, us = rates(shape)[best["label"]], best["gpu_us"]["p50"]
+    beside = "-"
+    if equal and best["label"] in rates(equal):
+        beside = f"{percent(rate / rates(equal)[best['label']])} of the rate"
+    elif bare and (same := _best(bare)):
+        beside = percent(us / same["gpu_us"]["p50"])
+    against = [_faster(shape, best, label) for label in PEERS]
+    return [
+        *(_name(shape), " ".join(filter(None, words)) or "-", best["label"].partition(" ")[0]),
+        *(short_us(us), f"{rate:.0f}", beside, *against),
+    ]
+
+
+def _name(shape: Results) -> str:
+    return shape["shape"] + (", causal" if shape["causal"] else "")
+
+
+def _best(shape: Results) -> Results | None:
+    """The fastest stage, as it runs when no variant is named, whose output is right."""
+    right = [entry for entry in defaults(shape) if entry["error"]["right"]]
+    return min(right, key=lambda entry: entry["gpu_us"]["p50"], default=None)
+
+
+def _without(record: dict[str, Any], shape: Results) -> Results | None:
+    """The results of the same arrays without features, from the same run."""
+    if not shape.get("features") or "equal_lengths" in shape:
+        return None
+    fields = ("shape", "causal", "element")
+    wanted = [shape[field] for field in fields]
+    return next(
+        (
+            each
+            for each in record["shapes"]
+            if [each.get(field) for field in fields] == wanted and not each.get("features")
+        ),
+        None,
+    )
+
+
+def _window(record: dict[str, Any], shape: Results) -> str | None:
+    best, bare = _best(shape), _without(record, shape)
+    whole = _best(bare) if bare else None
+    window = shape.get("features", {}).get("window")
+    if not (window and best and whole):
+        return None
+    share = percent(best["gpu_us"]["p50"] / whole["gpu_us"]["p50"])
+    keys, seen = shape["shape"].split("x")[2], sum(window) + 1
+    return f"a window of {seen} keys takes {share} of the time of all {keys} at {shape['shape']}"
+
+
+def _ragged(record: dict[str, Any], shape: Results) -> str | None:
+    best, equal = _best(shape), equal_lengths(record, shape)
+    if not (best and equal and best["label"] in rates(equal)):
+        return None
+    share = percent(rates(shape)[best["label"]] / rates(equal)[best["label"]])
+    faster = _faster(shape, best, "FA3")
+    beside = "" if faster == "-" else f" and is {faster} times as fast as FlashAttention-3"
+    return f"a ragged batch of {shape['shape']} reaches {share} of the rate of equal lengths{beside}"
+
+
+def _faster(shape: Results, best: Results, label: str) -> str:
+    """How many times as long a peer takes as the best stage."""
+    for entry in shape["entries"]:
+        if entry["label"] == label and entry["error"]["right"]:
+            return f"{entry['gpu_us']['p50'] / best['gpu_us']['p50']:.2f}"
+    return "-"
+
+
+def _pairs(record: dict[str, Any]) -> Iterator[tuple[Results, Results]]:
+    """The results of each plain shape in float16 and in bfloat16, where a run has both."""
+    for one in record["shapes"]:
+        for two in record["shapes"]:
+            same = (one["shape"], one["causal"]) == (two["shape"], two["causal"])
+            types = [each.get("element", FLOAT16.name) for each in (one, two)]
+            plain = artifact.is_plain(one) and artifact.is_plain(two)
+            if same and plain and types == [FLOAT16.name, BFLOAT16.name]:
+                yield one, two
+
+
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    """In Markdown: names to the left, numbers to the right."""
+    numbers = len(head) - head.index("stage") - 1
+    marks = ["---"] * (len(head) - numbers) + ["--:"] * numbers
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, marks, *lines)).replace(
+        f"| {' | '.join(marks)} |", f"|{'|'.join(marks)}|"
+    )
