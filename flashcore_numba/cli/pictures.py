@@ -9,8 +9,8 @@ from flashcore_numba.report import pictures
 
 def run(args: Namespace) -> int:
     """Draw what the artifacts allow. Returns 1 where that is nothing."""
-    given = artifact.in_type((path, artifact.load(path)) for path in args.files)
-    records = given if args.files else artifact.recorded()
+    given = [(path, artifact.load(path)) for path in args.files]
+    records = given or artifact.recorded_whole()
     drawable, lacking = pictures.drawable(records)
     data = []
     with progress_bar() as progress:

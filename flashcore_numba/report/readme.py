@@ -13,6 +13,7 @@ from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.records import artifact
 from flashcore_numba.report import (
+    backward_tables,
     feature_tables,
     gpu_tables,
     ladder_tables,
@@ -46,7 +47,7 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     _read(readme)
     kept = folder or artifact.recorded_dir()
     changed = []
-    drawable, _ = pictures.drawable(artifact.recorded(folder))
+    drawable, _ = pictures.drawable(artifact.recorded_whole(folder))
     built = rooms(readme.parent)
     for page, text in _pages(readme, folder, drawable, built).items():
         if page.read_text() != text:
@@ -67,7 +68,7 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
     """What `update` would change, one sentence each; empty when pages and pictures belong to the record."""
     _read(readme)
     kept = folder or artifact.recorded_dir()
-    drawable, _ = pictures.drawable(artifact.recorded(folder))
+    drawable, _ = pictures.drawable(artifact.recorded_whole(folder))
     built = rooms(readme.parent)
     found = []
     for page, text in _pages(readme, folder, drawable, built).items():
@@ -89,7 +90,7 @@ def _pages(
     """The text that README and the pages of docs/ must have."""
     by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
     made = ladder_tables.TABLES | limit_tables.TABLES | gpu_tables.TABLES | trust_tables.TABLES
-    made |= feature_tables.TABLES
+    made |= feature_tables.TABLES | backward_tables.TABLES
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     sentences = ladder_tables.TEXTS | feature_tables.TEXTS
     texts = {name: make(folder) for name, make in sentences.items()}

@@ -186,7 +186,7 @@ def test_a_record_without_peers_or_with_wrong_outputs(fake, kept):
     }
     artifact.derive(shape)
     found, lacking = pictures.drawable(kept(made))
-    assert set(lacking) == {"lengths", "share"}
+    assert set(lacking) == {"lengths", "share", "backward"}
     for picture in found:
         picture.paint(style.LIGHT)
     text = {picture.name: picture.alt for picture in found}

@@ -15,7 +15,7 @@ PLACES = "\n\n".join(
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """A README; of the pictures only the ladder is drawn."""
-    monkeypatch.setattr(pictures, "MAKERS", {"ladder": pictures.ladder.picture})
+    monkeypatch.setattr(pictures, "MAKERS", {"ladder": ("forward", pictures.ladder.picture)})
     path = tmp_path / "README.md"
     path.write_text(f"# Title\n\n{PLACES}\n\nThe rest.\n")
     return path

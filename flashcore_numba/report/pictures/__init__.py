@@ -6,18 +6,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashcore_numba.report.pictures import ladder, lengths, roofline, share, time_budget
+from flashcore_numba.records.artifact import FORWARD, in_type
+from flashcore_numba.report.pictures import backward, ladder, lengths, roofline, share, time_budget
 from flashcore_numba.report.pictures.records import beside
 from flashcore_numba.report.pictures.style import THEMES, LackingError, Picture, Record
 
 __all__ = ["NAMES", "Picture", "Record", "drawable", "ladder_beside", "orphans"]
 
-MAKERS = {
-    "ladder": ladder.picture,
-    "roofline": roofline.picture,
-    "time-budget": time_budget.picture,
-    "lengths": lengths.picture,
-    "share": share.picture,
+MAKERS = {  # and of which operation the artifacts are
+    "ladder": (FORWARD, ladder.picture),
+    "roofline": (FORWARD, roofline.picture),
+    "time-budget": (FORWARD, time_budget.picture),
+    "lengths": (FORWARD, lengths.picture),
+    "share": (FORWARD, share.picture),
+    "backward": ("backward", backward.picture),
 }
 NAMES = tuple(MAKERS)
 
@@ -25,12 +27,13 @@ NAMES = tuple(MAKERS)
 def drawable(records: Sequence[Record]) -> tuple[list[Picture], dict[str, str]]:
     """The pictures that `records` allow, and by name why the others are not among them.
 
-    records: (file, artifact) pairs; where several hold what a picture of one run shows, the first counts.
+    records: (file, artifact) pairs, of which plain shapes in float16 are shown; where several hold what a
+    picture of one run shows, the first counts.
     """
     found, lacking = [], {}
-    for name, make in MAKERS.items():
+    for name, (operation, make) in MAKERS.items():
         try:
-            found.append(make(records))
+            found.append(make(in_type(records, operation=operation)))
         except LackingError as error:
             lacking[name] = str(error)
     return found, lacking
