@@ -74,7 +74,8 @@ def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], th
         figure,
         _title(rows),
         "Gradients of attention by q, k and v, with all that a call launches; fp16. Shapes: batch x heads x "
-        f"length x head dimension.\nFilled: stages. Rings: other libraries. Left out: what is below {LEAST:.0%} of the fastest.",
+        "length x head dimension.\nFilled: stages. Rings: other libraries. Left out: what is below "
+        f"{LEAST:.0%} of the fastest.",
         records,
         theme,
     )
