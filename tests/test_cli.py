@@ -302,10 +302,11 @@ def test_dispatch_shows_its_table_and_writes_it(tmp_path, capsys, monkeypatch, w
     shown = capsys.readouterr().out
     for rule in dispatch.TABLE:
         assert find(rule.stages[0]).label in shown
+    assert all(rule.stages[0] in shown for rule in dispatch.BACKWARD)
     assert cli.main(["dispatch", "--json"]) == 0
-    assert [entry["stages"] for entry in json.loads(capsys.readouterr().out)] == [
-        list(rule.stages) for rule in dispatch.TABLE
-    ]
+    told = json.loads(capsys.readouterr().out)
+    for name, rules in (("forward", dispatch.TABLE), ("backward", dispatch.BACKWARD)):
+        assert [entry["stages"] for entry in told[name]] == [list(rule.stages) for rule in rules]
     source = Path(dispatch.__file__).read_text()
     copy = tmp_path / "dispatch.py"
     copy.write_text(source.replace("    Rule((", "    Rule((1"))

@@ -1,6 +1,7 @@
-"""`flashcore dispatch`: which stage `attention()` runs when none is named."""
+"""`flashcore dispatch`: which stage `attention()` and `attention_backward()` run when none is named."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 
 from rich.table import Table
 
@@ -9,28 +10,42 @@ from flashcore_numba.records.amounts import NARROW
 from flashcore_numba.report import dispatch_table
 from flashcore_numba.stages.find import find
 from flashcore_numba.stages.tuning import dispatch
+from flashcore_numba.stages.tuning.dispatch import Rule
+
+CALLS = {"TABLE": "attention()", "BACKWARD": "attention_backward()"}
 
 
 def run(args: Namespace) -> int:
     """Print the rules, or make them anew. Returns 0."""
-    rules = dispatch.TABLE
+    tables = {name: getattr(dispatch, name) for name in CALLS}
     if args.save:
-        rules, path = dispatch_table.save()
-    if give_json(args, lambda: [rule._asdict() for rule in rules]):
+        tables, path = dispatch_table.save()
+    names = dispatch_table.TABLES
+    if give_json(
+        args, lambda: {names[name]: [rule._asdict() for rule in table] for name, table in tables.items()}
+    ):
         return 0
     if args.save:
         print(f"wrote {path}")
         return 0
-    table = Table(
-        title="The stage that attention() runs when none is named",
-        caption="The first rule that fits counts, and of its stages the first that serves the problem on "
-        "this machine. Another GPU goes by the nearest compute capability, host arrays by the newest. The "
-        "rules are made from the recorded runs; a stage without recorded times runs only when it is named.",
-        title_justify="left",
-        caption_justify="left",
+    out = console()
+    for name, table in tables.items():
+        out.print(_shown(CALLS[name], table, out.width))
+    out.print(
+        "The first rule that fits counts, and of its stages the first that serves the problem on this "
+        "machine. Another GPU goes by the nearest compute capability, host arrays by the newest. The rules "
+        "are made from the recorded runs. A stage of the forward pass that has no recorded time runs only "
+        "when it is named.",
+        markup=False,
+        soft_wrap=True,
     )
+    return 0
+
+
+def _shown(call: str, rules: Sequence[Rule], width: int) -> Table:
+    table = Table(title=f"The stage that {call} runs when none is named", title_justify="left")
     columns = ["cc", "mask", "D", "B x H x S_q", "S_k", "stage", "where it cannot"]
-    if (out := console()).width < NARROW:
+    if width < NARROW:
         del columns[-1]
     for name in columns:
         table.add_column(name, no_wrap=True)
@@ -41,9 +56,8 @@ def run(args: Namespace) -> int:
             {None: "any", False: "full", True: "causal"}[rule.causal],
             "any" if rule.head_dim is None else str(rule.head_dim),
             *("any" if most is None else f"up to {most}" for most in (rule.rows, rule.keys)),
-            find(first).label,
-            ", ".join(f"{number:02d}" for number in others),
+            find(first).label if isinstance(first, int) else f"backward/{first}",
+            ", ".join(f"{key:02d}" if isinstance(key, int) else key for key in others),
         )
         table.add_row(*cells[: len(columns)])
-    out.print(table)
-    return 0
+    return table

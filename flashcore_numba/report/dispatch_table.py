@@ -1,11 +1,11 @@
-"""The table of `stages.tuning.dispatch`, made from the recorded runs: the fewest rules that choose well.
+"""The tables of `stages.tuning.dispatch`, made from the recorded runs: the fewest rules that choose well.
 
 At every recorded problem the stage that a rule puts first is within `SLACK` of the fastest one. Of the tables
 that do this with the fewest rules, the one whose rules divide the recorded problems most evenly is taken.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +19,16 @@ from flashcore_numba.stages.tuning import dispatch
 from flashcore_numba.stages.tuning.dispatch import Rule
 
 SLACK = 1.03  # times of the same launch in two recorded runs differ by up to about this
-BEGIN, END = "TABLE: tuple[Rule, ...] = (\n", ")\n"
+TABLES = {"TABLE": artifact.FORWARD, "BACKWARD": "backward"}  # and the operation whose records make it
+BEGIN, END = "{}: tuple[Rule, ...] = (\n", ")\n"
+Key = int | str
 FEATURES = ("causal", "head_dim", "rows", "keys")
 
 
 class Point(NamedTuple):
-    """One recorded problem: `times` are pairs of a stage's number and its GPU time in microseconds."""
+    """One recorded problem: `times` are pairs of a stage's number, or of its name where it has none, and its
+    GPU time in microseconds.
+    """
 
     capability: tuple[int, int]
     shape: str
@@ -32,9 +36,9 @@ class Point(NamedTuple):
     head_dim: int
     rows: int
     keys: int
-    times: tuple[tuple[int, float], ...]
+    times: tuple[tuple[Key, float], ...]
 
-    def slower(self, stage: int) -> float:
+    def slower(self, stage: Key) -> float:
         """How many times the fastest stage's time this one takes; infinite where it was not timed."""
         times = dict(self.times)
         return times.get(stage, math.inf) / min(times.values())
@@ -54,7 +58,7 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
         for each in record["shapes"]:
             shape = parse(each["shape"])
             times = tuple(
-                (entry["stage"], entry["gpu_us"]["p50"])
+                (_key(entry), entry["gpu_us"]["p50"])
                 for entry in each["entries"]
                 if entry["kind"] == "stage" and entry["default"] and entry["error"]["right"]
             )
@@ -71,6 +75,12 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
         if len(point.times) == max(len(other.times) for other in same)
     ]
     return [point for point in fullest if not _outdone(point, fullest)]
+
+
+def _key(entry: dict[str, Any]) -> Key:
+    """What tells a stage from the others of its ladder: its number, or its name where it has none."""
+    number: int | None = entry["stage"]
+    return entry["label"].rpartition("/")[2] if number is None else number
 
 
 def _outdone(point: Point, found: Sequence[Point]) -> bool:
@@ -98,25 +108,38 @@ def rules(found: Sequence[Point]) -> tuple[Rule, ...]:
     return tuple(table)
 
 
-def written(table: Sequence[Rule]) -> str:
-    """The source of `flashcore_numba/stages/tuning/dispatch.py` with this table in it."""
-    before, rest = Path(dispatch.__file__).read_text().split(BEGIN)
-    _, after = rest.split(END, 1) if rest.startswith(END) else rest.split("\n" + END, 1)
-    lines = "".join(f"    Rule({', '.join(map(repr, rule))}),\n" for rule in table)
-    return f"{before}{BEGIN}{lines}{END}{after}"
+def written(tables: Mapping[str, Sequence[Rule]]) -> str:
+    """The source of `flashcore_numba/stages/tuning/dispatch.py` with these tables, by name, in it."""
+    text = Path(dispatch.__file__).read_text()
+    for name, table in tables.items():
+        begin = BEGIN.format(name)
+        before, rest = text.split("\n" + begin)
+        _, after = rest.split(END, 1) if rest.startswith(END) else rest.split("\n" + END, 1)
+        lines = "".join(f"    Rule({', '.join(map(repr, rule))}),\n" for rule in table).replace("'", '"')
+        text = f"{before}\n{begin}{lines}{END}{after}"
+    return text
 
 
-def save() -> tuple[tuple[Rule, ...], Path]:
-    """Write the table that follows from the recorded runs into the source of `stages.tuning.dispatch`.
+def made() -> dict[str, tuple[Rule, ...]]:
+    """The tables that follow from the recorded runs, by name. Raises ArgumentError as `rules` does."""
+    return {name: rules(points(artifact.recorded(operation=operation))) for name, operation in TABLES.items()}
 
-    Returns the table and the file. Raises ArgumentError when there is no recorded run, or as `rules` does.
+
+def save() -> tuple[dict[str, tuple[Rule, ...]], Path]:
+    """Write the tables that follow from the recorded runs into the source of `stages.tuning.dispatch`.
+
+    Returns the tables by name and the file. Raises ArgumentError when there is no recorded run of an
+    operation, or as `rules` does.
     """
-    table = rules(points(artifact.recorded()))
-    if not table:
-        raise ArgumentError(f"{artifact.recorded_dir()}: holds no recorded time of a stage")
+    tables = made()
+    for name, table in tables.items():
+        if not table:
+            raise ArgumentError(
+                f"{artifact.recorded_dir()}: holds no recorded time of a stage of the {TABLES[name]} pass"
+            )
     path = Path(dispatch.__file__)
-    write(path, written(table))
-    return table, path
+    write(path, written(tables))
+    return tables, path
 
 
 @cache
@@ -156,19 +179,19 @@ def _cuts(found: tuple[Point, ...]) -> Iterator[tuple[str, Any, Any, tuple[Point
                 yield feature, below, above, low, high
 
 
-def _slower(stage: int, found: Sequence[Point]) -> float:
+def _slower(stage: Key, found: Sequence[Point]) -> float:
     """How many times the fastest stage's time a stage takes, geometric mean over where it was timed."""
     ratios = [ratio for point in found if math.isfinite(ratio := point.slower(stage))]
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else math.inf
 
 
-def _best(found: Sequence[Point]) -> int | None:
+def _best(found: Sequence[Point]) -> Key | None:
     """The fastest stage of those within `SLACK` of the fastest at every point, or None."""
     able = [stage for stage, _ in found[0].times if all(point.slower(stage) <= SLACK for point in found)]
     return min(able, key=lambda stage: _slower(stage, found), default=None)
 
 
-def _ranking(leaf: Sequence[Point], every: Sequence[Point]) -> tuple[int, ...]:
+def _ranking(leaf: Sequence[Point], every: Sequence[Point]) -> tuple[Key, ...]:
     """All timed stages: the best of `leaf`, then by their times there, or elsewhere when not timed there."""
     best = _best(leaf)
     stages = {stage for point in every for stage, _ in point.times}

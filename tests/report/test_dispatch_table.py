@@ -33,8 +33,8 @@ def times_of(shape):
 
 
 def test_the_table_is_that_of_the_record():
-    made = dispatch_table.rules(dispatch_table.points(artifact.recorded()))
-    assert made == dispatch.TABLE, "run flashcore dispatch --save"
+    for name, made in dispatch_table.made().items():
+        assert made == getattr(dispatch, name), "run flashcore dispatch --save"
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,27 @@ def test_the_chosen_stage_is_within_3_percent_of_the_fastest(file, shape, gpu):
         allowed = [n for n in able if limit is None or getattr(STAGES[n], limit)]
         first = next(n for n in order if n in allowed)
         if first in times:
-            assert times[first] <= 1.03 * min(times[n] for n in allowed if n in times), (file, limit)
+            assert times[f"backward/{first}"] <= 1.03 * min(times[n] for n in allowed if n in times), (
+                file,
+                limit,
+            )
         else:
             assert times.keys() not in counted, (file, limit)
+
+
+def test_of_the_backward_pass_too():
+    recorded = artifact.recorded(operation="backward")
+    assert recorded
+    for _, record in recorded:
+        capability = tuple(record["gpu"]["compute_capability"])
+        for shape in record["shapes"]:
+            batch, heads, seq, head_dim = map(int, shape["shape"].split("x"))
+            problem = capability, shape["causal"], head_dim, batch * heads * seq, seq
+            first, *_ = ranking(*problem, dispatch.BACKWARD)
+            times = {
+                e["label"]: e["gpu_us"]["p50"] for e in shape["entries"] if e["default"] and "/" in e["label"]
+            }
+            assert times[f"backward/{first}"] <= 1.03 * min(times.values()), shape["shape"]
 
 
 def test_a_stage_without_recorded_times_is_in_no_rule():
@@ -82,13 +100,12 @@ def test_every_problem_has_a_rule(rng):
         assert len(set(order)) == len(order) > 0
 
 
-def test_an_unknown_gpu_goes_by_the_nearest(monkeypatch):
+def test_an_unknown_gpu_goes_by_the_nearest():
     capabilities = [(8, 0), (9, 0), (8, 6), (12, 0)]
     table = tuple(Rule(each, None, None, None, None, (1,)) for each in capabilities)
-    monkeypatch.setattr(dispatch, "TABLE", table)
     near = {(7, 5): (8, 6), (8, 9): (8, 6), (8, 0): (8, 0), (9, 0): (9, 0), (10, 3): (9, 0), (12, 1): (12, 0)}
-    assert {capability: nearest(capability) for capability in near} == near
-    assert nearest(None) == (12, 0)
+    assert {capability: nearest(capability, table) for capability in near} == near
+    assert nearest(None, table) == (12, 0)
 
 
 def test_the_fewest_rules():

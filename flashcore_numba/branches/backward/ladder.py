@@ -4,30 +4,31 @@ from collections.abc import Mapping
 
 from cuda_reference.shown import shown
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as MMA_SYNC
-from flashcore_numba.branches.backward.backward_one_launch import ROWS
 from flashcore_numba.branches.backward.backward_one_launch import STAGE as ONE_LAUNCH
 from flashcore_numba.branches.backward.backward_recompute import STAGE as RECOMPUTE
 from flashcore_numba.branches.backward.backward_wgmma import STAGE as WGMMA
 from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.stages.stage import Stage
+from flashcore_numba.stages.tuning import dispatch
 
 LADDER: tuple[Stage, ...] = (RECOMPUTE, MMA_SYNC, WGMMA, ONE_LAUNCH)
 # The variants that give the same bits in every run, by stage; None is the variant that runs anyway.
 DETERMINISTIC: Mapping[Stage, str | None] = {RECOMPUTE: None, WGMMA: "deterministic", ONE_LAUNCH: None}
-FEW_BLOCKS = 264  # two for each SM of an H200
 
 
 def preferred(problem: BackwardProblem) -> tuple[Stage, ...]:
-    """The stages in the order in which `attention_backward` tries them.
-
-    Nobody has measured them yet. `one_launch` computes seven products for five, which a problem of few blocks
-    should not notice; otherwise those for newer GPUs go first.
+    """The stages in the order in which `attention_backward` tries them: those that were timed as
+    `stages.tuning.dispatch` ranks them for problems of this size, then the others.
     """
     p = problem
-    tiles = -(-p.seq_k // ROWS) + p.group * -(-p.seq_q // ROWS)
-    few = p.batch * p.kv_heads * tiles <= FEW_BLOCKS
-    return (ONE_LAUNCH, WGMMA, MMA_SYNC, RECOMPUTE) if few else (WGMMA, MMA_SYNC, ONE_LAUNCH, RECOMPUTE)
+    capability = gpu.compute_capability() if p.on_gpu else None
+    keys = -(-p.seq_k // p.sequence_count) if p.features.ragged else p.seq_k  # of a sequence, on average
+    rows = p.batch * p.heads * p.seq_q
+    ranked = dispatch.ranking(capability, p.causal, p.head_dim, rows, keys, dispatch.BACKWARD)
+    by_name: dict[int | str, Stage] = {stage.name: stage for stage in LADDER}
+    return tuple(dict.fromkeys([*(by_name[name] for name in ranked), *LADDER]))
 
 
 def find(selector: object) -> Stage:

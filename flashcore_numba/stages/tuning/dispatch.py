@@ -1,4 +1,5 @@
-"""Which stage `attention()` runs when none is named: a table made from the recorded measurements.
+"""Which stage `attention()` runs when none is named, and which `attention_backward()`: tables made from the
+recorded measurements.
 
 A rule is for GPUs of one compute capability, one mask and head dimension (None: both), and for problems of at
 most so many query rows (B * H * S_q) and keys (S_k; None: any number). The first rule that fits counts. It
@@ -10,14 +11,14 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """One row of the table; `stages` are numbers of the ladder, the fastest first."""
+    """One row of a table; `stages` are numbers of the ladder, or names of a branch's, the fastest first."""
 
     capability: tuple[int, int]
     causal: bool | None
     head_dim: int | None
     rows: int | None
     keys: int | None
-    stages: tuple[int, ...]
+    stages: tuple[int | str, ...]
 
     def fits(self, causal: bool, head_dim: int, rows: int, keys: int) -> bool:
         """Whether the rule is for such a problem, on GPUs of its compute capability."""
@@ -37,23 +38,34 @@ TABLE: tuple[Rule, ...] = (
     Rule((9, 0), None, None, None, None, (15, 14, 16, 12, 13, 11, 10, 8, 9, 7, 6, 4, 5, 2, 3, 1)),
 )
 
+BACKWARD: tuple[Rule, ...] = (
+    Rule((9, 0), None, None, 32768, None, ("one_launch", "wgmma", "mma_sync", "recompute")),
+    Rule((9, 0), None, None, None, None, ("wgmma", "mma_sync", "one_launch", "recompute")),
+)
+
 
 def ranking(
-    capability: tuple[int, int] | None, causal: bool, head_dim: int, rows: int, keys: int
-) -> tuple[int, ...]:
-    """The numbers of the timed stages, the fastest first, for `rows` = B * H * S_q and `keys` = S_k.
+    capability: tuple[int, int] | None,
+    causal: bool,
+    head_dim: int,
+    rows: int,
+    keys: int,
+    table: tuple[Rule, ...] | None = None,
+) -> tuple[int | str, ...]:
+    """The timed stages, the fastest first, for `rows` = B * H * S_q and `keys` = S_k.
 
     capability: of the GPU; a GPU that nobody recorded goes by the nearest that somebody did. None: host
     arrays, for which the newest counts, so that the simulator runs the kernel that a GPU would.
     """
-    recorded = nearest(capability)
-    rules = (rule for rule in TABLE if rule.capability == recorded)
+    table = TABLE if table is None else table
+    recorded = nearest(capability, table)
+    rules = (rule for rule in table if rule.capability == recorded)
     return next(rule.stages for rule in rules if rule.fits(causal, head_dim, rows, keys))
 
 
-def nearest(capability: tuple[int, int] | None) -> tuple[int, int]:
+def nearest(capability: tuple[int, int] | None, table: tuple[Rule, ...]) -> tuple[int, int]:
     """The recorded compute capability nearest to this one: of the same generation where there is one."""
-    recorded = sorted({rule.capability for rule in TABLE})
+    recorded = sorted({rule.capability for rule in table})
     if capability is None:
         return recorded[-1]
     major, minor = capability
