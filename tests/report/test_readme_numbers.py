@@ -81,6 +81,24 @@ def test_the_result_is_the_records() -> None:
     assert {f"{float(n):g}" for n in NUMBER.findall(text)} <= {f"{float(n):g}" for n in known}
 
 
+def test_the_table_of_the_backward_pass_is_the_records() -> None:
+    head, _, *lines = [line for line in PLACES["table:backward"].splitlines() if line.startswith("|")]
+    names = [cell.partition(",")[0].strip() for cell in head.strip("|").split("|")][2:]
+    files = [json.loads(path.read_text()) for path in artifact.recorded_dir().glob("nvidia-*-backward*.json")]
+    found: dict[tuple[str, str, bool], set[str]] = {}
+    for shape in (shape for file in files for shape in file["shapes"]):
+        for entry in shape["entries"]:
+            us = entry["gpu_us"]["p50"]
+            shown = {f"{us:.2f}", f"{us:.1f}", f"{us:.0f}", f"{shape['flops'] / us / 1e6:.0f}"}
+            found.setdefault((entry["label"], shape["shape"], shape["causal"]), set()).update(shown)
+    for line in lines:
+        label, _, *cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
+        for name, cell in zip(names, cells, strict=True):
+            for causal, number in enumerate(cell.split(" / ")):
+                assert number == "-" or number in found[label, name, bool(causal)], (label, name)
+    assert len(lines) >= 8
+
+
 def test_what_the_first_paragraph_claims_is_so() -> None:
     assert "runs faster than cuDNN at short lengths" in " ".join(README.split())
     assert min(US[stage.label] for stage in LADDER) < US["SDPA cuDNN"]
