@@ -30,7 +30,8 @@ NUMBER = re.compile(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?")
 def entries() -> dict[str, dict]:
     """The entries of the mission shape in the newest run of the ladder, as the file has them."""
     files = [json.loads(path.read_text()) for path in artifact.recorded_dir().glob("nvidia-*.json")]
-    runs = [f for f in files if "rounds" in f and f["label"] is None and not f["shapes"][0]["causal"]]
+    files = [f for f in files if "rounds" in f and f.get("operation", "forward") == "forward"]
+    runs = [f for f in files if f["label"] is None and not f["shapes"][0]["causal"]]
     (shape,) = (s for s in max(runs, key=lambda f: f["date"])["shapes"] if s["shape"] == "1x8x512x64")
     return {entry["label"]: entry for entry in shape["entries"]} | {"": shape}
 

@@ -36,7 +36,7 @@ def _order(shape: dict[str, Any]) -> tuple[int, int, bool]:
 
 
 def rate(shape: dict[str, Any], entry: dict[str, Any]) -> float:
-    """10^12 operations a second: five products of each head, of a mask what it leaves."""
+    """In TFLOP/s: five products of each head, of a mask what it leaves."""
     return shape["flops"] / entry["gpu_us"]["p50"] / 1e6
 
 
