@@ -13,8 +13,9 @@ import pytest
 from stub_gpu import SHAPE, three
 
 from cuda_reference import driver, packed
-from flashcore_numba import LADDER, ArgumentError, attention
+from flashcore_numba import LADDER, ArgumentError, attention, attention_varlen
 from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.features import ARRAYS
 from flashcore_numba.run import executor, plans, workspace
 from flashcore_numba.stages.tuning import dispatch
 
@@ -53,6 +54,112 @@ def test_a_plan_launches_what_the_long_way_does(fake, stage, shape, kv_shape):
         fast, slow = both_ways(fake, *three(fake, shape, kv_shape), stage=stage, **options)
         assert fast
         assert fast == slow
+
+
+def feature(fake, name, batch=1, heads=8):
+    """An array of the size that a problem of one batch or so many sequences has for it."""
+    sizes = {"sinks": heads, "alibi_slopes": heads, "seqused_k": batch}
+    return fake.array((sizes.get(name, batch + 1),), dtype=ARRAYS[name])
+
+
+GIVEN = [("sinks",), ("alibi_slopes",), ("seqused_k",), ("sinks", "alibi_slopes", "seqused_k")]
+
+
+@pytest.mark.parametrize("names", GIVEN, ids=" ".join)
+@pytest.mark.parametrize("stage", [13, 15])
+def test_arrays_of_features_are_put_in_like_the_others(fake, stage, names):
+    def features():
+        return {name: feature(fake, name) for name in names}
+
+    for options in ({}, {"causal": True, "return_lse": True, "window": (100, 0), "out": fake.array()}):
+        plans.forget()
+        attention(*three(fake), stage=stage, **features(), **options)
+        assert len(plans._plans) == 1
+        given = features()
+        fast, slow = both_ways(fake, *three(fake), stage=stage, **given, **options)
+        assert fast and fast == slow
+        for array in given.values():
+            assert struct.pack("Q", array.data.ptr) in fast[0][3]
+
+
+@pytest.mark.parametrize("stage", [13, 15])
+@pytest.mark.parametrize("used", [False, True])
+def test_packed_sequences_have_plans(fake, stage, used):
+    """cu_seqlens of queries and of keys are two arguments, also where they are one array."""
+
+    def call(one=True, **options):
+        q, k, v = (fake.array((600, heads, 64)) for heads in (8, 2, 2))
+        bounds = feature(fake, "cu_seqlens_q", 3)
+        others = bounds if one else feature(fake, "cu_seqlens_k", 3)
+        lengths = {"seqused_k": feature(fake, "seqused_k", 3)} if used else {}
+        return attention_varlen(q, k, v, bounds, others, stage=stage, causal=True, **lengths, **options)
+
+    call(return_lse=True)
+    top = fake.top
+    workspace.forget()
+    out, lse = call(False, return_lse=True)
+    assert (out.shape, lse.shape) == ((600, 8, 64), (8, 600))
+    fast, fake.top = list(fake.launched), top
+    plans.forget()
+    fake.long_way.clear()
+    call(False, return_lse=True)
+    assert fast and fast == fake.long_way
+
+
+def test_another_feature_is_another_plan(fake):
+    arrays, sinks, slopes = three(fake), feature(fake, "sinks"), feature(fake, "alibi_slopes")
+    used, per_batch = feature(fake, "seqused_k"), fake.array((1, 8), dtype=np.float32)
+    calls = [
+        {"sinks": sinks},
+        {"alibi_slopes": slopes},
+        {"alibi_slopes": per_batch},
+        {"seqused_k": used},
+        {"sinks": sinks, "alibi_slopes": slopes},
+        {},
+    ]
+    for options in calls * 2:
+        attention(*arrays, stage=13, **options)
+    assert len(plans._plans) == len(calls) == len(fake.launched)
+
+
+def test_a_plan_does_not_hide_a_bad_feature(fake):
+    arrays = three(fake)
+    good = {"sinks": feature(fake, "sinks"), "window": (1, 1)}
+    for _ in range(2):
+        attention(*arrays, stage=15, **good)
+    elsewhere = feature(fake, "sinks")
+    elsewhere.device.id = elsewhere.data.device_id = 1
+    bad = {
+        "sinks has dtype float64": {"sinks": fake.array((8,), dtype=np.float64)},
+        "sinks has shape": {"sinks": fake.array((4,), dtype=np.float32)},
+        "sinks has strides": {"sinks": fake.array((8,), strides=(8,), dtype=np.float32)},
+        "sinks is CuPy on GPU 1": {"sinks": elsewhere},
+        "sinks is NumPy on the host": {"sinks": np.zeros(8, np.float32)},
+        "window is": {"window": (True, 1)},
+    }
+    for words, options in bad.items():
+        with pytest.raises(ArgumentError, match=words):
+            attention(*arrays, stage=15, **good | options)
+    assert len(fake.launched) == 1
+
+
+def test_a_feature_that_requires_grad_is_refused_after_a_plan(fake, fake_torch):
+    q, k, v = (fake_torch.empty(SHAPE, "torch.float16", 0) for _ in range(3))
+    sinks = fake_torch.empty((8,), "torch.float32", 0)
+    for _ in range(2):
+        attention(q, k, v, stage=15, sinks=sinks)
+    assert len(fake.launched) == 1
+    sinks.requires_grad = True
+    with pytest.raises(ArgumentError, match="sinks requires grad"):
+        attention(q, k, v, stage=15, sinks=sinks)
+
+
+def test_values_of_another_head_dimension(fake):
+    """The output has the columns of v."""
+    q, k, v = fake.array((1, 8, 512, 128)), fake.array((1, 8, 512, 128)), fake.array((1, 8, 512, 64))
+    for _ in range(3):
+        assert attention(q, k, v, stage=15).shape == (1, 8, 512, 64)
+    assert len(fake.launched) == 2
 
 
 def test_the_same_array_twice_is_two_arguments(fake):
