@@ -22,6 +22,8 @@ from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run import plans
 
+ORDER = ("q", "k", "v", "dq", "dout", "out", "lse", "dlse", "dk", "dv")  # as `plans.find` is given them
+
 
 def attention_backward(
     dout: Any,
@@ -132,15 +134,16 @@ class _Call(NamedTuple):
         self, given: dict[str, Any], optional: dict[str, Any], targets: dict[str, Any]
     ) -> tuple[Any, Any, Any]:
         """By a plan that an earlier call left, or the long way."""
-        q, k, v = given["q"], given["k"], given["v"]
-        arrays = {"q": q, "k": k, "v": v, "dq": targets["dq"]} | given | targets | optional
-        order, wanted = tuple(arrays), tuple(targets.values())
+        dout, q, k, v, out, lse, dlse = given.values()
+        dq, dk, dv = targets.values()
         options = ("backward", *self, *told(self.window, self.softcap))
-        key, addresses, plan = plans.find(q, k, v, targets["dq"], options, tuple(arrays.values())[4:])
-        if plan is not None and (done := plan.run(addresses, (q, k, v), wanted)) is not None:
-            dq, dk, dv = done
-            return dq, dk, dv
-        return self.run(given, optional, targets, None if plan is not None else key, order)
+        others = dout, out, lse, dlse, dk, dv, *optional.values()
+        key, addresses, plan = plans.find(q, k, v, dq, options, others)
+        done = None if plan is None else plan.run(addresses, (q, k, v), (dq, dk, dv))
+        if done is None:
+            done = self.run(given, optional, targets, None if plan is not None else key)
+        dq, dk, dv = done
+        return dq, dk, dv
 
     def run(
         self,
@@ -148,8 +151,7 @@ class _Call(NamedTuple):
         optional: dict[str, Any],
         targets: dict[str, Any],
         key: tuple | None,
-        order: tuple[str, ...],
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, ...]:
         """Check everything and `calls.run`."""
         if not isinstance(self.deterministic, bool):
             raise ArgumentError(f"deterministic is {shown(self.deterministic)}: it must be True or False")
@@ -163,8 +165,8 @@ class _Call(NamedTuple):
         problem = self._problem(arrays, added)
         stage, variant = self._stage(problem)
         written = Written(GRADIENTS, wanted, self.packed)
-        dq, dk, dv = run(stage, variant, problem, arrays, written, self.time_limit, key, order)
-        return dq, dk, dv
+        order = (*ORDER, *optional)
+        return run(stage, variant, problem, arrays, written, self.time_limit, key, order)
 
     def _adopted(self, array: Any, name: str) -> Adopted:
         """With a view [B, H, S, D], or [B, H, S_q] of an LSE."""
