@@ -236,7 +236,11 @@ def scratch_of(fake, arrays):
     return {at for at in found if at >= 1 << 30 and at not in places}
 
 
-@pytest.mark.parametrize("options", [{"stage": MMA_SYNC}, {"stage": WGMMA, "deterministic": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"stage": MMA_SYNC}, {"stage": WGMMA, "deterministic": True}],
+    ids=["mma_sync", "wgmma deterministic"],
+)
 class TestScratchMemory:
     def calls(self, fake, options):
         arrays, to = given(fake), dict(zip(("dq", "dk", "dv"), three(fake, SHAPE, KV), strict=True))
