@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.compile import Compiled, compile
+from cuda_reference.driver import graph_of
 from cuda_reference.extents import block_extents, grid_extents
 from cuda_reference.packed import PackedLaunches
 from cuda_reference.source import Source
@@ -89,7 +90,8 @@ class GpuKernel:
         arrays = [each.array if isinstance(each, TensorMap) else each for each in args]
         arrays = [array for array in arrays if isinstance(array, cupy.ndarray)]
         launches = PackedLaunches([(self, grid, block, args, shared_mem)], arrays)
-        launches(tuple(array.data.ptr for array in arrays), cupy.cuda.get_current_stream().ptr)
+        stream = cupy.cuda.get_current_stream().ptr
+        launches(tuple(array.data.ptr for array in arrays), stream, graph_of(stream) is not None)
 
 
 def _argument(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import driver
-from cuda_reference.driver import INVALID_CONTEXT, LEGACY, Allowed
+from cuda_reference.driver import INVALID_CONTEXT, Allowed
 from cuda_reference.tensor_map import TensorMap
 
 MOST_GRAPHS, MOST_SEEN = 8, 64  # of one plan; other addresses are launched kernel by kernel
@@ -26,7 +26,8 @@ MAP_BYTES = MAP_ALIGNMENT = 128  # of a CUtensorMap
 
 
 class PackedLaunches:
-    """Launches one after the other: `launches(addresses, stream)` queues them on the stream of that handle.
+    """Launches one after the other: `launches(addresses, stream, captured)` queues them on the stream of that
+    handle; captured: whether that stream is being captured.
 
     launches: (kernel, grid, block, args, shared_mem) as a `GpuKernel` takes them, each made before, so that
     it has its shared memory. arrays: what `addresses` will stand for, in that order; each array and each
@@ -44,7 +45,7 @@ class PackedLaunches:
     def __init__(self, launches: Sequence[tuple], arrays: Sequence[Any]) -> None:
         import cupy
 
-        self._cuda, self._runtime, self._count = cupy.cuda, cupy.cuda.runtime, len(arrays)
+        self._cuda, self._count, self._graph_launch = cupy.cuda, len(arrays), cupy.cuda.runtime.graphLaunch
         plain = cupy.cuda.driver.launchKernel
         self._kernels = [kernel for kernel, *_ in launches]  # kept loaded
         self._steps = [
@@ -62,22 +63,18 @@ class PackedLaunches:
         self._graphs: dict[tuple[int, ...], Any] = {}
         self._graphs_made = 0
 
-    def __call__(self, addresses: tuple[int, ...], stream: int) -> None:
+    def __call__(self, addresses: tuple[int, ...], stream: int, captured: bool) -> None:
+        if captured:
+            self._launch(addresses, stream)
+            return
         # Popping and appending need no lock. What was taken out serves this thread alone; no thread waits.
         graph = self._graphs.pop(addresses, None)
         if graph is None:
             self._launch(addresses, stream)
-            if not self._captured(stream):
-                self._prepare(addresses)
+            self._prepare(addresses)
             return
-        if self._captured(stream):
-            self._launch(addresses, stream)
-        else:
-            self._runtime.graphLaunch(graph.graphExec, stream)
+        self._graph_launch(graph.graphExec, stream)
         self._graphs[addresses] = graph
-
-    def _captured(self, stream: int) -> bool:
-        return stream not in LEGACY and self._runtime.streamIsCapturing(stream)
 
     def _launch(self, addresses: tuple[int, ...], stream: int) -> None:
         try:

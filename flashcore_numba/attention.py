@@ -1,25 +1,24 @@
 """`attention()` and `attention_varlen()`: check arguments, choose a stage, run it where the arrays are."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cuda_reference.shown import shown
 from flashcore_numba.calls import (
+    Written,
     adopted,
-    allocate,
     check_given,
     check_limit_of_time,
-    check_target,
-    executor_for,
     find_stage,
     first_that_serves,
     refuse,
+    run,
     spine,
+    told,
 )
 from flashcore_numba.core import gpu
-from flashcore_numba.core.arrays import Adopted, adopt, empty_like, same_kind
+from flashcore_numba.core.arrays import Adopted, adopt, same_kind
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.output import LSE, OUT, Output
@@ -89,15 +88,18 @@ def attention(
     """
     options: tuple = (causal, scale, stage, return_lse)
     if window is not OFF.window or softcap is not OFF.softcap:
-        options += (window, softcap)
-    features = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
-    planned = time_limit is None and sinks is None and alibi_slopes is None and seqused_k is None
-    found = plans.find(q, k, v, out, options) if planned else plans.NOT_SERVED
+        options += told(window, softcap)
+    features: tuple = ()
+    if sinks is not None or alibi_slopes is not None or seqused_k is not None:
+        features = sinks, alibi_slopes, seqused_k
+    found = plans.find(q, k, v, out, options, features) if time_limit is None else plans.NOT_SERVED
     key, addresses, plan = found
-    if plan is not None and (done := plan.run(addresses, q, out)) is not None:
-        return done
+    if plan is not None and (done := plan.run(addresses, (q, k, v), (out, None))) is not None:
+        return done if return_lse else done[0]
     call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit)
-    return call.run({"q": q, "k": k, "v": v}, features, out, None if plan is not None else key)
+    optional = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+    order = ("q", "k", "v", "out", *optional)[: len(addresses)]
+    return call.run({"q": q, "k": k, "v": v}, optional, out, None if plan is not None else key, order)
 
 
 def attention_varlen(
@@ -130,7 +132,6 @@ def attention_varlen(
     Other arguments, what is returned and what is raised are as for `attention`, with out [total_q, H, D] and
     the LSE [H, total_q]. seqused_k counts keys from the beginning of each sequence.
     """
-    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, packed=True)
     features = {
         "sinks": sinks,
         "alibi_slopes": alibi_slopes,
@@ -140,7 +141,15 @@ def attention_varlen(
     }
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         check_given(name, features[name])
-    return call.run({"q": q, "k": k, "v": v}, features, out, None)
+    options = (causal, scale, stage, return_lse, *told(window, softcap))
+    others = tuple(features.values())
+    found = plans.find(q, k, v, out, options, others) if time_limit is None else plans.NOT_SERVED
+    key, addresses, plan = found
+    if plan is not None and (done := plan.run(addresses, (q, k, v), (out, None))) is not None:
+        return done if return_lse else done[0]
+    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, packed=True)
+    order = ("q", "k", "v", "out", *features)
+    return call.run({"q": q, "k": k, "v": v}, features, out, None if plan is not None else key, order)
 
 
 class _Call(NamedTuple):
@@ -155,47 +164,32 @@ class _Call(NamedTuple):
     time_limit: Any
     packed: bool = False  # arrays are [total, H, D]
 
-    def run(self, given: dict[str, Any], optional: dict[str, Any], out: Any, key: tuple | None) -> Any:
-        """Check everything, run, and keep a plan under `key`, where there is one."""
+    def run(
+        self,
+        given: dict[str, Any],
+        optional: dict[str, Any],
+        out: Any,
+        key: tuple | None,
+        order: tuple[str, ...],
+    ) -> Any:
+        """Check everything and `calls.run`."""
         if not isinstance(self.return_lse, bool | np.bool_):
             raise ArgumentError(f"return_lse is {shown(self.return_lse)}: it must be True or False")
         chosen = None if self.stage is None else find_stage(self.stage)
         arrays = {name: adopted(array, name, self.packed) for name, array in given.items()}
         added = {name: adopt(array, name) for name, array in optional.items() if array is not None}
-        target = None if out is None else adopted(out, "out", self.packed)
-        same_kind(**arrays, **added, out=target)
+        targets = {} if out is None else {"out": adopted(out, "out", self.packed)}
+        same_kind(**arrays, **added, **targets)
         check_limit_of_time(self.time_limit, arrays["q"].view)
         problem = self._problem(arrays, added)
-        inputs = (problem.q, problem.k, problem.v)
         wanted = (LSE,) if self.return_lse else ()
         if chosen is None:
             chosen = best_stage(problem, wanted)
         else:
             refuse(chosen, problem, wanted)
-        if target is not None:
-            check_target("out", target.view, OUT, problem, dict(zip("qkv", inputs, strict=True)))
-
-        like = arrays["q"]
-        with executor_for(like, inputs, self.time_limit) as executor:
-            result = target or allocate(like, OUT.shape(problem), problem.element.dtype, self.packed)
-            lse = self._empty_lse(like, LSE.shape(problem)) if self.return_lse else None
-            outputs = {"out": result.view, "lse": lse and lse.view}
-            aligned = problem.with_aligned_rows()
-            # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
-            if key is None or aligned is not problem or not chosen.kernels.planned:
-                chosen.launch(aligned, executor=executor, variant=chosen.called, **outputs)
-            else:
-                recorder = plans.Recorder(executor, problem)
-                chosen.launch(recorder.problem, executor=recorder, variant=chosen.called, **outputs)
-                plans.keep(key, recorder.plan(result.view, lse and lse.view, type(given["q"])))
-            if problem.on_gpu:
-                made = () if like.kind == "PyTorch" else (result, lse)  # its graphs have memory of their own
-                executor.done(*made, None if aligned is problem else aligned)
-        return result.source if lse is None else (result.source, lse.source)
-
-    def _empty_lse(self, like: Adopted, shape: tuple[int, ...]) -> Adopted:
-        made = empty_like(like, shape[1:] if self.packed else shape, np.float32)
-        return replace(made, view=made.view[None]) if self.packed else made
+        written = Written((OUT, *wanted), targets, self.packed)
+        done = run(chosen, chosen.called, problem, arrays, written, self.time_limit, key, order)
+        return done if self.return_lse else done[0]
 
     def _problem(self, arrays: dict[str, Adopted], added: dict[str, Adopted]) -> Problem:
         views = {name: array.view for name, array in added.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,14 @@ def adopted(array: Any, name: str, packed: bool) -> Adopted:
 
 
 def allocate(like: Adopted, shape: tuple[int, ...], dtype: Any, packed: bool) -> Adopted:
-    """Memory of the caller's kind for an output whose view is [B, H, S, D]; packed: it is [total, H, D]."""
+    """Memory of the caller's kind for an output whose view is [B, H, S, D], or [B, H, S] with one number per
+    row; packed: it is [total, H, D], or [H, total].
+    """
     if not packed:
         return empty_like(like, shape, dtype)
+    if len(shape) == 3:
+        made = empty_like(like, shape[1:], dtype)
+        return replace(made, view=made.view[None])
     _, heads, rows, columns = shape
     made = empty_like(like, (rows, heads, columns), dtype)
     return replace(made, view=made.view.swapaxes(0, 1)[None])
@@ -44,6 +49,11 @@ def check_given(name: str, bounds: Any) -> None:
     """Raise ArgumentError where a call of packed sequences was not told where they begin."""
     if bounds is None:
         raise ArgumentError(f"{name} is None: it must say where each sequence begins, int32 [B + 1]")
+
+
+def told(window: Any, softcap: Any) -> tuple:
+    """Both, and the types of the sides of a window: for the options of `plans.find`."""
+    return window, softcap, *(map(type, window) if isinstance(window, tuple) else ())
 
 
 def check_limit_of_time(seconds: float | None, q: Any) -> None:
@@ -162,6 +172,59 @@ def limit_of(stage: "Stage", problem: Any, outputs: tuple[Output, ...] = ()) -> 
     capability, room = gpu.compute_capability(device), gpu.shared_limit(device)
     reason = None if capability is None else stage.why_not_on(capability)
     return reason or (stage.why_not_in(room, problem.head_dim, stage.called) if room else None)
+
+
+class Written(NamedTuple):
+    """What a call writes, and how its arrays are: outputs, in the order in which they are returned, and those
+    that the caller gave, by name; packed: [total, H, D].
+    """
+
+    outputs: Sequence[Output]
+    targets: Mapping[str, Adopted]
+    packed: bool
+
+
+def run(
+    stage: "Stage",
+    variant: str | None,
+    problem: Any,
+    inputs: Mapping[str, Adopted],
+    written: Written,
+    time_limit: float | None,
+    key: tuple | None,
+    order: Sequence[str],
+) -> tuple[Any, ...]:
+    """Run a stage on a problem of checked `inputs` where they are, and return the outputs.
+
+    What it returns is of the caller's kind. A plan of the call is kept under `key`, where there is one.
+    order: the names of the arrays that `plans.find` was given. Raises ArgumentError, before anything is
+    written, for a target that cannot be written to, or that overlaps another or an input.
+    """
+    outputs, targets, packed = written
+    views = {name: each.view for name, each in inputs.items()}
+    for each in outputs:
+        if each.name in targets:
+            others = {name: target.view for name, target in targets.items() if name != each.name}
+            check_target(each.name, targets[each.name].view, each, problem, views | others)
+    like = inputs["q"]
+    with executor_for(like, tuple(views.values()), time_limit) as executor:
+        results = {}
+        for each in outputs:
+            shape, dtype = each.shape(problem), each.dtype(problem)
+            results[each.name] = targets.get(each.name) or allocate(like, shape, dtype, packed)
+        given = {name: each.view for name, each in results.items()}
+        aligned = problem.with_aligned_rows()
+        # A plan launches on the caller's own arrays, so none is kept of a call whose rows were copied.
+        if key is None or aligned is not problem or not stage.kernels.planned:
+            stage.launch(aligned, executor=executor, variant=variant, **given)
+        else:
+            recorder = plans.Recorder(executor, problem)
+            stage.launch(recorder.problem, executor=recorder, variant=variant, **given)
+            plans.keep(key, recorder.plan(order, inputs, results, targets))
+        if problem.on_gpu:
+            made = () if like.kind == "PyTorch" else tuple(results.values())  # its graphs have own memory
+            executor.done(*made, None if aligned is problem else aligned)
+    return tuple(each.source for each in results.values())
 
 
 @contextmanager

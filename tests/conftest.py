@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-pytest_plugins = ["artifacts"]
+pytest_plugins = ["artifacts", "stub_gpu"]
 
 # A shell's background job starts with SIGINT ignored, and what the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -134,7 +134,7 @@ def test_the_page_has_an_example_of_each() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project of its own with this one's configuration and fixtures, and tests with and without markers."""
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/artifacts.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/artifacts.py", "tests/stub_gpu.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "tests/test_sample.py").write_text(

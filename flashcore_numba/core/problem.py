@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -60,6 +61,17 @@ class Problem:
             object.__setattr__(self, "features", self.features.checked(self.q, self.k))
             if not self.features.names:
                 object.__setattr__(self, "features", OFF)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All arrays that a stage reads, by name."""
+        return {"q": self.q, "k": self.k, "v": self.v, **self.features.arrays}
+
+    def on(self, arrays: Mapping[str, Any]) -> "Problem":
+        """The same problem on other arrays; `arrays` has all names of `inputs`."""
+        given = {name: arrays[name] for name in self.features.arrays}
+        features = replace(self.features, **given) if given else self.features
+        return replace(self, **{name: arrays[name] for name in "qkv"}, features=features)
 
     @property
     def batch(self) -> int:

@@ -1,25 +1,23 @@
-"""Plans: what `attention()` keeps of a call on a GPU, so that the next call like it has only to launch.
+"""Plans: what a public call keeps of its work on a GPU, so that the next call like it has only to launch.
 
 Checking the arguments, choosing a stage and packing what its kernels take depends on how the arrays are laid
 out, not on where they lie. The first call of a layout does all of it and keeps the launches; the calls after
 it put in the addresses. Plans serve CuPy arrays and PyTorch tensors whose rows start at multiples of 16
-bytes, and stages in CUDA C; all other calls go the long way each time. A small output that the caller does
-not give is allocated ahead, while the GPU works on the call before.
+bytes, and stages in CUDA C; all other calls go the long way each time. Small outputs that the caller does
+not give are allocated ahead, while the GPU works on the call before.
 
 A plan holds compiled kernels: it does not see that a file has been edited since. `forget()` after an edit.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cuda_reference.driver import LEGACY, Allowed, Handle
-from flashcore_numba.core.problem import ALIGNMENT, Problem
+from flashcore_numba.core.arrays import Adopted
+from flashcore_numba.core.problem import ALIGNMENT
 from flashcore_numba.run import workspace
 
 if TYPE_CHECKING:
@@ -31,14 +29,19 @@ MOST = 512  # plans; a program that never repeats a layout starts over after so 
 
 ALIGNED = 256  # bytes: where scratch arrays may begin
 SPARE_BYTES, MOST_SPARES = 1 << 20, 8  # an output is allocated ahead where microseconds count
+MOST_APART = 64  # sets of addresses that a plan remembers not to overlap
+WORD = 4  # bytes of a number that stands by itself: an LSE, a length
 
-_readers: "dict[type, Callable]" = {}
-_plans: "dict[tuple, Plan]" = {}
 Addresses = tuple[int, ...]
+Outputs = tuple[tuple, Addresses]  # and where they are
+Readers = tuple[Any, Any]
+_readers: dict[type, Readers] = {}
+_plans: "dict[tuple, Plan]" = {}
+UNREAD_KIND: Readers = (None, None)
 UNREAD: "tuple[None, Addresses]" = (None, ())
 NOT_SERVED: "tuple[None, Addresses, None]" = (None, (), None)
 # Outputs for the next call of a plan on a stream, allocated while the GPU was busy with the last one.
-_spares: "dict[tuple[Plan, int, bool], Any]" = {}
+_spares: "dict[tuple[Plan, int, bool], Outputs | None]" = {}
 
 
 def forget() -> None:
@@ -48,21 +51,30 @@ def forget() -> None:
     workspace.forget()
 
 
-def find(q: Any, k: Any, v: Any, out: Any, options: tuple) -> "tuple[tuple | None, Addresses, Plan | None]":
-    """What a call's plan depends on, where its arrays lie, and the plan that an earlier call left, if any.
+def find(
+    q: Any, k: Any, v: Any, target: Any, options: tuple, others: tuple = ()
+) -> "tuple[tuple | None, Addresses, Plan | None]":
+    """What a call's plan depends on, where its arrays are, and the plan that an earlier call left, if any.
 
-    options: the other arguments of `attention()`. The first is None for a call that no plan can serve. The
-    addresses are those of q, k, v and out, 0 without one.
+    target: the first output, None where the caller gives none. options: all arguments that are no arrays, or
+    that stand for what such an argument contains. others: all other arrays, None for one that is absent. The
+    first result is None for a call that no plan can serve. The addresses are those of q, k, v, target and
+    others, 0 for an absent one.
     """
     kind = type(q)
-    read = _readers.get(kind) or _reader(kind)
+    read, read_more = _readers.get(kind) or _reader(kind)
     if read is None or type(k) is not kind or type(v) is not kind:
         return NOT_SERVED
-    if out is not None and type(out) is not kind:
+    if target is not None and type(target) is not kind:
         return NOT_SERVED
-    layout, addresses = read(q, k, v, out)
+    layout, addresses = read(q, k, v, target)
     if layout is None or (addresses[0] | addresses[1] | addresses[2] | addresses[3]) % ALIGNMENT:
         return NOT_SERVED
+    if others:
+        more, places = read_more(kind, others)
+        if more is None:
+            return NOT_SERVED
+        layout, addresses = (layout, more), addresses + places
     # True == 1 and 1 == 1.0, but only one of them may be a good argument.
     key = (kind, layout, options, *map(type, options))
     try:
@@ -117,138 +129,203 @@ def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]"
         return UNREAD
 
 
-def _reader(kind: type) -> "Callable | None":
+# The same of arrays of any shape and type. Those with numbers of four bytes or more are no rows of
+# elements and may begin anywhere.
+def _more_of_cupy(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
+    layout: list[Any] = []
+    addresses, rows = [], 0
+    for x in arrays:
+        if x is None:
+            layout.append(None)
+            addresses.append(0)
+            continue
+        if type(x) is not kind:
+            return UNREAD
+        data = x.data
+        layout += (x.dtype, data.device_id, x.shape, x.strides)
+        addresses.append(data.ptr)
+        if x.itemsize < WORD:
+            rows |= data.ptr
+    return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
+
+
+def _more_of_torch(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
+    layout: list[Any] = []
+    addresses, rows = [], 0
+    try:
+        for x in arrays:
+            if x is None:
+                layout.append(None)
+                addresses.append(0)
+                continue
+            if type(x) is not kind or not x.is_cuda or x.requires_grad:
+                return UNREAD
+            place = x.data_ptr()
+            layout += (x.dtype, x.get_device(), x.shape, x.stride())
+            addresses.append(place)
+            if x.element_size() < WORD:
+                rows |= place
+    except RuntimeError:
+        return UNREAD
+    return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
+
+
+def _reader(kind: type) -> "Readers":
     """What reads arrays of this type; a subclass may mean something else, so none reads it."""
     name = kind.__module__, kind.__qualname__
     if name == ("cupy", "ndarray"):
-        _readers[kind] = _cupy
+        _readers[kind] = _cupy, _more_of_cupy
     elif name == ("torch", "Tensor"):
-        _readers[kind] = _torch
-    return _readers.get(kind)
+        _readers[kind] = _torch, _more_of_torch
+    return _readers.get(kind, UNREAD_KIND)
+
+
+class Apart(NamedTuple):
+    """Two arrays that must not overlap: the places of their addresses, and their bytes."""
+
+    first: int
+    first_size: int
+    second: int
+    second_size: int
+
+
+class Made(NamedTuple):
+    """An output that the caller did not give. like: which of q, k and v is C-contiguous and of its shape and
+    type; None where none is.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any  # of the caller's kind
+    size: int  # bytes
+    like: int | None
 
 
 class Plan:
     """The launches of one stage for arrays of one layout, kind and device.
 
-    kind: the type of the arrays, CuPy's or PyTorch's. scratch: bytes of each array of scratch memory among
-    the arguments of the launches. counter: whether a counter follows.
+    kind: the type of the arrays, CuPy's or PyTorch's. made: the outputs that the caller did not give; given:
+    whether there are others. apart: what the caller's outputs must not overlap. scratch: bytes of each array
+    of scratch memory among the arguments of the launches. counter: whether a counter follows.
     """
 
     def __init__(
         self,
         launches: "PackedLaunches",
-        problem: Problem,
-        out: Any,
         kind: type,
-        lse: bool,
+        device: int,
+        made: list[Made],
+        given: bool,
+        apart: list[Apart],
         scratch: list[int],
         counter: bool,
     ) -> None:
         import cupy
 
-        self._launches, self._lse = launches, lse
+        self._launches, self._device, self._made, self._given = launches, device, made, given
         rooms = [-(-size // ALIGNED) * ALIGNED for size in scratch]
         self._offsets = [sum(rooms[:i]) for i in range(len(rooms))]
         self._scratch_bytes, self._counter = sum(rooms), counter
-        self._shape, self._device = tuple(problem.q.shape), problem.q.device.id
-        self._dtype = problem.element.dtype
-        self._sizes = [_span(x) for x in (problem.q, problem.k, problem.v, out)]
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
+        self._is_capturing = cupy.cuda.runtime.streamIsCapturing
         self._launch = self._with_scratch if scratch or counter else launches
-        self._apart: Addresses = ()  # found not to overlap
-        self._spares = prod(self._shape) * problem.element.size <= SPARE_BYTES
-        self._contiguous = problem.q.flags.c_contiguous
+        self._apart, self._found_apart = apart, set[Addresses]()
         self._start = self._on_cupy
         if kind.__module__ == "torch":
             self._torch, self._start = sys.modules["torch"], self._on_torch
-            self._torchs_dtype = getattr(self._torch, problem.element.name)
             self._torchs_handle = _handle_of(self._torch)
+        self._ahead = bool(made) and all(x.size <= SPARE_BYTES for x in made)
 
-    def run(self, addresses: Addresses, q: Any, out: Any) -> Any:
-        """What `attention()` returns; None, and nothing is launched, where `out` may overlap an input."""
-        if out is not None and addresses != self._apart:
-            if self._may_overlap(*addresses):
+    def run(self, addresses: Addresses, like: tuple, given: tuple) -> tuple | None:
+        """The outputs in their order; None, and nothing is launched, where those that the caller gave may
+        overlap what they must not. like: q, k and v. given: the outputs, None for each that is to be made.
+        """
+        if self._apart and addresses not in self._found_apart:
+            if self._may_overlap(addresses):
                 return None
-            self._apart = addresses
+            if len(self._found_apart) >= MOST_APART:
+                self._found_apart = set()
+            self._found_apart.add(addresses)
         if self._current_device() == self._device:
-            return self._start(addresses, q, out)
-        with self._cupy.cuda.Device(self._device):
-            return self._start(addresses, q, out)
+            made = self._start(addresses, like)
+        else:
+            with self._cupy.cuda.Device(self._device):
+                made = self._start(addresses, like)
+        if not self._given:
+            return made
+        if not self._made:
+            return given
+        rest = iter(made)
+        return tuple([next(rest, None) if each is None else each for each in given])
 
-    def _on_cupy(self, addresses: Addresses, q: Any, out: Any) -> Any:
-        cuda, lse, lse_at = self._cupy.cuda, None, 0
-        stream = cuda.get_current_stream().ptr
-        q_at, k_at, v_at, out_at = addresses
-        spare = None
-        if out is None:
-            spare = self, stream, False
-            out = None if self._is_captured(stream) else _spares.pop(spare, None)
-            if out is None:
-                out = self._array(self._shape, self._dtype, stream)
-            out_at = out.data.ptr
-        if self._lse:
-            lse = self._array(self._shape[:3], np.float32, stream)
-            lse_at = lse.data.ptr
-        self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
-        if spare is not None and self._spares and not self._is_captured(stream):
-            with Allowed():
-                _put_aside(spare, self._cupy.ndarray(self._shape, self._dtype))
-        return out if lse is None else (out, lse)
+    def _on_cupy(self, addresses: Addresses, like: tuple) -> tuple:
+        stream = self._cupy.cuda.get_current_stream().ptr
+        captured = stream not in LEGACY and self._is_capturing(stream)
+        if not self._made:
+            self._launch(addresses, stream, captured)
+            return ()
+        spare = self, stream, False
+        made, places = (not captured and _spares.pop(spare, None)) or self._arrays()
+        if captured:  # a graph keeps what is returned too
+            workspace.keep(stream, made)
+        self._launch(addresses + places, stream, captured)
+        if self._ahead and not captured:
+            _put_aside(spare, self._arrays())
+        return made
 
-    def _array(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
-        """Memory for what is returned; a graph that is captured keeps it too."""
+    def _arrays(self) -> "Outputs":
+        made: tuple = ()
+        places: Addresses = ()
         with Allowed():
-            array = self._cupy.ndarray(shape, dtype)
-        if self._is_captured(stream):
-            workspace.keep(stream, array)
-        return array
+            for shape, dtype, *_ in self._made:
+                made += (x := self._cupy.ndarray(shape, dtype),)
+                places += (x.data.ptr,)
+        return made, places
 
-    def _on_torch(self, addresses: Addresses, q: Any, out: Any) -> Any:
-        lse, lse_at = None, 0
+    def _on_torch(self, addresses: Addresses, like: tuple) -> tuple:
         stream = self._torchs_handle(self._device)
-        q_at, k_at, v_at, out_at = addresses
-        spare = None
-        if out is None:
-            spare = self, stream, self._torch.is_inference_mode_enabled()
-            out = None if self._is_captured(stream) else _spares.pop(spare, None)
-            if out is None:  # a graph has memory of its own
-                out = self._tensor(q)
-            out_at = out.data_ptr()
-        if self._lse:
-            lse = self._torch.empty(self._shape[:3], dtype=self._torch.float32, device=self._device)
-            lse_at = lse.data_ptr()
-        self._launch((q_at, k_at, v_at, out_at, lse_at), stream)
-        if spare is not None and self._spares and not self._is_captured(stream):
-            _put_aside(spare, self._tensor(q))
-        return out if lse is None else (out, lse)
+        captured = stream not in LEGACY and self._is_capturing(stream)
+        if not self._made:
+            self._launch(addresses, stream, captured)
+            return ()
+        spare = self, stream, self._torch.is_inference_mode_enabled()
+        # A graph has memory of its own.
+        made, places = (not captured and _spares.pop(spare, None)) or self._tensors(like)
+        self._launch(addresses + places, stream, captured)
+        if self._ahead and not captured:
+            _put_aside(spare, self._tensors(like))
+        return made
 
-    def _tensor(self, q: Any) -> Any:
-        """C-contiguous memory for the output."""
-        if self._contiguous:
-            return self._torch.empty_like(q)  # half the time of `empty`
-        return self._torch.empty(self._shape, dtype=self._torchs_dtype, device=self._device)
+    def _tensors(self, like: tuple) -> "Outputs":
+        """C-contiguous memory for the outputs."""
+        made: tuple = ()
+        places: Addresses = ()
+        for shape, dtype, _, i in self._made:
+            if i is not None:
+                x = self._torch.empty_like(like[i])  # half the time of `empty`
+            else:
+                x = self._torch.empty(shape, dtype=dtype, device=self._device)
+            made += (x,)
+            places += (x.data_ptr(),)
+        return made, places
 
-    def _is_captured(self, stream: int) -> bool:
-        return stream not in LEGACY and self._cupy.cuda.runtime.streamIsCapturing(stream)
-
-    def _with_scratch(self, addresses: Addresses, stream: int) -> None:
-        piece = workspace.take(self._device, stream, self._scratch_bytes)
+    def _with_scratch(self, addresses: Addresses, stream: int, captured: bool) -> None:
+        piece = workspace.take(self._device, stream, self._scratch_bytes, captured)
         places = [piece.at + offset for offset in self._offsets]
         if self._counter:
             places.append(piece.counter)
-        self._launches((*addresses, *places), stream)
+        self._launches((*addresses, *places), stream, captured)
         workspace.give_back(piece)
 
-    def _may_overlap(self, q: int, k: int, v: int, out: int) -> bool:
-        q_size, k_size, v_size, size = self._sizes
-        end = out + size
-        return (
-            (q < end and out < q + q_size) or (k < end and out < k + k_size) or (v < end and out < v + v_size)
+    def _may_overlap(self, addresses: Addresses) -> bool:
+        return any(
+            addresses[x.first] < addresses[x.second] + x.second_size
+            and addresses[x.second] < addresses[x.first] + x.first_size
+            for x in self._apart
         )
 
 
-def _put_aside(key: "tuple[Plan, int, bool]", out: Any) -> None:
-    _spares[key] = out
+def _put_aside(key: "tuple[Plan, int, bool]", outputs: Outputs) -> None:
+    _spares[key] = outputs
     if len(_spares) > MOST_SPARES:
         for oldest in list(_spares)[:-MOST_SPARES]:
             _spares.pop(oldest, None)
@@ -261,12 +338,12 @@ class Recorder:
     `recorder.problem`, which has views of its own.
     """
 
-    def __init__(self, executor: "Executor", problem: Problem) -> None:
+    def __init__(self, executor: "Executor", problem: Any) -> None:
         self._executor = executor
         self._notes: list[tuple] = []
         self._scratch: list[Any] = []
         self._counter: Any = None
-        self.problem = replace(problem, q=problem.q.view(), k=problem.k.view(), v=problem.v.view())
+        self.problem = problem.on({name: x.view() for name, x in problem.inputs.items()})
 
     @property
     def sm_count(self) -> int:
@@ -289,10 +366,17 @@ class Recorder:
         self._executor.launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
         self._notes.append((kernel, grid, block, args, shared_bytes))
 
-    def plan(self, out: Any, lse: Any, kind: type) -> Plan | None:
+    def plan(
+        self,
+        order: Sequence[str],
+        inputs: Mapping[str, Adopted],
+        outputs: Mapping[str, Adopted],
+        given: Collection[str],
+    ) -> Plan | None:
         """The plan of what was launched; None where an argument is neither an array of the call nor a number.
 
-        `out` and `lse` are the arrays that the stage was given, `kind` is the type of the caller's.
+        order: the names of the arrays whose addresses `find` gives. outputs: what the stage was given to
+        write, those whose names are in `given` by the caller; they must not overlap each other or `inputs`.
         """
         from cuda_reference import Source
         from cuda_reference.gpu import load
@@ -300,15 +384,45 @@ class Recorder:
 
         if not all(isinstance(kernel, Source) for kernel, *_ in self._notes):
             return None
-        p = self.problem
+        views = {name: each.view for name, each in outputs.items()}
+        known = self.problem.inputs | {name: views[name] for name in given}
+        made = {name: each for name, each in outputs.items() if name not in given}
+        counters = () if self._counter is None else (self._counter,)
+        arrays = (*map(known.get, order), *map(views.get, made), *self._scratch, *counters)
         launches = [(load(kernel), *rest) for kernel, *rest in self._notes]
         try:
-            counters = () if self._counter is None else (self._counter,)
-            packed = PackedLaunches(launches, (p.q, p.k, p.v, out, lse, *self._scratch, *counters))
+            packed = PackedLaunches(launches, arrays)
         except ValueError:
             return None
-        sizes = [prod(x.shape) * x.dtype.itemsize for x in self._scratch]
-        return Plan(packed, p, out, kind, lse is not None, sizes, bool(counters))
+        like = [inputs[name].source for name in "qkv"]
+        return Plan(
+            packed,
+            type(like[0]),
+            self.problem.q.device.id,
+            [_made(each, like) for each in made.values()],
+            bool(given),
+            [
+                Apart(order.index(a), _span(known[a]), order.index(b), _span(known[b]))
+                for a in given
+                for b in (*inputs, *given)
+                if a != b
+            ],
+            list(map(_bytes, self._scratch)),
+            bool(counters),
+        )
+
+
+def _made(output: Adopted, others: Sequence[Any]) -> Made:
+    x = output.source
+    like = None
+    if output.kind == "PyTorch":
+        alike = (y.is_contiguous() and (y.shape, y.dtype) == (x.shape, x.dtype) for y in others)
+        like = next((i for i, found in enumerate(alike) if found), None)
+    return Made(tuple(x.shape), x.dtype, _bytes(output.view), like)
+
+
+def _bytes(array: Any) -> int:
+    return prod(array.shape) * array.dtype.itemsize
 
 
 def _span(array: Any) -> int:

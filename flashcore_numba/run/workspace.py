@@ -12,6 +12,7 @@ from typing import Any
 from cuda_reference.driver import Allowed, Handle, Tie, graph_of, number_of
 
 MOST = 64  # streams whose pieces are kept
+MOST_BYTES = 32 << 20  # of a piece that a stream keeps; a call that needs more allocates it each time
 COUNTERS, COUNTER_BYTES = 1024, 32  # counters allocated at a time; each has a sector of its own
 
 
@@ -45,11 +46,13 @@ def forget() -> None:
         _drop_released()
 
 
-def take(device: int, stream: int, size: int) -> Piece:
+def take(device: int, stream: int, size: int, captured: bool = True) -> Piece:
     """A piece of `size` bytes or more on the current device, for kernels that are queued on the stream of
     this handle before `give_back`.
+
+    captured: whether the stream may be part of a capture.
     """
-    graph = graph_of(stream)
+    graph = graph_of(stream) if captured else None
     key = (device, number_of(stream)) if graph is None else (device, stream, graph[0])
     try:
         piece = _idle[key].pop()
@@ -65,6 +68,8 @@ def take(device: int, stream: int, size: int) -> Piece:
 
 def give_back(piece: Piece) -> None:
     """The kernels that use the piece are queued."""
+    if piece.size > MOST_BYTES and len(piece.key) == 2:
+        piece.memory, piece.size = None, 0  # CuPy's pool gives it out again in the order of the stream
     _idle.setdefault(piece.key, []).append(piece)
     if len(_idle) > MOST:
         for oldest in list(_idle)[:-MOST]:

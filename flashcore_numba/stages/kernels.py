@@ -10,7 +10,7 @@ class Kernels:
     unit: what does its multiply-adds, CUDA cores in float32 or tensor cores. strided_rows: whether outputs
     with one number per row may have any strides. divides_keys: whether a launcher may divide the keys among
     blocks, and the work by the size of the GPU. by_shape: whether the kernel that is launched depends on more
-    of the shape than the head dimension. planned: whether `attention()` can keep a plan of the launches.
+    of the shape than the head dimension. planned: whether a call can keep a plan of the launches.
     counts_for_nan: whether the simulator follows a NaN to its origin only while it counts arithmetic.
     endless_after: seconds after which a launch on the simulator is taken for an endless loop where wrong
     kernels are tried; None where the simulator finds one by itself.

@@ -7,19 +7,22 @@ from cuda_reference.shown import shown
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.calls import (
+    Written,
     adopted,
-    allocate,
     check_given,
     check_limit_of_time,
-    check_target,
-    executor_for,
     first_that_serves,
     refuse,
+    run,
+    told,
 )
 from flashcore_numba.core.arrays import Adopted, adopt, same_kind
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.problem import Problem
+from flashcore_numba.run import plans
+
+ORDER = ("q", "k", "v", "dq", "dout", "out", "lse", "dlse", "dk", "dv")  # as `plans.find` is given them
 
 
 def attention_backward(
@@ -65,10 +68,10 @@ def attention_backward(
     Raises ArgumentError for a bad argument and UnsupportedError when no stage serves the problem; then
     nothing has been written. Raises SimulationError as `attention` does.
     """
-    given = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+    features = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
     call = _Call(causal, scale, window, softcap, deterministic, stage, time_limit)
     arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "dlse": dlse}
-    return call.run(arrays, given, {"dq": dq, "dk": dk, "dv": dv})
+    return call(arrays, features, {"dq": dq, "dk": dk, "dv": dv})
 
 
 def attention_varlen_backward(
@@ -101,7 +104,7 @@ def attention_varlen_backward(
     q, out, dout, dq: [total_q, H, D]; k, v, dk, dv: [total_k, H_kv, D]; lse, dlse: float32 [H, total_q]. Rows
     outside all sequences are not written. Everything else is as for `attention_backward`.
     """
-    given = {
+    features = {
         "sinks": sinks,
         "alibi_slopes": alibi_slopes,
         "seqused_k": seqused_k,
@@ -109,10 +112,10 @@ def attention_varlen_backward(
         "cu_seqlens_k": cu_seqlens_k,
     }
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
-        check_given(name, given[name])
+        check_given(name, features[name])
     call = _Call(causal, scale, window, softcap, deterministic, stage, time_limit, packed=True)
     arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "dlse": dlse}
-    return call.run(arrays, given, {"dq": dq, "dk": dk, "dv": dv})
+    return call(arrays, features, {"dq": dq, "dk": dk, "dv": dv})
 
 
 class _Call(NamedTuple):
@@ -127,10 +130,29 @@ class _Call(NamedTuple):
     time_limit: Any
     packed: bool = False  # arrays are [total, H, D]
 
-    def run(
+    def __call__(
         self, given: dict[str, Any], optional: dict[str, Any], targets: dict[str, Any]
     ) -> tuple[Any, Any, Any]:
-        """Check everything, and run."""
+        """By a plan that an earlier call left, or the long way."""
+        dout, q, k, v, out, lse, dlse = given.values()
+        dq, dk, dv = targets.values()
+        options = ("backward", *self, *told(self.window, self.softcap))
+        others = dout, out, lse, dlse, dk, dv, *optional.values()
+        key, addresses, plan = plans.find(q, k, v, dq, options, others)
+        done = None if plan is None else plan.run(addresses, (q, k, v), (dq, dk, dv))
+        if done is None:
+            done = self.run(given, optional, targets, None if plan is not None else key)
+        dq, dk, dv = done
+        return dq, dk, dv
+
+    def run(
+        self,
+        given: dict[str, Any],
+        optional: dict[str, Any],
+        targets: dict[str, Any],
+        key: tuple | None,
+    ) -> tuple[Any, ...]:
+        """Check everything and `calls.run`."""
         if not isinstance(self.deterministic, bool):
             raise ArgumentError(f"deterministic is {shown(self.deterministic)}: it must be True or False")
         arrays = {
@@ -142,26 +164,9 @@ class _Call(NamedTuple):
         check_limit_of_time(self.time_limit, arrays["q"].view)
         problem = self._problem(arrays, added)
         stage, variant = self._stage(problem)
-        inputs = {name: each.view for name, each in arrays.items()}
-        for each in GRADIENTS:
-            if each.name in wanted:
-                others = {name: array.view for name, array in wanted.items() if name != each.name}
-                check_target(each.name, wanted[each.name].view, each, problem, inputs | others)
-
-        like = arrays["q"]
-        with executor_for(like, tuple(inputs.values()), self.time_limit) as executor:
-            results = {}
-            for each in GRADIENTS:
-                shape, dtype = each.shape(problem), each.dtype(problem)
-                results[each.name] = wanted.get(each.name) or allocate(like, shape, dtype, self.packed)
-            aligned = problem.with_aligned_rows()
-            outputs = {name: each.view for name, each in results.items()}
-            stage.launch(aligned, executor=executor, variant=variant, **outputs)
-            if problem.on_gpu:
-                made = () if like.kind == "PyTorch" else tuple(results.values())  # its graphs have own memory
-                executor.done(*made, None if aligned is problem else aligned)
-        dq, dk, dv = (results[each.name].source for each in GRADIENTS)
-        return dq, dk, dv
+        written = Written(GRADIENTS, wanted, self.packed)
+        order = (*ORDER, *optional)
+        return run(stage, variant, problem, arrays, written, self.time_limit, key, order)
 
     def _adopted(self, array: Any, name: str) -> Adopted:
         """With a view [B, H, S, D], or [B, H, S_q] of an LSE."""

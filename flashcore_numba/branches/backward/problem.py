@@ -1,5 +1,6 @@
 """The validated input of the backward pass."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +47,17 @@ class BackwardProblem:
                     f"{name} has strides {array.strides} bytes: it must be C-contiguous, as attention() "
                     "returns the LSE"
                 )
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All arrays that a stage reads, by name."""
+        given = {"out": self.out, "lse": self.lse, "dout": self.dout, "dlse": self.dlse}
+        return self.forward.inputs | {name: array for name, array in given.items() if array is not None}
+
+    def on(self, arrays: Mapping[str, Any]) -> "BackwardProblem":
+        """The same problem on other arrays; `arrays` has all names of `inputs`."""
+        out, lse, dout = (arrays[name] for name in ("out", "lse", "dout"))
+        return BackwardProblem(self.forward.on(arrays), out, lse, dout, arrays.get("dlse"))
 
     @property
     def q(self) -> Any:
