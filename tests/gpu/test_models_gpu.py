@@ -147,11 +147,14 @@ def off(found, right):
     return float((found - right).norm() / right.norm())
 
 
-def judge(found, gauge, wrong, right, seen=10):
-    """`found` is as close as `gauge`, and `wrong` so many times farther."""
-    lost = off(gauge, right)
-    assert off(found, right) < 1.5 * lost
-    assert off(wrong, right) > seen * lost, "a wrong scale must show"
+def judge(found, gauge, wrong, right, limit=4):
+    """`found` is at most `limit` times as far from what is right as `gauge`, and `wrong` farther.
+
+    Beside q, k, v and the output a kernel rounds P, and with a softcap it has the tanh of the hardware.
+    """
+    allowed = limit * off(gauge, right)
+    assert off(found, right) <= allowed
+    assert off(wrong, right) > allowed, "a wrong scale must show"
 
 
 @EACH_MODEL
@@ -168,14 +171,14 @@ def test_logits_are_those_of_eager_attention(name, rng):
 
 
 @EACH_MODEL
-@pytest.mark.parametrize(("element", "seen"), [("float16", 5), ("bfloat16", 1.1)])
-def test_a_model_in_16_bits_is_as_right_as_with_eager_attention(name, element, seen, rng):
-    """Against float32 with the same weights."""
+@pytest.mark.parametrize(("element", "limit"), [("float16", 3), ("bfloat16", 1.08)])
+def test_a_model_in_16_bits_is_as_right_as_with_eager_attention(name, element, limit, rng):
+    """Against float32 with the same weights. In bfloat16 all of the model is rounded as much as attention."""
     import torch
 
     model, ids = made(name, rng).to(getattr(torch, element)), tokens(rng)
     found = [logits(model, how, ids) for how in (registered(), "eager", registered(factor=FACTOR))]
-    judge(*found, logits(model.float(), "eager", ids), seen)
+    judge(*found, logits(model.float(), "eager", ids), limit)
 
 
 @EACH_MODEL
