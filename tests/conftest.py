@@ -1,10 +1,15 @@
 """Fixtures for every test: fresh random numbers, and no silent skip of what needs a GPU or a browser."""
 
+import fcntl
 import os
 import secrets
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +31,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"selected with -m gpu, but {gpu.why_not()}", pytrace=False)
     if item.get_closest_marker("browser") and chromium() is None:
         pytest.fail("selected with -m browser, but there is no Chromium: apt install chromium", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Around fixtures too, and outside a test's time limit."""
+    if not item.get_closest_marker("gpu"):
+        return (yield)
+    with gpu_turn(item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def gpu_turn(alone: bool, folder: str | None = None) -> Iterator[None]:
+    """The GPU for one test among those of all processes; `alone`: for no other at the same time."""
+    name = f"flashcore-gpu-{os.getuid()}"
+    first, second = (Path(folder or tempfile.gettempdir(), f"{name}.{each}") for each in ("next", "in-use"))
+    with first.open("w") as waiting, second.open("w") as using:
+        fcntl.flock(waiting, fcntl.LOCK_EX)  # whoever waits to be alone keeps the others from beginning
+        fcntl.flock(using, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(waiting, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

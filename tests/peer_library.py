@@ -98,6 +98,7 @@ class Library:
     def __init__(self):
         self.calls, self.loaded, self.compiled = [], [], []
         self.grad_enabled = self.donated = True
+        self.limits = {}
         self.seed, self.offset, self.graph = object(), object(), {}
 
     def scaled_dot_product_attention(self, q, k, v, is_causal=False, scale=None, enable_gqa=False):
@@ -307,6 +308,7 @@ class Library:
         self.compiled.append(function)
 
         def compiled(*args, **options):
+            assert self.limits == {"recompile_limit": 256, "fail_on_recompile_limit_hit": True}
             found = function(*args, **options)
             leaves = [x for x in args[:3] if getattr(x, "leaf", False)]
             if self.grad_enabled and leaves:
@@ -315,6 +317,12 @@ class Library:
             return found
 
         return compiled
+
+    @contextmanager
+    def limited(self, **limits):
+        former, self.limits = self.limits, limits
+        yield
+        self.limits = former
 
     @contextmanager
     def patch(self, donated_buffer):
@@ -398,6 +406,8 @@ def installed(monkeypatch):
     torch.ops = SimpleNamespace(load_library=found.loaded.append, _vllm_fa3_C=fa3, aten=found)
     functorch = ModuleType("torch._functorch")
     functorch.config = found
+    dynamo = ModuleType("torch._dynamo")
+    dynamo.config = SimpleNamespace(patch=found.limited)
     sdpa = SimpleNamespace(scaled_dot_product_attention=found.scaled_dot_product_attention)
     attention, flex, fa4 = map(ModuleType, ("torch.nn.attention", "flex", "flash_attn.cute.interface"))
     attention.SDPBackend = SimpleNamespace(**{name: name for name in peers.SDPA.values()})
@@ -409,6 +419,7 @@ def installed(monkeypatch):
     torch.nn = SimpleNamespace(functional=sdpa, attention=attention)
     modules = {
         "torch": torch,
+        "torch._dynamo": dynamo,
         "torch._functorch": functorch,
         "torch.nn": torch.nn,
         "torch.nn.attention": attention,

@@ -29,10 +29,15 @@ class Whole:
         self.operation = operation
         self.parts = [Part(lambda output, value: value, operation.reference(inputs))]
 
-    def judge(self, answers: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    def reference(self, part: Part, peer: bool) -> Any:
+        """What an answer to a part is judged by."""
+        return part.reference
+
+    def judge(self, answers: Sequence[Mapping[str, np.ndarray]], peer: bool = False) -> dict[str, Any]:
         """Errors over all answers, each with the outputs by name: max, mean, relative |out - ref| / |ref|,
         verdict.
 
+        peer: the answers are another library's, which may lose what it does beside the operation.
         An error that is not finite (a NaN, an element never written) is given as None, and never passes.
         """
         errors, relative, verdicts = [], [], []
@@ -42,13 +47,14 @@ class Whole:
                     continue
                 right, wrong = [], []
                 for part in self.parts:
-                    expected = self.operation.expected(output, part.reference)
+                    reference = self.reference(part, peer)
+                    expected = self.operation.expected(output, reference)
                     value = np.asarray(part.of(output, answer[output.name]), np.float64)
                     with np.errstate(invalid="ignore"):
                         error = np.where(value == expected, 0, np.abs(value - expected))
                     right.append(expected[np.isfinite(expected)])
                     wrong.append(error.ravel())
-                    verdict = self.operation.judge(output, value, part.reference, None)
+                    verdict = self.operation.judge(output, value, reference, None)
                     if verdict.reason and len(answer) > 1:
                         verdict = replace(verdict, reason=f"{output.symbol}: {verdict.reason}")
                     verdicts.append(verdict)
@@ -110,8 +116,8 @@ class Truth(Whole):
         some = replace(inputs, q=q, k=k, v=v)
         self.parts = [Part(lambda output, value: value[self.at][:, None], operation.reference(some))]
 
-    def judge(self, answers: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-        return super().judge(answers) | {"heads_checked": len(self.at[0]), "heads": self.heads_total}
+    def judge(self, answers: Sequence[Mapping[str, np.ndarray]], peer: bool = False) -> dict[str, Any]:
+        return super().judge(answers, peer) | {"heads_checked": len(self.at[0]), "heads": self.heads_total}
 
     def _one(self, inputs: Any, of: features.Sequence, head: int) -> Part:
         """One head of one sequence, its keys cut to those that count."""

@@ -260,7 +260,7 @@ def _compare_group(
             outputs = entry.outputs() + (
                 each.cold[entry.label].outputs()[:1] if entry.label in of_cold else []
             )
-            judged = each.right.judge(outputs)
+            judged = each.right.judge(outputs, peer=entry.kind == "peer")
             results.append(_result(entry, each.host, its, of_cold.get(entry.label), judged, capability))
         result = {
             "shape": str(each.workload.shape),

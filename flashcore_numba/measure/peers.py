@@ -28,6 +28,7 @@ SDPA = {  # label -> member of torch.nn.attention.SDPBackend
     "SDPA efficient": "EFFICIENT_ATTENTION",
     "SDPA math": "MATH",
 }
+MOST_COMPILED = 256  # what PyTorch accepts of one function in all, beside its limit for one of its objects
 
 
 def prepare(
@@ -194,11 +195,22 @@ def _sdpa(label: str, problem: Problem, tensors: Tensors) -> Prepared:
 def _flex(problem: Problem, tensors: Tensors) -> Prepared:
     q, k, v = (tensors[name] for name in "qkv")
     attend = flex(problem, tensors)
-    return lambda: attend(q, k, v), nullcontext, unchanged
+    return lambda: attend(q, k, v), compiles_each, unchanged
+
+
+def compiles_each() -> AbstractContextManager:
+    """PyTorch compiles a function for as many problems as there are.
+
+    By itself it compiles eight, and runs the next as the function is written, with a warning alone: of
+    FlexAttention that is another kernel, which no graph can hold.
+    """
+    from torch._dynamo import config
+
+    return config.patch(recompile_limit=MOST_COMPILED, fail_on_recompile_limit_hit=True)
 
 
 def flex(problem: Any, tensors: Tensors) -> Callable[[Any, Any, Any], Any]:
-    """FlexAttention compiled for a problem, as a function of q, k and v."""
+    """FlexAttention compiled for a problem: a function of q, k and v, to be called under `compiles_each`."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -210,7 +222,8 @@ def flex(problem: Any, tensors: Tensors) -> Callable[[Any, Any, Any], Any]:
         # Of packed sequences the whole mask would not fit; compiled, it is never whole.
         create = torch.compile(create_block_mask) if lengths else create_block_mask
         batch = problem.batch if "seqused_k" in lengths else None
-        mask = create(seen, batch, None, problem.seq_q, problem.seq_k, device=device)
+        with compiles_each():
+            mask = create(seen, batch, None, problem.seq_q, problem.seq_k, device=device)
     options = {"block_mask": mask, "scale": problem.scale, "enable_gqa": problem.group > 1}
     score_mod = _score_mod(problem, tensors, place)
     if score_mod:

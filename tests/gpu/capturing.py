@@ -1,7 +1,9 @@
-"""Captures calls of attention() in CUDA graphs, as the first thing that its process does with FlashCore.
+"""Captures calls in CUDA graphs, as the first thing that its process does with FlashCore: of attention(), and
+of attention_backward().
 
 python capturing.py KIND MODE SEED RUN...: KIND is cupy or torch, MODE what CUDA calls the capture mode, a RUN
-"stage:variant", "-" for no variant. Prints what was wrong and ends with status 1, or ends with 0.
+"stage:variant", "-" for no variant, or "backward/stage:variant". Prints what was wrong and ends with status
+1, or ends with 0.
 """
 
 import sys
@@ -18,6 +20,8 @@ KERNEL = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 REPLAYS = 3
 TOLERANCE = 4e-3
 # B, H, S_q, S_k, D: more pieces of work than multiprocessors; keys that are worth splitting; the other width.
+SHAPES_BACK = ((2, 8, 512, 512, 64), (1, 4, 130, 300, 128))
+RELATIVE = 2e-3  # of whole gradients: rounding P, dS and the results costs 3e-4
 SHAPES = ((2, 34, 512, 512, 64), (1, 4, 130, 8192, 64), (1, 70, 300, 300, 128))
 
 
@@ -119,8 +123,13 @@ def stage_of(run):
     """The stage of "15:in_sequence", of which `attention()` runs that variant."""
     from flashcore_numba import LADDER
 
-    number, _, variant = run.partition(":")
-    stage = LADDER[int(number) - 1]
+    name, _, variant = run.partition(":")
+    if "/" in name:
+        from flashcore_numba.branches.find import find
+
+        stage = find(name)
+    else:
+        stage = LADDER[int(name) - 1]
     return stage if variant in ("", "-") else replace(stage, called=variant)
 
 
@@ -170,7 +179,7 @@ def nodes(handle):
 
 
 def launches(stage, shape, causal):
-    """How many kernels the stage launches for a problem, by its own launcher."""
+    """How many kernels the variant of the stage launches that `attention()` runs, by its own launcher."""
     import cupy
 
     from flashcore_numba.core.problem import Problem
@@ -185,7 +194,7 @@ def launches(stage, shape, causal):
 
     q, k, out = stand_in(seq_q), stand_in(seq_k), stand_in(seq_q)
     recorder = DryRun(cupy.cuda.Device().attributes["MultiProcessorCount"])
-    stage.launch(Problem(q, k, k, causal=causal), out, recorder)
+    stage.launch(Problem(q, k, k, causal=causal), out, recorder, variant=stage.called)
     return len(recorder.launches)
 
 
@@ -204,7 +213,7 @@ def one(library, stage, shape, causal, mode, rng, wrong):
 
         return queue
 
-    what = f"{stage.label} {stage.launch.__defaults__} {'x'.join(map(str, shape))} causal={causal} {mode}"
+    what = f"{stage.label} {stage.called or ''} {'x'.join(map(str, shape))} causal={causal} {mode}"
     for out in (None, given):
         graph, (result, types) = library.captured(call(out), mode)
         kernels = launches(stage, shape, causal)
@@ -227,6 +236,78 @@ def one(library, stage, shape, causal, mode, rng, wrong):
     numba = stage.language == "Numba"  # their scratch memory is CuPy's pool's, which asks the driver once
     if allocated.device or (allocated.pool and not numba) or allocated.torch:
         wrong.append(f"{what}: later calls allocate: {allocated}")
+
+
+def launches_back(stage, shape, causal):
+    """The same of the backward pass."""
+    import cupy
+
+    from flashcore_numba.branches.backward.problem import BackwardProblem
+    from flashcore_numba.core.problem import Problem
+    from flashcore_numba.course.launches import DryRun
+
+    batch, heads, seq_q, seq_k, head_dim = shape
+    q, k = (np.zeros((batch, heads, rows, head_dim), np.float16) for rows in (seq_q, seq_k))
+    problem = BackwardProblem(Problem(q, k, k, causal=causal), q, np.zeros(q.shape[:3], np.float32), q)
+    recorder = DryRun(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    targets = {"dq": q.copy(), "dk": k.copy(), "dv": k.copy()}
+    stage.launch(problem, executor=recorder, variant=stage.called, **targets)
+    return len(recorder.launches)
+
+
+def drawn_back(rng, shape, causal):
+    """dout, q, k, v, out, lse on the host, and the gradients in float64."""
+    q, k, v = normal(rng, shape)
+    dout = rng.standard_normal(q.shape).astype(np.float16)
+    wide_q, wide_k, wide_v, wide_dout = (x.astype(np.float64) for x in (q, k, v, dout))
+    scale, (rows, keys) = shape[4] ** -0.5, shape[2:4]
+    s = scale * wide_q @ wide_k.swapaxes(2, 3)
+    if causal:
+        s = np.where(np.arange(keys) <= np.arange(rows)[:, None] + keys - rows, s, -np.inf)
+    most = s.max(3, keepdims=True)
+    lse = most + np.log(np.exp(s - most).sum(3, keepdims=True))
+    p = np.exp(s - lse)
+    out = p @ wide_v
+    ds = p * (wide_dout @ wide_v.swapaxes(2, 3) - (wide_dout * out).sum(3, keepdims=True))
+    right = scale * ds @ wide_k, scale * ds.swapaxes(2, 3) @ wide_q, p.swapaxes(2, 3) @ wide_dout
+    return (dout, q, k, v, out.astype(np.float16), lse[..., 0].astype(np.float32)), right
+
+
+def one_back(library, stage, shape, causal, mode, rng, wrong):
+    """As `one`, for the gradients."""
+    from flashcore_numba import attention_backward
+
+    arrays = [library.array(x) for x in drawn_back(rng, shape, causal)[0]]
+    targets = {"dq": arrays[1], "dk": arrays[2], "dv": arrays[3]}
+    targets = {name: library.empty(tuple(array.shape)) for name, array in targets.items()}
+    library.synchronize()
+
+    def call(given):
+        def queue(handle):
+            return attention_backward(*arrays, causal=causal, stage=stage, **given), nodes(handle)
+
+        return queue
+
+    what = f"{stage.label} {stage.called or ''} {'x'.join(map(str, shape))} causal={causal} {mode}"
+    for given in ({}, targets):
+        graph, (results, types) = library.captured(call(given), mode)
+        kernels = launches_back(stage, shape, causal)
+        if types != {KERNEL: kernels}:
+            wrong.append(f"{what}: the graph's nodes by type are {types}, {kernels} kernels were expected")
+        for replay in range(REPLAYS):
+            new, right = drawn_back(rng, shape, causal)
+            for array, value in zip(arrays, new, strict=True):
+                library.fill(array, library.array(value))
+            for result in results:
+                library.fill(result, float("nan"))
+            library.synchronize()
+            library.replay(graph, library.stream())
+            library.synchronize()
+            for name, result, exact in zip(targets, results, right, strict=True):
+                off = np.linalg.norm(library.view(result).get() - exact) / np.linalg.norm(exact)
+                if not off <= RELATIVE:
+                    where = "given" if given else "made"
+                    wrong.append(f"{what}: replay {replay}, {name} {where}: off by {off:.2g} of its size")
 
 
 def allocations(library, call):
@@ -270,11 +351,12 @@ def main(kind, mode, seed, *runs):
     rng, wrong, lib = np.random.default_rng(int(seed)), [], library(kind)
     for run in runs:
         stage = stage_of(run)
-        for shape in SHAPES:
+        capture, shapes = (one, SHAPES) if stage.number else (one_back, SHAPES_BACK)
+        for shape in shapes:
             for causal in (True, False):
-                if shape[4] == 128 and stage.number < 12:
+                if shape[4] not in stage.head_dims:
                     continue
-                one(lib, stage, shape, causal, mode, rng, wrong)
+                capture(lib, stage, shape, causal, mode, rng, wrong)
     print("\n".join(wrong))
     return bool(wrong)
 

@@ -48,11 +48,13 @@ def tops():
     }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["fp32_tflops", "tensor_tflops", "exp_gops", "l1_gbs", "dram_gbs"])
 def test_a_ceiling_is_near_what_the_hardware_allows(measured, tops, name):
     assert 0.4 * tops[name] < measured[name] < 1.05 * tops[name]
 
 
+@pytest.mark.alone
 def test_the_memories_come_in_their_order(measured):
     assert measured["l1_gbs"] > measured["l2_gbs"] > measured["dram_gbs"]
     assert measured["mma_sync_tflops"] <= 1.05 * measured["tensor_tflops"]
@@ -88,6 +90,7 @@ def test_the_driver_finds_room_for_as_many_blocks(run):
         assert ours.blocks == blocks, ours
 
 
+@pytest.mark.alone
 def test_a_shape_that_is_not_recorded_is_measured(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(artifact, "recorded_dir", lambda: tmp_path)
     monkeypatch.setattr(peers, "prepare", lambda *args: ([], {}))

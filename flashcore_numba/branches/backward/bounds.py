@@ -10,6 +10,11 @@ with u = 2^-24:
 - dP_ij and D_i are sums of D_v products: off by at most d_ij = u (D_v + 4) (|dO_i| |v_j| + sum |dO_i O_i| +
   |dLSE_i|).
 - So dS_ij is off by p_ij (e_i |dP_ij - D_i| + d_ij), and a sum over n keys or rows by 2 n u of its terms.
+
+Another library goes back from an output of its own forward pass, in which it has rounded P and O to q's type,
+with its unit roundoff v. Its O differs from the one given by at most o_ic = 2 v |O_ic| + (v + e_i) sum_j p_ij
+|v_jc|, and with it D_i by sum_c |dO_ic| o_ic: p_ij times that is added to the error of dS_ij. Where few keys
+are seen and one has most of the weight, dP - D is small, and this is most of what there is.
 """
 
 import math
@@ -27,10 +32,14 @@ from flashcore_numba.core.output import Output
 
 @dataclass(frozen=True)
 class Reference:
-    """The right gradients, and how far from them each element may be: both by the output's name."""
+    """The right gradients, and how far from them each element may be: both by the output's name.
+
+    of_peers: the same for what goes back from an output of its own.
+    """
 
     right: oracle.Gradients
     allowed: oracle.Gradients
+    of_peers: "Reference | None" = None
 
     def of(self, output: Output) -> tuple[np.ndarray, np.ndarray]:
         """(right, allowed) of one output."""
@@ -41,18 +50,20 @@ def reference(x: BackwardInputs) -> Reference:
     """The float64 gradients and the bounds."""
     right, standard = oracle.gradients(x), oracle.standard_gradients(x)
     element = of(x.forward.q.dtype)
-    allowed = []
-    for exact, rounded, work in zip(right, standard, _float32_work(x), strict=True):
+    allowed, of_peers = [], []
+    for exact, rounded, work, own in zip(right, standard, *_float32_work(x), strict=True):
         row_error = np.abs(rounded - exact).max(axis=3, keepdims=True)
         floor = element.unit_roundoff * np.abs(exact) + element.least / 2 + work
         allowed.append(2 * (row_error + floor))
-    return Reference(right, oracle.Gradients(*allowed))
+        of_peers.append(2 * (row_error + floor + own))
+    peers = Reference(right, oracle.Gradients(*of_peers))
+    return Reference(right, oracle.Gradients(*allowed), peers)
 
 
-def _float32_work(x: BackwardInputs) -> oracle.Gradients:
-    """What float32 arithmetic may lose of each gradient."""
-    f = x.forward
-    work = oracle.Gradients(*(np.zeros(array.shape) for array in (f.q, f.k, f.v)))
+def _float32_work(x: BackwardInputs) -> tuple[oracle.Gradients, oracle.Gradients]:
+    """What float32 arithmetic may lose of each gradient, and what an output of a peer's own may change."""
+    f, element = x.forward, of(x.forward.q.dtype)
+    work, own = (oracle.Gradients(*(np.zeros(array.shape) for array in (f.q, f.k, f.v))) for _ in range(2))
     scale = 1 / math.sqrt(f.q.shape[3]) if f.scale is None else f.scale
     relative = weight_error(f.q, f.k, f.causal, scale, f.features)
     finite = np.where(np.isfinite(x.lse), np.abs(x.lse), 0).astype(np.float64)
@@ -73,7 +84,12 @@ def _float32_work(x: BackwardInputs) -> oracle.Gradients:
         work.dq[head.place] += abs(scale) * ((ds + 2 * keys * U * size) @ np.abs(head.k))
         work.dk[head.kv_place] += abs(scale) * ((ds + 2 * rows * U * size).T @ np.abs(head.q))
         work.dv[head.kv_place] += (each.p * (e + 2 * rows * U)).T @ np.abs(each.dout)
-    return work
+        rounding = element.unit_roundoff
+        change = 2 * rounding * np.abs(out) + (rounding + e) * (each.p @ np.abs(head.v))
+        ds = each.p * (np.abs(each.dout) * change).sum(axis=1)[:, None]
+        own.dq[head.place] += abs(scale) * (ds @ np.abs(head.k))
+        own.dk[head.kv_place] += abs(scale) * (ds.T @ np.abs(head.q))
+    return work, own
 
 
 def judge(output: Output, value: np.ndarray, ref: Reference, gate: None) -> Verdict:

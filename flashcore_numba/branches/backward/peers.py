@@ -13,6 +13,7 @@ from flashcore_numba.measure.peers import (
     Prepared,
     Tensors,
     by_tokens,
+    compiles_each,
     flex,
     from_packed,
     from_tokens,
@@ -77,7 +78,7 @@ def _flex(problem: BackwardProblem, tensors: Tensors) -> Prepared:
                 saved.append(attend(*leaves))
         return torch.autograd.grad(saved[0], leaves, tensors["dout"], retain_graph=True)
 
-    return run_flex, nullcontext, unchanged
+    return run_flex, compiles_each, unchanged
 
 
 def _fa4(problem: BackwardProblem, tensors: Tensors) -> Prepared:

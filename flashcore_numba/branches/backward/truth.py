@@ -26,8 +26,11 @@ class HeadTruth(Whole):
         self.chosen = some_heads(pairs, heads, rng)[:MOST_PARTS]
         self.parts = [_part(inputs, sequences[n // heads], int(n % heads), group) for n in self.chosen]
 
-    def judge(self, answers: Any) -> dict[str, Any]:
-        return super().judge(answers) | {"heads_checked": len(self.chosen), "heads": self.heads_total}
+    def reference(self, part: Part, peer: bool) -> Any:
+        return part.reference.of_peers if peer else part.reference
+
+    def judge(self, answers: Any, peer: bool = False) -> dict[str, Any]:
+        return super().judge(answers, peer) | {"heads_checked": len(self.chosen), "heads": self.heads_total}
 
 
 def _part(x: BackwardInputs, of: Sequence, head: int, group: int) -> Part:

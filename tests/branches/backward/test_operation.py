@@ -12,7 +12,9 @@ from flashcore_numba.checks.feature_cases import MADE
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import oracle as forward
+from flashcore_numba.core.element import BFLOAT16, FLOAT16
 from flashcore_numba.core.features import Features
+from flashcore_numba.core.shapes import Shape
 
 from .numpy_stage import WRONG, stage
 
@@ -110,6 +112,28 @@ def test_the_truth_of_some_heads_is_that_of_all(rng, monkeypatch):
     wrong = {name: array.copy() for name, array in answer.items()}
     wrong["dk"][0, head, lengths[sequence]] += 1
     assert not some.judge([wrong])["right"] and some.judge([answer])["right"]
+
+
+def from_its_own_forward_pass(x, element=FLOAT16, **changes):
+    """What a library returns that rounds P and O in its forward pass, and goes back from that O."""
+    f = x.forward
+    out = forward.standard_attention(f.q, f.k, f.v, f.causal, f.scale, features=f.features)
+    found = oracle.standard_gradients(x.but(out=element.round(out), **changes))
+    return {name: element.round(each) for name, each in found._asdict().items()}
+
+
+@pytest.mark.parametrize("element", [FLOAT16, BFLOAT16], ids=lambda element: element.name)
+def test_a_peer_may_go_back_from_its_own_output(element, rng):
+    """Where few keys are seen, its O is most of what its dQ is off by; a scale off by a hundredth is seen."""
+    x = BACKWARD.draw(Shape(2, 4, 256, 64), True, rng, element)
+    right = truth(BACKWARD, x, rng)
+    judged = right.judge([from_its_own_forward_pass(x, element)], peer=True)
+    assert judged["right"] and judged["margin"] > 2, judged["reason"]
+    other = x.forward.but(scale=1.01 / np.sqrt(64))
+    judged = right.judge([from_its_own_forward_pass(x, element, forward=other)], peer=True)
+    assert not judged["right"] and judged["margin"] < 0.5
+    ours = oracle.standard_gradients(x)._asdict()
+    assert right.judge([ours])["margin"] <= right.judge([ours], peer=True)["margin"]
 
 
 def test_inputs_hold_what_the_forward_pass_makes(rng):
