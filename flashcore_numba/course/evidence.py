@@ -11,24 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from flashcore_numba import predict
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.branches.find import BRANCHES, find
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.mask import UNBOUNDED, Mask
-from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course import experiments, launches, memory_map
 from flashcore_numba.evidence import extracts, profile
 from flashcore_numba.evidence.counts import Counted
 from flashcore_numba.evidence.counts import count as run_counting
 from flashcore_numba.records import artifact
+from flashcore_numba.records.artifact import FORWARD
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.simulator.line_counts import LineCounts
 from flashcore_numba.simulator.memory import GLOBAL, SHARED
 from flashcore_numba.stages import LADDER
-from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run, runs
 
 MISSION = "1x8x512x64"
@@ -44,8 +42,9 @@ class Evidence:
 
     live: this session's own GPU times in microseconds by label ("05 online_softmax"), at the mission shape
     without a mask; they take the place of the recorded ones there. Shapes are BxHxSxD texts or names
-    ("mission"). Stages are what `flashcore_numba.stages.find` takes. Every method raises ArgumentError that
-    names what is unknown and lists what there is.
+    ("mission"). Stages are what `flashcore_numba.branches.find` takes: one of a branch is named by its key.
+    What is about a whole shape takes the name of the operation. Every method raises ArgumentError that names
+    what is unknown and lists what there is.
     """
 
     def __init__(self, live: Mapping[str, float] | None = None) -> None:
@@ -63,7 +62,7 @@ class Evidence:
             accepted = ", ".join(found.variants) or "none, this stage has no variants"
             raise ArgumentError(f"variant {variant!r} of stage {found.label}: accepted are {accepted}")
         chosen = variant or found.default_variant
-        return _counted(found.number, chosen, parse(shape), bool(causal))
+        return _counted(found.key, chosen, parse(shape), bool(causal))
 
     def count(
         self,
@@ -230,8 +229,9 @@ class Evidence:
         causal: bool = False,
     ) -> int:
         """A field of `predict.Traffic` by the stage's closed formula."""
-        q, k, v = parse(shape).inputs(np.random.default_rng(0))
-        found = asdict(predict.predict(find(stage), variant, Problem(q, k, v, causal), EXAMPLE_SM_COUNT))
+        of = find(stage)
+        problem = stand_in_for(of, parse(shape), causal)
+        found = asdict(predict.predict(of, variant, problem, EXAMPLE_SM_COUNT))
         return memory_map.find(found, field, "predicted")
 
     # Measured
@@ -269,13 +269,13 @@ class Evidence:
     def share(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
         """The limit over the time, 1.0 at best."""
         entry = self.entry(label, shape, causal)
-        limits = self.recorded(shape, causal)[1]["limits_us"]
+        limits = self.recorded(shape, causal, _operation(label))[1]["limits_us"]
         known = (limits[unit] for unit in (entry["unit"], "exp", "memory"))
         return max(us for us in known if us is not None) / self.us(label, shape, causal)
 
-    def limit(self, unit: str, shape: str = MISSION, causal: bool = False) -> float:
+    def limit(self, unit: str, shape: str = MISSION, causal: bool = False, operation: str = FORWARD) -> float:
         """The time in microseconds that one unit of the recorded GPU needs: fp32, tensor, exp or memory."""
-        limits = self.recorded(shape, causal)[1]["limits_us"]
+        limits = self.recorded(shape, causal, operation)[1]["limits_us"]
         if limits.get(unit) is None:
             raise ArgumentError(f"limit {unit!r}: accepted are {', '.join(limits)}")
         return limits[unit]
@@ -337,24 +337,26 @@ class Evidence:
         """
         name = _label(label)
         known: list[str] = []
-        for results in self._results(shape, causal):
+        for results in self._results(shape, causal, _operation(name)):
             entries = {entry["label"]: entry for entry in results["entries"]}
             if name in entries:
                 return entries[name]
             known += [other for other in entries if other not in known]
         raise ArgumentError(f"label {name!r} is not in the recorded run: it has {', '.join(known)}")
 
-    def recorded(self, shape: str = MISSION, causal: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(the newest artifact that has this shape, its results there)."""
-        found = self._results(shape, causal)[0]
-        return next(record for record in _records() if found in record["shapes"]), found
+    def recorded(
+        self, shape: str = MISSION, causal: bool = False, operation: str = FORWARD
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(the newest artifact of an operation that has this shape, its results there)."""
+        found = self._results(shape, causal, operation)[0]
+        return next(record for record in _records(operation) if found in record["shapes"]), found
 
-    def _results(self, shape: str, causal: bool) -> list[dict[str, Any]]:
-        """What each recorded run has of this shape."""
-        wanted = str(parse(shape))
-        found = [artifact.find_shape(record, wanted, causal) for record in _records()]
+    def _results(self, shape: str, causal: bool, operation: str) -> list[dict[str, Any]]:
+        """What each recorded run of an operation has of this shape."""
+        wanted, records = str(parse(shape)), _records(operation)
+        found = [artifact.find_shape(record, wanted, causal) for record in records]
         if not any(found):
-            known = sorted({s["shape"] + " causal" * s["causal"] for r in _records() for s in r["shapes"]})
+            known = sorted({s["shape"] + " causal" * s["causal"] for r in records for s in r["shapes"]})
             raise ArgumentError(
                 f"shape {wanted}{' causal' * causal} is not recorded: there are {', '.join(known)}"
             )
@@ -367,20 +369,25 @@ class Evidence:
         s = parse(shape)
         return Mask(s.seq, s.seq, right=0 if causal else UNBOUNDED).pairs * s.batch * s.heads
 
-    def flops(self, shape: str = COUNTED, causal: bool = False) -> int:
-        """Floating-point operations of both products: 4 D a pair."""
-        return 4 * parse(shape).head_dim * self.pairs(shape, causal)
+    def flops(self, shape: str = COUNTED, causal: bool = False, operation: str = FORWARD) -> int:
+        """Floating-point operations of the products: 4 D a pair, in the backward pass 10 D."""
+        return _work(operation, parse(shape), causal).flops
 
-    def min_bytes(self, shape: str = COUNTED) -> int:
-        """Bytes that must move: q, k and v read once, the output written once, all float16."""
-        s = parse(shape)
-        return 4 * FLOAT16.size * s.batch * s.heads * s.seq * s.head_dim
+    def min_bytes(self, shape: str = COUNTED, operation: str = FORWARD) -> int:
+        """Bytes that must move: every input read once, every output written once, arrays in float16."""
+        return _work(operation, parse(shape), False).min_bytes
+
+
+def _work(operation: str, shape: Shape, causal: bool) -> Any:
+    """A problem of an operation, whose elements nobody reads."""
+    stage = LADDER[0] if operation == FORWARD else BRANCHES[operation].ladder()[0]
+    return stand_in_for(stage, shape, causal)
 
 
 @functools.cache
-def _counted(number: int, variant: str | None, shape: Shape, causal: bool) -> Counted:
+def _counted(stage: str, variant: str | None, shape: Shape, causal: bool) -> Counted:
     tried = variant in experiments.EXPERIMENTS
-    run = experiments.experiment(str(variant)) if tried else Run(find(number), variant)
+    run = experiments.experiment(str(variant)) if tried else Run(find(stage), variant)
     return run_counting(run, shape, causal)
 
 
@@ -396,8 +403,14 @@ def _launches(
 
 
 @functools.cache
-def _records() -> tuple[dict[str, Any], ...]:
-    return tuple(record for _, record in artifact.recorded())
+def _records(operation: str) -> tuple[dict[str, Any], ...]:
+    return tuple(record for _, record in artifact.recorded(operation=operation))
+
+
+def _operation(label: int | str) -> str:
+    """The name of the operation of a recorded label: that before its slash, where it has one."""
+    name = str(label).partition("/")[0]
+    return name if name in BRANCHES else FORWARD
 
 
 def _label(label: int | str) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from cuda_reference import Source
-from flashcore_numba.checks.forward import operation
 from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.run.compiler import EXAMPLE_SM_COUNT
+from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.simulator import scratch
 from flashcore_numba.stages import Stage
 
@@ -50,9 +50,9 @@ class DryRun:
 
 def recorded(stage: Stage, variant: str | None, shape: str, causal: bool = False) -> DryRun:
     """What the stage launches at a shape, BxHxSxD, on a GPU like the recorded one."""
-    inputs = operation(stage).draw(parse(shape), causal, np.random.default_rng(0))
     recorder = DryRun()
-    stage.run(inputs.problem(inputs.arrays), recorder, variant or stage.default_variant)
+    problem = stand_in_for(stage, parse(shape), causal)
+    stage.run(problem, recorder, variant or stage.default_variant, np.empty)
     return recorder
 
 

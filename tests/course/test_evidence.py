@@ -70,7 +70,7 @@ def test_variants_may_have_a_run_of_their_own(evidence, monkeypatch):
     first = artifact.find_shape(ladder, MISSION)
     first["entries"] = [entry for entry in first["entries"] if entry["default"]]
     before = evidence.us(6), evidence.us("06 q_outer")
-    monkeypatch.setattr("flashcore_numba.course.evidence._records", lambda: (ladder, own))
+    monkeypatch.setattr("flashcore_numba.course.evidence._records", lambda _: (ladder, own))
     assert (evidence.us(6), evidence.us("06 q_outer")) == (before[0], 2 * before[1])
     assert evidence.recorded()[0] is ladder
 

@@ -9,6 +9,7 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.front_matter import front_matter_plugin
 
+from flashcore_numba.course import lessons
 from flashcore_numba.course.book import notebooks, weave
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
@@ -61,7 +62,7 @@ def test_what_a_word_is(text, count):
     assert words(text) == count
 
 
-@pytest.mark.parametrize("number", range(17))
+@pytest.mark.parametrize("number", lessons.LESSONS)
 def test_a_lesson_has_at_most_so_many_words(number):
     found = words(page(number).read_text())
     assert found <= MOST_WORDS, f"{page(number).name}: {found} words; what was tried belongs in its appendix"

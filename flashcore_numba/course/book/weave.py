@@ -196,19 +196,16 @@ def _excerpt(argument: str, lesson: int | None) -> str:
         raise ArgumentError(f"{last!r} is in no line of {path.name} from {first!r} on")
     marks = [n for n, line in enumerate(lines) if line.strip() in MARKS["Python"]]
     kept = [n for n in range(starts[0], ends[0] + 1) if n not in marks or cuda]
-    if set(kept) & _hidden(name, lesson, marks):
+    if set(kept) & _hidden(name, lesson):
         raise ArgumentError(f"the excerpt shows lines of the exercise of {path.name}")
     body = _dedented([lines[n] for n in kept])
     return f"\n```{'cpp' if cuda else 'python'}\n{body}\n```\n"
 
 
-def _hidden(name: str, lesson: int | None, marks: list[int]) -> set[int]:
+def _hidden(name: str, lesson: int | None) -> set[int]:
     """Indices of lines that the lesson's reader, or that of a later one, writes."""
     if lesson is None:
         return set()
-    if not files.is_cuda(name):
-        stage = re.match(r"stage(\d\d)_", name)
-        return set(range(*marks)) if len(marks) == 2 and stage and int(stage[1]) >= lesson else set()
     tasks = [each.exercise for each in lessons.EVERY.values() if each.number >= lesson]
     found = [exercise.region(task) for task in tasks if task.file == name]
     return {n for place in found for n in range(place.first_line - 1, place.last_line)}

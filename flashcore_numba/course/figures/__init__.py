@@ -31,6 +31,7 @@ from flashcore_numba.course.figures import (
 )
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
+from flashcore_numba.stages.warm_up_transpose import TRANSPOSE
 
 __all__ = ["FIGURES", "Figure", "Frame", "draw", "whose"]
 
@@ -66,8 +67,10 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
 
 
 def whose(stage: Stage) -> str:
-    """The words for a stage's own kernel: `stage 05`."""
-    return "the warm-up" if stage.number is None else f"stage {stage.number:02d}"
+    """The words for a stage's own kernel: `stage 05`, `stage backward/recompute`."""
+    if stage.operation is TRANSPOSE:
+        return "the warm-up"
+    return f"stage {stage.key if stage.number is None else f'{stage.number:02d}'}"
 
 
 def draw(lesson: Any, name: str, stage: Stage, whose: str) -> Figure:

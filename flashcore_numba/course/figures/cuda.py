@@ -27,7 +27,7 @@ from flashcore_numba.course.figures.canvas import (
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
-from flashcore_numba.stages.find import find
+from flashcore_numba.stages.files import place_of, shown
 
 MOST_LINES, LABEL = 16, 54  # bars, and characters of a line beside a bar
 SEED = 7  # counts do not depend on the values, pictures should not change
@@ -61,9 +61,9 @@ def draw_wavefronts(lesson: Any, stage: Stage, whose: str) -> Figure:
     bars = [bar for bar in every if bar.value and bar in _most(every)]
     total, lost = sum(bar.value for bar in every), sum(bar.wasted for bar in every)
     if len(bars) == 1 and lesson is not None:  # one bar alone has no length
-        before = find(lesson.exercise.stage - 1)
+        before = _before(stage)
         all_lines = sum(bar.value for bar in _bars(before, None, ops))
-        bars.insert(0, Bar("", f"stage {before.number:02d}, all its lines together", all_lines))
+        bars.insert(0, Bar("", f"stage {shown(place_of(before))}, all its lines together", all_lines))
     picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
     _drawn(picture, bars, "wavefronts", "lost to bank conflicts")
     caption = (
@@ -77,18 +77,23 @@ def draw_wavefronts(lesson: Any, stage: Stage, whose: str) -> Figure:
 @lettered
 def draw_barriers(lesson: Any, stage: Stage, whose: str) -> Figure:
     """The ledger of barriers by source line: of the stage before, then of this one."""
-    before = find(lesson.exercise.stage - 1)
+    before = _before(stage)
+    named = f"stage {shown(place_of(before))}"
     frames = []
-    for each, name in ((before, f"stage {before.number:02d}"), (stage, whose)):
+    for each, name in ((before, named), (stage, whose)):
         every = _bars(each, lesson if each is stage else None, ("barrier",), "requests", whose)
         total, bars = sum(bar.value for bar in every), _most(every)
         picture = paper(9.4, 1.1 + 0.36 * max(2, len(bars)))
         _drawn(picture, bars, "warps that came to the barrier", "")
         caption = f"{name}: {several(total, 'arrival')} of warps at barriers, at {COUNTED}."
         frames.append(Frame(png(picture), caption, f"{caption} By line: {_words(bars)}."))
-    return Figure(
-        f"Barriers by source line, first those of stage {before.number:02d}: {whose}", tuple(frames), 1
-    )
+    return Figure(f"Barriers by source line, first those of {named}: {whose}", tuple(frames), 1)
+
+
+def _before(stage: Stage) -> Stage:
+    """The stage that its ladder has before this one, or before the stage that it is a copy of."""
+    ladder = operation(stage).ladder()
+    return ladder[[each.key for each in ladder].index(stage.key) - 1]
 
 
 @lettered

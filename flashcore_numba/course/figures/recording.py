@@ -9,6 +9,7 @@ import numpy as np
 
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.shapes import Shape
 from flashcore_numba.course.figures.canvas import several, short
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import Event
@@ -78,7 +79,7 @@ class Recording:
     """What block 0 of each launch did, in order; `file` is the kernel's own."""
 
     stage: Stage
-    problem: Problem
+    problem: Any
     launches: list[Any]
     events: list[Event]
     file: str
@@ -129,26 +130,34 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return new.sum(1)
 
 
-def record(stage: Stage, keys: int = ROWS, causal: bool = False) -> Recording:
-    """Run the stage on one head with 64 query rows and record block 0 of every launch.
+def record(stage: Stage, keys: int = ROWS, causal: bool = False, variant: str | None = None) -> Recording:
+    """Run the stage on one head with 64 query rows and record block 0 of every launch; a stage of a branch
+    has as many keys.
 
     What a kernel does wrong is in `Recording.note`; raises what the simulator raises for a launch that no GPU
     accepts or Python that it does not know.
     """
-    return _record(stage, keys, causal)
+    return _record(stage, keys, causal, variant)
 
 
 @lru_cache(maxsize=8)
-def _record(stage: Stage, keys: int, causal: bool) -> Recording:
-    rng = np.random.default_rng(0)
-    q, k, v = (_normal(rng, rows) for rows in (ROWS, keys, keys))
-    problem = Problem(q, k, v, causal=causal)
+def _record(stage: Stage, keys: int, causal: bool, variant: str | None) -> Recording:
+    problem = _problem(stage, keys, causal)
     executor = Simulator(record=True, count_blocks=[0], races=False, ops=False)
-    stage.run(problem, executor, optional=False)
+    stage.run(problem, executor, variant, optional=False)
     events = [event for launch in executor.launches for event in launch.events]
     file = executor.launches[0].kernel.__code__.co_filename
     warps = max((-(-int(np.prod(launch.block)) // WARP) for launch in executor.launches), default=0)
     return Recording(stage, problem, executor.launches, events, file, warps)
+
+
+def _problem(stage: Stage, keys: int, causal: bool) -> Any:
+    rng = np.random.default_rng(0)
+    if stage.operation is not None:
+        inputs = stage.operation.draw(Shape(1, 1, ROWS, HEAD_DIM), causal, rng)
+        return inputs.problem(inputs.arrays)
+    q, k, v = (_normal(rng, rows) for rows in (ROWS, keys, keys))
+    return Problem(q, k, v, causal=causal)
 
 
 def _normal(rng: np.random.Generator, rows: int) -> np.ndarray:

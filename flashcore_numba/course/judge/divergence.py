@@ -20,7 +20,7 @@ from flashcore_numba.course.spec import Exercise, Lesson, State, Wanted
 NOISE = (1e-4, 1e-5)
 SLIP = 1e-5
 MANY = 64  # lanes that a slip must explain: fewer may hold its value by chance
-PLACES = ("b", "h", "row", "first_key", "warp", "lane", "col")  # names that say where a lane is
+PLACES = ("b", "h", "row", "key", "first_key", "warp", "lane", "col")  # names that say where a lane is
 Values = list[Visit]
 Rows = list[dict[str, np.ndarray]]  # what the names of an answer in Python hold, by query row
 
@@ -329,7 +329,7 @@ def _told(
     if visit.number > 0 and several and lesson.number:
         compared = [w for w, value in zip(wanted, visit.values, strict=True) if value is not None]
         names = _listed([w.expression for w in compared])
-        before = "Before that" if answer.is_cuda else "In the tiles before"
+        before = "Before that" if answer.is_cuda or "key" in visit.places else "In the tiles before"
         where += f" {before}, {names or 'it'} {'were' if ' and ' in names else 'was'} right."
     look = _relation(lesson, wanted, index, pair, found, _before(ours, visit))
     value = math.nan
@@ -472,7 +472,7 @@ def _place(lesson: Lesson, visit: Visit, lane: int, several: bool) -> str:
     parts = []
     if several:
         keys = f" (keys from {at['first_key']})" if "first_key" in at else ""
-        parts.append(f"in K/V tile {visit.number}{keys}")
+        parts.append(f"at key {at['key']}" if "key" in at else f"in K/V tile {visit.number}{keys}")
     if at.get("b") or at.get("h"):
         parts.append(f"batch {at.get('b', 0)}, head {at.get('h', 0)}")
     if "row" in at:

@@ -18,6 +18,7 @@ import numpy as np
 from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError, KernelProblem, SourceError
 from cuda_reference.cpu.facts import Block, Line, Memory, Piece
+from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.checks import runner
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs, family
@@ -140,6 +141,8 @@ class CudaGrading(Grading):
         self.setter = ""  # the sentence on the line that sets a wrong value last
 
     def left_out(self) -> str:
+        if self.stage.operation is BACKWARD:
+            return super().left_out()
         words = cuda_text.words(region(self.lesson.exercise).text)
         left_out = LEFT_OUT_HERE + (GROUPED if "group" in words else UNGROUPED)
         sources = recorded(edited.original(self.lesson.exercise.stage), self.variant, "1x1x64x64").sources
@@ -446,9 +449,6 @@ class CudaGrading(Grading):
         return replace(at(result, self.answer, most[0]), where=result.where)
 
     # What differs from Python in the rest
-
-    def _any_input(self) -> Inputs:
-        return normal(np.random.default_rng(self.seed), 1, 1, 70, 70, 64, causal=True)
 
     def _leaving(self, *statements: str) -> int | None:
         return cuda_text.leaving(self.answer, *statements)

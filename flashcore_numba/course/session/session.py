@@ -28,6 +28,7 @@ from flashcore_numba.course.session.card import Card, Code, Table
 from flashcore_numba.course.session.journal import Journal, today
 from flashcore_numba.course.spec import Key, Lesson, Question
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
+from flashcore_numba.records.artifact import FORWARD
 from flashcore_numba.run.executor import why_not_simulated
 from flashcore_numba.stages import edited
 
@@ -244,7 +245,8 @@ class Session:
         if not (labels := self._labels()):
             return [], {"measured": []}
         evidence = Evidence()
-        record, shape = evidence.recorded()
+        of = edited.original(self.lesson.exercise.stage).operation
+        record, shape = evidence.recorded(operation=of.name if of else FORWARD)
         entries = [evidence.entry(label) for label in labels]
         rows = [
             {
