@@ -236,12 +236,15 @@ class Evidence:
 
     # Measured
 
-    def us(self, label: int | str, shape: str = MISSION, causal: bool = False) -> float:
-        """The GPU time of a launch, median in microseconds: this session's, or the recorded one."""
+    def us(self, label: int | str, shape: str = MISSION, causal: bool = False, operation: str = "") -> float:
+        """The GPU time of a launch, median in microseconds: this session's, or the recorded one.
+
+        operation: of another library, whose label does not say it.
+        """
         name = _label(label)
-        if name in self.live and (str(parse(shape)), causal) == (MISSION, False):
+        if name in self.live and (str(parse(shape)), causal) == (MISSION, False) and not operation:
             return self.live[name]
-        return self.entry(label, shape, causal)["gpu_us"]["p50"]
+        return self.entry(label, shape, causal, operation)["gpu_us"]["p50"]
 
     def ratio(self, label: int | str, other: int | str, shape: str = MISSION, causal: bool = False) -> float:
         """How many times as long `label` takes as `other`."""
@@ -330,14 +333,17 @@ class Evidence:
             raise ArgumentError(f"{name} is not profiled at {at}{' causal' * causal}, but at: {known}")
         return found
 
-    def entry(self, label: int | str, shape: str = MISSION, causal: bool = False) -> dict[str, Any]:
+    def entry(
+        self, label: int | str, shape: str = MISSION, causal: bool = False, operation: str = ""
+    ) -> dict[str, Any]:
         """One entry, of the first recorded run that has it at this shape: variants may have their own run.
 
-        label: as the README's ladder has it, or a stage's number.
+        label: as the README's ladder has it, or a stage's number. operation: that of the label's stage where
+        it is not named.
         """
         name = _label(label)
         known: list[str] = []
-        for results in self._results(shape, causal, _operation(name)):
+        for results in self._results(shape, causal, operation or _operation(name)):
             entries = {entry["label"]: entry for entry in results["entries"]}
             if name in entries:
                 return entries[name]

@@ -234,4 +234,21 @@ MISCONCEPTIONS = {
             "The other block expects one state for both, for O is summed already.",
         ),
     ),
+    17: (
+        (
+            "no_delta",
+            "The gradient of a score needs its own weight and no other.",
+            "All weights of a row share one sum, so what counts is the distance of dP from its mean, D.",
+        ),
+        (
+            "not_normalised",
+            "Softmax needs its row's maximum and sum again.",
+            "The LSE has both: one exponential gives the weight, already divided.",
+        ),
+        (
+            "key_loaded_again",
+            "Loading a value again is cheaper than keeping it.",
+            "It is half as many loads of K and V again, in a loop that waits for loads.",
+        ),
+    ),
 }

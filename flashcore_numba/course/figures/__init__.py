@@ -10,6 +10,7 @@ from flashcore_numba.course.figures import (
     cluster,
     cuda,
     fragments,
+    gradients,
     in_flight,
     ledger,
     overlap,
@@ -62,6 +63,9 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "budget": budget.draw,
     "turned": turned.draw,
     "columns": turned.draw_own,
+    "gradients": gradients.draw,
+    "traffic": gradients.draw_traffic,
+    "orders": gradients.draw_orders,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

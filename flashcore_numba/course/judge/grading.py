@@ -43,7 +43,7 @@ SLOW = (1, 2)
 LEFT_OUT_OF_GRADIENTS = (
     LEFT_OUT
     + r"|^every (schedule|size of GPU)|^the same bits|^(causal )?(ragged 127|260 rows|300 rows|140 rows)"
-    r"|fall from|constant rows|identical keys|dominates|^127 rows|linear in dO|<Q, dQ>"
+    r"|fall from|constant rows|identical keys|dominates|^127 rows|linear in dO|<Q, dQ>|^no gradient reaches"
 )
 LATE = r"^every size of GPU"  # after the counters, which say more of a mistake that both find
 OF_ONE_HEAD = 4  # of the simple inputs that tell what an answer gets right
