@@ -13,10 +13,12 @@ import nbformat
 import pytest
 from matrix import few
 
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.core import gpu
 from flashcore_numba.course import lesson, lessons
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
+from flashcore_numba.stages import edited
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {number: ROOT / "notebooks" / f"{each.file}.ipynb" for number, each in lessons.LESSONS.items()}
@@ -48,15 +50,21 @@ def measured_table(number: int) -> str:
     return text_of(cell)
 
 
-def mission() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The newest recorded run of the ladder and what it has of the mission shape."""
-    found = ((record, artifact.find_shape(record, "1x8x512x64")) for _, record in artifact.recorded())
+def recorded(number: int) -> list[dict[str, Any]]:
+    """The recorded runs of what the lesson's stage computes."""
+    of = operation(edited.original(lessons.LESSONS[number].exercise.stage))
+    return [record for _, record in artifact.recorded(operation=of.name)]
+
+
+def mission(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The newest recorded run of the lesson's ladder and what it has of the mission shape."""
+    found = ((record, artifact.find_shape(record, "1x8x512x64")) for record in recorded(number))
     return next((record, shape) for record, shape in found if shape)
 
 
 @pytest.mark.parametrize("number", FILES)
 def test_every_record_that_is_named_is_present(number: int) -> None:
-    known = {provenance(record) for _, record in artifact.recorded()}
+    known = {provenance(record) for record in recorded(number)}
     text = "\n".join(str(output) for cell in cells(number) for output in cell.outputs)
     named = set(
         re.findall(r"NVIDIA \w+, \d{4}-\d\d-\d\d, commit [0-9a-f]+(?: with uncommitted changes)?", text)
@@ -66,7 +74,7 @@ def test_every_record_that_is_named_is_present(number: int) -> None:
 
 @pytest.mark.parametrize("number", FILES)
 def test_the_table_of_times_is_the_records(number: int) -> None:
-    record, shape = mission()
+    record, shape = mission(number)
     text = measured_table(number)
     assert f"{shape['shape']}, {provenance(record)}" in text
     entries = {entry["label"]: entry for entry in shape["entries"]}

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from flashcore_numba.branches.find import find
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise, lesson, lessons
@@ -16,7 +17,6 @@ from flashcore_numba.course.judge import process
 from flashcore_numba.course.judge.answer_times import timed_labels
 from flashcore_numba.course.session.card import Card, Table
 from flashcore_numba.course.session.session import overview
-from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run
 
 NUMBERS = sorted(lessons.LESSONS)

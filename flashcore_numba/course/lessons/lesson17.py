@@ -131,7 +131,8 @@ QUESTIONS = (
         truth=lambda evidence: evidence.us(ROWS),
         source="measured",
         why="Per pair it multiplies 7 times where stage 03 multiplies twice, and shuffles 20 times instead "
-        "of 6. It has the same loads per product.",
+        "of 6. It has <!--calc count('backward/recompute', 'global_requests', variant='rows') / pairs() | "
+        ".0f--><!----> requests where stage 03 has 2.",
     ),
     Question(
         key="atomics",
@@ -183,11 +184,16 @@ LESSON = Lesson(
             "instructions": "Yes, by the counts: per pair the simulator counts <!--calc "
             "count('backward/recompute', 'fma32', variant='rows') / 32 / pairs() | .0f--><!----> "
             "multiply-adds of a warp, <!--calc count('backward/recompute', 'shuffle', variant='rows') / "
-            "pairs() | .0f--><!----> shuffles, <!--calc count('backward/recompute', 'add32', variant='rows') "
-            "/ 32 / pairs() | .0f--><!----> additions and <!--calc count('backward/recompute', "
-            "'global_requests', variant='rows') / pairs() | .0f--><!----> requests, and it counts neither "
-            "addresses nor conversions. In lesson 03 the profiler found four times as many instructions as "
-            "are counted there, and as many here would fill the schedulers.",
+            "pairs() | .0f--><!----> shuffles, <!--calc count('backward/recompute', 'add32', "
+            "variant='rows') / 32 / pairs() | .0f--><!----> additions and <!--calc "
+            "count('backward/recompute', 'global_requests', variant='rows') / pairs() | .0f--><!----> "
+            "requests, and it counts neither addresses nor conversions. In lesson 03 the profiler found four "
+            "times the instructions that are counted. If it is so here, they need <!--calc 4 * ((count("
+            "'backward/recompute', 'fma32', variant='rows') + count('backward/recompute', 'add32', "
+            "variant='rows')) / 32 + count('backward/recompute', 'shuffle', variant='rows') + "
+            "count('backward/recompute', 'global_requests', variant='rows')) * 128 / (132 * 4 * 1980) | "
+            ".0f--><!----> of the <!--us backward/recompute rows--><!----> µs at one per scheduler and "
+            "clock.",
         },
     ),
     before=(ROWS, ATOMICS),
