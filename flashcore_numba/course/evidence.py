@@ -404,7 +404,7 @@ def _launches(
     """What a stage in CUDA C launches there."""
     found = find(stage)
     if found.language != "CUDA C":
-        raise ArgumentError(f"stage {found.label} is no kernel in CUDA C: those are 07 and later")
+        raise ArgumentError(f"stage {found.label} is no kernel in CUDA C")
     return launches.recorded(found, variant, shape, causal)
 
 
