@@ -221,7 +221,7 @@ def draw_traffic(lesson: Any, stage: Stage, whose: str) -> Figure:
         for array, size in each.most_common():
             colour, hatch = COLOURS.get(array, "#BBBBBB"), "xxxx" if array == "dq_sum" else ""
             axes.broken_barh([(left, size)], (n + 0.14, 0.72), fc=colour, ec=INK, hatch=hatch, lw=0.6)
-            if size > 0.035 * most:
+            if size > 0.0075 * len(array) * most:  # the name fits
                 box = {"fc": "white", "ec": "none", "pad": 1}
                 axes.text(left + size / 2, n + 0.5, array, ha="center", va="center", fontsize=8, bbox=box)
             left += size
