@@ -127,18 +127,18 @@ def check_status(status):
 
 
 class Kernel:
-    def __init__(self, fake, source, handle):
-        self.fake, self.source, self.handle, self.loads = fake, source, handle, 0
+    def __init__(self, stub, source, handle):
+        self.stub, self.source, self.handle, self.loads = stub, source, handle, 0
 
     def use_device(self):
-        self.fake.without_context = False
+        self.stub.without_context = False
 
     def __call__(self, grid, block, args, shared_mem=0):
         args = [as_bytes(value) for value in args]
         self.lengths = [len(value) for value in args]
         three = [(*((x,) if isinstance(x, int) else x), 1, 1)[:3] for x in (grid, block)]
         sizes = [*three[0], *three[1], shared_mem]
-        self.fake.long_way.append((self.source, sizes, self.fake.stream, args, self.fake.current))
+        self.stub.long_way.append((self.source, sizes, self.stub.stream, args, self.stub.current))
 
 
 def as_bytes(value):
@@ -155,8 +155,8 @@ def encoded(address, *layout):
 
 
 @pytest.fixture
-def fake(monkeypatch):
-    fake = FakeGpu()
+def stub(monkeypatch):
+    stub = FakeGpu()
 
     class ndarray:
         def __init__(self, shape, dtype, data=None, strides=None):
@@ -165,7 +165,7 @@ def fake(monkeypatch):
             packed = np.empty((1,), self.dtype)[:0].reshape(0, *self.shape).strides[1:]
             self.strides = strides or packed
             self.flags = types.SimpleNamespace(c_contiguous=self.strides == packed)
-            self.data = data or fake.memory(self.nbytes)
+            self.data = data or stub.memory(self.nbytes)
             self.device = types.SimpleNamespace(id=self.data.device_id)
 
         def view(self):
@@ -186,14 +186,14 @@ def fake(monkeypatch):
 
     class Device:
         def __init__(self, number=None):
-            self.id = fake.current if number is None else number
+            self.id = stub.current if number is None else number
 
         def __enter__(self):
-            self.before, fake.current = fake.current, self.id
-            fake.devices.append(self.id)
+            self.before, stub.current = stub.current, self.id
+            stub.devices.append(self.id)
 
         def __exit__(self, *_):
-            fake.current = self.before
+            stub.current = self.before
 
     class MemoryPointer:
         def __init__(self, memory, offset):
@@ -201,59 +201,59 @@ def fake(monkeypatch):
 
     class Stream:
         def __init__(self, ptr=None, non_blocking=False):
-            self.ptr, self.before = ptr or 1000 + len(fake.graphs), []
+            self.ptr, self.before = ptr or 1000 + len(stub.graphs), []
 
         def synchronize(self):
             pass
 
         def begin_capture(self):
-            fake.recorded[self.ptr] = []
+            stub.recorded[self.ptr] = []
 
         def end_capture(self):
-            fake.graphs.append(fake.recorded.pop(self.ptr))
-            return types.SimpleNamespace(graphExec=len(fake.graphs) - 1)
+            stub.graphs.append(stub.recorded.pop(self.ptr))
+            return types.SimpleNamespace(graphExec=len(stub.graphs) - 1)
 
         @classmethod
         def from_external(cls, handle):
             return cls(handle.__cuda_stream__()[1])
 
         def __enter__(self):
-            self.before.append(fake.stream)
-            fake.stream = self.ptr
+            self.before.append(stub.stream)
+            stub.stream = self.ptr
             return self
 
         def __exit__(self, *_):
-            fake.stream = self.before.pop()
+            stub.stream = self.before.pop()
 
     ndarray.__module__, ndarray.__qualname__ = "cupy", "ndarray"
     cupy = types.ModuleType("cupy")
     cupy.ndarray, cupy.empty = ndarray, ndarray
     cupy.cuda = types.SimpleNamespace(
         Device=Device,
-        alloc=fake.memory,
-        Memory=fake.memory,
+        alloc=stub.memory,
+        Memory=stub.memory,
         runtime=types.SimpleNamespace(
-            memsetAsync=lambda at, value, size, stream: fake.zeroed.append((at, at + size)),
-            getDevice=lambda: fake.current,
-            streamIsCapturing=lambda stream: stream == fake.capturing,
-            graphLaunch=fake.graphLaunch,
+            memsetAsync=lambda at, value, size, stream: stub.zeroed.append((at, at + size)),
+            getDevice=lambda: stub.current,
+            streamIsCapturing=lambda stream: stream == stub.capturing,
+            graphLaunch=stub.graphLaunch,
         ),
         driver=types.SimpleNamespace(
-            launchKernel=fake.launchKernel, check_status=check_status, CUDADriverError=DriverError
+            launchKernel=stub.launchKernel, check_status=check_status, CUDADriverError=DriverError
         ),
-        get_current_stream=lambda: Stream(fake.stream),
+        get_current_stream=lambda: Stream(stub.stream),
         Stream=Stream,
         MemoryPointer=MemoryPointer,
         UnownedMemory=lambda at, size, owner, device: types.SimpleNamespace(ptr=at, device_id=device),
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(cuda_reference.gpu, "load", fake.load)
-    monkeypatch.setattr(driver, "driver", lambda: fake)
+    monkeypatch.setattr(cuda_reference.gpu, "load", stub.load)
+    monkeypatch.setattr(driver, "driver", lambda: stub)
     monkeypatch.setattr(tensor_map, "_encoded", encoded)
     monkeypatch.setattr(gpu, "compute_capability", lambda device=0: (9, 0))
     monkeypatch.setattr(gpu, "shared_limit", lambda device=0: 232448)
     monkeypatch.setattr(executor, "_sm_count", lambda device: 132)
-    fake.array = lambda shape=SHAPE, strides=None, data=None, dtype=np.float16: ndarray(
+    stub.array = lambda shape=SHAPE, strides=None, data=None, dtype=np.float16: ndarray(
         shape, dtype, data, strides
     )
     for name in ("_idle", "_counters"):
@@ -261,12 +261,12 @@ def fake(monkeypatch):
     for name in ("_tied", "_released"):
         monkeypatch.setattr(workspace, name, [])
     plans.forget()
-    yield fake
+    yield stub
     plans.forget()
 
 
 @pytest.fixture
-def fake_torch(fake, monkeypatch):
+def fake_torch(stub, monkeypatch):
     """PyTorch as far as attention() uses it, with a current stream of its own."""
     torch = types.ModuleType("torch")
     for name in ("strided", "float16", "bfloat16", "float32", "int32"):
@@ -301,7 +301,7 @@ def fake_torch(fake, monkeypatch):
             return self.array.data.ptr
 
     Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
-    torch.Tensor, torch.is_inference_mode_enabled = Tensor, lambda: fake.inference
+    torch.Tensor, torch.is_inference_mode_enabled = Tensor, lambda: stub.inference
     torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, getattr(device, "index", device))
     torch.empty_like = lambda other: Tensor(other.shape, other.dtype, other.get_device())
     torch.cuda = types.SimpleNamespace(
@@ -312,5 +312,5 @@ def fake_torch(fake, monkeypatch):
     return torch
 
 
-def three(fake, shape=SHAPE, kv_shape=None):
-    return fake.array(shape), fake.array(kv_shape or shape), fake.array(kv_shape or shape)
+def three(stub, shape=SHAPE, kv_shape=None):
+    return stub.array(shape), stub.array(kv_shape or shape), stub.array(kv_shape or shape)

@@ -6,10 +6,11 @@
 results to q's type; `floor` is what a correct kernel may lose in float32 and by one rounding of the result,
 with u = 2^-24:
 
-- p_ij is right to a relative e_i = u ((D + 8) A + 4 + 4 |LSE_i|), with A >= |scale| |q_i| |k_j| as there.
+- p_ij is right to a relative e_i = u ((D + 8) A + 4 + 4 |LSE_i|), with A >= |scale| |q_i| |k_j| as there, and
+  to 2^-126: GPUs' exponentials give 0 for what is subnormal in float32. So may dS_ij be.
 - dP_ij and D_i are sums of D_v products: off by at most d_ij = u (D_v + 4) (|dO_i| |v_j| + sum |dO_i O_i| +
   |dLSE_i|).
-- So dS_ij is off by p_ij (e_i |dP_ij - D_i| + d_ij), and a sum over n keys or rows by 2 n u of its terms.
+- So dS_ij is off by (p_ij e_i + 2^-126) |dP_ij - D_i| + p_ij d_ij, and a sum over n keys or rows by 2 n u of its terms.
 
 Another library goes back from an output of its own forward pass, in which it has rounded P and O to q's type,
 with its unit roundoff v. Its O differs from the one given by at most o_ic = 2 v |O_ic| + (v + e_i) sum_j p_ij
@@ -28,6 +29,8 @@ from flashcore_numba.checks.bounds import TANH, U, compare, weight_error
 from flashcore_numba.core.element import of
 from flashcore_numba.core.operation import Verdict
 from flashcore_numba.core.output import Output
+
+FLUSHED = 2.0**-126  # the smallest normal number of float32
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,13 @@ def _float32_work(x: BackwardInputs) -> tuple[oracle.Gradients, oracle.Gradients
         difference = np.abs(each.dp - each.delta[:, None])
         e = relative[head.place][:, None]
         ds = each.p * (e * difference + U * (head.v.shape[1] + 4) * (lengths + by_row[:, None]))
+        ds += FLUSHED * (1 + difference) * (each.p > 0)
         if head.softcap:
             ds += 2 * TANH * each.p * difference
         size = np.abs(each.ds)
         work.dq[head.place] += abs(scale) * ((ds + 2 * keys * U * size) @ np.abs(head.k))
         work.dk[head.kv_place] += abs(scale) * ((ds + 2 * rows * U * size).T @ np.abs(head.q))
-        work.dv[head.kv_place] += (each.p * (e + 2 * rows * U)).T @ np.abs(each.dout)
+        work.dv[head.kv_place] += (each.p * (e + 2 * rows * U) + FLUSHED * (each.p > 0)).T @ np.abs(each.dout)
         rounding = element.unit_roundoff
         change = 2 * rounding * np.abs(out) + (rounding + e) * (each.p @ np.abs(head.v))
         ds = each.p * (np.abs(each.dout) * change).sum(axis=1)[:, None]

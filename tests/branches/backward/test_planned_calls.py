@@ -27,36 +27,36 @@ PACKED, PACKED_KV = (600, 8, 64), (600, 2, 64)
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k")
 
 
-def given(fake, shape=SHAPE, kv_shape=KV, dtype=np.float16):
+def given(stub, shape=SHAPE, kv_shape=KV, dtype=np.float16):
     """dout, q, k, v, out and lse."""
     rows = shape[:-1] if len(shape) == 4 else shape[1::-1]
-    dout, q, out = (fake.array(shape, dtype=dtype) for _ in range(3))
-    k, v = (fake.array(kv_shape, dtype=dtype) for _ in range(2))
-    return [dout, q, k, v, out, fake.array(rows, dtype=np.float32)]
+    dout, q, out = (stub.array(shape, dtype=dtype) for _ in range(3))
+    k, v = (stub.array(kv_shape, dtype=dtype) for _ in range(2))
+    return [dout, q, k, v, out, stub.array(rows, dtype=np.float32)]
 
 
-def lengths(fake, *names):
+def lengths(stub, *names):
     sizes = {"sinks": 8, "alibi_slopes": 8, "seqused_k": 3}
-    return {name: fake.array((sizes.get(name, 4),), dtype=ARRAYS[name]) for name in names}
+    return {name: stub.array((sizes.get(name, 4),), dtype=ARRAYS[name]) for name in names}
 
 
 def tensors_like(torch, arrays, device=0):
     return [torch.empty(x.shape, getattr(torch, x.dtype.name), device) for x in arrays]
 
 
-def both_ways(fake, call):
+def both_ways(stub, call):
     """What a planned call launches, and what the long way does with the very same memory."""
-    fake.launched.clear()
-    fake.long_way.clear()
+    stub.launched.clear()
+    stub.long_way.clear()
     plans._spares.clear()
     workspace.forget()
-    top = fake.top
+    top = stub.top
     call()
-    assert not fake.long_way
-    fast, fake.top = list(fake.launched), top
+    assert not stub.long_way
+    fast, stub.top = list(stub.launched), top
     plans.forget()
     call()
-    return fast, fake.long_way
+    return fast, stub.long_way
 
 
 OPTIONAL = [(), ("dlse",), ("sinks",), ("dlse", "seqused_k"), ("alibi_slopes",)]
@@ -67,13 +67,13 @@ SERVED = [(stage, names) for stage in CUDA for names in OPTIONAL if {*names} <= 
 @pytest.mark.parametrize(
     "targets", [(), ("dk",), ("dq", "dk", "dv")], ids=lambda names: " ".join(names) or "-"
 )
-def test_a_plan_launches_what_the_long_way_does(fake, stage, targets, names):
+def test_a_plan_launches_what_the_long_way_does(stub, stage, targets, names):
     def arguments():
-        to = {name: fake.array(SHAPE if name == "dq" else KV) for name in targets}
-        more = lengths(fake, *(name for name in names if name in ARRAYS))
-        more |= {"seqused_k": fake.array((1,), dtype=np.int32)} if "seqused_k" in names else {}
-        more |= {"dlse": fake.array(SHAPE[:3], dtype=np.float32)} if "dlse" in names else {}
-        return given(fake), to, more
+        to = {name: stub.array(SHAPE if name == "dq" else KV) for name in targets}
+        more = lengths(stub, *(name for name in names if name in ARRAYS))
+        more |= {"seqused_k": stub.array((1,), dtype=np.int32)} if "seqused_k" in names else {}
+        more |= {"dlse": stub.array(SHAPE[:3], dtype=np.float32)} if "dlse" in names else {}
+        return given(stub), to, more
 
     def call():
         return attention_backward(*arrays, stage=stage, causal=True, scale=0.3, window=(300, 0), **to, **more)
@@ -84,68 +84,68 @@ def test_a_plan_launches_what_the_long_way_does(fake, stage, targets, names):
     found = call()
     assert [x.shape for x in found] == [SHAPE, KV, KV]
     assert all(found["qkv".index(name[1])] is array for name, array in to.items())
-    fast, slow = both_ways(fake, call)
+    fast, slow = both_ways(stub, call)
     assert fast and fast == slow
 
 
 @pytest.mark.parametrize("stage", [MMA_SYNC, WGMMA], ids=lambda stage: stage.name)
-def test_packed_sequences_have_plans(fake, stage):
+def test_packed_sequences_have_plans(stub, stage):
     arrays, bounds, other = None, None, None
 
     def call():
-        dlse = fake.array((8, 600), dtype=np.float32)
+        dlse = stub.array((8, 600), dtype=np.float32)
         return attention_varlen_backward(*arrays, bounds, other, dlse=dlse, stage=stage, causal=True)
 
     for one in (True, False):
-        arrays = given(fake, PACKED, PACKED_KV)
-        bounds, other = lengths(fake, *LENGTHS).values()
+        arrays = given(stub, PACKED, PACKED_KV)
+        bounds, other = lengths(stub, *LENGTHS).values()
         other = bounds if one else other
         dq, dk, dv = call()
         assert (dq.shape, dk.shape, dv.shape) == (PACKED, PACKED_KV, PACKED_KV)
     assert len(plans._plans) == 1
-    fast, slow = both_ways(fake, call)
+    fast, slow = both_ways(stub, call)
     assert fast and fast == slow
     with pytest.raises(ArgumentError, match="cu_seqlens_k is None"):
         attention_varlen_backward(*arrays, bounds, None, stage=stage)
 
 
-def test_the_same_array_twice_is_two_arguments(fake):
-    x, lse = fake.array(), fake.array(SHAPE[:3], dtype=np.float32)
+def test_the_same_array_twice_is_two_arguments(stub):
+    x, lse = stub.array(), stub.array(SHAPE[:3], dtype=np.float32)
     attention_backward(x, x, x, x, x, lse, dlse=lse)
-    arrays, dlse = given(fake, kv_shape=SHAPE), fake.array(SHAPE[:3], dtype=np.float32)
-    fast, slow = both_ways(fake, lambda: attention_backward(*arrays, dlse=dlse))
+    arrays, dlse = given(stub, kv_shape=SHAPE), stub.array(SHAPE[:3], dtype=np.float32)
+    fast, slow = both_ways(stub, lambda: attention_backward(*arrays, dlse=dlse))
     assert fast and fast == slow
 
 
-def test_a_variant_that_is_deterministic_is_another_plan(fake):
-    arrays = given(fake)
+def test_a_variant_that_is_deterministic_is_another_plan(stub):
+    arrays = given(stub)
     for _ in range(2):
         for deterministic in (False, True):
             attention_backward(*arrays, stage=WGMMA, deterministic=deterministic)
     assert len(plans._plans) == 2
-    told = [dict(source.defines).get("DETERMINISTIC") for source, *_ in fake.launched]
+    told = [dict(source.defines).get("DETERMINISTIC") for source, *_ in stub.launched]
     assert len(set(told)) > 1
     for _ in range(2):
         with pytest.raises(UnsupportedError, match="deterministic=True"):
             attention_backward(*arrays, stage=MMA_SYNC, deterministic=True)
 
 
-def test_without_a_stage_the_preference_is_asked_once(fake, monkeypatch):
-    arrays = given(fake)
+def test_without_a_stage_the_preference_is_asked_once(stub, monkeypatch):
+    arrays = given(stub)
     attention_backward(*arrays)
     monkeypatch.setattr(ladder, "preferred", None)
     attention_backward(*arrays)
-    assert len(fake.launched) == 1
+    assert len(stub.launched) == 1
 
 
-def test_a_plan_does_not_hide_a_bad_argument(fake):
-    dout, q, k, v, out, lse = given(fake, kv_shape=SHAPE)
-    target, good = fake.array(), {"scale": 1, "causal": True, "stage": WGMMA}
-    for options in ({}, {"dq": target}, {"dq": target, "dk": fake.array()}, {"dv": fake.array()}):
+def test_a_plan_does_not_hide_a_bad_argument(stub):
+    dout, q, k, v, out, lse = given(stub, kv_shape=SHAPE)
+    target, good = stub.array(), {"scale": 1, "causal": True, "stage": WGMMA}
+    for options in ({}, {"dq": target}, {"dq": target, "dk": stub.array()}, {"dv": stub.array()}):
         for _ in range(2):
             attention_backward(dout, q, k, v, out, lse, **good | options)
-    launched = len(fake.launched)
-    elsewhere = fake.array()
+    launched = len(stub.launched)
+    elsewhere = stub.array()
     elsewhere.device.id = elsewhere.data.device_id = 1
     bad = {
         "scale is": {"scale": True},
@@ -156,83 +156,83 @@ def test_a_plan_does_not_hide_a_bad_argument(fake):
         "dq overlaps v": {"dq": v},
         "dq overlaps dk": {"dq": target, "dk": target},
         "dv overlaps dout": {"dv": dout},
-        "dv has dtype": {"dv": fake.array(dtype=BFLOAT16.dtype)},
-        "dq has shape": {"dq": fake.array((1, 8, 511, 64))},
+        "dv has dtype": {"dv": stub.array(dtype=BFLOAT16.dtype)},
+        "dq has shape": {"dq": stub.array((1, 8, 511, 64))},
         "dv is CuPy on GPU 1": {"dv": elsewhere},
-        "dlse has shape": {"dlse": fake.array((1, 8, 511), dtype=np.float32)},
-        "lse has dtype": {"lse": fake.array(SHAPE[:3], dtype=np.float64)},
-        "lse has strides": {"lse": fake.array(SHAPE[:3], strides=(1 << 14, 1 << 11, 8), dtype=np.float32)},
-        "out has dtype": {"out": fake.array(dtype=BFLOAT16.dtype)},
+        "dlse has shape": {"dlse": stub.array((1, 8, 511), dtype=np.float32)},
+        "lse has dtype": {"lse": stub.array(SHAPE[:3], dtype=np.float64)},
+        "lse has strides": {"lse": stub.array(SHAPE[:3], strides=(1 << 14, 1 << 11, 8), dtype=np.float32)},
+        "out has dtype": {"out": stub.array(dtype=BFLOAT16.dtype)},
         "dout is NumPy on the host": {"dout": np.zeros(SHAPE, np.float16)},
     }
     for words, options in bad.items():
         arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
         with pytest.raises(ArgumentError, match=words):
             attention_backward(**arrays | good | options)
-    assert len(fake.launched) == launched
+    assert len(stub.launched) == launched
 
 
 @pytest.mark.parametrize("name", ["q", "dout", "out"])
-def test_rows_that_are_not_aligned_are_copied_each_time(fake, name):
+def test_rows_that_are_not_aligned_are_copied_each_time(stub, name):
     names = ("dout", "q", "k", "v", "out", "lse")
-    arrays = dict(zip(names, given(fake), strict=True))
+    arrays = dict(zip(names, given(stub), strict=True))
     attention_backward(**arrays)
-    at = fake.memory(1 << 20).ptr + 2
-    arrays[name] = fake.array(data=types.SimpleNamespace(ptr=at, device_id=0))
-    fake.long_way.clear()
+    at = stub.memory(1 << 20).ptr + 2
+    arrays[name] = stub.array(data=types.SimpleNamespace(ptr=at, device_id=0))
+    stub.long_way.clear()
     for _ in range(2):
         attention_backward(**arrays)
-    assert not fake.launched and fake.long_way
-    assert all(struct.pack("Q", at) != arg[:8] for *_, args, _ in fake.long_way for arg in args)
+    assert not stub.launched and stub.long_way
+    assert all(struct.pack("Q", at) != arg[:8] for *_, args, _ in stub.long_way for arg in args)
 
 
-def test_an_lse_may_begin_anywhere(fake):
-    *arrays, lse = given(fake)
-    at = types.SimpleNamespace(ptr=fake.memory(1 << 20).ptr + 4, device_id=0)
-    for each in (lse, fake.array(SHAPE[:3], data=at, dtype=np.float32)):
+def test_an_lse_may_begin_anywhere(stub):
+    *arrays, lse = given(stub)
+    at = types.SimpleNamespace(ptr=stub.memory(1 << 20).ptr + 4, device_id=0)
+    for each in (lse, stub.array(SHAPE[:3], data=at, dtype=np.float32)):
         attention_backward(*arrays, each)
-    assert len(fake.launched) == 1
+    assert len(stub.launched) == 1
 
 
-def test_types_of_elements_have_plans_of_their_own(fake):
+def test_types_of_elements_have_plans_of_their_own(stub):
     for _ in range(2):
         for dtype in (np.dtype(np.float16), BFLOAT16.dtype):
-            assert all(x.dtype is dtype for x in attention_backward(*given(fake, dtype=dtype)))
-    told = [("ELEMENT", "bfloat16") in source.defines for source, *_ in fake.launched]
+            assert all(x.dtype is dtype for x in attention_backward(*given(stub, dtype=dtype)))
+    told = [("ELEMENT", "bfloat16") in source.defines for source, *_ in stub.launched]
     assert told == [False, True]
 
 
 @EACH_STAGE
-def test_the_first_call_of_all_can_be_captured(fake, stage):
+def test_the_first_call_of_all_can_be_captured(stub, stage):
     with driver.Allowed():
-        arrays = given(fake, (4, 8, 700, 64), (4, 2, 700, 64))
-    fake.capturing = fake.stream
+        arrays = given(stub, (4, 8, 700, 64), (4, 2, 700, 64))
+    stub.capturing = stub.stream
     for _ in range(3):
         attention_backward(*arrays, stage=stage)
-    assert not fake.graphs and getattr(fake.modes, "mode", 0) == 0
+    assert not stub.graphs and getattr(stub.modes, "mode", 0) == 0
 
 
 @EACH_STAGE
-def test_a_graph_keeps_its_memory_until_it_is_gone(fake, stage):
-    arrays = given(fake)
+def test_a_graph_keeps_its_memory_until_it_is_gone(stub, stage):
+    arrays = given(stub)
     attention_backward(*arrays, stage=stage)
-    fake.capturing = fake.stream
+    stub.capturing = stub.stream
     made = attention_backward(*arrays, stage=stage)
-    fake.capturing = None
+    stub.capturing = None
     seen = [weakref.ref(x) for x in made]
     del made
     gc.collect()
     assert all(x() is not None for x in seen)
-    fake.destroy_graphs()
+    stub.destroy_graphs()
     workspace.forget()
     gc.collect()
     assert all(x() is None for x in seen)
 
 
-def scratch_of(fake, arrays):
+def scratch_of(stub, arrays):
     """The addresses among the arguments of the last call that are none of its arrays."""
     places = {x.data.ptr for x in arrays}
-    found = {struct.unpack("Q", arg)[0] for *_, args, _ in fake.launched for arg in args if len(arg) == 8}
+    found = {struct.unpack("Q", arg)[0] for *_, args, _ in stub.launched for arg in args if len(arg) == 8}
     return {at for at in found if at >= 1 << 30 and at not in places}
 
 
@@ -242,62 +242,62 @@ def scratch_of(fake, arrays):
     ids=["mma_sync", "wgmma deterministic"],
 )
 class TestScratchMemory:
-    def calls(self, fake, options):
-        arrays, to = given(fake), dict(zip(("dq", "dk", "dv"), three(fake, SHAPE, KV), strict=True))
+    def calls(self, stub, options):
+        arrays, to = given(stub), dict(zip(("dq", "dk", "dv"), three(stub, SHAPE, KV), strict=True))
         return lambda: attention_backward(*arrays, **to, **options), [*arrays, *to.values()]
 
-    def test_later_calls_allocate_nothing_and_are_graphs(self, fake, options):
-        call, _ = self.calls(fake, options)
+    def test_later_calls_allocate_nothing_and_are_graphs(self, stub, options):
+        call, _ = self.calls(stub, options)
         for _ in range(2):
             call()
-        before = len(fake.allocated)
+        before = len(stub.allocated)
         for _ in range(5):
             call()
-        assert len(fake.allocated) == before
-        assert fake.graph_launches == 4
+        assert len(stub.allocated) == before
+        assert stub.graph_launches == 4
 
-    def test_streams_threads_and_graphs_have_their_own(self, fake, options):
-        call, arrays = self.calls(fake, options)
+    def test_streams_threads_and_graphs_have_their_own(self, stub, options):
+        call, arrays = self.calls(stub, options)
         call()
 
         def on(stream, captured):
-            fake.launched.clear()
-            fake.stream, fake.capturing = stream, stream if captured else None
+            stub.launched.clear()
+            stub.stream, stub.capturing = stream, stream if captured else None
             call()
-            fake.capturing = None
-            return frozenset(scratch_of(fake, arrays))
+            stub.capturing = None
+            return frozenset(scratch_of(stub, arrays))
 
         found = [on(*each) for each in ((7, False), (9, False), (7, True), (7, False))]
         assert found[0] == found[3] and len(set(found)) == 3
         assert all(len(each) >= 3 for each in found)
         assert not set.intersection(*map(set, found[:3]))
 
-    def test_threads_do_not_share_it(self, fake, options):
+    def test_threads_do_not_share_it(self, stub, options):
         barrier, threads = threading.Barrier(3, timeout=10), 3
-        calls = [self.calls(fake, options) for _ in range(threads)]
+        calls = [self.calls(stub, options) for _ in range(threads)]
         calls[0][0]()
-        fake.launched.clear()
-        fake.pause = lambda _: barrier.wait()
+        stub.launched.clear()
+        stub.pause = lambda _: barrier.wait()
         several = [threading.Thread(target=call) for call, _ in calls]
         for thread in several:
             thread.start()
         for thread in several:
             thread.join()
-        each = len(scratch_of(fake, [x for _, arrays in calls for x in arrays]))
+        each = len(scratch_of(stub, [x for _, arrays in calls for x in arrays]))
         assert each % threads == 0 and each >= 3 * threads
 
-    def test_much_of_it_is_not_kept(self, fake, options, monkeypatch):
+    def test_much_of_it_is_not_kept(self, stub, options, monkeypatch):
         monkeypatch.setattr(workspace, "MOST_BYTES", 1000)
-        call, _ = self.calls(fake, options)
+        call, _ = self.calls(stub, options)
         for _ in range(3):
             call()
         assert all(piece.size == 0 for pieces in workspace._idle.values() for piece in pieces)
-        assert len(fake.launched) > 1
+        assert len(stub.launched) > 1
 
 
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
-def test_small_gradients_are_allocated_ahead(fake, fake_torch, kind):
-    arrays = given(fake)
+def test_small_gradients_are_allocated_ahead(stub, fake_torch, kind):
+    arrays = given(stub)
     if kind == "torch":
         arrays = tensors_like(fake_torch, arrays)
 
@@ -311,34 +311,34 @@ def test_small_gradients_are_allocated_ahead(fake, fake_torch, kind):
 
 
 @pytest.mark.parametrize("device", [0, 1])
-def test_tensors_run_on_torchs_stream(fake, fake_torch, device):
+def test_tensors_run_on_torchs_stream(stub, fake_torch, device):
     def tensors():
-        return tensors_like(fake_torch, given(fake), device)
+        return tensors_like(fake_torch, given(stub), device)
 
     attention_backward(*tensors(), stage=WGMMA)
     arrays = tensors()
-    fast, slow = both_ways(fake, lambda: attention_backward(*arrays, stage=WGMMA))
+    fast, slow = both_ways(stub, lambda: attention_backward(*arrays, stage=WGMMA))
     assert fast and fast == slow
     assert {(stream, at) for *_, stream, _, at in fast} == {(70 + device, device)}
     dq, dk, dv = attention_backward(*tensors(), stage=WGMMA)
     assert {(type(x), x.dtype) for x in (dq, dk, dv)} == {(fake_torch.Tensor, "torch.float16")}
     assert (dq.shape, dk.shape, dv.shape) == (SHAPE, KV, KV)
-    assert (fake.stream, fake.current) == (7, 0)
+    assert (stub.stream, stub.current) == (7, 0)
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_a_tensor_that_requires_grad_is_refused_after_a_plan(fake, fake_torch, place):
-    arrays = tensors_like(fake_torch, given(fake))
+def test_a_tensor_that_requires_grad_is_refused_after_a_plan(stub, fake_torch, place):
+    arrays = tensors_like(fake_torch, given(stub))
     for _ in range(2):
         attention_backward(*arrays)
-    assert len(fake.launched) == 1
+    assert len(stub.launched) == 1
     arrays[place].requires_grad = True
     with pytest.raises(ArgumentError, match="requires grad"):
         attention_backward(*arrays)
 
 
-def test_a_stage_in_numba_has_no_plan(fake, monkeypatch):
-    monkeypatch.setattr(executor.Gpu, "launch", lambda *args, **options: fake.long_way.append(args))
+def test_a_stage_in_numba_has_no_plan(stub, monkeypatch):
+    monkeypatch.setattr(executor.Gpu, "launch", lambda *args, **options: stub.long_way.append(args))
     for _ in range(2):
-        attention_backward(*given(fake), stage="recompute")
-    assert not plans._plans and fake.long_way
+        attention_backward(*given(stub), stage="recompute")
+    assert not plans._plans and stub.long_way
