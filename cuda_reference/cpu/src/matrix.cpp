@@ -2,6 +2,7 @@
 // computes its own 16 rows). wgmma works beside the threads: its operands are read and its accumulators
 // filled at the wait; until then the accumulators hold NaN.
 #include <algorithm>
+#include <float.h>
 #include <math.h>
 #include "runtime.h"
 
@@ -422,7 +423,11 @@ void mma_m16n8k8(float* d, const uint32_t* a, uint32_t b, Element element, Site 
   warp_collective("mma.m16n8k8", "mma", ~0u, &mine, multiply<8>, site);
 }
 
-float ex2(float x) { return exp2f(x); }
+// .ftz: what would be subnormal is 0.
+float ex2(float x) {
+  const float y = exp2f(x);
+  return y < FLT_MIN ? 0.0f : y;
+}
 
 // As right as the GPU's: 11 bits, the last of them rounded.
 float tanh(float x) {

@@ -10,7 +10,8 @@ with u = 2^-24:
   to 2^-126: GPUs' exponentials give 0 for what is subnormal in float32. So may dS_ij be.
 - dP_ij and D_i are sums of D_v products: off by at most d_ij = u (D_v + 4) (|dO_i| |v_j| + sum |dO_i O_i| +
   |dLSE_i|).
-- So dS_ij is off by (p_ij e_i + 2^-126) |dP_ij - D_i| + p_ij d_ij, and a sum over n keys or rows by 2 n u of its terms.
+- So dS_ij is off by (p_ij e_i + 2^-126) |dP_ij - D_i| + p_ij d_ij, and a sum over n keys or rows by 2 n u of
+  its terms.
 
 Another library goes back from an output of its own forward pass, in which it has rounded P and O to q's type,
 with its unit roundoff v. Its O differs from the one given by at most o_ic = 2 v |O_ic| + (v + e_i) sum_j p_ij
