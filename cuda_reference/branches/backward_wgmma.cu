@@ -165,6 +165,11 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
     // DETERMINISTIC: blocks add to a tile by falling keys, so that those waited for began earlier. SHIFTED:
     // in the same order, but from the last block that begins at this tile or before it, and round. A warp
     // waits for the same warp of the block before, which leaves its number + 1.
+    auto advance = [&](int next) {  // to the tile that dQ is added of after the one before `next`
+        dq_lane += M * D;
+        if (next == tiles.begin) dq_lane -= (long long)(tiles.end - tiles.begin) * M * D;
+        if (next == first_tile) dq_lane += (long long)padded_rows(sizes) * D;
+    };
     auto turn = [&] { return turns + (dq_lane - dq_sum) / (M * D) * WARPS + consumer * 4 + warp; };
     auto add_dq = [&] {
         if (DETERMINISTIC) {
@@ -200,6 +205,16 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         store_gradients();
         return;
     }
+    auto issue_dq = [&](const element* ds_tile) {
+        const uint64_t ds_rows = ptx::wgmma_tile(ds_tile + (BY_ROWS ? consumer * ROWS * 64 : 0));
+        const uint64_t k_columns = ptx::wgmma_tile(k_smem) + (BY_ROWS ? 0 : consumer * DQ_STEP);
+        ptx::wgmma_fence();  // those of dV, dK and S came after the adds too, but the assembler would add one
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++)
+            ptx::wgmma_ss<DQ_COLUMNS, 1>(dq_rmem, ds_rows + k / 4 * (DS_PANEL / 8) + k % 4 * 2,
+                                         k_columns + k / 4 * (KV_TILE / 8) + k % 4 * 128, k > 0);
+        ptx::wgmma_commit();
+    };
     ptx::mbarrier_wait(kv_full, 0);  // K and V are there
     ptx::mbarrier_wait(q_full, 0);   // so are the first Q and lse2
     issue_qk(s_rmem, k_own, q_smem);
@@ -263,9 +278,7 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         issue_qk(s_rmem, k_own, q_smem + next_q.number * Q_TILE);
         if (step > 0) {
             end_turn();  // late, when the fence finds the adds done
-            dq_lane += M * D;
-            if (tile == tiles.begin) dq_lane -= (long long)(tiles.end - tiles.begin) * M * D;
-            if (tile == first_tile) dq_lane += (long long)padded_rows(sizes) * D;
+            advance(tile);
         }
         ptx::wgmma_wait<1>();  // dV and dK have read P, dS, Q and dO
         ptx::wgmma_pin(dk_rmem);
@@ -279,14 +292,7 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
 
         // The other warpgroup's dS is there. So its dQ of the tile before is made, and that one's dS may go.
         ptx::mbarrier_wait(ds_full + step % 2, step / 2 % 2);
-        const uint64_t ds_rows = ptx::wgmma_tile(ds_tile + (BY_ROWS ? consumer * ROWS * 64 : 0));
-        const uint64_t k_columns = ptx::wgmma_tile(k_smem) + (BY_ROWS ? 0 : consumer * DQ_STEP);
-        ptx::wgmma_fence();  // those of dV, dK and S came after the adds too, but the assembler would add one
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; k++)
-            ptx::wgmma_ss<DQ_COLUMNS, 1>(dq_rmem, ds_rows + k / 4 * (DS_PANEL / 8) + k % 4 * 2,
-                                         k_columns + k / 4 * (KV_TILE / 8) + k % 4 * 128, k > 0);
-        ptx::wgmma_commit();
+        issue_dq(ds_tile);
         ptx::wgmma_wait<1>();  // S of the next tile is whole
         if (++tile == tiles.end) tile = tiles.begin;
     }

@@ -142,7 +142,8 @@ class LineCounts:
     `op` is load, store or atomic (with `space` and `array`); barrier, shuffle, vote, syncwarp, mma, wgmma,
     wait, arrive or wait at once (`requests` counts warps, for wait and arrive threads; of "wait at once" it
     counts groups of cp.async that a thread waited for without a barrier since it committed them); arrive
-    under way: threads that arrived at a named barrier, without waiting, while their wgmma ran on; or
+    under way: threads that arrived at a named barrier, without waiting, while their wgmma ran on, and release
+    under way: at an mbarrier; or
     tma load, tma store, bulk load, bulk store, bulk add (`requests` counts instructions); or, with "block 0
     to block 1" as `array`, store async and bulk copy (`requests` counts threads); store under way: threads
     that did a store async while their wgmma ran on.

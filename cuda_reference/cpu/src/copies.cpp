@@ -272,7 +272,12 @@ void mbarrier_arrive_expect(uint64_t* address, uint32_t bytes, Site site) {
   complete_phase(mbarrier);
 }
 
-void mbarrier_arrive(uint64_t* address, Site site) { mbarrier_arrive_expect(address, 0, site); }
+void mbarrier_arrive(uint64_t* address, Site site) {
+  // What is released here is filled while the products of this warp run.
+  if (launch.counts && !current->block->products[current->warp()].groups.empty())
+    count_event(intern(site), "release under way", 1);
+  mbarrier_arrive_expect(address, 0, site);
+}
 
 void mbarrier_arrive_remote(uint64_t* address, uint32_t rank, Site site) {
   mbarrier_arrive_expect((uint64_t*)remote(address, rank, site), 0, site);

@@ -12,6 +12,7 @@ from flashcore_numba.course.figures import (
     fragments,
     gradients,
     in_flight,
+    late,
     ledger,
     overlap,
     ownership,
@@ -26,7 +27,9 @@ from flashcore_numba.course.figures import (
     swizzle,
     tiles,
     timeline,
+    transposed,
     turned,
+    turns,
     twin,
     wmma,
 )
@@ -66,6 +69,9 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "gradients": gradients.draw,
     "traffic": gradients.draw_traffic,
     "orders": gradients.draw_orders,
+    "transposed": transposed.draw,
+    "late": late.draw,
+    "turns": turns.draw,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

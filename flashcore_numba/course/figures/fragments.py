@@ -28,19 +28,26 @@ def held() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a_map, b_map, d_map
 
 
-@lettered
-def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of
-    them.
+def places() -> tuple[np.ndarray, np.ndarray]:
+    """(lane, place among the 8 numbers of the lane) of every element, [16, 16, 2]: of two results side by
+    side, and of a left operand.
     """
     a_map, _, d_map = held()
-    result = np.zeros((16, KEYS, 2), int)  # lane, and place among the 8 numbers of the lane
-    operand = np.zeros((16, KEYS, 2), int)
+    result, operand = np.zeros((16, KEYS, 2), int), np.zeros((16, KEYS, 2), int)
     for lane in range(32):
         for i, (row, column) in enumerate(d_map[lane]):
             result[row, column], result[row, 8 + column] = (lane, i), (lane, 4 + i)
         for i, (row, column) in enumerate(a_map[lane]):
             operand[row, column] = lane, i
+    return result, operand
+
+
+@lettered
+def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
+    """S as two results of 16 x 8 and P as one operand of 16 x 16, element by element; then one lane of
+    them.
+    """
+    result, operand = places()
     same = (result[..., 0] == operand[..., 0]).all()
     frames = (
         _frame(result, operand, None, bool(same)),
@@ -60,8 +67,8 @@ def _frame(result: np.ndarray, operand: np.ndarray, only: int | None, same: bool
         0.045, 0.905, "score tile 2k, keys 0 to 7          score tile 2k + 1, keys 8 to 15", fontsize=9
     )
     figure.text(0.545, 0.905, "operand k, keys 0 to 15", fontsize=9)
-    _matrix(left, result, only, lambda i: f"s[2k{'+1' if i > 3 else ''}][{i % 4}]")
-    _matrix(right, operand, only, lambda i: f"p[k][{i // 2}]\n{'upper' if i % 2 else 'lower'}")
+    matrix(left, result, only, lambda i: f"s[2k{'+1' if i > 3 else ''}][{i % 4}]")
+    matrix(right, operand, only, lambda i: f"p[k][{i // 2}]\n{'upper' if i % 2 else 'lower'}")
     rows = ", ".join(str(row) for row in np.unique(np.argwhere(operand[..., 0] == SHOWN)[:, 0]))
     keys = ", ".join(str(key) for key in np.unique(np.argwhere(operand[..., 0] == SHOWN)[:, 1]))
     equal = "the same lane holds it in both" if same else "the lanes differ"
@@ -77,7 +84,10 @@ def _frame(result: np.ndarray, operand: np.ndarray, only: int | None, same: bool
     return Frame(png(figure), caption, alt)
 
 
-def _matrix(axes: Any, cells: np.ndarray, only: int | None, name: Any) -> None:
+def matrix(
+    axes: Any, cells: np.ndarray, only: int | None, name: Any, column: str = "key", of_row: str = "query row"
+) -> None:
+    """A grid of elements with their lanes; with `only` that lane's alone, each with `name(place)`."""
     axes.set_xlim(0, KEYS)
     axes.set_ylim(16, 0)
     for row in range(16):
@@ -95,8 +105,8 @@ def _matrix(axes: Any, cells: np.ndarray, only: int | None, name: Any) -> None:
     axes.axhline(8, color=BLUE, linewidth=1.6)
     axes.set_xticks(np.arange(0, KEYS, 2) + 0.5, np.arange(0, KEYS, 2))
     axes.set_yticks(np.arange(0, 16, 2) + 0.5, np.arange(0, 16, 2))
-    axes.set_xlabel("key")
-    axes.set_ylabel("query row", labelpad=1)
+    axes.set_xlabel(column)
+    axes.set_ylabel(of_row, labelpad=1)
     axes.tick_params(length=0)
 
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.checks import bounds
+from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.find import find
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.trial import Failed, Inputs, Trial
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.errors import ArgumentError
@@ -13,7 +16,6 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.course.spec import Given, Lesson
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.edited import edited
-from flashcore_numba.stages.find import find
 
 MOST = (1, 2, 256, 128)  # batch, heads, rows or keys, head dimension
 
@@ -31,10 +33,12 @@ def kill(lesson: Lesson, given: Given, q: Any, k: Any, v: Any, causal: bool = Fa
 
     Arrays as `Session.kill`. Raises ArgumentError for arrays that are too large, not finite or do not fit.
     """
-    inputs = Inputs(_array("q", q), _array("k", k), _array("v", v), causal)
+    inputs: Any = Inputs(_array("q", q), _array("k", k), _array("v", v), bool(causal))
     Problem(inputs.q, inputs.k, inputs.v, causal)
     stage, variant = find(lesson.exercise.stage), lesson.exercise.variant
-    truth = bounds.reference(inputs.q, inputs.k, inputs.v, bool(causal))
+    if stage.operation is BACKWARD:  # with an ordinary gradient of the output, the same for every input
+        inputs = backward_inputs(inputs, np.random.default_rng(0))
+    truth = operation(stage).reference(inputs)
     if wrong := _wrong(stage, variant, inputs, truth):
         return Outcome(
             False,
@@ -79,20 +83,18 @@ def _array(name: str, value: Any) -> np.ndarray:
     return rounded
 
 
-def _wrong(stage: Stage, variant: str | None, inputs: Inputs, truth: bounds.Reference) -> str:
+def _wrong(stage: Stage, variant: str | None, inputs: Any, truth: Any) -> str:
     """What is wrong with a stage's answer, in a sentence; empty when it is right."""
     try:
         answer = Trial(stage, variant)(inputs)
     except Failed as failed:
         return failed.text
-    verdicts = [("The output", bounds.judge(answer.out, truth))]
-    if answer.lse is not None:
-        verdicts.append(("LSE", bounds.judge_lse(answer.lse, truth)))
-    for what, verdict in verdicts:
+    for output in stage.outputs:
+        verdict = operation(stage).judge(output, getattr(answer, output.name), truth, None)
         if not verdict.passed:
             at = ", ".join(map(str, verdict.where))
             return (
-                f"{what}: {verdict.reason}; at [{at}] it is off by {verdict.error:.3g}, and "
+                f"{output.symbol}: {verdict.reason}; at [{at}] it is off by {verdict.error:.3g}, and "
                 f"{verdict.bound:.3g} is allowed."
             )
     return ""

@@ -4,10 +4,12 @@ A wait names no registers, so the compiler of a GPU may move their use in front 
 the wait keeps the order.
 """
 
+import re
+
 from flashcore_numba.course.cuda_text import Token, tokens
 from flashcore_numba.course.exercise import Answer
 
-STARTS = {"issue_qk": "s_rmem", "issue_pv": "o_rmem"}  # the calls that start products, and what they write
+STARTS = "issue_qk", "issue_pv"  # the calls that start products, a group each, into their first argument
 WAIT, PIN = "wgmma_wait", "wgmma_pin"
 
 
@@ -18,20 +20,32 @@ def unpinned(answer: Answer, under_way: tuple[str, ...] = ()) -> tuple[int, str]
     """
     if answer.first is None:
         return None
-    code = [token for token in tokens("\n".join(answer.lines), answer.first) if token.kind == "name"]
-    writing, waited = set(under_way), dict[str, int]()
+    every = [token for token in tokens("\n".join(answer.lines), answer.first) if token.kind != "comment"]
+    code = [token for token in every if token.kind == "name"]
+    left = _left_by_waits(every)
+    writing, waited = list(under_way), dict[str, int]()  # the first started first
     for n, token in enumerate(code):
         argument = code[n + 1].text if n + 1 < len(code) else ""
         if token.text in STARTS:
-            writing.add(STARTS[token.text])
+            writing.append(argument)
         elif token.text == WAIT:
-            waited |= dict.fromkeys(sorted(writing), token.line)
-        elif token.text == PIN:
-            writing.discard(argument)
-            waited.pop(argument, None)
+            unfinished = left.pop(0)
+            done = writing[: max(0, len(writing) - (unfinished or 0))]
+            waited |= dict.fromkeys(done, token.line)
+            if unfinished is not None:
+                writing = writing[len(done) :]
+        elif token.text == PIN and waited.pop(argument, None):
+            writing = [name for name in writing if name != argument]
         elif token.text in waited and not _is_argument_of_a_pin_or_start(code, n):
             return waited[token.text], token.text
     return next(((line, name) for name, line in waited.items()), None)
+
+
+def _left_by_waits(every: list[Token]) -> list[int | None]:
+    """How many groups each wait leaves unfinished; None where it does not say a number."""
+    at = [n for n, token in enumerate(every) if token.text == WAIT]
+    said = ["".join(token.text for token in every[n + 1 : n + 4]) for n in at]
+    return [int(text[1:-1]) if re.fullmatch(r"<\d+>", text) else None for text in said]
 
 
 def _is_argument_of_a_pin_or_start(code: list[Token], n: int) -> bool:
