@@ -45,6 +45,7 @@ LEFT_OUT_HERE = (
 GROUPED = r"|^causal grouped"  # of a region that divides heads into groups
 UNGROUPED = r"|^grouped|^causal grouped"
 NEVER_LAZY = r"|rises? and fall"  # of a kernel that never keeps a reference which falls behind
+LONG_RINGS = r"|^1100 rows"  # query heads that share keys also bring a ring round, and sooner
 NEVER_GOES_ON = r"|^every size of GPU"  # of a region whose rings end with their work tile
 PANELS, PANEL = (14, 15, 16), 64  # stages whose tiles TMA puts into panels of so many columns
 SECOND_LOOK = 15.0  # seconds of a launch that shows again what it did
@@ -142,7 +143,7 @@ class CudaGrading(Grading):
 
     def left_out(self) -> str:
         if self.stage.operation is BACKWARD:
-            return super().left_out()
+            return super().left_out() + LONG_RINGS
         words = cuda_text.words(region(self.lesson.exercise).text)
         left_out = LEFT_OUT_HERE + (GROUPED if "group" in words else UNGROUPED)
         sources = recorded(edited.original(self.lesson.exercise.stage), self.variant, "1x1x64x64").sources

@@ -125,7 +125,9 @@ def _texts(lesson: Lesson, answer: Answer) -> tuple["_Text", "_Text"]:
     with a name for a value only where it has one.
     """
     mine, theirs = _named_alike(_Text("\n".join(answer.lines)), _Text(exercise.region(lesson.exercise).text))
-    return mine, _inlined(_divided(mine, _renamed(mine, theirs)), {word.text for word in mine.words})
+    theirs = _inlined(_divided(mine, _renamed(mine, theirs)), {word.text for word in mine.words})
+    heads = mine.heads | theirs.heads  # with braces in one text, so with their own in the other
+    return _Text(mine.text, mine.given, heads), _Text(theirs.text, theirs.given, heads)
 
 
 def _named_alike(mine: "_Text", theirs: "_Text") -> tuple["_Text", "_Text"]:
@@ -180,8 +182,11 @@ class _Word:
 class _Text:
     """The words of some lines without comments and directives, and the statements that they make."""
 
-    def __init__(self, text: str, given: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, text: str, given: tuple[str, ...] = (), heads: frozenset[tuple[str, ...]] = frozenset()
+    ) -> None:
         self.given = given  # declarations that the other text is read with, too
+        self.kept = heads  # of an `if` or a loop that keeps its braces around one statement
         self.text = re.sub(
             r"^[ \t]*#[^\n]*", lambda match: " " * len(match[0]), cuda_text.code_of(text), flags=re.MULTILINE
         )
@@ -220,7 +225,13 @@ class _Text:
                 start = n + 1
         if start < len(self.words):
             found.append(_Statement(self, start, len(self.words)))
-        return [each for each in _unbraced(found) if each.source not in self.given]
+        return [each for each in _unbraced(found, self.kept) if each.source not in self.given]
+
+    @property
+    def heads(self) -> frozenset[tuple[str, ...]]:
+        """Every `if` or loop that has braces."""
+        pairs = pairwise(self.statements)
+        return frozenset(head.key for head, brace in pairs if brace.key == ("{",) and head.key[0] in ("if", "for"))
 
 
 @dataclass(frozen=True)
@@ -250,8 +261,8 @@ class _Statement:
         return self.of.text[self.start : self.end]
 
 
-def _unbraced(statements: list["_Statement"]) -> list["_Statement"]:
-    """Without braces that hold one statement."""
+def _unbraced(statements: list["_Statement"], kept: frozenset[tuple[str, ...]]) -> list["_Statement"]:
+    """Without braces that hold one statement, but for those after `kept`."""
     dropped: set[int] = set()
     opened: list[int] = []
     for n, statement in enumerate(statements):
@@ -262,6 +273,8 @@ def _unbraced(statements: list["_Statement"]) -> list["_Statement"]:
             inside = [each for m, each in enumerate(statements[start + 1 : n], start + 1) if m not in dropped]
             one = [each for each in inside if each.key[0] not in ("if", "for", "while", "else")]
             head = statements[start - 1].key[0] if start else ""
+            if start and statements[start - 1].key in kept:
+                continue
             if len(one) == 1 and "else" not in {each.key[0] for each in inside} and head in ("if", "for"):
                 dropped |= {start, n}
     return [each for n, each in enumerate(statements) if n not in dropped]

@@ -1,0 +1,142 @@
+"""Wrong answers to lesson 19: four products, two releases, and the meeting of two warpgroups."""
+
+from . import Wrong
+
+FENCE = "ptx::fence_proxy_async();  // wgmma reads what this lane has stored,\n"
+TOGETHER = "__syncwarp();              // and what the other lanes have\n"
+STORED = "if (lane == 0) ptx::mbarrier_arrive(ds_full + step % 2);\n"
+DV = "issue_pv(dv_rmem, p_rmem, do_tile, step > 0);\n"
+DK = "issue_pv(dk_rmem, ds_rmem, q_tile, step > 0);\n"
+NEXT_Q = "ptx::mbarrier_wait(q_full + next_q.number, next_q.parity);  // the next Q and lse2 are there\n"
+S = "issue_qk(s_rmem, k_own, q_smem + next_q.number * Q_TILE);\n"
+WAIT = "ptx::wgmma_wait<1>();  // dV and dK have read P, dS, Q and dO\n"
+PIN_P = "ptx::wgmma_pin(p_rmem);\n"
+FREE_Q = "ptx::mbarrier_arrive(q_empty + q.number);\n"
+FREE_DO = "ptx::mbarrier_arrive(do_empty + d_o.number);\n"
+MET = "ptx::mbarrier_wait(ds_full + step % 2, step / 2 % 2);\n"
+DQ = "issue_dq(ds_tile);"
+
+WRONG = (
+    Wrong(
+        "no_fence", "What is stored in shared memory can be read there.",
+        ((FENCE, ""),),
+        (r"missing fence", r"each lane that stored"),
+        "",
+        cause="call left out",
+    ),
+    Wrong(
+        "fence_after_the_arrival", "The fence belongs before the product that reads.",
+        ((FENCE, ""), (STORED, STORED + FENCE)),
+        (r"missing fence", r"comes too late"),
+        "",
+        cause="order",
+    ),
+    Wrong(
+        "no_syncwarp", "Lane 0 arrives when its own part is stored.",
+        ((TOGETHER, ""),),
+        (r"missing wait", r"`ds_smem`", r"a barrier"),
+        "",
+    ),
+    Wrong(
+        "every_lane_arrives", "All lanes have stored, so all lanes say so.",
+        ((STORED, "ptx::mbarrier_arrive(ds_full + step % 2);\n"),),
+        (r"deadlock", r"ds_full\[0\]"),
+        "ptx::mbarrier_arrive(ds_full + step % 2);",
+    ),
+    Wrong(
+        "no_meeting", "dQ comes after three products, so dS is there.",
+        ((MET, ""),),
+        (r"missing wait", r"`ds_smem`"),
+        "",
+        cause="wait left out",
+    ),
+    Wrong(
+        "parity_of_the_tile", "A phase per tile: its parity is that of the tile.",
+        (("step / 2 % 2", "step % 2"),),
+        (r"deadlock", r"`step % 2`"),
+        "ptx::mbarrier_wait(ds_full + step % 2, step % 2);",
+    ),
+    Wrong(
+        "next_q_not_awaited", "The loader is ahead by three tiles.",
+        ((NEXT_Q, ""),),
+        (r"missing wait", r"`q_smem`", r"a wait"),
+        "",
+        cause="wait left out",
+    ),
+    Wrong(
+        "s_of_this_q", "S is K Q^T, and q_tile is Q.",
+        (("q_smem + next_q.number * Q_TILE", "q_tile"),),
+        (r"missing wait", r"the third argument of `issue_qk`"),
+        "issue_qk(s_rmem, k_own, q_tile);",
+    ),
+    Wrong(
+        "q_for_do", "dK and dV both read what comes with the tile.",
+        (("dv_rmem, p_rmem, do_tile", "dv_rmem, p_rmem, q_tile"),),
+        (r"`dv_rmem\[0\]`", r"the third argument of `issue_pv`"),
+        "issue_pv(dv_rmem, p_rmem, q_tile, step > 0);",
+    ),
+    Wrong(
+        "p_for_ds", "P is the left operand of both.",
+        (("dk_rmem, ds_rmem", "dk_rmem, p_rmem"),),
+        (r"`dk_rmem\[0\]`", r"the second argument of `issue_pv`"),
+        "issue_pv(dk_rmem, p_rmem, q_tile, step > 0);",
+    ),
+    Wrong(
+        "sums_begin_anew", "Every tile has its own product.",
+        ((DV, "issue_pv(dv_rmem, p_rmem, do_tile, false);\n"),),
+        (r"`dv_rmem\[0\]`", r"the fourth argument of `issue_pv`"),
+        "issue_pv(dv_rmem, p_rmem, do_tile, false);",
+    ),
+    Wrong(
+        "released_before_the_wait", "A product that was started has read Q and dO.",
+        ((FREE_Q, ""), (WAIT, "if (lane == 0) " + FREE_Q + WAIT)),
+        (r"missing wait", r"`q_smem`"),
+        "",
+    ),
+    Wrong(
+        "wait_for_two", "Three groups are under way, and the oldest is waited for.",
+        ((WAIT, "ptx::wgmma_wait<2>();\n"),),
+        (r"missing wait", r"what `wgmma_wait` has in angle brackets"),
+        "ptx::wgmma_wait<2>();",
+        cause="template argument",
+    ),
+    Wrong(
+        "wait_for_all", "Products are waited for.",
+        ((WAIT, "ptx::wgmma_wait<0>();\n"),),
+        (r"no product of the warp under way", r"S of the next tile should be under way"),
+        "ptx::wgmma_wait<0>();",
+        cause="template argument",
+    ),
+    Wrong(
+        "dq_awaited", "dQ is needed, so it is waited for.",
+        ((DQ, DQ + "\nptx::wgmma_wait<0>();\nptx::wgmma_pin(dq_rmem);"),),
+        (r"waits for products", r"is too much"),
+        "ptx::wgmma_wait<0>();",
+    ),
+    Wrong(
+        "do_not_released", "One arrival gives the tile back.",
+        ((FREE_DO, ""),),
+        (r"deadlock", r"`do_empty\[0\]`", r"a call of `mbarrier_arrive`"),
+        "",
+        cause="call left out",
+    ),
+    Wrong(
+        "released_by_all_lanes", "All lanes have read, so all lanes say so.",
+        (("if (lane == 0) {\n", "{\n"),),
+        (r"deadlock", r"without a condition"),
+        "",
+    ),
+    Wrong(
+        "dk_not_pinned", "A wait is enough for the compiler, too.",
+        (("ptx::wgmma_pin(dk_rmem);\n", ""),),
+        (r"Nothing pins `dk_rmem`",),
+        "ptx::wgmma_wait<1>();  // dV and dK have read P, dS, Q and dO", cause="not pinned",
+    ),
+    Wrong(
+        "sums_not_advanced", "The sums of dQ move by themselves.",
+        (("advance(tile);", ""),),
+        (r"dQ\[", r"a call of `advance`"),
+        "",
+        cause="call left out",
+    ),
+)  # fmt: skip
