@@ -251,4 +251,38 @@ MISCONCEPTIONS = {
             "It is half as many loads of K and V again, in a loop that waits for loads.",
         ),
     ),
+    18: (
+        (
+            "delta_of_the_key",
+            "D belongs to the lane's row.",
+            "It belongs to a query, and queries are columns here.",
+        ),
+        (
+            "stored_by_queries",
+            "dQ needs rows of queries, so dS is stored by queries.",
+            "It is stored as it is held. ldmatrix transposes it on the way in.",
+        ),
+        (
+            "delta_left_out",
+            "The gradient of a weight is dP.",
+            "Weights of a row sum to 1: D is taken off all.",
+        ),
+    ),
+    19: (
+        (
+            "no_syncwarp",
+            "A lane that has passed its fence may speak for its warp.",
+            "The others must have passed theirs before it arrives.",
+        ),
+        (
+            "released_before_the_wait",
+            "A product that was issued has read its operands.",
+            "It reads until a wait says that it is done.",
+        ),
+        (
+            "dq_awaited",
+            "A product is waited for where it is issued.",
+            "It is waited for where its result is used: dQ a tile later.",
+        ),
+    ),
 }

@@ -69,6 +69,7 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "gradients": gradients.draw,
     "traffic": gradients.draw_traffic,
     "orders": gradients.draw_orders,
+    "owners": transposed.draw_owners,
     "transposed": transposed.draw,
     "late": late.draw,
     "turns": turns.draw,

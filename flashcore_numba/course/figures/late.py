@@ -17,7 +17,9 @@ Step = tuple[str, str, float]  # what: work, issue, wait, meet; its name; its cl
 
 @dataclass(frozen=True)
 class Span:
-    """What a warpgroup (or, as group 2, the tensor cores) does from `start` to `stop`: a name, and its tile."""
+    """What a warpgroup (as group 2 the tensor cores) does from `start` to `stop`: a name, and its tile."""
+
+    ""
 
     group: int
     what: str

@@ -1,4 +1,4 @@
-"""A warp that owns keys in place of query rows: what each product needs, one lane, and dS in shared memory."""
+"""A warp that owns keys, not query rows: what each product needs, one lane, and dS in shared memory."""
 
 from typing import Any
 
@@ -43,13 +43,19 @@ SHOWN = fragments.SHOWN  # the lane that is followed
 
 
 @lettered
+def draw_owners(lesson: Any, stage: Stage, whose: str) -> Figure:
+    """What a warp of query rows has, and what a warp of keys has."""
+    return Figure(f"A warp owns keys: {whose}", (_owners(),))
+
+
+@lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """Both owners; one lane of what a warp of keys has; the banks that a store of dS meets, with the stage's
-    own padding and with none.
+    """One lane of a warp of keys, and the banks that its warp's store of dS meets, without padding and with
+    the stage's own.
     """
     known = constants(recorded(stage, "large", "1x1x128x64").sources[1])
-    frames = (_owners(), _lane(), _store(known["BLOCK_N"], known["DS_PITCH"]))
-    return Figure(f"A warp owns keys: {whose}", frames)
+    frames = (_lane(), _store(known["BLOCK_N"], known["DS_PITCH"]))
+    return Figure(f"Rows of a warp are keys: {whose}", frames)
 
 
 def _owners() -> Frame:
@@ -70,11 +76,13 @@ def _owners() -> Frame:
                 axes.broken_barh([(x, 1.05)], (y + 0.08, 0.86), fc=COLOURS[place], ec="#888888", lw=0.6)
                 axes.text(x + 0.52, y + 0.53, f"{name}: {place}", ha="center", va="center", fontsize=7.2)
     caption = (
-        "Above: S of one head, in the colours of four warps. A gradient in these colours has one warp for each "
+        "Above: S of one head, in the colours of four warps. A gradient in these colours has one warp for "
+        "each "
         "element; one with hatching is a sum over all warps. Below: the three products that use P or dS."
     )
     words = "; ".join(
-        f"a warp that owns {owned}: " + ", ".join(f"{op} {where} and {sums} {how}" for _, op, where, sums, how in needs)
+        f"a warp that owns {owned}: "
+        + ", ".join(f"{op} {where} and {sums} {how}" for _, op, where, sums, how in needs)
         for owned, needs in NEEDS.items()
     )
     return Frame(png(figure), caption, f"{caption} {words}.")
@@ -104,7 +112,13 @@ def _matrices(figure: Any, left: float, by_keys: bool) -> None:
 def _lane() -> Frame:
     result, operand = fragments.places()
     figure = paper(9.2, 5.6)
-    figure.text(0.045, 0.955, f"S\u1d40 and dP\u1d40: two results of mma, lane {SHOWN}", fontsize=10.5, fontweight="bold")
+    figure.text(
+        0.045,
+        0.955,
+        f"S\u1d40 and dP\u1d40: two results of mma, lane {SHOWN}",
+        fontsize=10.5,
+        fontweight="bold",
+    )
     figure.text(0.545, 0.955, "P\u1d40 or dS\u1d40: one left operand", fontsize=10.5, fontweight="bold")
     left, right = figure.add_axes((0.045, 0.075, 0.44, 0.75)), figure.add_axes((0.545, 0.075, 0.44, 0.75))
     fragments.matrix(left, result, SHOWN, lambda i: f"s[2k{'+1' if i > 3 else ''}][{i % 4}]", "query", "key")
@@ -116,7 +130,8 @@ def _lane() -> Frame:
         left.text(query + 0.5, -0.3, f"D{query}", ha="center", fontsize=7.5, color=BLUE)
     figure.text(0.045, 0.895, "lse2 and D belong to columns: the lane loads those of its queries", fontsize=9)
     caption = (
-        f"Lane {SHOWN} has keys {keys[0]} and {keys[1]} of queries {', '.join(map(str, queries))}, in S\u1d40, in dP\u1d40 "
+        f"Lane {SHOWN} has keys {keys[0]} and {keys[1]} of queries {', '.join(map(str, queries))}, in "
+        f"S\u1d40, in dP\u1d40 "
         "and as an operand. All lanes of the same column need the same D, and no number changes lanes."
     )
     return Frame(png(figure), caption, caption)

@@ -14,8 +14,8 @@ BLOCKS, HEADS = 8, 3  # blocks of keys of a head, and as many tiles of queries
 def times(blocks: int, tiles: int, shifted: bool) -> np.ndarray:
     """The unit of time in which a block adds to a tile, [blocks, tiles]; block 0 is the first of all.
 
-    A block takes a tile per unit of time. To each tile blocks add in one order: where none is shifted by their
-    numbers, else from the block that begins there, by falling numbers and round.
+    A block takes a tile per unit of time. To each tile blocks add in one order: by their numbers where
+    none is shifted, else from the block that begins there, by falling numbers and round.
     """
     at = np.full((blocks, tiles), -1)
     first = [b * tiles // blocks if shifted else 0 for b in range(blocks)]
@@ -75,7 +75,8 @@ def _stairs() -> Frame:
     axes.tick_params(length=0)
     axes.spines[["top", "right"]].set_visible(False)
     caption = (
-        f"{title}. A block that begins later need not wait: the staircase is there once, not once per head. All is "
+        f"{title}. A block that begins later need not wait: the staircase is there once, not once per head. "
+        f"All is "
         f"done after {end} units of time, where {HEADS * BLOCKS} is the least."
     )
     return Frame(png(figure), caption, caption)
@@ -104,7 +105,8 @@ def _frame(title: str, shifted: bool) -> Frame:
     axes.spines[["top", "right"]].set_visible(False)
     last = finished(BLOCKS, BLOCKS, shifted)
     caption = (
-        f"{title}. No two blocks add to a tile at the same time, and the order at each tile is fixed. The last "
+        f"{title}. No two blocks add to a tile at the same time, and the order at each tile is fixed. The "
+        f"last "
         f"block is done after {last} units of time."
     )
     rows = "; ".join(f"block {b}: " + ", ".join(map(str, np.argsort(at[b]))) for b in range(BLOCKS))

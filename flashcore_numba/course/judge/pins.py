@@ -34,7 +34,7 @@ def unpinned(answer: Answer, under_way: tuple[str, ...] = ()) -> tuple[int, str]
             waited |= dict.fromkeys(done, token.line)
             if unfinished is not None:
                 writing = writing[len(done) :]
-        elif token.text == PIN and waited.pop(argument, None):
+        elif token.text == PIN and waited.pop(argument, 0):
             writing = [name for name in writing if name != argument]
         elif token.text in waited and not _is_argument_of_a_pin_or_start(code, n):
             return waited[token.text], token.text

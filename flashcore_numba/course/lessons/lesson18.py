@@ -28,7 +28,8 @@ s_rmem holds P times the softcap's derivative, which dS takes in place of P.
 No number changes lanes, and nothing needs a barrier.""",
     given={
         "n": "int: the score tile, a constant once the loop around the region is unrolled",
-        "s_rmem": "const, [LANE_ROWS / 2][BLOCK_N / 8][4] float, registers: P transposed. s_rmem[i][n] is the "
+        "s_rmem": "const, [LANE_ROWS / 2][BLOCK_N / 8][4] float, registers: P transposed. s_rmem[i][n] is "
+        "the "
         "lane's part of keys 16 i and queries 8 n onwards: key g: queries 2 t, 2 t + 1; then key g + 8",
         "dp_rmem": "the same of dP",
         "delta_smem": "const float*, shared: D of the tile's BLOCK_N queries",
@@ -40,7 +41,9 @@ No number changes lanes, and nothing needs a barrier.""",
     },
     wanted=(
         Wanted("((const element*)&ds_rmem[0][n / 2][n % 2 * 2])[0]", "dS of key g, query 2 t: lower half"),
-        Wanted("((const element*)&ds_rmem[0][n / 2][n % 2 * 2])[1]", "dS of key g, query 2 t + 1: upper half"),
+        Wanted(
+            "((const element*)&ds_rmem[0][n / 2][n % 2 * 2])[1]", "dS of key g, query 2 t + 1: upper half"
+        ),
         Wanted("((const element*)&ds_rmem[0][n / 2][n % 2 * 2 + 1])[0]", "dS of key g + 8, query 2 t"),
         Wanted(
             "((const element*)&ds_rmem[LANE_ROWS / 2 - 1][n / 2][n % 2 * 2])[0]",
@@ -56,7 +59,8 @@ No number changes lanes, and nothing needs a barrier.""",
         ),
     ),
     hints=(
-        "What belongs to a query row is a number of a column here. delta has one element per query: which two "
+        "What belongs to a query row is a number of a column here. delta has one element per query: which "
+        "two "
         "does a lane need for score tile n? They are the same for all its keys, so load them once.",
         "Take the lane's keys r one after the other. P of key r is at s_rmem[r / 2][n], elements r % 2 * 2 "
         "and the next; dP at the same place of dp_rmem.",
@@ -90,7 +94,8 @@ No number changes lanes, and nothing needs a barrier.""",
         ),
     ),
     advice={
-        "out of bounds": "A lane has keys r = 0 to LANE_ROWS - 1: s_rmem[r / 2], and two score tiles make one "
+        "out of bounds": "A lane has keys r = 0 to LANE_ROWS - 1: s_rmem[r / 2], and two score tiles make "
+        "one "
         "operand, p_rmem[r / 2][n / 2], of four registers. In ds_smem a row is a key of this warp, 8 r + g, "
         "and a column a query of the tile. Which index went too far?",
         "race": "Each element of ds_smem has one lane that stores it: row 8 r + g, columns 8 n + 2 t and the "
@@ -132,8 +137,9 @@ QUESTIONS = (
         key="microseconds",
         text="At 4x32x4096x64 the products would take <!--calc flops('4x32x4096x64', operation='backward') / "
         "recorded('4x32x4096x64', operation='backward')[0]['ceilings']['mma_sync_tflops'] / 1e6 | ,.0f-->"
-        "<!----> µs at the measured rate of mma.sync, and FlashAttention-2 takes <!--us backward/SDPA flash "
-        "@4x32x4096x64--><!---->. How many does this stage take?",
+        "<!----> µs at the measured rate of mma.sync, and FlashAttention-2 takes <!--calc us('SDPA flash', "
+        "'4x32x4096x64', "
+        "operation='backward') | ,.0f--><!---->. How many does this stage take?",
         unit="µs",
         truth=lambda evidence: evidence.us("backward/mma_sync", LONG),
         source="measured",
@@ -164,9 +170,11 @@ GIVEN = (
         hints=(
             "What is P of a key whose scores are 0? It is 2 to the power of -lse2. When is that large, and "
             "what is infinity times 0?",
-            "A half ends at 65504, so dS of such a key overflows when the LSE of a row is below -11 or so. An "
+            "A half ends at 65504, so dS of such a key overflows when the LSE of a row is below -11 or so. "
+            "An "
             "LSE is low when all scores of the row are.",
-            "Fewer than 128 keys, and let every query row point away from all of them: q = 4, k = -1 in every "
+            "Fewer than 128 keys, and let every query row point away from all of them: q = 4, k = -1 in "
+            "every "
             "component.",
         ),
     ),
@@ -191,7 +199,8 @@ LESSON = Lesson(
             "tile are <!--calc flops('4x32x4096x64', operation='backward') / (5 * 131072 / 36864) / recorded("
             "'4x32x4096x64', operation='backward')[0]['ceilings']['l1_gbs'] / 1e3 | ,.0f--><!----> µs at the "
             "measured rate, of <!--us backward/mma_sync @4x32x4096x64--><!---->.",
-            "exponentials": "No: they would take <!--limit exp @4x32x4096x64--><!----> µs, as in the forward "
+            "exponentials": "No: they would take <!--calc limit('exp', '4x32x4096x64', operation='backward') "
+            "| .0f--><!----> µs, as in the forward "
             "pass, and the backward pass has 2.5 times as many products for them.",
             "memory": "No: reading the inputs and writing the gradients once takes <!--calc limit('memory', "
             "'4x32x4096x64', operation='backward') | .0f--><!----> µs.",
@@ -205,11 +214,12 @@ LESSON = Lesson(
         },
     ),
     figures={
-        "transposed": "Who owns what when a warp owns query rows, and when it owns keys; one lane of it; dS.",
+        "transposed": "One lane of a warp that owns keys, and the banks that a store of dS meets.",
+        "owners": "Who owns what when a warp owns query rows, and when it owns keys.",
         "wavefronts": "Wavefronts of shared memory by source line.",
         "barriers": "Barriers by source line, those of lesson 17's stage first.",
     },
     before=("backward/recompute",),
     given=GIVEN,
-    picture="transposed",
+    picture="owners",
 )

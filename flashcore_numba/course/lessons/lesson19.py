@@ -22,7 +22,7 @@ EXERCISE = Exercise(
     first="ptx::fence_proxy_async();  // wgmma reads what this lane has stored,",
     last="issue_dq(ds_tile);",
     task="""\
-The second half of a tile, by one of the two warpgroups that multiply; all its 128 threads execute these lines.
+The second half of a tile, by one of the two warpgroups that multiply; its 128 threads execute these lines.
 On the line before, each lane has stored its part of dS in ds_tile, by ordinary instructions. No product is
 under way. Leave
   - dV += P^T dO and dK += dS^T Q finished: dv_rmem, dk_rmem
@@ -36,20 +36,24 @@ Issue each product as soon as what it reads is there. Wait for no more products 
 releases its slots, S is under way.""",
     given={
         "step, tile": "int: the number of the tile in this block's walk, and in the head",
-        "q, d_o, next_q": "Slot: where this tile's Q and dO are in their rings, and the next tile's Q. .number "
+        "q, d_o, next_q": "Slot: where this tile's Q and dO are in their rings, and the next tile's Q. "
+        ".number "
         "is the slot, .parity that of the phase to wait for",
         "q_tile, do_tile, k_own": "element*, shared: this tile's Q and dO, and the warpgroup's 64 keys",
         "q_smem, Q_TILE": "element*, shared: all slots of Q, and the elements of one",
-        "q_full, q_empty, do_empty": "uint64_t*, shared: mbarriers, one for each slot: Q has come; all 8 warps "
+        "q_full, q_empty, do_empty": "uint64_t*, shared: mbarriers, one for each slot: Q has come; all 8 "
+        "warps "
         "have read Q, dO",
         "ds_full": "uint64_t*, shared: two mbarriers, for the two buffers of dS in turn: all 8 warps have "
         "stored theirs. The phase of tile `step` has parity step / 2 % 2",
         "ds_tile": "element*, shared: the buffer of this tile's dS, of both warpgroups",
-        "issue_pv": "issue_pv(dv_rmem, p_rmem, do_tile, step > 0): starts dV += P^T dO, or dV = P^T dO in the "
+        "issue_pv": "issue_pv(dv_rmem, p_rmem, do_tile, step > 0): starts dV += P^T dO, or dV = P^T dO in "
+        "the "
         "first tile. dK: the same with dk_rmem, ds_rmem and q_tile",
         "issue_qk": "issue_qk(s_rmem, k_own, a slot of Q): starts S = K Q^T",
         "issue_dq": "issue_dq(ds_tile): starts dQ = dS K over the keys of both warpgroups",
-        "ptx": "ptx::fence_proxy_async(): wgmma sees what this lane has stored. ptx::mbarrier_arrive(address), "
+        "ptx": "ptx::fence_proxy_async(): wgmma sees what this lane has stored. "
+        "ptx::mbarrier_arrive(address), "
         "ptx::mbarrier_wait(address, parity). ptx::wgmma_wait<N>(): until at most N groups of products are "
         "unfinished, the oldest first; after it ptx::wgmma_pin(x) for each array that is whole now, and for "
         "each that the products have read: p_rmem, ds_rmem",
@@ -62,10 +66,12 @@ releases its slots, S is under way.""",
         Wanted("dk_rmem[D / 2 - 1]", "another element of dK / scale"),
     ),
     hints=(
-        "Four products start here: dV, dK, the next S, dQ. dV and dK read registers, Q and dO of this tile. S "
+        "Four products start here: dV, dK, the next S, dQ. dV and dK read registers, Q and dO of this tile. "
+        "S "
         "reads the next Q, which may not have come yet. dQ reads the dS of both warpgroups.",
         "What wgmma reads from shared memory and an ordinary instruction has stored needs a fence, by the "
-        "thread that stored it. One lane arrives for a warp: the other 31 must have passed their fence before.",
+        "thread that stored it. One lane arrives for a warp: the other 31 must have passed their fence "
+        "before.",
         "Products finish in the order in which they were issued. dV and dK must be finished before Q and dO "
         "are given back, and S, issued after them, must not: how many groups may be left?",
         "fence_proxy_async, __syncwarp, lane 0 arrives at ds_full + step % 2; issue dV, issue dK; wait for "
@@ -80,7 +86,8 @@ releases its slots, S is under way.""",
             before=0,
             right=42,
             bar=42,
-            advice="When a warp gives its slots back, S of the next tile should be under way: issue S before, "
+            advice="When a warp gives its slots back, S of the next tile should be under way: issue S "
+            "before, "
             "and wait for dV and dK alone. (42 are the loader's, and those that say that dS is there.)",
             shape=TWO_TILES,
         ),
@@ -96,12 +103,15 @@ releases its slots, S is under way.""",
         ),
     ),
     advice={
-        "missing wait": "Something is still under way, or has not come. The next Q: was it waited for before S "
-        "was issued? Q and dO of this tile: have dV and dK been waited for before their slots are given back? "
+        "missing wait": "Something is still under way, or has not come. The next Q: was it waited for before "
+        "S "
+        "was issued? Q and dO of this tile: have dV and dK been waited for before their slots are given "
+        "back? "
         "dS of the other warpgroup: have all warps arrived before dQ is issued?",
         "missing fence": "Ordinary instructions have stored dS, and wgmma reads it: each lane that stored "
         "needs ptx::fence_proxy_async() before its warp says that dS is there.",
-        "race": "A slot or a buffer is written again while a product still reads it, or read before all lanes "
+        "race": "A slot or a buffer is written again while a product still reads it, or read before all "
+        "lanes "
         "have written. Lane 0 arrives for its warp: what must the other lanes have done before?",
         "deadlock": "A wait never ends. Count, for one tile: one arrival of each warp at ds_full, at q_empty "
         "and at do_empty, of lane 0 alone, and waits with the parity of this tile.",
@@ -112,7 +122,8 @@ releases its slots, S is under way.""",
 QUESTIONS = (
     Question(
         key="staircase",
-        text="32 blocks own the keys of a head, and all walk over the same 32 tiles of queries from the first "
+        text="32 blocks own the keys of a head, and all walk over the same 32 tiles of queries from the "
+        "first "
         "to the last, one tile per unit of time. Each may add to a tile only after the block before it has. "
         "After how many units is the last block done?",
         unit="units",
@@ -123,28 +134,34 @@ QUESTIONS = (
     ),
     Question(
         key="clocks",
-        text="By the table above, how many clocks does the shared memory of an SM need for a tile of 128 x 128 "
+        text="By the table above, how many clocks does the shared memory of an SM need for a tile of 128 x "
+        "128 "
         "at D = 64, at 128 bytes per clock, if dQ is added from registers?",
         unit="clocks",
         truth=lambda evidence: (4 * 256 * 96 + 4 * 256 * 64 + 2 * 256 * 128 + 128 * 1024) / 128,
         source="computed",
-        why="352 KB. The tensor cores need 2,560 clocks for the same tile. With 64 KB more for dQ it would be "
+        why="352 KB. The tensor cores need 2,560 clocks for the same tile. With 64 KB more for dQ it would "
+        "be "
         "3,328.",
     ),
     Question(
         key="long",
-        text="Lesson 18's stage takes <!--us backward/mma_sync @4x32x4096x64--><!----> µs at 4x32x4096x64, the "
+        text="Lesson 18's stage takes <!--us backward/mma_sync @4x32x4096x64--><!----> µs at 4x32x4096x64, "
+        "the "
         "tensor cores alone would need <!--calc limit('tensor', '4x32x4096x64', operation='backward') | ,.0f"
-        "--><!---->, and FA4 takes <!--us backward/FA4 @4x32x4096x64--><!---->. How many does this stage take?",
+        "--><!---->, and FA4 takes <!--calc us('FA4', '4x32x4096x64', operation='backward') | "
+        ",.0f--><!---->. How many does this stage take?",
         unit="µs",
         truth=lambda evidence: evidence.us("backward/wgmma", LONG),
         source="measured",
-        why="Two warpgroups per SM, each a chain of products, exponentials and stores: they hide some of each "
+        why="Two warpgroups per SM, each a chain of products, exponentials and stores: they hide some of "
+        "each "
         "other, and not all.",
     ),
     Question(
         key="mission",
-        text="At 1x8x512x64 this stage takes <!--us backward/wgmma--><!----> µs: 32 blocks for 132 SMs, in the "
+        text="At 1x8x512x64 this stage takes <!--us backward/wgmma--><!----> µs: 32 blocks for 132 SMs, in "
+        "the "
         "second of three launches. A kernel with 128 blocks and one launch computes S and dP twice, and adds "
         "nothing to global memory. How many µs?",
         unit="µs",
@@ -183,13 +200,16 @@ LESSON = Lesson(
             "tensor": "No: they could finish in <!--calc limit('tensor', '4x32x4096x64', operation='backward'"
             ") | ,.0f--><!----> µs, and the kernels take <!--us backward/wgmma @4x32x4096x64--><!---->.",
             "shared": "No, though it would be the next limit: 2,816 clocks per tile for the tensor cores' "
-            "2,560. At full rate that is <!--calc limit('tensor', '4x32x4096x64', operation='backward') * 1.1 "
+            "2,560. At full rate that is <!--calc limit('tensor', '4x32x4096x64', operation='backward') * "
+            "1.1 "
             "| ,.0f--><!----> µs of <!--us backward/wgmma @4x32x4096x64--><!---->.",
             "exponentials": "No: <!--calc limit('exp', '4x32x4096x64', operation='backward') | .0f--><!----> "
             "µs would do. The forward pass needs as many for 40 % of the products.",
             "memory": "No: inputs and gradients once are <!--calc limit('memory', '4x32x4096x64', operation="
-            "'backward') | .0f--><!----> µs, and the sums of dQ, added to by 32 blocks, are <!--calc 128 * 32 "
-            "* 4096 * 64 * 4 / recorded('4x32x4096x64', operation='backward')[0]['ceilings']['l2_gbs'] / 1e3 | "
+            "'backward') | .0f--><!----> µs, and the sums of dQ, added to by 32 blocks, are <!--calc 128 * "
+            "32 "
+            "* 4096 * 64 * 4 / recorded('4x32x4096x64', operation='backward')[0]['ceilings']['l2_gbs'] / 1e3 "
+            "| "
             ".0f--><!----> µs of the L2 cache.",
             "latency": "Yes: no unit is full. A warpgroup's tile is a chain, S, exponentials, dP, dS, its "
             "store, and two warpgroups are all that the registers allow. dQ one tile late takes the meeting "
@@ -198,7 +218,8 @@ LESSON = Lesson(
     ),
     figures={
         "late": "Two warpgroups in time: dQ in its own tile, and one tile late.",
-        "turns": "Who adds to which tile of dQ when: blocks that begin together, and blocks that are shifted.",
+        "turns": "Who adds to which tile of dQ when: blocks that begin together, and blocks that are "
+        "shifted.",
         "barriers": "Barriers by source line, those of lesson 18's stage first.",
     },
     before=("backward/mma_sync",),

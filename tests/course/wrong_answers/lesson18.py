@@ -89,7 +89,8 @@ WRONG = (
     ),
     Wrong(
         "one_half_stored", "An element of shared memory is a half, so a half is stored.",
-        ((STORE, "ds_smem[(8 * r + lane / 4) * DS_PITCH + 8 * n + lane % 4 * 2] = ((const element*)&ds)[0];"),),
+        ((STORE, "ds_smem[(8 * r + lane / 4) * DS_PITCH + 8 * n + lane % 4 * 2] = ((const "
+        "element*)&ds)[0];"),),
         (r"uninitialised read", r"`ds_smem` at row 0, column 1"),
         'ds_smem[(8 * r + lane / 4) * DS_PITCH + 8 * n + lane % 4 * 2] = ((const element*)&ds)[0];',
     ),
