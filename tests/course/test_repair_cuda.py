@@ -45,6 +45,13 @@ def test_the_solution_differs_in_nothing(number):
         (14, ("        ptx::wgmma_wait<0>();  // S is whole\n", ""), 3, "wait left out", "a wait"),
         (15, ("            end_turn();\n", ""), 7, "call left out", "a call of `end_turn`"),
         (16, ("rank ^ 1);", "1);"), 13, "argument", "the fourth argument of `store_async`, `1`"),
+        (
+            19,
+            ("            ptx::mbarrier_arrive(do_empty + d_o.number);\n", ""),
+            21,
+            "call left out",
+            "arrive`",
+        ),
     ],
 )
 def test_a_change_is_a_place_and_a_part_of_a_statement(number, edit, line, cause, shown):
@@ -127,7 +134,7 @@ for (int k = 0; k < BLOCK_N / 16; k++)
     assert found.cause == "arguments" and own.number(found.line) == 9
 
 
-@pytest.mark.parametrize("number", [14, 15, 16])
+@pytest.mark.parametrize("number", [14, 15, 16, 19])
 def test_the_solutions_pin_what_they_wait_for(number):
     assert unpinned(answer(number), LESSONS[number].exercise.under_way) is None
 
@@ -144,3 +151,14 @@ def test_a_pin_that_is_left_out_is_seen_in_the_source(number, left_out, name):
     own = answer(number, (left_out, ""))
     line, found = unpinned(own, LESSONS[number].exercise.under_way)
     assert found == name and "wgmma_wait<0>" in own.source(line)
+
+
+def test_a_wait_for_some_products_is_no_wait_for_the_others():
+    wait = "ptx::wgmma_wait<1>();  // dV and dK"
+    assert unpinned(answer(19, (wait, "ptx::wgmma_wait<2>();  // dV"))) is None  # S and dK are under way
+    for name in ("dv_rmem", "dk_rmem"):
+        own = answer(19, (f"        ptx::wgmma_pin({name});\n", ""))
+        line, found = unpinned(own)
+        assert found == name and wait in own.source(line)
+    line, found = unpinned(answer(19, (wait, "ptx::wgmma_wait<0>();  // dV and dK")))
+    assert found == "s_rmem"

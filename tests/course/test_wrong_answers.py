@@ -5,8 +5,8 @@ import re
 import pytest
 from matrix import few
 
-from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.forward import operation
+from flashcore_numba.core.shapes import parse
 from flashcore_numba.course import exercise
 from flashcore_numba.course.evidence import Evidence
 from flashcore_numba.course.judge import cuda_probe, grade, process
@@ -108,7 +108,8 @@ def test_what_is_wanted_of_a_kernel_has_a_value(key, rng):
     wanted = cuda_probe.usable(solution, task.wanted)
     assert wanted == list(task.wanted)
     if wanted:
-        visits = cuda_probe.values(EVERY[key], solution, wanted, normal(rng, 1, 1, 70, 70, 64))
+        inputs = operation(edited.original(task.stage)).draw(parse("1x1x70x64"), False, rng)
+        visits = cuda_probe.values(EVERY[key], solution, wanted, inputs)
         assert visits and all(len(values) == len(wanted) for _, _, values in visits)
 
 
