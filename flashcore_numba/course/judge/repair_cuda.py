@@ -232,7 +232,7 @@ class _Text:
         """Every `if` or loop that has braces."""
         pairs = pairwise(self.statements)
         return frozenset(
-            head.key for head, brace in pairs if brace.key == ("{",) and head.key[0] in ("if", "for")
+            head.key for head, brace in pairs if brace.key == ("{",) and head.key[0] == "if"
         )
 
 
