@@ -231,9 +231,7 @@ class _Text:
     def heads(self) -> frozenset[tuple[str, ...]]:
         """Every `if` or loop that has braces."""
         pairs = pairwise(self.statements)
-        return frozenset(
-            head.key for head, brace in pairs if brace.key == ("{",) and head.key[0] == "if"
-        )
+        return frozenset(head.key for head, brace in pairs if brace.key == ("{",) and head.key[0] == "if")
 
 
 @dataclass(frozen=True)
