@@ -74,7 +74,7 @@ struct Cursor {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
           const __grid_constant__ ptx::TensorMap v_map,    // the same
@@ -256,6 +256,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             exponentiate(s_rmem, m, l, scale_left);
         };
 
+        uint32_t q_rmem[Q_CHUNKS ? Q_CHUNKS : 1][4];
+        if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
+        auto multiply_k = [&](const element* k_tile) {
+            if constexpr (Q_CHUNKS)
+                issue_qk(s_rmem, q_rmem, q_smem, k_tile);
+            else
+                issue_qk(s_rmem, q_smem, k_tile);
+        };
+
         auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
             begin_turn();
             end_turn();
@@ -274,7 +283,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         }
         fetched(k_full, k_ring);
         begin_turn();
-        issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);
+        multiply_k(k_smem + k_ring.slot * KV_TILE);
         end_turn();
         ptx::wgmma_wait<0>();  // S is whole, K has been read
         ptx::wgmma_pin(s_rmem);
@@ -289,7 +298,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             fetched(k_full, k_ring);
             ptx::wgmma_pin(o_rmem);  // O is rescaled before anything is in flight
             begin_turn();
-            issue_qk(s_rmem, q_smem, k_tile);
+            multiply_k(k_tile);
             fetched(v_full, v_ring);  // of the tile before
             issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
             end_turn();

@@ -16,7 +16,7 @@
 #include "warpgroup_rows.cuh"
 
 constexpr int WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS, PARTS = CLUSTER * WARPGROUPS;
-constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 2;
+constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 32 * 16;
 constexpr int LEFT = D / 2 / WARPGROUPS, OWN = LEFT / CLUSTER;  // accumulators after the two sums
 static_assert(WARPGROUPS <= 2 && CLUSTER <= 2, "a sum in the block and one across");
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ void join(RowState& m, RowState& l, const float4& oth
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
 cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], boxes of [64, 64]
               const __grid_constant__ ptx::TensorMap k_map,  // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
               const __grid_constant__ ptx::TensorMap v_map,  // the same

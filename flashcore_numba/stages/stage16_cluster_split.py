@@ -15,15 +15,20 @@ from flashcore_numba.stages.parts.tile_maps import batches, batches_limit, input
 from flashcore_numba.stages.stage import Stage
 
 ROWS = 64
+MACROS = ("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES", "BLOCKS_PER_SM")  # of a `Split`
 
 
 class Split(NamedTuple):
-    """How keys are divided: blocks of a cluster, warpgroups of a block, keys of a tile, slots of a ring."""
+    """How keys are divided: blocks of a cluster, warpgroups of a block, keys of a tile, slots of a ring.
+
+    blocks: for so many on an SM the compiler leaves registers.
+    """
 
     cluster: int
     warpgroups: int
     keys: int
     stages: int
+    blocks: int = 1
 
 
 ONE_BLOCK = {64: Split(1, 2, 128, 2), 128: Split(1, 2, 64, 2)}  # by head dimension
@@ -73,7 +78,7 @@ def launch_split(
     problem: Problem, out: Array, executor: Executor, lse: Array, split: Split, early: bool = False
 ) -> None:
     p = problem
-    macros: dict[str, Any] = dict(zip(("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES"), split, strict=True))
+    macros: dict[str, Any] = dict(zip(MACROS, split, strict=True))
     kernel = source("stage16_cluster_split", HEAD_DIM=p.head_dim, EARLY=early, **macros, **defines(p))
     executor.launch(
         kernel,
