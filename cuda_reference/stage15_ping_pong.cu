@@ -17,6 +17,7 @@
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr bool TOLD = BOUNDED_KV;
+constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;  // nobody reads Q's tile again
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
@@ -257,7 +258,6 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
 
         uint32_t q_rmem[Q_CHUNKS ? Q_CHUNKS : 1][4];
-        if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
         auto multiply_k = [&](const element* k_tile) {
             if constexpr (Q_CHUNKS)
                 issue_qk(s_rmem, q_rmem, q_smem, k_tile);
@@ -280,6 +280,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (own.end == first_tile) {  // idle
             release(q_empty);
             continue;
+        }
+        if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
+        if (Q_KEPT) {
+            __syncwarp();  // all lanes have read Q before lane 0 releases it
+            release(q_empty);
         }
         fetched(k_full, k_ring);
         begin_turn();
@@ -324,7 +329,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
         }
-        release(q_empty);
+        if (!Q_KEPT) release(q_empty);
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);

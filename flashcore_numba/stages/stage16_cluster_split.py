@@ -15,13 +15,14 @@ from flashcore_numba.stages.parts.tile_maps import batches, batches_limit, input
 from flashcore_numba.stages.stage import Stage
 
 ROWS = 64
-MACROS = ("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES", "BLOCKS_PER_SM")  # of a `Split`
+MACROS = ("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES", "BLOCKS_PER_SM", "TEAMS")  # of a `Split`
 
 
 class Split(NamedTuple):
     """How keys are divided: blocks of a cluster, warpgroups of a block, keys of a tile, slots of a ring.
 
-    blocks: for so many on an SM the compiler leaves registers.
+    blocks: for so many on an SM the compiler leaves registers. teams: so many times as many warpgroups, which
+    merge all at once; more than one where `cluster` and `warpgroups` are 1.
     """
 
     cluster: int
@@ -29,6 +30,7 @@ class Split(NamedTuple):
     keys: int
     stages: int
     blocks: int = 1
+    teams: int = 1
 
 
 ONE_BLOCK = {64: Split(1, 2, 128, 2), 128: Split(1, 2, 64, 2)}  # by head dimension
@@ -54,15 +56,17 @@ def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
     table = (FEW_ROWS if few else MANY_ROWS)[p.head_dim]
     fitting = next(split for most, split in table.items() if p.seq_k <= most)
     split = FORCED[variant][p.head_dim] if variant in FORCED else fitting
-    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
+    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups * split.teams))
     return split._replace(stages=min(split.stages, iterations))
 
 
 def shared_bytes(head_dim: int, split: Split) -> int:
     """Q, the rings, the messages of the merge, the mbarriers."""
-    warps, others, tiles = 4 * split.warpgroups, split.cluster - 1, 2 * split.warpgroups * split.stages
-    left = head_dim // 2 // split.warpgroups  # floats per lane
-    sums = 128 * warps * ((split.warpgroups - 1) * left + others * left // split.cluster)
+    groups, others = split.teams * split.warpgroups, split.cluster - 1
+    warps, tiles = 4 * groups, 2 * groups * split.stages
+    left = head_dim // 2 // groups  # floats per lane
+    in_block = split.teams if split.teams > 1 else split.warpgroups - 1
+    sums = 128 * warps * (in_block * left + others * left // split.cluster)
     states = 128 * warps * (1 + others)
     return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * (1 + tiles + 2 * warps)
 
@@ -83,7 +87,7 @@ def launch_split(
     executor.launch(
         kernel,
         (split.cluster * row_tiles_at_most(p, ROWS), p.heads, p.batch),
-        128 * split.warpgroups,
+        128 * split.teams * split.warpgroups,
         *(*input_maps(p, ROWS, split.keys), out, lse, *strides(out)),
         *(*scalars(p, p.scale * math.log2(math.e)), *batches(p)),
         shared_bytes=shared_bytes(p.head_dim, split),
