@@ -15,7 +15,9 @@
 #include "warpgroup_rows.cuh"
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
-constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
+static_assert(PRODUCER || !(BOUNDED_KV || WINDOW), "its last consumer has a part of every tile");
+constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + PRODUCER), WARPS = 4 * CONSUMERS;
+constexpr int Q_SLOTS = PRODUCER ? 1 : 2, QUEUE = 8;  // of Q; of numbers of work tiles
 constexpr bool TOLD = BOUNDED_KV;
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;  // nobody reads Q's tile again
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
@@ -56,6 +58,14 @@ struct Work {
     int h, first_row;
 };
 
+// Without a PRODUCER: where the last consumer's first thread is with its loads.
+struct Loads {
+    Ring ring;
+    int tile, kv_head, batch;      // the next one's
+    int count, index, next;        // works begun; the number of the last of them, and of the one after it
+    int queue[QUEUE];              // of work tiles, as they come
+};
+
 // The work tile with number `index` of packed sequences: all of a sequence, head after head, its last rows
 // first. A block's numbers rise, so that the search goes on where it ended.
 struct Cursor {
@@ -87,14 +97,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     const Sizes sizes = SIZES_GIVEN;
     const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    element* q_smem = (element*)smem;               // [CONSUMERS, 64, PITCH]
-    element* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
+    element* q_smem = (element*)smem;                         // [Q_SLOTS, CONSUMERS, 64, PITCH]
+    element* o_smem = q_smem + Q_SLOTS * CONSUMERS * Q_TILE;  // [CONSUMERS, 64, PITCH]
     element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, PITCH]
     element* v_smem = k_smem + STAGES * KV_TILE;     // [STAGES, BLOCK_N, PITCH]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
-    uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;
-    int* work_smem = (int*)(q_empty + 1);  // the number of the work tile that Q is of; TOLD: [6], the tile
+    uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + Q_SLOTS;
+    int* work_smem = (int*)(q_empty + Q_SLOTS);  // the number of the work tile that Q is of; TOLD: [6], the tile
 
     // The tiles that these rows see keys of; one at least, to mask.
     auto tiles_of = [](const Mask& mask, int first_row, int end_row) {
@@ -124,15 +134,17 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             ptx::mbarrier_init(k_empty + i, WARPS);
             ptx::mbarrier_init(v_empty + i, WARPS);
         }
-        ptx::mbarrier_init(q_full, 1);
-        ptx::mbarrier_init(q_empty, WARPS);
+        for (int i = 0; i < Q_SLOTS; i++) {
+            ptx::mbarrier_init(q_full + i, 1);
+            ptx::mbarrier_init(q_empty + i, WARPS);
+        }
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
     }
     __syncthreads();  // the other threads see them too
     // A shuffle tells the compiler what it cannot know: the number is the same in all lanes.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
 
-    if (warpgroup == 0) {
+    if (PRODUCER && warpgroup == 0) {
         ptx::registers_down<PRODUCER_REGISTERS>();
         if (threadIdx.x != 0) return;
         Ring k_ring, v_ring;
@@ -193,8 +205,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         }
     }
 
-    ptx::registers_up<CONSUMER_REGISTERS>();
-    const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    if (PRODUCER) ptx::registers_up<CONSUMER_REGISTERS>();
+    const int consumer = warpgroup - PRODUCER, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const Scale scale(sizes.softmax_scale_log2());
     q_smem += consumer * Q_TILE, o_smem += consumer * Q_TILE;
 
@@ -212,14 +224,66 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     };
     if (PING_PONG && consumer + 1 == CONSUMERS) ptx::bar_arrive(1, 256);  // the first turn is consumer 0's
 
+    const bool loads = !PRODUCER && threadIdx.x == THREADS - 128;
+    Loads* loads_smem = (Loads*)(work_smem + Q_SLOTS);
+    auto begin_loads = [&](int index) {  // of a work tile
+        Loads& at = *loads_smem;
+        at.queue[at.count++ % QUEUE] = at.index = index;
+        if (index >= works) return;
+        const Work work = work_at(index);
+        at.tile = tiles_of(Mask(sizes, work.sequence), work.first_row, work.first_row + BLOCK_M).end - 1;
+        at.kv_head = work.h / sizes.group, at.batch = work.sequence.batch;
+        at.next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
+        at.queue[at.count % QUEUE] = at.next;
+    };
+    auto load_next = [&] {  // K and V of a tile
+        Loads& at = *loads_smem;
+        if (at.index >= works) return;
+        const int slot = at.ring.slot, row = at.tile * BLOCK_N;
+        ptx::mbarrier_wait(k_empty + slot, at.ring.parity ^ 1);  // all warps have read the slot
+        ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
+        load_rows<BLOCK_N, false>(k_smem + slot * KV_TILE, &k_map, k_full + slot, row, at.kv_head, {at.batch});
+        ptx::mbarrier_wait(v_empty + slot, at.ring.parity ^ 1);  // all warps have read the slot
+        ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
+        load_rows<BLOCK_N, false>(v_smem + slot * KV_TILE, &v_map, v_full + slot, row, at.kv_head, {at.batch});
+        at.ring.next();
+        if (at.tile-- == 0) begin_loads(at.next);
+    };
+    auto load_queries = [&](int n) {  // of the n-th work tile of this block, or word that there is none
+        const int slot = n % 2, index = loads_smem->queue[n % QUEUE];
+        ptx::mbarrier_wait(q_empty + slot, n / 2 % 2 ^ 1);  // all warps have read the Q before and its work
+        work_smem[slot] = index;
+        if (index >= works) {
+            ptx::mbarrier_arrive(q_full + slot);
+            return;
+        }
+        const Work work = work_at(index);
+        ptx::mbarrier_arrive_expect(q_full + slot, CONSUMERS * Q_TILE * 2);  // until all of Q is there
+        element* first = (element*)smem + slot * CONSUMERS * Q_TILE;
+        for (int i = 0; i < CONSUMERS; i++)
+            load_rows<ROWS, false>(first + i * Q_TILE, &q_map, q_full + slot, work.first_row + i * ROWS, work.h,
+                                   {work.sequence.batch});
+    };
+    if (loads) {
+        *loads_smem = {};
+        begin_loads(blockIdx.x);
+        load_queries(0);
+        for (int i = 0; i < STAGES; i++) load_next();
+    }
+    if (!PRODUCER) __syncwarp();
+
     Ring k_ring, v_ring;
     for (int n = 0;; n++) {
-        ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and what it is of
+        const int q_slot = PRODUCER ? 0 : n % 2;
+        ptx::mbarrier_wait(q_full + q_slot, PRODUCER ? n % 2 : n / 2 % 2);  // Q is there, and what it is of
         auto told = [&](int i) {            // by lane 0, which releases it
-            return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0);
+            return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[q_slot + i] : 0, 0);
         };
         const int index = told(0);
         if (TOLD ? index < 0 : index >= works) return;
+        if (loads) load_queries(n + 1);
+        if (!PRODUCER) __syncwarp();
+        const element* q_tile = q_smem + q_slot * CONSUMERS * Q_TILE;
         Work work;
         if (TOLD)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
@@ -260,9 +324,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         uint32_t q_rmem[Q_CHUNKS ? Q_CHUNKS : 1][4];
         auto multiply_k = [&](const element* k_tile) {
             if constexpr (Q_CHUNKS)
-                issue_qk(s_rmem, q_rmem, q_smem, k_tile);
+                issue_qk(s_rmem, q_rmem, q_tile, k_tile);
             else
-                issue_qk(s_rmem, q_smem, k_tile);
+                issue_qk(s_rmem, q_tile, k_tile);
         };
 
         auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
@@ -278,13 +342,13 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
         for (; tile >= own.end; tile--) skip();
         if (own.end == first_tile) {  // idle
-            release(q_empty);
+            release(q_empty + q_slot);
             continue;
         }
-        if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
+        if (Q_CHUNKS) load_q(q_rmem, q_tile, warp, lane);
         if (Q_KEPT) {
             __syncwarp();  // all lanes have read Q before lane 0 releases it
-            release(q_empty);
+            release(q_empty + q_slot);
         }
         fetched(k_full, k_ring);
         begin_turn();
@@ -313,7 +377,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale.log2);
             if (!done) {
                 if (lazy) {
-                    multiply_again(s_rmem, q_smem, k_tile, warp, lane);
+                    multiply_again(s_rmem, q_tile, k_tile, warp, lane);
                     __syncwarp();  // all lanes have read K before lane 0 releases it
                 }
                 softmax();
@@ -324,12 +388,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             ptx::wgmma_pin(s_rmem);
             release(v_empty + v_ring.slot);
             v_ring.next();
+            if (loads) load_next();
+            if (!PRODUCER) __syncwarp();
             if (!done)
 #pragma unroll
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
         }
-        if (!Q_KEPT) release(q_empty);
+        if (!Q_KEPT) release(q_empty + q_slot);
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
@@ -337,6 +403,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
+        if (loads) load_next();
+        if (!PRODUCER) __syncwarp();
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;

@@ -50,6 +50,7 @@ def run(
         "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
         "Q_CHUNKS": tile.queries,
+        "PRODUCER": tile.producer,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
         **defines(p),
@@ -66,15 +67,18 @@ def run(
     maps = (*input_maps(p, ROWS, tile.keys), query_map(p, out, STORED_ROWS))
     pitch = PANEL * -(-p.columns // PANEL)
     words = 6 if bounded_kv(p) else 2  # of the work tile
+    slots = 1 if tile.producer else 2  # of Q
+    words += 0 if tile.producer else 16
+    tiles = (slots + 1) * rows + 2 * tile.stages * tile.keys
     executor.launch(
         source(FILE, **macros),
         blocks,
-        128 * (tile.consumers + 1),
+        128 * (tile.consumers + tile.producer),
         *(*maps, lse),
         *scalars(p, p.scale * math.log2(math.e)),
         *batches(p),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
-        shared_bytes=4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2) + 4 * words,
+        shared_bytes=2 * pitch * tiles + 8 * (4 * tile.stages + 2 * slots) + 4 * words,
     )
 
 

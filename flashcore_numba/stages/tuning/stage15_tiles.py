@@ -14,7 +14,7 @@ class Tile(NamedTuple):
     overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
     maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
     special-function unit. blocks: so many share an SM. queries: so many
-    times 16 columns of Q are in registers.
+    times 16 columns of Q are in registers. producer: a warpgroup only loads; or the last consumer does.
     """
 
     consumers: int
@@ -26,6 +26,7 @@ class Tile(NamedTuple):
     polynomials: int = 0
     blocks: int = 1
     queries: int = 0
+    producer: bool = True
 
 
 # By the most columns. Those of 192 and 256 are what fits beside their Q and O; nobody has measured them.
