@@ -54,6 +54,10 @@ OTHERS = [
     Tile(2, 96, 3, overlap=False),
     Tile(1, 128, 2, lazy=False),
     Tile(2, 48, 2, turns=False, lazy=False),
+    Tile(3, 48, 2, queries=2),
+    Tile(1, 64, 2, lazy=False, blocks=3, queries=4),
+    Tile(2, 64, 3, overlap=False, producer=False),
+    Tile(4, 32, 2, queries=1, producer=False),
 ]
 
 
