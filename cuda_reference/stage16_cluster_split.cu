@@ -215,19 +215,30 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     if (TEAMS > 1) {
         team_smem += TEAMS * 32;
         if (lane % 4 == 0) team_smem[warpgroup * 32] = make_float2(l[0], l[1]);
+        float own_rmem[LEFT];
 #pragma unroll
-        for (int i = 0; i < D / 2; i += 4)  // from each warp to all of these rows, itself among them
-            sum_smem[((i / LEFT * TEAMS + warpgroup) * 4 + warp) * LEFT * 8 + i % LEFT * 8 + lane] =
-                make_float4(o_rmem[i] * team_factor[0], o_rmem[i + 1] * team_factor[0],
-                            o_rmem[i + 2] * team_factor[1], o_rmem[i + 3] * team_factor[1]);
+        for (int i = 0; i < D / 2; i += 4) {
+            const float x[4] = {o_rmem[i] * team_factor[0], o_rmem[i + 1] * team_factor[0],
+                                o_rmem[i + 2] * team_factor[1], o_rmem[i + 3] * team_factor[1]};
+            const int to = i / LEFT, j = i % LEFT;
+            if (to == warpgroup)
+                own_rmem[j] = x[0], own_rmem[j + 1] = x[1], own_rmem[j + 2] = x[2], own_rmem[j + 3] = x[3];
+            else
+                sum_smem[((to * TEAMS + warpgroup) * 4 + warp) * LEFT * 8 + j * 8 + lane] =
+                    make_float4(x[0], x[1], x[2], x[3]);
+        }
         ptx::bar_sync(1 + GROUPS + warp, 32 * TEAMS);  // they have stored l and what they give away
         l[0] = l[1] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < LEFT; i++) o_rmem[i] = 0.0f;
+        for (int i = 0; i < LEFT; i++) o_rmem[i] = own_rmem[i];
 #pragma unroll
         for (int team = 0; team < TEAMS; team++) {
-            const float2 other = team_smem[team * 32];
-            l[0] += other.x, l[1] += other.y;
+            const float2 of = team_smem[team * 32];
+            l[0] += of.x, l[1] += of.y;
+        }
+#pragma unroll
+        for (int other = 1; other < TEAMS; other++) {
+            const int team = (warpgroup + other) % TEAMS;
 #pragma unroll
             for (int i = 0; i < LEFT; i += 4) {
                 const float4 x =

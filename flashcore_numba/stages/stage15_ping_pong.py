@@ -28,7 +28,7 @@ STORED_ROWS = 16  # of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
 # By warpgroups that multiply: registers of their threads and of the producer's. All together are no more than
 # the block starts with, or setmaxnreg would never return.
-REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32)}
+REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32), 5: (88, 24)}
 # The same of blocks that share an SM, by warpgroups that multiply and blocks.
 SHARED = {(1, 2): (200, 40), (1, 3): (136, 24), (1, 4): (104, 24), (2, 2): (104, 24)}
 
