@@ -16,6 +16,7 @@
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 static_assert(PRODUCER || !(BOUNDED_KV || WINDOW), "its last consumer has a part of every tile");
+static_assert(PRODUCER || STAGES > 2, "a tile is asked for two tiles before it is used, and one is in use");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + PRODUCER), WARPS = 4 * CONSUMERS;
 constexpr int Q_SLOTS = PRODUCER ? 1 : 2, QUEUE = 8;  // of Q; of numbers of work tiles
 constexpr bool TOLD = BOUNDED_KV;
@@ -272,6 +273,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     }
     if (!PRODUCER) __syncwarp();
 
+    bool released = false;  // a slot of K and of V, since the last load
+    auto load_under_products = [&] {
+        if (PRODUCER) return;
+        if (loads && released) load_next();
+        __syncwarp();  // or lanes would come to wgmma_wait apart
+        released = false;
+    };
+
     Ring k_ring, v_ring;
     for (int n = 0;; n++) {
         const int q_slot = PRODUCER ? 0 : n % 2;
@@ -354,6 +363,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         begin_turn();
         multiply_k(k_smem + k_ring.slot * KV_TILE);
         end_turn();
+        load_under_products();
         ptx::wgmma_wait<0>();  // S is whole, K has been read
         ptx::wgmma_pin(s_rmem);
         release(k_empty + k_ring.slot);
@@ -371,6 +381,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             fetched(v_full, v_ring);  // of the tile before
             issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
             end_turn();
+            load_under_products();
             ptx::wgmma_wait<OVERLAP>();  // S is whole
             ptx::wgmma_pin(s_rmem);
             const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale.log2;
@@ -388,8 +399,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             ptx::wgmma_pin(s_rmem);
             release(v_empty + v_ring.slot);
             v_ring.next();
-            if (loads) load_next();
-            if (!PRODUCER) __syncwarp();
+            released = true;
             if (!done)
 #pragma unroll
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
@@ -399,12 +409,12 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
+        load_under_products();
         ptx::wgmma_wait<0>();  // O is whole, V has been read
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
-        if (loads) load_next();
-        if (!PRODUCER) __syncwarp();
+        released = true;
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;

@@ -57,7 +57,7 @@ OTHERS = [
     Tile(3, 48, 2, queries=2),
     Tile(1, 64, 2, lazy=False, blocks=3, queries=4),
     Tile(2, 64, 3, overlap=False, producer=False),
-    Tile(4, 32, 2, queries=1, producer=False),
+    Tile(4, 32, 3, queries=1, producer=False),
 ]
 
 
