@@ -62,9 +62,9 @@ struct Work {
 // Without a PRODUCER: where the last consumer's first thread is with its loads.
 struct Loads {
     Ring ring;
-    int tile, kv_head, batch;      // the next one's
-    int count, index, next;        // works begun; the number of the last of them, and of the one after it
-    int queue[QUEUE];              // of work tiles, as they come
+    int tile, kv_head, batch;  // the next one's
+    int count, index, next;    // work tiles begun; the number of the last of them, and of the one after it
+    int queue[QUEUE];          // their numbers, as they come
 };
 
 // The work tile with number `index` of packed sequences: all of a sequence, head after head, its last rows
@@ -105,7 +105,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
     uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + Q_SLOTS;
-    int* work_smem = (int*)(q_empty + Q_SLOTS);  // the number of the work tile that Q is of; TOLD: [6], the tile
+    int* work_smem = (int*)(q_empty + Q_SLOTS);  // [Q_SLOTS], of which work tile Q is; TOLD: [6], the tile
 
     // The tiles that these rows see keys of; one at least, to mask.
     auto tiles_of = [](const Mask& mask, int first_row, int end_row) {
@@ -126,6 +126,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         const int together = min(heads_together, heads - first), head = first + i % together;
         return Work{sizes.sequence(head / sizes.H), head % sizes.H,
                     (row_tiles - 1 - i / together) * BLOCK_M - before_first};
+    };
+
+    // One draw per work tile, so the launch's last draw takes the counter back to 0.
+    auto number_after = [&](int index) {
+        return gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
     };
 
     if (threadIdx.x == 0) {
@@ -192,8 +197,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     for (int i = 0; i < CONSUMERS; i++)
                         load_rows<ROWS, BOUNDED_Q>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS,
                                                    h, {b, sequence.first_row, sequence.S_q});
-                    // One draw per work tile, so the launch's last draw takes the counter back to 0.
-                    next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
+                    next = number_after(index);
                 } else {
                     const int slot = v_ring.slot;
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot
@@ -234,19 +238,19 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         const Work work = work_at(index);
         at.tile = tiles_of(Mask(sizes, work.sequence), work.first_row, work.first_row + BLOCK_M).end - 1;
         at.kv_head = work.h / sizes.group, at.batch = work.sequence.batch;
-        at.next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
+        at.next = number_after(index);
         at.queue[at.count % QUEUE] = at.next;
     };
     auto load_next = [&] {  // K and V of a tile
         Loads& at = *loads_smem;
         if (at.index >= works) return;
-        const int slot = at.ring.slot, row = at.tile * BLOCK_N;
+        const int slot = at.ring.slot, row = at.tile * BLOCK_N, h = at.kv_head, b = at.batch;
         ptx::mbarrier_wait(k_empty + slot, at.ring.parity ^ 1);  // all warps have read the slot
         ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
-        load_rows<BLOCK_N, false>(k_smem + slot * KV_TILE, &k_map, k_full + slot, row, at.kv_head, {at.batch});
+        load_rows<BLOCK_N, false>(k_smem + slot * KV_TILE, &k_map, k_full + slot, row, h, {b});
         ptx::mbarrier_wait(v_empty + slot, at.ring.parity ^ 1);  // all warps have read the slot
         ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
-        load_rows<BLOCK_N, false>(v_smem + slot * KV_TILE, &v_map, v_full + slot, row, at.kv_head, {at.batch});
+        load_rows<BLOCK_N, false>(v_smem + slot * KV_TILE, &v_map, v_full + slot, row, h, {b});
         at.ring.next();
         if (at.tile-- == 0) begin_loads(at.next);
     };
@@ -262,8 +266,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::mbarrier_arrive_expect(q_full + slot, CONSUMERS * Q_TILE * 2);  // until all of Q is there
         element* first = (element*)smem + slot * CONSUMERS * Q_TILE;
         for (int i = 0; i < CONSUMERS; i++)
-            load_rows<ROWS, false>(first + i * Q_TILE, &q_map, q_full + slot, work.first_row + i * ROWS, work.h,
-                                   {work.sequence.batch});
+            load_rows<ROWS, false>(first + i * Q_TILE, &q_map, q_full + slot, work.first_row + i * ROWS,
+                                   work.h, {work.sequence.batch});
     };
     if (loads) {
         *loads_smem = {};

@@ -19,7 +19,7 @@ constexpr int GROUPS = TEAMS * WARPGROUPS, WARPS = 4 * GROUPS, THREADS = 32 * WA
 constexpr int PARTS = CLUSTER * GROUPS;
 constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 32 * 16;
 constexpr int LEFT = D / 2 / GROUPS, OWN = LEFT / CLUSTER;  // accumulators after the two sums
-constexpr int SUMS = TEAMS > 1 ? TEAMS : WARPGROUPS - 1;                     // what a warp receives in the block
+constexpr int SUMS = TEAMS > 1 ? TEAMS : WARPGROUPS - 1;  // messages for a warp in the block
 static_assert(WARPGROUPS <= 2 && CLUSTER <= 2, "a sum in the block and one across");
 static_assert(TEAMS == 1 || PARTS == TEAMS, "or one of all warpgroups");
 
@@ -162,7 +162,8 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
 
     // Under the last P V: the greatest m of the teams, which l follows now and O when it is whole.
     RowState team_factor = {1.0f, 1.0f};
-    float2* team_smem = reinterpret_cast<float2*>(near_smem) + warp * 8 + lane / 4;  // [TEAMS, 4, 8]: m, then l
+    // [TEAMS, 4, 8]: m, and after that l
+    float2* team_smem = reinterpret_cast<float2*>(near_smem) + warp * 8 + lane / 4;
     if (TEAMS > 1) {
         if (lane % 4 == 0) team_smem[warpgroup * 32] = make_float2(m[0], m[1]);
         ptx::bar_sync(1 + GROUPS + warp, 32 * TEAMS);  // the warps of these rows have told each other
