@@ -277,15 +277,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     }
     if (!PRODUCER) __syncwarp();
 
-    bool released = false;  // a slot of K and of V, since the last load
+    Ring k_ring, v_ring;
     auto load_under_products = [&] {
         if (PRODUCER) return;
-        if (loads && released) load_next();
+        // This warp has released a slot of K and of V since the last load.
+        if (loads && loads_smem->ring.slot != v_ring.slot) load_next();
         __syncwarp();  // or lanes would come to wgmma_wait apart
-        released = false;
     };
-
-    Ring k_ring, v_ring;
+    const element* queries_smem = q_smem;
     for (int n = 0;; n++) {
         const int q_slot = PRODUCER ? 0 : n % 2;
         ptx::mbarrier_wait(q_full + q_slot, PRODUCER ? n % 2 : n / 2 % 2);  // Q is there, and what it is of
@@ -296,7 +295,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (TOLD ? index < 0 : index >= works) return;
         if (loads) load_queries(n + 1);
         if (!PRODUCER) __syncwarp();
-        const element* q_tile = q_smem + q_slot * CONSUMERS * Q_TILE;
+        const element* q_smem = queries_smem + q_slot * CONSUMERS * Q_TILE;
         Work work;
         if (TOLD)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
@@ -335,11 +334,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
 
         uint32_t q_rmem[Q_CHUNKS ? Q_CHUNKS : 1][4];
-        auto multiply_k = [&](const element* k_tile) {
+        auto issue_qk = [&](Scores& s_rmem, const element* q_smem, const element* k_smem) {
             if constexpr (Q_CHUNKS)
-                issue_qk(s_rmem, q_rmem, q_tile, k_tile);
+                ::issue_qk(s_rmem, q_rmem, q_smem, k_smem);
             else
-                issue_qk(s_rmem, q_tile, k_tile);
+                ::issue_qk(s_rmem, q_smem, k_smem);
         };
 
         auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
@@ -358,14 +357,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             release(q_empty + q_slot);
             continue;
         }
-        if (Q_CHUNKS) load_q(q_rmem, q_tile, warp, lane);
+        if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
         if (Q_KEPT) {
             __syncwarp();  // all lanes have read Q before lane 0 releases it
             release(q_empty + q_slot);
         }
         fetched(k_full, k_ring);
         begin_turn();
-        multiply_k(k_smem + k_ring.slot * KV_TILE);
+        issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);
         end_turn();
         load_under_products();
         ptx::wgmma_wait<0>();  // S is whole, K has been read
@@ -381,7 +380,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             fetched(k_full, k_ring);
             ptx::wgmma_pin(o_rmem);  // O is rescaled before anything is in flight
             begin_turn();
-            multiply_k(k_tile);
+            issue_qk(s_rmem, q_smem, k_tile);
             fetched(v_full, v_ring);  // of the tile before
             issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
             end_turn();
@@ -392,7 +391,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             const bool done = lazy && exponentiate<true, POLYNOMIALS>(s_rmem, m, l, scale.log2);
             if (!done) {
                 if (lazy) {
-                    multiply_again(s_rmem, q_tile, k_tile, warp, lane);
+                    multiply_again(s_rmem, q_smem, k_tile, warp, lane);
                     __syncwarp();  // all lanes have read K before lane 0 releases it
                 }
                 softmax();
@@ -403,7 +402,6 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             ptx::wgmma_pin(s_rmem);
             release(v_empty + v_ring.slot);
             v_ring.next();
-            released = true;
             if (!done)
 #pragma unroll
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
@@ -418,7 +416,6 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
-        released = true;
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
