@@ -277,13 +277,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     }
     if (!PRODUCER) __syncwarp();
 
-    Ring k_ring, v_ring;
+    bool released = false;  // a slot of K and of V, since the last load
     auto load_under_products = [&] {
         if (PRODUCER) return;
-        // This warp has released a slot of K and of V since the last load.
-        if (loads && loads_smem->ring.slot != v_ring.slot) load_next();
+        if (loads && released) load_next();
         __syncwarp();  // or lanes would come to wgmma_wait apart
+        released = false;
     };
+
+    Ring k_ring, v_ring;
     const element* queries_smem = q_smem;
     for (int n = 0;; n++) {
         const int q_slot = PRODUCER ? 0 : n % 2;
@@ -406,6 +408,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 #pragma unroll
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
+            released = true;
         }
         if (!Q_KEPT) release(q_empty + q_slot);
         k_ring.next();
@@ -416,6 +419,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
+        released = true;
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
