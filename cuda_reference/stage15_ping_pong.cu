@@ -8,6 +8,7 @@
 // Softmax starts when S is there, with OVERLAP under P V. 2^S stays in the registers of S until P V has read
 // the P before. LAZY_MAX: m stays as long as P is safe; else the warp computes S again alone, on mma.sync,
 // while it still holds K. POLYNOMIALS of every 16 exponentials do not use the special-function unit.
+// The first 16 * Q_CHUNKS columns of Q are in registers, which spares Q K^T reads of shared memory.
 // PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
 // The next work tile's loads run under the end of this one: O has memory beside Q. Under a causal mask the
 // longest work tiles come first, and a block that has finished draws the next one.
@@ -15,10 +16,7 @@
 #include "warpgroup_rows.cuh"
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
-static_assert(PRODUCER || !(BOUNDED_KV || WINDOW), "its last consumer has a part of every tile");
-static_assert(PRODUCER || STAGES > 2, "a tile is asked for two tiles before it is used, and one is in use");
-constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + PRODUCER), WARPS = 4 * CONSUMERS;
-constexpr int Q_SLOTS = PRODUCER ? 1 : 2, QUEUE = 8;  // of Q; of numbers of work tiles
+constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr bool TOLD = BOUNDED_KV;
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;  // nobody reads Q's tile again
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
@@ -59,14 +57,6 @@ struct Work {
     int h, first_row;
 };
 
-// Without a PRODUCER: where the last consumer's first thread is with its loads.
-struct Loads {
-    Ring ring;
-    int tile, kv_head, batch;  // the next one's
-    int count, index, next;    // work tiles begun; the number of the last of them, and of the one after it
-    int queue[QUEUE];          // their numbers, as they come
-};
-
 // The work tile with number `index` of packed sequences: all of a sequence, head after head, its last rows
 // first. A block's numbers rise, so that the search goes on where it ended.
 struct Cursor {
@@ -98,14 +88,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     const Sizes sizes = SIZES_GIVEN;
     const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    element* q_smem = (element*)smem;                         // [Q_SLOTS, CONSUMERS, 64, PITCH]
-    element* o_smem = q_smem + Q_SLOTS * CONSUMERS * Q_TILE;  // [CONSUMERS, 64, PITCH]
+    element* q_smem = (element*)smem;               // [CONSUMERS, 64, PITCH]
+    element* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
     element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, PITCH]
     element* v_smem = k_smem + STAGES * KV_TILE;     // [STAGES, BLOCK_N, PITCH]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
-    uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + Q_SLOTS;
-    int* work_smem = (int*)(q_empty + Q_SLOTS);  // [Q_SLOTS], of which work tile Q is; TOLD: [6], the tile
+    uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;
+    int* work_smem = (int*)(q_empty + 1);  // the number of the work tile that Q is of; TOLD: [6], the tile
 
     // The tiles that these rows see keys of; one at least, to mask.
     auto tiles_of = [](const Mask& mask, int first_row, int end_row) {
@@ -128,11 +118,6 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     (row_tiles - 1 - i / together) * BLOCK_M - before_first};
     };
 
-    // One draw per work tile, so the launch's last draw takes the counter back to 0.
-    auto number_after = [&](int index) {
-        return gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
-    };
-
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             ptx::mbarrier_init(k_full + i, 1);
@@ -140,17 +125,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             ptx::mbarrier_init(k_empty + i, WARPS);
             ptx::mbarrier_init(v_empty + i, WARPS);
         }
-        for (int i = 0; i < Q_SLOTS; i++) {
-            ptx::mbarrier_init(q_full + i, 1);
-            ptx::mbarrier_init(q_empty + i, WARPS);
-        }
+        ptx::mbarrier_init(q_full, 1);
+        ptx::mbarrier_init(q_empty, WARPS);
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
     }
     __syncthreads();  // the other threads see them too
     // A shuffle tells the compiler what it cannot know: the number is the same in all lanes.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
 
-    if (PRODUCER && warpgroup == 0) {
+    if (warpgroup == 0) {
         ptx::registers_down<PRODUCER_REGISTERS>();
         if (threadIdx.x != 0) return;
         Ring k_ring, v_ring;
@@ -197,7 +180,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     for (int i = 0; i < CONSUMERS; i++)
                         load_rows<ROWS, BOUNDED_Q>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS,
                                                    h, {b, sequence.first_row, sequence.S_q});
-                    next = number_after(index);
+                    // One draw per work tile, so the launch's last draw takes the counter back to 0.
+                    next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
                 } else {
                     const int slot = v_ring.slot;
                     ptx::mbarrier_wait(v_empty + slot, v_ring.parity ^ 1);  // all warps have read the slot
@@ -210,8 +194,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         }
     }
 
-    if (PRODUCER) ptx::registers_up<CONSUMER_REGISTERS>();
-    const int consumer = warpgroup - PRODUCER, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    ptx::registers_up<CONSUMER_REGISTERS>();
+    const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const Scale scale(sizes.softmax_scale_log2());
     q_smem += consumer * Q_TILE, o_smem += consumer * Q_TILE;
 
@@ -229,75 +213,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     };
     if (PING_PONG && consumer + 1 == CONSUMERS) ptx::bar_arrive(1, 256);  // the first turn is consumer 0's
 
-    const bool loads = !PRODUCER && threadIdx.x == THREADS - 128;
-    Loads* loads_smem = (Loads*)(work_smem + Q_SLOTS);
-    auto begin_loads = [&](int index) {  // of a work tile
-        Loads& at = *loads_smem;
-        at.queue[at.count++ % QUEUE] = at.index = index;
-        if (index >= works) return;
-        const Work work = work_at(index);
-        at.tile = tiles_of(Mask(sizes, work.sequence), work.first_row, work.first_row + BLOCK_M).end - 1;
-        at.kv_head = work.h / sizes.group, at.batch = work.sequence.batch;
-        at.next = number_after(index);
-        at.queue[at.count % QUEUE] = at.next;
-    };
-    auto load_next = [&] {  // K and V of a tile
-        Loads& at = *loads_smem;
-        if (at.index >= works) return;
-        const int slot = at.ring.slot, row = at.tile * BLOCK_N, h = at.kv_head, b = at.batch;
-        ptx::mbarrier_wait(k_empty + slot, at.ring.parity ^ 1);  // all warps have read the slot
-        ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
-        load_rows<BLOCK_N, false>(k_smem + slot * KV_TILE, &k_map, k_full + slot, row, h, {b});
-        ptx::mbarrier_wait(v_empty + slot, at.ring.parity ^ 1);  // all warps have read the slot
-        ptx::mbarrier_arrive_expect(v_full + slot, KV_TILE * 2);  // until all of V is there
-        load_rows<BLOCK_N, false>(v_smem + slot * KV_TILE, &v_map, v_full + slot, row, h, {b});
-        at.ring.next();
-        if (at.tile-- == 0) begin_loads(at.next);
-    };
-    auto load_queries = [&](int n) {  // of the n-th work tile of this block, or word that there is none
-        const int slot = n % 2, index = loads_smem->queue[n % QUEUE];
-        ptx::mbarrier_wait(q_empty + slot, n / 2 % 2 ^ 1);  // all warps have read the Q before and its work
-        work_smem[slot] = index;
-        if (index >= works) {
-            ptx::mbarrier_arrive(q_full + slot);
-            return;
-        }
-        const Work work = work_at(index);
-        ptx::mbarrier_arrive_expect(q_full + slot, CONSUMERS * Q_TILE * 2);  // until all of Q is there
-        element* first = (element*)smem + slot * CONSUMERS * Q_TILE;
-        for (int i = 0; i < CONSUMERS; i++)
-            load_rows<ROWS, false>(first + i * Q_TILE, &q_map, q_full + slot, work.first_row + i * ROWS,
-                                   work.h, {work.sequence.batch});
-    };
-    if (loads) {
-        *loads_smem = {};
-        begin_loads(blockIdx.x);
-        load_queries(0);
-        for (int i = 0; i < STAGES; i++) load_next();
-    }
-    if (!PRODUCER) __syncwarp();
-
-    bool released = false;  // a slot of K and of V, since the last load
-    auto load_under_products = [&] {
-        if (PRODUCER) return;
-        if (loads && released) load_next();
-        __syncwarp();  // or lanes would come to wgmma_wait apart
-        released = false;
-    };
-
     Ring k_ring, v_ring;
-    const element* queries_smem = q_smem;
     for (int n = 0;; n++) {
-        const int q_slot = PRODUCER ? 0 : n % 2;
-        ptx::mbarrier_wait(q_full + q_slot, PRODUCER ? n % 2 : n / 2 % 2);  // Q is there, and what it is of
+        ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and what it is of
         auto told = [&](int i) {            // by lane 0, which releases it
-            return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[q_slot + i] : 0, 0);
+            return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0);
         };
         const int index = told(0);
         if (TOLD ? index < 0 : index >= works) return;
-        if (loads) load_queries(n + 1);
-        if (!PRODUCER) __syncwarp();
-        const element* q_smem = queries_smem + q_slot * CONSUMERS * Q_TILE;
         Work work;
         if (TOLD)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
@@ -356,19 +279,18 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
         for (; tile >= own.end; tile--) skip();
         if (own.end == first_tile) {  // idle
-            release(q_empty + q_slot);
+            release(q_empty);
             continue;
         }
         if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
         if (Q_KEPT) {
             __syncwarp();  // all lanes have read Q before lane 0 releases it
-            release(q_empty + q_slot);
+            release(q_empty);
         }
         fetched(k_full, k_ring);
         begin_turn();
         issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);
         end_turn();
-        load_under_products();
         ptx::wgmma_wait<0>();  // S is whole, K has been read
         ptx::wgmma_pin(s_rmem);
         release(k_empty + k_ring.slot);
@@ -386,7 +308,6 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             fetched(v_full, v_ring);  // of the tile before
             issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
             end_turn();
-            load_under_products();
             ptx::wgmma_wait<OVERLAP>();  // S is whole
             ptx::wgmma_pin(s_rmem);
             const bool lazy = LAZY_MAX && tile < whole_tiles && scale_left == scale.log2;
@@ -408,18 +329,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 #pragma unroll
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
-            released = true;
         }
-        if (!Q_KEPT) release(q_empty + q_slot);
+        if (!Q_KEPT) release(q_empty);
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
-        load_under_products();
         ptx::wgmma_wait<0>();  // O is whole, V has been read
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
-        released = true;
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;

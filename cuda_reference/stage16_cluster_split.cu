@@ -15,13 +15,10 @@
 // EARLY: launched so that it may begin under the end of the kernel before, which one thread then waits for.
 #include "warpgroup_rows.cuh"
 
-constexpr int GROUPS = TEAMS * WARPGROUPS, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
-constexpr int PARTS = CLUSTER * GROUPS;
-constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 32 * 16;
-constexpr int LEFT = D / 2 / GROUPS, OWN = LEFT / CLUSTER;  // accumulators after the two sums
-constexpr int SUMS = TEAMS > 1 ? TEAMS : WARPGROUPS - 1;  // messages for a warp in the block
+constexpr int WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS, PARTS = CLUSTER * WARPGROUPS;
+constexpr int TILE = BLOCK_N * D, RING = STAGES * TILE, HALF = BLOCK_N / 2;
+constexpr int LEFT = D / 2 / WARPGROUPS, OWN = LEFT / CLUSTER;  // accumulators after the two sums
 static_assert(WARPGROUPS <= 2 && CLUSTER <= 2, "a sum in the block and one across");
-static_assert(TEAMS == 1 || PARTS == TEAMS, "or one of all warpgroups");
 
 // m and l become those of both parts; `mine` and `theirs`: what O of each has to be scaled by.
 __device__ __forceinline__ void join(RowState& m, RowState& l, const float4& other, RowState& mine,
@@ -35,7 +32,7 @@ __device__ __forceinline__ void join(RowState& m, RowState& l, const float4& oth
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], boxes of [64, 64]
               const __grid_constant__ ptx::TensorMap k_map,  // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
               const __grid_constant__ ptx::TensorMap v_map,  // the same
@@ -46,14 +43,14 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
     element* q_smem = reinterpret_cast<element*>(smem);  // [64, D]
-    element* ring_smem = q_smem + ROWS * D;           // [GROUPS, K and V, STAGES, BLOCK_N, D]
-    float4* sum_smem = reinterpret_cast<float4*>(ring_smem + GROUPS * 2 * RING);  // [WARPS, LEFT / 4, 32]
-    float4* share_smem = sum_smem + SUMS * WARPS * LEFT * 8;  // [WARPS, OWN / 4, 32]
+    element* ring_smem = q_smem + ROWS * D;           // [WARPGROUPS, K and V, STAGES, BLOCK_N, D]
+    float4* sum_smem = reinterpret_cast<float4*>(ring_smem + WARPGROUPS * 2 * RING);  // [WARPS, LEFT / 4, 32]
+    float4* share_smem = sum_smem + (WARPGROUPS - 1) * WARPS * LEFT * 8;  // [WARPS, OWN / 4, 32]
     float4* near_smem = share_smem + (CLUSTER - 1) * WARPS * OWN * 8;  // [WARPS, 8]: m, l from the same block
     float4* far_smem = near_smem + WARPS * 8;                          // [WARPS, 8]: and from the other one
     uint64_t* q_full = reinterpret_cast<uint64_t*>(far_smem + (CLUSTER - 1) * WARPS * 8);
-    uint64_t* ring_full = q_full + 1;                          // [GROUPS, K and V, STAGES]
-    uint64_t* far_full = ring_full + GROUPS * 2 * STAGES;  // [WARPS], for far_smem
+    uint64_t* ring_full = q_full + 1;                          // [WARPGROUPS, K and V, STAGES]
+    uint64_t* far_full = ring_full + WARPGROUPS * 2 * STAGES;  // [WARPS], for far_smem
     uint64_t* share_full = far_full + WARPS;                   // [WARPS], for share_smem
     // The shuffle shows the compiler that the value is uniform across the warp, and so are tiles' addresses.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
@@ -90,15 +87,15 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     };
     if (threadIdx.x == 0) {
         for (const ptx::TensorMap* map : {&q_map, &k_map, &v_map}) ptx::prefetch_map(map);
-        for (int i = 0; i < 1 + GROUPS * 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);
+        for (int i = 0; i < 1 + WARPGROUPS * 2 * STAGES; i++) ptx::mbarrier_init(q_full + i, 1);
         ptx::fence_mbarrier_init();                          // TMA sees the mbarriers initialised
         ptx::mbarrier_arrive_expect(q_full, ROWS * D * 2);  // as with the ring
         if (EARLY) ptx::grid_dependency_wait();  // kernels before have written Q, K, V and read out
         load_rows<ROWS, BOUNDED_Q>(q_smem, &q_map, q_full, first_row, h,
                                    {b, sequence.first_row, sequence.S_q});
 #pragma unroll
-        for (int i = 0; i < STAGES * 2 * GROUPS; i++) {
-            const int to = i % GROUPS, is_v = i / GROUPS % 2, iteration = i / GROUPS / 2;
+        for (int i = 0; i < STAGES * 2 * WARPGROUPS; i++) {
+            const int to = i % WARPGROUPS, is_v = i / WARPGROUPS % 2, iteration = i / WARPGROUPS / 2;
             if (iteration < iterations_of(to)) load(to, is_v, iteration);
         }
     }
@@ -160,22 +157,6 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     if (iterations > 0) one_iteration(iterations - 1);
 
-    // Under the last P V: the greatest m of the teams, which l follows now and O when it is whole.
-    RowState team_factor = {1.0f, 1.0f};
-    // [TEAMS, 4, 8]: m, and after that l
-    float2* team_smem = reinterpret_cast<float2*>(near_smem) + warp * 8 + lane / 4;
-    if (TEAMS > 1) {
-        if (lane % 4 == 0) team_smem[warpgroup * 32] = make_float2(m[0], m[1]);
-        ptx::bar_sync(1 + GROUPS + warp, 32 * TEAMS);  // the warps of these rows have told each other
-        const float m_own[2] = {m[0], m[1]};
-#pragma unroll
-        for (int team = 0; team < TEAMS; team++) {
-            const float2 other = team_smem[team * 32];
-            m[0] = fmaxf(m[0], other.x), m[1] = fmaxf(m[1], other.y);
-        }
-#pragma unroll
-        for (int r = 0; r < 2; r++) team_factor[r] = ptx::ex2(m_own[r] - m[r]), l[r] *= team_factor[r];
-    }
     // Under the last P V: m and l, in the block and across.
     const int box = threadIdx.x / 32, other_box = (box + 4) % WARPS;
     RowState factor, other_factor = {};
@@ -211,41 +192,6 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         for (int i = 0; i < LEFT; i += 4) {
             const float4 x = sum_smem[(box * LEFT / 4 + i / 4) * 32 + lane];
             o_rmem[i] += x.x, o_rmem[i + 1] += x.y, o_rmem[i + 2] += x.z, o_rmem[i + 3] += x.w;
-        }
-    }
-    if (TEAMS > 1) {
-        team_smem += TEAMS * 32;
-        if (lane % 4 == 0) team_smem[warpgroup * 32] = make_float2(l[0], l[1]);
-        float own_rmem[LEFT];
-#pragma unroll
-        for (int i = 0; i < D / 2; i += 4) {
-            const float x[4] = {o_rmem[i] * team_factor[0], o_rmem[i + 1] * team_factor[0],
-                                o_rmem[i + 2] * team_factor[1], o_rmem[i + 3] * team_factor[1]};
-            const int to = i / LEFT, j = i % LEFT;
-            if (to == warpgroup)
-                own_rmem[j] = x[0], own_rmem[j + 1] = x[1], own_rmem[j + 2] = x[2], own_rmem[j + 3] = x[3];
-            else
-                sum_smem[((to * TEAMS + warpgroup) * 4 + warp) * LEFT * 8 + j * 8 + lane] =
-                    make_float4(x[0], x[1], x[2], x[3]);
-        }
-        ptx::bar_sync(1 + GROUPS + warp, 32 * TEAMS);  // they have stored l and what they give away
-        l[0] = l[1] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < LEFT; i++) o_rmem[i] = own_rmem[i];
-#pragma unroll
-        for (int team = 0; team < TEAMS; team++) {
-            const float2 of = team_smem[team * 32];
-            l[0] += of.x, l[1] += of.y;
-        }
-#pragma unroll
-        for (int other = 1; other < TEAMS; other++) {
-            const int team = (warpgroup + other) % TEAMS;
-#pragma unroll
-            for (int i = 0; i < LEFT; i += 4) {
-                const float4 x =
-                    sum_smem[((warpgroup * TEAMS + team) * 4 + warp) * LEFT * 8 + i * 8 + lane];
-                o_rmem[i] += x.x, o_rmem[i + 1] += x.y, o_rmem[i + 2] += x.z, o_rmem[i + 3] += x.w;
-            }
         }
     }
     factor[0] = factor[1] = 1.0f;

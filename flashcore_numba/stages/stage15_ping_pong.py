@@ -26,11 +26,9 @@ from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, choose
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
-# By warpgroups that multiply: registers of their threads and of the producer's. All together are no more than
-# the block starts with, or setmaxnreg would never return.
-REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32), 5: (88, 24)}
-# The same of blocks that share an SM, by warpgroups that multiply and blocks.
-SHARED = {(1, 2): (200, 40), (1, 3): (136, 24), (1, 4): (104, 24), (2, 2): (104, 24)}
+# By warpgroups that multiply and blocks of an SM: registers of their threads and of the producer's. All
+# together are no more than the block starts with, or setmaxnreg would never return.
+REGISTERS = {(1, 1): (240, 40), (2, 1): (232, 40), (3, 1): (160, 32), (4, 1): (112, 32), (1, 3): (136, 24)}
 
 
 def run(
@@ -38,7 +36,7 @@ def run(
 ) -> None:
     """Launch any configuration, measured ones and those that a sweep tries."""
     p, rows = problem, ROWS * tile.consumers
-    registers, producer_registers = SHARED.get((tile.consumers, tile.blocks)) or REGISTERS[tile.consumers]
+    registers, producer_registers = REGISTERS[tile.consumers, tile.blocks]
     macros: dict[str, Any] = {
         "HEAD_DIM": p.head_dim,
         "CONSUMERS": tile.consumers,
@@ -50,7 +48,6 @@ def run(
         "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
         "Q_CHUNKS": tile.queries,
-        "PRODUCER": tile.producer,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
         **defines(p),
@@ -67,18 +64,15 @@ def run(
     maps = (*input_maps(p, ROWS, tile.keys), query_map(p, out, STORED_ROWS))
     pitch = PANEL * -(-p.columns // PANEL)
     words = 6 if bounded_kv(p) else 2  # of the work tile
-    slots = 1 if tile.producer else 2  # of Q
-    words += 0 if tile.producer else 16
-    tiles = (slots + 1) * rows + 2 * tile.stages * tile.keys
     executor.launch(
         source(FILE, **macros),
         blocks,
-        128 * (tile.consumers + tile.producer),
+        128 * (tile.consumers + 1),
         *(*maps, lse),
         *scalars(p, p.scale * math.log2(math.e)),
         *batches(p),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
-        shared_bytes=2 * pitch * tiles + 8 * (4 * tile.stages + 2 * slots) + 4 * words,
+        shared_bytes=4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2) + 4 * words,
     )
 
 

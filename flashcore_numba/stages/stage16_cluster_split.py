@@ -15,22 +15,15 @@ from flashcore_numba.stages.parts.tile_maps import batches, batches_limit, input
 from flashcore_numba.stages.stage import Stage
 
 ROWS = 64
-MACROS = ("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES", "BLOCKS_PER_SM", "TEAMS")  # of a `Split`
 
 
 class Split(NamedTuple):
-    """How keys are divided: blocks of a cluster, warpgroups of a block, keys of a tile, slots of a ring.
-
-    blocks: for so many on an SM the compiler leaves registers. teams: so many times as many warpgroups, which
-    merge all at once; more than one where `cluster` and `warpgroups` are 1.
-    """
+    """How keys are divided: blocks of a cluster, warpgroups of a block, keys of a tile, slots of a ring."""
 
     cluster: int
     warpgroups: int
     keys: int
     stages: int
-    blocks: int = 1
-    teams: int = 1
 
 
 ONE_BLOCK = {64: Split(1, 2, 128, 2), 128: Split(1, 2, 64, 2)}  # by head dimension
@@ -39,6 +32,7 @@ FORCED = {"one_block": ONE_BLOCK, "two_blocks": TWO_BLOCKS}
 
 # The fastest on an H200, by head dimension, for up to so many keys. FEW_ROWS: there are SMs for two blocks
 # per row tile. MANY_ROWS: with more keys than hide it, two blocks of one warpgroup share an SM out of step.
+# MORE_ROWS, one to three row tiles per SM: with smaller blocks all are on the GPU at once, or in fewer rounds.
 FEW_ROWS = {
     64: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: ONE_BLOCK[64], inf: TWO_BLOCKS[64]},
     128: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: Split(2, 2, 64, 1), inf: TWO_BLOCKS[128]},
@@ -47,26 +41,35 @@ MANY_ROWS = {
     64: {128: Split(1, 1, 64, 2), 1023: ONE_BLOCK[64], inf: Split(2, 1, 128, 2)},
     128: {64: Split(1, 1, 64, 1), 256: Split(1, 2, 128, 1), 1023: ONE_BLOCK[128], inf: Split(2, 1, 64, 2)},
 }
+MORE_ROWS = {
+    64: {
+        128: Split(1, 1, 64, 2),
+        512: ONE_BLOCK[64],
+        640: Split(2, 1, 80, 2),
+        1024: Split(2, 1, 64, 2),
+        inf: Split(2, 1, 128, 2),
+    },
+    128: MANY_ROWS[128],
+}
 
 
 def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
     """The split that a variant names or the table has, with no more slots than there are iterations."""
     p = problem
-    few = 2 * p.batch * p.heads * -(-p.seq_q // ROWS) <= sm_count
-    table = (FEW_ROWS if few else MANY_ROWS)[p.head_dim]
-    fitting = next(split for most, split in table.items() if p.seq_k <= most)
+    row_tiles = p.batch * p.heads * -(-p.seq_q // ROWS)
+    more = sm_count < row_tiles <= 3 * sm_count
+    table = FEW_ROWS if 2 * row_tiles <= sm_count else MORE_ROWS if more else MANY_ROWS
+    fitting = next(split for most, split in table[p.head_dim].items() if p.seq_k <= most)
     split = FORCED[variant][p.head_dim] if variant in FORCED else fitting
-    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups * split.teams))
+    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
     return split._replace(stages=min(split.stages, iterations))
 
 
 def shared_bytes(head_dim: int, split: Split) -> int:
     """Q, the rings, the messages of the merge, the mbarriers."""
-    groups, others = split.teams * split.warpgroups, split.cluster - 1
-    warps, tiles = 4 * groups, 2 * groups * split.stages
-    left = head_dim // 2 // groups  # floats per lane
-    in_block = split.teams if split.teams > 1 else split.warpgroups - 1
-    sums = 128 * warps * (in_block * left + others * left // split.cluster)
+    warps, others, tiles = 4 * split.warpgroups, split.cluster - 1, 2 * split.warpgroups * split.stages
+    left = head_dim // 2 // split.warpgroups  # floats per lane
+    sums = 128 * warps * ((split.warpgroups - 1) * left + others * left // split.cluster)
     states = 128 * warps * (1 + others)
     return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * (1 + tiles + 2 * warps)
 
@@ -82,12 +85,12 @@ def launch_split(
     problem: Problem, out: Array, executor: Executor, lse: Array, split: Split, early: bool = False
 ) -> None:
     p = problem
-    macros: dict[str, Any] = dict(zip(MACROS, split, strict=True))
+    macros: dict[str, Any] = dict(zip(("CLUSTER", "WARPGROUPS", "BLOCK_N", "STAGES"), split, strict=True))
     kernel = source("stage16_cluster_split", HEAD_DIM=p.head_dim, EARLY=early, **macros, **defines(p))
     executor.launch(
         kernel,
         (split.cluster * row_tiles_at_most(p, ROWS), p.heads, p.batch),
-        128 * split.teams * split.warpgroups,
+        128 * split.warpgroups,
         *(*input_maps(p, ROWS, split.keys), out, lse, *strides(out)),
         *(*scalars(p, p.scale * math.log2(math.e)), *batches(p)),
         shared_bytes=shared_bytes(p.head_dim, split),

@@ -32,8 +32,6 @@ SPLITS = [
     Split(2, 2, 32, 2),
     Split(2, 1, 128, 1),
     Split(1, 2, 64, 1),
-    Split(2, 1, 112, 2),
-    Split(1, 1, 64, 2, teams=4),
 ]
 
 
