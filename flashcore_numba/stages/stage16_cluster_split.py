@@ -32,7 +32,7 @@ FORCED = {"one_block": ONE_BLOCK, "two_blocks": TWO_BLOCKS}
 
 # The fastest on an H200, by head dimension, for up to so many keys. FEW_ROWS: there are SMs for two blocks
 # per row tile. MANY_ROWS: with more keys than hide it, two blocks of one warpgroup share an SM out of step.
-# MORE_ROWS, one to three row tiles per SM: with smaller blocks all are on the GPU at once, or in fewer rounds.
+# MORE_ROWS, one to three row tiles per SM: smaller blocks are all on the GPU at once, or in fewer rounds.
 FEW_ROWS = {
     64: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: ONE_BLOCK[64], inf: TWO_BLOCKS[64]},
     128: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: Split(2, 2, 64, 1), inf: TWO_BLOCKS[128]},
