@@ -8,7 +8,6 @@
 // Softmax starts when S is there, with OVERLAP under P V. 2^S stays in the registers of S until P V has read
 // the P before. LAZY_MAX: m stays as long as P is safe; else the warp computes S again alone, on mma.sync,
 // while it still holds K. POLYNOMIALS of every 16 exponentials do not use the special-function unit.
-// The first 16 * Q_CHUNKS columns of Q are in registers, which spares Q K^T reads of shared memory.
 // PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
 // The next work tile's loads run under the end of this one: O has memory beside Q. Under a causal mask the
 // longest work tiles come first, and a block that has finished draws the next one.
@@ -18,7 +17,8 @@
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr bool TOLD = BOUNDED_KV;
-constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;  // nobody reads Q's tile again
+// 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
+constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
