@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_q(uint32_t (&q_rmem)[CHUNKS][4], const elem
 template <int CHUNKS>
 __device__ __forceinline__ void issue_qk(Scores& s_rmem, const uint32_t (&q_rmem)[CHUNKS][4],
                                          const element* q_smem, const element* k_smem) {
-    const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);
+    const uint64_t k_tile = ptx::wgmma_tile(k_smem), q_tile = ptx::wgmma_tile(q_smem);
     ptx::wgmma_fence();  // the last use of these registers is over
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {

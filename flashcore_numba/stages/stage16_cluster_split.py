@@ -51,17 +51,16 @@ MORE_ROWS = {
     },
     128: MANY_ROWS[128],
 }
+TABLES = {0.5: FEW_ROWS, 1: MANY_ROWS, 3: MORE_ROWS, inf: MANY_ROWS}  # for so many row tiles per SM at most
 
 
 def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
     """The split that a variant names or the table has, with no more slots than there are iterations."""
-    p = problem
-    row_tiles = p.batch * p.heads * -(-p.seq_q // ROWS)
-    more = sm_count < row_tiles <= 3 * sm_count
-    table = FEW_ROWS if 2 * row_tiles <= sm_count else MORE_ROWS if more else MANY_ROWS
-    fitting = next(split for most, split in table[p.head_dim].items() if p.seq_k <= most)
-    split = FORCED[variant][p.head_dim] if variant in FORCED else fitting
-    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
+    row_tiles = problem.batch * problem.heads * -(-problem.seq_q // ROWS)
+    table = next(table for most, table in TABLES.items() if row_tiles <= most * sm_count)
+    fitting = next(split for most, split in table[problem.head_dim].items() if problem.seq_k <= most)
+    split = FORCED[variant][problem.head_dim] if variant in FORCED else fitting
+    iterations = -(-problem.seq_k // (split.keys * split.cluster * split.warpgroups))
     return split._replace(stages=min(split.stages, iterations))
 
 
