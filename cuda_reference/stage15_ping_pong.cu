@@ -17,6 +17,8 @@
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr bool TOLD = BOUNDED_KV;
+// 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
+constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
@@ -74,7 +76,7 @@ struct Cursor {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
           const __grid_constant__ ptx::TensorMap v_map,    // the same
@@ -256,6 +258,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             exponentiate(s_rmem, m, l, scale_left);
         };
 
+        uint32_t q_rmem[Q_CHUNKS ? Q_CHUNKS : 1][4];
+        auto issue_qk = [&](Scores& s_rmem, const element* q_smem, const element* k_smem) {
+            if constexpr (Q_CHUNKS)
+                ::issue_qk(s_rmem, q_rmem, q_smem, k_smem);
+            else
+                ::issue_qk(s_rmem, q_smem, k_smem);
+        };
+
         auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
             begin_turn();
             end_turn();
@@ -271,6 +281,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (own.end == first_tile) {  // idle
             release(q_empty);
             continue;
+        }
+        if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
+        if (Q_KEPT) {
+            __syncwarp();  // all lanes have read Q before lane 0 releases it
+            release(q_empty);
         }
         fetched(k_full, k_ring);
         begin_turn();
@@ -315,7 +330,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
         }
-        release(q_empty);
+        if (!Q_KEPT) release(q_empty);
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);

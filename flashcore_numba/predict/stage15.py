@@ -7,8 +7,8 @@ the numbers of the work tiles, which go through shared memory.
 from typing import Any
 
 from flashcore_numba.core.mask import Mask
-from flashcore_numba.predict.formula import Traffic, ceil_div, loads, masks
-from flashcore_numba.predict.warp_rows import read_sinks
+from flashcore_numba.predict.formula import Traffic, ceil_div, loads, masks, shared_loads
+from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS, read_sinks
 from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, store_rows
 from flashcore_numba.stages.parts.cuda_arguments import row_tiles_at_most
 from flashcore_numba.stages.parts.tile_maps import bounded_kv
@@ -31,7 +31,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
         start = 0 if p.features.ragged else ceil_div(mask.seq_q, ROWS) * ROWS - row_tiles * block_rows
         for first_row in range(start, mask.seq_q, block_rows):
             of_a_head += times * _work_tile(p, mask, first_row, tile)
-    blocks = min(p.batch * p.heads * row_tiles_at_most(p, block_rows), sm_count)
+    blocks = min(p.batch * p.heads * row_tiles_at_most(p, block_rows), sm_count * tile.blocks)
     # Of every work tile, and of the end of every block, one thread writes the number and each warp reads it;
     # of lengths that only the GPU knows, 6 words.
     words = works * (6 if bounded_kv(p) else 1) + blocks
@@ -55,6 +55,7 @@ def _work_tile(p: Any, mask: Mask, first_row: int, tile: Tile) -> Traffic:
     for group_row in range(max(0, first_row), min(end_row, mask.seq_q), ROWS):
         moved += store_rows(mask.seq_q - group_row, p.value_dim)
         moved += read_sinks(p, WARPS * 2)  # a lane has two rows
+        moved += shared_loads(WARPS * tile.queries * LDMATRIX_WAVEFRONTS)  # 16 columns of Q each
     if p.features.alibi_slopes is not None:
         moved += loads(WARPS * tile.consumers, WARPS * tile.consumers)
     # A turn is waited for and handed on once per tile, by idle warpgroups too.

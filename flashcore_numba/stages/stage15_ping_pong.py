@@ -26,9 +26,9 @@ from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, choose
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores
 L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should share
-# By warpgroups that multiply: registers of their threads and of the producer's. All together are no more than
-# the block starts with, or setmaxnreg would never return.
-REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 32)}
+# By warpgroups that multiply and blocks of an SM: registers of their threads and of the producer's. All
+# together are no more than the block starts with, or setmaxnreg would never return.
+REGISTERS = {(1, 1): (240, 40), (2, 1): (232, 40), (3, 1): (160, 32), (4, 1): (112, 32), (1, 3): (136, 24)}
 
 
 def run(
@@ -36,16 +36,18 @@ def run(
 ) -> None:
     """Launch any configuration, measured ones and those that a sweep tries."""
     p, rows = problem, ROWS * tile.consumers
-    registers, producer_registers = REGISTERS[tile.consumers]
+    registers, producer_registers = REGISTERS[tile.consumers, tile.blocks]
     macros: dict[str, Any] = {
         "HEAD_DIM": p.head_dim,
         "CONSUMERS": tile.consumers,
         "BLOCK_N": tile.keys,
+        "BLOCKS_PER_SM": tile.blocks,
         "STAGES": tile.stages,
         "OVERLAP": tile.overlap,
         "PING_PONG": tile.turns and tile.consumers > 1,
         "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
+        "Q_CHUNKS": tile.queries,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
         **defines(p),
@@ -55,7 +57,7 @@ def run(
     together = (
         p.group * max(1, L2_BYTES // (2 * (p.head_dim + p.value_dim) * p.seq_k)) if longest_first else 1
     )
-    blocks = min(works, executor.sm_count)
+    blocks = min(works, executor.sm_count * tile.blocks)
     # Pieces of different length: a block that is done takes the next.
     uneven = longest_first or bounded_kv(p)
     next_work = executor.counter() if uneven and blocks < works else None

@@ -32,6 +32,7 @@ FORCED = {"one_block": ONE_BLOCK, "two_blocks": TWO_BLOCKS}
 
 # The fastest on an H200, by head dimension, for up to so many keys. FEW_ROWS: there are SMs for two blocks
 # per row tile. MANY_ROWS: with more keys than hide it, two blocks of one warpgroup share an SM out of step.
+# MORE_ROWS, one to three row tiles per SM: smaller blocks are all on the GPU at once, or in fewer rounds.
 FEW_ROWS = {
     64: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: ONE_BLOCK[64], inf: TWO_BLOCKS[64]},
     128: {64: Split(1, 1, 64, 1), 128: Split(2, 1, 64, 1), 256: Split(2, 2, 64, 1), inf: TWO_BLOCKS[128]},
@@ -40,16 +41,26 @@ MANY_ROWS = {
     64: {128: Split(1, 1, 64, 2), 1023: ONE_BLOCK[64], inf: Split(2, 1, 128, 2)},
     128: {64: Split(1, 1, 64, 1), 256: Split(1, 2, 128, 1), 1023: ONE_BLOCK[128], inf: Split(2, 1, 64, 2)},
 }
+MORE_ROWS = {
+    64: {
+        128: Split(1, 1, 64, 2),
+        512: ONE_BLOCK[64],
+        640: Split(2, 1, 80, 2),
+        1024: Split(2, 1, 64, 2),
+        inf: Split(2, 1, 128, 2),
+    },
+    128: MANY_ROWS[128],
+}
+TABLES = {0.5: FEW_ROWS, 1: MANY_ROWS, 3: MORE_ROWS, inf: MANY_ROWS}  # for so many row tiles per SM at most
 
 
 def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
     """The split that a variant names or the table has, with no more slots than there are iterations."""
-    p = problem
-    few = 2 * p.batch * p.heads * -(-p.seq_q // ROWS) <= sm_count
-    table = (FEW_ROWS if few else MANY_ROWS)[p.head_dim]
-    fitting = next(split for most, split in table.items() if p.seq_k <= most)
-    split = FORCED[variant][p.head_dim] if variant in FORCED else fitting
-    iterations = -(-p.seq_k // (split.keys * split.cluster * split.warpgroups))
+    row_tiles = problem.batch * problem.heads * -(-problem.seq_q // ROWS)
+    table = next(table for most, table in TABLES.items() if row_tiles <= most * sm_count)
+    fitting = next(split for most, split in table[problem.head_dim].items() if problem.seq_k <= most)
+    split = FORCED[variant][problem.head_dim] if variant in FORCED else fitting
+    iterations = -(-problem.seq_k // (split.keys * split.cluster * split.warpgroups))
     return split._replace(stages=min(split.stages, iterations))
 
 

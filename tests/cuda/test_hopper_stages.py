@@ -18,6 +18,7 @@ from flashcore_numba.stages.stage16_cluster_split import (
     FEW_ROWS,
     FORCED,
     MANY_ROWS,
+    MORE_ROWS,
     Split,
     choose,
     launch_split,
@@ -32,6 +33,7 @@ SPLITS = [
     Split(2, 2, 32, 2),
     Split(2, 1, 128, 1),
     Split(1, 2, 64, 1),
+    Split(2, 1, 80, 2),
 ]
 
 
@@ -82,9 +84,28 @@ def test_every_split_fits_shared_memory(head_dim):
     tables = [
         *FEW_ROWS[head_dim].values(),
         *MANY_ROWS[head_dim].values(),
+        *MORE_ROWS[head_dim].values(),
         *(x[head_dim] for x in FORCED.values()),
     ]
     assert max(shared_bytes(head_dim, split) for split in tables) <= ROOM
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "split"),
+    [
+        (16, 577, Split(2, 1, 80, 2)),  # 160 row tiles
+        (32, 577, Split(2, 1, 80, 2)),
+        (12, 1024, Split(2, 1, 64, 2)),
+        (8, 1024, Split(2, 1, 128, 2)),  # an SM for every row tile
+        (8, 768, Split(1, 2, 128, 2)),
+        (16, 512, Split(1, 2, 128, 2)),
+        (32, 512, Split(1, 2, 128, 2)),
+        (32, 1024, Split(2, 1, 128, 2)),  # more than three row tiles per SM
+        (1024, 128, Split(1, 1, 64, 2)),
+    ],
+)
+def test_blocks_are_smaller_where_more_rows_than_sms_have_several_hundred_keys(heads, keys, split):
+    assert choose(stand_in(heads, keys, keys, 64), None, 132) == split
 
 
 def test_every_variant_is_a_split_or_the_choice():

@@ -8,14 +8,16 @@ from cuda_reference.compile import compile
 from flashcore_numba.checks import Edit, Mutant
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.core import oracle
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.cpu_launch import Counter
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.stage15_ping_pong import REGISTERS, launch, run
-from flashcore_numba.stages.tuning.stage15_tiles import TILES, TIMES, Tile, choose
+from flashcore_numba.stages.tuning.stage15_tiles import SHORT, TILES, TIMES, WITH_Q, Tile, choose
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
+ROOM_OF_AN_SM, RESERVED = 228 * 1024, 1024  # bytes; what the system takes for each block
 REGISTERS_OF_AN_SM = 65536
 
 
@@ -54,6 +56,8 @@ OTHERS = [
     Tile(2, 96, 3, overlap=False),
     Tile(1, 128, 2, lazy=False),
     Tile(2, 48, 2, turns=False, lazy=False),
+    Tile(3, 48, 2, queries=2),
+    Tile(1, 64, 2, lazy=False, blocks=3, queries=4),
 ]
 
 
@@ -150,15 +154,17 @@ def recorded(head_dim, tile, causal=False, sm_count=132):
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_a_block_fits(head_dim):
     assert max(size for tile in TIMES[head_dim] for size in recorded(head_dim, tile).sizes) <= ROOM
+    assert max(recorded(64, SHORT).sizes) <= ROOM_OF_AN_SM // SHORT.blocks - RESERVED
 
 
-@pytest.mark.parametrize("consumers", few(REGISTERS, 2))
-def test_no_warpgroup_waits_for_registers(consumers):
+@pytest.mark.parametrize(("consumers", "blocks"), few(REGISTERS, (2, 1)))
+def test_no_warpgroup_waits_for_registers(consumers, blocks):
     """setmaxnreg hands out what the block got when it started, and not one register more."""
-    found = compile(recorded(64, TILES[64]._replace(consumers=consumers)).kernels[-1], (9, 0))
-    theirs, producers = REGISTERS[consumers]
+    tile = TILES[64]._replace(consumers=consumers, blocks=blocks)
+    found = compile(recorded(64, tile).kernels[-1], (9, 0))
+    theirs, producers = REGISTERS[consumers, blocks]
     assert consumers * theirs + producers <= (consumers + 1) * found.registers
-    assert 128 * (consumers + 1) * found.registers <= REGISTERS_OF_AN_SM
+    assert 128 * (consumers + 1) * found.registers * blocks <= REGISTERS_OF_AN_SM
 
 
 def test_as_many_blocks_as_run_at_once():
@@ -166,6 +172,7 @@ def test_as_many_blocks_as_run_at_once():
         recorder = recorded(64, Tile(2, 64, 4), causal)
         assert recorder.grids[-1] == 132 < 2 * 16 * 1024 // 128
         assert len(recorder.kernels) == 1
+    assert recorded(64, SHORT).grids[-1] == 3 * 132
 
 
 @pytest.mark.long
@@ -173,7 +180,8 @@ def test_as_many_blocks_as_run_at_once():
 def test_wgmma_stays_asynchronous(head_dim):
     """The assembler serialises nothing, and nothing spills, also where the stage is used otherwise."""
     changes = ({"overlap": False}, {"lazy": False}, {"polynomials": 3})
-    for tile in (*TIMES[head_dim], *(TILES[head_dim]._replace(**change) for change in changes)):
+    short = [SHORT] if head_dim == 64 else []
+    for tile in (*TIMES[head_dim], *short, *(TILES[head_dim]._replace(**change) for change in changes)):
         kernel = recorded(head_dim, tile).kernels[-1]
         found = compile(kernel, (9, 0))
         assert (found.spill_bytes, found.warnings) == (0, ())
@@ -198,6 +206,27 @@ def test_pieces_are_as_large_as_leaves_no_sm_idle(shape, consumers, causal):
     assert tile.consumers == consumers
     assert longest_first == (causal and batch * heads * -(-seq // (64 * consumers)) > 132)
     assert choose(p, "in_sequence", 132)[0].consumers == TILES[head_dim].consumers
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal", "tile"),
+    [
+        ((4, 32, 4096, 64), False, WITH_Q[1]),  # whole tiles of 256 rows
+        ((4, 32, 4096, 64), True, WITH_Q[1]),
+        ((16, 32, 4120, 64), False, WITH_Q[0]),
+        ((16, 32, 4120, 64), True, WITH_Q[1]),
+        ((1, 32, 16384, 64), False, WITH_Q[0]),
+        ((2, 16, 1024, 64), False, TILES[64]),
+        ((64, 16, 128, 64), False, SHORT),
+        ((64, 16, 128, 64), True, Tile(2, 128, 3)),
+        ((8, 16, 128, 64), False, Tile(2, 128, 3)),
+    ],
+)
+def test_columns_of_q_in_registers_where_they_have_been_measured(shape, causal, tile):
+    q = np.lib.stride_tricks.as_strided(np.zeros(shape[3], np.float16), shape, (0, 0, 0, 2))
+    assert choose(Problem(q, q, q, causal=causal), None, 132)[0] == tile
+    with_features = choose(Problem(q, q, q, causal=causal, features=Features(softcap=30.0)), None, 132)[0]
+    assert not with_features.queries
 
 
 @pytest.mark.long

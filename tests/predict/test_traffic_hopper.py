@@ -9,6 +9,7 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import predict
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import stage14_tma_wgmma, stage15_ping_pong, stage16_cluster_split
+from flashcore_numba.stages.tuning import stage15_tiles
 
 TMA_WGMMA, PING_PONG = stage14_tma_wgmma.STAGE, stage15_ping_pong.STAGE
 CLUSTER_SPLIT = stage16_cluster_split.STAGE
@@ -48,14 +49,21 @@ def test_other_head_dimensions_of_stage_15(head_dim, value_dim, rng):
     check(PING_PONG, None, Problem(p.q, p.k, values, p.causal))
 
 
-@pytest.mark.parametrize("sm_count", few([132, 1], 132))
+TABLES = [
+    (132, stage16_cluster_split.FEW_ROWS),
+    (1, stage16_cluster_split.MANY_ROWS),
+    (2, stage16_cluster_split.MORE_ROWS),
+]
+
+
+@pytest.mark.parametrize(("sm_count", "table"), few(TABLES, TABLES[0]), ids=lambda x: str(x)[:3])
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
-def test_each_split_of_stage_16(head_dim, sm_count, rng):
+def test_each_split_of_stage_16(head_dim, sm_count, table, rng):
     """The last keys are so many that some slot is filled again, where the split has room for it."""
-    table = stage16_cluster_split.FEW_ROWS if sm_count > 1 else stage16_cluster_split.MANY_ROWS
+    heads = {132: 1, 1: 4, 2: 3}[sm_count]
     for most, split in table[head_dim].items():
         seq_k = int(min(most, 1100)) - int(rng.integers(20))
-        p = problem(rng, 1, 1, int(rng.integers(1, 64)), seq_k, head_dim, False)
+        p = problem(rng, 1, heads, int(rng.integers(1, 64)), seq_k, head_dim, False)
         assert stage16_cluster_split.choose(p, None, sm_count)[:3] == split[:3]
         check(CLUSTER_SPLIT, None, p, sm_count)
 
@@ -74,6 +82,19 @@ def test_blocks_of_stage_15_take_several_pieces(causal, rng):
     (launched,) = _launches(PING_PONG, p, 2)
     assert any(row.op == "atomic" for row in launched.lines()) is causal
     check(PING_PONG, None, p, 2)
+
+
+@pytest.mark.parametrize(
+    ("heads", "seq_q", "seq_k", "causal", "queries"),
+    few(
+        [(12, 64, 128, False, 4), (2, 190, 4200, False, 4), (2, 250, 4200, True, 1)],
+        (12, 64, 128, False, 4),
+    ),
+)
+def test_configurations_of_stage_15_with_queries_in_registers(heads, seq_q, seq_k, causal, queries, rng):
+    p = problem(rng, 1, heads, seq_q, seq_k, 64, causal)
+    assert stage15_tiles.choose(p, None, 1)[0].queries == queries
+    check(PING_PONG, None, p, 1)
 
 
 @pytest.mark.parametrize("sm_count", few([132, 2], 2))

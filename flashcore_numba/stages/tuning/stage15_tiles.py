@@ -13,7 +13,8 @@ class Tile(NamedTuple):
 
     overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
     maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
-    special-function unit.
+    special-function unit. blocks: so many share an SM. queries: so many times 16 columns of Q are in
+    registers, where D is no less.
     """
 
     consumers: int
@@ -23,14 +24,29 @@ class Tile(NamedTuple):
     turns: bool = True
     lazy: bool = True
     polynomials: int = 0
+    blocks: int = 1
+    queries: int = 0
 
 
 # By the most columns. Those of 192 and 256 are what fits beside their Q and O; nobody has measured them.
 TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3), 192: Tile(2, 80, 2), 256: Tile(2, 48, 2)}
+# With columns of Q in registers: measured from LONG keys on, at D = 64 and without features.
+LONG = 4096
+WITH_Q = Tile(3, 96, 3, overlap=False, queries=4), TILES[64]._replace(queries=1)
+# Two tiles of keys are too few to overlap anything: blocks that share an SM do.
+SHORT = Tile(1, 64, 2, overlap=False, turns=False, lazy=False, blocks=3, queries=4)
+SHORT_KEYS, SHORT_PIECES = 128, 12  # at most, for each SM at least
 # Where large work tiles would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
 # what a work tile adds.
 TIMES = {
-    64: {TILES[64]: 1.03, Tile(3, 128, 2): 1.66, Tile(2, 128, 3): 1.40, Tile(2, 192, 2): 2.02},
+    64: {
+        TILES[64]: 1.03,
+        Tile(3, 128, 2): 1.66,
+        Tile(2, 128, 3): 1.40,
+        Tile(2, 192, 2): 2.02,
+        WITH_Q[0]: 1.09,
+        WITH_Q[1]: 0.99,
+    },
     128: {TILES[128]: 1.33, Tile(2, 128, 2): 1.68},
     192: {TILES[192]: 1.7},
     256: {TILES[256]: 1.7},
@@ -47,13 +63,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, bool]:
     """The configuration of a variant, and whether the longest work tiles go first."""
     p = problem
-    width = _width(p)
-    tiles = ADJUSTED[width] if p.features.adjusting else tuple(TIMES[width])
+    tiles = _tiles(p)
     tile = tiles[0]._replace(**VARIANTS.get(variant or "", {}))
     if variant not in VARIANTS and 2 * pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
         tile = min(tiles, key=lambda tile: _predicted(p, tile, sm_count))
+        few_keys = p.seq_k <= SHORT_KEYS and not p.causal and _plain_64(p)
+        if few_keys and pieces(p, SHORT.consumers) >= SHORT_PIECES * sm_count:
+            tile = SHORT
     # An order matters to blocks that wait for a place.
     return tile, p.causal and pieces(p, tile.consumers) > sm_count
+
+
+def _tiles(p: Problem) -> tuple[Tile, ...]:
+    """Those to choose from, the ladder's first."""
+    width = _width(p)
+    if p.features.adjusting:
+        return ADJUSTED[width]
+    tiles = tuple(tile for tile in TIMES[width] if not tile.queries)
+    if p.seq_k < LONG or not _plain_64(p):
+        return tiles
+    return tiles + (WITH_Q[1:] if p.causal else WITH_Q)
+
+
+def _plain_64(p: Problem) -> bool:
+    return p.head_dim == p.value_dim == 64 and not p.features.names
 
 
 def _width(p: Problem) -> int:
