@@ -38,6 +38,45 @@ class Tile(NamedTuple):
         return 2 * elements + 2 * SLOTS * self.rows * 4
 
 
+class SplitTile(NamedTuple):
+    """Keys of a block, query rows of a tile, warps, and blocks that an SM has room for."""
+
+    keys: int
+    rows: int
+    warps: int
+    blocks_an_sm: int
+
+    @property
+    def part_rows(self) -> int:
+        """Query rows of a warp's part of S, which has 32 keys."""
+        return min(32, self.keys * self.rows // (32 * self.warps))
+
+    def block_bytes(self, head_dim: int) -> int:
+        """Of shared memory: K and V, the slots, P^T and dS^T."""
+        pitch = -(-self.rows // 64) * 64
+        elements = 2 * head_dim * (self.keys + SLOTS * self.rows) + 2 * self.keys * pitch
+        return 2 * elements + 2 * SLOTS * self.rows * 4
+
+
+SPLITS: dict[int, dict[str, SplitTile]] = {
+    64: {
+        "128x64x4": SplitTile(128, 64, 4, 2),
+        "128x64x8": SplitTile(128, 64, 8, 1),
+        "128x128x8": SplitTile(128, 128, 8, 1),
+        "64x64x4": SplitTile(64, 64, 4, 3),
+        "64x64x4 2": SplitTile(64, 64, 4, 2),
+        "64x32x4": SplitTile(64, 32, 4, 3),
+        "64x64x8": SplitTile(64, 64, 8, 2),
+    },
+    128: {
+        "128x64x8": SplitTile(128, 64, 8, 1),
+        "128x32x8": SplitTile(128, 32, 8, 1),
+        "64x64x4": SplitTile(64, 64, 4, 2),
+        "64x32x4": SplitTile(64, 32, 4, 2),
+        "64x64x8": SplitTile(64, 64, 8, 1),
+    },
+}
+
 # By head dimension, the first are preferred.
 TILES: dict[int, dict[str, Tile]] = {
     64: {"large": Tile(2, 4, 32, 2), "tall": Tile(2, 4, 32, 2), "small": Tile(1, 4, 32, 3)},
@@ -71,6 +110,8 @@ def launch(
 ) -> None:
     """Queue the kernels: dq [B, H, S_q, D], dk and dv [B, H_kv, S_k, D]."""
     p, names = problem, TILES[problem.head_dim]
+    if variant in SPLITS[p.head_dim]:
+        return launch_split(p, dq, dk, dv, executor, SPLITS[p.head_dim][variant])
     tile = names[variant if variant in names else choose(p, executor.sm_count, executor.shared_limit)]
     kernel = source(
         "backward_mma_sync",
@@ -78,6 +119,29 @@ def launch(
         ROW_TILES=tile.row_tiles,
         WARPS=tile.warps,
         BLOCK_N=tile.rows,
+        BLOCKS_PER_SM=tile.blocks_an_sm,
+        **defines(p.forward),
+    )
+    rows = prepare(p, executor)
+    steps = (step for x in (p.q, p.k, p.v, p.dout, dk, dv) for step in strides(x))
+    arguments = (p.q, p.k, p.v, p.dout, *rows, dk, dv, *steps, *sizes(p), np.float32(p.scale))
+    grid = (key_tiles(p, tile.keys), p.kv_heads, p.batch)
+    executor.launch(kernel, grid, 32 * tile.warps, *arguments, shared_bytes=tile.block_bytes(p.head_dim))
+    finish(p, rows.dq_sum, dq, executor)
+
+
+def launch_split(
+    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: SplitTile
+) -> None:
+    p = problem
+    kernel = source(
+        "backward_mma_split",
+        HEAD_DIM=p.head_dim,
+        ROW_TILES=2,
+        WARPS=tile.warps,
+        BLOCK_N=tile.part_rows,
+        BLOCK_ROWS=tile.rows,
+        BLOCK_KEYS=tile.keys,
         BLOCKS_PER_SM=tile.blocks_an_sm,
         **defines(p.forward),
     )
