@@ -17,7 +17,8 @@
 #include "warp_rows.cuh"
 
 static_assert(D == D_V, "S and dP, dK and dV are made by the same code");
-constexpr int THREADS = 32 * WARPS, TILE = BLOCK_ROWS * D, SLOTS = 2;
+constexpr int THREADS = 32 * WARPS, TILE = BLOCK_ROWS * D;
+constexpr int SLOTS = LATE ? 3 : 2, BUFFERS = LATE ? 2 : 1;
 constexpr int KEY_PARTS = BLOCK_KEYS / WARP_ROWS, ROW_PARTS = WARPS / KEY_PARTS;  // warps along keys, rows
 constexpr int HALF = WARPS / 2, COLUMNS = 64, GRADIENT_KEYS = BLOCK_KEYS * (D / COLUMNS) / HALF;
 constexpr int DQ_ROWS = 32, DQ_COLUMNS = D * BLOCK_ROWS / (DQ_ROWS * WARPS);
@@ -169,9 +170,9 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
     element* v_smem = k_smem + BLOCK_KEYS * D;   // [BLOCK_KEYS, D], at the end dV
     element* q_smem = v_smem + BLOCK_KEYS * D;   // [SLOTS, BLOCK_ROWS, D]
     element* do_smem = q_smem + SLOTS * TILE;    // [SLOTS, BLOCK_ROWS, D]
-    element* p_smem = do_smem + SLOTS * TILE;    // [BLOCK_KEYS, BLOCK_ROWS], as is dS
-    element* ds_smem = p_smem + BLOCK_KEYS * Weights::PITCH;
-    float* rows_smem = (float*)(ds_smem + BLOCK_KEYS * Weights::PITCH);  // [SLOTS, 2, BLOCK_ROWS]: lse2 and delta
+    element* p_smem = do_smem + SLOTS * TILE;    // [BUFFERS, BLOCK_KEYS, BLOCK_ROWS], as is dS
+    element* ds_smem = p_smem + BUFFERS * BLOCK_KEYS * Weights::PITCH;
+    float* rows_smem = (float*)(ds_smem + BUFFERS * BLOCK_KEYS * Weights::PITCH);  // [SLOTS, 2, BLOCK_ROWS]: lse2 and delta
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y;
     RowTile key_tile{int(blockIdx.z), int(blockIdx.x)};
     if (!find_key_tile(key_tile, sizes, BLOCK_KEYS, lane)) return;
@@ -220,16 +221,10 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
     const int own_column = warp % HALF % (D / COLUMNS) * COLUMNS;
     const int dq_row = warp % (BLOCK_ROWS / DQ_ROWS) * DQ_ROWS, dq_column = warp / (BLOCK_ROWS / DQ_ROWS) * DQ_COLUMNS;
     Gradient x_rmem = {};
-    int h = tiles.begin < tiles.end ? kv_head * sizes.group : end_head, tile = tiles.begin, slot = 0;
-    load_tile(h, tile, slot);
-    while (h < end_head) {
-        ptx::cp_async_wait<0>();  // this thread's part of the tile has arrived, and of K and V
-        __syncthreads();          // so have all parts, and all warps have read P, dS and the slot filled next
-        const bool last_tile = tile + 1 == tiles.end;
-        const int next_h = last_tile ? h + 1 : h, next_tile = last_tile ? tiles.begin : tile + 1;
-        load_tile(next_h, next_tile, slot ^ 1);
+    const auto weigh = [&](int h, int tile, int slot, int buffer) {  // P and dS of a tile
         const element *q_tile = q_smem + slot * TILE, *do_tile = do_smem + slot * TILE;
         const float* lse2_smem = rows_smem + 2 * slot * BLOCK_ROWS;
+        const int part_weights = (buffer * BLOCK_KEYS + part_key) * Weights::PITCH;
         const Adjustment adjustment(sizes, sequence, h);
 #pragma unroll 1
         for (int part = 0; part < BLOCK_ROWS / (ROW_PARTS * BLOCK_N); part++) {
@@ -249,17 +244,45 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
                     seen[r] = rows_of(warp_key + 8 * r + lane / 4).from(first_row);
                 mask_tile(s_rmem, seen, scale.sign, lane);
             }
-            exponentiate(p_smem + part_key * Weights::PITCH, s_rmem, lse2_smem, row, scale.log2, adjustment,
-                         diagonal, lane);
+            exponentiate(p_smem + part_weights, s_rmem, lse2_smem, row, scale.log2, adjustment, diagonal, lane);
             score_tile<false>(dp_rmem, keys_rmem, v_smem + part_key * D, do_tile + row * D, lane);
-            store_ds(ds_smem + part_key * Weights::PITCH, s_rmem, dp_rmem, lse2_smem + BLOCK_ROWS, row, lane);
+            store_ds(ds_smem + part_weights, s_rmem, dp_rmem, lse2_smem + BLOCK_ROWS, row, lane);
         }
-        __syncthreads();  // P and dS of all keys are there
-        accumulate(x_rmem, (has_dk ? ds_smem : p_smem) + own_key * Weights::PITCH, has_dk ? q_tile : do_tile,
+    };
+    const auto spread = [&](int h, int tile, int slot, int buffer) {  // what they give dV, dK and dQ
+        const int weights = buffer * BLOCK_KEYS * Weights::PITCH, own_weights = weights + own_key * Weights::PITCH;
+        accumulate(x_rmem, (has_dk ? ds_smem : p_smem) + own_weights, (has_dk ? q_smem : do_smem) + slot * TILE,
                    own_column, lane);
         const long long padded = padded_first + (long long)h * padded_rows(sizes) + tile * BLOCK_ROWS;
-        add_dq(dq_sum, padded, ds_smem, k_smem, dq_row, dq_column, lane);
-        h = next_h, tile = next_tile, slot ^= 1;
+        add_dq(dq_sum, padded, ds_smem + weights, k_smem, dq_row, dq_column, lane);
+    };
+
+    int h = tiles.begin < tiles.end ? kv_head * sizes.group : end_head, tile = tiles.begin, slot = 0;
+    load_tile(h, tile, slot);
+    int h_before = h, tile_before = -1, slot_before = 0, buffer = 0;
+    while (h < end_head || (LATE && tile_before >= 0)) {
+        ptx::cp_async_wait<0>();  // this thread's part of the tile has arrived, and of K and V
+        __syncthreads();          // so have all parts, and all warps have read P, dS and the slot filled next
+        const bool last_tile = tile + 1 == tiles.end;
+        const int next_h = last_tile ? h + 1 : h, next_tile = last_tile ? tiles.begin : tile + 1;
+        const int next_slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        load_tile(next_h, next_tile, next_slot);
+        if (LATE) {
+#pragma unroll 1
+            for (int turn = 0; turn < 2; turn++) {
+                if ((turn == 0) == has_dk) {
+                    if (h < end_head) weigh(h, tile, slot, buffer);
+                } else if (tile_before >= 0) {
+                    spread(h_before, tile_before, slot_before, buffer ^ 1);
+                }
+            }
+            h_before = h, tile_before = h < end_head ? tile : -1, slot_before = slot, buffer ^= 1;
+        } else {
+            weigh(h, tile, slot, 0);
+            __syncthreads();  // P and dS of all keys are there
+            spread(h, tile, slot, 0);
+        }
+        h = next_h, tile = next_tile, slot = next_slot;
     }
 
     ptx::cp_async_wait<0>();  // where there was no tile, K and V are still under way

@@ -45,6 +45,7 @@ class SplitTile(NamedTuple):
     rows: int
     warps: int
     blocks_an_sm: int
+    late: bool = False
 
     @property
     def part_rows(self) -> int:
@@ -53,9 +54,9 @@ class SplitTile(NamedTuple):
 
     def block_bytes(self, head_dim: int) -> int:
         """Of shared memory: K and V, the slots, P^T and dS^T."""
-        pitch = -(-self.rows // 64) * 64
-        elements = 2 * head_dim * (self.keys + SLOTS * self.rows) + 2 * self.keys * pitch
-        return 2 * elements + 2 * SLOTS * self.rows * 4
+        pitch, slots, buffers = -(-self.rows // 64) * 64, 2 + self.late, 1 + self.late
+        elements = 2 * head_dim * (self.keys + slots * self.rows) + 2 * buffers * self.keys * pitch
+        return 2 * elements + 2 * slots * self.rows * 4
 
 
 SPLITS: dict[int, dict[str, SplitTile]] = {
@@ -67,6 +68,8 @@ SPLITS: dict[int, dict[str, SplitTile]] = {
         "64x64x4 2": SplitTile(64, 64, 4, 2),
         "64x32x4": SplitTile(64, 32, 4, 3),
         "64x64x8": SplitTile(64, 64, 8, 2),
+        "128x64x8 late": SplitTile(128, 64, 8, 1, True),
+        "64x64x4 late": SplitTile(64, 64, 4, 2, True),
     },
     128: {
         "128x64x8": SplitTile(128, 64, 8, 1),
@@ -74,6 +77,9 @@ SPLITS: dict[int, dict[str, SplitTile]] = {
         "64x64x4": SplitTile(64, 64, 4, 2),
         "64x32x4": SplitTile(64, 32, 4, 2),
         "64x64x8": SplitTile(64, 64, 8, 1),
+        "128x64x8 late": SplitTile(128, 64, 8, 1, True),
+        "128x32x8 late": SplitTile(128, 32, 8, 1, True),
+        "64x64x8 late": SplitTile(64, 64, 8, 1, True),
     },
 }
 
@@ -141,6 +147,7 @@ def launch_split(
         WARPS=tile.warps,
         BLOCK_N=tile.part_rows,
         BLOCK_ROWS=tile.rows,
+        LATE=tile.late,
         BLOCK_KEYS=tile.keys,
         BLOCKS_PER_SM=tile.blocks_an_sm,
         **defines(p.forward),
