@@ -186,6 +186,8 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
     const int last_key = min(first_key + BLOCK_KEYS, sequence.S_k) - 1;
     const Interval tiles = Interval{first_seen.begin, rows_of(max(last_key, first_key)).end}.tiles(BLOCK_ROWS);
     const Scale scale(sizes.softmax_scale_log2());
+    const bool any = warp_key + WARP_ROWS <= sequence.S_k && scale.sign == 1.0f;
+    const Interval whole{warp_last_seen.begin, any ? warp_first_seen.end : 0};  // rows that need no mask
 
     const int thread_row = threadIdx.x / Rows::LANES, thread_column = threadIdx.x % Rows::LANES * 8;
     const int thread_key = sequence.first_key + first_key + thread_row, inside_k = sequence.S_k - first_key;
@@ -235,9 +237,7 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
             score_tile<false>(s_rmem, keys_rmem, k_smem + part_key * D, q_tile + row * D, lane);
             const int diagonal = warp_key + lane / 4 - mask.diagonal(first_row);  // its distance has no sign
             if (ADJUSTED) adjust_tile(s_rmem, adjustment, diagonal, lane);
-            const bool masked = first_row < warp_last_seen.begin || end_row > warp_first_seen.end ||
-                                warp_key + WARP_ROWS > sequence.S_k || scale.sign != 1.0f;
-            if (masked) {
+            if (first_row < whole.begin || end_row > whole.end) {
                 Interval seen[LANE_ROWS];
 #pragma unroll
                 for (int r = 0; r < LANE_ROWS; r++)
@@ -266,7 +266,7 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
         const bool last_tile = tile + 1 == tiles.end;
         const int next_h = last_tile ? h + 1 : h, next_tile = last_tile ? tiles.begin : tile + 1;
         const int next_slot = slot + 1 == SLOTS ? 0 : slot + 1;
-        load_tile(next_h, next_tile, next_slot);
+        if (!LOAD_LATE) load_tile(next_h, next_tile, next_slot);
         if (LATE) {
 #pragma unroll 1
             for (int turn = 0; turn < 2; turn++) {
@@ -280,6 +280,7 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
         } else {
             weigh(h, tile, slot, 0);
             __syncthreads();  // P and dS of all keys are there
+            if (LOAD_LATE) load_tile(next_h, next_tile, next_slot);
             spread(h, tile, slot, 0);
         }
         h = next_h, tile = next_tile, slot = next_slot;

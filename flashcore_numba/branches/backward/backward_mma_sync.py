@@ -46,6 +46,7 @@ class SplitTile(NamedTuple):
     warps: int
     blocks_an_sm: int
     late: bool = False
+    load_late: bool = False
 
     @property
     def part_rows(self) -> int:
@@ -62,21 +63,26 @@ class SplitTile(NamedTuple):
 SPLITS: dict[int, dict[str, SplitTile]] = {
     64: {
         "128x64x4": SplitTile(128, 64, 4, 2),
+        "128x64x4 load": SplitTile(128, 64, 4, 2, False, True),
         "128x64x8": SplitTile(128, 64, 8, 1),
         "128x128x8": SplitTile(128, 128, 8, 1),
-        "64x64x4": SplitTile(64, 64, 4, 3),
-        "64x64x4 2": SplitTile(64, 64, 4, 2),
+        "64x64x4 3": SplitTile(64, 64, 4, 3),
+        "64x64x4": SplitTile(64, 64, 4, 2),
         "64x32x4": SplitTile(64, 32, 4, 3),
         "64x64x8": SplitTile(64, 64, 8, 2),
+        "32x64x4": SplitTile(32, 64, 4, 3),
         "128x64x8 late": SplitTile(128, 64, 8, 1, True),
         "64x64x4 late": SplitTile(64, 64, 4, 2, True),
     },
     128: {
         "128x64x8": SplitTile(128, 64, 8, 1),
+        "128x64x8 load": SplitTile(128, 64, 8, 1, False, True),
         "128x32x8": SplitTile(128, 32, 8, 1),
         "64x64x4": SplitTile(64, 64, 4, 2),
+        "64x64x4 load": SplitTile(64, 64, 4, 2, False, True),
         "64x32x4": SplitTile(64, 32, 4, 2),
         "64x64x8": SplitTile(64, 64, 8, 1),
+        "32x64x4": SplitTile(32, 64, 4, 2),
         "128x64x8 late": SplitTile(128, 64, 8, 1, True),
         "128x32x8 late": SplitTile(128, 32, 8, 1, True),
         "64x64x8 late": SplitTile(64, 64, 8, 1, True),
@@ -148,6 +154,7 @@ def launch_split(
         BLOCK_N=tile.part_rows,
         BLOCK_ROWS=tile.rows,
         LATE=tile.late,
+        LOAD_LATE=tile.load_late,
         BLOCK_KEYS=tile.keys,
         BLOCKS_PER_SM=tile.blocks_an_sm,
         **defines(p.forward),
