@@ -27,6 +27,36 @@ using Rows = Tile<D>;
 using Weights = Tile<BLOCK_ROWS>;  // P^T or dS^T: a row for each key
 using Gradient = Result[GRADIENT_KEYS / 16][COLUMNS / 8];  // the warp's part of dK or dV
 
+// S^T = K Q^T or dP^T = V dO^T: 32 keys from `own_smem` on, BLOCK_N rows from `tile_smem` on.
+__device__ __forceinline__ void multiply(Scores& s_rmem, const element* own_smem, const element* tile_smem,
+                                         int lane) {
+    const int own_offset = Rows::swizzled(lane % 16, lane / 16);
+    const int tile_offset = Rows::swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++)
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s_rmem[r][n][i] = 0.0f;
+#pragma unroll UNROLL
+    for (int k = 0; k < D / 16; k++) {
+        Operand own_rmem[ROW_TILES];
+#pragma unroll
+        for (int r = 0; r < ROW_TILES; r++)
+            ptx::ldmatrix_x4(own_rmem[r], own_smem + 16 * r * Rows::PITCH + Rows::step(own_offset, k));
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 16; n++) {
+            Operand tile_rmem;
+            ptx::ldmatrix_x4(tile_rmem, tile_smem + 16 * n * Rows::PITCH + Rows::step(tile_offset, k));
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+                ptx::mma_m16n8k16(s_rmem[r][2 * n], own_rmem[r], tile_rmem[0], tile_rmem[1]);
+                ptx::mma_m16n8k16(s_rmem[r][2 * n + 1], own_rmem[r], tile_rmem[2], tile_rmem[3]);
+            }
+        }
+    }
+}
+
 // Packs a pair of rows 8 * n + 2t and + 1 of the lane's key 8 * r + g.
 __device__ __forceinline__ void store_pair(element* weights_smem, int row, int r, int n, float x, float y,
                                            int lane) {
@@ -233,19 +263,20 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
             const int row = (part * ROW_PARTS + warp / KEY_PARTS) * BLOCK_N;
             const int first_row = tile * BLOCK_ROWS + row, end_row = min(first_row + BLOCK_N, sequence.S_q);
             Scores s_rmem, dp_rmem;
-            Queries keys_rmem;
-            score_tile<false>(s_rmem, keys_rmem, k_smem + part_key * D, q_tile + row * D, lane);
+            multiply(s_rmem, k_smem + part_key * D, q_tile + row * D, lane);
             const int diagonal = warp_key + lane / 4 - mask.diagonal(first_row);  // its distance has no sign
             if (ADJUSTED) adjust_tile(s_rmem, adjustment, diagonal, lane);
             if (first_row < whole.begin || end_row > whole.end) {
                 Interval seen[LANE_ROWS];
 #pragma unroll
-                for (int r = 0; r < LANE_ROWS; r++)
-                    seen[r] = rows_of(warp_key + 8 * r + lane / 4).from(first_row);
+                for (int r = 0; r < LANE_ROWS; r++) {
+                    seen[r] = mask.rows_around(diagonal + 8 * r);
+                    if (warp_key + 8 * r + lane / 4 >= sequence.S_k) seen[r].begin = BLOCK_N;
+                }
                 mask_tile(s_rmem, seen, scale.sign, lane);
             }
             exponentiate(p_smem + part_weights, s_rmem, lse2_smem, row, scale.log2, adjustment, diagonal, lane);
-            score_tile<false>(dp_rmem, keys_rmem, v_smem + part_key * D, do_tile + row * D, lane);
+            multiply(dp_rmem, v_smem + part_key * D, do_tile + row * D, lane);
             store_ds(ds_smem + part_weights, s_rmem, dp_rmem, lse2_smem + BLOCK_ROWS, row, lane);
         }
     };

@@ -47,6 +47,7 @@ class SplitTile(NamedTuple):
     blocks_an_sm: int
     late: bool = False
     load_late: bool = False
+    unroll: int = 4
 
     @property
     def part_rows(self) -> int:
@@ -63,29 +64,33 @@ class SplitTile(NamedTuple):
 SPLITS: dict[int, dict[str, SplitTile]] = {
     64: {
         "128x64x4": SplitTile(128, 64, 4, 2),
-        "128x64x4 load": SplitTile(128, 64, 4, 2, False, True),
+        "128x64x4 2": SplitTile(128, 64, 4, 2, unroll=2),
+        "128x64x4 load": SplitTile(128, 64, 4, 2, load_late=True),
         "128x64x8": SplitTile(128, 64, 8, 1),
         "128x128x8": SplitTile(128, 128, 8, 1),
-        "64x64x4 3": SplitTile(64, 64, 4, 3),
         "64x64x4": SplitTile(64, 64, 4, 2),
         "64x32x4": SplitTile(64, 32, 4, 3),
         "64x64x8": SplitTile(64, 64, 8, 2),
         "32x64x4": SplitTile(32, 64, 4, 3),
-        "128x64x8 late": SplitTile(128, 64, 8, 1, True),
-        "64x64x4 late": SplitTile(64, 64, 4, 2, True),
+        "128x64x8 late": SplitTile(128, 64, 8, 1, late=True),
+        "64x64x4 late": SplitTile(64, 64, 4, 2, late=True),
     },
     128: {
         "128x64x8": SplitTile(128, 64, 8, 1),
-        "128x64x8 load": SplitTile(128, 64, 8, 1, False, True),
+        "128x64x8 8": SplitTile(128, 64, 8, 1, unroll=8),
+        "128x64x8 load": SplitTile(128, 64, 8, 1, load_late=True),
         "128x32x8": SplitTile(128, 32, 8, 1),
         "64x64x4": SplitTile(64, 64, 4, 2),
-        "64x64x4 load": SplitTile(64, 64, 4, 2, False, True),
+        "64x64x4 2": SplitTile(64, 64, 4, 2, unroll=2),
+        "64x64x4 8": SplitTile(64, 64, 4, 2, unroll=8),
+        "64x64x4 load": SplitTile(64, 64, 4, 2, load_late=True),
         "64x32x4": SplitTile(64, 32, 4, 2),
         "64x64x8": SplitTile(64, 64, 8, 1),
         "32x64x4": SplitTile(32, 64, 4, 2),
-        "128x64x8 late": SplitTile(128, 64, 8, 1, True),
-        "128x32x8 late": SplitTile(128, 32, 8, 1, True),
-        "64x64x8 late": SplitTile(64, 64, 8, 1, True),
+        "128x64x8 late": SplitTile(128, 64, 8, 1, late=True),
+        "128x64x8 late 8": SplitTile(128, 64, 8, 1, late=True, unroll=8),
+        "128x32x8 late": SplitTile(128, 32, 8, 1, late=True),
+        "64x64x8 late": SplitTile(64, 64, 8, 1, late=True),
     },
 }
 
@@ -155,6 +160,7 @@ def launch_split(
         BLOCK_ROWS=tile.rows,
         LATE=tile.late,
         LOAD_LATE=tile.load_late,
+        UNROLL=tile.unroll,
         BLOCK_KEYS=tile.keys,
         BLOCKS_PER_SM=tile.blocks_an_sm,
         **defines(p.forward),
