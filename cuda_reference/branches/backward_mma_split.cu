@@ -57,11 +57,21 @@ __device__ __forceinline__ void multiply(Scores& s_rmem, const element* own_smem
     }
 }
 
-// Packs a pair of rows 8 * n + 2t and + 1 of the lane's key 8 * r + g.
-__device__ __forceinline__ void store_pair(element* weights_smem, int row, int r, int n, float x, float y,
-                                           int lane) {
-    *(uint32_t*)(weights_smem + Weights::swizzled(8 * r + lane / 4, row / 8 + n) + lane % 4 * 2) =
-        ptx::pack_pair(x, y);
+// 16 rows of all of the warp's keys, from row 16 * n of the part on, whose first is `row` of the tile.
+__device__ __forceinline__ void store_weights(element* weights_smem, const Operand (&packed)[ROW_TILES],
+                                              int row, int n, int lane) {
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+        element* keys_smem = weights_smem + 16 * r * Weights::PITCH;
+#if STMATRIX
+        ptx::stmatrix_x4(keys_smem + Weights::step(Weights::swizzled(lane % 16, lane / 16), row / 16 + n), packed[r]);
+#else
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            *(uint32_t*)(keys_smem + i % 2 * 8 * Weights::PITCH +
+                         ((Weights::swizzled(lane / 4, 0) + lane % 4 * 2) ^ (row + 16 * n + i / 2 * 8))) = packed[r][i];
+#endif
+    }
 }
 
 // P into shared memory, for rows of the tile from `row` on. What dS = P (dP - delta) takes for P, in place of
@@ -69,6 +79,7 @@ __device__ __forceinline__ void store_pair(element* weights_smem, int row, int r
 __device__ __forceinline__ void exponentiate(element* p_smem, Scores& s_rmem, const float* lse2_smem, int row,
                                              float scale_log2, const Adjustment& adjustment, int diagonal,
                                              int lane) {
+    Operand packed[ROW_TILES];
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 8; n++) {
         const float2 lse2 = *(const float2*)(lse2_smem + row + 8 * n + lane % 4 * 2);
@@ -76,7 +87,7 @@ __device__ __forceinline__ void exponentiate(element* p_smem, Scores& s_rmem, co
         for (int r = 0; r < LANE_ROWS; r++) {
             float* s = &s_rmem[r / 2][n][r % 2 * 2];
             const float p[2] = {ptx::ex2(s[0] * scale_log2 - lse2.x), ptx::ex2(s[1] * scale_log2 - lse2.y)};
-            store_pair(p_smem, row, r, n, p[0], p[1], lane);
+            packed[r / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int from_diagonal = diagonal + 8 * r - 8 * n - lane % 4 * 2 - i;
@@ -86,20 +97,24 @@ __device__ __forceinline__ void exponentiate(element* p_smem, Scores& s_rmem, co
                 s[i] = SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i];
             }
         }
+        if (n % 2 == 1) store_weights(p_smem, packed, row, n / 2, lane);
     }
 }
 
 // dS into shared memory.
 __device__ __forceinline__ void store_ds(element* ds_smem, const Scores& p_rmem, const Scores& dp_rmem,
                                          const float* delta_smem, int row, int lane) {
+    Operand packed[ROW_TILES];
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 8; n++) {
         const float2 delta = *(const float2*)(delta_smem + row + 8 * n + lane % 4 * 2);
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) {
             const float *p = &p_rmem[r / 2][n][r % 2 * 2], *dp = &dp_rmem[r / 2][n][r % 2 * 2];
-            store_pair(ds_smem, row, r, n, p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y), lane);
+            packed[r / 2][n % 2 * 2 + r % 2] =
+                ptx::pack_pair(p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y));
         }
+        if (n % 2 == 1) store_weights(ds_smem, packed, row, n / 2, lane);
     }
 }
 
@@ -235,9 +250,9 @@ backward_mma_split(const element* q, const element* k, const element* v,  // as 
             const element* q_tile = q + q_strides.at(0, h, first_row);
             const element* do_tile = dout + do_strides.at(0, h, first_row);
             load_rows_async<D, BLOCK_ROWS, THREADS>(q_smem + slot * TILE, q_tile, q_strides.row, inside,
-                                              threadIdx.x);
+                                                    threadIdx.x);
             load_rows_async<D, BLOCK_ROWS, THREADS>(do_smem + slot * TILE, do_tile, do_strides.row, inside,
-                                              threadIdx.x);
+                                                    threadIdx.x);
             if (threadIdx.x < BLOCK_ROWS / 2) {  // 16 bytes of lse2 or of delta
                 const int part = threadIdx.x / (BLOCK_ROWS / 4), four = threadIdx.x % (BLOCK_ROWS / 4) * 4;
                 const long long padded = padded_first + (long long)h * padded_rows(sizes) + first_row + four;

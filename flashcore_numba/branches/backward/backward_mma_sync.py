@@ -48,6 +48,7 @@ class SplitTile(NamedTuple):
     late: bool = False
     load_late: bool = False
     unroll: int = 4
+    stmatrix: bool = False
 
     @property
     def part_rows(self) -> int:
@@ -74,6 +75,8 @@ SPLITS: dict[int, dict[str, SplitTile]] = {
         "32x64x4": SplitTile(32, 64, 4, 3),
         "128x64x8 late": SplitTile(128, 64, 8, 1, late=True),
         "64x64x4 late": SplitTile(64, 64, 4, 2, late=True),
+        "128x64x4 st": SplitTile(128, 64, 4, 2, stmatrix=True),
+        "128x64x8 late st": SplitTile(128, 64, 8, 1, late=True, stmatrix=True),
     },
     128: {
         "128x64x8": SplitTile(128, 64, 8, 1),
@@ -91,6 +94,9 @@ SPLITS: dict[int, dict[str, SplitTile]] = {
         "128x64x8 late 8": SplitTile(128, 64, 8, 1, late=True, unroll=8),
         "128x32x8 late": SplitTile(128, 32, 8, 1, late=True),
         "64x64x8 late": SplitTile(64, 64, 8, 1, late=True),
+        "128x64x8 st": SplitTile(128, 64, 8, 1, stmatrix=True),
+        "64x64x4 st": SplitTile(64, 64, 4, 2, stmatrix=True),
+        "128x64x8 late st": SplitTile(128, 64, 8, 1, late=True, stmatrix=True),
     },
 }
 
@@ -161,6 +167,7 @@ def launch_split(
         LATE=tile.late,
         LOAD_LATE=tile.load_late,
         UNROLL=tile.unroll,
+        STMATRIX=tile.stmatrix,
         BLOCK_KEYS=tile.keys,
         BLOCKS_PER_SM=tile.blocks_an_sm,
         **defines(p.forward),
