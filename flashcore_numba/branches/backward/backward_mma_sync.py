@@ -1,6 +1,4 @@
-"""The backward pass on mma.sync. In `backward_mma_sync.cu` a warp owns keys; in `backward_mma_sync_split.cu`
-it has another part of each product: for D = 128, and for short problems.
-"""
+"""The backward pass on mma.sync: a warp owns keys, or, in the split kernel, has a part of each product."""
 
 import math
 from typing import Any, NamedTuple
@@ -112,7 +110,7 @@ STAGE = Stage(
     features=ALL,
     outputs=GRADIENTS,
     variants={
-        "large": "a warp owns keys: for large problems at D = 64; at D = 128 where split does not fit or fill",
+        "large": "a warp owns keys: for large problems at D = 64, smaller ones or small GPUs at D = 128",
         "split": "a warp has a part of each product: for large problems at D = 128, smaller ones at D = 64",
         "short": "the same with 32 keys per block: for short problems",
         "mma_sync": "the first that fits and fills the GPU; at D = 128 split comes first",
