@@ -39,7 +39,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     whole = p.heads * of_a_head + _lengths(p, works, blocks)
     whole += Traffic(shared_store_wavefronts=words, shared_load_wavefronts=words * WARPS * tile.consumers)
     if (longest_first or bounded_kv(p)) and blocks < pieces:
-        # Each work tile draws the number of another; of packed sequences, the last one takes the counter back.
+        # Each work tile draws the number of another; with packed sequences, the last takes the counter back.
         whole += atomics(works + p.features.ragged, works + p.features.ragged)
     # Of a block: one barrier of all warps, and the first turn.
     return whole + Traffic(barriers=blocks * WARPS * (tile.consumers + 1 + _turns(tile)))
