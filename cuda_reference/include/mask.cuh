@@ -43,6 +43,11 @@ struct Mask {
         return {right < 0 ? 0 : max(0, min(S_q, row - right)),
                 left < 0 ? S_q : max(0, min(S_q, row + left + 1))};
     }
+    // The same, counted from a row whose diagonal is `distance` keys before the key, without the bounds 0 and
+    // S_q: for tiles of rows of which only those inside count.
+    __device__ Interval rows_around(int distance) const {
+        return {right < 0 ? 0 : distance - right, left < 0 ? S_q : distance + left + 1};
+    }
     // The row's place on the diagonal: before the first key if negative.
     __device__ int diagonal(int row) const { return row + S_k - S_q; }
     __device__ int inside(int key) const { return max(0, min(S_k, key)); }

@@ -193,6 +193,19 @@ PTX_INLINE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* smem_row PTX_SIT
         : "=r"(r[0]), "=r"(r[1]) : "r"(smem_address(smem_row)) : "memory"),
     cpu::ldmatrix(r, 2, true, smem_row, site))
 
+// ISA: "stmatrix": the inverse of ldmatrix, from sm_90 on
+constexpr bool STMATRIX = PTX_ARCH >= 900;
+
+PTX_INLINE void stmatrix_x4(void* smem_row, const uint32_t (&r)[4] PTX_SITE) PTX(
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
+        "r"(smem_address(smem_row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory"),
+    cpu::stmatrix(smem_row, r, 4, false, site))
+
+PTX_INLINE void stmatrix_x4_trans(void* smem_row, const uint32_t (&r)[4] PTX_SITE) PTX(
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::
+        "r"(smem_address(smem_row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory"),
+    cpu::stmatrix(smem_row, r, 4, true, site))
+
 // ISA: "mma", m16n8k16 with inputs of the element type and .f32 sums: d[16, 8] += a[16, 16] b[16, 8]. With
 // g = lane / 4 and t = lane % 4: a = rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8; b = rows 2t,
 // 2t + 8 at column g; d = row g at columns 2t, 2t + 1, then row g + 8. Two elements per register, the lower
@@ -299,17 +312,6 @@ PTX_INLINE void fence_mbarrier_init(PTX_SITE_ONLY) PTX(
 PTX_INLINE void fence_proxy_async(PTX_SITE_ONLY) PTX(
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"),
     cpu::fence_proxy_async(site))
-
-// ISA: "stmatrix": the inverse of ldmatrix
-PTX_INLINE void stmatrix_x4(void* smem_row, const uint32_t (&r)[4] PTX_SITE) PTX(
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
-        "r"(smem_address(smem_row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory"),
-    cpu::stmatrix(smem_row, r, 4, false, site))
-
-PTX_INLINE void stmatrix_x4_trans(void* smem_row, const uint32_t (&r)[4] PTX_SITE) PTX(
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::
-        "r"(smem_address(smem_row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory"),
-    cpu::stmatrix(smem_row, r, 4, true, site))
 
 // ISA: "elect.sync": true in one lane of the warp
 PTX_INLINE bool elect_one(PTX_SITE_ONLY) PTX(

@@ -232,6 +232,7 @@ def read_raw(text: str) -> list[dict[str, Any]]:
 EXECUTED, WAVES, IDEAL = "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"
 SECTORS = "L2 Theoretical Sectors Global"
 THREADS = "Predicated-On Thread Instructions Executed"
+ATOMICS = ("REDG", "RED.", "ATOMG", "ATOM.")  # on global memory
 COLUMNS = ("Source", EXECUTED, THREADS, WAVES, IDEAL, SECTORS)
 
 
@@ -350,4 +351,6 @@ def _traffic(figures: dict[str, float], table: Table) -> Traffic:
         shared_store_wavefronts=table.total(WAVES, "STS", "LDGSTS"),  # and STSM, but not STAS
         bank_conflicts=table.total(WAVES) - table.total(IDEAL),
         barriers=table.whole_warps("BAR.", "UCGABAR_ARV"),  # a block's, a cluster's
+        global_atomic_requests=table.total(EXECUTED, *ATOMICS),
+        global_atomic_sectors=table.total(SECTORS, *ATOMICS),
     )

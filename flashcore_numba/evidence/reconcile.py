@@ -1,7 +1,7 @@
 """`flashcore reconcile`: what a stage moves, as a formula predicts, a simulator counts and a GPU measures."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def _ratio(sectors: int, requests: int) -> float:
     return sectors / requests if requests else 0.0
 
 
+ATOMICS = "bytes of atomics"  # which extracts have not had from the beginning
 ROWS: dict[str, Callable[[Traffic], float]] = {
     "bytes loaded": lambda t: SECTOR * t.global_load_sectors,
     "sectors per load": lambda t: _ratio(t.global_load_sectors, t.global_load_requests),
@@ -58,6 +59,7 @@ ROWS: dict[str, Callable[[Traffic], float]] = {
     "shared store waves": lambda t: t.shared_store_wavefronts,
     "bank conflicts": lambda t: t.bank_conflicts,
     "barriers": lambda t: t.barriers,
+    ATOMICS: lambda t: SECTOR * t.global_atomic_sectors,
 }
 
 
@@ -132,13 +134,18 @@ def counted(run: Run, shape: Shape, causal: bool, sm_count: int = EXAMPLE_SM_COU
     return Traffic.of_totals(found.totals())
 
 
-def block(run: Run, predicted: Traffic, counted: Traffic, measured: Traffic | None) -> Block:
-    """The rows of one run, each with the reason that is known for its difference."""
+def block(
+    run: Run, predicted: Traffic, counted: Traffic, measured: Traffic | None, without: Collection[str] = ()
+) -> Block:
+    """The rows of one run, each with the reason that is known for its difference; `without`: those that were
+    not measured.
+    """
     rows = []
     for name, of in ROWS.items():
         keys = [(run.stage.key, variant, name) for variant in (str(run.variant), "*")]
         reason = next((REASONS[key] for key in keys if key in REASONS), None)
-        rows.append(Row(name, of(predicted), of(counted), None if measured is None else of(measured), reason))
+        known = None if measured is None or name in without else of(measured)
+        rows.append(Row(name, of(predicted), of(counted), known, reason))
     return Block(run, rows)
 
 
@@ -162,7 +169,7 @@ def blocks(
     workers = 1 if shape.batch * shape.heads * shape.seq**2 <= FEW_SCORES else None
     found = pool.run(_count_one, to_count, workers, told, lambda job: names[job[:2]])
     return [
-        block(run, predicted(run, shape, causal, sm_count), Traffic(**ours), _measured(run, extract))
+        block(run, predicted(run, shape, causal, sm_count), Traffic(**ours), *measured(run, extract))
         for run, ours in zip(chosen, found, strict=True)
     ]
 
@@ -182,9 +189,11 @@ def _count_one(stage: str, variant: str | None, shape: str, causal: bool, sm_cou
     return vars(counted(Run(find_stage(stage), variant), parse(shape), causal, sm_count))
 
 
-def _measured(run: Run, extract: dict[str, Any] | None) -> Traffic | None:
-    known = profile.find(run, extract)
-    return Traffic(**known["traffic"]) if known else None
+def measured(run: Run, extract: dict[str, Any] | None) -> tuple[Traffic | None, tuple[str, ...]]:
+    """What an extract says of a run, and the rows that it says nothing of."""
+    if (known := profile.find(run, extract)) is None:
+        return None, ()
+    return Traffic(**known["traffic"]), () if "global_atomic_sectors" in known["traffic"] else (ATOMICS,)
 
 
 def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:

@@ -118,7 +118,7 @@ def _row(
         wavefronts = traffic.shared_load_wavefronts + traffic.shared_store_wavefronts
         # An asynchronous copy passes through the L1 once, and is among the wavefronts.
         l1_bytes = (sectors - traffic.async_sectors) * SECTOR + wavefronts * WAVEFRONT
-        l2_bytes = sectors * SECTOR if l2 is None else l2
+        l2_bytes = (sectors + traffic.global_atomic_sectors) * SECTOR if l2 is None else l2
     multiplies = SPLIT.get(run.stage.name, {run.unit: 1.0})
     mma_sync = run.stage.compute_capability < WGMMA
     if mma_sync and ceilings.mma_sync_tflops:

@@ -22,10 +22,12 @@ class Traffic:
     A request is one warp's execution of a memory instruction, a sector 32 bytes of global memory. An
     asynchronous copy counts as a global load and as a shared store; as the latter alone if all lanes of the
     warp fill with zeros. A wavefront is one pass through the 32 banks; bank_conflicts are the wavefronts
-    beyond the fewest that the same bytes need. A barrier counts once for each warp that arrives.
+    beyond the fewest that the same bytes need. A barrier counts once for each warp that arrives. Atomics on
+    global memory, those that return nothing included, are neither loads nor stores.
 
     A copy by TMA is one request, and the sectors are those of its box. It has no wavefronts, nor have wgmma's
-    operands, nor what a block stores into another one of its cluster.
+    operands, nor what a block stores into another one of its cluster. A bulk copy to shared memory is one of
+    a box of as many bytes.
 
     async_sectors are those of global_load_sectors that asynchronous copies bring past the L1, so that they
     pass through it once, as shared stores. Only formulas know them: they are 0 in counts and measurements,
@@ -40,6 +42,8 @@ class Traffic:
     shared_store_wavefronts: int = 0
     bank_conflicts: int = 0
     barriers: int = 0
+    global_atomic_requests: int = 0
+    global_atomic_sectors: int = 0
     async_sectors: int = field(default=0, compare=False)
 
     def __add__(self, other: "Traffic") -> "Traffic":
@@ -56,8 +60,9 @@ class Traffic:
         conflicts = sum(totals.get(f"shared_{op}_conflicts", 0) for op in ("load", "store", "atomic"))
         named = {each.name: totals.get(each.name, 0) for each in fields(cls)}
         for op in ("load", "store"):
-            named[f"global_{op}_requests"] += totals.get(f"tma_{op}", 0)
-            named[f"global_{op}_sectors"] += totals.get(f"tma_{op}_bytes", 0) // SECTOR
+            for copy in (f"tma_{op}", f"bulk_{op}"):
+                named[f"global_{op}_requests"] += totals.get(copy, 0)
+                named[f"global_{op}_sectors"] += totals.get(f"{copy}_bytes", 0) // SECTOR
         return cls(**(named | {"bank_conflicts": conflicts}))
 
 
@@ -74,6 +79,11 @@ def loads(requests: Any, sectors: Any) -> Traffic:
 def stores(requests: Any, sectors: Any) -> Traffic:
     """Stores to global memory."""
     return Traffic(global_store_requests=int(requests), global_store_sectors=int(sectors))
+
+
+def atomics(requests: Any, sectors: Any) -> Traffic:
+    """Atomics on global memory."""
+    return Traffic(global_atomic_requests=int(requests), global_atomic_sectors=int(sectors))
 
 
 def shared_loads(wavefronts: Any, conflicts: Any = 0) -> Traffic:

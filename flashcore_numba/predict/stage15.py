@@ -7,7 +7,7 @@ the numbers of the work tiles, which go through shared memory.
 from typing import Any
 
 from flashcore_numba.core.mask import Mask
-from flashcore_numba.predict.formula import Traffic, ceil_div, loads, masks, shared_loads
+from flashcore_numba.predict.formula import Traffic, atomics, ceil_div, loads, masks, shared_loads
 from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS, read_sinks
 from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, store_rows
 from flashcore_numba.stages.parts.cuda_arguments import row_tiles_at_most
@@ -18,9 +18,9 @@ WARPS = 4  # of a warpgroup
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
-    """No tile is taken to be done twice, as in stage 12. The counter of pieces, an atomic, is not counted."""
+    """No tile is taken to be done twice, as in stage 12."""
     p = problem
-    tile, _ = choose(p, variant, sm_count)
+    tile, longest_first = choose(p, variant, sm_count)
     block_rows = ROWS * tile.consumers
     works, of_a_head = 0, Traffic()
     for mask, times in masks(p).items():
@@ -31,12 +31,16 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
         start = 0 if p.features.ragged else ceil_div(mask.seq_q, ROWS) * ROWS - row_tiles * block_rows
         for first_row in range(start, mask.seq_q, block_rows):
             of_a_head += times * _work_tile(p, mask, first_row, tile)
-    blocks = min(p.batch * p.heads * row_tiles_at_most(p, block_rows), sm_count * tile.blocks)
+    pieces = p.batch * p.heads * row_tiles_at_most(p, block_rows)
+    blocks = min(pieces, sm_count * tile.blocks)
     # Of every work tile, and of the end of every block, one thread writes the number and each warp reads it;
     # of lengths that only the GPU knows, 6 words.
     words = works * (6 if bounded_kv(p) else 1) + blocks
     whole = p.heads * of_a_head + _lengths(p, works, blocks)
     whole += Traffic(shared_store_wavefronts=words, shared_load_wavefronts=words * WARPS * tile.consumers)
+    if (longest_first or bounded_kv(p)) and blocks < pieces:
+        # Each work tile draws the number of another; with packed sequences, the last takes the counter back.
+        whole += atomics(works + p.features.ragged, works + p.features.ragged)
     # Of a block: one barrier of all warps, and the first turn.
     return whole + Traffic(barriers=blocks * WARPS * (tile.consumers + 1 + _turns(tile)))
 

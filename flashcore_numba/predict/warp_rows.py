@@ -69,9 +69,8 @@ def store_rows(rows: int, head_dim: int) -> Traffic:
 
 
 def find_sequences(problem: Any, block_rows: int) -> Traffic:
-    """What one warp of each block of a head reads to know its sequence: lengths, and ALiBi's slope.
-
-    All lanes read the same 4 bytes, but for the search among packed sequences: there each lane has one.
+    """What one warp of each block of a head reads to know its sequence: lengths, and ALiBi's slope. All lanes
+    read the same 4 bytes, but for the search among packed sequences.
     """
     features = problem.features
     numbers = 4 * features.ragged + sum(x is not None for x in (features.seqused_k, features.alibi_slopes))
@@ -79,12 +78,20 @@ def find_sequences(problem: Any, block_rows: int) -> Traffic:
     found = loads(numbers * blocks, numbers * blocks)
     if features.ragged:
         lengths = [each.mask.seq_q for each in problem.sequences]
-        searching = row_tiles_at_most(problem, block_rows)  # blocks, of which the first find theirs first
-        for first in range(0, len(lengths), LANES):
-            here = lengths[first : first + LANES]
-            sectors = sum(sectors_apart(FLOAT * (first + end), len(here), FLOAT) for end in (0, 1))
-            found += searching * loads(2, sectors)
-            searching -= sum(ceil_div(length, block_rows) for length in here)
+        found += search(lengths, block_rows, row_tiles_at_most(problem, block_rows))
+    return found
+
+
+def search(lengths: list[int], block_rows: int, blocks: int) -> Traffic:
+    """What one warp of each of so many blocks reads to find the sequence of its tile of `block_rows` rows, or
+    keys, among packed ones of these lengths: each lane has one.
+    """
+    found = Traffic()
+    for first in range(0, len(lengths), LANES):  # those of the first sequences find theirs first
+        here = lengths[first : first + LANES]
+        sectors = sum(sectors_apart(FLOAT * (first + end), len(here), FLOAT) for end in (0, 1))
+        found += blocks * loads(2, sectors)
+        blocks -= sum(ceil_div(length, block_rows) for length in here)
     return found
 
 

@@ -72,18 +72,19 @@ SECOND = table(
     ("      LDG.E R4, [R2]", 3, 9),
     ("      BAR.ARV 0x1, 0x80", (2, 64), 0),
     ("@P0 STG.E.128 [R2], R4", 2, 32),
+    ("      REDG.E.ADD.F32x4.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R4", 3, 48),
     header=NO_SHARED,
 )
 
 
 def test_a_launch_is_read_from_both_pages():
     steps = [{"kernels": ["one"], "name": "a"}, {"kernels": ["two"], "name": "b"}]
-    raw = nsight.read_raw(raw_page(("one", 1220, 1234, 0.5), ("two", 7, 3, 2)))
+    raw = nsight.read_raw(raw_page(("one", 1220, 1234, 0.5), ("two", 10, 3, 2)))
     # ncu prints some tables twice.
     (step, (one,)), (_, (two,)) = nsight.match(steps, raw, nsight.read_source(FIRST + FIRST + SECOND))
     assert step["name"] == "a"
     assert one.traffic == Traffic(1274, 16 * 1234 + 7000, 6, 300, 4900, 262, 640, 15)
-    assert two.traffic == Traffic(3, 7048, 2, 332, 0, 0, 0, 2)
+    assert two.traffic == Traffic(3, 7048, 2, 332, 0, 0, 0, 2, 3, 48)
     assert one.figures["duration_ns"] == 0.5e6
     assert one.figures["registers"] == 40
     assert "tensor_pct" not in one.figures

@@ -31,8 +31,7 @@ def three_columns(name, run, counted=None):
     extract = RECORDED[name]
     at = parse(extract["shape"]), extract["causal"], extract["sm_count"]
     predicted = reconcile.predicted(run, *at)
-    measured = Traffic(**profile.find(run, extract)["traffic"])
-    return reconcile.block(run, predicted, counted or predicted, measured)
+    return reconcile.block(run, predicted, counted or predicted, *reconcile.measured(run, extract))
 
 
 @pytest.mark.parametrize(("name", "run"), MEASURED, ids=lambda x: getattr(x, "label", x))

@@ -1,7 +1,7 @@
-"""The backward pass on mma.sync: a warp owns keys. The kernel: `backward_mma_sync.cu`."""
+"""The backward pass on mma.sync: a warp owns keys, or, in the split kernel, has a part of each product."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,43 +16,64 @@ from flashcore_numba.core.features import ALL
 from flashcore_numba.stages.parts.cuda_arguments import defines, strides
 from flashcore_numba.stages.stage import Stage
 
-SLOTS = 2  # of Q, dO, lse2 and delta
+SPLIT = "backward_mma_sync_split"
 
 
 class Tile(NamedTuple):
-    """16-key tiles of a warp, warps, query rows of a tile, and blocks that an SM has room for."""
+    """Keys of a block, query rows of a tile, warps, blocks that an SM has room for, from how many blocks per
+    SM on it pays, the kernel, and whether dV, dK and dQ come one tile late.
+    """
 
-    row_tiles: int
-    warps: int
+    keys: int
     rows: int
+    warps: int
     blocks_an_sm: int
+    pays_from: int
+    kernel: str = "backward_mma_sync"
+    late: bool = False
 
-    @property
-    def keys(self) -> int:
-        """Of a block."""
-        return 16 * self.row_tiles * self.warps
+    def macros(self, head_dim: int) -> dict[str, Any]:
+        """What the kernel is compiled with, features aside."""
+        shared = {"HEAD_DIM": head_dim, "WARPS": self.warps, "BLOCKS_PER_SM": self.blocks_an_sm}
+        if self.kernel != SPLIT:
+            return shared | {"ROW_TILES": self.keys // (16 * self.warps), "BLOCK_N": self.rows}
+        shared |= {"BLOCK_KEYS": self.keys, "BLOCK_ROWS": self.rows, "LATE": int(self.late)}
+        return shared | {"ROW_TILES": 2, "BLOCK_N": min(32, self.keys * self.rows // (32 * self.warps))}
 
     def block_bytes(self, head_dim: int) -> int:
-        """Of shared memory: K and V, the slots, and dS^T in rows padded by 8 elements."""
-        elements = 2 * head_dim * (self.keys + SLOTS * self.rows) + self.keys * (self.rows + 8)
-        return 2 * elements + 2 * SLOTS * self.rows * 4
+        """Of shared memory: K and V, the slots of Q, dO, lse2 and delta, and dS^T with or without P^T."""
+        slots = 3 if self.late else 2
+        row = 2 * (slots - 1) * self.rows if self.kernel == SPLIT else self.rows + 8  # of a key
+        return (
+            2 * (2 * head_dim * (self.keys + slots * self.rows) + self.keys * row) + 2 * slots * self.rows * 4
+        )
 
 
-# By head dimension, the first are preferred.
+# By head dimension, the first preferred.
 TILES: dict[int, dict[str, Tile]] = {
-    64: {"large": Tile(2, 4, 32, 2), "tall": Tile(2, 4, 32, 2), "small": Tile(1, 4, 32, 3)},
-    128: {"large": Tile(1, 8, 32, 1), "tall": Tile(1, 8, 64, 1), "small": Tile(1, 4, 32, 1)},
+    64: {
+        "large": Tile(128, 32, 4, 2, 2),
+        "split": Tile(64, 64, 4, 2, 1, SPLIT, late=True),
+        "short": Tile(32, 64, 4, 3, 0, SPLIT),
+    },
+    128: {
+        "split": Tile(128, 64, 8, 1, 1, SPLIT, late=True),
+        "large": Tile(64, 32, 4, 1, 1),
+        "short": Tile(32, 64, 4, 2, 0, SPLIT),
+    },
 }
 
 
 def choose(problem: BackwardProblem, sm_count: int, room: float = math.inf) -> str:
-    """The large tile if it fits `room` bytes of shared memory and its blocks fill three quarters of the GPU;
-    twice as much where a mask makes work uneven.
+    """The first tile that fits `room` bytes of shared memory and has three quarters of the blocks from which
+    on it pays; twice as many where a mask makes work uneven.
     """
-    p, tile = problem, TILES[problem.head_dim]["large"]
-    blocks = p.batch * p.kv_heads * key_tiles(p, tile.keys)
-    fills = blocks >= 0.75 * tile.blocks_an_sm * sm_count * (2 if p.causal else 1)
-    return "large" if fills and tile.block_bytes(p.head_dim) <= room else "small"
+    p, uneven = problem, 2 if problem.causal else 1
+    for name, tile in TILES[p.head_dim].items():
+        blocks = p.batch * p.kv_heads * key_tiles(p, tile.keys)
+        if tile.block_bytes(p.head_dim) <= room and blocks >= 0.75 * tile.pays_from * sm_count * uneven:
+            return name
+    return "short"
 
 
 def key_tiles(problem: BackwardProblem, keys: int) -> int:
@@ -62,30 +83,17 @@ def key_tiles(problem: BackwardProblem, keys: int) -> int:
 
 
 def launch(
-    problem: BackwardProblem,
-    dq: Array,
-    dk: Array,
-    dv: Array,
-    executor: Executor,
-    variant: str | None = None,
+    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
 ) -> None:
     """Queue the kernels: dq [B, H, S_q, D], dk and dv [B, H_kv, S_k, D]."""
-    p, names = problem, TILES[problem.head_dim]
-    tile = names[variant if variant in names else choose(p, executor.sm_count, executor.shared_limit)]
-    kernel = source(
-        "backward_mma_sync",
-        HEAD_DIM=p.head_dim,
-        ROW_TILES=tile.row_tiles,
-        WARPS=tile.warps,
-        BLOCK_N=tile.rows,
-        BLOCKS_PER_SM=tile.blocks_an_sm,
-        **defines(p.forward),
-    )
+    p, tiles = problem, TILES[problem.head_dim]
+    tile = tiles[variant if variant in tiles else choose(p, executor.sm_count, executor.shared_limit)]
     rows = prepare(p, executor)
     steps = (step for x in (p.q, p.k, p.v, p.dout, dk, dv) for step in strides(x))
     arguments = (p.q, p.k, p.v, p.dout, *rows, dk, dv, *steps, *sizes(p), np.float32(p.scale))
-    grid = (key_tiles(p, tile.keys), p.kv_heads, p.batch)
-    executor.launch(kernel, grid, 32 * tile.warps, *arguments, shared_bytes=tile.block_bytes(p.head_dim))
+    kernel = source(tile.kernel, **tile.macros(p.head_dim), **defines(p.forward))
+    grid, room = (key_tiles(p, tile.keys), p.kv_heads, p.batch), tile.block_bytes(p.head_dim)
+    executor.launch(kernel, grid, 32 * tile.warps, *arguments, shared_bytes=room)
     finish(p, rows.dq_sum, dq, executor)
 
 
@@ -102,10 +110,10 @@ STAGE = Stage(
     features=ALL,
     outputs=GRADIENTS,
     variants={
-        "large": "128 keys per block: for problems whose blocks of this size fill the GPU",
-        "tall": "the same, with tiles of 64 query rows at D = 128 in place of 32: half as many barriers",
-        "small": "64 keys per block: for short problems, and for GPUs with less shared memory",
-        "mma_sync": "large or small, whichever fills the GPU",
+        "large": "a warp owns keys: for large problems at D = 64, smaller ones or small GPUs at D = 128",
+        "split": "a warp has a part of each product: for large problems at D = 128, smaller ones at D = 64",
+        "short": "the same with 32 keys per block: for short problems",
+        "mma_sync": "the first that fits and fills the GPU; at D = 128 split comes first",
     },
     operation=BACKWARD,
 )

@@ -11,6 +11,7 @@ from flashcore_numba.stages.edited import Edit
 VALUE, PROPERTY, MEMORY, RACE, COPY = ("value",), ("property",), ("memory",), ("race",), ("copy",)
 WRONG = (*VALUE, *PROPERTY)
 ROWS = "backward_rows.cu"
+SPLIT_KERNEL, SPLIT_TILES = "backward_mma_sync_split.cu", "gradient_tiles.cuh"
 DELTA, BY_ROWS = "backward_recompute_delta", "backward_recompute_rows"
 TILES_Q, TILES_KV = "backward_recompute_tiles_q", "backward_recompute_tiles_kv"
 
@@ -270,150 +271,161 @@ AROUND = (
     ),
 )  # fmt: skip
 
+
+def _by_keys(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
+    return _mma_sync(name, mistake, *edits, variant="large", **options)
+
+
+def _split(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
+    """Edits of the split kernel, or of the file that they name."""
+    own = (edit if len(edit) == 3 else (*edit, SPLIT_KERNEL) for edit in edits)
+    return _mma_sync(f"split_{name}", mistake, *own, variant="split", **options)
+
+
 MMA_SYNC = (
     *AROUND,
-    _mma_sync(
+    _by_keys(
         "delta_omitted", "dS = P * dP: what every row of dP has in common is not taken off.",
         ("p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y)", "p[0] * dp[0], p[1] * dp[1]"),
     ),
-    _mma_sync(
+    _by_keys(
         "parentheses", "dS = P * dP - D: the parentheses are missing.",
         ("p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y)",
          "p[0] * dp[0] - delta.x, p[1] * dp[1] - delta.y"),
     ),
-    _mma_sync(
+    _by_keys(
         "one_lse_for_two_columns",
         "A lane takes the LSE of its first column for both: as if they were one row.",
         ("ptx::ex2(s[1] * scale_log2 - lse2.y)", "ptx::ex2(s[1] * scale_log2 - lse2.x)"),
     ),
-    _mma_sync(
+    _by_keys(
         "dk_not_scaled",
         "dK = dS^T Q, without the scale.", ("dk_rmem, dk_scale, k_own", "dk_rmem, 1.0f, k_own"),
     ),
-    _mma_sync(
+    _by_keys(
         "scale_in_log2_in_dk", "dK is scaled by what the scores are scaled by, log2(e) included.",
         ("dk_rmem, dk_scale, k_own", "dk_rmem, scale.sign * scale.log2, k_own"),
     ),
-    _mma_sync(
+    _by_keys(
         "dv_scaled", "dV is scaled as dK is: but O is linear in V, without a scale.",
         ("dv_rmem, 1.0f, v_own", "dv_rmem, dk_scale, v_own"),
     ),
-    _mma_sync(
+    _by_keys(
         "dv_of_q", "dV = P^T Q: the wrong tile.",
         ("accumulate_pv(dv_rmem, p_rmem, do_tile, lane)", "accumulate_pv(dv_rmem, p_rmem, q_tile, lane)"),
     ),
-    _mma_sync(
+    _by_keys(
         "p_of_ds", "dV = dS^T dO: the wrong operand.",
         ("accumulate_pv(dv_rmem, p_rmem, do_tile, lane)", "accumulate_pv(dv_rmem, ds_rmem, do_tile, lane)"),
     ),
-    _mma_sync(
+    _by_keys(
         "mask_before_the_sign", "The mask makes S -inf before a negative scale, which makes it inf.",
         ("const Scale scale(sizes.softmax_scale_log2());",
          "const struct { float log2, sign; } scale = {sizes.softmax_scale_log2(), 1.0f};"), expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "sign_forgotten",
         "A tile that needs no mask for its keys is not masked: but it has the scale's sign too.",
         (" || scale.sign != 1.0f;", ";"),
     ),
-    _mma_sync(
+    _by_keys(
         "keys_past_the_end",
         "Keys after the last are not masked: K is 0 there, and P = 2^-LSE, which may be inf.",
         ("warp_key + WARP_ROWS > sequence.S_k || ", ""),
         ("return key < sequence.S_k ? mask.rows(key) : Interval{0, 0}", "return mask.rows(key)"),
     ),
-    _mma_sync(
+    _by_keys(
         "mask_of_the_first_key", "Whether a tile needs the mask is asked for the warp's first key alone.",
         ("first_row < warp_last_seen.begin", "first_row < warp_first_seen.begin"), expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "top_left", "The mask is aligned at the first row and key, not at the last.",
         ("const Mask mask(sizes, sequence);", "const Mask mask(sizes, sequence.S_q, sequence.S_q);"),
         expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "diagonal_hidden", "`<` for `<=` in the causal mask: no row sees its own key.",
         ("max(0, min(S_q, row - right))", "max(0, min(S_q, row + 1 - right))", "mask.cuh"), expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "first_tile_too_late",
         "The first row that sees a key is rounded up to a tile, so a part of it is left out.",
         ("Interval{first_seen.begin, ", "Interval{first_seen.begin + BLOCK_N - 1, "), expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "first_tile_of_the_last_key", "The walk over rows begins where the block's last key is seen.",
         ("Interval{first_seen.begin, ", "Interval{rows_of(max(last_key, first_key)).begin, "), expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "last_tile_of_the_first_key", "The walk over rows ends where the block's first key is seen no more.",
         ("rows_of(max(last_key, first_key)).end}", "first_seen.end}"), expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "last_tile_left_out", "The last tile of rows never comes, unless it is full.",
         ("rows_of(max(last_key, first_key)).end}",
          "rows_of(max(last_key, first_key)).end / BLOCK_N * BLOCK_N}"),
         expected=WRONG,
     ),
-    _mma_sync(
+    _by_keys(
         "one_head_of_the_group", "Of the query heads that share a K/V head only the first passes by.",
         ("end_head = (kv_head + 1) * sizes.group", "end_head = kv_head * sizes.group + 1"),
     ),
-    _mma_sync(
+    _by_keys(
         "dq_of_one_head", "All query heads of a group add to the dQ of the first.",
         ("(long long)h * padded_rows(sizes) + first_row + query",
          "(long long)kv_head * sizes.group * padded_rows(sizes) + first_row + query"),
     ),
-    _mma_sync(
+    _by_keys(
         "next_head_keeps_the_tile", "The next head of a group begins with the tile where this one ended.",
         ("next_tile = last_tile ? tiles.begin : tile + 1", "next_tile = last_tile ? tile : tile + 1"),
     ),
-    _mma_sync(
+    _by_keys(
         "dq_stored", "A block stores its share of dQ, where it should add it: the last one wins.",
         ("ptx::add_quad(lane_sums + j * SUMS_STEP, dq_rmem[j])",
          "for (int i = 0; i < 4; i++) lane_sums[j * SUMS_STEP + ptx::FLOAT_STRIDE * i] = dq_rmem[j][i]"),
         expected=(*RACE, *VALUE),
     ),
-    _mma_sync(
+    _by_keys(
         "dq_read_and_written", "The share of dQ is added by `+=`, which reads and writes in two steps.",
         ("ptx::add_quad(lane_sums + j * SUMS_STEP, dq_rmem[j])",
          "for (int i = 0; i < 4; i++) lane_sums[j * SUMS_STEP + ptx::FLOAT_STRIDE * i] += dq_rmem[j][i]"),
         expected=RACE, on_gpu=False,
     ),
-    _mma_sync(
+    _by_keys(
         "ds_not_transposed", "ldmatrix reads dS^T as if it were dS: dQ is wrong, dK right.",
         ("ptx::ldmatrix_x4_trans(ds_rmem, ds_row", "ptx::ldmatrix_x4(ds_rmem, ds_row"),
     ),
-    _mma_sync(
+    _by_keys(
         "ds_rows_too_narrow", "The padding of the rows of dS is left out where they are written.",
         ("(8 * r + lane / 4) * DS_PITCH", "(8 * r + lane / 4) * BLOCK_N"),
         expected=(*VALUE, *MEMORY, *RACE), on_gpu=False,
     ),
-    _mma_sync(
+    _by_keys(
         "sums_of_other_columns", "Warps for the second half of dQ's columns add to the first half.",
         ("sums_before<D>(padded, column / 8, lane)", "sums_before<D>(padded, 0, lane)"),
     ),
-    _mma_sync(
+    _by_keys(
         "columns_of_the_first_half",
         "Warps for the second half of dQ's columns multiply the first half of K's.",
         ("column / 16 + d)", "d)"),
     ),
-    _mma_sync(
+    _by_keys(
         "one_slot", "The next tile is loaded over the one that is being multiplied.",
         ("load_tile(next_h, next_tile, slot ^ 1)", "load_tile(next_h, next_tile, slot)"),
         expected=(*COPY, *RACE), on_gpu=False,
     ),
-    _mma_sync(
+    _by_keys(
         "delta_of_the_next_tile", "D is read from the other slot.",
         ("rows_smem + (2 * slot + 1) * BLOCK_N,", "rows_smem + (2 * (slot ^ 1) + 1) * BLOCK_N,"),
         expected=(*COPY, *MEMORY, *RACE, *VALUE), on_gpu=False,
     ),
-    _mma_sync(
+    _by_keys(
         "wait_one_group_short", "The wait lets the tile that is read next be under way.",
         ("ptx::cp_async_wait<0>();  // this thread's part",
          "ptx::cp_async_wait<1>();  // this thread's part"),
         expected=COPY, on_gpu=False,
     ),
-    _mma_sync(
+    _by_keys(
         "sums_in_half", "dK is rounded to the type of K after every tile.",
         ("accumulate_pv(dk_rmem, ds_rmem, q_tile, lane);",
          "accumulate_pv(dk_rmem, ds_rmem, q_tile, lane);\n"
@@ -422,7 +434,109 @@ MMA_SYNC = (
          "            const uint32_t pair = ptx::pack_pair(x, x);\n"
          "            x = Element::floats(*(const element2*)&pair).x;\n        }"),
     ),
-    _mma_sync(
+    _by_keys(
+        "dk_past_the_end", "Rows of dK and dV after the last key are written.",
+        ("if (row < inside)\n", "if (true)\n"), expected=("guard", *MEMORY, *RACE), on_gpu=False,
+    ),
+)  # fmt: skip
+
+SPLIT = (
+    _split(
+        "delta_omitted", "dS = P * dP: what every row of dP has in common is not taken off.",
+        ("p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y)", "p[0] * dp[0], p[1] * dp[1]", SPLIT_TILES),
+    ),
+    _split(
+        "one_lse_for_two_columns",
+        "A lane takes the LSE of its first column for both: as if they were one row.",
+        ("ptx::ex2(s[1] * scale_log2 - lse2.y)", "ptx::ex2(s[1] * scale_log2 - lse2.x)", SPLIT_TILES),
+    ),
+    _split(
+        "softcap_not_derived", "dS of a softcap is P (dP - D), without the derivative of tanh.",
+        ("SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i]", "p[i]", SPLIT_TILES),
+    ),
+    _split(
+        "lse_for_delta", "D is read where the LSE is.",
+        ("lse2_smem + BLOCK_ROWS, row, lane", "lse2_smem, row, lane"),
+    ),
+    _split("dk_not_scaled", "dK = dS^T Q, without the scale.", ("has_dk ? dk_scale : 1.0f", "1.0f")),
+    _split(
+        "dv_scaled", "dV is scaled as dK is: but O is linear in V, without a scale.",
+        ("has_dk ? dk_scale : 1.0f", "dk_scale"),
+    ),
+    _split(
+        "dv_of_q", "dV = P^T Q: the wrong tile.",
+        ("(has_dk ? q_smem : do_smem) + slot", "q_smem + slot"),
+    ),
+    _split(
+        "p_of_ds", "dV = dS^T dO: the wrong operand.",
+        ("(has_dk ? ds_smem : p_smem) + own_weights", "ds_smem + own_weights"),
+    ),
+    _split(
+        "sign_forgotten",
+        "A tile that needs no mask for its keys is not masked: but it has the scale's sign too.",
+        (" && scale.sign == 1.0f;", ";"),
+    ),
+    _split(
+        "keys_past_the_end",
+        "Keys after the last are not masked: K is 0 there, and P = 2^-LSE, which may be inf.",
+        ("any = warp_key + WARP_ROWS <= sequence.S_k && ", "any = "),
+        ("if (warp_key + 8 * r + lane / 4 >= sequence.S_k) seen[r].begin = BLOCK_N;", ""),
+    ),
+    _split(
+        "mask_of_the_first_key", "Whether a tile needs the mask is asked for the warp's first key alone.",
+        ("whole{warp_last_seen.begin", "whole{warp_first_seen.begin"), expected=WRONG,
+    ),
+    _split(
+        "last_row_hidden", "`<` for `<=` at the end of the window: the last row that sees a key does not.",
+        ("distance + left + 1", "distance + left", "mask.cuh"), expected=WRONG,
+    ),
+    _split(
+        "ds_not_transposed", "ldmatrix reads dS^T as if it were dS: dQ is wrong, dK right.",
+        ("multiply<Weights, true, Rows, true", "multiply<Weights, false, Rows, true"),
+        expected=(*VALUE, *MEMORY, *COPY, *RACE),
+    ),
+    _split(
+        "dq_rows_of_the_first_half", "All warps multiply the first 32 rows of dS.",
+        ("dq_row = warp % (BLOCK_ROWS / DQ_ROWS) * DQ_ROWS", "dq_row = 0"),
+    ),
+    _split(
+        "columns_of_the_first_half", "Warps for the second half of dV have the first columns: D = 128 only.",
+        ("            own_column, lane);", "            0, lane);"),
+    ),
+    _split(
+        "dq_stored", "A block stores its share of dQ, where it should add it: the last one wins.",
+        ("ptx::add_quad(sums + j * SUMS_STEP, dq_rmem[r][j])",
+         "for (int i = 0; i < 4; i++) sums[j * SUMS_STEP + ptx::FLOAT_STRIDE * i] = dq_rmem[r][j][i]"),
+        expected=(*RACE, *VALUE),
+    ),
+    _split(
+        "one_head_of_the_group", "Of the query heads that share a K/V head only the first passes by.",
+        ("end_head = (kv_head + 1) * sizes.group", "end_head = kv_head * sizes.group + 1"),
+    ),
+    _split(
+        "head_of_the_next_tile", "dQ comes one tile late, and is added to the head that has come by then.",
+        ("spread(h_before,", "spread(h < end_head ? h : h_before,"),
+    ),
+    _split(
+        "last_tile_left_out", "The walk ends with the last tile, whose dV, dK and dQ come one tile late.",
+        ("while (h < end_head || (LATE && tile_before >= 0))", "while (h < end_head)"),
+    ),
+    _split(
+        "buffer_of_the_next_tile", "P and dS are read where those of the next tile are written.",
+        ("slot_before, buffer ^ 1)", "slot_before, buffer)"), expected=(*RACE, *MEMORY, *VALUE),
+        on_gpu=False,
+    ),
+    _split(
+        "two_slots", "The next tile is loaded over the one whose dV, dK and dQ are late.",
+        ("SLOTS = LATE ? 3 : 2", "SLOTS = 2"), expected=(*COPY, *RACE, *VALUE), on_gpu=False,
+    ),
+    _split(
+        "wait_one_group_short", "The wait lets the tile that is read next be under way.",
+        ("ptx::cp_async_wait<0>();  // this thread's part",
+         "ptx::cp_async_wait<1>();  // this thread's part"),
+        expected=COPY, on_gpu=False,
+    ),
+    _split(
         "dk_past_the_end", "Rows of dK and dV after the last key are written.",
         ("if (row < inside)\n", "if (true)\n"), expected=("guard", *MEMORY, *RACE), on_gpu=False,
     ),
@@ -695,4 +809,4 @@ ONE_LAUNCH = (
     ),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*RECOMPUTE, *MMA_SYNC, *WGMMA, *ONE_LAUNCH)
+MUTANTS: tuple[Mutant, ...] = (*RECOMPUTE, *MMA_SYNC, *SPLIT, *WGMMA, *ONE_LAUNCH)

@@ -1,4 +1,4 @@
-"""What the kernels of `backward_recompute` move; atomic adds are neither loads nor stores of `Traffic`."""
+"""What the kernels of `backward_recompute` move."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from flashcore_numba.predict.formula import (
     LANES,
     SECTOR,
     Traffic,
+    atomics,
     barriers,
     head_starts,
     loads,
@@ -35,7 +36,7 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     if variant == "tiles":
         return start + _tiles_q(problem) + _tiles_kv(problem)
     if adds:
-        return start + _rows_kv(problem) + _scaled(problem)
+        return start + _rows_kv(problem) + _added(problem) + _scaled(problem)
     return start + _rows_q(problem) + _rows_kv(problem)
 
 
@@ -51,6 +52,12 @@ def _delta(problem: Any, clears: bool) -> Traffic:
     # Two stores for each load2, of every other float of 256 bytes.
     cleared = 2 * stores(1, 2 * LANES * FLOAT // SECTOR) * requests_for(1, problem.head_dim, WIDTH)
     return rows * (given + stores(1, 1) + clears * cleared)
+
+
+def _added(problem: Any) -> Traffic:
+    """dQ of a row by each key that it sees: of 256 bytes, every other float twice."""
+    pairs = problem.batch * problem.heads * problem.mask.pairs
+    return 2 * atomics(1, 2 * LANES * FLOAT // SECTOR) * requests_for(1, problem.head_dim, WIDTH) * pairs
 
 
 def _scaled(problem: Any) -> Traffic:

@@ -22,7 +22,8 @@ from . import running
 from .running import WithMacros, drawn
 
 SMALLEST_SHARED = 99 * 1024  # bytes that a block may have at compute capability 8.9, the least from 8.0 on
-EVERY_TILE = list(product(("large", "tall", "small"), (64, 128), (800, 900)))
+VARIANTS = ("large", "split", "short")
+EVERY_TILE = list(product(VARIANTS, (64, 128), (800, 900)))
 
 
 def wrong(x, executor, variant=None):
@@ -40,17 +41,18 @@ def test_every_case(variant, rng):
     assert len(report.results) == len(chosen) and len(every) > 100
 
 
-def test_the_cases_that_tell_most():
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_cases_that_tell_most(variant):
     telling = (
         "causal 140 rows, 300 keys, bfloat16", "causal, 8 query heads on 1", "ALiBi and softcap: 4",
         "ragged and seqused_k: NaN behind, causal",
     )  # fmt: skip
-    report = check_stage(STAGE, names=telling)
+    report = check_stage(STAGE, variant, names=telling)
     assert report.passed, report.failures[0]
     assert len(report.results) == len(telling)
 
 
-@pytest.mark.parametrize("variant", few(["large", "tall", "small"], "tall"))
+@pytest.mark.parametrize("variant", few(VARIANTS, "split"))
 def test_head_dimension_128_in_every_order(variant, rng):
     x = drawn(rng, 200, 150, 128, heads=4, kv_heads=2, causal=True)
     for order in ("reverse", f"random:{rng.integers(1000)}"):
@@ -90,23 +92,40 @@ def test_lse_of_ten_thousand(rng):
 @pytest.mark.parametrize("head_dim", few([64, 128], 128))
 def test_an_older_gpu(head_dim, rng):
     """Of sm_80: no addition of four floats at once; and of one with little shared memory."""
-    executor = WithMacros(("PTX_ARCH", 800), shared_limit=SMALLEST_SHARED)
-    assert not wrong(drawn(rng, 100, 100, head_dim, causal=True), executor)
-    executor.check()
-
-
-def test_small_tiles_where_large_ones_leave_the_gpu_idle_or_do_not_fit(rng):
-    x = drawn(rng, 16, 16 * 128)
-    problem = x.problem(x.arrays)
-    assert choose(problem, 20) == "large" and choose(problem, 22) == "small"
-    for head_dim, tiles in TILES.items():
-        assert tiles["small"].block_bytes(head_dim) <= SMALLEST_SHARED
-    assert choose(problem, 1, TILES[64]["large"].block_bytes(64)) == "large"
-    assert choose(problem, 1, TILES[64]["large"].block_bytes(64) - 1) == "small"
+    for variant in (None, "short"):
+        executor = WithMacros(("PTX_ARCH", 800), shared_limit=SMALLEST_SHARED)
+        assert not wrong(drawn(rng, 100, 100, head_dim, causal=True), executor, variant)
+        executor.check()
 
 
 @pytest.mark.parametrize(
-    ("variant", "head_dim", "arch"), few(EVERY_TILE, ("large", 64, 900), ("tall", 128, 800))
+    ("head_dim", "chosen"),
+    [
+        (64, {10: "large", 11: "split", 42: "split", 43: "short"}),
+        (128, {21: "split", 22: "large", 42: "large", 43: "short"}),
+    ],
+)
+def test_the_largest_tiles_that_fill_the_gpu(head_dim, chosen, rng):
+    x = drawn(rng, 16, 8 * 128, head_dim)  # 16 blocks of 128 keys
+    problem = x.problem(x.arrays)
+    assert {sm_count: choose(problem, sm_count) for sm_count in chosen} == chosen
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_tiles_that_fit(head_dim, rng):
+    x = drawn(rng, 16, 8 * 128, head_dim)
+    problem, tiles = x.problem(x.arrays), TILES[head_dim]
+    room = tiles["split"].block_bytes(head_dim)
+    assert room <= 227 * 1024
+    assert choose(problem, 8, room) == next(iter(tiles))
+    assert choose(problem, 8, room - 1) == choose(problem, 8, SMALLEST_SHARED) == "large"
+    for name in ("large", "short"):
+        assert tiles[name].block_bytes(head_dim) <= SMALLEST_SHARED
+
+
+@pytest.mark.parametrize(
+    ("variant", "head_dim", "arch"),
+    few(EVERY_TILE, ("large", 64, 900), ("split", 128, 900), ("short", 128, 800)),
 )
 def test_no_access_meets_a_bank_twice_and_no_addition_a_sector_in_part(variant, head_dim, arch, rng):
     tile = TILES[head_dim][variant]
@@ -121,25 +140,28 @@ def test_no_access_meets_a_bank_twice_and_no_addition_a_sector_in_part(variant, 
     assert totals["global_atomic_requests"] == added // (512 if arch == 900 else 128)
 
 
-def test_two_barriers_a_tile(rng):
-    def barriers(rows):
+@pytest.mark.parametrize(("variant", "barriers"), [("large", 2), ("split", 1), ("short", 2)])
+def test_barriers_a_tile(variant, barriers, rng):
+    tile = TILES[64][variant]
+
+    def counted(rows):
         executor = Simulator()
-        assert not wrong(drawn(rng, rows, 128), executor, "large")
+        assert not wrong(drawn(rng, rows, tile.keys), executor, variant)
         return executor.launches[1].totals()["barriers"]
 
-    assert barriers(160) - barriers(64) == 2 * 3 * 2 * 4  # heads, tiles, barriers, warps
+    heads, tiles = 2, 3
+    more = counted(4 * tile.rows) - counted(tile.rows)
+    assert more == heads * tiles * barriers * tile.warps
 
 
 @pytest.mark.parametrize(
-    ("capability", "head_dim"), few([((8, 0), 64), ((8, 0), 128), ((9, 0), 64), ((9, 0), 128)], ((8, 0), 64))
+    ("variant", "head_dim", "arch"), few(EVERY_TILE, ("large", 64, 800), ("split", 128, 900))
 )
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_nothing_spills(head_dim, capability):
-    tile = TILES[head_dim]["large"]
-    values = {"ROW_TILES": tile.row_tiles, "WARPS": tile.warps, "BLOCK_N": tile.rows}
+def test_nothing_spills(variant, head_dim, arch):
+    tile, capability = TILES[head_dim][variant], divmod(arch // 10, 10)
     for features in ({}, {"WINDOW": 1}, {"USED": 1}, {"ALIBI": 1}, {"ELEMENT": "bfloat16"}):
-        defines = {"HEAD_DIM": head_dim, "BLOCKS_PER_SM": tile.blocks_an_sm} | values | features
-        kernel = source("backward_mma_sync", **defines)
+        kernel = source(tile.kernel, **tile.macros(head_dim), **features)
         assert compiled(kernel, capability).spill_bytes == 0, kernel.label
     for entry in ("prepare", "finish"):
         assert compiled(source("backward_rows", entry, HEAD_DIM=head_dim), capability).spill_bytes == 0
