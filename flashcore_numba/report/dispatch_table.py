@@ -47,11 +47,12 @@ class Point(NamedTuple):
 def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
     """The recorded problems with the default run of each stage that was right.
 
-    Of several records of one problem only those with the most stages count: one that timed a few stages says
-    nothing about the others. Neither does one between problems of fewer and of more rows that know more,
-    where it lacks a stage that is the fastest of one of those.
+    Of several records of one problem those count whose fastest stage is within `SLACK` of the fastest of all,
+    because kernels get faster; of them the newest, and of one date those with the most stages: one that timed
+    a few stages says nothing about the others. Neither does one between problems of fewer and of more rows
+    that know more, where it lacks a stage that is the fastest of one of those.
     """
-    found: dict[tuple, list[Point]] = {}
+    found: dict[tuple, list[tuple[str, Point]]] = {}
     for _, record in records:
         gpu = record["gpu"]
         major, minor = gpu["compute_capability"]
@@ -67,14 +68,18 @@ def points(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[Point]:
                 (major, minor), each["shape"], each["causal"], shape.head_dim, rows, shape.seq, times
             )
             if times:
-                found.setdefault((gpu["name"], each["shape"], each["causal"]), []).append(point)
-    fullest = [
-        point
-        for same in found.values()
-        for point in same
-        if len(point.times) == max(len(other.times) for other in same)
-    ]
-    return [point for point in fullest if not _outdone(point, fullest)]
+                key = gpu["name"], each["shape"], each["causal"]
+                found.setdefault(key, []).append((record["date"], point))
+    kept = [point for same in found.values() for point in _counting(same)]
+    return [point for point in kept if not _outdone(point, kept)]
+
+
+def _counting(same: Sequence[tuple[str, Point]]) -> list[Point]:
+    """Of the records of one problem, with their dates, those that count."""
+    fastest = min(us for _, point in same for _, us in point.times)
+    fast = [(date, p) for date, p in same if min(us for _, us in p.times) <= SLACK * fastest]
+    newest = [p for date, p in fast if date == max(other for other, _ in fast)]
+    return [p for p in newest if len(p.times) == max(len(other.times) for other in newest)]
 
 
 def _key(entry: dict[str, Any]) -> Key:

@@ -32,14 +32,12 @@ class Rule(NamedTuple):
 
 # Written by `flashcore dispatch --save`, never by hand.
 TABLE: tuple[Rule, ...] = (
-    Rule((9, 0), None, None, 8696, None, (16, 13, 14, 12, 11, 15, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
-    Rule((9, 0), None, None, 12298, None, (14, 15, 16, 12, 13, 11, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
-    Rule((9, 0), None, None, None, 206, (16, 14, 15, 12, 13, 11, 10, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
+    Rule((9, 0), None, None, 12298, None, (16, 13, 14, 12, 11, 10, 15, 8, 9, 7, 6, 5, 4, 3, 2, 1)),
     Rule((9, 0), None, None, None, None, (15, 14, 16, 12, 13, 11, 10, 8, 9, 7, 6, 4, 5, 2, 3, 1)),
 )
 
 BACKWARD: tuple[Rule, ...] = (
-    Rule((9, 0), None, None, 32768, None, ("one_launch", "wgmma", "mma_sync", "recompute")),
+    Rule((9, 0), None, None, 32768, None, ("one_launch", "mma_sync", "wgmma", "recompute")),
     Rule((9, 0), None, None, None, None, ("wgmma", "mma_sync", "one_launch", "recompute")),
 )
 
