@@ -667,7 +667,7 @@ WGMMA = (
     ),
     _wgmma(
         "first_panel_twice", "The second 64 columns of K and Q are the first: D = 128 only.",
-        ("q_tile + k / 4 * (ROWS * 8) + k % 4 * 2", "q_tile + k % 4 * 2", "warpgroup_rows.cuh"),
+        ("q_tile + k / 4 * (ROWS * 8) + k % 4 * 2,\n", "q_tile + k % 4 * 2,\n", "warpgroup_rows.cuh"),
     ),
     _wgmma(
         "turn_of_the_wrong_block", "A block waits for its own number, which only it can write.",
