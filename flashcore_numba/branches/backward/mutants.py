@@ -679,12 +679,6 @@ WGMMA = (
         ("atomicExch(turn, at.tile + 1u);", "if (step + 1 < steps) atomicExch(turn, at.tile + 1u);"),
         expected=("hang",), variant=DETERMINISTIC, on_gpu=False,
     ),
-    _wgmma(
-        "turns_not_cleared", "The turns begin with what the memory happened to hold.",
-        ("executor.launch(clear, -(-count // THREADS), THREADS, turns, np.int32(count))", "pass",
-         "backward_wgmma"),
-        expected=("hang", *MEMORY, *PROPERTY), variant=DETERMINISTIC, on_gpu=False,
-    ),
 )  # fmt: skip
 
 

@@ -183,6 +183,21 @@ def test_every_order_gives_the_same_bits(masked, rng):
     assert len(results) == 1
 
 
+def test_turns_begin_at_0(rng):
+    """Blocks begin in order on the CPU executor, so none would wait there for what the memory held."""
+    found = []
+
+    class Watching(Played):
+        def launch(self, kernel, grid, block, *args, shared_bytes=0):
+            if kernel.entry == "backward_wgmma":
+                found.append(np.array(args[-1]))
+            super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
+
+    assert not wrong(drawn(rng, 330, 200, heads=2), Watching(), SMALL._replace(deterministic=True))
+    assert found[0].shape == (2 * 384 // 64,)
+    assert not found[0].any()
+
+
 @pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:5"], "reverse"))
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_heads_go_side_by_side(deterministic, order, rng):
