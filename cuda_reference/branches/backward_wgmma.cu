@@ -1,16 +1,18 @@
 // The backward pass on wgmma: a warpgroup owns 64 keys, and dQ is made one tile late.
 //
 // A block has 128 keys of one K/V head, and walks over the query heads that share it and over their tiles of
-// M = BLOCK_N query rows. Warpgroup 0 loads: Q and lse2 in one ring, dO and delta in another. The two others
-// make S^T = K Q^T and dP^T = V dO^T of 64 keys each: the 64 rows of warpgroup_rows.cuh are keys here, and
+// M = BLOCK_N query rows. Warpgroup 0 loads Q and lse2, dO and delta into a ring. The two others make
+// S^T = K Q^T and dP^T = V dO^T of 64 keys each: the 64 rows of warpgroup_rows.cuh are keys here, and
 // its tiles are query rows. Then P^T and dS^T are the left operands of dV += P^T dO and dK += dS^T Q as they
 // are, in registers, and dK and dV stay there over all heads and tiles.
 // Only dQ = dS K sums over the keys of both. dS goes through shared memory, transposed by stmatrix, and a
 // warpgroup multiplies 64 rows, or half of the columns, of dQ over all 128 keys. That would take a barrier of
 // both in every tile; so dQ is left in flight under the exponentials of the next tile, whose S is issued
 // before it, and is added after them, from registers, in the order that gradient_rows.cuh has the sums in.
-// SHIFTED: a block begins with another tile than its neighbours, or their adds would meet. DETERMINISTIC: the
-// blocks add to a tile in turn. DELTA_FIRST: dP begins at -delta instead of being reduced by it.
+// PING_PONG: a warpgroup issues dK, the next S and dQ while the other has its exponentials. DV_EARLY: dV is
+// issued with dP.
+// DETERMINISTIC: blocks add to a tile by falling keys. Two warps of warpgroup 0 keep the turns, so that those
+// that multiply meet no latency of global memory: one waits for the block before, the other hands on.
 #include "gradient_rows.cuh"
 #include "warpgroup_rows.cuh"
 
@@ -22,8 +24,8 @@ constexpr int DQ_STEP = DQ_COLUMNS == 64 ? ROWS * 8 : 4;  // in a descriptor, to
 static_assert(D == D_V && (M == ROWS || BY_ROWS) && DQ_COLUMNS <= 64, "what fits registers");
 using Dq = float[DQ_COLUMNS / 2];
 
-// Where tile `step` of a block is in a ring, and the parity of the phase that its mbarriers are in.
-template <int STAGES> struct Slot {
+// Where tile `step` of a block is in the ring, and the parity of the phase that its mbarriers are in.
+struct Slot {
     unsigned number, parity;
     __device__ __forceinline__ explicit Slot(unsigned step)
         : number(step % STAGES), parity(step / STAGES % 2) {}
@@ -48,24 +50,29 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
                const __grid_constant__ ptx::TensorMap dv_map,    // the same
                const float* lse2, const float* delta, float* dq_sum,  // as gradient_rows.cuh has them
                SIZES BATCHES_PARAMS,
-               unsigned* turns) {  // DETERMINISTIC: [B, H, padded rows / M, WARPS], zeros; else null
+               int heads_together,  // so many K/V heads go side by side
+               unsigned* turns) {   // DETERMINISTIC: [B, H, padded rows / M], zeros; else null
     const Sizes sizes = SIZES_GIVEN;
     const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
     element* k_smem = (element*)smem;                    // [2, 64, D]
     element* v_smem = k_smem + 2 * KV_TILE;              // [2, 64, D], at the end dV, and then dK
-    element* q_smem = v_smem + 2 * KV_TILE;              // [Q_STAGES, M, D]
-    element* do_smem = q_smem + Q_STAGES * Q_TILE;       // [DO_STAGES, M, D]
-    element* ds_smem = do_smem + DO_STAGES * Q_TILE;     // [2, 2, M, 64]: of two tiles, a warpgroup's keys
-    float* lse2_smem = (float*)(ds_smem + 4 * DS_PANEL);  // [Q_STAGES, M]
-    float* delta_smem = lse2_smem + Q_STAGES * M;        // [DO_STAGES, M]
-    uint64_t *kv_full = (uint64_t*)(delta_smem + DO_STAGES * M), *ds_full = kv_full + 1;  // of dS: [2]
-    uint64_t *q_full = ds_full + 2, *q_empty = q_full + Q_STAGES;                         // [Q_STAGES]
-    uint64_t *do_full = q_empty + Q_STAGES, *do_empty = do_full + DO_STAGES;              // [DO_STAGES]
-    int* told_smem = (int*)(do_empty + DO_STAGES);  // [4]: what is not worth a register in the loop
+    element* q_smem = v_smem + 2 * KV_TILE;              // [STAGES, M, D]
+    element* do_smem = q_smem + STAGES * Q_TILE;         // [STAGES, M, D]
+    element* ds_smem = do_smem + STAGES * Q_TILE;        // [2, 2, M, 64]: of two tiles, a warpgroup's keys
+    float* lse2_smem = (float*)(ds_smem + 4 * DS_PANEL);  // [STAGES, M]
+    float* delta_smem = lse2_smem + STAGES * M;           // [STAGES, M]
+    uint64_t* ds_full = (uint64_t*)(delta_smem + STAGES * M);  // [2]
+    uint64_t *q_full = ds_full + 2, *do_full = q_full + STAGES, *empty = do_full + STAGES;  // [STAGES]
+    uint64_t *may_add = empty + STAGES, *added = may_add + 1;  // DETERMINISTIC
+    int* told_smem = (int*)(added + 1);  // [3]: what is not worth a register in the loop
 
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, kv_head = blockIdx.y;
-    RowTile at{int(blockIdx.z), int(blockIdx.x)};
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    const int kv_heads = sizes.H / sizes.group, head_blocks = gridDim.x / kv_heads;
+    const int first_head = blockIdx.x / (heads_together * head_blocks) * heads_together;
+    const int together = min(heads_together, kv_heads - first_head);
+    const int among = blockIdx.x - first_head * head_blocks, kv_head = first_head + among % together;
+    RowTile at{int(blockIdx.z), among / together};
     if (!find_key_tile(at, sizes, KEYS, lane)) return;
     const Sequence sequence = sizes.sequence(at.sequence);
     const int b = sequence.batch, blocks = (sizes.all_keys(sequence) + KEYS - 1) / KEYS;
@@ -81,28 +88,19 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
     };
     const Interval tiles = tiles_of(at.tile);
     const int count = tiles.end - tiles.begin, steps = count * sizes.group;
-    auto first_tile_of = [&](int block) { return tiles.begin + (SHIFTED ? block * count / blocks : 0); };
-    const int first_tile = first_tile_of(at.tile);
 
     if (threadIdx.x == 0) {
-        ptx::mbarrier_init(kv_full, 1);
         for (int i = 0; i < 2; i++) ptx::mbarrier_init(ds_full + i, WARPS);
-        for (int i = 0; i < Q_STAGES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             ptx::mbarrier_init(q_full + i, 1);
-            ptx::mbarrier_init(q_empty + i, WARPS);
-        }
-        for (int i = 0; i < DO_STAGES; i++) {
             ptx::mbarrier_init(do_full + i, 1);
-            ptx::mbarrier_init(do_empty + i, WARPS);
+            ptx::mbarrier_init(empty + i, WARPS);
         }
+        ptx::mbarrier_init(may_add, 2);
+        ptx::mbarrier_init(added, WARPS);
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
-        if (RAGGED) told_smem[0] = sequence.first_key, told_smem[1] = sizes.all_keys(sequence);
-        if (DETERMINISTIC) {
-            const int next = at.tile + 1;
-            const Interval own{first_tile, next < blocks ? first_tile_of(next) : tiles.end};
-            const Interval told = SHIFTED ? own : tiles_of(next);
-            told_smem[2] = told.begin, told_smem[3] = told.end;
-        }
+        told_smem[0] = kv_head;
+        if (RAGGED) told_smem[1] = sequence.first_key, told_smem[2] = sizes.all_keys(sequence);
     }
     __syncthreads();  // the other threads see all that too
     // A shuffle tells the compiler what it cannot know: the number is the same in all lanes.
@@ -110,36 +108,56 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
 
     if (warpgroup == 0) {
         ptx::registers_down<PRODUCER_REGISTERS>();
-        if (threadIdx.x != 0 || steps == 0) return;
+        if (lane != 0 || steps == 0) return;
+        if (warp > 0) {
+            if (!DETERMINISTIC || warp == 3) return;
+            // A block waits only for one that began earlier: of each head, blocks begin by falling keys.
+            const Interval told = tiles_of(at.tile + 1);  // where there is one to wait for
+            if (warp == 2) ptx::mbarrier_arrive(may_add);
+            for (int step = 0, tile = tiles.begin, h = kv_head * sizes.group; step < steps; step++) {
+                unsigned* turn = turns + (padded_before(sizes, sequence, h) / M + tile);
+                if (warp == 1) {
+                    if (told.begin <= tile && tile < told.end)
+                        while (ptx::load_acquire(turn) != at.tile + 2) {}  // the block before has added
+                    ptx::mbarrier_arrive(may_add);
+                    ptx::mbarrier_wait(may_add, step % 2);  // the adds of the tile before are done, too
+                } else {
+                    ptx::mbarrier_wait(added, step % 2);  // all warps have added
+                    if (step + 1 < steps) ptx::mbarrier_arrive(may_add);
+                    __threadfence();  // these adds, which came before the wait's end, are done
+                    atomicExch(turn, at.tile + 1u);
+                }
+                if (++tile == tiles.end) tile = tiles.begin, h++;
+            }
+            return;
+        }
         Place k_place{b}, v_place{b};
         if (BOUNDED_KV) {
             k_place = {b, b * batches.k + sequence.first_key, sequence.S_k};
             v_place = {b, b * batches.v + sequence.first_key, sequence.S_k};
         }
-        ptx::mbarrier_arrive_expect(kv_full, 4 * KV_TILE * 2);  // until all of K and V is there
-        for (int i = 0; i < 2; i++) {
-            const int key = first_key + i * ROWS;
-            load_rows<ROWS, BOUNDED_KV>(k_smem + i * KV_TILE, &k_map, kv_full, key, kv_head, k_place);
-            load_rows<ROWS, BOUNDED_KV>(v_smem + i * KV_TILE, &v_map, kv_full, key, kv_head, v_place);
-        }
+        // K comes with the first Q, and V with the first dO.
+        auto load_keys = [&](element* smem, const ptx::TensorMap* map, uint64_t* full, const Place& place) {
+            for (int i = 0; i < 2; i++)
+                load_rows<ROWS, BOUNDED_KV>(smem + i * KV_TILE, map, full, first_key + i * ROWS, kv_head,
+                                            place);
+        };
         const Place q_place{b, sequence.first_row, sequence.S_q};
-        for (int step = 0, tile = first_tile, h = kv_head * sizes.group; step < steps; step++) {
-            const int row = tile * M;
+        for (int step = 0, tile = tiles.begin, h = kv_head * sizes.group; step < steps; step++) {
+            const Slot ring(step);
+            const int row = tile * M, slot = ring.number;
             const long long padded = padded_before(sizes, sequence, h) + row;
-            const Slot<Q_STAGES> q(step);
-            const Slot<DO_STAGES> d_o(step);
-            ptx::mbarrier_wait(q_empty + q.number, q.parity ^ 1);  // all warps have read the slot
-            ptx::mbarrier_arrive_expect(q_full + q.number, Q_TILE * 2 + M * 4);  // until Q and lse2 are there
-            load_rows<M, BOUNDED_Q>(q_smem + q.number * Q_TILE, &q_map, q_full + q.number, row, h, q_place);
-            ptx::bulk_load(lse2_smem + q.number * M, lse2 + padded, M * 4, q_full + q.number);
-
-            uint64_t* full = do_full + d_o.number;
-            ptx::mbarrier_wait(do_empty + d_o.number, d_o.parity ^ 1);  // all warps have read the slot
-            ptx::mbarrier_arrive_expect(full, Q_TILE * 2 + M * 4);      // until dO and delta are there
-            load_rows<M, BOUNDED_Q>(do_smem + d_o.number * Q_TILE, &dout_map, full, row, h, q_place);
-            ptx::bulk_load(delta_smem + d_o.number * M, delta + padded, M * 4, full);
-            if (++tile == tiles.end) tile = tiles.begin;
-            if (tile == first_tile) h++;
+            const int bytes = Q_TILE * 2 + M * 4 + (step == 0 ? 2 * KV_TILE * 2 : 0);
+            ptx::mbarrier_wait(empty + slot, ring.parity ^ 1);  // all warps have read the slot
+            ptx::mbarrier_arrive_expect(q_full + slot, bytes);    // until Q and lse2 are there
+            if (step == 0) load_keys(k_smem, &k_map, q_full, k_place);
+            load_rows<M, BOUNDED_Q>(q_smem + slot * Q_TILE, &q_map, q_full + slot, row, h, q_place);
+            ptx::bulk_load(lse2_smem + slot * M, lse2 + padded, M * 4, q_full + slot);
+            ptx::mbarrier_arrive_expect(do_full + slot, bytes);  // until dO and delta are there
+            if (step == 0) load_keys(v_smem, &v_map, do_full, v_place);
+            load_rows<M, BOUNDED_Q>(do_smem + slot * Q_TILE, &dout_map, do_full + slot, row, h, q_place);
+            ptx::bulk_load(delta_smem + slot * M, delta + padded, M * 4, do_full + slot);
+            if (++tile == tiles.end) tile = tiles.begin, h++;
         }
         return;
     }
@@ -156,47 +174,32 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
     P p_rmem, ds_rmem;
     Output dk_rmem, dv_rmem;
     Dq dq_rmem;
-    int tile = first_tile;
+    int tile = tiles.begin;
     // Of the tile whose dQ is next to be added, the lane's first sums.
     const int dq_row = tile * M + (BY_ROWS ? consumer * ROWS : 0) + warp * WARP_ROWS;
     const long long padded = padded_before(sizes, sequence, kv_head * sizes.group) + dq_row;
     float* dq_lane = dq_sum + sums_before<D>(padded, BY_ROWS ? 0 : consumer * (DQ_COLUMNS / 8), lane);
 
-    // DETERMINISTIC: blocks add to a tile by falling keys, so that those waited for began earlier. SHIFTED:
-    // in the same order, but from the last block that begins at this tile or before it, and round. A warp
-    // waits for the same warp of the block before, which leaves its number + 1.
     auto advance = [&](int next) {  // to the tile that dQ is added of after the one before `next`
         dq_lane += M * D;
-        if (next == tiles.begin) dq_lane -= (long long)(tiles.end - tiles.begin) * M * D;
-        if (next == first_tile) dq_lane += (long long)padded_rows(sizes) * D;
+        if (next == tiles.begin) dq_lane += ((long long)padded_rows(sizes) - count * M) * D;
     };
-    auto turn = [&] { return turns + (dq_lane - dq_sum) / (M * D) * WARPS + consumer * 4 + warp; };
-    auto add_dq = [&] {
-        if (DETERMINISTIC) {
-            const int added = (tile == tiles.begin ? tiles.end : tile) - 1;  // the tile before this one
-            const bool told = told_smem[2] <= added && added < told_smem[3], first = told == SHIFTED;
-            const unsigned before = at.tile + 1 == blocks ? 1 : at.tile + 2;
-            if (!first && lane == 0)
-                while (ptx::load_acquire(turn()) != before) {}
-            __syncwarp();  // it is the warp's turn
-        }
+    auto add_dq = [&](int number) {  // of all the dQ that the block adds
+        if (DETERMINISTIC) ptx::mbarrier_wait(may_add, number % 2);  // it is the block's turn
 #pragma unroll
         for (int j = 0; j < DQ_COLUMNS / 8; j++)
             ptx::add_quad(dq_lane + j * SUMS_STEP, *(const float (*)[4])(dq_rmem + 4 * j));
-    };
-    auto end_turn = [&] {
-        if (!DETERMINISTIC) return;
-        __syncwarp();  // all lanes have added
-        if (lane > 0) return;
-        __threadfence();  // and before the next block does, these adds are done
-        atomicExch(turn(), at.tile + 1u);
+        if (DETERMINISTIC) {
+            __syncwarp();  // all lanes have added
+            if (lane == 0) ptx::mbarrier_arrive(added);
+        }
     };
     auto store_gradients = [&] {
         element* own_smem = v_smem + consumer * KV_TILE + warp * WARP_ROWS * 64;
-        const Place place = RAGGED ? Place{b, told_smem[0], told_smem[1]} : Place{b};
-        const int key = group_key + warp * WARP_ROWS;
-        store_gradient(own_smem, &dv_map, dv_rmem, 1.0f, key, kv_head, place, lane);
-        store_gradient(own_smem, &dk_map, dk_rmem, sizes.scale_log2 * LN2, key, kv_head, place, lane);
+        const Place place = RAGGED ? Place{b, told_smem[1], told_smem[2]} : Place{b};
+        const int key = group_key + warp * WARP_ROWS, h = told_smem[0];
+        store_gradient(own_smem, &dv_map, dv_rmem, 1.0f, key, h, place, lane);
+        store_gradient(own_smem, &dk_map, dk_rmem, sizes.scale_log2 * LN2, key, h, place, lane);
     };
 
     if (steps == 0) {  // no row sees these keys
@@ -215,21 +218,22 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
                                          k_columns + k / 4 * (KV_TILE / 8) + k % 4 * 128, k > 0);
         ptx::wgmma_commit();
     };
-    ptx::mbarrier_wait(kv_full, 0);  // K and V are there
-    ptx::mbarrier_wait(q_full, 0);   // so are the first Q and lse2
+    if (PING_PONG && consumer == 1) ptx::bar_arrive(3, 256);  // the first turn is consumer 0's
+
+    ptx::mbarrier_wait(q_full, 0);  // K is there, and the first Q and lse2
     issue_qk(s_rmem, k_own, q_smem);
     ptx::wgmma_wait<0>();  // S is whole
     for (int step = 0; step < steps; step++) {
-        const Slot<Q_STAGES> q(step), next_q(min(step + 1, steps - 1));
-        const Slot<DO_STAGES> d_o(step);
-        const element *q_tile = q_smem + q.number * Q_TILE, *do_tile = do_smem + d_o.number * Q_TILE;
+        const Slot ring(step), next(min(step + 1, steps - 1));
+        const int slot = ring.number;
+        const element *q_tile = q_smem + slot * Q_TILE, *do_tile = do_smem + slot * Q_TILE;
         const int row = tile * M;
         ptx::wgmma_pin(s_rmem);
         if (row < plain.begin || min(row + M, mask.S_q) > plain.end) {
             const int key = group_key + warp * WARP_ROWS + lane / 4;
             mask_tile(s_rmem, {rows_of(key).from(row), rows_of(key + 8).from(row)}, scale.sign, lane);
         }
-        const float* lse2_lane = lse2_smem + q.number * M + lane % 4 * 2;
+        const float* lse2_lane = lse2_smem + slot * M + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < M / 2; i += 4) {
             const float2 of_row = *(const float2*)(lse2_lane + 2 * i);
@@ -239,24 +243,24 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         }
         ptx::wgmma_wait<0>();  // dQ of the tile before is whole
         ptx::wgmma_pin(dq_rmem);
-        if (step > 0) add_dq();
+        if (step > 0) add_dq(step - 1);
 
-        ptx::mbarrier_wait(do_full + d_o.number, d_o.parity);  // dO and delta are there
-        const float* delta_lane = delta_smem + d_o.number * M + lane % 4 * 2;
-        if (DELTA_FIRST)
-#pragma unroll
-            for (int i = 0; i < M / 2; i++) dp_rmem[i] = -delta_lane[i / 4 * 8 + i % 2];
-        issue_qk(dp_rmem, v_own, do_tile, DELTA_FIRST);
-        ptx::wgmma_wait<0>();  // dP is whole
+        if (DV_EARLY) pack(p_rmem, s_rmem);
+        ptx::mbarrier_wait(do_full + slot, ring.parity);  // dO and delta are there, and V
+        issue_qk(dp_rmem, v_own, do_tile);
+        // The first products begin the sums: zeros would be written while wgmma works, which makes it wait.
+        if (DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
+        ptx::wgmma_wait<DV_EARLY>();  // dP is whole
         ptx::wgmma_pin(dp_rmem);
+        const float* delta_lane = delta_smem + slot * M + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < M / 2; i += 4) {
-            const float2 of_row = DELTA_FIRST ? float2{0.0f, 0.0f} : *(const float2*)(delta_lane + 2 * i);
+            const float2 of_row = *(const float2*)(delta_lane + 2 * i);
 #pragma unroll
             for (int j = i; j < i + 4; j++)
                 dp_rmem[j] = s_rmem[j] * (dp_rmem[j] - (j % 2 ? of_row.y : of_row.x));
         }
-        pack(p_rmem, s_rmem);
+        if (!DV_EARLY) pack(p_rmem, s_rmem);
         pack(ds_rmem, dp_rmem);
 
         element* ds_tile = ds_smem + step % 2 * (2 * DS_PANEL);
@@ -270,29 +274,24 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         __syncwarp();              // and what the other lanes have
         if (lane == 0) ptx::mbarrier_arrive(ds_full + step % 2);
 
-        // The first products begin the sums: zeros would be written while wgmma works, which makes it wait.
-        issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
+        if (PING_PONG) ptx::bar_sync(3 + consumer, 256);  // the other warpgroup has issued its products
+        if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
         issue_pv(dk_rmem, ds_rmem, q_tile, step > 0);
-        ptx::mbarrier_wait(q_full + next_q.number, next_q.parity);  // the next Q and lse2 are there
+        ptx::mbarrier_wait(q_full + next.number, next.parity);  // the next Q and lse2 are there
         // After the last tile for nothing: around products under a condition wgmma waits for every one.
-        issue_qk(s_rmem, k_own, q_smem + next_q.number * Q_TILE);
-        if (step > 0) {
-            end_turn();  // late, when the fence finds the adds done
-            advance(tile);
-        }
+        issue_qk(s_rmem, k_own, q_smem + next.number * Q_TILE);
+        if (step > 0) advance(tile);
         ptx::wgmma_wait<1>();  // dV and dK have read P, dS, Q and dO
         ptx::wgmma_pin(dk_rmem);
         ptx::wgmma_pin(dv_rmem);
         ptx::wgmma_pin(p_rmem);
         ptx::wgmma_pin(ds_rmem);
-        if (lane == 0) {
-            ptx::mbarrier_arrive(q_empty + q.number);
-            ptx::mbarrier_arrive(do_empty + d_o.number);
-        }
+        if (lane == 0) ptx::mbarrier_arrive(empty + slot);
 
         // The other warpgroup's dS is there. So its dQ of the tile before is made, and that one's dS may go.
         ptx::mbarrier_wait(ds_full + step % 2, step / 2 % 2);
         issue_dq(ds_tile);
+        if (PING_PONG) ptx::bar_arrive(4 - consumer, 256);  // the other one may issue
         ptx::wgmma_wait<1>();  // S of the next tile is whole
         if (++tile == tiles.end) tile = tiles.begin;
     }
@@ -300,8 +299,7 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
     ptx::wgmma_pin(dk_rmem);
     ptx::wgmma_pin(dv_rmem);
     ptx::wgmma_pin(dq_rmem);
-    add_dq();
-    end_turn();
+    add_dq(steps - 1);
     ptx::bar_sync(1 + consumer, 128);  // all warps of the group have read V for the last time
     store_gradients();
 }

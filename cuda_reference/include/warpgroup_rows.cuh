@@ -58,15 +58,14 @@ __device__ __forceinline__ void load_rows(element* tile_smem, const ptx::TensorM
         load_tile<TILE_ROWS>(tile_smem, map, full, row, h, at.batch);
 }
 
-// S = Q K^T, or S += Q K^T with `add`, in flight until the next wgmma_wait.
-__device__ __forceinline__ void issue_qk(Scores& s_rmem, const element* q_smem, const element* k_smem,
-                                         bool add = false) {
+// S = Q K^T, in flight until the next wgmma_wait.
+__device__ __forceinline__ void issue_qk(Scores& s_rmem, const element* q_smem, const element* k_smem) {
     const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);
     ptx::wgmma_fence();  // the last use of these registers is over
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
         ptx::wgmma_ss<BLOCK_N>(s_rmem, q_tile + k / 4 * (ROWS * 8) + k % 4 * 2,
-                               k_tile + k / 4 * (BLOCK_N * 8) + k % 4 * 2, add || k > 0);
+                               k_tile + k / 4 * (BLOCK_N * 8) + k % 4 * 2, k > 0);
     ptx::wgmma_commit();
 }
 

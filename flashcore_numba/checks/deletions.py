@@ -35,18 +35,9 @@ HARMLESS: dict[tuple[str, str], str] = {
     ): "The same, for the lengths of sequences.",
     (
         "backward_wgmma.cu",
-        "ptx::mbarrier_wait(do_empty + d_o.number, d_o.parity ^ 1);  // all warps have read the slot",
-    ): "A warp gives back Q and dO together, and the rings that run have equally many slots: who has waited "
-    "for Q need not wait for dO. With fewer slots for dO it would.",
-    (
-        "backward_wgmma.cu",
-        "__threadfence();  // and before the next block does, these adds are done",
+        "__threadfence();  // these adds, which came before the wait's end, are done",
     ): "Adds are atomics, between which the CPU executor looks for no order. On a GPU the next block could "
     "add first, and the bits would change.",
-    (
-        "backward_wgmma.cu",
-        "__syncwarp();  // it is the warp's turn",
-    ): "The same, for this warp's other lanes.",
     ("backward_wgmma.cu", "__syncwarp();  // all lanes have added"): "The same.",
     (
         "backward_wgmma.cu",

@@ -30,43 +30,43 @@ REGISTERS = (240, 24)
 
 
 class Tile(NamedTuple):
-    """Query rows of a tile, slots of the rings of Q and dO, and macros that the kernel's header explains."""
+    """Query rows of a tile, slots of the ring of Q and dO, and macros that the kernel's header explains."""
 
     rows: int
-    q_stages: int
-    do_stages: int
-    shifted: bool = False
+    stages: int
     deterministic: bool = False
-    delta_first: bool = False
+    ping_pong: bool = False
+    dv_early: bool = False
+    heads_together: int = 1
 
 
 REGISTER_MACROS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
-MACROS = ("BLOCK_N", *map(str.upper, Tile._fields[1:]), *REGISTER_MACROS)
-TILES = {64: Tile(128, 3, 3), 128: Tile(64, 2, 2)}  # by head dimension
+MACROS = ("BLOCK_N", *map(str.upper, Tile._fields[1:-1]), *REGISTER_MACROS)
+TILES = {64: Tile(128, 3), 128: Tile(64, 2, ping_pong=True, dv_early=True)}  # by head dimension
 
 
 def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:
     """Launch any configuration."""
-    p, d, stages = problem, problem.head_dim, tile.q_stages + tile.do_stages
+    p, d = problem, problem.head_dim
     scratch = prepare(p, executor)
-    macros: dict[str, Any] = dict(zip(MACROS, (*tile, *REGISTERS), strict=True))
+    macros: dict[str, Any] = dict(zip(MACROS, (*tile[:-1], *REGISTERS), strict=True))
     macros |= {"HEAD_DIM": d, **defines(p.forward)}
     turns = None
     if tile.deterministic:
-        count = p.batch * p.heads * padded_rows(p) // tile.rows * WARPS
+        count = p.batch * p.heads * padded_rows(p) // tile.rows
         turns, clear = executor.empty((count,), np.uint32), source(FILE, "clear_turns", **macros)
         executor.launch(clear, -(-count // THREADS), THREADS, turns, np.int32(count))
     q_map, k_map, v_map = input_maps(p.forward, tile.rows, ROWS)
     stored = bounded_map if p.features.ragged else tile_map
     executor.launch(
         source(FILE, **macros),
-        (key_blocks(p), p.kv_heads, p.batch),
+        (key_blocks(p) * p.kv_heads, 1, p.batch),
         THREADS,
         *(q_map, query_map(p.forward, p.dout, tile.rows), k_map, v_map),
         *(stored(x, STORED_KEYS) for x in (dk, dv)),
-        *(*scratch, *sizes(p), *batches(p.forward), turns),
+        *(*scratch, *sizes(p), *batches(p.forward), np.int32(tile.heads_together), turns),
         # K, V and dS of two tiles; Q, dO, lse2 and delta; mbarriers and four words
-        shared_bytes=4 * KEYS * (d + tile.rows) + stages * tile.rows * (2 * d + 4) + 16 * stages + 40,
+        shared_bytes=4 * KEYS * (d + tile.rows) + tile.stages * (tile.rows * (4 * d + 8) + 24) + 48,
     )
     finish(p, scratch.dq_sum, dq, executor)
 
@@ -78,12 +78,11 @@ def key_blocks(problem: BackwardProblem) -> int:
 
 
 def in_turn(problem: BackwardProblem, tile: Tile, sm_count: int) -> Tile:
-    """The tile of the deterministic variant. Where all blocks see all rows and begin at different ones, none
-    ever waits; but all must run at the same time, so they may take half of the SMs: the rest is for others.
+    """The tile of the deterministic variant. Of one head's blocks each waits for the one before, so as many
+    heads go side by side as have two blocks for an SM.
     """
-    p = problem
-    whole = not (p.causal or p.features.names)
-    return tile._replace(deterministic=True, shifted=whole and 1 < key_blocks(p) <= sm_count // 2)
+    together = max(1, 2 * sm_count // max(1, key_blocks(problem)))
+    return tile._replace(deterministic=True, heads_together=min(together, problem.kv_heads))
 
 
 def launch(

@@ -547,17 +547,14 @@ def _wgmma(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> 
     return _mutant("wgmma", name, mistake, *edits, **options)
 
 
-READ = """        if (lane == 0) {
-            ptx::mbarrier_arrive(q_empty + q.number);
-            ptx::mbarrier_arrive(do_empty + d_o.number);
-        }
-"""
-DV_ISSUED = "        issue_pv(dv_rmem, p_rmem, do_tile, step > 0);\n"
+READ = "        if (lane == 0) ptx::mbarrier_arrive(empty + slot);\n"
+DV_ISSUED = "        if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);\n"
 FENCE, ARRIVAL = (
     "ptx::fence_proxy_async();  // wgmma reads",
     "if (lane == 0) ptx::mbarrier_arrive(ds_full + step % 2);",
 )
-LAST_DQ = "    add_dq();\n    end_turn();\n    ptx::bar_sync"
+LATE_DQ, LAST_DQ = "        if (step > 0) add_dq(step - 1);", "    add_dq(steps - 1);\n"
+NEXT_HEAD = "do_full + slot);\n            if (++tile == tiles.end) tile = tiles.begin, h++;"
 DETERMINISTIC = "deterministic"
 
 WGMMA = (
@@ -599,25 +596,24 @@ WGMMA = (
     ),
     _wgmma(
         "one_head_is_loaded",
-        "The producer stays with the first query head of a group.", ("first_tile) h++;", "first_tile) ;"),
+        "The producer stays with the first query head of a group.",
+        (NEXT_HEAD, NEXT_HEAD.replace(", h++", "")),
     ),
     _wgmma(
         "dq_of_one_head", "The tiles of the next head add to the sums of the one before.",
-        ("if (tile == first_tile) dq_lane += (long long)padded_rows(sizes) * D;", ""),
+        ("dq_lane += ((long long)padded_rows(sizes) - count * M) * D;", "dq_lane -= count * M * D;"),
     ),
     _wgmma(
         "last_dq_left_out", "dQ is added one tile late, and that of the last tile never.",
-        (LAST_DQ, LAST_DQ.replace("    add_dq();\n", "")),
+        (LAST_DQ, ""),
     ),
     _wgmma(
         "dq_one_tile_early", "The late dQ is added to the sums of the tile that is multiplied now.",
-        ("            dq_lane += M * D;\n", ""),
-        ("        if (step > 0) add_dq();",
-         "        dq_lane += step > 0 ? M * D : 0;\n        if (step > 0) add_dq();"),
+        (LATE_DQ, "        if (step > 0) dq_lane += M * D, add_dq(step - 1), dq_lane -= M * D;"),
     ),
     _wgmma(
         "dq_of_nothing", "There is a dQ to add under the first tile too: what the registers happen to hold.",
-        ("        if (step > 0) add_dq();", "        add_dq();"), expected=(*VALUE, *MEMORY, *COPY),
+        (LATE_DQ, "        add_dq(step - 1);"), expected=(*VALUE, *MEMORY, *COPY),
         on_gpu=False,
     ),
     _wgmma(
@@ -636,7 +632,8 @@ WGMMA = (
     _wgmma(
         "ds_in_one_buffer",
         "The next dS takes the place of the one that the other warpgroup still multiplies.",
-        ("ds_smem + step % 2 * (2 * DS_PANEL)", "ds_smem"), expected=(*RACE, *COPY, *VALUE), on_gpu=False,
+        ("ds_tile = ds_smem + step % 2 * (2 * DS_PANEL)", "ds_tile = ds_smem"),
+        expected=(*RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _wgmma(
         "parity_of_ds", "The phase of dS turns with every tile: but each mbarrier serves every other tile.",
@@ -649,19 +646,19 @@ WGMMA = (
     ),
     _wgmma(
         "wait_one_group_short", "Q and dO are given back while dK may still read them.",
-        ("ptx::wgmma_wait<1>();  // dV and dK have read", "ptx::wgmma_wait<2>();  // dV and dK have read"),
+        ("ptx::wgmma_wait<1>();  // dV and dK", "ptx::wgmma_wait<2>();  // dV and dK"),
         expected=(*RACE, *COPY), on_gpu=False,
     ),
     _wgmma(
         "producer_waits_for_the_next_phase",
         "The producer waits for slots that nobody has filled: the first phase is over for it.",
-        ("q_empty + q.number, q.parity ^ 1)", "q_empty + q.number, q.parity)"), expected=("hang",),
+        ("empty + slot, ring.parity ^ 1)", "empty + slot, ring.parity)"), expected=("hang",),
         on_gpu=False,
     ),
     _wgmma(
         "bytes_of_one_array", "The mbarrier expects Q and not the LSE, so the phase ends too early or never.",
-        ("ptx::mbarrier_arrive_expect(q_full + q.number, Q_TILE * 2 + M * 4)",
-         "ptx::mbarrier_arrive_expect(q_full + q.number, Q_TILE * 2)"),
+        ("ptx::mbarrier_arrive_expect(q_full + slot, bytes)",
+         "ptx::mbarrier_arrive_expect(q_full + slot, bytes - M * 4)"),
         expected=("hang", *COPY, "simulator"), on_gpu=False,
     ),
     _wgmma(
@@ -670,23 +667,17 @@ WGMMA = (
     ),
     _wgmma(
         "first_panel_twice", "The second 64 columns of K and Q are the first: D = 128 only.",
-        ("q_tile + k / 4 * (ROWS * 8) + k % 4 * 2", "q_tile + k % 4 * 2", "warpgroup_rows.cuh"),
+        ("q_tile + k / 4 * (ROWS * 8) + k % 4 * 2,\n", "q_tile + k % 4 * 2,\n", "warpgroup_rows.cuh"),
     ),
     _wgmma(
         "turn_of_the_wrong_block", "A block waits for its own number, which only it can write.",
-        ("at.tile + 1 == blocks ? 1 : at.tile + 2", "at.tile + 1"), expected=("hang",),
-        variant=DETERMINISTIC, on_gpu=False,
-    ),
-    _wgmma(
-        "last_turn_not_ended", "The turn of the last tile is not passed on: the next block never gets one.",
-        (LAST_DQ, LAST_DQ.replace("    end_turn();\n", "")),
+        ("ptx::load_acquire(turn) != at.tile + 2", "ptx::load_acquire(turn) != at.tile + 1"),
         expected=("hang",), variant=DETERMINISTIC, on_gpu=False,
     ),
     _wgmma(
-        "turns_not_cleared", "The turns begin with what the memory happened to hold.",
-        ("executor.launch(clear, -(-count // THREADS), THREADS, turns, np.int32(count))", "pass",
-         "backward_wgmma"),
-        expected=("hang", *MEMORY, *PROPERTY), variant=DETERMINISTIC, on_gpu=False,
+        "last_turn_not_ended", "The turn of the last tile is not passed on: the next block never gets one.",
+        ("atomicExch(turn, at.tile + 1u);", "if (step + 1 < steps) atomicExch(turn, at.tile + 1u);"),
+        expected=("hang",), variant=DETERMINISTIC, on_gpu=False,
     ),
 )  # fmt: skip
 

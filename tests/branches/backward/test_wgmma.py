@@ -24,7 +24,7 @@ from . import running
 from .running import poisoned
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
-SMALL = Tile(64, 2, 2)
+SMALL = Tile(64, 2)
 TEXT = source("backward_wgmma").text()
 
 
@@ -86,12 +86,10 @@ def test_the_cases_that_tell_most():
 
 
 TRIED = [
-    (64, Tile(128, 2, 3, shifted=True)),
-    (64, Tile(64, 3, 2, delta_first=True)),
-    (64, Tile(128, 3, 3, delta_first=True)),
-    (128, Tile(64, 3, 2, shifted=True)),
-    (128, Tile(64, 2, 4, delta_first=True)),
-    (128, Tile(64, 3, 3)),
+    (64, Tile(128, 2, ping_pong=True)),
+    (64, Tile(64, 3, dv_early=True)),
+    (128, Tile(64, 3)),
+    (128, Tile(64, 3, ping_pong=True, dv_early=True)),
 ]
 
 
@@ -155,35 +153,21 @@ def added(x, tile, executor):
     return np.array(executor.args["finish"][0])
 
 
-def turns(blocks, tiles, tile, shifted):
-    """Key blocks in the order in which they add to a tile."""
-    falling = list(range(blocks))[::-1]
-    if not shifted:
-        return falling
-    first = max(block for block in range(blocks) if block * tiles // blocks <= tile)
-    return falling[blocks - 1 - first :] + falling[: blocks - 1 - first]
-
-
-@pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:5"], "lockstep"))
-def test_blocks_add_in_turn(order, shifted, rng, path=None):
-    """Bit for bit the sum, in that order, of what each block of keys adds when it is alone."""
+def test_blocks_add_in_turn(order, rng):
+    """Bit for bit the sum, by falling keys, of what each block of keys adds when it is alone."""
     rows, blocks = 330, 4
     x = drawn(rng, rows, 128 * blocks)
-    found = added(
-        x, SMALL._replace(shifted=shifted, deterministic=True), Played(path, order=order, ops=False)
-    )
+    found = added(x, SMALL._replace(deterministic=True), Played(order=order, ops=False))
     alone = []
     for block in range(blocks):
         keys = slice(128 * block, 128 * block + 128)
         some = x.forward.but(k=x.forward.k[:, :, keys], v=x.forward.v[:, :, keys])
         alone.append(added(x.but(forward=some), SMALL, Played(ops=False)))
-    tiles = -(-rows // 64)
-    for tile in range(tiles):
-        expected = np.zeros(alone[0].shape[3:], np.float32)
-        for block in turns(blocks, tiles, tile, shifted):
-            expected += alone[block][0, 0, tile]
-        np.testing.assert_array_equal(found[0, 0, tile], expected, err_msg=f"tile {tile}")
+    expected = np.zeros(alone[0].shape, np.float32)
+    for one in alone[::-1]:
+        expected += one
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("masked", few(["nothing", "causal", "window"], "causal"))
@@ -199,13 +183,37 @@ def test_every_order_gives_the_same_bits(masked, rng):
     assert len(results) == 1
 
 
-def test_blocks_that_wait_for_later_ones_run_at_the_same_time(rng):
-    """Only then may a block begin with another tile than others, and only where it sees all tiles."""
-    whole = drawn(rng, 64, 128 * 5)
-    for sm_count, shifted in ((132, True), (10, True), (9, False)):
-        assert in_turn(whole.problem(whole.arrays), SMALL, sm_count).shifted is shifted
-    for other in (drawn(rng, 64, 640, causal=True), drawn(rng, 64, 100), packed(rng)):
-        assert not in_turn(other.problem(other.arrays), SMALL, 132).shifted
+def test_turns_begin_at_0(rng):
+    """Blocks begin in order on the CPU executor, so none would wait there for what the memory held."""
+    found = []
+
+    class Watching(Played):
+        def launch(self, kernel, grid, block, *args, shared_bytes=0):
+            if kernel.entry == "backward_wgmma":
+                found.append(np.array(args[-1]))
+            super().launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
+
+    assert not wrong(drawn(rng, 330, 200, heads=2), Watching(), SMALL._replace(deterministic=True))
+    assert found[0].shape == (2 * 384 // 64,)
+    assert not found[0].any()
+
+
+@pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:5"], "reverse"))
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_heads_go_side_by_side(deterministic, order, rng):
+    """Three of five, then the other two."""
+    x, executor = drawn(rng, 70, 400, heads=5), Played(order=order, ops=False)
+    tile = TILES[64]._replace(deterministic=deterministic, heads_together=3)
+    assert not wrong(x, executor, tile)
+    executor.check()
+
+
+def test_as_many_heads_as_have_two_blocks_for_an_sm(rng):
+    found = []
+    for keys, heads, sm_count in ((512, 16, 16), (512, 4, 16), (2000, 16, 16), (2000, 16, 7), (1, 2, 16)):
+        x = drawn(rng, 1, keys, heads=heads)
+        found.append(in_turn(x.problem(x.arrays), SMALL, sm_count).heads_together)
+    assert found == [8, 4, 2, 1, 2]
 
 
 def kernel_of(x, tile):
@@ -233,14 +241,12 @@ def test_wgmma_stays_asynchronous(head_dim, feature, deterministic, rng):
         x = drawn(rng, 20, 20, head_dim, **FEATURES[feature])
     else:
         x = packed(rng, head_dim, (9, 3) if "window" in feature else (-1, -1))
-    for shifted in {False, deterministic and feature == "plain"}:
-        tile = TILES[head_dim]._replace(shifted=shifted, deterministic=deterministic)
-        kernel, size = kernel_of(x, tile)
-        found = compiled(kernel, (9, 0))
-        assert (found.spill_bytes, found.stack_bytes, found.warnings) == (0, 0, ())
-        consumers, producers = REGISTERS
-        assert 2 * consumers + producers <= 3 * found.registers
-        assert size <= ROOM
+    kernel, size = kernel_of(x, TILES[head_dim]._replace(deterministic=deterministic))
+    found = compiled(kernel, (9, 0))
+    assert (found.spill_bytes, found.stack_bytes, found.warnings) == (0, 0, ())
+    consumers, producers = REGISTERS
+    assert 2 * consumers + producers <= 3 * found.registers
+    assert size <= ROOM
 
 
 @pytest.mark.long
@@ -265,8 +271,8 @@ CODE = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), TEXT)
 ORDERS = [call for call in ORDERING.finditer(CODE) if not OTHER.search(call["name"])]
 # What nothing here can report, by what follows it in the source, and why it stays.
 UNSEEN = {
-    "if (lane > 0) return": "Blocks change places only when a block waits, and then all lanes have added.",
-    "atomicExch(turn()": "An addition is done at once on the CPU executor; on a GPU it is under way.",
+    "if (lane == 0) ptx::mbarrier_arrive(added)": "A warp's lanes add together on the CPU executor.",
+    "atomicExch(turn": "An addition is done at once on the CPU executor; on a GPU it is under way.",
     "#pragma unroll\n        for (int k = 0; k < KEYS": "Those before suffice, but the assembler adds one.",
     "store_gradients();\n}": "Here a warp waits for the products of all four; PTX promises only its own.",
 }
@@ -276,36 +282,13 @@ def reason(call):
     return next((why for text, why in UNSEEN.items() if CODE[call.end() :].lstrip().startswith(text)), None)
 
 
-def test_every_exception_is_one():
-    assert sum(reason(call) is not None for call in ORDERS) == len(UNSEEN) < len(ORDERS)
-
-
 def line_of(call):
     number = TEXT.count("\n", 0, call.start())
     return TEXT.splitlines()[number].strip()
 
 
-# The others are mutants, which the cases kill: see test_mutants.
-ONLY_HERE = [
-    call for call in ORDERS if ("backward_wgmma.cu", line_of(call)) in HARMLESS and reason(call) is None
-]
-
-
-@pytest.mark.parametrize(
-    "call",
-    few(map(pytest.param, ONLY_HERE), pytest.param(ONLY_HERE[0])),
-    ids=lambda call: f"line {TEXT.count(chr(10), 0, call.start()) + 1}",
-)
-def test_every_wait_and_barrier_is_needed(call, rng, tmp_path):
-    """Without it a launch is reported, a gradient is wrong, or blocks add out of turn."""
-    path = tmp_path / "backward_wgmma.cu"
-    path.write_text(f"{TEXT[: call.start()]};{TEXT[call.end() :]}")
-    x = drawn(rng, 330, 200)
-    for order in ("lockstep", "reverse", "random:1"):
-        for rings in ((3, 2), (2, 3)):  # the waits for the shorter one do for the other
-            tile = Tile(64, *rings, deterministic=True)
-            executor = Played(path, order=order, ops=False, time_limit=60)
-            if wrong(x, executor, tile) or any(each.problems for each in executor.launches):
-                return
-    with pytest.raises(AssertionError, match="tile"):
-        test_blocks_add_in_turn("lockstep", True, rng, path)
+def test_every_exception_is_one():
+    """The other waits and barriers are mutants, which the cases kill: see test_mutants."""
+    found = [call for call in ORDERS if reason(call) is not None]
+    assert len(found) == len(UNSEEN) < len(ORDERS)
+    assert found == [call for call in ORDERS if ("backward_wgmma.cu", line_of(call)) in HARMLESS]
