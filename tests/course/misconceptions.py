@@ -280,9 +280,9 @@ MISCONCEPTIONS = {
             "It reads until a wait says that it is done.",
         ),
         (
-            "dq_awaited",
+            "s_awaited",
             "A product is waited for where it is issued.",
-            "It is waited for where its result is used: dQ a tile later.",
+            "It is waited for where its result is used: S after dQ has been issued, and dQ a tile later.",
         ),
     ),
 }

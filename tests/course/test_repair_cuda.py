@@ -47,10 +47,10 @@ def test_the_solution_differs_in_nothing(number):
         (16, ("rank ^ 1);", "1);"), 13, "argument", "the fourth argument of `store_async`, `1`"),
         (
             19,
-            ("            ptx::mbarrier_arrive(do_empty + d_o.number);\n", ""),
-            21,
+            ("        issue_pv(dk_rmem, ds_rmem, q_tile, step > 0);\n", ""),
+            6,
             "call left out",
-            "arrive`",
+            "issue_pv`",
         ),
     ],
 )

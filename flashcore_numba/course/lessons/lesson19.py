@@ -23,41 +23,44 @@ EXERCISE = Exercise(
     last="issue_dq(ds_tile);",
     task="""\
 The second half of a tile, by one of the two warpgroups that multiply; its 128 threads execute these lines.
-On the line before, each lane has stored its part of dS in ds_tile, by ordinary instructions. No product is
-under way. Leave
+On the line before, each lane has stored its part of dS in ds_tile, by ordinary instructions. Leave
   - dV += P^T dO and dK += dS^T Q finished: dv_rmem, dk_rmem
-  - S of the next tile, K Q^T with the Q of slot next_q, under way into s_rmem, and dQ of this tile under way
-    after it. The lines after the region wait for S, exponentiate, and only then wait for dQ
+  - S of the next tile, K Q^T with the Q of slot next.number, and dQ of this tile under way, S first. The
+    lines after these wait for S, exponentiate, and only then wait for dQ
   - on ds_full + step % 2: one arrival of each warp, as soon as wgmma may read the warp's dS
-  - on q_empty + q.number and do_empty + d_o.number: one arrival of each warp when its products have read this
-    tile's Q and dO, and not later
-  - from the second tile on, after S has been issued: if (step > 0) { end_turn(); advance(tile); }
+  - on empty + slot: one arrival of each warp when its products have read this tile's Q and dO, and not later
 Issue each product as soon as what it reads is there. Wait for no more products than you must: while a warp
-releases its slots, S is under way.""",
+releases its slot, S is under way. Copy these lines as they are. Before the first product:
+  if (PING_PONG) ptx::bar_sync(3 + consumer, 256);
+dV, which some variants have issued already:
+  if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
+After S has been issued, the lane moves to the sums of this tile:
+  if (step > 0) advance(tile);""",
     given={
-        "step, tile": "int: the number of the tile in this block's walk, and in the head",
-        "q, d_o, next_q": "Slot: where this tile's Q and dO are in their rings, and the next tile's Q. "
-        ".number "
-        "is the slot, .parity that of the phase to wait for",
+        "step": "int: the number of the tile in this block's walk",
+        "slot": "int: where Q and dO of this tile are in the ring",
+        "next": "Slot: next.number is where those of the next tile are, next.parity that of the phase in "
+        "which "
+        "they arrive",
         "q_tile, do_tile, k_own": "element*, shared: this tile's Q and dO, and the warpgroup's 64 keys",
         "q_smem, Q_TILE": "element*, shared: all slots of Q, and the elements of one",
-        "q_full, q_empty, do_empty": "uint64_t*, shared: mbarriers, one for each slot: Q has come; all 8 "
-        "warps "
-        "have read Q, dO",
+        "q_full, empty": "uint64_t*, shared: mbarriers, one for each slot: Q has come; all 8 warps have read "
+        "Q and dO",
         "ds_full": "uint64_t*, shared: two mbarriers, for the two buffers of dS in turn: all 8 warps have "
         "stored theirs. The phase of tile `step` has parity step / 2 % 2",
-        "ds_tile": "element*, shared: the buffer of this tile's dS, of both warpgroups",
         "issue_pv": "issue_pv(dv_rmem, p_rmem, do_tile, step > 0): starts dV += P^T dO, or dV = P^T dO in "
         "the "
         "first tile. dK: the same with dk_rmem, ds_rmem and q_tile",
         "issue_qk": "issue_qk(s_rmem, k_own, a slot of Q): starts S = K Q^T",
+        "ds_tile": "element*, shared: the buffer of this tile's dS, of both warpgroups",
         "issue_dq": "issue_dq(ds_tile): starts dQ = dS K over the keys of both warpgroups",
         "ptx": "ptx::fence_proxy_async(): wgmma sees what this lane has stored. "
         "ptx::mbarrier_arrive(address), "
         "ptx::mbarrier_wait(address, parity). ptx::wgmma_wait<N>(): until at most N groups of products are "
         "unfinished, the oldest first; after it ptx::wgmma_pin(x) for each array that is whole now, and for "
         "each that the products have read: p_rmem, ds_rmem",
-        "end_turn, advance, lane": "as above; the lane's number",
+        "lane": "the lane's number",
+        "PING_PONG, DV_EARLY, consumer, advance, tile": "as the copied lines need them",
     },
     wanted=(
         Wanted("dv_rmem[0]", "one element of dV, with this tile in it"),
@@ -67,28 +70,27 @@ releases its slots, S is under way.""",
     ),
     hints=(
         "Four products start here: dV, dK, the next S, dQ. dV and dK read registers, Q and dO of this tile. "
-        "S "
-        "reads the next Q, which may not have come yet. dQ reads the dS of both warpgroups.",
+        "S reads the next Q, which may not have come yet. dQ reads the dS of both warpgroups.",
         "What wgmma reads from shared memory and an ordinary instruction has stored needs a fence, by the "
         "thread that stored it. One lane arrives for a warp: the other 31 must have passed their fence "
         "before.",
         "Products finish in the order in which they were issued. dV and dK must be finished before Q and dO "
         "are given back, and S, issued after them, must not: how many groups may be left?",
         "fence_proxy_async, __syncwarp, lane 0 arrives at ds_full + step % 2; issue dV, issue dK; wait for "
-        "q_full of next_q; issue S; the two calls for step > 0; wgmma_wait<1>; pin dk_rmem, dv_rmem, p_rmem, "
-        "ds_rmem; lane 0 arrives at q_empty and do_empty; wait for ds_full + step % 2 with parity step / 2 % "
-        "2; issue_dq(ds_tile).",
+        "q_full + next.number; issue S; the copied lines; wgmma_wait<1>; pin dk_rmem, dv_rmem, p_rmem, "
+        "ds_rmem; lane 0 arrives at empty + slot; wait for ds_full + step % 2 with parity step / 2 % 2; "
+        "issue_dq(ds_tile).",
     ),
     gates=(
         Gate(
             what="arrivals at mbarriers with no product of the warp under way",
             value=with_nothing_under_way,
             before=0,
-            right=42,
-            bar=42,
+            right=40,
+            bar=40,
             advice="When a warp gives its slots back, S of the next tile should be under way: issue S "
             "before, "
-            "and wait for dV and dK alone. (42 are the loader's, and those that say that dS is there.)",
+            "and wait for dV and dK alone. (40 are the loader's, and those that say that dS is there.)",
             shape=TWO_TILES,
         ),
         Gate(
@@ -113,8 +115,8 @@ releases its slots, S is under way.""",
         "race": "A slot or a buffer is written again while a product still reads it, or read before all "
         "lanes "
         "have written. Lane 0 arrives for its warp: what must the other lanes have done before?",
-        "deadlock": "A wait never ends. Count, for one tile: one arrival of each warp at ds_full, at q_empty "
-        "and at do_empty, of lane 0 alone, and waits with the parity of this tile.",
+        "deadlock": "A wait never ends. Count, for one tile: one arrival of each warp at ds_full and one at "
+        "empty, of lane 0 alone, and waits with the parity of this tile.",
         "arrivals": "One lane of each warp arrives, once per tile.",
     },
 )
@@ -175,8 +177,14 @@ GIVEN = (
     Given(
         name="round_and_round",
         story='"The loader has one job: Q and dO of the tiles, one after the other, and from the first again '
-        'when it is through. That is all a block ever needs. I dropped the line that changes the head."',
-        edits=(Edit("            if (tile == first_tile) h++;\n", "", "backward_wgmma.cu"),),
+        'when it is through. That is all a block ever needs. I dropped what changes the head."',
+        edits=(
+            Edit(
+                "M * 4, do_full + slot);\n            if (++tile == tiles.end) tile = tiles.begin, h++;",
+                "M * 4, do_full + slot);\n            if (++tile == tiles.end) tile = tiles.begin;",
+                "backward_wgmma.cu",
+            ),
+        ),
         hints=(
             "When does a block come to the first tile a second time?",
             "A block owns keys of a K/V head. Several query heads may share it, and it walks over all.",

@@ -7,14 +7,12 @@ TOGETHER = "__syncwarp();              // and what the other lanes have\n"
 STORED = "if (lane == 0) ptx::mbarrier_arrive(ds_full + step % 2);\n"
 DV = "issue_pv(dv_rmem, p_rmem, do_tile, step > 0);\n"
 DK = "issue_pv(dk_rmem, ds_rmem, q_tile, step > 0);\n"
-NEXT_Q = "ptx::mbarrier_wait(q_full + next_q.number, next_q.parity);  // the next Q and lse2 are there\n"
-S = "issue_qk(s_rmem, k_own, q_smem + next_q.number * Q_TILE);\n"
+NEXT_Q = "ptx::mbarrier_wait(q_full + next.number, next.parity);  // the next Q and lse2 are there\n"
+S = "issue_qk(s_rmem, k_own, q_smem + next.number * Q_TILE);\n"
 WAIT = "ptx::wgmma_wait<1>();  // dV and dK have read P, dS, Q and dO\n"
 PIN_P = "ptx::wgmma_pin(p_rmem);\n"
-FREE_Q = "ptx::mbarrier_arrive(q_empty + q.number);\n"
-FREE_DO = "ptx::mbarrier_arrive(do_empty + d_o.number);\n"
+FREE = "if (lane == 0) ptx::mbarrier_arrive(empty + slot);\n"
 MET = "ptx::mbarrier_wait(ds_full + step % 2, step / 2 % 2);\n"
-DQ = "issue_dq(ds_tile);"
 
 WRONG = (
     Wrong(
@@ -68,7 +66,7 @@ WRONG = (
     ),
     Wrong(
         "s_of_this_q", "S is K Q^T, and q_tile is Q.",
-        (("q_smem + next_q.number * Q_TILE", "q_tile"),),
+        (("q_smem + next.number * Q_TILE", "q_tile"),),
         (r"missing wait", r"the third argument of `issue_qk`"),
         "issue_qk(s_rmem, k_own, q_tile);",
         cause="argument",
@@ -77,7 +75,7 @@ WRONG = (
         "q_for_do", "dK and dV both read what comes with the tile.",
         (("dv_rmem, p_rmem, do_tile", "dv_rmem, p_rmem, q_tile"),),
         (r"`dv_rmem\[0\]`", r"the third argument of `issue_pv`"),
-        "issue_pv(dv_rmem, p_rmem, q_tile, step > 0);",
+        "if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, q_tile, step > 0);",
         cause="argument",
     ),
     Wrong(
@@ -91,15 +89,15 @@ WRONG = (
         "sums_begin_anew", "Every tile has its own product.",
         ((DV, "issue_pv(dv_rmem, p_rmem, do_tile, false);\n"),),
         (r"`dv_rmem\[0\]`", r"the fourth argument of `issue_pv`"),
-        "issue_pv(dv_rmem, p_rmem, do_tile, false);",
+        "if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, false);",
         cause="argument",
     ),
     Wrong(
         "released_before_the_wait", "A product that was started has read Q and dO.",
-        ((FREE_Q, ""), (WAIT, "if (lane == 0) " + FREE_Q + WAIT)),
+        ((FREE, ""), (WAIT, FREE + WAIT)),
         (r"missing wait", r"`q_smem`"),
-        "if (lane == 0) ptx::mbarrier_arrive(q_empty + q.number);",
-        cause="several places",
+        "if (lane == 0) ptx::mbarrier_arrive(empty + slot);",
+        cause="order",
     ),
     Wrong(
         "wait_for_two", "Three groups are under way, and the oldest is waited for.",
@@ -116,24 +114,24 @@ WRONG = (
         cause="template argument",
     ),
     Wrong(
-        "dq_awaited", "dQ is needed, so it is waited for.",
-        ((DQ, DQ + "\nptx::wgmma_wait<0>();\nptx::wgmma_pin(dq_rmem);"),),
+        "s_awaited", "S is needed next, so it is waited for.",
+        ((FREE, FREE + "ptx::wgmma_wait<0>();\nptx::wgmma_pin(s_rmem);\n"),),
         (r"waits for products", r"is too much"),
         "ptx::wgmma_wait<0>();",
         cause="extra wait",
     ),
     Wrong(
-        "do_not_released", "One arrival gives the tile back.",
-        ((FREE_DO, ""),),
-        (r"deadlock", r"`do_empty\[0\]`", r"a call of `mbarrier_arrive`"),
-        "ptx::mbarrier_arrive(q_empty + q.number);",
-        cause="call left out",
+        "not_released", "A slot that is not needed any more is free.",
+        ((FREE, ""),),
+        (r"deadlock", r"`empty\[0\]`", r"a call of `mbarrier_arrive`"),
+        "ptx::mbarrier_wait(ds_full + step % 2, step / 2 % 2);",
+        cause="several places",
     ),
     Wrong(
         "released_by_all_lanes", "All lanes have read, so all lanes say so.",
-        (("if (lane == 0) {\n", "{\n"),),
+        ((FREE, "ptx::mbarrier_arrive(empty + slot);\n"),),
         (r"deadlock", r"without a condition"),
-        "ptx::mbarrier_arrive(q_empty + q.number);",
+        "ptx::mbarrier_arrive(empty + slot);",
         cause="condition left out",
     ),
     Wrong(
@@ -144,10 +142,10 @@ WRONG = (
         cause="not pinned",
     ),
     Wrong(
-        "sums_not_advanced", "The sums of dQ move by themselves.",
-        (("advance(tile);", ""),),
-        (r"dQ\[", r"a call of `advance`"),
-        "end_turn();  // late, when the fence finds the adds done",
+        "dk_left_out", "dK is made with dQ, from the same dS.",
+        ((DK, ""),),
+        (r"uninitialised|dk_rmem", r"a call of `issue_pv`"),
+        "if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);",
         cause="call left out",
     ),
 )  # fmt: skip
