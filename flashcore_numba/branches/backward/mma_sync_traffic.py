@@ -1,13 +1,10 @@
 """What the kernels of `backward_mma_sync` move: the less for a product, the larger a warp's part of it."""
 
-from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from flashcore_numba.branches.backward.backward_mma_sync import SPLIT, TILES, Tile, choose, key_tiles
+from flashcore_numba.branches.backward.keys_traffic import keys_of, sequences, tiles_seen
 from flashcore_numba.branches.backward.rows_traffic import finish, prepare
-from flashcore_numba.core.features import on_host
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.predict.formula import (
     FLOAT,
@@ -32,7 +29,7 @@ def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     p, tiles = problem, TILES[problem.head_dim]
     tile = tiles[variant if variant in tiles else choose(p, sm_count)]
     of_a_head = _lengths(p, tile)
-    for (mask, keys), times in _sequences(p).items():
+    for (mask, keys), times in sequences(p).items():
         for first_key in range(0, keys, tile.keys):
             of_a_head += times * _block(p, mask, keys, first_key, tile)
     return prepare(p) + p.kv_heads * of_a_head + finish(p)
@@ -42,7 +39,7 @@ def _block(p: Any, mask: Mask, keys: int, first_key: int, tile: Tile) -> Traffic
     """What a block moves for its keys, of `keys` of which the mask's count, but for their lengths."""
     D, warps = p.head_dim, tile.warps
     copies = 2 * copy_rows(tile.keys, mask.seq_k - first_key, D)  # K and V
-    begin, end = _tiles(mask, first_key, tile)
+    begin, end = tiles_seen(mask, first_key, tile.keys, tile.rows)
     rows = sum((_rows(tile.rows, mask.seq_q - i * tile.rows, D) for i in range(begin, end)), Traffic())
     products = _split_products(tile, D) if tile.kernel == SPLIT else _products(tile, D)
     products += (p.features.alibi_slopes is not None) * loads(1, 1) + barriers(1 if tile.late else 2)
@@ -113,29 +110,9 @@ def _gradients(tile: Tile, D: int, inside: int) -> Traffic:
     return 2 * written
 
 
-def _tiles(mask: Mask, first_key: int, tile: Tile) -> tuple[int, int]:
-    """The tiles of rows that see some of the block's keys."""
-    last = min(first_key + tile.keys, mask.seq_k) - 1
-    if last < first_key:
-        return 0, 0
-    return mask.rows(first_key)[0] // tile.rows, ceil_div(mask.rows(last)[1], tile.rows)
-
-
-def _sequences(p: Any) -> Counter:
-    """(mask, keys with those that do not count) of the sequences, and how many are the same."""
-    return Counter(zip((each.mask for each in p.sequences), _keys(p), strict=True))
-
-
-def _keys(p: Any) -> list[int]:
-    """Of every sequence, those included that do not count."""
-    if not p.features.ragged:
-        return [p.seq_k] * p.batch
-    return [int(n) for n in np.diff(on_host(p.features.cu_seqlens_k))]
-
-
 def _lengths(p: Any, tile: Tile) -> Traffic:
     """What the blocks of a head read to know their sequences."""
-    keys, ragged = _keys(p), p.features.ragged
+    keys, ragged = keys_of(p), p.features.ragged
     numbers = 7 * ragged + (p.features.seqused_k is not None)
     blocks = sum(ceil_div(n, tile.keys) for n in keys)
     found = loads(numbers * blocks, numbers * blocks)
