@@ -100,6 +100,26 @@ def test_the_table_of_the_backward_pass_is_the_records() -> None:
     assert len(lines) >= 8
 
 
+def test_what_is_said_of_features_is_the_records() -> None:
+    """Without the code that wrote it: the ragged batch that is named, in files of the folder."""
+    text = PLACES["text:feature-costs"]
+    at, share, faster = re.search(
+        r"batch of (\S+) reaches (\d+)% .* is ([\d.]+) times as fast", text
+    ).groups()
+    assert len(NUMBER.findall(text.replace(at, ""))) == 2, "no other number is said"
+    files = [json.loads(path.read_text()) for path in artifact.recorded_dir().glob("nvidia-*.json")]
+    ((ragged, equal),) = (
+        (s, next(o for o in file["shapes"] if o["shape"] == s["equal_lengths"]))
+        for file in files
+        for s in file.get("shapes", [])
+        if s["shape"] == at and not s["causal"]
+    )
+    us = [{e["label"]: e["gpu_us"]["p50"] for e in s["entries"]} for s in (ragged, equal)]
+    label = min((each for each in us[0] if each[0] in "01"), key=us[0].__getitem__)
+    assert agrees(share, 100 * ragged["flops"] / us[0][label] / (equal["flops"] / us[1][label]))
+    assert agrees(faster, us[0]["FA3"] / us[0][label])
+
+
 def test_what_the_first_paragraph_claims_is_so() -> None:
     assert "runs faster than cuDNN at short lengths" in " ".join(README.split())
     assert min(US[stage.label] for stage in LADDER) < US["SDPA cuDNN"]
