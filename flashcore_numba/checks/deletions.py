@@ -41,6 +41,11 @@ HARMLESS: dict[tuple[str, str], str] = {
     ("backward_wgmma.cu", "__syncwarp();  // all lanes have added"): "The same.",
     (
         "backward_wgmma.cu",
+        "if (DETERMINISTIC) ptx::mbarrier_wait(may_add, number % 2);  // it is the block's turn",
+    ): "The cases have too few tiles: with more of them, warps that add early leave the keepers of "
+    "the turns a phase short.",
+    (
+        "backward_wgmma.cu",
         "ptx::wgmma_fence();  // those of dV, dK and S came after the adds too, but the assembler would "
         "add one",
     ): "A fence came after the adds before. The assembler does not see that, and adds one.",
@@ -48,6 +53,10 @@ HARMLESS: dict[tuple[str, str], str] = {
         "backward_wgmma.cu",
         "ptx::bar_sync(1 + consumer, 128);  // all warps of the group have read V for the last time",
     ): "The wait for dS of the last tile says so too: a warp arrives there when it has its last dP.",
+    (
+        "backward_wgmma.cu",
+        "if (PING_PONG) ptx::bar_sync(3 + consumer, 256);  // the other warpgroup has issued its products",
+    ): "It orders products in time, for speed: no memory depends on it.",
     (
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
