@@ -99,7 +99,7 @@ def test_another_launch_than_ours_is_refused():
 
 @pytest.mark.parametrize("instructions, name", [(1219, "one"), (1220, "other")])
 def test_another_table_than_ours_is_not_taken(instructions, name):
-    raw = nsight.read_raw(raw_page(("one", instructions, 1, 1), ("two", 7, 3, 2)))
+    raw = nsight.read_raw(raw_page(("one", instructions, 1, 1), ("two", 10, 3, 2)))
     tables = nsight.read_source(FIRST.replace('"one"', f'"{name}"') + SECOND)
     (_, (one,)), (_, (two,)) = nsight.match([{"kernels": ["one"]}, {"kernels": ["two"]}], raw, tables)
     assert one.traffic is None

@@ -1,4 +1,4 @@
-"""What the kernels of `backward_wgmma` move: rows of Q and dO by TMA, and few words besides."""
+"""What the kernels of `backward_wgmma` move: rows of Q and dO by TMA, and a few words."""
 
 from typing import Any
 
