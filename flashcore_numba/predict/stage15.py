@@ -6,6 +6,8 @@ the numbers of the work tiles, which go through shared memory.
 
 from typing import Any
 
+import numpy as np
+
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.predict.formula import Traffic, atomics, ceil_div, loads, masks, shared_loads
 from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS, read_sinks
@@ -18,7 +20,7 @@ WARPS = 4  # of a warpgroup
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
-    """No tile is taken to be done twice, as in stage 12."""
+    """No tile is taken to be done twice because a maximum rises, as in stage 12."""
     p = problem
     tile, longest_first = choose(p, variant, sm_count)
     block_rows = ROWS * tile.consumers
@@ -59,11 +61,26 @@ def _work_tile(p: Any, mask: Mask, first_row: int, tile: Tile) -> Traffic:
     for group_row in range(max(0, first_row), min(end_row, mask.seq_q), ROWS):
         moved += store_rows(mask.seq_q - group_row, p.value_dim)
         moved += read_sinks(p, WARPS * 2)  # a lane has two rows
+        moved += _again(p, mask, group_row, tile)
         moved += shared_loads(WARPS * tile.queries * LDMATRIX_WAVEFRONTS)  # 16 columns of Q each
     if p.features.alibi_slopes is not None:
         moved += loads(WARPS * tile.consumers, WARPS * tile.consumers)
     # A turn is waited for and handed on once per tile, by idle warpgroups too.
     return moved + Traffic(barriers=_turns(tile) * 2 * tiles * WARPS * tile.consumers)
+
+
+def _again(p: Any, mask: Mask, group_row: int, tile: Tile) -> Traffic:
+    """Where the first of 64 rows sees no key before the first tile that all of them see whole, it has no
+    maximum to be lazy with: its warp multiplies that tile again, and reads Q and K for mma.sync.
+    """
+    begins, ends = mask.interval(np.array([max(0, group_row), min(group_row + ROWS, mask.seq_q) - 1]))
+    whole, rest = divmod(int(ends[0]), tile.keys)
+    later = whole <= (int(ends[1]) - 1) // tile.keys  # there are tiles that only other rows see
+    if not (tile.lazy and p.scale > 0 and whole and not rest and later):
+        return Traffic()
+    if int(begins[1]) > (whole - 1) * tile.keys:
+        return Traffic()
+    return shared_loads(ceil_div(p.columns, 16) * (1 + tile.keys // 16) * LDMATRIX_WAVEFRONTS)
 
 
 def _lengths(p: Any, works: int, blocks: int) -> Traffic:
