@@ -167,7 +167,7 @@ def test_every_module_is_used(quick: list[Listed]) -> None:
     """Those of a formula or a lesson are loaded by its number, those of a command when it runs: see above."""
     predicted = {label[:2] for label in values(quick, "test_formula_is_what_is_counted", "stage")}
     predicted |= {label[:2] for label in values(quick, "test_formula_is_what_is_counted", "run")}
-    assert predicted == {stage.label[:2] for stage in LADDER}
+    assert predicted - {"ba"} == {stage.label[:2] for stage in LADDER}  # and stages of backward/
     loaded = [f"flashcore_numba.predict.stage{stage.number:02d}" for stage in LADDER]
     loaded += [f"flashcore_numba.course.lessons.lesson{number:02d}" for number in LESSONS]
     loaded += [name for name in MODULES if name.startswith("flashcore_numba.cli.")]
