@@ -94,6 +94,22 @@ def make_artifact(shape: Shape = MISSION, date: str = "2001-02-03T04:05:06Z", **
     return record
 
 
+def results(name, us, causal=False, **more):
+    """What a run has of a workload; us: medians of the GPU time by label, of stages and of other libraries.
+
+    Not what a schedule of rounds gives, so such an artifact is written and read without being validated.
+    """
+    shape = make_artifact()["shapes"][0]
+    entries = []
+    for label, time in us.items():
+        number = label.partition(" ")[0]
+        stage = int(number) if number.isdigit() else None
+        kind = "peer" if stage is None and "/" not in label else "stage"
+        entries.append(_entry(label, kind, time, stage=stage))
+        entries[-1]["gpu_us"]["p50"] = time
+    return shape | {"shape": name, "causal": causal, "entries": entries} | more
+
+
 @pytest.fixture
 def fake():
     """`fake(**changes)` makes a valid artifact of an imaginary GPU."""

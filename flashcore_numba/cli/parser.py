@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("stages", "list the ladder: every stage, its idea and its limits", stages=None)
     dispatch = add(
         "dispatch",
-        "show which stage attention() runs when none is named, by problem and GPU",
+        "show which stage attention() and attention_backward() run when none is named, by problem and GPU",
         stages=None,
     )
     dispatch.add_argument(

@@ -1,5 +1,6 @@
 """Amounts of a record as text: microseconds, factors, percentages, bytes, and where they are from."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SMALL, NARROW, WIDE = 80, 100, 160  # columns of a terminal below which a table leaves columns out
@@ -31,6 +32,18 @@ def amount(value: float) -> str:
         if value >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
     return f"{value:.0f}"
+
+
+def tflops(shape: dict[str, Any], entry: dict[str, Any]) -> float:
+    """10^12 operations per second of an entry, where those of its shape are recorded."""
+    return shape["flops"] / entry["gpu_us"]["p50"] / 1e6
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
+    """A table in Markdown: the first `words` columns to the left, numbers to the right."""
+    marks = ["---"] * words + ["--:"] * (len(head) - words)
+    rows = [f"| {' | '.join(cells)} |" for cells in (head, *lines)]
+    return "\n".join([rows[0], f"|{'|'.join(marks)}|", *rows[1:]])
 
 
 def compiled(resources: list[dict[str, Any]] | None) -> list[str]:

@@ -7,16 +7,9 @@ from typing import Any
 from flashcore_numba.branches.backward.ladder import LADDER
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.records import artifact
-from flashcore_numba.records.amounts import provenance, short_us
-from flashcore_numba.report.pictures.backward import rate
-from flashcore_numba.report.pictures.records import MISSION, defaults, peers
+from flashcore_numba.records.amounts import markdown, provenance, short_us, tflops
+from flashcore_numba.report.pictures.records import MISSION, PEERS, defaults, peers
 
-PEERS = {
-    "SDPA flash": "FlashAttention-2, in PyTorch",
-    "SDPA cuDNN": "cuDNN, in PyTorch",
-    "FlexAttention": "FlexAttention, compiled by PyTorch",
-    "FA4": "FlashAttention-4",
-}
 Shapes = dict[tuple[str, bool], dict[str, Any]]  # by shape and mask
 
 
@@ -31,7 +24,7 @@ def backward(folder: Path | None = None) -> str | None:
         return None
     others = list(dict.fromkeys(name for name, _ in shapes if name != MISSION))
     head = ["", "the idea", f"{MISSION}, µs", *(f"{name}, TFLOP/s" for name in others)]
-    lines = [head, ["---", "---", *["--:"] * (1 + len(others))]]
+    lines = []
     ideas = {stage.label: stage.idea for stage in LADDER} | PEERS
     for label, idea in ideas.items():
         cells = [_us(shapes[MISSION, False], label)]
@@ -40,7 +33,7 @@ def backward(folder: Path | None = None) -> str | None:
         ]
         if any(cell.strip("- /") for cell in cells):
             lines.append([label if "/" in label else f"*{label}*", idea, *cells])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + (
+    return markdown(head, lines, 2) + (
         f"\n\n{'; '.join(sources)}: B x H x S x D in fp16, medians of interleaved rounds, GPU time with all "
         "that a call launches, in a CUDA graph. At the longer shapes: without a mask / with the causal mask. "
         "A rate counts five products of each head, of a mask what it leaves."
@@ -76,4 +69,4 @@ def _rate(shape: dict[str, Any] | None, label: str) -> str:
     entry = _entry(shape, label)
     if shape is None or entry is None:
         return "-"
-    return f"{rate(shape, entry):.0f}" if entry["error"]["right"] else "wrong"
+    return f"{tflops(shape, entry):.0f}" if entry["error"]["right"] else "wrong"

@@ -7,7 +7,7 @@ from typing import Any
 from flashcore_numba.core import workload
 from flashcore_numba.core.element import BFLOAT16, FLOAT16
 from flashcore_numba.records import artifact
-from flashcore_numba.records.amounts import percent, provenance, short_us
+from flashcore_numba.records.amounts import markdown, percent, provenance, short_us
 from flashcore_numba.report.pictures.records import defaults
 from flashcore_numba.report.tables import equal_lengths, rates
 
@@ -30,7 +30,7 @@ def costs(folder: Path | None = None) -> str | None:
         sources += [provenance(record)] if rows else []
     if not lines:
         return None
-    return _table(head, lines) + (
+    return markdown(head, lines, 3) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. GPU time is that of one launch in a CUDA graph. TFLOP/s "
         "counts the keys that rows see. Of the same without: beside the time of the same shape without "
         "features, in the same run; of packed sequences, the rate beside that of as many tokens in equal "
@@ -54,7 +54,7 @@ def elements(folder: Path | None = None) -> str | None:
     if not lines:
         return None
     head = ["shape", "stage", "fp16, µs", "bf16, µs", "bf16 takes more"]
-    return _table(head, lines) + f"\n\n{'; '.join(dict.fromkeys(sources))}, interleaved."
+    return markdown(head, lines, 2) + f"\n\n{'; '.join(dict.fromkeys(sources))}, interleaved."
 
 
 def sentence(folder: Path | None = None) -> str | None:
@@ -172,12 +172,3 @@ def _pairs(record: dict[str, Any]) -> Iterator[tuple[Results, Results]]:
             plain = artifact.is_plain(one) and artifact.is_plain(two)
             if same and plain and types == [FLOAT16.name, BFLOAT16.name]:
                 yield one, two
-
-
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    """In Markdown: names to the left, numbers to the right."""
-    numbers = len(head) - head.index("stage") - 1
-    marks = ["---"] * (len(head) - numbers) + ["--:"] * numbers
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, marks, *lines)).replace(
-        f"| {' | '.join(marks)} |", f"|{'|'.join(marks)}|"
-    )

@@ -14,6 +14,7 @@ from flashcore_numba.records.amounts import (
     percent,
     provenance,
     short_us,
+    tflops,
     times,
 )
 from flashcore_numba.records.artifact import FORWARD, is_plain, operation_of, shape_title
@@ -99,7 +100,7 @@ def rates_lines(artifact: dict[str, Any], shape: dict[str, Any]) -> list[str]:
 def rates(shape: dict[str, Any]) -> dict[str, float]:
     """10^12 operations a second of what is right, by label."""
     return {
-        entry["label"]: shape["flops"] / entry["gpu_us"]["p50"] / 1e6
+        entry["label"]: tflops(shape, entry)
         for entry in shape["entries"]
         if entry["default"] and entry["error"]["right"]
     }

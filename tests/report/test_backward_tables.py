@@ -1,8 +1,7 @@
 """The backward pass in a table and a picture: every number is that of a record."""
 
-import copy
-
 import pytest
+from artifacts import results
 
 from flashcore_numba.branches.backward.ladder import LADDER
 from flashcore_numba.records import artifact
@@ -11,25 +10,14 @@ from flashcore_numba.report import backward_tables, pictures
 FLOPS = 10 * 8 * 512 * 512 * 64
 
 
-def results(fake, name, us, causal=False):
-    """us: times by label, of stages and libraries."""
-    shape = copy.deepcopy(fake()["shapes"][0])
-    entries = []
-    for label, time in us.items():
-        entry = copy.deepcopy(shape["entries"][1])
-        kind = "stage" if "/" in label else "peer"
-        entry |= {"label": label, "kind": kind, "stage": None, "unit": "tensor"}
-        entry["gpu_us"] = {key: time if key == "p50" else value for key, value in entry["gpu_us"].items()}
-        entries.append(entry)
-    return shape | {"shape": name, "causal": causal, "entries": entries, "flops": FLOPS}
-
-
 @pytest.fixture
 def folder(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(artifact, "load", artifact._read)  # the numbers are not those of a schedule
-    mission = results(fake, "1x8x512x64", {"backward/one_launch": 10.0, "backward/wgmma": 20.0, "FA4": 16.0})
-    long = results(fake, "4x32x4096x64", {"backward/wgmma": 5.0, "FA4": 4.0, "SDPA cuDNN": 8.0})
-    masked = results(fake, "4x32x4096x64", {"backward/wgmma": 4.0, "FA4": 5.0}, causal=True)
+    mission = results(
+        "1x8x512x64", {"backward/one_launch": 10.0, "backward/wgmma": 20.0, "FA4": 16.0}, flops=FLOPS
+    )
+    long = results("4x32x4096x64", {"backward/wgmma": 5.0, "FA4": 4.0, "SDPA cuDNN": 8.0}, flops=FLOPS)
+    masked = results("4x32x4096x64", {"backward/wgmma": 4.0, "FA4": 5.0}, causal=True, flops=FLOPS)
     masked["entries"][1]["error"]["right"] = False
     record = fake(operation="backward", shapes=[mission, long, masked])
     artifact.layout.save(record, tmp_path / "imaginary-gpu-backward.json", "entries")

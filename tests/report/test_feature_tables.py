@@ -1,8 +1,7 @@
 """What features cost, in a table and a sentence, is computed from the times of one run."""
 
-import copy
-
 import pytest
+from artifacts import results
 
 from flashcore_numba.records import artifact
 from flashcore_numba.report import feature_tables
@@ -10,20 +9,14 @@ from flashcore_numba.report import feature_tables
 LENGTHS = [3, 5]
 
 
-def results(fake, name, us, features=None, element="float16", causal=False, **more):
+LABELS = ("12 mma_sync", "15 ping_pong", "FA3", "FA4")
+
+
+def timed(name, us, features=None, element="float16", **more):
     """Of one workload: stages 12 and 15, and two libraries; us: their times."""
-    shape = copy.deepcopy(fake()["shapes"][0])
-    first, second, third, fourth = (copy.deepcopy(shape["entries"][1]) for _ in range(4))
-    labels = ("12 mma_sync", "15 ping_pong", "FA3", "FA4")
-    for entry, label, time in zip((first, second, third, fourth), labels, us, strict=True):
-        kind = "stage" if label[0] in "01" else "peer"
-        entry |= {"label": label, "kind": kind, "stage": int(label[:2]) if kind == "stage" else None}
-        entry["gpu_us"] = {name: time if name == "p50" else value for name, value in entry["gpu_us"].items()}
-    shape |= {"shape": name, "causal": causal, "element": element, **more}
-    shape["entries"] = [first, second, third, fourth]
     if features is not None:
-        shape |= {"features": features, "flops": more.get("flops", 6_000_000_000)}
-    return shape
+        more = {"features": features, "flops": 6_000_000_000} | more
+    return results(name, dict(zip(LABELS, us, strict=True)), element=element, **more)
 
 
 @pytest.fixture
@@ -31,17 +24,17 @@ def folder(fake, tmp_path, monkeypatch):
     """A run with a window beside the same without, a ragged batch and its yardstick, both element types."""
     monkeypatch.setattr(artifact, "load", artifact._read)  # the numbers are not those of a schedule
     window = [
-        results(fake, "1x2x4096x64", (90.0, 80.0, 100.0, 70.0)),
-        results(fake, "1x2x4096x64", (30.0, 20.0, 25.0, 15.0), {"window": [1023, 0]}),
+        timed("1x2x4096x64", (90.0, 80.0, 100.0, 70.0)),
+        timed("1x2x4096x64", (30.0, 20.0, 25.0, 15.0), {"window": [1023, 0]}),
     ]
     packed = {"lengths": LENGTHS}
     ragged = [
-        results(fake, "2x2x3-5x64", (60.0, 50.0, 55.0, 45.0), packed, equal_lengths="2x2x4x64"),
-        results(fake, "2x2x4x64", (40.0, 40.0, 40.0, 40.0), {}, flops=6_000_000_000),
+        timed("2x2x3-5x64", (60.0, 50.0, 55.0, 45.0), packed, equal_lengths="2x2x4x64"),
+        timed("2x2x4x64", (40.0, 40.0, 40.0, 40.0), {}, flops=6_000_000_000),
     ]
     elements = [
-        results(fake, "1x8x512x64", (10.0, 20.0, 30.0, 40.0)),
-        results(fake, "1x8x512x64", (10.1, 19.0, 30.0, 40.0), element="bfloat16"),
+        timed("1x8x512x64", (10.0, 20.0, 30.0, 40.0)),
+        timed("1x8x512x64", (10.1, 19.0, 30.0, 40.0), element="bfloat16"),
     ]
     for label, shapes in (("window", window), ("ragged", ragged), ("element", elements)):
         record = fake(label=label, shapes=shapes)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flashcore_numba.records.amounts import provenance
+from flashcore_numba.records.amounts import provenance, tflops
 from flashcore_numba.report.pictures import style
 from flashcore_numba.report.pictures.records import best_peer, defaults, peers
 from flashcore_numba.report.pictures.style import Label, LackingError, Picture, Record, Theme
@@ -35,16 +35,11 @@ def _order(shape: dict[str, Any]) -> tuple[int, int, bool]:
     return rows, dim, shape["causal"]
 
 
-def rate(shape: dict[str, Any], entry: dict[str, Any]) -> float:
-    """In TFLOP/s: five products of each head, of a mask what it leaves."""
-    return shape["flops"] / entry["gpu_us"]["p50"] / 1e6
-
-
 def _fast(shape: dict[str, Any]) -> list[dict[str, Any]]:
     """What is right and not so slow that it would touch the axis."""
     right = [e for e in [*defaults(shape), *peers(shape)] if e["error"]["right"]]
-    most = max(rate(shape, e) for e in right)
-    return [e for e in right if rate(shape, e) >= LEAST * most]
+    most = max(tflops(shape, e) for e in right)
+    return [e for e in right if tflops(shape, e) >= LEAST * most]
 
 
 def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], theme: Theme) -> Any:
@@ -55,7 +50,7 @@ def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], th
     labels = []
     for place, shape in enumerate(rows):
         shown = _fast(shape)
-        values = [rate(shape, entry) for entry in shown]
+        values = [tflops(shape, entry) for entry in shown]
         axes.plot([min(values), max(values)], [place, place], color=theme.grid, lw=6, zorder=1)
         for entry, value in zip(shown, values, strict=True):
             mark = marks.get(entry["label"], "o")
@@ -106,7 +101,7 @@ def _ahead(shape: dict[str, Any]) -> float:
 def _alt(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]) -> str:
     parts = []
     for shape in rows:
-        rates = (f"{entry['label']} {rate(shape, entry):.0f}" for entry in _fast(shape))
+        rates = (f"{entry['label']} {tflops(shape, entry):.0f}" for entry in _fast(shape))
         parts.append(f"{style.mask(shape)}: {', '.join(rates)}")
     known = "; ".join(dict.fromkeys(provenance(record) for record in records))
     return f"Dots: TFLOP/s of the backward pass, {known}. {'; '.join(parts)}."
