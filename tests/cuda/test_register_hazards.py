@@ -26,6 +26,8 @@ RESCALED = """            if (!done)
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
 """
 WAIT = "            ptx::wgmma_wait<0>();  // O is whole, P and V have been read\n"
+TILES = "    const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);\n"
+LAST_USE = "    ptx::wgmma_fence();  // the last use of these registers is over\n"
 EDITS = {
     "P packed before P V has read it": (
         15,
@@ -42,7 +44,7 @@ EDITS = {
     ),
     "no fence before Q K^T": (
         15,
-        (Edit("    ptx::wgmma_fence();  // the last use of these registers is over\n", "", ROWS),),
+        (Edit(f"{TILES}{LAST_USE}", TILES, ROWS),),
         r"missing fence: .*wgmma_ss.*before its first wgmma",
     ),
     "l without a value, 14": (

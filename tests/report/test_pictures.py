@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from artifacts import results
 
 from flashcore_numba import cli
 from flashcore_numba.core.shapes import Shape
@@ -63,7 +64,10 @@ def longer(fake):
 def test_every_picture_of_a_full_record(fake, longer, kept, tmp_path):
     whole = fake(ceilings=CEILINGS)
     pairs = kept(whole, longer(128, 256, 512, 1024), longer(512, 1024, 2048, causal=True))
-    found, lacking = pictures.drawable(pairs)
+    gradients = results("1x8x512x64", {"backward/wgmma": 20.0, "FA4": 16.0}, flops=10 * 8 * 512 * 512 * 64)
+    backward = (tmp_path / "backward.json", fake(operation="backward", shapes=[gradients]))
+    artifact.layout.save(backward[1], backward[0], "entries")
+    found, lacking = pictures.drawable([*pairs, backward])
     assert [picture.name for picture in found] == list(pictures.NAMES)
     assert lacking == {}
     by_name = {picture.name: picture for picture in found}
@@ -71,6 +75,7 @@ def test_every_picture_of_a_full_record(fake, longer, kept, tmp_path):
         assert by_name[name].sources == (pairs[0][0],)
     assert by_name["lengths"].sources == (pairs[1][0],)
     assert by_name["share"].sources == tuple(path for path, _ in pairs)
+    assert by_name["backward"].sources == backward[:1]
     for picture in found:
         files = picture.draw(tmp_path / "out")
         assert [path.name for path in files] == [f"{picture.name}.svg", f"{picture.name}-dark.svg"]

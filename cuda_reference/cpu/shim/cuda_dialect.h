@@ -142,7 +142,7 @@ CPU_UNCHECKED inline void take_from_sources(const Lanes& lanes) {
 }
 
 template <class T>
-inline T shuffle(const char* name, unsigned mask, T value, int source, Site site) {
+CPU_UNCHECKED inline T shuffle(const char* name, unsigned mask, T value, int source, Site site) {
   Shuffle<T> mine{value, value, source};
   warp_collective(name, "shuffle", mask, &mine, take_from_sources<T>, site);
   return mine.taken;
@@ -159,7 +159,7 @@ CPU_UNCHECKED inline void collect_votes(const Lanes& lanes) {
   for (int i = 0; i < 32; i++)
     if (lanes.mask >> i & 1) ((Vote*)lanes.argument[i])->votes = votes;
 }
-inline unsigned vote(const char* name, unsigned mask, bool given, Site site) {
+CPU_UNCHECKED inline unsigned vote(const char* name, unsigned mask, bool given, Site site) {
   Vote mine{given, 0};
   warp_collective(name, "vote", mask, &mine, collect_votes, site);
   return mine.votes;
