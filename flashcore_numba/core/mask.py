@@ -52,16 +52,20 @@ class Mask:
         """(begin, end): the tiles of `keys` keys of which some row from `first` to `last` sees a key."""
         return self.interval(first)[0] // keys, -(-self.interval(last)[1] // keys)
 
-    def matrix(self) -> np.ndarray:
-        """bool [S_q, S_k]: which row sees which key."""
-        begin, end = self.interval(np.arange(self.seq_q)[:, None])
-        keys = np.arange(self.seq_k)
-        return (begin <= keys) & (keys < end)
+    def matrix(self, rows: range | None = None, keys: range | None = None) -> np.ndarray:
+        """bool [S_q, S_k]: which row sees which key; of these rows and keys alone where they are given."""
+        row, key = self._grid(rows, keys)
+        begin, end = self.interval(row)
+        return (begin <= key) & (key < end)
 
-    @property
-    def distances(self) -> np.ndarray:
-        """int [S_q, S_k]: how far each key is from the row's place on the diagonal."""
-        return np.abs(np.arange(self.seq_q)[:, None] + self.shift - np.arange(self.seq_k))
+    def distances(self, rows: range | None = None, keys: range | None = None) -> np.ndarray:
+        """int [S_q, S_k]: how far each key is from the row's place on the diagonal; arguments as `matrix`."""
+        row, key = self._grid(rows, keys)
+        return np.abs(row + self.shift - key)
+
+    def _grid(self, rows: range | None, keys: range | None) -> tuple[np.ndarray, np.ndarray]:
+        row, key = (range(n) if own is None else own for n, own in ((self.seq_q, rows), (self.seq_k, keys)))
+        return np.arange(row.start, row.stop)[:, None], np.arange(key.start, key.stop)
 
     @property
     def pairs(self) -> int:

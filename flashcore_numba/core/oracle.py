@@ -1,7 +1,9 @@
 """What attention is, in NumPy: the float64 answer, and what textbook arithmetic in q's type makes of it."""
 
 import math
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,9 @@ import numpy as np
 from flashcore_numba.core.element import of
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.mask import Mask
+
+# (query row, key) pairs of a head that are worked on at once: a matrix of more than 32 MiB leaves the caches
+MOST_PAIRS = 2**22
 
 
 def attention(
@@ -27,7 +32,8 @@ def attention(
     or the sink. seen: any mask, bool [S_q, S_k], in place of that which `causal` and `features` choose.
     """
     out, lse = np.zeros((*q.shape[:3], v.shape[3])), np.full(q.shape[:3], -np.inf)
-    for head in heads_of(q, k, v, causal, scale, seen, features, np.float64):
+
+    def fill(head: Head) -> None:
         scores = np.where(head.seen, head.scores(lambda x: x), -np.inf)
         row_max = scores.max(axis=1, initial=head.sink, keepdims=True)
         reference = np.where(np.isneginf(row_max), 0, row_max)
@@ -38,6 +44,8 @@ def attention(
         out_head[some] = (p[some] / row_sum[some]) @ head.v
         lse_head[some] = row_max[some, 0] + np.log(row_sum[some, 0])
         _spread_nan(row_sum, out_head, lse_head)
+
+    _side_by_side(fill, heads_of(q, k, v, causal, scale, seen, features, np.float64))
     return out, lse
 
 
@@ -65,7 +73,7 @@ def standard_attention(
         rounded = element.round(scores).astype(np.float32)
         return np.clip(rounded, -element.largest, element.largest)
 
-    for head in heads_of(q, k, v, causal, scale, seen, features, np.float32):
+    def fill(head: Head) -> None:
         scores = np.where(head.seen, head.scores(stored), -np.inf)
         row_max = scores.max(axis=1, initial=head.sink, keepdims=True)
         reference = np.where(np.isneginf(row_max), np.float32(0), row_max)
@@ -76,12 +84,30 @@ def standard_attention(
         out_head = out[head.place]
         out_head[some] = (weights @ head.v).astype(element.dtype)
         _spread_nan(row_sum, out_head)
+
+    _side_by_side(fill, heads_of(q, k, v, causal, scale, seen, features, np.float32))
     return out
 
 
+def _side_by_side(fill: Callable[["Head"], None], heads: Iterator["Head"]) -> None:
+    """`fill` for each: heads in turn, pieces of a head in threads, as NumPy works without Python's lock."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        begun = []
+        for head in heads:
+            if head.whole:
+                fill(head)
+            else:
+                begun.append(pool.submit(fill, head))
+        for each in begun:
+            each.result()
+
+
 class Head(NamedTuple):
-    """One query head of one sequence, in the type of the arithmetic. place: of its rows in q; kv_place: of
-    its keys in k and v.
+    """Rows of a query head of one sequence and all keys that they see, in the type of the arithmetic: the
+    whole head, or some rows where it is large.
+
+    place: of the rows in q; kv_place: of the keys in k and v. distances: as `Mask` has them, where there is a
+    slope. mask: of the whole head.
     """
 
     place: tuple
@@ -94,7 +120,12 @@ class Head(NamedTuple):
     softcap: float
     slope: float
     sink: float
+    distances: np.ndarray | None
     mask: Mask
+
+    @property
+    def whole(self) -> bool:
+        return len(self.q) == self.mask.seq_q
 
     def capped(self, scores: np.ndarray) -> np.ndarray:
         """tanh(x / c) of scaled scores x, where a softcap c is on."""
@@ -106,8 +137,8 @@ class Head(NamedTuple):
         scores = stored(number(self.scale) * (self.q @ self.k.T))
         if self.softcap:
             scores = stored(number(self.softcap) * self.capped(scores))
-        if self.slope:
-            scores = stored(scores - number(self.slope) * self.mask.distances.astype(number))
+        if self.distances is not None:
+            scores = stored(scores - number(self.slope) * self.distances.astype(number))
         return scores
 
 
@@ -121,19 +152,47 @@ def heads_of(
     features: Features,
     dtype: Any,
 ) -> Iterator[Head]:
-    """One head at a time, so that the scores of a large problem never exist all at once."""
+    """A piece of a head at a time, so that the scores of a large problem never exist all at once."""
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     sinks = np.full(heads, -np.inf) if features.sinks is None else features.sinks
     for each in features.sequences(q, k, causal):
         slopes = features.slopes(each.number, heads)
-        shown = each.mask.matrix() if seen is None else seen
         for h in range(heads):
-            q_at, kv_at = (each.batch, h, each.rows), (each.batch, h // group, each.keys)
-            q_head, k_head, v_head = q[q_at].astype(dtype), k[kv_at].astype(dtype), v[kv_at].astype(dtype)
+            at, kv_at = (each.batch, h, each.rows), (each.batch, h // group, each.keys)
+            q_head, k_head, v_head = q[at].astype(dtype), k[kv_at].astype(dtype), v[kv_at].astype(dtype)
             slope, sink = dtype(slopes[h]), dtype(sinks[h])
-            own_scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-            softcap = features.softcap
-            yield Head(q_at, kv_at, q_head, k_head, v_head, shown, own_scale, softcap, slope, sink, each.mask)
+            for rows, keys in _pieces(each.mask, whole=seen is not None):
+                some, some_keys = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
+                yield Head(
+                    place=(*at[:2], _within(each.rows, rows)),
+                    kv_place=(*kv_at[:2], _within(each.keys, keys)),
+                    q=q_head[some],
+                    k=k_head[some_keys],
+                    v=v_head[some_keys],
+                    seen=each.mask.matrix(rows, keys) if seen is None else seen,
+                    scale=1 / math.sqrt(q.shape[3]) if scale is None else scale,
+                    softcap=features.softcap,
+                    slope=slope,
+                    sink=sink,
+                    distances=each.mask.distances(rows, keys) if slope else None,
+                    mask=each.mask,
+                )
+
+
+def _pieces(mask: Mask, whole: bool) -> Iterator[tuple[range, range]]:
+    """(rows, keys): all at once, or some rows at a time and the keys from the first to the last they see."""
+    step = max(1, mask.seq_q if whole else min(mask.seq_q, MOST_PAIRS // max(1, mask.seq_k)))
+    for first in range(0, max(1, mask.seq_q), step):
+        rows = range(first, min(first + step, mask.seq_q))
+        if step >= mask.seq_q:
+            yield rows, range(mask.seq_k)
+        else:
+            begin = mask.interval(rows[0])[0]
+            yield rows, range(begin, max(begin, mask.interval(rows[-1])[1]))
+
+
+def _within(place: slice, some: range) -> slice:
+    return slice(place.start + some.start, place.start + some.stop)
 
 
 def _spread_nan(row_sum: np.ndarray, *results: np.ndarray) -> None:

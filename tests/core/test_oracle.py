@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from flashcore_numba.branches.backward import bounds
+from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.oracle import gradients as gradients_of
+from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core import oracle
+from flashcore_numba.core.features import Features
 
 
 def by_hand(q, k, v, causal, scale):
@@ -35,6 +40,44 @@ def test_oracle_is_the_definition(rng, heads, kv_heads, seq_q, seq_k, causal):
         expected_out, expected_lse = by_hand(q, k, v, causal, scale)
         np.testing.assert_allclose(out, expected_out, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(lse, expected_lse, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "causal, options",
+    [
+        (False, {}),
+        (True, {}),
+        (False, {"window": (3, 2), "softcap": 2.0}),
+        (True, {"window": (0, 0), "sinks": np.float32([0.5, -1, 2, 0])}),
+        (False, {"alibi_slopes": np.float32([0.5, 0, 0.25, 1]), "window": (5, -1)}),
+        (True, {name: np.int32([0, 4, 9, 31]) for name in ("cu_seqlens_q", "cu_seqlens_k")}),
+        (True, {"seqused_k": np.int32([17, 0])}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
+)
+def test_a_large_head_is_answered_in_pieces(rng, monkeypatch, causal, options):
+    """With as few rows as no real size has; of each only the keys that some row sees are read."""
+    batch = 1 if "cu_seqlens_q" in options else 2
+    q = rng.standard_normal((batch, 4, 31, 16)).astype(np.float16)
+    k, v = rng.standard_normal((2, batch, 2, 31, 16)).astype(np.float16)
+    features = Features(**options)
+    monkeypatch.setattr(oracle, "MOST_PAIRS", 31 * 31)
+    whole = oracle.attention(q, k, v, causal, features=features)
+    standard = oracle.standard_attention(q, k, v, causal, features=features)
+    x = backward_inputs(Inputs(q, k, v, causal=causal, features=features), rng, dlse=True)
+    gradients, lost = gradients_of(x), bounds._float32_work(x)
+    monkeypatch.setattr(oracle, "MOST_PAIRS", 3 * 31)
+    heads = list(oracle.heads_of(q, k, v, causal, None, None, features, np.float32))
+    assert len(heads) > 4 * batch and not all(head.whole for head in heads)
+    pieces = oracle.attention(q, k, v, causal, features=features)
+    for one, other in zip(pieces, whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+    again = oracle.standard_attention(q, k, v, causal, features=features)
+    np.testing.assert_allclose(again.astype(float), standard.astype(float), rtol=2**-9, atol=1e-6)
+    for one, other in zip(gradients_of(x), gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
+    for one, other in zip(sum(bounds._float32_work(x), ()), sum(lost, ()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
 def test_rows_without_keys_are_zero(rng):

@@ -73,7 +73,7 @@ def _float32_work(x: BackwardInputs) -> tuple[oracle.Gradients, oracle.Gradients
     finite = np.where(np.isfinite(x.lse), np.abs(x.lse), 0).astype(np.float64)
     relative += 4 * U * finite
     for each in oracle.of_heads(x):
-        head, (rows, keys) = each.head, each.p.shape
+        head, rows, keys = each.head, each.head.mask.seq_q, each.head.mask.seq_k
         out = x.out[head.place].astype(np.float64)
         by_row = np.abs(each.dout * out).sum(axis=1)
         if x.dlse is not None:

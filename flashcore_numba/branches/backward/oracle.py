@@ -29,7 +29,7 @@ class Gradients(NamedTuple):
 
 
 class HeadGradients(NamedTuple):
-    """One query head of one sequence. p, dp, ds: [S_q, S_k]; delta: [S_q]. ds is without the scale."""
+    """What `head` has of a query head. p, dp, ds: [rows, keys]; delta: [rows]. ds is without the scale."""
 
     head: oracle.Head
     dout: np.ndarray
@@ -41,7 +41,7 @@ class HeadGradients(NamedTuple):
 
 
 def of_heads(x: BackwardInputs, number: Any = np.float64) -> Iterator[HeadGradients]:
-    """One head at a time; number: the type of the arithmetic."""
+    """A head at a time, a large one in pieces; number: the type of the arithmetic."""
     f = x.forward
     for head in oracle.heads_of(f.q, f.k, f.v, f.causal, f.scale, None, f.features, number):
         out, dout, lse = (array[head.place].astype(number) for array in (x.out, x.dout, x.lse))

@@ -7,7 +7,7 @@ import numpy as np
 
 from flashcore_numba.branches.backward import bounds
 from flashcore_numba.branches.backward.inputs import BackwardInputs
-from flashcore_numba.checks.truth import MOST_PARTS, Part, Whole, some_heads
+from flashcore_numba.checks.truth import MOST_PARTS, Part, Whole, side_by_side, some_heads
 from flashcore_numba.core.features import Features, Sequence
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.output import Output
@@ -24,7 +24,9 @@ class HeadTruth(Whole):
         self.heads_total = len(sequences) * heads
         pairs = np.array([group * each.mask.seq_q * each.mask.seq_k for each in sequences])
         self.chosen = some_heads(pairs, heads, rng)[:MOST_PARTS]
-        self.parts = [_part(inputs, sequences[n // heads], int(n % heads), group) for n in self.chosen]
+        self.parts = side_by_side(
+            lambda n: _part(inputs, sequences[n // heads], int(n % heads), group), self.chosen
+        )
 
     def reference(self, part: Part, peer: bool) -> Any:
         return part.reference.of_peers if peer else part.reference

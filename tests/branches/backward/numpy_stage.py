@@ -43,7 +43,7 @@ def head(a: Arithmetic, p: BackwardProblem, s: Steps) -> Steps:
     cap = np.float32(p.features.softcap)
     tanh = np.tanh(s["scores"] / cap) if cap else None
     s["capped"] = s["scores"] if tanh is None else cap * tanh
-    s["capped"] = s["capped"] - np.float32(s["slope"]) * s["mask"].distances.astype(np.float32)
+    s["capped"] = s["capped"] - np.float32(s["slope"]) * s["mask"].distances().astype(np.float32)
     s["lse"] = a.lse(s)
     s["safe_lse"] = np.where(np.isneginf(s["lse"]), np.float32(np.inf), s["lse"])
     s["delta"] = a.delta(s) - s["dlse"]
