@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from matrix import few
 
 from cuda_reference.files import CACHE_VARIABLE, cache_folder
 from flashcore_numba.cli.parser import build_parser
@@ -66,6 +67,7 @@ def fences(page: Path) -> list[Fence]:
 
 
 FENCES = {page: fences(page) for page in PAGES}
+SLOW = ("architecture.md", "benchmarking.md", "contributing.md", "features.md")  # of what is shown
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -187,7 +189,9 @@ def test_every_fence_says_what_it_is(page: Path) -> None:
             assert not looks, f"{fence.place}: {looks[0]!r} is a command: its fence is a console"
 
 
-@by_page
+@pytest.mark.parametrize(
+    "page", few(PAGES, *(page for page in PAGES if page.name not in SLOW)), ids=lambda page: page.name
+)
 def test_what_a_page_shows_runs(page: Path, programs: Path, tmp_path: Path) -> None:
     todo = [f for f in FENCES[page] if f.language != "text" and not f.reason and "long" not in f.words]
     tree = copy_of_the_tree(tmp_path, programs) if todo else tmp_path

@@ -204,6 +204,7 @@ def test_gpu_test_without_a_gpu_is_an_error(project: Path) -> None:
     assert "selected with -m gpu, but" in out
 
 
+@pytest.mark.long
 def test_failure_names_the_seed_that_repeats_it(project: Path) -> None:
     first, other = pytest_in(project, FLASHCORE_SEED=""), pytest_in(project, FLASHCORE_SEED="")
     seed, drawn = re.search(r"FLASHCORE_SEED=(\d+)", first), re.search(r"drew \d+", first)

@@ -45,7 +45,7 @@ def test_unknown_figure_is_refused():
         draw("sector", find(1))
 
 
-@pytest.mark.parametrize("name", OF_NUMBA)
+@pytest.mark.parametrize("name", few(OF_NUMBA, "banks"))
 def test_every_figure_is_small_and_says_whose(name, rng):
     """Of any stage: the notebooks have those that the lessons show."""
     figure = draw(name, NUMBA[rng.integers(len(NUMBA))])
@@ -90,7 +90,7 @@ def line_of(frame, lines):
     return lines[int(found[1]), found[2], array, {"reads": "load", "writes": "store"}[verb[1]]]
 
 
-@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1]), ids=lambda stage: stage.label)
 def test_sectors_in_words_are_those_counted(stage):
     lines = named(record(stage).lines("global"))
     frames = draw("sectors", stage).frames
@@ -168,7 +168,7 @@ def test_drawing_leaves_the_readers_matplotlib_alone():
     assert np.geterr()["divide"] == "warn"
 
 
-@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[4]), ids=lambda stage: stage.label)
 def test_walk_ends_with_the_bytes_counted(stage):
     figure = draw("tiles", stage)
     recording = record(stage, KEYS.get(stage.number, 64))
@@ -196,7 +196,7 @@ def test_walk_of_a_wrong_kernel_is_its_own():
     assert "K rows 32 to 63, V rows 0 to 31" in steps[3]
 
 
-@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1], NUMBA[4]), ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1]), ids=lambda stage: stage.label)
 def test_timeline_counts_what_the_counters_count(stage):
     told = " ".join(frame.alt for frame in draw("timeline", stage).frames)
     launches = record(stage).launches

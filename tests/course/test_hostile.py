@@ -58,6 +58,7 @@ def test_an_endless_loop_at_import_is_stopped():
     assert reply["status"] == "timeout"
 
 
+@pytest.mark.long
 def test_an_endless_loop_of_a_kernel_is_reported_with_its_line():
     reply = check(5, "m_new = m\nwhile m_new == m:\n    l = l + 0\nm = m_new\np_smem[warp, lane] = l\n")
     assert reply["status"] == "failed", reply

@@ -108,7 +108,7 @@ def test_a_stage_on_a_newer_gpu_that_plays_sm_75(stage, variant, head_dim, rng):
     ("stage", "variant"),
     few(
         [(stage, variant) for stage, variant, head_dim in (run.values for run in RUNS) if head_dim == 64],
-        (find("wmma_full"), None),
+        (find("wmma_qk"), None),
     ),
     ids=lambda value: value if isinstance(value, str) else getattr(value, "name", ""),
 )

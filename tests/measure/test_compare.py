@@ -217,7 +217,10 @@ def test_an_operation_of_ones_own_is_compared():
         assert entry["speed_up"] == {"stage_01": None, "best_peer": None}
 
 
-@pytest.mark.parametrize("heads, words", [("2", []), ("2/1", ["--features", "window=8,0"])])
+GRADIENTS = [("2", []), ("2/1", ["--features", "window=8,0"])]
+
+
+@pytest.mark.parametrize("heads, words", few(GRADIENTS, GRADIENTS[1]))
 def test_the_backward_pass_is_compared(heads, words, tmp_path, capsys, monkeypatch):
     """With its three gradients, its caller's side and its own peers, into an artifact that says so."""
     monkeypatch.setattr(compare, "registers", lambda *args: None)
@@ -365,6 +368,7 @@ def test_a_variant_that_does_not_fit_is_absent(monkeypatch):
     assert found == (["1", "3", "2"], {"10 pipeline 4": "pipeline needs 115200 bytes"})
 
 
+@pytest.mark.long
 def test_features_and_ragged_batches_are_measured(tmp_path, capsys, monkeypatch):
     """Each judged against float64, the ragged batch beside as many tokens in equal lengths."""
     monkeypatch.setattr(compare, "registers", lambda *args: None)

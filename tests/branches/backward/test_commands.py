@@ -145,6 +145,7 @@ def test_a_table_is_of_one_operation(capsys):
 
 
 @pytest.mark.skipif(why_not(RECOMPUTE) is not None, reason=f"no CUDA compiler: {why_not(RECOMPUTE)}")
+@pytest.mark.long
 def test_resources(capsys):
     assert cli.main(["resources", RECOMPUTE.key, "--cc", "9.0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["kernels"]

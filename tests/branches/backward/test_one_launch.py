@@ -53,7 +53,7 @@ def test_the_cases_that_tell_most():
     assert len(report.results) == len(telling)
 
 
-@pytest.mark.parametrize("head_dim", few([64, 128], 64))
+@pytest.mark.parametrize("head_dim", few([64, 128], 128))
 def test_the_same_bits_in_every_order(head_dim, rng):
     x = drawn(rng, 250 * 64 // head_dim, 150, head_dim, kv_heads=1, causal=True, dlse=True)
     for variant in STAGE.variants:
