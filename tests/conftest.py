@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -15,6 +16,9 @@ import numpy as np
 import pytest
 
 pytest_plugins = ["artifacts", "stub_gpu"]
+
+# What names the run to all its processes, which draw the same tests.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(8)
 
 # A shell's background job starts with SIGINT ignored, and what the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -57,11 +61,15 @@ def gpu_turn(alone: bool, folder: str | None = None) -> Iterator[None]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A long test runs only where -m names the marker: `-m gpu` selects what is quick on a GPU."""
-    if "long" in config.getoption("markexpr"):
+    if "long" not in config.getoption("markexpr"):
+        left_out = {item for item in items if item.get_closest_marker("long")}
+    elif any("::" in argument for argument in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    else:
+        drawn = [item for item in items if item.get_closest_marker("drawn")]
+        left_out = set(drawn) - set(random.Random(RUN).sample(drawn, -(-len(drawn) // 3)))
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def chromium() -> str | None:

@@ -176,6 +176,27 @@ def test_long_tests_are_left_out_unless_named(project: Path) -> None:
     assert chosen(project) == {"test_seed"}
 
 
+def test_a_third_is_drawn_and_all_are_there_by_name(project: Path) -> None:
+    """Each process of a run draws the same, each run draws anew, and a failure's name finds its test."""
+    (project / "tests/test_drawn.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.long\n"
+        "@pytest.mark.drawn\n"
+        "@pytest.mark.parametrize('i', range(30))\n"
+        "def test_of_many(i): pass\n"
+    )
+
+    def found(*arguments: str, run: str) -> tuple[str, ...]:
+        listed = pytest_in(
+            project, "--collect-only", "-q", "-m", "long", *arguments, PYTEST_XDIST_TESTRUNUID=run
+        )
+        return tuple(re.findall(r"test_of_many\[\d+\]", listed))
+
+    first, again, other = found(run="a"), found(run="a"), found(run="b")
+    assert first == again != other and len(first) == len(other) == 10
+    assert len(found("tests/test_drawn.py::test_of_many", run="a")) == 30
+
+
 @pytest.mark.long
 def test_a_plugin_that_warns_beside_xdist_does_not_end_the_run(project: Path, tmp_path: Path) -> None:
     """As pytest-benchmark does up to its release 5.2, where a warning is an error."""
