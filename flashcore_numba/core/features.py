@@ -138,10 +138,13 @@ class Features:
             "cu_seqlens_q": ((count + 1,),),
             "cu_seqlens_k": ((count + 1,),),
         }
+        return self.fitted(shapes, max(q.shape[2], k.shape[2]))
+
+    def fitted(self, shapes: Mapping[str, tuple[tuple[int, ...], ...]], farthest: int) -> "Features":
+        """`checked` by the shapes that each array may have; no key is `farthest` from the diagonal."""
         for name, array in self.arrays.items():
             _check_array(name, array, ARRAYS[name], shapes[name])
         arrays = {name: getattr(self, name) for name in ARRAYS}
-        farthest = max(q.shape[2], k.shape[2])  # no key is so far from the diagonal
         left, right = (UNBOUNDED if side >= farthest else side for side in _checked_window(self.window))
         return Features((left, right), _checked_softcap(self.softcap), **arrays)
 

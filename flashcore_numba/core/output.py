@@ -34,7 +34,7 @@ class Output:
 
 OUT = Output(
     "out",
-    lambda p: (*p.q.shape[:3], p.v.shape[3]),
+    lambda p: (*p.q.shape[:3], p.value_dim),
     lambda p: p.element.dtype,
     ("b", "h", "row", "col"),
     "out",

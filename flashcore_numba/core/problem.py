@@ -48,16 +48,14 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in "qkv":
-            _check_array(name, getattr(self, name))
+            check_rows(name, getattr(self, name))
         _check_together(self.q, self.k, self.v)
-        if not isinstance(self.causal, bool | np.bool_):
-            raise ArgumentError(f"causal is {shown(self.causal)}: it must be True or False")
-        object.__setattr__(self, "causal", bool(self.causal))
-        object.__setattr__(self, "scale", _checked_scale(self.scale, self.head_dim))
+        object.__setattr__(self, "causal", checked_flag("causal", self.causal))
+        object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
         if self.features is not OFF:
             for name, array in self.features.arrays.items():
-                _check_kind(name, array)
-                _check_place(name, array, self.q)
+                check_kind(name, array)
+                check_place(name, array, self.q)
             object.__setattr__(self, "features", self.features.checked(self.q, self.k))
             if not self.features.names:
                 object.__setattr__(self, "features", OFF)
@@ -212,15 +210,18 @@ def check_time_limit(seconds: Any) -> None:
         )
 
 
-def check_layout(name: str, array: Any) -> None:
-    """Raise unless the last dimension is contiguous and no stride is negative."""
+def check_layout(name: str, array: Any, axes: tuple[str, ...] = AXES) -> None:
+    """Raise unless the last dimension is contiguous and no stride is negative.
+
+    axes: the dimensions before the last, for the message.
+    """
     itemsize = array.dtype.itemsize
     if array.strides[-1] != itemsize:
         raise ArgumentError(
             f"{name} has strides {array.strides} bytes: the last dimension (D) must be contiguous "
             f"(stride {itemsize}); copy it first, for example with ascontiguousarray or .contiguous()"
         )
-    for axis, stride in zip(AXES, array.strides, strict=False):
+    for axis, stride in zip(axes, array.strides, strict=False):
         if stride < 0:
             raise ArgumentError(
                 f"{name} has strides {array.strides} bytes: the {axis} stride is negative; strides must be "
@@ -259,7 +260,8 @@ def listed(numbers: tuple[int, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _check_kind(name: str, array: Any) -> None:
+def check_kind(name: str, array: Any) -> None:
+    """Raise unless it is a plain NumPy or CuPy array."""
     if not (isinstance(array, np.ndarray) or _is_cupy(array)):
         raise ArgumentError(
             f"{name} is a {type(array).__module__}.{type(array).__qualname__}: a Problem holds NumPy or CuPy "
@@ -271,14 +273,16 @@ def _check_kind(name: str, array: Any) -> None:
         )
 
 
-def _check_place(name: str, array: Any, q: Any) -> None:
+def check_place(name: str, array: Any, q: Any) -> None:
+    """Raise unless it is where q is."""
     here, there = placed_on(array), placed_on(q)
     if here != there:
         raise ArgumentError(f"{name} is on {here} but q is on {there}: all must be in one place")
 
 
-def _check_array(name: str, array: Any) -> None:
-    _check_kind(name, array)
+def check_rows(name: str, array: Any) -> None:
+    """Raise unless it is an array [batch, heads, rows, D] that kernels can read."""
+    check_kind(name, array)
     if not accepted(array.dtype):
         raise ArgumentError(
             f"{name} has dtype {str(array.dtype)[:100]}: accepted are {ACCEPTED_NAMES}, in the "
@@ -320,7 +324,7 @@ def _check_array(name: str, array: Any) -> None:
 
 def _check_together(q: Any, k: Any, v: Any) -> None:
     for name, array in (("k", k), ("v", v)):
-        _check_place(name, array, q)
+        check_place(name, array, q)
         if array.dtype != q.dtype:
             raise ArgumentError(f"{name} has dtype {array.dtype}: q has {q.dtype}, and they must be equal")
         if array.shape[0] != q.shape[0]:
@@ -337,7 +341,15 @@ def _check_together(q: Any, k: Any, v: Any) -> None:
         raise ArgumentError(f"k has {k.shape[1]} heads: q has {q.shape[1]}, which must be a multiple of that")
 
 
-def _checked_scale(scale: Any, head_dim: int) -> float:
+def checked_flag(name: str, flag: Any) -> bool:
+    """True or False, of Python. Raises ArgumentError."""
+    if not isinstance(flag, bool | np.bool_):
+        raise ArgumentError(f"{name} is {shown(flag)}: it must be True or False")
+    return bool(flag)
+
+
+def checked_scale(scale: Any, head_dim: int) -> float:
+    """The scale as a float; None is 1 / sqrt(D). Raises ArgumentError."""
     if scale is None:
         return 1 / math.sqrt(head_dim)
     if isinstance(scale, bool | np.bool_) or not isinstance(scale, numbers.Real):

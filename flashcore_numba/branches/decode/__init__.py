@@ -1,0 +1,1 @@
+"""Decoding: some query tokens of each request over a long cache of keys and values, in pages."""
