@@ -4,6 +4,7 @@ from typing import Any
 
 from flashcore_numba.attention import attention, attention_varlen
 from flashcore_numba.branches.backward.call import attention_backward, attention_varlen_backward
+from flashcore_numba.branches.decode.call import attention_paged
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.version import VERSION
@@ -16,6 +17,7 @@ __all__ = [
     "__version__",
     "attention",
     "attention_backward",
+    "attention_paged",
     "attention_varlen",
     "attention_varlen_backward",
 ]

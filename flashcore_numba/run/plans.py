@@ -375,8 +375,9 @@ class Recorder:
     ) -> Plan | None:
         """The plan of what was launched; None where an argument is neither an array of the call nor a number.
 
-        order: the names of the arrays whose addresses `find` gives. outputs: what the stage was given to
-        write, those whose names are in `given` by the caller; they must not overlap each other or `inputs`.
+        order: the names of the arrays whose addresses `find` gives, q, k and v first. outputs: what the stage
+        was given to write, those whose names are in `given` by the caller; they must not overlap each other
+        or `inputs`.
         """
         from cuda_reference import Source
         from cuda_reference.gpu import load
@@ -394,7 +395,7 @@ class Recorder:
             packed = PackedLaunches(launches, arrays)
         except ValueError:
             return None
-        like = [inputs[name].source for name in "qkv"]
+        like = [inputs[name].source for name in order[:3]]
         return Plan(
             packed,
             type(like[0]),

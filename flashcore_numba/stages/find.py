@@ -1,6 +1,7 @@
 """Choosing stages of the ladder by number, name or range."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,6 +30,21 @@ def find(selector: "int | str | Stage") -> Stage:
     if not wanted:
         raise ArgumentError(f"stage {shown(selector)} is not in the ladder: accepted are {_listed()}")
     return wanted[0]
+
+
+def find_in(ladder: Sequence[Stage], selector: object, operation: str, described: str) -> Stage:
+    """The stage of a branch's ladder with this key or name; a `Stage` of the operation comes back as it is.
+
+    described: the operation in messages, "the backward pass". Raises ArgumentError, which lists the ladder.
+    """
+    for stage in ladder:
+        if selector is stage or selector in (stage.key, stage.name):
+            return stage
+    own = selector.operation if isinstance(selector, Stage) else None
+    if isinstance(selector, Stage) and own is not None and own.name == operation:
+        return selector
+    keys = ", ".join(stage.key for stage in ladder)
+    raise ArgumentError(f"stage {shown(selector)} is not in the ladder of {described}: accepted are {keys}")
 
 
 def select(*selectors: "int | str | Stage") -> list[Stage]:

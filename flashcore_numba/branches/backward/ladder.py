@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from cuda_reference.shown import shown
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as MMA_SYNC
 from flashcore_numba.branches.backward.backward_one_launch import STAGE as ONE_LAUNCH
 from flashcore_numba.branches.backward.backward_recompute import STAGE as RECOMPUTE
 from flashcore_numba.branches.backward.backward_wgmma import STAGE as WGMMA
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core import gpu
-from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.stages.find import find_in
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.tuning import dispatch
 
@@ -33,19 +33,7 @@ def preferred(problem: BackwardProblem) -> tuple[Stage, ...]:
 
 def find(selector: object) -> Stage:
     """The stage of this ladder with this key or name, or that stage itself. Raises ArgumentError."""
-    for stage in LADDER:
-        if selector is stage or selector in (stage.key, stage.name):
-            return stage
-    if (
-        isinstance(selector, Stage)
-        and selector.operation is not None
-        and selector.operation.name == "backward"
-    ):
-        return selector  # one of the caller's own
-    keys = ", ".join(stage.key for stage in LADDER)
-    raise ArgumentError(
-        f"stage {shown(selector)} is not in the ladder of the backward pass: accepted are {keys}"
-    )
+    return find_in(LADDER, selector, "backward", "the backward pass")
 
 
 def variant_of(stage: Stage, deterministic: bool) -> str | None:
