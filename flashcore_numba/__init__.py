@@ -5,6 +5,7 @@ from typing import Any
 from flashcore_numba.attention import attention, attention_varlen
 from flashcore_numba.branches.backward.call import attention_backward, attention_varlen_backward
 from flashcore_numba.branches.decode.call import attention_paged
+from flashcore_numba.branches.decode.merging import merge
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.version import VERSION
@@ -20,6 +21,7 @@ __all__ = [
     "attention_paged",
     "attention_varlen",
     "attention_varlen_backward",
+    "merge",
 ]
 
 __version__ = VERSION

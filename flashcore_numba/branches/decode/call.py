@@ -67,7 +67,8 @@ def attention_paged(
     [B, H, S_q], natural logarithm, with the sink. time_limit, streams and capture are as for `attention`.
 
     Returns out of q's type, or (out, lse), of the caller's kind and on its device. A token that sees no key
-    has zeros, its LSE is -inf, or the sink.
+    has zeros, its LSE is -inf, or the sink. `merge` makes one of two calls over different keys: over a prefix
+    that requests share, and over what follows it.
 
     Raises ArgumentError for a bad argument and UnsupportedError when no stage serves the problem; then
     nothing has been written. Raises SimulationError as `attention` does.

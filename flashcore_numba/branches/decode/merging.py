@@ -1,17 +1,88 @@
-"""The output of two parts of the keys as one: what `merge` computes, with NumPy or CuPy."""
+"""`merge()`: attention over two parts of the keys made one, by NumPy on the host, by a kernel on a GPU."""
 
 from typing import Any
 
+import numpy as np
 
-def merged(numpy: Any, out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
-    """(out, lse): each output [..., D] is weighted by exp(its LSE - LSE), LSE = log(exp(a) + exp(b)).
+from cuda_reference import source
+from flashcore_numba.calls import executor_for
+from flashcore_numba.core.arrays import adopt, empty_like, same_kind
+from flashcore_numba.core.element import FLOAT32, of
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.problem import check_rows, with_aligned
+from flashcore_numba.stages.parts.cuda_arguments import strides
 
-    numpy: the module that the arrays are of, NumPy or CuPy. out has the type that out_a and lse_a make
-    together. Where neither part sees a key, out is 0 and LSE -inf.
+THREADS = 256  # as in merge_parts.cu
+
+
+def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
+    """The output and LSE over the keys of two parts, of the outputs and LSEs of each.
+
+    out_a, out_b: [B, H, S, D], float16 or bfloat16. lse_a, lse_b: float32 [B, H, S], natural logarithm,
+    C-contiguous. They are what `attention` and `attention_paged` return with `return_lse=True`, for the same
+    queries and different keys: a prefix that requests share, and the rest. All are of one kind in one place.
+    A sink must be in one of the two alone.
+
+    Returns (out, lse), of these shapes and types, of the caller's kind and on its device. Weights are
+    float32, and out is rounded once more than in one call over all keys. Where neither part sees a key, out
+    is 0 and LSE -inf. Streams and capture are as for `attention`.
+
+    Raises ArgumentError for a bad argument.
     """
-    lse = numpy.logaddexp(lse_a, lse_b)
-    base = numpy.where(numpy.isneginf(lse), 0, lse)  # -inf - -inf would be NaN
-    out = 0
-    for each_out, each_lse in ((out_a, lse_a), (out_b, lse_b)):
-        out = out + numpy.exp(each_lse - base)[..., None] * each_out
-    return out, lse
+    given = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
+    arrays = {name: adopt(array, name) for name, array in given.items()}
+    same_kind(**arrays)
+    a, of_a, b, of_b = views = [each.view for each in arrays.values()]
+    _check_parts(*views)
+    like = arrays["out_a"]
+    out, lse = empty_like(like, a.shape, a.dtype), empty_like(like, a.shape[:3], FLOAT32.dtype)
+    if isinstance(a, np.ndarray):
+        out.view[...], lse.view[...] = merged(a.astype(np.float32), of_a, b.astype(np.float32), of_b)
+        return out.source, lse.source
+    with executor_for(like, views, None) as executor:
+        parts = with_aligned(a), with_aligned(b)
+        launch(parts[0], of_a, parts[1], of_b, out.view, lse.view, executor)
+        made = () if like.kind == "PyTorch" else (out.view, lse.view)  # its graphs have own memory
+        executor.done(*parts, *made)
+    return out.source, lse.source
+
+
+def merged(out_a: np.ndarray, lse_a: np.ndarray, out_b: np.ndarray, lse_b: np.ndarray) -> tuple[Any, Any]:
+    """(out, lse) of NumPy arrays [..., D] and [...], in the types of the outputs and of the LSEs."""
+    lse = np.logaddexp(lse_a, lse_b)
+    base = np.where(np.isneginf(lse), 0, lse)  # -inf - -inf would be NaN
+    weight_a, weight_b = (np.exp(each - base)[..., None] for each in (lse_a, lse_b))
+    return weight_a * out_a + weight_b * out_b, lse
+
+
+def launch(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, out: Any, lse: Any, executor: Executor) -> None:
+    """Queue the kernel on arrays whose rows start at multiples of 16 bytes."""
+    batch, heads, rows, columns = out.shape
+    element = of(out.dtype)
+    kernel = source("merge_parts", ELEMENT=element.name)
+    grid = (-(-rows * columns // (8 * THREADS)), heads, batch)
+    steps = (step for array in (out_a, out_b, out) for step in strides(array))
+    arrays = (out_a, lse_a, out_b, lse_b, out, lse)
+    executor.launch(kernel, grid, THREADS, *arrays, *steps, np.int32(rows), np.int32(columns))
+
+
+def _check_parts(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> None:
+    check_rows("out_a", out_a)
+    check_rows("out_b", out_b)
+    shape = tuple(out_a.shape)
+    if out_b.dtype != out_a.dtype:
+        raise ArgumentError(f"out_b has dtype {out_b.dtype}: out_a has {out_a.dtype}, and they must be equal")
+    if tuple(out_b.shape) != shape:
+        raise ArgumentError(
+            f"out_b has shape {tuple(out_b.shape)}: out_a has {shape}, and they must be equal"
+        )
+    for name, lse in (("lse_a", lse_a), ("lse_b", lse_b)):
+        if lse.dtype != FLOAT32.dtype:
+            raise ArgumentError(f"{name} has dtype {str(lse.dtype)[:100]}: only float32 is accepted")
+        if tuple(lse.shape) != shape[:3]:
+            raise ArgumentError(
+                f"{name} has shape {tuple(lse.shape)}: it must be {shape[:3]}, a number per row"
+            )
+        if not lse.flags.c_contiguous:
+            raise ArgumentError(f"{name} has strides {lse.strides} bytes: it must be C-contiguous")

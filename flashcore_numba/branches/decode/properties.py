@@ -100,7 +100,7 @@ def two_halves(run: Run, rng: np.random.Generator) -> float:
     second = x.but(lengths=x.lengths - keys, block_table=table)
     assert (second.lengths >= tokens).all()
     a, b = run(first), run(second)
-    out, lse = merged(np, a.out.astype(np.float64), a.lse, b.out.astype(np.float64), b.lse)
+    out, lse = merged(a.out.astype(np.float64), a.lse, b.out.astype(np.float64), b.lse)
     ref = reference(x)
     rounded = 2 * FLOAT16.unit_roundoff * np.maximum(np.abs(a.out), np.abs(b.out)).astype(np.float64)
     whole = compare(out, ref.out, ref.allowed + rounded + 4 * FLOAT16.least)

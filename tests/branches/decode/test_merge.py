@@ -1,0 +1,95 @@
+"""merge(): two parts of the keys are the whole, on the host and by the kernel of a GPU."""
+
+import numpy as np
+import pytest
+from matrix import few
+
+from flashcore_numba import ArgumentError, attention, attention_paged, merge
+from flashcore_numba.branches.decode.inputs import paged
+from flashcore_numba.branches.decode.ladder import LADDER
+from flashcore_numba.branches.decode.merging import launch
+from flashcore_numba.core import oracle
+from flashcore_numba.core.element import ACCEPTED, FLOAT16
+from flashcore_numba.run.executor import Simulator
+
+
+def parts(rng, element, rows=5, dim=64):
+    """Two parts, in which some rows see no key, and the float64 answer to merging what is given."""
+    shape = (2, 3, rows, dim)
+    outs = [element.round(rng.standard_normal(shape)) for _ in range(2)]
+    lses = [(5 * rng.standard_normal(shape[:3])).astype(np.float32) for _ in range(2)]
+    lses[0][0, 0], lses[1][1, 1], outs[0][0, 0], outs[1][1, 1] = -np.inf, -np.inf, 0, 0
+    lses[0][:, 2, 0] = lses[1][:, 2, 0] = -np.inf
+    outs[0][:, 2, 0] = outs[1][:, 2, 0] = 0
+    exact = [x.astype(np.float64) for x in lses]
+    with np.errstate(divide="ignore"):
+        lse = np.log(np.exp(exact[0]) + np.exp(exact[1]))
+    safe = np.where(np.isneginf(lse), 0, lse)
+    out = sum(np.exp(x - safe)[..., None] * y.astype(np.float64) for x, y in zip(exact, outs, strict=True))
+    return outs, lses, out, lse
+
+
+def assert_close(element, out, lse, right, right_lse):
+    allowed = 2 * element.unit_roundoff * np.abs(right) + 1e-6
+    assert (np.abs(out.astype(np.float64) - right) <= allowed).all()
+    assert np.array_equal(np.isneginf(lse), np.isneginf(right_lse)) and np.isneginf(lse).sum() == 2
+    some = np.isfinite(right_lse)
+    assert np.allclose(lse[some], right_lse[some], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
+def test_on_the_host(element, rng):
+    outs, lses, *right = parts(rng, element)
+    out, lse = merge(outs[0], lses[0], outs[1], lses[1])
+    assert out.dtype == element.dtype and lse.dtype == np.float32
+    assert_close(element, out, lse, *right)
+    again, lse_again = merge(outs[1], lses[1], outs[0], lses[0])
+    assert np.array_equal(again, out) and np.array_equal(lse_again, lse)
+
+
+@pytest.mark.parametrize("dim", few([64, 80, 256], 80))
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
+def test_the_kernel_of_a_gpu(element, dim, rng):
+    """On the CPU executor, with rows far apart and outputs that hold NaN."""
+    outs, lses, *right = parts(rng, element, rows=70, dim=dim)
+    spread = np.zeros((2, 70, 3, dim + 8), element.dtype)[..., :dim].swapaxes(1, 2)
+    spread[...] = outs[0]
+    out, lse = np.full_like(outs[0], np.nan), np.full_like(lses[0], np.nan)
+    executor = Simulator()
+    launch(spread, lses[0], outs[1], lses[1], out, lse, executor)
+    executor.check()
+    assert_close(element, out, lse, *right)
+
+
+def test_a_shared_prefix_and_the_rest(rng):
+    """Two requests begin with the same 48 keys: attention() over those for both, attention_paged() after."""
+    prefix, rest = 48, [20, 37]
+    x = paged(rng, rest, 4, 2, 2)
+    k, v = (FLOAT16.round(rng.standard_normal((1, 2, prefix, 64))) for _ in range(2))
+    both = (2, 2, prefix, 64)
+    first = attention(x.q, np.broadcast_to(k, both), np.broadcast_to(v, both), stage=5, return_lse=True)
+    arrays = (x.q, x.k_pool, x.v_pool, x.block_table, x.lengths)
+    second = attention_paged(*arrays, stage=LADDER[0], return_lse=True)
+    out, lse = merge(*first, *second)
+    for number in range(2):
+        one = x.request(number)
+        keys, values = np.concatenate([k, one.k], axis=2), np.concatenate([v, one.v], axis=2)
+        right, right_lse = oracle.attention(one.q, keys, values, True)
+        assert np.abs(out[number] - right[0]).max() < 3e-3
+        assert np.abs(lse[number] - right_lse[0]).max() < 1e-4
+
+
+def test_bad_parts(rng):
+    outs, lses, *_ = parts(rng, FLOAT16)
+    good = {"out_a": outs[0], "lse_a": lses[0], "out_b": outs[1], "lse_b": lses[1]}
+    for changes, message in (
+        ({"out_a": outs[0].astype(np.float32)}, "out_a has dtype float32"),
+        ({"out_a": outs[0][0]}, "out_a has shape"),
+        ({"out_b": outs[1][:1]}, "out_b has shape"),
+        ({"lse_a": lses[0].astype(np.float64)}, "lse_a has dtype float64"),
+        ({"lse_b": lses[1][:, :1]}, "lse_b has shape"),
+        ({"lse_b": lses[1].swapaxes(0, 1).copy().swapaxes(0, 1)}, "lse_b has strides"),
+        ({"lse_b": [1.0]}, "lse_b is of type list"),
+    ):
+        with pytest.raises(ArgumentError, match=f"^{message}"):
+            merge(**(good | changes))
