@@ -12,6 +12,7 @@ from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.checks import check_stage
 from flashcore_numba.checks.runner import names
 from flashcore_numba.core.features import Features
+from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.run.registers import examples, registers
 from flashcore_numba.stages.runs import Run
@@ -102,3 +103,27 @@ def test_all_is_in_registers(head_dim, capability):
     for kernel in found:
         assert (kernel["spill_bytes"], kernel["stack_bytes"]) == (0, 0), kernel
         assert 0 < kernel["registers"] <= 96 and kernel["shared_bytes"] == 0, kernel
+
+
+def test_formula_is_what_is_counted(rng):
+    for _ in range(4):
+        kv_heads, group, tokens, page = (int(n) for n in rng.integers(1, (3, 3, 3, 40)))
+        window = tuple(int(n) for n in rng.integers(-1, 100, 2))
+        sinks = np.zeros(kv_heads * group, np.float32) if rng.integers(2) else None
+        x = paged(
+            rng,
+            [0, *rng.integers(0, 250, 2).tolist()],
+            kv_heads * group,
+            kv_heads,
+            tokens,
+            int(rng.choice([64, 128])),
+            page,
+            value_dim=int(rng.choice([64, 128])),
+            spare_columns=int(rng.integers(200)),
+            causal=bool(rng.integers(2)),
+            features=Features(window=window, sinks=sinks),
+        )
+        problem, executor = x.problem(x.arrays), Simulator(races=False)
+        STAGE.run(problem, executor, None, np.empty)
+        counted = sum((Traffic.of_totals(launch.totals()) for launch in executor.launches), Traffic())
+        assert predict(STAGE, None, problem, 132) == counted, (x.label, problem.width)
