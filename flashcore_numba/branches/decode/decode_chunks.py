@@ -23,7 +23,7 @@ from flashcore_numba.branches.decode.decode_chunks_attend import (
 )
 from flashcore_numba.branches.decode.decode_chunks_merge import merge_kernel
 from flashcore_numba.branches.decode.operation import DECODE
-from flashcore_numba.branches.decode.problem import DecodeProblem
+from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.stage import Stage
@@ -58,7 +58,7 @@ STAGE = Stage(
     head_dims=(64, 128, 256),
     value_dims=True,
     grouped_queries=True,
-    features=("window", "softcap", "sinks"),
+    features=(*FEATURES, *LENGTHS),
     outputs=(OUT, LSE),
     operation=DECODE,
 )

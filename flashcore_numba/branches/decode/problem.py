@@ -26,6 +26,8 @@ from flashcore_numba.core.problem import (
     with_aligned,
 )
 
+FEATURES = ("window", "softcap", "sinks")  # of `core.features.Features`, those that a problem may have
+LENGTHS = ("seqused_k", "cu_seqlens_q", "cu_seqlens_k")  # those that say how many keys a request has
 POOL_AXES = ("page", "slot", "head")
 PAGES_LIMIT = (1 << 31) - 1  # what an entry of a block table can name
 INT32 = np.dtype(np.int32)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.branches.decode.bounds import reference
+from flashcore_numba.branches.decode.cache import Cache
 from flashcore_numba.branches.decode.inputs import DecodeInputs, paged, poisoned, shuffled
 from flashcore_numba.branches.decode.merging import merged
-from flashcore_numba.checks.bounds import compare, verdict
+from flashcore_numba.checks.bounds import Reference, compare, verdict
 from flashcore_numba.checks.trial import Answer, Failed, Trial, place
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.features import Features
@@ -58,8 +59,7 @@ def _outputs(answer: Answer) -> dict[str, np.ndarray]:
     return {"out": answer.out, "lse": answer.lse}
 
 
-def _right(what: str, answer: Mapping[str, np.ndarray], x: DecodeInputs) -> float:
-    ref = reference(x)
+def _right(what: str, answer: Mapping[str, np.ndarray], ref: Reference) -> float:
     margins = []
     for output in (OUT, LSE):
         found = verdict(output, answer[output.name], ref, None)
@@ -143,7 +143,22 @@ def other_lengths(run: Trial, rng: np.random.Generator) -> float:
         if isinstance(executor, Simulator):
             executor.check()
         answer = {name: np.array(to_host(each)) for name, each in outputs.items()}
-        margin = min(margin, _right(f"launch {turn + 1} on the same arrays", answer, moved))
+        margin = min(margin, _right(f"launch {turn + 1} on the same arrays", answer, reference(moved)))
+    return margin
+
+
+def cache_in_use(run: Run, rng: np.random.Generator) -> float:
+    """Requests grow, end, and leave their pages to others: each step is right by what was written, which no
+    page and no table tells.
+    """
+    cache, margin = Cache(rng, FLOAT16, 3, 4, 64), math.inf
+    for step in range(8):
+        for request in range(3):
+            cache.append(request, int(rng.integers(1, 40)))
+        if rng.integers(4) == 0:
+            cache.end(int(rng.integers(3)))
+        x = cache.ask(int(rng.integers(1, 4)))
+        margin = min(margin, _right(f"step {step + 1} of a cache", _outputs(run(x)), cache.right(x)))
     return margin
 
 
@@ -189,6 +204,7 @@ ALWAYS: dict[str, Callable[..., float]] = {
     "alone and in a batch: the same bits": alone_and_in_a_batch,
     "two halves merged are the whole": two_halves,
     "other lengths in the next launch": other_lengths,
+    "a cache in use": cache_in_use,
     "equal rows of V": equal_values,
     EMPTY: empty_requests,
 }

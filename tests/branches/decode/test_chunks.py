@@ -28,6 +28,7 @@ QUICK = (
     "pages of 1",
     "alone and in a batch: the same bits",
     "other lengths in the next launch",
+    "a cache in use",
     "two halves merged are the whole",
 )
 
