@@ -69,6 +69,7 @@ def _shapes(stage: Stage, element: Element) -> list[tuple]:
         case("pages of K and V in turn", AROUND, 4, 2, 1, d, joined="pages"),
         case("rows of K and V in turn", AROUND, 4, 2, 1, d, joined="rows", layout="contiguous"),
         case("a contiguous cache", (150, 1, 0, 99), 2, 2, 1, d, 150, spare_columns=0, layout="contiguous"),
+        case("pages of 20, which end anywhere in a tile", (300, 19, 20, 21), 2, 1, 2, d, 20),
         case("a scale of 0.3", (70, 30), 2, 1, 1, d, scale=0.3),
         case("a negative scale", (70, 130), 2, 1, 3, d, scale=-0.3),
         ("two requests share their first pages", partial(_shared, d=d, element=element), "inside"),
