@@ -10,6 +10,7 @@ from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.core import oracle
 from flashcore_numba.core.element import BFLOAT16, FLOAT16
 from flashcore_numba.core.features import Features
+from flashcore_numba.core.output import OUT
 from flashcore_numba.core.shapes import Shape
 from flashcore_numba.run.registers import stand_in_for
 
@@ -144,6 +145,35 @@ def test_poison_is_everywhere_else(rng):
     pages = len(x.k_pool)
     past = np.concatenate([x.block_table[0, 2:], x.block_table[1], x.block_table[2, 1:]])
     assert len(past) == 9 and set(past) <= {-1, 0, pages - 1, pages, 2**31 - 1, -(2**31)}
+
+
+def answer(x, **changes):
+    """What a stage computes that takes `changes` for the input."""
+    return FLOAT16.round(DECODE.reference(x.but(**changes)).out)
+
+
+def heads_exchanged(x):
+    """Of 4 query heads on 2, heads 1 and 2 read each other's K/V head."""
+    order = [0, 2, 1, 3]
+    return answer(x, q=x.q[:, order])[:, order]
+
+
+MISTAKES = {
+    "the last key of a request is left out": lambda x: answer(x, lengths=np.maximum(x.lengths - 1, 0)),
+    "the causal mask is missing": lambda x: answer(x, causal=False),
+    "softcap has no effect": lambda x: answer(x, features=Features()),
+    "query head h reads K/V head h % H_kv": heads_exchanged,
+    "a NaN comes from a slot that holds no key": lambda x: answer(x) * np.float16(np.nan),
+    "Wrong in requests 0, 1 of 3": lambda x: 0 * answer(x),
+}
+
+
+@pytest.mark.parametrize("sentence", MISTAKES)
+def test_a_wrong_answer_is_explained(sentence, rng):
+    x = paged(rng, [20, 33, 0], 4, 2, 2, features=Features(softcap=1.0))
+    ref, wrong = DECODE.reference(x), MISTAKES[sentence](x)
+    verdict = DECODE.judge(OUT, wrong, ref, None)
+    assert not verdict.passed and sentence in DECODE.explain(x, OUT, wrong, ref, verdict)
 
 
 def test_a_shape_is_requests_of_so_many_keys(rng):
