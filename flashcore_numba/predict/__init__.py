@@ -32,6 +32,7 @@ FORMULAS = {  # the module by the key of the stage, here or in a branch; loaded 
     "backward/recompute": "flashcore_numba.branches.backward.recompute_traffic",
     "backward/mma_sync": "flashcore_numba.branches.backward.mma_sync_traffic",
     "backward/wgmma": "flashcore_numba.branches.backward.wgmma_traffic",
+    "backward/one_launch": "flashcore_numba.branches.backward.one_launch_traffic",
     "decode/chunks": "flashcore_numba.branches.decode.chunks_traffic",
 }
 

@@ -6,6 +6,7 @@ from matrix import few, first_of_each
 
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as MMA_SYNC
 from flashcore_numba.branches.backward.backward_mma_sync import TILES
+from flashcore_numba.branches.backward.backward_one_launch import STAGE as ONE_LAUNCH
 from flashcore_numba.branches.backward.backward_wgmma import STAGE as WGMMA
 from flashcore_numba.core.features import Features
 from flashcore_numba.predict import Traffic, predict
@@ -13,7 +14,9 @@ from flashcore_numba.run.executor import Simulator
 
 from .running import drawn, poisoned
 
-VARIANTS = [(MMA_SYNC, variant) for variant in TILES[64]] + [(WGMMA, variant) for variant in WGMMA.variants]
+VARIANTS = [(MMA_SYNC, variant) for variant in TILES[64]]
+VARIANTS += [(stage, variant) for stage in (WGMMA, ONE_LAUNCH) for variant in stage.variants]
+QUICK = ((WGMMA, "wgmma"), (ONE_LAUNCH, "roles_multicast"))
 
 
 def check(stage, variant, x):
@@ -63,7 +66,7 @@ WITH_FEATURES = (window, adjusted, used, packed)
 @pytest.mark.parametrize("causal", few([False, True], True))
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize(
-    ("stage", "variant"), few(VARIANTS, VARIANTS[0], VARIANTS[-1]), ids=lambda x: getattr(x, "label", x)
+    ("stage", "variant"), few(VARIANTS, VARIANTS[0], *QUICK), ids=lambda x: getattr(x, "label", x)
 )
 def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     batch, heads, kv_heads = (2, 2, 1) if rng.integers(2) else (1, 3, 3)
@@ -78,7 +81,7 @@ MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
 @pytest.mark.parametrize(("made", "head_dim"), first_of_each(MADE, lambda made, head_dim: made))
 @pytest.mark.parametrize(
     ("stage", "variant"),
-    few(VARIANTS, VARIANTS[2], VARIANTS[-1]),
+    few(VARIANTS, VARIANTS[2], *QUICK),
     ids=lambda x: getattr(x, "label", x),
 )
 def test_formula_holds_with_features(stage, variant, made, head_dim, rng):
