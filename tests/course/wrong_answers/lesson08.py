@@ -91,7 +91,7 @@ WRONG = (
         "trip_for_each_product", "Right values, and O makes its trip through shared memory for each product.",
         (),
         ("wavefronts of shared memory", "13,696", "the bar is 12,200", "once a tile"),
-        "",
+        "wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;",
         text="""\
 for (int key = 0; key < KEYS; key += 16) {
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;

@@ -187,7 +187,7 @@ for (int i = 0; i < ROW_TILES; i++)
         (),
         "const float p0 = ptx::ex2((s[0] - m[r]) * scale_log2);",
         text=OWN_BUILD,
-        cause="several places",
+        cause="argument",
     ),
     Wrong(
         "skips_masked_pairs",

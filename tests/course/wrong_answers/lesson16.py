@@ -272,7 +272,7 @@ ptx::wgmma_pin(o_rmem);
     ),
     Wrong(
         "waits_only_for_its_reader",
-        "Waits for the last P V only inside the branch of the cluster, before the message, "
+        "Waits for the last P V only inside the branch of the cluster, after the message, "
             "and pins nothing: with one block per cluster O is never waited for.",
         (),
         (),
@@ -287,10 +287,10 @@ if (WARPGROUPS > 1) {
     join(m, l, near_smem[box * 8 + lane / 4], factor, other_factor);
 }
 if (CLUSTER > 1) {
-    ptx::wgmma_wait<0>();
     ptx::cluster_wait();
     float x[4] = {m[0], m[1], l[0], l[1]};
     if (lane % 4 == 0) ptx::store_async(far_smem + box * 8 + lane / 4, x, far_full + box, rank ^ 1);
+    ptx::wgmma_wait<0>();
 }
 """,
         cause="not pinned",
