@@ -10,17 +10,14 @@
 // padded by 16 bytes, which 4-byte stores and ldmatrix meet without conflicts. A warp multiplies 16 queries
 // by COLUMNS columns of K, and adds to the sums in global memory, as the blocks of other keys do.
 // cp.async fills the other slot of Q, dO, lse2 and delta while a tile is multiplied.
-#include "gradient_rows.cuh"
-#include "warp_rows.cuh"
+#include "gradient_keys.cuh"
 
-static_assert(D == D_V, "S and dP, dK and dV are made by the same code");
 constexpr int THREADS = 32 * WARPS, BLOCK_KEYS = WARPS * WARP_ROWS, TILE = BLOCK_N * D, SLOTS = 2;
 constexpr int DS_PITCH = BLOCK_N + 8, QUERY_TILES = BLOCK_N / 16, COLUMNS = D / (WARPS / QUERY_TILES);
-using Rows = Tile<D>;
 using Gradient = Output;  // of the warp's keys: dK or dV
 
-// What dS = P (dP - delta) takes for P, in place of S^T: P, times the softcap's derivative, 1 - tanh^2. With
-// a softcap P itself is packed now, otherwise when dS is there. `diagonal`: as adjust_tile has it.
+// P and what dS takes for it, as exponentiate_pair has them. With a softcap P itself is packed now, otherwise
+// when dS is there.
 __device__ __forceinline__ void exponentiate(P& p_rmem, Scores& s_rmem, const float* lse2_smem,
                                              float scale_log2, const Adjustment& adjustment, int diagonal,
                                              int lane) {
@@ -29,17 +26,9 @@ __device__ __forceinline__ void exponentiate(P& p_rmem, Scores& s_rmem, const fl
         const float2 lse2 = *(const float2*)(lse2_smem + 8 * n + lane % 4 * 2);
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) {
-            float* s = &s_rmem[r / 2][n][r % 2 * 2];
-            const float p[2] = {ptx::ex2(s[0] * scale_log2 - lse2.x), ptx::ex2(s[1] * scale_log2 - lse2.y)};
-            if (SOFTCAP) p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int from_diagonal = diagonal + 8 * r - 8 * n - lane % 4 * 2 - i;
-                float tanh = s[i];  // -inf where it is masked
-                if (SOFTCAP && ALIBI)
-                    tanh = (tanh + adjustment.slope_log2 * abs(from_diagonal)) / adjustment.cap_log2;
-                s[i] = SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i];
-            }
+            const uint32_t p = exponentiate_pair(&s_rmem[r / 2][n][r % 2 * 2], lse2, scale_log2, adjustment,
+                                                 diagonal + 8 * r - 8 * n - lane % 4 * 2);
+            if (SOFTCAP) p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = p;
         }
     }
 }
@@ -85,28 +74,6 @@ __device__ __forceinline__ void add_dq(float* lane_sums, const element* ds_smem,
     for (int j = 0; j < COLUMNS / 8; j++) ptx::add_quad(lane_sums + j * SUMS_STEP, dq_rmem[j]);
 }
 
-// The warp's keys of dK or dV, `inside` of them, through its own rows of shared memory.
-__device__ __forceinline__ void store_gradient(element* gradient, long long row_stride,
-                                               const Gradient& x_rmem, float factor, element* own_smem,
-                                               int inside, int lane) {
-#pragma unroll
-    for (int r = 0; r < LANE_ROWS; r++)
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const float* x = &x_rmem[r / 2][d][r % 2 * 2];
-            *(uint32_t*)(own_smem + Rows::swizzled(8 * r + lane / 4, d) + lane % 4 * 2) =
-                ptx::pack_pair(x[0] * factor, x[1] * factor);
-        }
-    __syncwarp();  // the rows are whole before lanes read what others wrote
-#pragma unroll
-    for (int n = 0; n < WARP_ROWS; n += 32 / Rows::LANES) {
-        const int row = n + lane / Rows::LANES, chunk = lane % Rows::LANES;
-        if (row < inside)
-            *(uint4*)(gradient + row * row_stride + 8 * chunk) =
-                *(const uint4*)(own_smem + Rows::swizzled(row, chunk));
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 backward_mma_sync(const element* q, const element* k, const element* v,  // as PARAMS has them
                   const element* dout,                                   // [B, H, S_q, D]
@@ -128,43 +95,24 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y;
     RowTile key_tile{int(blockIdx.z), int(blockIdx.x)};
     if (!find_key_tile(key_tile, sizes, BLOCK_KEYS, lane)) return;
-    const Sequence sequence = sizes.sequence(key_tile.sequence);
-    const Mask mask(sizes, sequence);
-    const int b = sequence.batch, first_key = key_tile.tile * BLOCK_KEYS;
-    const int warp_key = first_key + warp * WARP_ROWS;
-    const auto rows_of = [&](int key) { return key < sequence.S_k ? mask.rows(key) : Interval{0, 0}; };
-    const Interval first_seen = rows_of(first_key), warp_first_seen = rows_of(warp_key);
-    const Interval warp_last_seen = rows_of(warp_key + WARP_ROWS - 1);
-    const int last_key = min(first_key + BLOCK_KEYS, sequence.S_k) - 1;
-    const Interval tiles = Interval{first_seen.begin, rows_of(max(last_key, first_key)).end}.tiles(BLOCK_N);
+    const Keys<BLOCK_KEYS> keys(sizes, key_tile);
+    const Sequence& sequence = keys.sequence;
+    const int warp_key = keys.first + warp * WARP_ROWS;
+    const Interval first_seen = keys.rows_of(keys.first), warp_first_seen = keys.rows_of(warp_key);
+    const Interval warp_last_seen = keys.rows_of(warp_key + WARP_ROWS - 1);
+    const Interval tiles = Interval{first_seen.begin, keys.rows_of(keys.last()).end}.tiles(BLOCK_N);
     const Scale scale(sizes.softmax_scale_log2());
 
-    const int thread_row = threadIdx.x / Rows::LANES, thread_column = threadIdx.x % Rows::LANES * 8;
-    const int thread_key = sequence.first_key + first_key + thread_row, inside_k = sequence.S_k - first_key;
-    load_rows_async<D, BLOCK_KEYS, THREADS>(k_smem, k + k_strides.at(b, kv_head, thread_key) + thread_column,
-                                            k_strides.row, inside_k, threadIdx.x);
-    load_rows_async<D, BLOCK_KEYS, THREADS>(v_smem, v + v_strides.at(b, kv_head, thread_key) + thread_column,
-                                            v_strides.row, inside_k, threadIdx.x);
-    q += q_strides.at(b, 0, sequence.first_row + thread_row) + thread_column;
-    dout += do_strides.at(b, 0, sequence.first_row + thread_row) + thread_column;
+    keys.load<THREADS>(k_smem, k, k_strides, kv_head);
+    keys.load<THREADS>(v_smem, v, v_strides, kv_head);
+    q = own_chunk(q, q_strides, sequence.batch, 0, sequence.first_row);
+    dout = own_chunk(dout, do_strides, sequence.batch, 0, sequence.first_row);
     const long long padded_first = padded_before(sizes, sequence, 0);
     const int end_head = (kv_head + 1) * sizes.group;
-    auto load_tile = [&](int h, int tile, int slot) {  // one group each, empty after the last
-        if (h < end_head) {
-            const int first_row = tile * BLOCK_N, inside = sequence.S_q - first_row;
-            const element* q_tile = q + q_strides.at(0, h, first_row);
-            const element* do_tile = dout + do_strides.at(0, h, first_row);
-            load_rows_async<D, BLOCK_N, THREADS>(q_smem + slot * TILE, q_tile, q_strides.row, inside,
-                                                 threadIdx.x);
-            load_rows_async<D, BLOCK_N, THREADS>(do_smem + slot * TILE, do_tile, do_strides.row, inside,
-                                                 threadIdx.x);
-            if (threadIdx.x < BLOCK_N / 2) {  // 16 bytes of lse2 or of delta
-                const int part = threadIdx.x / (BLOCK_N / 4), four = threadIdx.x % (BLOCK_N / 4) * 4;
-                const long long padded = padded_first + (long long)h * padded_rows(sizes) + first_row + four;
-                ptx::cp_async_16(rows_smem + (2 * slot + part) * BLOCK_N + four,
-                                 (part == 0 ? lse2 : delta) + padded);
-            }
-        }
+    const QueryTiles<BLOCK_N> queries{q_smem, do_smem, rows_smem, q, dout, q_strides, do_strides,
+                                      lse2, delta, padded_first, sizes, sequence.S_q};
+    const auto load_tile = [&](int h, int tile, int slot) {  // one group each, empty after the last
+        if (h < end_head) queries.load<THREADS>(h, tile, slot);
         ptx::cp_async_commit();
     };
 
@@ -185,7 +133,7 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
         P p_rmem, ds_rmem;
         score_tile<false>(s_rmem, keys_rmem, k_own, q_tile, lane);
         const Adjustment adjustment(sizes, sequence, h);
-        const int diagonal = warp_key + lane / 4 - mask.diagonal(first_row);  // its distance has no sign
+        const int diagonal = warp_key + lane / 4 - keys.mask.diagonal(first_row);  // its distance has no sign
         if (ADJUSTED) adjust_tile(s_rmem, adjustment, diagonal, lane);
         const bool masked = first_row < warp_last_seen.begin || end_row > warp_first_seen.end ||
                             warp_key + WARP_ROWS > sequence.S_k || scale.sign != 1.0f;
@@ -193,7 +141,7 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
             Interval seen[LANE_ROWS];
 #pragma unroll
             for (int r = 0; r < LANE_ROWS; r++)
-                seen[r] = rows_of(warp_key + 8 * r + lane / 4).from(first_row);
+                seen[r] = keys.rows_of(warp_key + 8 * r + lane / 4).from(first_row);
             mask_tile(s_rmem, seen, scale.sign, lane);
         }
         exponentiate(p_rmem, s_rmem, rows_smem + 2 * slot * BLOCK_N, scale.log2, adjustment, diagonal, lane);
@@ -212,8 +160,8 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
     ptx::cp_async_wait<0>();  // where there was no tile, K and V are still under way
     __syncthreads();          // all warps have read K for the last time before dK takes its place
     const int warp_row = sequence.first_key + warp_key, inside = sizes.all_keys(sequence) - warp_key;
-    store_gradient(dk + dk_strides.at(b, kv_head, warp_row), dk_strides.row, dk_rmem, dk_scale, k_own, inside,
-                   lane);
-    store_gradient(dv + dv_strides.at(b, kv_head, warp_row), dv_strides.row, dv_rmem, 1.0f, v_own, inside,
-                   lane);
+    store_gradient(dk + dk_strides.at(sequence.batch, kv_head, warp_row), dk_strides.row,
+                   dk_rmem, dk_scale, k_own, 0, inside, lane);
+    store_gradient(dv + dv_strides.at(sequence.batch, kv_head, warp_row), dv_strides.row,
+                   dv_rmem, 1.0f, v_own, 0, inside, lane);
 }

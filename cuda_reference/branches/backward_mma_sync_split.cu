@@ -13,10 +13,8 @@
 // buffers of P and dS.
 // gradient_rows.cuh has lse2 and delta of every row, such that P is 0 in padding and in rows that see no key.
 // cp.async fills another slot of Q, dO, lse2 and delta while a tile is multiplied.
-#include "gradient_rows.cuh"
 #include "gradient_tiles.cuh"
 
-static_assert(D == D_V, "S and dP, dK and dV are made by the same code");
 constexpr int THREADS = 32 * WARPS, TILE = BLOCK_ROWS * D, WEIGHTS = BLOCK_KEYS * Weights::PITCH;
 constexpr int SLOTS = LATE ? 3 : 2, BUFFERS = LATE ? 2 : 1;
 constexpr int KEY_PARTS = BLOCK_KEYS / WARP_ROWS, ROW_PARTS = WARPS / KEY_PARTS;  // warps along keys, rows
@@ -36,28 +34,6 @@ __device__ __forceinline__ void add_dq(float* dq_sum, long long padded, const el
         float* sums = dq_sum + sums_before<D>(padded + row + 16 * r, column / 8, lane);
 #pragma unroll
         for (int j = 0; j < DQ_COLUMNS / 8; j++) ptx::add_quad(sums + j * SUMS_STEP, dq_rmem[r][j]);
-    }
-}
-
-// The warp's part of dK or dV, `inside` keys of it, through shared memory that no other warp uses then.
-__device__ __forceinline__ void store_gradient(element* gradient, long long row_stride,
-                                               const Gradient& x_rmem, float factor, element* own_smem,
-                                               int column, int inside, int lane) {
-#pragma unroll
-    for (int r = 0; r < GRADIENT_KEYS / 8; r++)
-#pragma unroll
-        for (int d = 0; d < COLUMNS / 8; d++) {
-            const float* x = &x_rmem[r / 2][d][r % 2 * 2];
-            *(uint32_t*)(own_smem + Rows::swizzled(8 * r + lane / 4, column / 8 + d) + lane % 4 * 2) =
-                ptx::pack_pair(x[0] * factor, x[1] * factor);
-        }
-    __syncwarp();  // the rows are whole before lanes read what others wrote
-#pragma unroll
-    for (int n = 0; n < GRADIENT_KEYS; n += 4) {
-        const int row = n + lane / 8, chunk = column / 8 + lane % 8;
-        if (row < inside)
-            *(uint4*)(gradient + row * row_stride + 8 * chunk) =
-                *(const uint4*)(own_smem + Rows::swizzled(row, chunk));
     }
 }
 
@@ -83,46 +59,26 @@ backward_mma_sync_split(const element* q, const element* k, const element* v,  /
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = blockIdx.y;
     RowTile key_tile{int(blockIdx.z), int(blockIdx.x)};
     if (!find_key_tile(key_tile, sizes, BLOCK_KEYS, lane)) return;
-    const Sequence sequence = sizes.sequence(key_tile.sequence);
-    const Mask mask(sizes, sequence);
-    const int b = sequence.batch, first_key = key_tile.tile * BLOCK_KEYS;
-    const int part_key = warp % KEY_PARTS * WARP_ROWS, warp_key = first_key + part_key;
-    const auto rows_of = [&](int key) { return key < sequence.S_k ? mask.rows(key) : Interval{0, 0}; };
-    const Interval first_seen = rows_of(first_key), warp_first_seen = rows_of(warp_key);
-    const Interval warp_last_seen = rows_of(warp_key + WARP_ROWS - 1);
-    const int last_key = min(first_key + BLOCK_KEYS, sequence.S_k) - 1;
-    const Interval seen_rows{first_seen.begin, rows_of(max(last_key, first_key)).end};
-    const Interval tiles = seen_rows.tiles(BLOCK_ROWS);
+    const Keys<BLOCK_KEYS> keys(sizes, key_tile);
+    const Sequence& sequence = keys.sequence;
+    const int part_key = warp % KEY_PARTS * WARP_ROWS, warp_key = keys.first + part_key;
+    const Interval first_seen = keys.rows_of(keys.first), warp_first_seen = keys.rows_of(warp_key);
+    const Interval warp_last_seen = keys.rows_of(warp_key + WARP_ROWS - 1);
+    const Interval tiles = Interval{first_seen.begin, keys.rows_of(keys.last()).end}.tiles(BLOCK_ROWS);
     const Scale scale(sizes.softmax_scale_log2());
     const bool any = warp_key + WARP_ROWS <= sequence.S_k && scale.sign == 1.0f;
     const Interval whole{warp_last_seen.begin, any ? warp_first_seen.end : 0};  // rows that need no mask
 
-    const int thread_row = threadIdx.x / Rows::LANES, thread_column = threadIdx.x % Rows::LANES * 8;
-    const int thread_key = sequence.first_key + first_key + thread_row, inside_k = sequence.S_k - first_key;
-    load_rows_async<D, BLOCK_KEYS, THREADS>(k_smem, k + k_strides.at(b, kv_head, thread_key) + thread_column,
-                                            k_strides.row, inside_k, threadIdx.x);
-    load_rows_async<D, BLOCK_KEYS, THREADS>(v_smem, v + v_strides.at(b, kv_head, thread_key) + thread_column,
-                                            v_strides.row, inside_k, threadIdx.x);
-    q += q_strides.at(b, 0, sequence.first_row + thread_row) + thread_column;
-    dout += do_strides.at(b, 0, sequence.first_row + thread_row) + thread_column;
+    keys.load<THREADS>(k_smem, k, k_strides, kv_head);
+    keys.load<THREADS>(v_smem, v, v_strides, kv_head);
+    q = own_chunk(q, q_strides, sequence.batch, 0, sequence.first_row);
+    dout = own_chunk(dout, do_strides, sequence.batch, 0, sequence.first_row);
     const long long padded_first = padded_before(sizes, sequence, 0);
     const int end_head = (kv_head + 1) * sizes.group;
-    auto load_tile = [&](int h, int tile, int slot) {  // one group each, empty after the last
-        if (h < end_head) {
-            const int first_row = tile * BLOCK_ROWS, inside = sequence.S_q - first_row;
-            const element* q_tile = q + q_strides.at(0, h, first_row);
-            const element* do_tile = dout + do_strides.at(0, h, first_row);
-            load_rows_async<D, BLOCK_ROWS, THREADS>(q_smem + slot * TILE, q_tile, q_strides.row, inside,
-                                                    threadIdx.x);
-            load_rows_async<D, BLOCK_ROWS, THREADS>(do_smem + slot * TILE, do_tile, do_strides.row, inside,
-                                                    threadIdx.x);
-            if (threadIdx.x < BLOCK_ROWS / 2) {  // 16 bytes of lse2 or of delta
-                const int part = threadIdx.x / (BLOCK_ROWS / 4), four = threadIdx.x % (BLOCK_ROWS / 4) * 4;
-                const long long padded = padded_first + (long long)h * padded_rows(sizes) + first_row + four;
-                ptx::cp_async_16(rows_smem + (2 * slot + part) * BLOCK_ROWS + four,
-                                 (part == 0 ? lse2 : delta) + padded);
-            }
-        }
+    const QueryTiles<BLOCK_ROWS> queries{q_smem, do_smem, rows_smem, q, dout, q_strides, do_strides,
+                                         lse2, delta, padded_first, sizes, sequence.S_q};
+    const auto load_tile = [&](int h, int tile, int slot) {  // one group each, empty after the last
+        if (h < end_head) queries.load<THREADS>(h, tile, slot);
         ptx::cp_async_commit();
     };
 
@@ -143,13 +99,14 @@ backward_mma_sync_split(const element* q, const element* k, const element* v,  /
             const int first_row = tile * BLOCK_ROWS + row, end_row = min(first_row + BLOCK_N, sequence.S_q);
             Scores s_rmem = {}, dp_rmem = {};
             score(s_rmem, k_smem + part_key * D, q_tile + row * D, lane);
-            const int diagonal = warp_key + lane / 4 - mask.diagonal(first_row);  // its distance has no sign
+            // Its distance has no sign.
+            const int diagonal = warp_key + lane / 4 - keys.mask.diagonal(first_row);
             if (ADJUSTED) adjust_tile(s_rmem, adjustment, diagonal, lane);
             if (first_row < whole.begin || end_row > whole.end) {
                 Interval seen[LANE_ROWS];
 #pragma unroll
                 for (int r = 0; r < LANE_ROWS; r++) {
-                    seen[r] = mask.rows_around(diagonal + 8 * r);
+                    seen[r] = keys.mask.rows_around(diagonal + 8 * r);
                     if (warp_key + 8 * r + lane / 4 >= sequence.S_k) seen[r].begin = BLOCK_N;
                 }
                 mask_tile(s_rmem, seen, scale.sign, lane);
@@ -200,9 +157,9 @@ backward_mma_sync_split(const element* q, const element* k, const element* v,  /
 
     ptx::cp_async_wait<0>();  // where there was no tile, K and V are still under way
     __syncthreads();          // all warps have read K for the last time before dK takes its place
-    const int first = sequence.first_key + first_key + own_key;
+    const int first = sequence.first_key + keys.first + own_key;
     const Strides strides = has_dk ? dk_strides : dv_strides;
-    store_gradient((has_dk ? dk : dv) + strides.at(b, kv_head, first), strides.row, x_rmem,
+    store_gradient((has_dk ? dk : dv) + strides.at(sequence.batch, kv_head, first), strides.row, x_rmem,
                    has_dk ? dk_scale : 1.0f, (has_dk ? k_smem : v_smem) + own_key * D, own_column,
-                   sizes.all_keys(sequence) - first_key - own_key, lane);
+                   sizes.all_keys(sequence) - keys.first - own_key, lane);
 }

@@ -1,9 +1,8 @@
 // What a warp does with tiles in shared memory where every product of a backward pass has its own parts: the
 // products, and P^T and dS^T as tiles for them.
 #pragma once
-#include "warp_rows.cuh"
+#include "gradient_keys.cuh"
 
-using Rows = Tile<D>;
 using Weights = Tile<BLOCK_ROWS>;  // P^T or dS^T: a row for each key, a column for each query row
 
 // What a lane reads of 16 x 16 elements by ldmatrix: its matrices one below the other first, or side by side.
@@ -70,9 +69,8 @@ __device__ __forceinline__ void store_weights(element* weights_smem, const Opera
     }
 }
 
-// P = 2^(scale S - lse2) into shared memory, for query rows from column `row` on. What dS = P (dP - delta)
-// takes for P, in place of S^T: P, times the softcap's derivative, 1 - tanh^2. `diagonal`: as adjust_tile
-// has it.
+// P into shared memory, for query rows from column `row` on, and what dS takes for P in place of S^T, as
+// exponentiate_pair has them.
 __device__ __forceinline__ void exponentiate(element* p_smem, Scores& s_rmem, const float* lse2_smem, int row,
                                              float scale_log2, const Adjustment& adjustment, int diagonal,
                                              int lane) {
@@ -81,19 +79,10 @@ __device__ __forceinline__ void exponentiate(element* p_smem, Scores& s_rmem, co
     for (int n = 0; n < BLOCK_N / 8; n++) {
         const float2 lse2 = *(const float2*)(lse2_smem + row + 8 * n + lane % 4 * 2);
 #pragma unroll
-        for (int r = 0; r < LANE_ROWS; r++) {
-            float* s = &s_rmem[r / 2][n][r % 2 * 2];
-            const float p[2] = {ptx::ex2(s[0] * scale_log2 - lse2.x), ptx::ex2(s[1] * scale_log2 - lse2.y)};
-            packed[r / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int from_diagonal = diagonal + 8 * r - 8 * n - lane % 4 * 2 - i;
-                float tanh = s[i];  // -inf where it is masked
-                if (SOFTCAP && ALIBI)
-                    tanh = (tanh + adjustment.slope_log2 * abs(from_diagonal)) / adjustment.cap_log2;
-                s[i] = SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i];
-            }
-        }
+        for (int r = 0; r < LANE_ROWS; r++)
+            packed[r / 2][n % 2 * 2 + r % 2] =
+                exponentiate_pair(&s_rmem[r / 2][n][r % 2 * 2], lse2, scale_log2, adjustment,
+                                  diagonal + 8 * r - 8 * n - lane % 4 * 2);
         if (n % 2 == 1) store_weights(p_smem, packed, row + n / 2 * 16, lane);
     }
 }

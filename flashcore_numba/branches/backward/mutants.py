@@ -11,7 +11,7 @@ from flashcore_numba.stages.edited import Edit
 VALUE, PROPERTY, MEMORY, RACE, COPY = ("value",), ("property",), ("memory",), ("race",), ("copy",)
 WRONG = (*VALUE, *PROPERTY)
 ROWS = "backward_rows.cu"
-SPLIT_KERNEL, SPLIT_TILES = "backward_mma_sync_split.cu", "gradient_tiles.cuh"
+KEYS, SPLIT_KERNEL, SPLIT_TILES = "gradient_keys.cuh", "backward_mma_sync_split.cu", "gradient_tiles.cuh"
 ROLES_KERNEL, PAIRS = "backward_one_launch_roles.cu", "pairs_of_tiles.cuh"
 DELTA, BY_ROWS = "backward_recompute_delta", "backward_recompute_rows"
 TILES_Q, TILES_KV = "backward_recompute_tiles_q", "backward_recompute_tiles_kv"
@@ -297,7 +297,7 @@ MMA_SYNC = (
     _by_keys(
         "one_lse_for_two_columns",
         "A lane takes the LSE of its first column for both: as if they were one row.",
-        ("ptx::ex2(s[1] * scale_log2 - lse2.y)", "ptx::ex2(s[1] * scale_log2 - lse2.x)"),
+        ("ptx::ex2(s[1] * scale_log2 - lse2.y)", "ptx::ex2(s[1] * scale_log2 - lse2.x)", KEYS),
     ),
     _by_keys(
         "dk_not_scaled",
@@ -333,7 +333,7 @@ MMA_SYNC = (
         "keys_past_the_end",
         "Keys after the last are not masked: K is 0 there, and P = 2^-LSE, which may be inf.",
         ("warp_key + WARP_ROWS > sequence.S_k || ", ""),
-        ("return key < sequence.S_k ? mask.rows(key) : Interval{0, 0}", "return mask.rows(key)"),
+        ("return key < sequence.S_k ? mask.rows(key) : Interval{0, 0}", "return mask.rows(key)", KEYS),
     ),
     _by_keys(
         "mask_of_the_first_key", "Whether a tile needs the mask is asked for the warp's first key alone.",
@@ -341,7 +341,7 @@ MMA_SYNC = (
     ),
     _by_keys(
         "top_left", "The mask is aligned at the first row and key, not at the last.",
-        ("const Mask mask(sizes, sequence);", "const Mask mask(sizes, sequence.S_q, sequence.S_q);"),
+        ("mask(sizes, sequence),", "mask(sizes, sequence.S_q, sequence.S_q),", KEYS),
         expected=WRONG,
     ),
     _by_keys(
@@ -355,16 +355,16 @@ MMA_SYNC = (
     ),
     _by_keys(
         "first_tile_of_the_last_key", "The walk over rows begins where the block's last key is seen.",
-        ("Interval{first_seen.begin, ", "Interval{rows_of(max(last_key, first_key)).begin, "), expected=WRONG,
+        ("Interval{first_seen.begin, ", "Interval{keys.rows_of(keys.last()).begin, "), expected=WRONG,
     ),
     _by_keys(
         "last_tile_of_the_first_key", "The walk over rows ends where the block's first key is seen no more.",
-        ("rows_of(max(last_key, first_key)).end}", "first_seen.end}"), expected=WRONG,
+        ("keys.rows_of(keys.last()).end}", "first_seen.end}"), expected=WRONG,
     ),
     _by_keys(
         "last_tile_left_out", "The last tile of rows never comes, unless it is full.",
-        ("rows_of(max(last_key, first_key)).end}",
-         "rows_of(max(last_key, first_key)).end / BLOCK_N * BLOCK_N}"),
+        ("keys.rows_of(keys.last()).end}",
+         "keys.rows_of(keys.last()).end / BLOCK_N * BLOCK_N}"),
         expected=WRONG,
     ),
     _by_keys(
@@ -437,7 +437,7 @@ MMA_SYNC = (
     ),
     _by_keys(
         "dk_past_the_end", "Rows of dK and dV after the last key are written.",
-        ("if (row < inside)\n", "if (true)\n"), expected=("guard", *MEMORY, *RACE), on_gpu=False,
+        ("if (row < inside)\n", "if (true)\n", KEYS), expected=("guard", *MEMORY, *RACE), on_gpu=False,
     ),
 )  # fmt: skip
 
@@ -447,13 +447,8 @@ SPLIT = (
         ("p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y)", "p[0] * dp[0], p[1] * dp[1]", SPLIT_TILES),
     ),
     _split(
-        "one_lse_for_two_columns",
-        "A lane takes the LSE of its first column for both: as if they were one row.",
-        ("ptx::ex2(s[1] * scale_log2 - lse2.y)", "ptx::ex2(s[1] * scale_log2 - lse2.x)", SPLIT_TILES),
-    ),
-    _split(
         "softcap_not_derived", "dS of a softcap is P (dP - D), without the derivative of tanh.",
-        ("SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i]", "p[i]", SPLIT_TILES),
+        ("SOFTCAP ? p[i] * (1.0f - fminf(tanh * tanh, 1.0f)) : p[i]", "p[i]", KEYS),
     ),
     _split(
         "lse_for_delta", "D is read where the LSE is.",
@@ -536,10 +531,6 @@ SPLIT = (
         ("ptx::cp_async_wait<0>();  // this thread's part",
          "ptx::cp_async_wait<1>();  // this thread's part"),
         expected=COPY, on_gpu=False,
-    ),
-    _split(
-        "dk_past_the_end", "Rows of dK and dV after the last key are written.",
-        ("if (row < inside)\n", "if (true)\n"), expected=("guard", *MEMORY, *RACE), on_gpu=False,
     ),
 )  # fmt: skip
 

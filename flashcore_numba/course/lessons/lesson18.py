@@ -164,7 +164,7 @@ GIVEN = (
             Edit(
                 "return key < sequence.S_k ? mask.rows(key) : Interval{0, 0};",
                 "return mask.rows(min(key, sequence.S_k - 1));",
-                "backward_mma_sync.cu",
+                "gradient_keys.cuh",
             ),
         ),
         hints=(
