@@ -6,6 +6,7 @@ from flashcore_numba.attention import attention, attention_varlen
 from flashcore_numba.branches.backward.call import attention_backward, attention_varlen_backward
 from flashcore_numba.branches.decode.call import attention_paged
 from flashcore_numba.branches.decode.merging import merge
+from flashcore_numba.branches.prepare.call import write_kv_pages
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.version import VERSION
@@ -22,6 +23,7 @@ __all__ = [
     "attention_varlen",
     "attention_varlen_backward",
     "merge",
+    "write_kv_pages",
 ]
 
 __version__ = VERSION

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -176,12 +177,13 @@ def limit_of(stage: "Stage", problem: Any, outputs: tuple[Output, ...] = ()) -> 
 
 class Written(NamedTuple):
     """What a call writes, and how its arrays are: outputs, in the order in which they are returned, and those
-    that the caller gave, by name; packed: [total, H, D].
+    that the caller gave, by name; packed: [total, H, D]. in_place: of those that are an input, which one.
     """
 
     outputs: Sequence[Output]
     targets: Mapping[str, Adopted]
     packed: bool
+    in_place: Mapping[str, str] = MappingProxyType({})
 
 
 def run(
@@ -200,12 +202,15 @@ def run(
     order: the names of the arrays that `plans.find` was given. Raises ArgumentError, before anything is
     written, for a target that cannot be written to, or that overlaps another or an input.
     """
-    outputs, targets, packed = written
+    outputs, targets, packed, in_place = written
     views = {name: each.view for name, each in inputs.items()}
     for each in outputs:
         if each.name in targets:
-            others = {name: target.view for name, target in targets.items() if name != each.name}
-            check_target(each.name, targets[each.name].view, each, problem, views | others)
+            others = views | {name: target.view for name, target in targets.items()}
+            apart = {
+                name: x for name, x in others.items() if name not in (each.name, in_place.get(each.name))
+            }
+            check_target(each.name, targets[each.name].view, each, problem, apart)
     like = inputs["q"]
     with executor_for(like, tuple(views.values()), time_limit) as executor:
         results = {}
@@ -220,7 +225,7 @@ def run(
         else:
             recorder = plans.Recorder(executor, problem)
             stage.launch(recorder.problem, executor=recorder, variant=variant, **given)
-            plans.keep(key, recorder.plan(order, inputs, results, targets))
+            plans.keep(key, recorder.plan(order, inputs, results, targets, in_place))
         if problem.on_gpu:
             made = () if like.kind == "PyTorch" else tuple(results.values())  # its graphs have own memory
             executor.done(*made, None if aligned is problem else aligned)

@@ -24,7 +24,7 @@ from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
 
 GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
-BITS = {2: np.uint16, 4: np.uint32}  # by bytes of an element
+BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # by bytes of an element
 INTEGER_GUARD = 0x5A5A5A5A  # a length that leads out of every array
 MAX_TURNS = 10_000  # a loop that a mutant never leaves becomes a report
 
@@ -161,15 +161,22 @@ class _Window:
         bits = np.full(inside.shape, of(inside.dtype).unwritten, BITS[inside.dtype.itemsize])
         return self.place(bits.view(inside.dtype))
 
-    def after(self, name: str, axes: tuple[str, ...] = ()) -> np.ndarray:
-        """The contents now. Raises Failed for a touched guard, a changed input, an unwritten output,
-        which has `axes`.
+    def after(self, name: str, axes: tuple[str, ...] = (), written: np.ndarray | None = None) -> np.ndarray:
+        """The contents now. Raises Failed for a touched guard, a changed input, and of an output, which has
+        `axes`, for an element that was not written though it is one of `written`, or was though it is none.
         """
         parent = self.to_host(self.device_parent)
         inside = self.window(parent).copy()
         if axes:
             bits = inside.view(BITS[inside.dtype.itemsize])
             missing = bits == of(inside.dtype).unwritten
+            if written is not None:
+                foreign = ~missing & ~written
+                if foreign.any():
+                    at = place(axes, np.unravel_index(foreign.argmax(), foreign.shape))
+                    what = f"{int(foreign.sum())} elements of {name} were written that must keep their bits"
+                    raise Failed("guard", f"{what}, first {at}")
+                missing &= written
             if missing.any():
                 at = place(axes, np.unravel_index(missing.argmax(), missing.shape))
                 count = f"{int(missing.sum())} of {missing.size} elements of {name}"
@@ -267,9 +274,11 @@ class Trial:
         _raise_reported(executor)
         for name, each in read.items():
             each.after(name)
-        return Answer(
-            **{output.name: each.after(output.name, output.axes) for output, each in written.items()}
-        )
+        found = {}
+        for output, each in written.items():
+            some = output.written(inputs) if output.written else None
+            found[output.name] = each.after(output.name, output.axes, some)
+        return Answer(**found)
 
 
 def _raise_reported(executor: Any) -> None:

@@ -15,7 +15,8 @@ class Output:
 
     shape and dtype are functions of the problem; axes name the dimensions in messages. symbol: what messages
     call it, `note` what they add to a value of it; described: where its shape comes from. asked: how a caller
-    asks for an output that is not always written; empty for one that is.
+    asks for an output that is not always written; empty for one that is. written: of `Inputs` on the host,
+    which elements a stage writes, while all others keep their bits; None for an output that is written whole.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Output:
     note: str = ""
     described: str = ""
     asked: str = ""
+    written: Callable[[Any], np.ndarray] | None = None
 
     @property
     def optional(self) -> bool:

@@ -372,12 +372,13 @@ class Recorder:
         inputs: Mapping[str, Adopted],
         outputs: Mapping[str, Adopted],
         given: Collection[str],
+        in_place: Mapping[str, str],
     ) -> Plan | None:
         """The plan of what was launched; None where an argument is neither an array of the call nor a number.
 
         order: the names of the arrays whose addresses `find` gives, q, k and v first. outputs: what the stage
         was given to write, those whose names are in `given` by the caller; they must not overlap each other
-        or `inputs`.
+        or `inputs`, other than the input that `in_place` names.
         """
         from cuda_reference import Source
         from cuda_reference.gpu import load
@@ -406,7 +407,7 @@ class Recorder:
                 Apart(order.index(a), _span(known[a]), order.index(b), _span(known[b]))
                 for a in given
                 for b in (*inputs, *given)
-                if a != b
+                if b not in (a, in_place.get(a))
             ],
             list(map(_bytes, self._scratch)),
             bool(counters),

@@ -1,0 +1,154 @@
+// Between the projections of a layer and its attention: RMSNorm and RoPE of the rows of Q and K, and the rows
+// of K and V written into the pages of a cache.
+//
+// A row is one head of one token of Q, K or V. D / 16 lanes have a row, each two chunks of 8 columns: where
+// the row is rotated the two that make pairs, x_i with x_(i + R / 2), so that a rotation stays in a lane. A
+// warp has TILE rows of one token, ROWS of a lane, all of Q, of K or of V. It fetches them before it knows
+// the token's slot; a row of the tables serves all of them. No warp needs another, and what a lane writes it
+// alone has read: out may be q.
+#include "params.cuh"
+#include "ptx.cuh"
+
+constexpr int D = HEAD_DIM, LANES = D / 16, WARPS = 4;
+constexpr int APART = 32 / LANES, TILE = ROWS * APART;  // heads from one row of a lane to the next; of a warp
+
+// A lane's columns as the pairs (a[i], b[i]) that RoPE rotates together.
+struct Pairs {
+    float x[2][8];  // a, b
+
+    __device__ __forceinline__ float& column(int chunk, int i) {  // i: 0 to 7
+        return INTERLEAVED ? x[i % 2][4 * chunk + i / 2] : x[chunk][i];
+    }
+    __device__ __forceinline__ void load(const uint4 (&chunks)[2]) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 2) {
+            const float2 two = Element::floats(((const element2*)&chunks[i / 8])[i % 8 / 2]);
+            column(i / 8, i % 8) = two.x;
+            column(i / 8, i % 8 + 1) = two.y;
+        }
+    }
+    __device__ __forceinline__ void load(const float* low, const float* high) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+            const float4 four = *(const float4*)((i < 8 ? low : high) + i % 8);
+            column(i / 8, i % 8) = four.x;
+            column(i / 8, i % 8 + 1) = four.y;
+            column(i / 8, i % 8 + 2) = four.z;
+            column(i / 8, i % 8 + 3) = four.w;
+        }
+    }
+    __device__ __forceinline__ void store(uint4 (&chunks)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t* words = (uint32_t*)&chunks[i];
+#pragma unroll
+            for (int j = 0; j < 4; j++) words[j] = ptx::pack_pair(column(i, 2 * j), column(i, 2 * j + 1));
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+prepare_pages(const element* q, const element* k, const element* v,  // [1, H or H_kv, tokens, D]
+              element* out, element* k_pool, element* v_pool,        // as q; [pages, page, H_kv, D]
+              const SLOT* slot_mapping, const int* positions,        // [tokens]; no positions: no RoPE
+              const float* cos, const float* sin,                    // [positions, R / 2], from row to row:
+              long long cos_row, long long sin_row,
+              const float* q_weight, const float* k_weight,          // [D], or null
+              STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(out), STRIDES(k_pool), STRIDES(v_pool),
+              int tokens, int H, int H_kv, int slots, int page,
+              int turned,  // lanes of a row that have pairs, R / 16; LANES without RoPE
+              int normed, float eps) {
+    const Strides q_strides = STRIDES_GIVEN(q), k_strides = STRIDES_GIVEN(k), v_strides = STRIDES_GIVEN(v);
+    const Strides out_strides = STRIDES_GIVEN(out);  // of the pools: from page to page, slot and head
+    const Strides k_pool_strides = STRIDES_GIVEN(k_pool), v_pool_strides = STRIDES_GIVEN(v_pool);
+    const int warp = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % LANES;
+    const int q_tiles = (H + TILE - 1) / TILE, kv_tiles = (H_kv + TILE - 1) / TILE;
+    const unsigned tiles = q_tiles + 2 * kv_tiles;
+    const int token = unsigned(warp) / tiles, tile = unsigned(warp) % tiles;
+    if (token >= tokens) return;
+    const bool is_q = tile < q_tiles, is_v = tile >= q_tiles + kv_tiles;
+    const int first_tile = is_q ? 0 : is_v ? q_tiles + kv_tiles : q_tiles, heads = is_q ? H : H_kv;
+    const int first_head = (tile - first_tile) * TILE + threadIdx.x % 32 / LANES;
+    // Columns of this lane's two chunks; lanes without pairs share what is not rotated.
+    const bool pairs = lane < turned;
+    const int low = 8 * (pairs ? lane : lane + turned), high = 8 * (pairs ? lane + turned : lane + LANES);
+
+    const Strides from_strides = is_q ? q_strides : is_v ? v_strides : k_strides;
+    const element* from = (is_q ? q : is_v ? v : k) + from_strides.at(0, first_head, token);
+    uint4 chunks[ROWS][2];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const bool exists = first_head + r * APART < heads;
+        const element* row = from + r * APART * from_strides.head;
+        chunks[r][0] = exists ? *(const uint4*)(row + low) : make_uint4(0, 0, 0, 0);
+        chunks[r][1] = exists ? *(const uint4*)(row + high) : make_uint4(0, 0, 0, 0);
+    }
+    const bool rotated = positions && !is_v;
+    const int position = rotated ? positions[token] : 0;
+    const long long slot = slot_mapping[token];
+    if (slot < 0 || slot >= slots) return;  // padding; its position may be anything
+
+    // Each of a pair becomes itself times `same` and the other times `cross`, times the factor of its row: a
+    // with a minus, b with a plus.
+    const bool turns = rotated && pairs;
+    const float* weight = is_q ? q_weight : k_weight;
+    Pairs same, cross;
+#pragma unroll
+    for (int i = 0; i < 16; i++) same.x[i / 8][i % 8] = 1.0f;
+    if (weight && !is_v) same.load(weight + low, weight + high);
+    if (turns) {
+        const int place = INTERLEAVED ? low / 2 : low, next = INTERLEAVED ? high / 2 : low + 4;
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+            const float4 c = *(const float4*)(cos + position * cos_row + (i ? next : place));
+            const float4 s = *(const float4*)(sin + position * sin_row + (i ? next : place));
+            const float cosines[4] = {c.x, c.y, c.z, c.w}, sines[4] = {s.x, s.y, s.z, s.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                cross.x[0][i + j] = same.x[0][i + j] * sines[j];
+                cross.x[1][i + j] = same.x[1][i + j] * sines[j];
+                same.x[0][i + j] *= cosines[j];
+                same.x[1][i + j] *= cosines[j];
+            }
+        }
+    }
+    const unsigned in_page = (unsigned)slot % page, page_index = (unsigned)slot / page;
+    const Strides pool_strides = is_v ? v_pool_strides : k_pool_strides;
+    const long long to_head = is_q ? out_strides.head : pool_strides.row;
+    element* to = is_q ? out + out_strides.at(0, first_head, token)
+                       : (is_v ? v_pool : k_pool) + pool_strides.at(page_index, in_page, first_head);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (!is_v) {  // rows of V keep their bits
+            Pairs given;
+            given.load(chunks[r]);
+            float factor = 1.0f;
+            if (normed) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int i = 0; i < 16; i++) sum += given.x[i / 8][i % 8] * given.x[i / 8][i % 8];
+#pragma unroll
+                for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+                factor = rsqrtf(sum / D + eps);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float a = given.x[0][i], b = given.x[1][i];
+                float first = a * same.x[0][i], second = b * same.x[1][i];
+                if (turns) {
+                    first -= b * cross.x[1][i];
+                    second += a * cross.x[0][i];
+                }
+                given.x[0][i] = first * factor;
+                given.x[1][i] = second * factor;
+            }
+            given.store(chunks[r]);
+        }
+        element* row = to + r * APART * to_head;
+        if (first_head + r * APART < heads) {
+            const uint4 first = chunks[r][0], second = chunks[r][1];
+            ptx::store_16(row + low, first.x, first.y, first.z, first.w);
+            ptx::store_16(row + high, second.x, second.y, second.z, second.w);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+"""What `prepare_pages.cu` moves: rows, and for each warp a slot, a position, tables and weights."""
+
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.branches.prepare.outputs import tokens_written
+from flashcore_numba.branches.prepare.prepare_pages import ROWS, choose, lanes
+from flashcore_numba.predict.formula import FLOAT, HALF, SECTOR, Traffic, ceil_div, loads, stores
+
+CHUNK = 8  # columns
+
+
+def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
+    """Of all warps; a warp of a token without a slot ends when it has read its rows and the slot."""
+    p = problem
+    rows = ROWS[variant if variant in ROWS else choose(p, sm_count)]
+    a_row, side = lanes(p), 32 // lanes(p)
+    lane, turned = np.arange(a_row), p.rotated // 16 or a_row
+    pairs = lane < turned
+    low, high = np.where(pairs, lane, lane + turned), np.where(pairs, lane + turned, lane + a_row)
+    row = _sectors(low, CHUNK * HALF) + _sectors(high, CHUNK * HALF)
+
+    tile, found = rows * side, Traffic()
+    tokens, with_slot = p.tokens, int(tokens_written(p).sum())
+    for heads, keyed, weight in (
+        (p.heads, True, p.q_weight),
+        (p.kv_heads, True, p.k_weight),
+        (p.kv_heads, False, None),
+    ):
+        warps, requests, with_rope = ceil_div(heads, tile), ceil_div(heads, side), keyed and p.rotated > 0
+        found += tokens * (warps * loads(1 + with_rope, 1 + with_rope) + loads(2 * requests, heads * row))
+        found += with_slot * stores(2 * requests, heads * row)
+        if with_rope:
+            found += 2 * with_slot * warps * _angles(p.interleaved, low[pairs], high[pairs])
+        if weight is not None:
+            found += with_slot * warps * loads(4, 4 * a_row)
+    return found
+
+
+def _sectors(chunks: np.ndarray, nbytes: int) -> int:
+    """Sectors that chunks of so many bytes touch together, in a row that begins with one."""
+    return len(np.unique(chunks * nbytes // SECTOR))
+
+
+def _angles(interleaved: bool, low: np.ndarray, high: np.ndarray) -> Traffic:
+    """Of one table: two requests of 16 bytes per lane."""
+    if interleaved:
+        return loads(2, sum(_sectors(chunks, 4 * FLOAT) for chunks in (low, high)))
+    return loads(2, 2 * _sectors(low, CHUNK * FLOAT))
