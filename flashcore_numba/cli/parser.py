@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from flashcore_numba.core.element import Element
 
 STAGE_HELP = (
-    "a number, a range such as 2-5, or a name; backward or decode, the ladder of the backward pass or of "
-    "decoding, or one of their stages as backward/NAME; all stages of the forward pass when none is given"
+    "a number, a range such as 2-5, or a name; backward, decode or prepare, the ladder of that operation, or "
+    "one of its stages as backward/NAME; all stages of the forward pass when none is given"
 )
 FEWEST_ROUNDS = 5
 COUNT_SHAPE = "1x1x128x64"
@@ -114,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--save", action="store_true", help="of all stages: write the record that docs/trust.md quotes"
     )
     count = add("count", "count what one stage moves, by source line, on the simulator", stages=None)
-    count.add_argument("stages", metavar="STAGE", help="a number or a name, or backward/NAME, decode/NAME")
+    count.add_argument("stages", metavar="STAGE", help="a number or a name, or OPERATION/NAME")
     count.add_argument("--shape", default=COUNT_SHAPE, help=f"{SHAPE_HELP}; {COUNT_SHAPE} by default")
     count.add_argument("--causal", action="store_true", help="with the causal mask")
     count.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
@@ -132,8 +132,8 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--operation",
         metavar="NAME",
-        help="what the stages compute, forward by default: with backward or decode and no STAGE, its whole "
-        "ladder",
+        help="what the stages compute, forward by default: with backward, decode or prepare and no STAGE, "
+        "its whole ladder",
     )
     compare.add_argument("--causal", action="store_true", help="with the causal mask")
     compare.add_argument(
@@ -180,7 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
         "recorded ones",
         stages=None,
     )
-    profile.add_argument("stages", metavar="STAGE", help="a number or a name, or backward/NAME, decode/NAME")
+    profile.add_argument("stages", metavar="STAGE", help="a number or a name, or OPERATION/NAME")
     profile.add_argument("--shape", default="mission", help=f"{SHAPE_HELP}; mission by default")
     profile.add_argument("--causal", action="store_true", help="with the causal mask")
     profile.add_argument("--variant", help="of a stage that has variants (see flashcore stages)")
