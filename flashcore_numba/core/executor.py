@@ -22,8 +22,8 @@ class Executor(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Uninitialised scratch memory, C-contiguous, for this call of the launcher alone."""
 
-    def counter(self) -> Array:
-        """A uint32 [1] that is 0, and that every launch which uses it leaves 0."""
+    def counter(self, count: int = 1) -> Array:
+        """A uint32 [count] that is 0, and that every launch which uses it leaves 0."""
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         """Run `kernel`, or queue it, with `shared_bytes` bytes of dynamic shared memory for each block.

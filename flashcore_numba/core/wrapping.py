@@ -25,8 +25,8 @@ class Passing:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.executor.empty(shape, dtype)
 
-    def counter(self) -> Array:
-        return self.executor.counter()
+    def counter(self, count: int = 1) -> Array:
+        return self.executor.counter(count)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.executor.launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
@@ -43,5 +43,5 @@ class Idle:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)
 
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
+    def counter(self, count: int = 1) -> np.ndarray:
+        return np.zeros(count, np.uint32)

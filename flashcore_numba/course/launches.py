@@ -36,8 +36,8 @@ class DryRun:
         self.asked_for.append((shape, np.dtype(dtype)))
         return np.asarray(scratch(shape, dtype))
 
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
+    def counter(self, count: int = 1) -> np.ndarray:
+        return np.zeros(count, np.uint32)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.launches.append(Recorded(kernel, _extents(grid), _extents(block), shared_bytes))

@@ -160,7 +160,7 @@ class KeepScratch(Passing):
         self.used += 1
         return self.arrays[self.used - 1]
 
-    def counter(self) -> Any:
+    def counter(self, count: int = 1) -> Any:
         if self.counted is None:
-            self.counted = super().counter()
+            self.counted = super().counter(count)
         return self.counted

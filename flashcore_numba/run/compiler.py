@@ -92,8 +92,8 @@ class Compiler:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)
 
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
+    def counter(self, count: int = 1) -> np.ndarray:
+        return np.zeros(count, np.uint32)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         if isinstance(kernel, Source):

@@ -11,11 +11,11 @@ from flashcore_numba.simulator.problems import KernelProblem, SimulationError, S
 
 
 class Counter(np.ndarray):
-    """A uint32 [1] that is 0 before a launch, and that the launch must leave 0."""
+    """A uint32 [count] that is 0 before a launch, and that the launch must leave 0."""
 
     @classmethod
-    def zero(cls) -> "Counter":
-        return np.zeros(1, np.uint32).view(cls)
+    def zero(cls, count: int = 1) -> "Counter":
+        return np.zeros(count, np.uint32).view(cls)
 
 
 class CpuLaunch:
@@ -64,15 +64,17 @@ def run_on_cpu(
     )
     launch = CpuLaunch(kernel, grid, block, result)
     for parameter, value in zip(loaded.parameters, args, strict=True):
-        if isinstance(value, Counter) and value[0] and not launch.problems:
-            launch.problems.append(_left_over(kernel, parameter.name, int(value[0])))
+        if isinstance(value, Counter) and value.any() and not launch.problems:
+            launch.problems.append(_left_over(kernel, parameter.name, int(value.max())))
     return launch
 
 
 def _left_over(kernel: Source, name: str, value: int) -> KernelProblem:
     lines = kernel.text().splitlines()
     uses = (
-        number for number, line in enumerate(lines, 1) if re.search(rf"atomic(?!Exch)\w*\(&?{name}\b", line)
+        number
+        for number, line in enumerate(lines, 1)
+        if re.search(rf"(atomic(?!Exch)|arrive)\w*\(&?{name}\b", line)
     )
     line = next(uses, 1)
     text = f"{name} is {value} after the launch: the next one must find the 0 that this one found"

@@ -67,9 +67,9 @@ class Simulator:
         """Scratch memory that knows what was written: a read before a write is reported."""
         return scratch(shape, dtype)
 
-    def counter(self) -> np.ndarray:
+    def counter(self, count: int = 1) -> np.ndarray:
         """A launch that leaves it at another number than 0 is reported."""
-        return Counter.zero()
+        return Counter.zero(count)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         if shared_bytes > self.shared_limit:
@@ -123,8 +123,8 @@ class Gpu:
         with Allowed(), nullcontext() if self.stream is None else self.stream:
             return cupy.empty(shape, dtype)
 
-    def counter(self) -> Any:
-        return self._array(self._take(0).counter, (1,), np.uint32)
+    def counter(self, count: int = 1) -> Any:
+        return self._array(self._take(0, count).counter, (count,), np.uint32)
 
     def done(self, *owners: Any) -> None:
         """What `empty` and `counter` gave may serve other calls from here on; a graph that is captured keeps
@@ -140,10 +140,11 @@ class Gpu:
 
         return (cupy.cuda.get_current_stream() if self.stream is None else self.stream).ptr
 
-    def _take(self, size: int) -> workspace.Piece:
+    def _take(self, size: int, counters: int = 1) -> workspace.Piece:
         import cupy
 
-        self._pieces.append(workspace.take(cupy.cuda.Device().id, self._handle(), size))
+        device = cupy.cuda.Device().id
+        self._pieces.append(workspace.take(device, self._handle(), size, counters=counters))
         return self._pieces[-1]
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: Any) -> Any:

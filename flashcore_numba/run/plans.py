@@ -205,7 +205,7 @@ class Plan:
 
     kind: the type of the arrays, CuPy's or PyTorch's. made: the outputs that the caller did not give; given:
     whether there are others. apart: what the caller's outputs must not overlap. scratch: bytes of each array
-    of scratch memory among the arguments of the launches. counter: whether a counter follows.
+    of scratch memory among the arguments of the launches. counters: how many follow.
     """
 
     def __init__(
@@ -217,17 +217,17 @@ class Plan:
         given: bool,
         apart: list[Apart],
         scratch: list[int],
-        counter: bool,
+        counters: int,
     ) -> None:
         import cupy
 
         self._launches, self._device, self._made, self._given = launches, device, made, given
         rooms = [-(-size // ALIGNED) * ALIGNED for size in scratch]
         self._offsets = [sum(rooms[:i]) for i in range(len(rooms))]
-        self._scratch_bytes, self._counter = sum(rooms), counter
+        self._scratch_bytes, self._counters = sum(rooms), counters
         self._cupy, self._current_device = cupy, cupy.cuda.runtime.getDevice
         self._is_capturing = cupy.cuda.runtime.streamIsCapturing
-        self._launch = self._with_scratch if scratch or counter else launches
+        self._launch = self._with_scratch if scratch or counters else launches
         self._apart, self._found_apart = apart, set[Addresses]()
         self._start = self._on_cupy
         if kind.__module__ == "torch":
@@ -309,9 +309,9 @@ class Plan:
         return made, places
 
     def _with_scratch(self, addresses: Addresses, stream: int, captured: bool) -> None:
-        piece = workspace.take(self._device, stream, self._scratch_bytes, captured)
+        piece = workspace.take(self._device, stream, self._scratch_bytes, captured, self._counters)
         places = [piece.at + offset for offset in self._offsets]
-        if self._counter:
+        if self._counters:
             places.append(piece.counter)
         self._launches((*addresses, *places), stream, captured)
         workspace.give_back(piece)
@@ -357,9 +357,9 @@ class Recorder:
         self._scratch.append(self._executor.empty(shape, dtype))
         return self._scratch[-1]
 
-    def counter(self) -> Any:
+    def counter(self, count: int = 1) -> Any:
         if self._counter is None:
-            self._counter = self._executor.counter()
+            self._counter = self._executor.counter(count)
         return self._counter
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
@@ -410,7 +410,7 @@ class Recorder:
                 if b not in (a, in_place.get(a))
             ],
             list(map(_bytes, self._scratch)),
-            bool(counters),
+            sum(each.nbytes // 4 for each in counters),
         )
 
 

@@ -13,16 +13,19 @@ from cuda_reference.driver import Allowed, Handle, Tie, graph_of, number_of
 
 MOST = 64  # streams whose pieces are kept
 MOST_BYTES = 32 << 20  # of a piece that a stream keeps; a call that needs more allocates it each time
-COUNTERS, COUNTER_BYTES = 1024, 32  # counters allocated at a time; each has a sector of its own
+COUNTERS, COUNTER_BYTES = 1024, 32  # counters of a sector each, as most are, allocated at a time
 
 
 class Piece:
-    """`size` bytes from address `at` on, and the address of a counter: a uint32 that is 0, and that every
-    launch which uses it leaves 0.
+    """`size` bytes from address `at` on, and `counter_bytes` from address `counter` on: uint32s that are 0,
+    and that every launch which uses them leaves 0.
     """
 
-    def __init__(self, key: tuple[int, ...], memory: Any, size: int, counter: int) -> None:
-        self.key, self.memory, self.size, self.counter = key, memory, size, counter
+    def __init__(
+        self, key: tuple[int, ...], memory: Any, size: int, counter: int, counter_bytes: int
+    ) -> None:
+        self.key, self.memory, self.size = key, memory, size
+        self.counter, self.counter_bytes = counter, counter_bytes
 
     @property
     def at(self) -> int:
@@ -32,7 +35,7 @@ class Piece:
 _idle: dict[tuple[int, ...], list[Piece]] = {}  # by device and number of the stream, or stream and capture
 _tied: list[tuple[Tie, Any]] = []  # what graphs use
 _released: list[Piece] = []  # by graphs that are gone
-_counters: dict[int, list[int]] = {}  # by device: addresses that nobody has
+_counters: dict[tuple[int, int], list[int]] = {}  # by device and bytes: addresses that nobody has
 _memory_of_counters: list[Any] = []
 _lock = Lock()
 
@@ -46,9 +49,9 @@ def forget() -> None:
         _drop_released()
 
 
-def take(device: int, stream: int, size: int, captured: bool = True) -> Piece:
-    """A piece of `size` bytes or more on the current device, for kernels that are queued on the stream of
-    this handle before `give_back`.
+def take(device: int, stream: int, size: int, captured: bool = True, counters: int = 1) -> Piece:
+    """A piece of `size` bytes and so many counters, or more, on the current device, for kernels that are
+    queued on the stream of this handle before `give_back`.
 
     captured: whether the stream may be part of a capture.
     """
@@ -58,12 +61,13 @@ def take(device: int, stream: int, size: int, captured: bool = True) -> Piece:
         piece = _idle[key].pop()
     except (KeyError, IndexError):
         piece = None
-    if piece is not None and piece.size >= size:
+    if piece is not None and piece.size >= size and piece.counter_bytes >= 4 * counters:
         return piece
+    room = max(COUNTER_BYTES, 1 << (4 * counters - 1).bit_length())
     with _lock, Allowed():
         if graph is not None:
-            return _for_graph(key, graph[1], size)
-        return _for_stream(key, stream, size, piece)
+            return _for_graph(key, graph[1], size, room)
+        return _for_stream(key, stream, size, room, piece)
 
 
 def give_back(piece: Piece) -> None:
@@ -85,8 +89,11 @@ def keep(stream: int, owner: Any) -> None:
             _tied.append((Tie(graph[1]), owner))
 
 
-def _for_stream(key: tuple[int, ...], stream: int, size: int, smaller: Piece | None) -> Piece:
-    """Memory that CuPy's pool gives out, and takes back, in the order of the stream."""
+def _for_stream(key: tuple[int, ...], stream: int, size: int, room: int, smaller: Piece | None) -> Piece:
+    """Memory that CuPy's pool gives out, and takes back, in the order of the stream.
+
+    The counters of a smaller piece are too few or go on; nobody else gets them, for kernels may count there.
+    """
     import cupy
 
     _collect()
@@ -95,22 +102,29 @@ def _for_stream(key: tuple[int, ...], stream: int, size: int, smaller: Piece | N
     if size:
         with cupy.cuda.Stream.from_external(Handle(stream)):
             memory = cupy.cuda.alloc(size)
-    return Piece(key, memory, size, _counter(key[0]) if smaller is None else smaller.counter)
+    if smaller is not None and smaller.counter_bytes >= room:
+        return Piece(key, memory, size, smaller.counter, smaller.counter_bytes)
+    return Piece(key, memory, size, _counter(key[0], room), room)
 
 
-def _for_graph(key: tuple[int, ...], graph: int, size: int) -> Piece:
+def _for_graph(key: tuple[int, ...], graph: int, size: int, room: int) -> Piece:
     """Memory of no pool: what a pool has may still be used by the stream, and the graph does not wait."""
     import cupy
 
     _collect()
-    fits = [piece for piece in _released if piece.key[0] == key[0] and piece.size >= size]
+    fits = [
+        piece
+        for piece in _released
+        if piece.key[0] == key[0] and piece.size >= size and piece.counter_bytes >= room
+    ]
     if fits:
         piece = min(fits, key=lambda each: each.size)
         _released.remove(piece)
         piece.key = key
     else:
         _drop_released()
-        piece = Piece(key, cupy.cuda.Memory(size) if size else None, size, _counter(key[0]))
+        memory = cupy.cuda.Memory(size) if size else None
+        piece = Piece(key, memory, size, _counter(key[0], room), room)
     _tied.append((Tie(graph), piece))
     return piece
 
@@ -127,20 +141,21 @@ def _collect() -> None:
 
 def _drop_released() -> None:
     for piece in _released:
-        _counters[piece.key[0]].append(piece.counter)
+        _counters[piece.key[0], piece.counter_bytes].append(piece.counter)
     _released.clear()
 
 
-def _counter(device: int) -> int:
-    """The address of a counter that nobody has."""
+def _counter(device: int, room: int) -> int:
+    """The address of `room` bytes of counters that nobody has."""
     import cupy
 
-    free = _counters.setdefault(device, [])
+    free = _counters.setdefault((device, room), [])
     if not free:
-        memory = cupy.cuda.Memory(COUNTERS * COUNTER_BYTES)
+        size = max(room, COUNTERS * COUNTER_BYTES)
+        memory = cupy.cuda.Memory(size)
         stream = cupy.cuda.Stream(non_blocking=True)
-        cupy.cuda.runtime.memsetAsync(memory.ptr, 0, COUNTERS * COUNTER_BYTES, stream.ptr)
+        cupy.cuda.runtime.memsetAsync(memory.ptr, 0, size, stream.ptr)
         stream.synchronize()
         _memory_of_counters.append(memory)
-        free.extend(memory.ptr + COUNTER_BYTES * i for i in range(COUNTERS))
+        free.extend(memory.ptr + at for at in range(0, size, room))
     return free.pop()

@@ -80,8 +80,8 @@ class Asked:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)
 
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
+    def counter(self, count: int = 1) -> np.ndarray:
+        return np.zeros(count, np.uint32)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         self.launched.append((kernel, grid, block, args, shared_bytes))
@@ -93,6 +93,6 @@ def test_what_wraps_another_passes_everything_on(wrap: Any) -> None:
     outer = wrap(inner)
     assert (outer.sm_count, outer.shared_limit) == (7, 65536)
     assert outer.empty((2, 3), np.float32).shape == (2, 3)
-    assert outer.counter().tolist() == [0]
+    assert outer.counter(3).tolist() == [0, 0, 0]
     outer.launch("kernel", 2, (32, 4), 1, 2.5, shared_bytes=48)
     assert inner.launched == [("kernel", 2, (32, 4), (1, 2.5), 48)]

@@ -400,13 +400,28 @@ def test_the_first_call_of_all_can_be_captured(stub):
 
 def test_a_counter_is_0_at_first_and_alone(stub):
     for stream in range(2000, 2000 + workspace.COUNTERS + 5):
-        counter = workspace.take(0, stream, 0).counter
-        assert any(first <= counter < end for first, end in stub.zeroed)
-        workspace.give_back(workspace.Piece((0, stream), None, 0, counter))
+        piece = workspace.take(0, stream, 0)
+        assert any(first <= piece.counter < end for first, end in stub.zeroed)
+        workspace.give_back(piece)
     assert len(stub.zeroed) == 2
     assert len(workspace._idle) == workspace.MOST
     given = [piece.counter for pieces in workspace._idle.values() for piece in pieces]
     assert len(set(given)) == len(given)
+
+
+def test_counters_that_are_too_few_are_replaced_and_given_to_nobody_else(stub):
+    one = workspace.take(0, 5, 100)
+    workspace.give_back(one)
+    many = workspace.take(0, 5, 100, counters=1000)
+    first, end = many.counter, many.counter + 4 * 1000
+    assert any(start <= first and end <= stop for start, stop in stub.zeroed)
+    assert not first <= one.counter < end
+    workspace.give_back(many)
+    assert workspace.take(0, 5, 100) is many
+    others = [workspace.take(0, stream, 0, counters=count) for stream in (6, 7, 8) for count in (1, 900)]
+    for other in others:
+        assert other.counter != one.counter
+        assert not first <= other.counter < end
 
 
 def test_pieces_that_outgrow_are_replaced(stub):

@@ -86,8 +86,8 @@ class _Probing:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.asarray(scratch(shape, dtype))
 
-    def counter(self) -> np.ndarray:
-        return np.zeros(1, np.uint32)
+    def counter(self, count: int = 1) -> np.ndarray:
+        return np.zeros(count, np.uint32)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         module = CpuModule(kernel.path, dict(kernel.defines), checks=False, counts=False, time_limit=SECONDS)
