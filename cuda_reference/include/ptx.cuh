@@ -102,6 +102,17 @@ PTX_INLINE uint32_t load_acquire(const uint32_t* gmem_src PTX_SITE) PTX(
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(gmem_src) : "memory"); return x,
     const uint32_t x = *(const volatile uint32_t*)gmem_src; cpu::fence(true, site); return x)
 
+// ---- arrivals at a counter in global memory
+
+// ISA: "atom", .acq_rel.gpu.inc: counts up to `last`, then wraps to 0. Who counts later sees what was written
+// before, by the thread or, before a barrier, by its block: atomicInc would need a fence on either side.
+PTX_INLINE uint32_t arrive_wrapping(uint32_t* gmem_counter, uint32_t last PTX_SITE) PTX(
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+        : "=r"(before) : "l"(gmem_counter), "r"(last) : "memory"); return before,
+    cpu::fence(true, site); const uint32_t before = atomicInc(gmem_counter, last, site);
+    cpu::fence(true, site); return before)
+
 // ---- asynchronous copies
 #if PTX_ARCH >= 800
 

@@ -131,4 +131,169 @@ CHUNKS = (
         file=MERGE,
     ),
 )  # fmt: skip
-MUTANTS = CHUNKS
+
+HEADER, LOOP = "decode.cuh", "in_turn"  # the variant in which a warp has many tiles and a block many requests
+LATE = ("race", "copy", "memory", "value", "property")  # what is read before it is there, or after it was
+
+
+def _split(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
+    made = tuple(Edit(old, new, file[0] if file else "decode_split.cu") for old, new, *file in edits)
+    return Mutant("decode/split", name, mistake, made, options.pop("expected", WRONG), **options)
+
+
+SPLIT = (
+    _split(
+        "counter_not_reset", "The counter goes on counting, and the next launch finds it.",
+        ("blockIdx.z, cut.count - 1) ==", "blockIdx.z, 0xffffffff) =="),
+        expected=("counter",), on_gpu=False,
+    ),
+    _split(
+        "first_block_merges", "The block that comes first merges: the other parts are not there yet.",
+        ("cut.count - 1) ==\n                        cut.count - 1;", "cut.count - 1) == 0;"),
+        expected=(*LATE, "unwritten"), on_gpu=False,
+    ),
+    _split(
+        "nothing_released", "A plain atomic counts: what the block wrote before may be seen later.",
+        ("ptx::arrive_wrapping(", "atomicInc("), expected=("race", "memory"), on_gpu=False,
+    ),
+    _split(
+        "place_of_the_first_rows", "The parts of all tiles of rows are in one place.",
+        ("* rows.all + rows.first + row;", "* rows.all + row;"), expected=LATE, variant="many",
+    ),
+    _split(
+        "parts_equally_heavy", "The merge adds parts as if they were equally heavy.",
+        ("[&](int number) { return lse_smem[number][row]; }", "[&](int number) { return 0.0f; }"),
+    ),
+    _split(
+        "number_of_the_batch", "A part is taken by its number among those of all requests.",
+        ("number -= __shfl_sync(ALL_LANES, end - count, found), b += found;", "b += found;"),
+        expected=(*LATE, "unwritten", "hang"),
+    ),
+    _split(
+        "requests_left_over", "A block takes one part and no other: a small grid leaves requests undone.",
+        ("part = work += gridDim.x", "part = work += 1 << 20"), expected=("unwritten", *WRONG), variant=LOOP,
+    ),
+    _split(
+        "sink_in_every_part", "The sink joins the sum once per part.",
+        ("if (column == 0) part_lse[part_row(part, row)] = lse_log2;",
+         "float m = fmaxf(lse_log2, LOWEST), l = lse_log2 == -INFINITY ? 0.0f : 1.0f;\n"
+         "join_sink(m, l, params, rows.head(row));\n"
+         "if (column == 0) part_lse[part_row(part, row)] = l == 0 ? -INFINITY : m + __log2f(l);"),
+    ),
+    _split(
+        "window_begins_late", "The first key of a window is rounded up to a tile.",
+        ("tiles = seen.tiles(16);\n        const Parts",
+         "tiles{(seen.begin + 15) / 16, (seen.end + 15) / 16};\n        const Parts"),
+    ),
+    _split(
+        "last_part_lost", "The last part of a request is what remains of whole ones.",
+        ("count = max(1, ceil_div(all, tiles));", "count = max(1, all / tiles);"),
+    ),
+    _split(
+        "last_key_lost", "The newest token's own key is left out.",
+        ("sees(mask, inside - 1).end};", "max(0, sees(mask, inside - 1).end - 1)};", HEADER),
+        expected=OUTSIDE,
+    ),
+    _split(
+        "keys_of_the_first_token", "The keys end where the first token's do.",
+        ("sees(mask, inside - 1).end};", "sees(mask, 0).end};", HEADER),
+    ),
+    _split(
+        "window_not_masked", "Of a window's first tile all keys are taken for seen.",
+        ("key < last_sees.begin || ", "", HEADER),
+    ),
+    _split(
+        "masked_for_the_last_token", "Tiles are masked that end after the last token's keys.",
+        ("key + 16 > first_sees.end", "key + 16 > last_sees.end", HEADER),
+    ),
+    _split(
+        "next_page", "The page after the right one: `/` rounded up.",
+        ("key / table.page]", "(key + table.page - 1) / table.page]", HEADER), expected=OUTSIDE,
+    ),
+    _split(
+        "table_of_the_first_request", "Every request reads the first row of the table.",
+        ("(long long)b * table.row + ", "", HEADER), expected=OUTSIDE,
+    ),
+    _split(
+        "stale_places", "The places of the first tiles serve all tiles.",
+        ("if (turn % HELD_TURNS == 0) here", "if (turn == 0) here", HEADER), expected=(*OUTSIDE, "race"),
+        variant=LOOP,
+    ),
+    _split(
+        "tail_read", "What is after the last key of a page is read: its weight is 0, but it may be NaN.",
+        ("const bool counts = seen.begin <= key && key < seen.end;", "const bool counts = true;", HEADER),
+        expected=OUTSIDE,
+    ),
+    _split(
+        "page_of_a_tile", "A tile is always taken to be on one page.",
+        ("p.page % KEYS == 0 or p.width == 1", "p.page > 0", "decode_parts"), expected=OUTSIDE,
+    ),
+    _split(
+        "wrong_group", "Query head h reads K/V head h % H_kv, not h // group.",
+        ("return h_kv * params.group + min(first + row, all - 1) - token(row) * params.group;",
+         "return h_kv + (min(first + row, all - 1) - token(row) * params.group) * (params.H / params.group);",
+         HEADER),
+    ),
+    _split(
+        "tokens_before_heads", "Rows of a head are taken token by token within each head.",
+        ("return int(min(first + row, all - 1) * (unsigned long long)inverse_group >> 31);",
+         "return min(first + row, all - 1) % params.S_q;", HEADER), expected=OUTSIDE,
+    ),
+    _split(
+        "group_rounded_down", "The inverse of the group is rounded down: 3 / 3 is 0.",
+        ("-(-(1 << 31) // p.group)", "(1 << 31) // p.group", "decode_parts"), expected=OUTSIDE,
+    ),
+    _split(
+        "slot_still_read", "A tile goes into the slot that is multiplied.",
+        ("rows.h_kv, turn + STAGES - 1);", "rows.h_kv, turn + STAGES);", HEADER),
+        expected=(*LATE, "unwritten"), variant=LOOP,
+    ),
+    _split(
+        "part_not_divided", "A part leaves its O without dividing by its sum.",
+        ("o[j] *= inverse_sum(l);", "o[j] *= 1.0f;", HEADER),
+    ),
+    _split(
+        "lse_of_base_2", "The LSE is returned in units of log2.",
+        ("= log_sum_exp(m, l);", "= m + __log2f(l);", HEADER),
+    ),
+)  # fmt: skip
+
+
+def _cluster(name: str, mistake: str, *edits: tuple[str, str], **options: Any) -> Mutant:
+    made = tuple(Edit(old, new, "decode_cluster.cu") for old, new in edits)
+    return Mutant("decode/cluster", name, mistake, made, options.pop("expected", WRONG), **options)
+
+
+CLUSTER = (
+    _cluster(
+        "one_message_less", "The owner waits for the bytes of all parts but one.",
+        ("CLUSTER * (float4s + rows.inside) * 16", "(CLUSTER - 1) * (float4s + rows.inside) * 16"),
+        expected=(*LATE, "hang", "simulator", "barrier"), on_gpu=False,
+    ),
+    _cluster(
+        "sums_for_the_others", "The last block is not told of the parts' sums, and waits.",
+        ("owner < CLUSTER; owner++", "owner < CLUSTER - 1; owner++"), expected=("hang",), on_gpu=False,
+    ),
+    _cluster(
+        "in_one_place", "Every block sends its part to the place of the first.",
+        ("&o_smem[rank][i / CLUSTER]", "&o_smem[0][i / CLUSTER]"), expected=(*LATE, "unwritten"),
+    ),
+    _cluster(
+        "owned_in_a_row", "Blocks send every CLUSTER-th float4, and store as if each had a row of them.",
+        ("i = own * CLUSTER + rank", "i = rank * float4s + own"), expected=WRONG,
+    ),
+    _cluster(
+        "parts_equally_heavy", "The merge adds parts as if they were equally heavy.",
+        ("return lse_smem[part][row].x;", "return 0.0f;"),
+    ),
+    _cluster(
+        "parts_overlap", "A part has all keys from its first one on.",
+        ("ceil_div(min(tiles.end - first_tile, part_tiles - warp), WARPS)",
+         "ceil_div(tiles.end - first_tile, WARPS)"),
+    ),
+    _cluster(
+        "parts_of_the_grid", "The number of a part is the block's in the grid, not in the cluster.",
+        ("tiles.begin + rank * part_tiles", "tiles.begin + int(blockIdx.x) * part_tiles"),
+    ),
+)  # fmt: skip
+MUTANTS = (*CHUNKS, *SPLIT, *CLUSTER)

@@ -24,7 +24,7 @@ def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
     )
 
 
-def defines(problem: Problem) -> dict[str, Any]:
+def defines(problem: Any) -> dict[str, Any]:
     """What of a problem a kernel is compiled for, as macros: none for what kernels assume, float16, D_v = D
     and no features.
     """
@@ -58,7 +58,7 @@ def row_tiles_at_most(problem: Problem, rows: int) -> int:
     return (problem.seq_q + last_rows) // rows
 
 
-def feature_arguments(problem: Problem) -> list:
+def feature_arguments(problem: Any) -> list:
     """The arguments for `FEATURES`, of those that are on."""
     p, features, found = problem, problem.features, list[Any]()
     if p.windowed:

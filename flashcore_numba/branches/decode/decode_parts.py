@@ -1,0 +1,60 @@
+"""What kernels of decoding in CUDA C share: how a block divides its keys among warps, and its arguments.
+
+`cuda_reference/include/decode.cuh` says what the macros mean.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flashcore_numba.branches.decode.problem import DecodeProblem
+from flashcore_numba.core.executor import Array
+from flashcore_numba.stages.parts.cuda_arguments import defines, feature_arguments, strides
+
+KEYS = 16  # of a tile
+NO_PAGE_ENDS = 1 << 30  # the page of a request that is in one
+
+
+class Tile(NamedTuple):
+    """16-row tiles of a block, its warps, slots of a warp's ring, blocks that an SM has room for."""
+
+    row_tiles: int
+    warps: int
+    stages: int
+    blocks_an_sm: int
+
+    def macros(self, problem: DecodeProblem) -> dict[str, Any]:
+        """What a kernel is compiled with."""
+        p = problem
+        no_page_ends_in_a_tile = p.page % KEYS == 0 or p.width == 1
+        own = {"ROW_TILES": self.row_tiles, "WARPS": self.warps, "STAGES": self.stages}
+        own |= {"BLOCKS_PER_SM": self.blocks_an_sm, "HEAD_DIM": p.head_dim, "BLOCK_N": KEYS}
+        return own | {"RUN": KEYS if no_page_ends_in_a_tile else 1, "USED": True} | defines(p)
+
+    def block_bytes(self, head_dim: int) -> int:
+        """Of dynamic shared memory: the rings and Q."""
+        return 2 * head_dim * (2 * KEYS * self.warps * self.stages + 16 * self.row_tiles)
+
+    def blocks_of_rows(self, problem: DecodeProblem) -> int:
+        """That the query rows of one K/V head and request take."""
+        return -(-problem.seq_q * problem.group // (16 * self.row_tiles))
+
+    def blocks(self, problem: DecodeProblem) -> int:
+        """The same of all requests and heads, for each part of the keys."""
+        return problem.batch * problem.kv_heads * self.blocks_of_rows(problem)
+
+
+def arguments(problem: DecodeProblem, out: Array, lse: Array) -> tuple:
+    """q, k, v, out, lse, then those for PARAMS and CACHE_PARAMS."""
+    p = problem
+    heads_first = (pool.swapaxes(1, 2) for pool in (p.k_pool, p.v_pool))  # [pages, H_kv, page, D]
+    return (
+        *(p.q, p.k_pool, p.v_pool, out, lse),
+        *(step for x in (p.q, *heads_first, out) for step in strides(x)),
+        *(np.int32(n) for n in (p.seq_q, p.capacity, p.heads, p.group)),
+        *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
+        *(*feature_arguments(p), p.lengths),
+        *(p.block_table, np.int32(p.table_row), np.int32(NO_PAGE_ENDS if p.width == 1 else p.page)),
+        np.uint32(-(-(1 << 31) // p.group)),
+    )

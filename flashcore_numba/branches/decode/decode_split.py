@@ -1,0 +1,98 @@
+"""Decoding in CUDA C: the block that comes last merges the parts of a request. `decode_split.cu`."""
+
+import math
+
+import numpy as np
+
+from cuda_reference import source
+from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments
+from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.branches.decode.problem import DecodeProblem
+from flashcore_numba.core.element import ACCEPTED
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.stages.stage import Stage
+
+# By head dimension: where each SM has at most one block to run, for more, and for more than 16 rows.
+TILES: dict[int, dict[str, Tile]] = {
+    64: {"few": Tile(1, 8, 4, 1), "many": Tile(1, 4, 4, 3), "rows": Tile(2, 8, 4, 1)},
+    128: {"few": Tile(1, 8, 3, 1), "many": Tile(1, 4, 2, 3), "rows": Tile(2, 8, 3, 1)},
+    256: {"few": Tile(1, 4, 3, 1), "many": Tile(1, 2, 2, 3)},
+}
+PART_ELEMENTS = {"few": 1 << 20, "many": 1 << 18, "rows": 1 << 18}  # of K, beyond which a part is divided
+MAX_PARTS = 32  # of a request: what the merging block has room for
+INVARIANT_PARTS = 16  # what a request is divided into where the batch must not tell
+
+
+def choose(problem: DecodeProblem, sm_count: int, room: float = math.inf) -> tuple[str, int]:
+    """The tile, and into how many parts a request is divided that is not too long for them.
+
+    They fill the GPU if all requests are long. What is batch-invariant follows from a request alone.
+    """
+    p, tiles = problem, TILES[problem.head_dim]
+    fit = {name: tile for name, tile in tiles.items() if tile.block_bytes(p.head_dim) <= room}
+    if "rows" in fit and p.seq_q * p.group > 16:
+        name = "rows"
+    elif "few" in fit and not p.batch_invariant and tiles["few"].blocks(p) <= sm_count:
+        name = "few"
+    else:
+        name = "many"
+    if p.batch_invariant:
+        return name, INVARIANT_PARTS
+    places = sm_count * tiles[name].blocks_an_sm
+    return name, max(1, min(MAX_PARTS, places // tiles[name].blocks(p)))
+
+
+def parts_of(tiles: int, warps: int, part_keys: int, at_least: int) -> int:
+    """Of a request that sees so many tiles of keys, as the kernel divides them."""
+    share = max(min(-(-tiles // at_least), part_keys // KEYS), -(-tiles // MAX_PARTS))
+    return max(1, -(-tiles // (max(1, -(-share // warps)) * warps)))
+
+
+def launch(
+    problem: DecodeProblem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+) -> None:
+    """Queue the one kernel: as many blocks as the GPU holds, or as the longest requests could make."""
+    p, tiles = problem, TILES[problem.head_dim]
+    name, at_least = choose(p, executor.sm_count, executor.shared_limit)
+    in_turn = variant == "in_turn"
+    if in_turn or variant in tiles:
+        name, at_least = ("many", 2) if in_turn else (variant, at_least)
+    tile, part_keys = tiles[name], PART_ELEMENTS[name] // p.head_dim
+    of_rows, in_all = tile.blocks_of_rows(p), tile.blocks(p)
+    places = -(-p.batch // 2) if in_turn else executor.sm_count * tile.blocks_an_sm * p.batch // in_all
+    most = p.batch * parts_of(p.capacity // KEYS + 1, tile.warps, part_keys, at_least)
+    part_rows = (p.batch, p.kv_heads, MAX_PARTS, p.seq_q * p.group)
+    executor.launch(
+        source("decode_split", **tile.macros(p), PART_KEYS=part_keys, MAX_PARTS=MAX_PARTS),
+        (max(1, min(places, most)), p.kv_heads, of_rows),
+        32 * tile.warps,
+        *(*arguments(p, out, lse), np.int32(p.batch), np.int32(at_least)),
+        *(executor.empty((*part_rows, p.head_dim), np.float32), executor.empty(part_rows, np.float32)),
+        executor.counter(in_all),
+        shared_bytes=tile.block_bytes(p.head_dim),
+    )
+
+
+STAGE = Stage(
+    number=None,
+    name="split",
+    title="One launch at the speed of memory",
+    idea="A warp streams its own keys past all rows that read them; who comes last merges what others left.",
+    launch=launch,
+    language="CUDA C",
+    compute_capability=(8, 0),
+    head_dims=tuple(TILES),
+    elements=ACCEPTED,
+    grouped_queries=True,
+    features=("window", "softcap", "sinks"),
+    outputs=(OUT, LSE),
+    operation=DECODE,
+    variants={
+        "few": "a block fills an SM: for few requests and heads",
+        "many": "three blocks share an SM, so that one works while another starts or ends",
+        "rows": "32 query rows in a block, for several tokens of large groups",
+        "in_turn": "requests in two parts, and blocks that take several of these one after the other",
+        "split": "one of the first three, by the numbers of requests, heads and rows",
+    },
+)
