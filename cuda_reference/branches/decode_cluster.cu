@@ -35,9 +35,9 @@ decode_cluster(const element* q,                    // [B, H, S_q, D]
         ptx::fence_mbarrier_init();  // the other blocks see it once the cluster's barrier is passed
         ptx::mbarrier_arrive_expect(&full, CLUSTER * (float4s + rows.inside) * 16);
     }
-    __syncwarp();  // the warp arrives together
+    __syncwarp();  // the warp's lanes arrive together
     ptx::cluster_arrive_relaxed();
-    if (EARLY) ptx::grid_dependency_wait();  // kernels before are done with all that is read and written here
+    if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out
 
     const Mask mask(params, params.sequence(b));
     const Interval seen = rows.see(mask), tiles = seen.tiles(16);

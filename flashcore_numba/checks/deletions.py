@@ -34,6 +34,14 @@ HARMLESS: dict[tuple[str, str], str] = {
         "if (EARLY && BOUNDED_KV) ptx::grid_dependency_wait();",
     ): "The same, for the lengths of sequences.",
     (
+        "decode_cluster.cu",
+        "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out",
+    ): "The same: the CPU executor runs one kernel after the other.",
+    (
+        "decode_cluster.cu",
+        "__syncwarp();  // the warp's lanes arrive together",
+    ): "The barrier of a cluster takes lanes that are together; a compiler joins them after the branch.",
+    (
         "backward_wgmma.cu",
         "__threadfence();  // these adds, which came before the wait's end, are done",
     ): "Adds are atomics, between which the CPU executor looks for no order. On a GPU the next block could "

@@ -53,6 +53,7 @@ struct Resident {
 };
 
 std::mutex baton;
+std::mutex ending;  // held by the caller's thread while it watches the one that runs
 std::vector<std::unique_ptr<Seat>> seats;
 std::vector<int> free_seats;
 std::vector<std::vector<Cell*>> free_cells;
@@ -475,6 +476,10 @@ void run_grid() {
   finished = false;
   runner = pthread_self();
   sit(0);
+  {
+    std::lock_guard<std::mutex> lock(ending);
+    runner = pthread_self();  // nobody may watch a thread that has been joined
+  }
   for (auto& seat : seats)
     if (seat->thread.joinable()) seat->thread.join();
   for (auto& seat : seats)  // what deep stacks took
@@ -569,7 +574,6 @@ int lane() { return current->lane(); }
 // What Python calls: cpu_start, cpu_wait until that says 1, then cpu_end, which may also come before.
 namespace {
 std::thread conductor;
-std::mutex ending;
 std::condition_variable has_ended;
 bool ended;
 timespec began;

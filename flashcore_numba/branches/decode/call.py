@@ -61,8 +61,8 @@ def attention_paged(
     `core.features.Features`. batch_invariant: the bits of a request's output depend on nothing but that
     request: not on the others, nor on how wide the table is.
 
-    stage: the name or key of a stage of decoding ("decode/chunks") or a `Stage`; None is the first of its
-    ladder that serves the problem on this machine, from the last on. out: where to write, [B, H, S_q, D_v],
+    stage: the name or key of a stage of decoding ("decode/chunks") or a `Stage`; None is the first in
+    `ladder.preferred` that serves the problem on this machine. out: where to write, [B, H, S_q, D_v],
     each row at a multiple of 16 bytes. return_lse: also return the log-sum-exp of the scaled scores, float32
     [B, H, S_q], natural logarithm, with the sink. time_limit, streams and capture are as for `attention`.
 
@@ -128,7 +128,7 @@ class _Call(NamedTuple):
         with explained():
             from flashcore_numba.branches.decode import ladder
         if self.stage is None:
-            return first_that_serves(ladder.LADDER[::-1], ladder.LADDER, problem, wanted)
+            return first_that_serves(ladder.preferred(problem), ladder.LADDER, problem, wanted)
         chosen = ladder.find(self.stage)
         refuse(chosen, problem, wanted)
         return chosen

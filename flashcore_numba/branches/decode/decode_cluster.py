@@ -3,7 +3,7 @@
 from cuda_reference import source
 from flashcore_numba.branches.decode.decode_parts import Tile, arguments
 from flashcore_numba.branches.decode.operation import DECODE
-from flashcore_numba.branches.decode.problem import DecodeProblem
+from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
@@ -55,7 +55,7 @@ STAGE = Stage(
     head_dims=tuple(TILES),
     elements=ACCEPTED,
     grouped_queries=True,
-    features=("window", "softcap", "sinks"),
+    features=(*FEATURES, *LENGTHS),
     outputs=(OUT, LSE),
     operation=DECODE,
     variants={

@@ -7,7 +7,7 @@ import numpy as np
 from cuda_reference import source
 from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments
 from flashcore_numba.branches.decode.operation import DECODE
-from flashcore_numba.branches.decode.problem import DecodeProblem
+from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
@@ -54,10 +54,10 @@ def launch(
 ) -> None:
     """Queue the one kernel: as many blocks as the GPU holds, or as the longest requests could make."""
     p, tiles = problem, TILES[problem.head_dim]
-    name, at_least = choose(p, executor.sm_count, executor.shared_limit)
+    chosen, at_least = choose(p, executor.sm_count, executor.shared_limit)
     in_turn = variant == "in_turn"
-    if in_turn or variant in tiles:
-        name, at_least = ("many", 2) if in_turn else (variant, at_least)
+    name = "many" if in_turn else variant if variant and variant in tiles else chosen
+    at_least = 2 if in_turn else at_least
     tile, part_keys = tiles[name], PART_ELEMENTS[name] // p.head_dim
     of_rows, in_all = tile.blocks_of_rows(p), tile.blocks(p)
     places = -(-p.batch // 2) if in_turn else executor.sm_count * tile.blocks_an_sm * p.batch // in_all
@@ -85,7 +85,7 @@ STAGE = Stage(
     head_dims=tuple(TILES),
     elements=ACCEPTED,
     grouped_queries=True,
-    features=("window", "softcap", "sinks"),
+    features=(*FEATURES, *LENGTHS),
     outputs=(OUT, LSE),
     operation=DECODE,
     variants={

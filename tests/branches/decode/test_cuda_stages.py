@@ -1,0 +1,181 @@
+"""The stages of decoding in CUDA C: right in every case and order, for each variant, and without spills."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from matrix import few
+
+from flashcore_numba.branches.decode import decode_cluster, decode_split
+from flashcore_numba.branches.decode.decode_split import INVARIANT_PARTS, MAX_PARTS, choose, parts_of
+from flashcore_numba.branches.decode.inputs import paged
+from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.checks.runner import check_stage, names
+from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.features import Features
+from flashcore_numba.core.wrapping import Idle
+from flashcore_numba.run.executor import Simulator
+from flashcore_numba.run.registers import examples, registers
+from flashcore_numba.stages.runs import Run
+
+SPLIT, CLUSTER = decode_split.STAGE, decode_cluster.STAGE
+RUNS = [(stage, variant) for stage in (SPLIT, CLUSTER) for variant in stage.variants]
+QUICK = ((SPLIT, "in_turn"), (CLUSTER, "cluster"))
+SMALLEST_SHARED = 99 * 1024  # bytes that a block may have at compute capability 8.9, the least from 8.0 on
+HOPPERS_SHARED = 227 * 1024
+TELLING = (
+    "5 tokens, causal, 4 query heads on 2", "100 times as many keys", "sinks: with a window and a softcap",
+)  # fmt: skip
+label = lambda x: getattr(x, "label", x)  # noqa: E731
+
+
+def decoded(stage, x, variant=None, **options):
+    """out and lse, after a check that no launch reports anything; what is not written stays NaN."""
+    executor = Simulator(**options)
+    found = stage.run(
+        x.problem(x.arrays), executor, variant, lambda shape, dtype: np.full(shape, np.nan, dtype)
+    )
+    executor.check()
+    return found
+
+
+def assert_right(x, found):
+    reference = DECODE.reference(x)
+    for output in DECODE.outputs:
+        verdict = DECODE.judge(output, found[output.name], reference, None)
+        assert verdict.passed, (x.label, output.name, verdict)
+
+
+def same_bits(one, other):
+    return all(np.array_equal(one[name], other[name]) for name in ("out", "lse"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("stage", "variant"), RUNS, ids=label)
+def test_every_case(stage, variant, rng):
+    """Of the variants, some cases."""
+    every = names(stage)
+    chosen = every if variant == stage.name else rng.choice(every, 12, replace=False)
+    report = check_stage(stage, variant, names=chosen)
+    assert report.passed, report.failures[0]
+    assert len(report.results) == len(chosen) and len(every) > 60
+
+
+@pytest.mark.parametrize(("stage", "variant"), few(RUNS, *QUICK), ids=label)
+def test_the_cases_that_tell_most(stage, variant):
+    report = check_stage(stage, variant, names=TELLING)
+    assert report.passed, report.failures[0]
+    assert len(report.results) == len(TELLING)
+
+
+@pytest.mark.parametrize("head_dim", few([64, 128, 256], 128))
+@pytest.mark.parametrize(("stage", "variant"), few(RUNS, QUICK[0]), ids=label)
+def test_every_head_dimension_in_every_order(stage, variant, head_dim, rng):
+    sinks = rng.standard_normal(6).astype(np.float32)
+    features = Features(window=(int(rng.integers(200, 400)), -1), softcap=4.0, sinks=sinks)
+    for tokens, given in ((2, Features()), (7, features)):
+        x = paged(rng, [600, 0, 90], 6, 2, tokens, head_dim, 48, features=given, element=BFLOAT16)
+        for order in ("reverse", f"random:{rng.integers(1000)}"):
+            assert_right(x, decoded(stage, x, variant, order=order, ops=False, sm_count=3))
+
+
+def test_more_requests_than_a_warp_has_lanes(rng):
+    x = paged(rng, rng.integers(0, 90, 70).tolist(), 2, 1)
+    for sm_count in (1, 5, 132):
+        assert_right(x, decoded(SPLIT, x, sm_count=sm_count, ops=False))
+
+
+@pytest.mark.parametrize("stage", [SPLIT, CLUSTER], ids=label)
+def test_a_request_has_the_same_bits_alone_and_on_other_pages(stage, rng):
+    """With batch_invariant, where without it the batch would tell: on few SMs, of long requests."""
+    lengths = [900, 0, 333, 1500]
+    x = paged(rng, lengths, 4, 1, 2, batch_invariant=True)
+    together = decoded(stage, x, sm_count=2, ops=False)
+    for number, length in enumerate(lengths):
+        one = x.request(number)
+        k, v = (np.full((1, max(1, length), 1, 64), np.nan, np.float16) for _ in range(2))
+        k[0, :length], v[0, :length] = one.k[0].swapaxes(0, 1), one.v[0].swapaxes(0, 1)
+        table = np.zeros((1, 1), np.int32)
+        alone = x.only([number]).but(k_pool=k, v_pool=v, block_table=table)
+        mine = {name: together[name][number : number + 1] for name in ("out", "lse")}
+        assert same_bits(mine, decoded(stage, alone, sm_count=132, ops=False)), length
+
+
+class Launches(Idle):
+    """Keeps the grids, the kernels and the plain numbers."""
+
+    def __init__(self, sm_count=132, **options):
+        super().__init__(sm_count, **options)
+        self.seen = []
+
+    def launch(self, kernel, grid, block, *args, shared_bytes=0):
+        numbers = [x.shape if isinstance(x, np.ndarray) else x for x in args]
+        self.seen.append((kernel, grid, block, numbers, shared_bytes))
+
+
+@pytest.mark.parametrize("stage", [SPLIT, CLUSTER], ids=label)
+def test_a_launch_does_not_depend_on_lengths(stage, rng):
+    """So that a graph that captured it serves all lengths that the table has room for."""
+    x = paged(rng, [300, 5, 0, 17], 8, 2)
+    executor = Launches()
+    for lengths in (x.lengths, x.lengths[::-1].copy(), np.zeros_like(x.lengths)):
+        stage.run(x.but(lengths=lengths).problem(x.but(lengths=lengths).arrays), executor)
+    first, *others = executor.seen
+    assert all(other == first for other in others) and len(others) == 2
+
+
+def test_parts_of_a_request():
+    """No part is empty, every warp has a tile where there are enough, and no request has too many parts."""
+    for tiles, warps, at_least in product((0, 1, 7, 8, 9, 130, 4096, 70_000), (2, 4, 8), (1, 5, 16, 32)):
+        count = parts_of(tiles, warps, 2048, at_least)
+        assert 1 <= count <= MAX_PARTS
+        if tiles:
+            part = -(-tiles // count)
+            assert part * (count - 1) < tiles <= MAX_PARTS * -(-part // warps) * warps
+            assert count == 1 or tiles > warps
+    assert parts_of(130, 8, 1 << 20, 16) == 9  # of 16 tiles, two for each warp: 16 parts took as long
+    assert parts_of(100_000 // 16, 4, 2048, 1) == MAX_PARTS
+
+
+def test_the_choice_of_a_tile(rng):
+    def chosen(requests, tokens=1, room=HOPPERS_SHARED, **options):
+        x = paged(rng, [1] * requests, 16, 2, tokens, 128, **options)
+        return choose(x.problem(x.arrays), 132, room)
+
+    assert chosen(1) == ("few", 32) and chosen(33) == ("few", 2) and chosen(66) == ("few", 1)
+    assert chosen(67) == ("many", 2) and chosen(300) == ("many", 1)
+    assert chosen(1, tokens=3)[0] == "rows"
+    assert chosen(1, room=SMALLEST_SHARED)[0] == chosen(1, 3, SMALLEST_SHARED)[0] == "many"
+    for requests in (1, 67):
+        assert chosen(requests, batch_invariant=True) == ("many", INVARIANT_PARTS)
+
+
+@pytest.mark.parametrize("stage", [decode_split, decode_cluster], ids=lambda x: x.STAGE.label)
+def test_shared_memory_suffices(stage):
+    for head_dim, tiles in stage.TILES.items():
+        assert all(tile.block_bytes(head_dim) < HOPPERS_SHARED - 6144 for tile in tiles.values())
+        assert tiles["many"].block_bytes(head_dim) < SMALLEST_SHARED - 6144
+
+
+COMPILED = [
+    (stage, variant, head_dim, capability)
+    for stage, variant in RUNS
+    for head_dim in (64, 128, 256)
+    for capability in ((80, 90) if stage is SPLIT else (90,))
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "variant", "head_dim", "capability"),
+    few(COMPILED, (SPLIT, "many", 128, 80), (CLUSTER, "cluster", 64, 90)),
+    ids=label,
+)
+def test_nothing_is_spilled(stage, variant, head_dim, capability):
+    if (variant, capability) in (("few", 80), ("rows", 80)):
+        pytest.skip("there Ampere's larger shared memory decides, which the example has not")
+    found = registers(Run(stage, variant), examples(stage, head_dim), divmod(capability, 10))
+    assert found
+    for kernel in found:
+        assert (kernel["spill_bytes"], kernel["stack_bytes"]) == (0, 0), kernel
+        assert 0 < kernel["registers"] <= (168 if variant == "many" and head_dim < 256 else 255)
+        assert not kernel["warnings"]
