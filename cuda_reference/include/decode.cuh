@@ -163,7 +163,7 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
     Output o_rmem = {};
     RowState m, l;
     const Scale scale(params.softmax_scale_log2());
-    const Adjustment adjustment(params, params.sequence(keys.b), 0);  // a softcap is the same for all heads
+    const Adjustment adjustment(params, Sequence{}, 0);  // the softcap of all heads
     const Interval first_sees = rows.sees(mask, 0), last_sees = rows.sees(mask, rows.inside - 1);
     float scale_left = scale.log2;  // see raise_max
 #pragma unroll

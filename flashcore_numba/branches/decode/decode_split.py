@@ -43,33 +43,51 @@ def choose(problem: DecodeProblem, sm_count: int, room: float = math.inf) -> tup
     return name, max(1, min(MAX_PARTS, places // tiles[name].blocks(p)))
 
 
-def parts_of(tiles: int, warps: int, part_keys: int, at_least: int) -> int:
-    """Of a request that sees so many tiles of keys, as the kernel divides them."""
+def part_tiles(tiles: int, warps: int, part_keys: int, at_least: int) -> int:
+    """Tiles of keys in a part of a request that sees so many, as the kernel divides them."""
     share = max(min(-(-tiles // at_least), part_keys // KEYS), -(-tiles // MAX_PARTS))
-    return max(1, -(-tiles // (max(1, -(-share // warps)) * warps)))
+    return max(1, -(-share // warps)) * warps
+
+
+def parts_of(tiles: int, *how: int) -> int:
+    """Of a request that sees so many tiles of keys; how: as `part_tiles` takes it."""
+    return max(1, -(-tiles // part_tiles(tiles, *how)))
+
+
+def plan(
+    problem: DecodeProblem, variant: str | None, sm_count: int, room: float = math.inf
+) -> tuple[str, int, int]:
+    """The tile, parts as `choose` has them, and blocks for each head and tile of rows: as many as the GPU
+    holds, or as the longest requests could make.
+    """
+    p, tiles = problem, TILES[problem.head_dim]
+    name, at_least = choose(p, sm_count, room)
+    if variant == "in_turn":
+        return "many", 2, -(-p.batch // 2)
+    name = variant if variant and variant in tiles else name
+    tile = tiles[name]
+    most = p.batch * parts_of(p.capacity // KEYS + 1, tile.warps, PART_ELEMENTS[name] // p.head_dim, at_least)
+    places = sm_count * tile.blocks_an_sm * p.batch // tile.blocks(p)
+    return name, at_least, max(1, min(places, most))
 
 
 def launch(
     problem: DecodeProblem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    """Queue the one kernel: as many blocks as the GPU holds, or as the longest requests could make."""
-    p, tiles = problem, TILES[problem.head_dim]
-    chosen, at_least = choose(p, executor.sm_count, executor.shared_limit)
-    in_turn = variant == "in_turn"
-    name = "many" if in_turn else variant if variant and variant in tiles else chosen
-    at_least = 2 if in_turn else at_least
-    tile, part_keys = tiles[name], PART_ELEMENTS[name] // p.head_dim
-    of_rows, in_all = tile.blocks_of_rows(p), tile.blocks(p)
-    places = -(-p.batch // 2) if in_turn else executor.sm_count * tile.blocks_an_sm * p.batch // in_all
-    most = p.batch * parts_of(p.capacity // KEYS + 1, tile.warps, part_keys, at_least)
+    """Queue the one kernel."""
+    p = problem
+    name, at_least, blocks = plan(p, variant, executor.sm_count, executor.shared_limit)
+    tile = TILES[p.head_dim][name]
     part_rows = (p.batch, p.kv_heads, MAX_PARTS, p.seq_q * p.group)
     executor.launch(
-        source("decode_split", **tile.macros(p), PART_KEYS=part_keys, MAX_PARTS=MAX_PARTS),
-        (max(1, min(places, most)), p.kv_heads, of_rows),
+        source(
+            "decode_split", **tile.macros(p), PART_KEYS=PART_ELEMENTS[name] // p.head_dim, MAX_PARTS=MAX_PARTS
+        ),
+        (blocks, p.kv_heads, tile.blocks_of_rows(p)),
         32 * tile.warps,
         *(*arguments(p, out, lse), np.int32(p.batch), np.int32(at_least)),
         *(executor.empty((*part_rows, p.head_dim), np.float32), executor.empty(part_rows, np.float32)),
-        executor.counter(in_all),
+        executor.counter(tile.blocks(p)),
         shared_bytes=tile.block_bytes(p.head_dim),
     )
 

@@ -14,6 +14,7 @@ from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.core.element import BFLOAT16
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.wrapping import Idle
+from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.run.registers import examples, registers
 from flashcore_numba.stages.runs import Run
@@ -179,3 +180,20 @@ def test_nothing_is_spilled(stage, variant, head_dim, capability):
         assert (kernel["spill_bytes"], kernel["stack_bytes"]) == (0, 0), kernel
         assert 0 < kernel["registers"] <= (168 if variant == "many" and head_dim < 256 else 255)
         assert not kernel["warnings"]
+
+
+@pytest.mark.parametrize("head_dim", few([64, 128, 256], 128))
+@pytest.mark.parametrize("variant", few(SPLIT.variants, "split"))
+def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
+    """In every field; requests, pages, groups and features are random."""
+    for longest, page in ((40, 16), (600, int(rng.integers(1, 40)))):
+        kv_heads, group, tokens = (int(n) for n in rng.integers(1, (3, 7, 6)))
+        sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.integers(2) else None
+        features = Features(window=(int(rng.integers(-1, 200)), -1), sinks=sinks)
+        lengths = rng.integers(0, longest, 3 if longest > 100 else 40).tolist()
+        x = paged(rng, lengths, kv_heads * group, kv_heads, tokens, head_dim, page, features=features)
+        problem, sm_count = x.problem(x.arrays), int(rng.choice([3, 132]))
+        executor = Simulator(races=False, sm_count=sm_count)
+        SPLIT.run(problem, executor, variant)
+        (launch,) = executor.launches
+        assert predict(SPLIT, variant, problem, sm_count) == Traffic.of_totals(launch.totals()), x.label
