@@ -12,6 +12,7 @@
 // The next work tile's loads run under the end of this one: O has memory beside Q. Under a causal mask the
 // longest work tiles come first, and a block that has finished draws the next one.
 // Of sequences whose lengths only the GPU knows, the loading thread tells the others the work tile itself.
+#include "q_registers.cuh"
 #include "warpgroup_rows.cuh"
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
