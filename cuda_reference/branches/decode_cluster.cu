@@ -4,8 +4,8 @@
 // the keys that they see (decode.cuh), even if none is left for it. All blocks merge: float4 i of the rows
 // belongs to block i % CLUSTER. The warps of a block merge in shared memory; the block then sends O / l of
 // each float4 to its owner and m + log2 l of each row to all, itself included, through distributed shared
-// memory. An mbarrier of the owner counts the bytes. Each message has a place of its own, so nobody waits to
-// send. A block is written to only after it has started (cluster barrier), and ends after all messages to it
+// memory. An mbarrier of the owner counts the bytes. Each message has a place of its own, so no warp waits
+// to send. A block is written to only after it has started (cluster barrier), and ends after all messages to it
 // have come.
 // EARLY: launched so that it may begin under the end of the kernel before, for which every thread then waits.
 #include "decode.cuh"

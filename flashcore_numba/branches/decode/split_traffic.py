@@ -82,9 +82,9 @@ def _part(
     found = copy_rows(16 * row_tiles, rows, D) + tile.warps * loads(1, 1)  # Q, and the length once more
     for number in range(first, last):
         low, high = max(begin - KEYS * number, 0), min(end - KEYS * number, KEYS)
-        a_request = rows_a_request(D)
         sectors = (high - low) * HALF * D // SECTOR
-        copied = loads(ceil_div(high, a_request) - low // a_request, sectors)
+        # A request is what lanes read for the same time: zeros, where a window begins, read nothing.
+        copied = loads(ceil_div(high - low, rows_a_request(D)), sectors)
         found += 2 * (copied + shared_stores(KEYS * HALF * D // 128) + Traffic(async_sectors=sectors))
         found += shared_loads(tile_fragments(row_tiles, KEYS, D, D))
     for warp in range(tile.warps):
@@ -135,7 +135,7 @@ def _merged(p: Any, tile: Tile, request: int, h_kv: int, rows: np.ndarray, count
 
 
 def _requests(rows: int, D: int) -> int:
-    """Of 16 bytes a lane, for rows of D floats."""
+    """For rows of D floats, 16 bytes per lane."""
     return ceil_div(rows * D * FLOAT, LANES * QUAD)
 
 
