@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matrix import few
 
-from flashcore_numba.branches.decode import decode_cluster, decode_split
+from flashcore_numba.branches.decode import decode_cluster, decode_split, ladder
 from flashcore_numba.branches.decode.decode_split import INVARIANT_PARTS, MAX_PARTS, choose, parts_of
 from flashcore_numba.branches.decode.inputs import paged
 from flashcore_numba.branches.decode.operation import DECODE
@@ -149,6 +149,14 @@ def test_the_choice_of_a_tile(rng):
     assert chosen(1, room=SMALLEST_SHARED)[0] == chosen(1, 3, SMALLEST_SHARED)[0] == "many"
     for requests in (1, 67):
         assert chosen(requests, batch_invariant=True) == ("many", INVARIANT_PARTS)
+
+
+def test_which_stage_comes_first(rng):
+    """Clusters where no request has room for many keys, parts of any length where one has."""
+    for keys, first in ((4000, CLUSTER), (5000, SPLIT)):
+        x = paged(rng, [keys], 2, 1, 1)
+        order = ladder.preferred(x.problem(x.arrays))
+        assert order[0] is first and {*order} == {*ladder.LADDER}
 
 
 @pytest.mark.parametrize("stage", [decode_split, decode_cluster], ids=lambda x: x.STAGE.label)
