@@ -206,6 +206,12 @@ def last_block(rng):
     return Case("last_block_sums", 5, 32, args, {3: np.array([x.sum()])})
 
 
+def wrapping(rng):
+    x = rng.integers(-9, 9, (5, 32)).astype(FLOAT)
+    args = (x, np.zeros(5, FLOAT), np.zeros(1, PAIR), np.zeros(5, FLOAT))
+    return Case("wrapping_counter", 5, 32, args, {2: np.zeros(1, PAIR), 3: x.sum(1)})
+
+
 def swizzled(tile):
     """How a [rows, 64] tile of halves lies in shared memory: 16-byte chunks permuted within each row."""
     rows, chunks = np.arange(len(tile))[:, None], np.arange(8)[None, :]
@@ -304,6 +310,7 @@ SM80: dict[str, Callable] = {
     "mma_m16n8k16, bfloat16": partial(mma, element=BFLOAT16),
     "fma_pairs, bfloat16": partial(arithmetic, element=BFLOAT16),
     "WMMA columns of B": wmma(1), "WMMA columns of D": wmma(2), "threadfence": last_block,
+    "arrive_wrapping": wrapping,
 }  # fmt: skip
 SM90: dict[str, Callable] = {
     "mbarrier_arrive_expect": tma_2d, "mbarrier_arrive_remote": cluster_sums,
