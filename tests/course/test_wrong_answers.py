@@ -24,9 +24,14 @@ NAMED_SHARE = 0.8  # of all wrong answers; none is noticed only
 WRONG = {key: kill_table.wrongs(key) for key in EVERY}
 KEPT = kill_table.kept()
 CUDA = [key for key, lesson in EVERY.items() if is_cuda(lesson.exercise.file)]
-# The first of each lesson. `make kills` judges all of them, which takes longer than all other tests.
+# The first of each lesson, at once of the warm-up and of some. `make kills` judges all of them, which takes
+# longer than all other tests.
 CASES = [
-    pytest.param(key, wrongs[0], id=kill_table.named(key, wrongs[0].name).replace(" ", "-"))
+    pytest.param(
+        *(key, wrongs[0]),
+        id=kill_table.named(key, wrongs[0].name).replace(" ", "-"),
+        marks=() if key in ("warm-up", 0, 5, 9, 14, 17) else pytest.mark.long,
+    )
     for key, wrongs in WRONG.items()
 ]
 

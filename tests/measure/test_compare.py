@@ -148,6 +148,7 @@ def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
     assert set(shape["absent"]) == set(PEERS)
 
 
+@pytest.mark.long
 def test_two_element_types_are_interleaved(tmp_path, capsys, monkeypatch):
     order = []
 

@@ -49,7 +49,7 @@ def test_every_case(variant, rng):
     assert len(report.results) == len(chosen) and len(every) > 80
 
 
-@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch", "roles"))
+@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
 def test_the_cases_that_tell_most(variant):
     telling = (
         "causal 140 rows, 300 keys, bfloat16", "the LSE has a gradient", "causal, 8 query heads on 1",
@@ -62,7 +62,7 @@ def test_the_cases_that_tell_most(variant):
 
 @pytest.mark.parametrize(
     ("variant", "head_dim"),
-    few([(v, d) for v in STAGE.variants for d in (64, 128)], ("multicast", 128), ("roles_multicast", 64)),
+    few([(v, d) for v in STAGE.variants for d in (64, 128)], ("roles_multicast", 64)),
 )
 def test_the_same_bits_in_every_order(variant, head_dim, rng):
     x, found = drawn(rng, 250 * 64 // head_dim, 150, head_dim, kv_heads=1, causal=True, dlse=True), []
@@ -82,7 +82,7 @@ LENGTHS = [(1, 1), (1, 129), (129, 1), (40, 600), (600, 40)]
     ("variant", "rows", "keys"),
     few(
         [(variant, *lengths) for variant in ("one_launch", "roles") for lengths in LENGTHS],
-        *[("one_launch", 1, 1), ("one_launch", 600, 40), ("roles", 600, 40)],
+        *[("one_launch", 1, 1), ("roles", 600, 40)],
     ),
 )
 def test_lengths_that_fill_no_tile_and_more_than_the_rings(variant, rows, keys, head_dim, rng):
@@ -133,7 +133,7 @@ def test_results_have_strides_of_their_own(variant, rng):
         assert np.isfinite(arrays[name]).sum() == view.size < arrays[name].size
 
 
-@pytest.mark.parametrize("variant", ["one_launch", "roles"])
+@pytest.mark.parametrize("variant", few(["one_launch", "roles"], "roles"))
 def test_what_moves_is_the_closed_count(variant, rng):
     """Every tile once for each block that needs it, seven products, no scratch, no conflict."""
     rows, keys, heads, kv_heads = 130, 300, 4, 2
@@ -152,6 +152,7 @@ def test_what_moves_is_the_closed_count(variant, rng):
     assert not [(row.text, row.conflicts) for row in launch.lines() if row.conflicts]
 
 
+@pytest.mark.long
 def test_a_block_fetches_half_for_two(rng):
     """What crosses the L2 for streamed tiles, where they fit; else each block fetches for itself."""
     x, moved = drawn(rng, 260, 500, heads=1), {}
@@ -178,7 +179,7 @@ def test_a_block_fits_the_shared_memory(head_dim, roles):
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize(("head_dim", "cluster", "roles", "features"), few(KERNELS, KERNELS[7], KERNELS[-12]))
+@pytest.mark.parametrize(("head_dim", "cluster", "roles", "features"), few(KERNELS, KERNELS[7]))
 def test_nothing_spills_and_no_product_waits_for_another(head_dim, cluster, roles, features):
     macros = {"HEAD_DIM": head_dim, "BLOCK_N": 64, "STAGES": one.STAGES[head_dim], "CLUSTER": cluster}
     file = "backward_one_launch_roles" if roles else "backward_one_launch"

@@ -200,6 +200,7 @@ def test_turns_begin_at_0(rng):
     assert not found[0].any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:5"], "reverse"))
 @pytest.mark.parametrize("deterministic", few([False, True], True))
 def test_heads_go_side_by_side(deterministic, order, rng):

@@ -57,6 +57,7 @@ def test_random_problems(stage, count, rng):
         judged(stage, x, Trial(stage)(x, layout=str(rng.choice([*LAYOUTS, "mixed"]))))
 
 
+@pytest.mark.long
 @by_stage
 def test_workloads_with_lengths_are_served(stage, rng):
     """A ragged batch, and requests that use a part of S keys."""
