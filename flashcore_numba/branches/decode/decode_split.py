@@ -113,4 +113,6 @@ STAGE = Stage(
         "in_turn": "requests in two parts, and blocks that take several of these one after the other",
         "split": "one of the first three, by the numbers of requests, heads and rows",
     },
+    # Where the launcher chooses: of the tile that it takes on small GPUs.
+    shared_bytes=lambda d, variant: TILES[d].get(variant or "", TILES[d]["many"]).block_bytes(d),
 )

@@ -167,6 +167,19 @@ def test_shared_memory_suffices(stage):
         assert tiles["many"].block_bytes(head_dim) < SMALLEST_SHARED - 6144
 
 
+def test_a_variant_is_refused_where_its_block_does_not_fit(rng):
+    """What a launch asks for is what a GPU is asked for before it."""
+    for head_dim in SPLIT.head_dims:
+        x = paged(rng, [40], 2, 1, 1, head_dim)
+        for variant in SPLIT.variants:
+            for room in (HOPPERS_SHARED, SMALLEST_SHARED):
+                executor = Launches(shared_limit=room)
+                SPLIT.run(x.problem(x.arrays), executor, variant)
+                refused = SPLIT.why_not_in(room, head_dim, variant)
+                assert (refused is None) == (executor.seen[0][4] <= room), (head_dim, variant, refused)
+    assert SPLIT.why_not_in(SMALLEST_SHARED, 128, "few") and not SPLIT.why_not_in(SMALLEST_SHARED, 128)
+
+
 COMPILED = [
     (stage, variant, head_dim, capability)
     for stage, variant in RUNS
