@@ -1,7 +1,11 @@
 """Decoding on a GPU: every stage right, with each kind of array, in a graph while lengths grow, merged."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from capturing import library
 from test_attention_gpu import make_cupy, make_torch, to_host
 from test_capture_gpu import EACH_KIND
 
@@ -11,17 +15,22 @@ from flashcore_numba.branches.decode.inputs import JOINED, paged
 from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.branches.decode.merging import merged
 from flashcore_numba.branches.decode.operation import DECODE
-from flashcore_numba.checks import check_stage
+from flashcore_numba.checks import check
 from flashcore_numba.core import gpu
 from flashcore_numba.core.element import ACCEPTED, FLOAT16
 from flashcore_numba.core.features import Features
+from flashcore_numba.core.multiprocessors import shared_limit
+from flashcore_numba.run import plans, workspace
 from flashcore_numba.stages.runs import runs
 
 pytestmark = pytest.mark.gpu
 
 HERE = gpu.compute_capability() or (9, 0)
 STAGES = [stage for stage in LADDER if stage.runs_on(HERE)]
-EACH_RUN = pytest.mark.parametrize("run", runs(STAGES), ids=lambda run: run.label)
+ROOM = gpu.shared_limit() or shared_limit(HERE)
+FIT = [run for run in runs(STAGES) if not run.stage.why_not_in(ROOM, run.stage.head_dims[0], run.variant)]
+EACH_RUN = pytest.mark.parametrize("run", FIT, ids=lambda run: run.label)
+OVERLAPPED = [replace(stage, called="overlapped") for stage in STAGES if "overlapped" in stage.variants]
 EACH_STAGE = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 MAKE = {"cupy": make_cupy, "torch": make_torch}
 NAMES = ("q", "k_pool", "v_pool", "block_table", "lengths")
@@ -38,7 +47,7 @@ def wrong(found, reference):
 
 @EACH_RUN
 def test_a_stage_passes_every_check(run):
-    report = check_stage(run.stage, run.variant, backend="gpu")
+    (report,) = check([run.stage], variants=run.variant and [run.variant], backend="gpu")
     told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)
     assert report.passed, f"seed {report.seed}\n{told}"
     assert len(report.results) > 50
@@ -91,6 +100,96 @@ def test_a_graph_serves_lengths_that_grow(stage, rng):
         graph.launch(stream)
         stream.synchronize()
         assert not wrong([out], cache.right(x))
+
+
+@EACH_STAGE
+def test_calls_and_graphs_that_run_at_the_same_time(stage, rng):
+    """On a stream each, again and again: none meets the counters or the parts of another."""
+    import cupy
+
+    lib = library("cupy")
+    inputs = [paged(rng, rng.integers(1000, 6000, 3).tolist(), 8, 2, 2, page=64) for _ in range(3)]
+    arrays = [[cupy.asarray(getattr(x, name)) for name in NAMES] for x in inputs]
+    outs = [cupy.empty(x.q.shape, cupy.float16) for x in inputs]
+    right = [DECODE.reference(x) for x in inputs]
+
+    def call(number):
+        attention_paged(*arrays[number], stage=stage, out=outs[number])
+
+    lib.synchronize()
+    graphs = [lib.captured(lambda _, number=number: call(number), "global")[0] for number in range(2)]
+    streams = [lib.stream() for _ in inputs]
+    for _ in range(4):
+        for out in outs:
+            out.fill(cupy.nan)
+        lib.synchronize()
+        for _ in range(20):
+            for graph, stream in zip(graphs, streams[:2], strict=True):
+                lib.replay(graph, stream)
+            with lib.on(streams[2]):
+                call(2)
+        lib.synchronize()
+        for out, reference in zip(outs, right, strict=True):
+            assert not wrong([out], reference)
+    for memory in workspace._memory_of_counters:
+        whole = cupy.ndarray((memory.size // 4,), np.uint32, cupy.cuda.MemoryPointer(memory, 0))
+        assert not whole.any()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("stage", OVERLAPPED, ids=lambda stage: stage.name)
+def test_a_launch_that_begins_early_waits_for_what_it_reads(stage, captured, rng):
+    """Three calls, each with the output of the one before as its q; other kernels before and after them."""
+    import cupy
+
+    lib = library("cupy")
+    x = paged(rng, [3000, 0, 17, 900], 8, 2, 4)
+    given = cupy.asarray(x.q)
+    q, *others = [cupy.asarray(getattr(x, name)) for name in NAMES]
+    rows = [q, *(cupy.empty_like(q) for _ in range(3))]
+    last = cupy.empty_like(q)
+
+    def queue(_):
+        cupy.multiply(given, 1, out=q)
+        for before, after in pairwise(rows):
+            attention_paged(before, *others, stage=stage, out=after)
+        cupy.multiply(rows[-1], 1, out=last)
+
+    plans.forget()
+    stream = lib.stream()
+    lib.synchronize()
+    with lib.on(stream):
+        queue(None)  # compiles
+    graph = lib.captured(queue, "global", stream)[0] if captured else None
+    for _ in range(5):
+        for array in (*rows, last):
+            array.fill(cupy.nan)
+        lib.synchronize()
+        with lib.on(stream):
+            lib.replay(graph, stream) if captured else queue(None)
+        lib.synchronize()
+        for before, after in pairwise(rows):
+            assert not wrong([after], DECODE.reference(x.but(q=before.get())))
+        assert (last == rows[-1]).all()
+
+
+@EACH_STAGE
+def test_pools_of_more_elements_than_an_int_counts(stage, rng):
+    """All keys are past 2^31 elements of either pool."""
+    import cupy
+
+    x = paged(rng, [90, 33, 0], 4, 2, 2, 128)
+    pages, *page = x.k_pool.shape
+    far = -(-(2**31) // int(np.prod(page)))
+    table = np.where((x.block_table >= 0) & (x.block_table < pages), x.block_table + far, x.block_table)
+    pools = [cupy.empty((far + pages, *page), cupy.float16) for _ in range(2)]
+    for pool, value in zip(pools, (x.k_pool, x.v_pool), strict=True):
+        pool[far:] = cupy.asarray(value)
+    q, numbers, lengths = map(cupy.asarray, (x.q, table.astype(np.int32), x.lengths))
+    found = attention_paged(q, *pools, numbers, lengths, stage=stage, return_lse=True)
+    assert not wrong(found, DECODE.reference(x))
+    del pool, pools
+    cupy.get_default_memory_pool().free_all_blocks()
 
 
 @EACH_STAGE
