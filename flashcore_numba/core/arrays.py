@@ -8,6 +8,7 @@ and PyTorch are imported only when an argument needs them.
 import math
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,28 +119,31 @@ def overlap(a: Any, b: Any) -> bool:
     """
     if placed_on(a) != placed_on(b):
         return False
-    first, second = _outline(a), _outline(b)
+    return share_memory(Outline(a).at(address(a)), Outline(b).at(address(b)))
+
+
+def share_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """`overlap` of arrays on the host, or of what `Outline.at` gives."""
     try:
-        return np.shares_memory(first, second, max_work=MOST_WORK)  # type: ignore[arg-type]
+        return np.shares_memory(a, b, max_work=MOST_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
 
-class _Outline:
-    """Address, shape and strides: all that NumPy needs to compare the memory of two arrays."""
+class Outline:
+    """Shape and strides of an array: all but its address that NumPy needs to compare memory."""
 
     def __init__(self, array: Any) -> None:
-        self.__array_interface__ = {
+        self._layout = {
             "version": 3,
             "shape": array.shape,
             "strides": array.strides,
             "typestr": array.dtype.str,
-            "data": (address(array), True),
         }
 
-
-def _outline(array: Any) -> np.ndarray:
-    return np.asarray(_Outline(array))
+    def at(self, place: int) -> np.ndarray:
+        """The same at this address, which may be a GPU's: an array that nobody may read."""
+        return np.asarray(SimpleNamespace(__array_interface__=self._layout | {"data": (place, True)}))
 
 
 def _for_package(like: Adopted, view: Any) -> Adopted:

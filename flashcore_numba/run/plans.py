@@ -16,7 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cuda_reference.driver import LEGACY, Allowed, Handle
-from flashcore_numba.core.arrays import Adopted
+from flashcore_numba.core.arrays import Adopted, Outline, share_memory
 from flashcore_numba.core.problem import ALIGNMENT
 from flashcore_numba.run import workspace
 
@@ -181,12 +181,23 @@ def _reader(kind: type) -> "Readers":
 
 
 class Apart(NamedTuple):
-    """Two arrays that must not overlap: the places of their addresses, and their bytes."""
+    """Two arrays that must not overlap: the places of their addresses, their bytes from the first element to
+    the last, and their outlines, for rows of one between those of the other.
+    """
 
     first: int
     first_size: int
     second: int
     second_size: int
+    outlines: tuple[Outline, Outline]
+
+    def overlap(self, addresses: Addresses) -> bool:
+        """Whether they do at these addresses."""
+        a, b = addresses[self.first], addresses[self.second]
+        if a >= b + self.second_size or b >= a + self.first_size:
+            return False
+        first, second = self.outlines
+        return share_memory(first.at(a), second.at(b))
 
 
 class Made(NamedTuple):
@@ -240,7 +251,7 @@ class Plan:
         overlap what they must not. like: q, k and v. given: the outputs, None for each that is to be made.
         """
         if self._apart and addresses not in self._found_apart:
-            if self._may_overlap(addresses):
+            if any(each.overlap(addresses) for each in self._apart):
                 return None
             if len(self._found_apart) >= MOST_APART:
                 self._found_apart = set()
@@ -315,13 +326,6 @@ class Plan:
             places.append(piece.counter)
         self._launches((*addresses, *places), stream, captured)
         workspace.give_back(piece)
-
-    def _may_overlap(self, addresses: Addresses) -> bool:
-        return any(
-            addresses[x.first] < addresses[x.second] + x.second_size
-            and addresses[x.second] < addresses[x.first] + x.first_size
-            for x in self._apart
-        )
 
 
 def _put_aside(key: "tuple[Plan, int, bool]", outputs: Outputs) -> None:
@@ -404,7 +408,10 @@ class Recorder:
             [_made(each, like) for each in made.values()],
             bool(given),
             [
-                Apart(order.index(a), _span(known[a]), order.index(b), _span(known[b]))
+                Apart(
+                    *(order.index(a), _span(known[a]), order.index(b), _span(known[b])),
+                    (Outline(known[a]), Outline(known[b])),
+                )
                 for a in given
                 for b in (*inputs, *given)
                 if b not in (a, in_place.get(a))

@@ -67,6 +67,34 @@ def test_in_place_is_another_plan(stub):
     assert len(stub.launched) == 2
 
 
+def test_rows_between_those_of_another_array_have_plans(stub):
+    """Q in place in packed projections, and pages of K and V in turn in one pool."""
+    d, heads, kv_heads = 64, 8, 2
+    steps, of_page = (2 * d * (heads + 2 * kv_heads), 2 * d, 2), stub.array(POOL).strides
+    half = of_page[0]
+    of_page = (2 * half, *of_page[1:])
+
+    def part(start, shape, strides, at):
+        place = types.SimpleNamespace(ptr=start + at, device_id=0)
+        return stub.array(shape, data=place, strides=strides)
+
+    def call(moved=0):
+        rows, pool = stub.memory(5 * steps[0]).ptr, stub.memory(2 * half * POOL[0]).ptr
+        q, k, v = (
+            part(rows, (5, count, d), steps, 2 * d * first)
+            for count, first in ((heads, 0), (kv_heads, heads), (kv_heads, heads + kv_heads))
+        )
+        pools = [part(pool, POOL, of_page, at) for at in (0, half - moved)]
+        write_kv_pages(q, k, v, *pools, stub.array((5,), dtype=np.int64), out=q)
+
+    for _ in range(3):
+        call()
+    assert len(plans._plans) == 1 and len(stub.long_way) == 1 and len(stub.launched) == 2
+    with pytest.raises(ArgumentError, match="k_pool overlaps v_pool"):
+        call(moved=128)
+    assert len(stub.launched) == 2
+
+
 def test_a_plan_does_not_hide_a_bad_argument(stub):
     q, k, v, k_pool, v_pool, slots = given(stub)
     good = options(stub)
