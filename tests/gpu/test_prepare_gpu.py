@@ -97,3 +97,26 @@ def test_a_captured_call_reads_slots_anew(rng, kind, in_place):
         lib.synchronize()
         lib.replay(graph, lib.stream())
         call.check(out)
+
+
+def test_slots_past_the_elements_that_an_int_counts(rng):
+    """The same bits in the last pages of pools of more than 2^31 elements as in small pools."""
+    import cupy
+
+    x = drawn(rng, 40, 8, 2, 128, padding=5)
+    rows = [cupy.asarray(np.ascontiguousarray(x.arrays[name][0].swapaxes(0, 1))) for name in "qkv"]
+    others = {name: cupy.asarray(x.arrays[name]) for name in ARRAYS[1:]}
+    shape = (x.page, 2, 128)
+    far = -(-(2**31) // int(np.prod(shape)))
+    found = []
+    for before in (0, far):
+        pools = [cupy.empty((before + x.pages, *shape), cupy.float16) for _ in range(2)]
+        ends = [pool[before:] for pool in pools]
+        for end in ends:
+            end.fill(cupy.nan)
+        slots = cupy.asarray(np.where(x.slot_mapping < 0, -1, x.slot_mapping + before * x.page))
+        write_kv_pages(*rows, *pools, slots, **others, norm_eps=x.norm_eps)
+        found.append([end.view(cupy.uint16) for end in ends])
+    for near, end in zip(*found, strict=True):
+        assert (near == end).all()
+    assert not cupy.isnan(found[0][0].view(cupy.float16)).all()
