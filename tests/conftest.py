@@ -60,7 +60,14 @@ def gpu_turn(alone: bool, folder: str | None = None) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A long test runs only where -m names the marker: `-m gpu` selects what is quick on a GPU."""
+    """A long test runs only where -m names the marker: `-m gpu` selects what is quick on a GPU.
+
+    A test that needs the GPU ends by its time limit with its process: no signal reaches Python while it waits
+    for a kernel that hangs.
+    """
+    for item in items:
+        if item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(method="thread"))
     if "long" not in config.getoption("markexpr"):
         left_out = {item for item in items if item.get_closest_marker("long")}
     elif any("::" in argument for argument in config.args):

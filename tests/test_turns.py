@@ -1,8 +1,9 @@
-"""Tests that need the GPU take turns where one of them is to be alone."""
+"""Tests that need the GPU: they take turns where one is to be alone, and none outlives its time limit."""
 
 import threading
 
-from conftest import gpu_turn
+import pytest
+from conftest import gpu_turn, pytest_collection_modifyitems
 
 
 def test_one_that_is_alone_has_nobody_beside_it(tmp_path):
@@ -34,3 +35,18 @@ def test_one_that_is_alone_has_nobody_beside_it(tmp_path):
     for thread in (*threads, alone, late):
         thread.join(20)
     assert order == ["shared", "shared", "alone", "late"]
+
+
+def test_a_kernel_that_hangs_ends_its_process(request):
+    """A signal would wait for the kernel."""
+    needs_gpu, other, own_limit = (
+        pytest.Function.from_parent(request.node.parent, name=f"test_{i}", callobj=lambda: None)
+        for i in range(3)
+    )
+    for each in (needs_gpu, own_limit):
+        each.add_marker("gpu")
+    own_limit.add_marker(pytest.mark.timeout(7))
+    pytest_collection_modifyitems(request.config, [needs_gpu, other, own_limit])
+    markers = [each.get_closest_marker("timeout") for each in (needs_gpu, other, own_limit)]
+    assert markers[0].kwargs == {"method": "thread"} and markers[1] is None
+    assert markers[2].args == (7,)
