@@ -67,7 +67,10 @@ def fences(page: Path) -> list[Fence]:
 
 
 FENCES = {page: fences(page) for page in PAGES}
-SLOW = ("architecture.md", "benchmarking.md", "contributing.md", "features.md")  # of what is shown
+SLOW = (  # in what they show
+    *("architecture.md", "benchmarking.md", "contributing.md", "decode.md", "features.md"),
+    *("gpus.md", "optimisation.md"),
+)
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 

@@ -176,6 +176,7 @@ def test_long_tests_are_left_out_unless_named(project: Path) -> None:
     assert chosen(project) == {"test_seed"}
 
 
+@pytest.mark.long
 def test_a_third_is_drawn_and_all_are_there_by_name(project: Path) -> None:
     """Each process of a run draws the same, each run draws anew, and a failure's name finds its test."""
     (project / "tests/test_drawn.py").write_text(

@@ -308,18 +308,22 @@ class _Disturbance:
                 self.busy((multiprocessors // (2 + number % 2),), (128,), (self.sink, cycles))
 
 
-def _one(edit: RandomEdit, backend: str, folder: Path, target: str) -> None:
-    """Judges an edit and ends the process; each thing found out becomes a line of the file `target`."""
-    signal.alarm(LAUNCH_SECONDS[backend])  # what it kills has hung
-    if backend == "cpu":
-        refused = None if edit.kind == "none" else _not_worth_it(edit)
-        said = iter([refused]) if refused else _executor_says(edit)
-    else:
-        said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
+def _one(edit: RandomEdit, backend: str, folder: Path, target: str, seconds: int) -> None:
+    """Judges an edit and ends the process; each thing found out becomes a line of file `target`, the first
+    of them that a GPU's compiler has ended.
+    """
+    signal.alarm(seconds)  # what it kills has hung
     with Path(target).open("a") as file:
+        if backend == "cpu":
+            refused = None if edit.kind == "none" else _not_worth_it(edit)
+            said = iter([refused]) if refused else _executor_says(edit)
+        else:
+            said = (_gpu_says if backend == "gpu" else _sanitizer_says)(edit, folder)
+        print(json.dumps({"compiles": True}), file=file, flush=True)
+        signal.alarm(seconds)
         for line in said:
             print(json.dumps(line), file=file, flush=True)
-            signal.alarm(LAUNCH_SECONDS[backend])
+            signal.alarm(seconds)
             if line["verdict"] != "right" and backend != "sanitizer":
                 break
     os._exit(0)  # a context that a kernel broke cannot be torn down in order
@@ -378,29 +382,35 @@ def _machine_code(cubin: Path) -> dict[str, bytes]:
 # The campaign: many such processes.
 
 
-def judged(edit: RandomEdit, backend: str = "cpu", folder: Path = Path()) -> dict[str, Any]:
+def judged(
+    edit: RandomEdit, backend: str = "cpu", folder: Path = Path(), seconds: int | None = None
+) -> dict[str, Any]:
     """What became of an edit in a process of its own.
 
-    backend: "cpu" or "gpu". folder: where references are kept, for "gpu". `verdict` is "reported", "refused",
-    "wrong" or "right", as its runs said; "faults", a GPU's error; "hangs" or "crash", as the process ended;
-    "does not compile" or "same machine code", where it is no edit worth running. `kind` and `said` tell more.
+    backend: "cpu" or "gpu". folder: where references are kept, for "gpu". seconds: that a launch may take, or
+    a GPU's compiler before them; LAUNCH_SECONDS by default. `verdict` is "reported", "refused", "wrong" or
+    "right", as its runs said; "faults", a GPU's error; "hangs" or "crash", as the process ended; "does not
+    compile" or "same machine code", where it is no edit worth running. `kind` and `said` tell more.
     """
     # What a forked process need not import again saves two seconds; CUDA does not outlive a fork.
     forked, fresh = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
     start = forked.Process if backend == "cpu" else fresh.Process
     started = time.monotonic()
     with tempfile.NamedTemporaryFile("r") as file:
-        process = start(target=_one, args=(edit, backend, folder, file.name))
+        seconds = seconds or LAUNCH_SECONDS[backend]
+        process = start(target=_one, args=(edit, backend, folder, file.name, seconds))
         process.start()
         process.join(EDIT_SECONDS)
         if process.is_alive():
             process.kill()
             process.join()
-        lines = [json.loads(line) for line in file.read().splitlines()]
+        compiles, *lines = [json.loads(line) for line in file.read().splitlines()] or [None]
     last = lines[-1] if lines else {}
     found: dict[str, Any] = {"launches": len(lines), "seconds": round(time.monotonic() - started, 1)}
     if last.get("verdict", "right") != "right" or (process.exitcode == 0 and lines):
         found |= last
+    elif process.exitcode == -signal.SIGALRM and not compiles:
+        found |= {"verdict": "does not compile", "kind": "NVRTC", "said": f"it takes more than {seconds} s"}
     elif process.exitcode in (-signal.SIGALRM, -signal.SIGKILL):
         found |= {"verdict": "hangs", "said": f"after the run {last.get('run')}"}
     else:
@@ -713,7 +723,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other edit begins")
     args = parser.parse_args()
     if args.action == "one":
-        return _one(RandomEdit.of(json.load(sys.stdin)), "sanitizer", Path(args.file), os.devnull)
+        edit, seconds = RandomEdit.of(json.load(sys.stdin)), LAUNCH_SECONDS["sanitizer"]
+        return _one(edit, "sanitizer", Path(args.file), os.devnull, seconds)
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     multiprocessing.set_forkserver_preload(["flashcore_numba.checks.campaign"])
     store = _Store(Path(args.file))

@@ -68,6 +68,15 @@ def edited(old, new, stage=7, file="stage07_wmma_qk.cu"):
     return RandomEdit(stage, "none", file, 1, old, new, Edit(old, new, file))
 
 
+@pytest.mark.long
+def test_a_compiler_that_does_not_come_back_is_no_launch_that_hangs():
+    """Each lane would own so many registers that a loop over them is unrolled for minutes."""
+    edit = edited("OWN = LEFT / CLUSTER", "OWN = RING / CLUSTER", 16, "stage16_cluster_split.cu")
+    found = judged(RandomEdit(**vars(edit) | {"kind": "constant"}), seconds=6)
+    assert (found["verdict"], found["kind"], found["launches"]) == ("does not compile", "NVRTC", 0)
+    assert found["said"] == "it takes more than 6 s"
+
+
 @pytest.mark.parametrize(
     ("edit", "verdict"),
     [

@@ -46,10 +46,10 @@ def test_a_file_that_is_right_passes():
 
 def test_an_endless_loop_of_python_is_stopped():
     start = time.monotonic()
-    reply = check(0, "while True:\n    pass", time_limit=4)
-    assert time.monotonic() - start < 4 + SLACK
+    reply = check(0, "while True:\n    pass", time_limit=2)
+    assert time.monotonic() - start < 2 + SLACK
     assert reply["status"] == "timeout" and reply["result"] is None
-    assert "4 s" in reply["why"] and "small" in reply["why"]
+    assert "2 s" in reply["why"] and "small" in reply["why"]
 
 
 @pytest.mark.long

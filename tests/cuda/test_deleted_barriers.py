@@ -75,6 +75,7 @@ def unedited(stage):
     return Mutant(stage.number, "unedited", "nothing", (edit,), variant=stage.default_variant)
 
 
+@pytest.mark.long
 def test_the_real_source_survives():
     """What kills a mutant is its edit: an unedited copy of a kernel lives."""
     assert kill_one(unedited(CUDA[0]), names=TELLING).status == "survived"

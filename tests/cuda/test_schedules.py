@@ -22,7 +22,9 @@ STAGES = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "variant"), first_of_each(STAGES, lambda stage, variant: stage))
+@pytest.mark.parametrize(
+    ("stage", "variant"), first_of_each(STAGES, lambda stage, variant: stage.number // 2)
+)
 def test_stages_on_random_schedules(stage, variant, rng):
     S_q, S_k, causal = int(rng.integers(20, 80)), int(rng.integers(60, 110)), bool(rng.integers(0, 2))
     q = rng.standard_normal((1, 1, S_q, 64)).astype(np.float16)

@@ -107,6 +107,7 @@ def test_roofline_without_a_formula_has_the_units_that_the_problem_gives(monkeyp
     assert {"fp32", "exp", "dram"} == set(row.units_us) and row.l1_bytes == row.l2_bytes == 0
 
 
+@pytest.mark.long
 def test_roofline_of_a_recorded_gpu(fake, recorded, capsys):
     """The ceilings of any run of that GPU; times only of the operation's own."""
     ceilings = {"fp32_tflops": 60.0, "tensor_tflops": 900.0, "exp_gops": 4000.0, "l1_gbs": 3e4}
