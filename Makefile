@@ -54,8 +54,8 @@ pytest = $(BIN)/python -m pytest -m "$(2)" -n auto --maxprocesses $(1) --dist wo
 
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
-	@echo "make test      every module, stage and command, style included: some seven minutes on two cores"
-	@echo "make test-all  the same and the full matrices, random kernels and the browser: 40 minutes more"
+	@echo "make test      every module, stage and command, style included: some five minutes on two cores"
+	@echo "make test-all  the same and the full matrices, random kernels and the browser: half an hour more"
 	@echo "make style     ruff and mypy alone"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
