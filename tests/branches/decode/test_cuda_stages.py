@@ -185,6 +185,8 @@ COMPILED = [
     for stage, variant in RUNS
     for head_dim in (64, 128, 256)
     for capability in ((80, 90) if stage is SPLIT else (90,))
+    # Whether these fit an Ampere GPU is for its larger shared memory to say, which the example has not.
+    if (variant, capability) not in (("few", 80), ("rows", 80))
 ]
 
 
@@ -194,8 +196,6 @@ COMPILED = [
     ids=label,
 )
 def test_nothing_is_spilled(stage, variant, head_dim, capability):
-    if (variant, capability) in (("few", 80), ("rows", 80)):
-        pytest.skip("there Ampere's larger shared memory decides, which the example has not")
     found = registers(Run(stage, variant), examples(stage, head_dim), divmod(capability, 10))
     assert found
     for kernel in found:
