@@ -157,11 +157,15 @@ def heads_of(
     sinks = np.full(heads, -np.inf) if features.sinks is None else features.sinks
     for each in features.sequences(q, k, causal):
         slopes = features.slopes(each.number, heads)
+        pieces = [
+            (rows, keys, each.mask.matrix(rows, keys) if seen is None else seen)
+            for rows, keys in _pieces(each.mask, whole=seen is not None)
+        ]
         for h in range(heads):
             at, kv_at = (each.batch, h, each.rows), (each.batch, h // group, each.keys)
             q_head, k_head, v_head = q[at].astype(dtype), k[kv_at].astype(dtype), v[kv_at].astype(dtype)
             slope, sink = dtype(slopes[h]), dtype(sinks[h])
-            for rows, keys in _pieces(each.mask, whole=seen is not None):
+            for rows, keys, shown in pieces:
                 some, some_keys = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
                 yield Head(
                     place=(*at[:2], _within(each.rows, rows)),
@@ -169,7 +173,7 @@ def heads_of(
                     q=q_head[some],
                     k=k_head[some_keys],
                     v=v_head[some_keys],
-                    seen=each.mask.matrix(rows, keys) if seen is None else seen,
+                    seen=shown,
                     scale=1 / math.sqrt(q.shape[3]) if scale is None else scale,
                     softcap=features.softcap,
                     slope=slope,
