@@ -314,3 +314,18 @@ def fake_torch(stub, monkeypatch):
 
 def three(stub, shape=SHAPE, kv_shape=None):
     return stub.array(shape), stub.array(kv_shape or shape), stub.array(kv_shape or shape)
+
+
+def both_ways(stub, call):
+    """What a planned call launches, and what the long way does with the very same memory."""
+    stub.launched.clear()
+    stub.long_way.clear()
+    plans._spares.clear()
+    workspace.forget()
+    top = stub.top
+    call()
+    assert not stub.long_way
+    fast, stub.top = list(stub.launched), top
+    plans.forget()
+    call()
+    return fast, stub.long_way

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from stub_gpu import SHAPE, three
+from stub_gpu import SHAPE, both_ways, three
 
 from cuda_reference import driver
 from flashcore_numba import ArgumentError, UnsupportedError, attention_backward, attention_varlen_backward
@@ -42,21 +42,6 @@ def lengths(stub, *names):
 
 def tensors_like(torch, arrays, device=0):
     return [torch.empty(x.shape, getattr(torch, x.dtype.name), device) for x in arrays]
-
-
-def both_ways(stub, call):
-    """What a planned call launches, and what the long way does with the very same memory."""
-    stub.launched.clear()
-    stub.long_way.clear()
-    plans._spares.clear()
-    workspace.forget()
-    top = stub.top
-    call()
-    assert not stub.long_way
-    fast, stub.top = list(stub.launched), top
-    plans.forget()
-    call()
-    return fast, stub.long_way
 
 
 OPTIONAL = [(), ("dlse",), ("sinks",), ("dlse", "seqused_k"), ("alibi_slopes",)]

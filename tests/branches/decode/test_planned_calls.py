@@ -4,13 +4,14 @@ import struct
 
 import numpy as np
 import pytest
+from stub_gpu import both_ways
 
 from cuda_reference import source
 from flashcore_numba import ArgumentError, attention_paged, merge
 from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.core.output import LSE, OUT
-from flashcore_numba.run import plans, workspace
+from flashcore_numba.run import plans
 from flashcore_numba.stages import Stage
 
 POOL, TABLE = (40, 16, 2, 64), (3, 9)
@@ -42,21 +43,6 @@ def given(stub, table=TABLE, pool=POOL, tokens=2):
     """q, k_pool, v_pool, block_table and lengths of three requests, 8 query heads."""
     q, k, v = stub.array((3, 8, tokens, 64)), stub.array(pool), stub.array(pool)
     return [q, k, v, stub.array(table, dtype=np.int32), stub.array((3,), dtype=np.int32)]
-
-
-def both_ways(stub, call):
-    """What a planned call launches, and what the long way does with the very same memory."""
-    stub.launched.clear()
-    stub.long_way.clear()
-    plans._spares.clear()
-    workspace.forget()
-    top = stub.top
-    call()
-    assert not stub.long_way
-    fast, stub.top = list(stub.launched), top
-    plans.forget()
-    call()
-    return fast, stub.long_way
 
 
 @pytest.mark.parametrize("options", [{}, {"sinks": True}, {"out": True}, {"return_lse": True, "sinks": True}])

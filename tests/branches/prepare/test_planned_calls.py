@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from stub_gpu import both_ways
 
 from flashcore_numba import ArgumentError, write_kv_pages
 from flashcore_numba.core.element import BFLOAT16
@@ -23,19 +24,6 @@ def options(stub):
     tables = {name: stub.array((70, 32), dtype=np.float32) for name in ("cos", "sin")}
     weights = {name: stub.array((64,), dtype=np.float32) for name in ("q_weight", "k_weight")}
     return {"positions": stub.array((5,), dtype=np.int32), "norm_eps": 1e-6, **tables, **weights}
-
-
-def both_ways(stub, call):
-    stub.launched.clear()
-    stub.long_way.clear()
-    plans._spares.clear()
-    top = stub.top
-    call()
-    assert not stub.long_way
-    fast, stub.top = list(stub.launched), top
-    plans.forget()
-    call()
-    return fast, stub.long_way
 
 
 @pytest.mark.parametrize("with_options", [False, True])
