@@ -1,5 +1,6 @@
 """`attention()` and `attention_varlen()`: check arguments, choose a stage, run it where the arrays are."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -202,7 +203,8 @@ class _Call(NamedTuple):
 
 
 def best_stage(problem: Problem, outputs: tuple[Output, ...] = ()) -> "Stage":
-    """The fastest stage, by the table of `dispatch`, that serves the problem on this machine.
+    """The fastest stage, by the table of `dispatch`, that serves the problem on this machine; for few query
+    rows over many keys on a GPU one of decoding.
 
     outputs: what is wanted beside the outputs that are always written. Raises UnsupportedError when no stage
     does; one without recorded times must be named to run.
@@ -213,5 +215,6 @@ def best_stage(problem: Problem, outputs: tuple[Output, ...] = ()) -> "Stage":
         keys = -(-keys // problem.sequence_count)  # of a sequence, on average
     stages = {stage.number: stage for stage in spine()}
     numbers = ranking(capability, problem.causal, problem.head_dim, rows, keys)
-    ranked = [stages[number] for number in numbers if number in stages]
+    few_rows = import_module("flashcore_numba.branches.decode.few_rows")  # which is above the spine
+    ranked = [*few_rows.preferred(problem), *(stages[number] for number in numbers if number in stages)]
     return first_that_serves(ranked, spine(), problem, outputs)

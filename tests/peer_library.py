@@ -44,6 +44,9 @@ class Tensor(np.ndarray):
     def unflatten(self, at, sizes):
         return self.reshape(*self.shape[:at], *sizes, *self.shape[at + 1 :])
 
+    def contiguous(self):
+        return np.ascontiguousarray(self).view(Tensor)
+
     def to(self, kind):
         if kind == "bfloat16":
             found = self.copy()
@@ -101,8 +104,15 @@ class Library:
         self.limits = {}
         self.seed, self.offset, self.graph = object(), object(), {}
 
-    def scaled_dot_product_attention(self, q, k, v, is_causal=False, scale=None, enable_gqa=False):
+    def scaled_dot_product_attention(
+        self, q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=False
+    ):
         assert enable_gqa == (q.shape[1] != k.shape[1])
+        if attn_mask is not None:
+            assert not is_causal and attn_mask.dtype == q.dtype
+            added = np.asarray(attn_mask, np.float64)
+            options = {"score_mod": lambda scores, *_: scores + added, "scale": scale}
+            return self.flex_attention(q, k, v, enable_gqa=enable_gqa, **options)
         return attend(q, k, v, scale, is_causal, window=(-1, -1), softcap=0.0)
 
     def create_block_mask(self, mask_mod, B, H, Q_LEN, KV_LEN, device="cuda"):
@@ -269,8 +279,8 @@ class Library:
         self, query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
     ):
         assert dropout_p == 0 and not return_debug_mask
-        self.calls.append("flash")
-        out, lse = self._top_left(query, key, value, scale, is_causal)
+        self.calls.append("flash")  # its mask is aligned bottom-right
+        out, lse = attend_lse(query, key, value, scale, is_causal, window=(-1, -1), softcap=0.0)
         most = query.shape[2], key.shape[2]
         return out, lse, None, None, *most, self.seed, self.offset, None
 
@@ -362,12 +372,23 @@ class Library:
         causal, window_left, window_right, softcap, interleaved, metadata, num_splits, pack_gqa, sm_margin,
         s_aux, cp_world_size, cp_rank, cp_tot_seqused_k,
     ):  # fmt: skip
-        unused = (k_new, v_new, q_v, out, cu_k_new, seqused_q, page_table, kv_batch_idx, leftpad_k, cos, sin)
+        unused = (k_new, v_new, q_v, out, cu_k_new, seqused_q, kv_batch_idx, leftpad_k, cos, sin)
         unused += (seqlens_rotary, q_descale, k_descale, v_descale, metadata, pack_gqa, cp_tot_seqused_k)
         assert not any(x is not None for x in unused)
-        assert (interleaved, num_splits, sm_margin, cp_world_size, cp_rank) == (True, 1, 0, 1, 0)
-        assert (max_q, max_k) == (max(np.diff(cu_q)), max(np.diff(cu_k)))
+        assert (interleaved, sm_margin, cp_world_size, cp_rank) == (True, 0, 1, 0)
         assert s_aux is None or s_aux.bfloat16
+        if cu_q is None:
+            assert cu_k is None and num_splits == 0 and q.flags.c_contiguous and q.ndim == 4
+            assert (max_q, max_k) == (q.shape[1], max(seqused_k))
+            self.calls.append("FA3" if page_table is None else "FA3 paged")
+            if page_table is not None:
+                k, v = (x[np.asarray(page_table)].flatten(1, 2) for x in (k, v))
+            band = {"window": (window_left, window_right), "softcap": softcap}
+            each = (heads_first(x, False) for x in (q, k, v))
+            found = attend(*each, scale, causal, **band, sinks=s_aux, seqused_k=seqused_k)
+            return found.swapaxes(1, 2), None, None, None
+        assert page_table is None and num_splits == 1
+        assert (max_q, max_k) == (max(np.diff(cu_q)), max(np.diff(cu_k)))
         assert q.ndim == k.ndim == v.ndim == 3 and cu_q.dtype == cu_k.dtype == np.int32
         found = attend(
             *(heads_first(x, True) for x in (q, k, v)),
@@ -388,6 +409,7 @@ def installed(monkeypatch):
     found = Library()
     torch = ModuleType("torch")
     torch.float16, torch.bfloat16, torch.int32 = np.float16, "bfloat16", np.int32
+    torch.int64 = np.int64
     torch.from_dlpack = torch.from_numpy = tensor
     torch.compile = found.compile
     torch.no_grad, torch.enable_grad = (lambda: found.with_grad(False)), (lambda: found.with_grad(True))

@@ -15,20 +15,20 @@ static_assert(QUADS % CLUSTER == 0, "every block owns as many float4s of a row")
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
 decode_cluster(const element* q,                    // [B, H, S_q, D]
-               const element* k, const element* v,  // [pages, H / group, page, D], as their strides say
+               const stored* k, const stored* v,    // [pages, H / group, page, D], as their strides say
                element* out, float* lse,            // [B, H, S_q, D]; [B, H, S_q] or null
                PARAMS, CACHE_PARAMS) {
     const Params params = PARAMS_GIVEN;
     const Table cache CACHE_GIVEN;
-    extern __shared__ __align__(128) element smem[];  // [WARPS, STAGES, 2, 16, D]
-    element* q_smem = smem + WARPS * RING;            // [WARP_ROWS, D]
+    extern __shared__ __align__(128) stored smem[];     // [WARPS, STAGES, 2, 16, D]
+    element* q_smem = (element*)(smem + WARPS * RING);  // [WARP_ROWS, D]
     __shared__ float m_smem[WARPS][WARP_ROWS], l_smem[WARPS][WARP_ROWS];
     __shared__ __align__(16) float4 o_smem[CLUSTER][FLOAT4S];      // what this block merges, of every part
     __shared__ __align__(16) float4 lse_smem[CLUSTER][WARP_ROWS];  // of every part: its x
     __shared__ uint64_t full;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
     const int rank = ptx::cluster_rank(), b = blockIdx.z;
-    const BlockRows rows(params, inverse_group, blockIdx.y, blockIdx.x / CLUSTER);
+    const BlockRows rows(params, cache, inverse_group, blockIdx.y, blockIdx.x / CLUSTER);
     const int float4s = rows.inside * (QUADS / CLUSTER);
     if (threadIdx.x == 0) {
         ptx::mbarrier_init(&full, 1);

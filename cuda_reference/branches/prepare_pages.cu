@@ -6,6 +6,7 @@
 // warp has TILE rows of one token, ROWS of a lane, all of Q, of K or of V. It fetches them before it knows
 // the token's slot; a row of the tables serves all of them. No warp needs another, and what a lane writes it
 // alone has read: out may be q.
+// E4M3: rows of K and V are divided by the scale of their head and stored as bytes, rounded once.
 #include "params.cuh"
 #include "ptx.cuh"
 
@@ -45,11 +46,19 @@ struct Pairs {
             for (int j = 0; j < 4; j++) words[j] = ptx::pack_pair(column(i, 2 * j), column(i, 2 * j + 1));
         }
     }
+    // The columns of a chunk times `factor`, in e4m3.
+    __device__ __forceinline__ uint2 bytes(int chunk, float factor) {
+        uint32_t pairs[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            pairs[j] = ptx::pack_e4m3(column(chunk, 2 * j) * factor, column(chunk, 2 * j + 1) * factor);
+        return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 prepare_pages(const element* q, const element* k, const element* v,  // [1, H or H_kv, tokens, D]
-              element* out, element* k_pool, element* v_pool,        // as q; [pages, page, H_kv, D]
+              element* out, STORED* k_pool, STORED* v_pool,          // as q; [pages, page, H_kv, D]
               const SLOT* slot_mapping, const int* positions,        // [tokens]; no positions: no RoPE
               const float* cos, const float* sin,                    // [positions, R / 2], from row to row:
               long long cos_row, long long sin_row,
@@ -57,7 +66,7 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
               STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(out), STRIDES(k_pool), STRIDES(v_pool),
               int tokens, int H, int H_kv, int slots, int page,
               int turned,  // lanes of a row that have pairs, R / 16; LANES without RoPE
-              int normed, float eps) {
+              int normed, float eps SCALES_PARAMS) {
     const Strides q_strides = STRIDES_GIVEN(q), k_strides = STRIDES_GIVEN(k), v_strides = STRIDES_GIVEN(v);
     const Strides out_strides = STRIDES_GIVEN(out);  // of the pools: from page to page, slot and head
     const Strides k_pool_strides = STRIDES_GIVEN(k_pool), v_pool_strides = STRIDES_GIVEN(v_pool);
@@ -115,13 +124,16 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
     const unsigned in_page = (unsigned)slot % page, page_index = (unsigned)slot / page;
     const Strides pool_strides = is_v ? v_pool_strides : k_pool_strides;
     const long long to_head = is_q ? out_strides.head : pool_strides.row;
+    const Scales scales SCALES_GIVEN;
     element* to = is_q ? out + out_strides.at(0, first_head, token)
-                       : (is_v ? v_pool : k_pool) + pool_strides.at(page_index, in_page, first_head);
+                       : (element*)((is_v ? v_pool : k_pool) +
+                                    pool_strides.at(page_index, in_page, first_head));
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        const int head = first_head + r * APART;
+        Pairs given;
+        if (!is_v || E4M3) given.load(chunks[r]);
         if (!is_v) {  // rows of V keep their bits
-            Pairs given;
-            given.load(chunks[r]);
             float factor = 1.0f;
             if (normed) {
                 float sum = 0.0f;
@@ -145,7 +157,12 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
             given.store(chunks[r]);
         }
         element* row = to + r * APART * to_head;
-        if (first_head + r * APART < heads) {
+        if (E4M3 && !is_q && head < heads) {
+            uint8_t* row_bytes = (uint8_t*)to + r * APART * to_head;
+            const float factor = 1.0f / (is_v ? scales.v(head) : scales.k(head));
+            *(uint2*)(row_bytes + low) = given.bytes(0, factor);
+            *(uint2*)(row_bytes + high) = given.bytes(1, factor);
+        } else if (head < heads) {
             const uint4 first = chunks[r][0], second = chunks[r][1];
             ptx::store_16(row + low, first.x, first.y, first.z, first.w);
             ptx::store_16(row + high, second.x, second.y, second.z, second.w);

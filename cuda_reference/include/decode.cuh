@@ -5,27 +5,35 @@
 // Keys come in tiles of 16, dealt in turn to the warps that share a part of them. A warp fills a ring of its
 // own by cp.async and waits for no other warp; S, softmax and P V are stage 12's (warp_rows.cuh). Keys out of
 // sight are not read: in shared memory they are zero, whatever the pool holds there.
+// E4M3: K and V are bytes in the pools and in the rings, and elements in registers alone (e4m3.cuh).
 // Each part of the keys has its own O, l and m, and parts merge as the online softmax does: with M the
 // greatest m, O = sum 2^(m_i - M) O_i / sum 2^(m_i - M) l_i.
 #pragma once
-#include "warp_rows.cuh"
+#include "e4m3.cuh"
 
-static_assert(D == D_V && BLOCK_N == 16 && USED && !RAGGED && !ALIBI, "lengths arrive as seqused_k");
+static_assert(D == D_V && BLOCK_N == 16 && (USED || !PAGED) && !RAGGED && !ALIBI, "lengths: seqused_k");
 static_assert(RUN == 16 || RUN == 1, "keys in a row: no page ends inside a tile, or one may after any key");
 constexpr int THREADS = 32 * WARPS, TILE = 16 * D, SLOT = 2 * TILE, RING = STAGES * SLOT;
 constexpr int QUADS = D / 4, PART_ROW = D + 8;  // of a row of O: float4s, and floats with padding
 constexpr int RUNS = 16 / RUN, HELD_TURNS = 32 / RUNS;  // of a tile; tiles whose runs the lanes keep
-static_assert(4 * WARP_ROWS * PART_ROW <= 2 * RING, "O of a warp takes the place of its ring");
+using stored = STORED;
+static_assert(4 * WARP_ROWS * PART_ROW <= sizeof(stored) * RING, "O of a warp takes the place of its ring");
 using Rows = Tile<D>;
+template <class T> struct TileOf : Tile<D> {};
+template <> struct TileOf<uint8_t> : Bytes {};
+using Keys = TileOf<stored>;
+constexpr int CHUNK = 16 / sizeof(stored);
 
 // What follows PARAMS, in which S_k is what a request has room for: the table [B, pages of a request] with
-// `table_row` numbers from one row to the next, the keys of a page, and 2^31 / group, rounded up.
-#define CACHE_PARAMS const int *table, int table_row, int page, unsigned inverse_group
-#define CACHE_GIVEN {table, table_row, page}
+// `table_row` numbers from one row to the next, the keys of a page, 2^31 / group, rounded up, and scales.
+// Without PAGED nobody reads the table: request b is page b.
+#define CACHE_PARAMS const int *table, int table_row, int page, unsigned inverse_group SCALES_PARAMS
+#define CACHE_GIVEN {table, table_row, page, SCALES_GIVEN}
 
 struct Table {
     const int* pages;
     int row, page;
+    Scales scales;
 };
 
 __device__ __forceinline__ int ceil_div(int x, int y) { return (x + y - 1) / y; }
@@ -53,11 +61,14 @@ struct BlockRows {
     const Params& params;
     unsigned inverse_group;
     int h_kv, first, all, inside;
+    float k_scale, v_scale;
 
-    __device__ __forceinline__ BlockRows(const Params& params, unsigned inverse_group, int h_kv, int tile)
+    __device__ __forceinline__ BlockRows(const Params& params, const Table& cache, unsigned inverse_group,
+                                         int h_kv, int tile)
         : params(params), inverse_group(inverse_group), h_kv(h_kv), first(tile * WARP_ROWS) {
         all = params.S_q * params.group;
         inside = min(WARP_ROWS, all - first);
+        k_scale = cache.scales.k(h_kv), v_scale = cache.scales.v(h_kv);
     }
 
     // Rows after the last stand for it.
@@ -86,7 +97,7 @@ struct BlockRows {
     __device__ __forceinline__ void store(element* out, float* lse, int b, int row, int column,
                                           const float (&o)[4], float lse_log2) const {
         float m = fmaxf(lse_log2, LOWEST), l = lse_log2 == -INFINITY ? 0.0f : 1.0f;
-        const float rescale = join_sink(m, l, params, head(row)), factor = rescale * inverse_sum(l);
+        const float rescale = join_sink(m, l, params, head(row)), factor = rescale * inverse_sum(l) * v_scale;
         const float whole[4] = {factor * o[0], factor * o[1], factor * o[2], factor * o[3]};
         uint32_t pairs[2];
         pack_output<4>(pairs, whole);
@@ -103,7 +114,7 @@ struct WarpKeys {
         int page, slot;
     };
     const Table& table;
-    element* ring;  // [STAGES, 2, 16, D]: K and V
+    stored* ring;  // [STAGES, 2, 16, D]: K and V
     int b, first_tile, turns, lane;
     Interval seen;
     Place here, next;
@@ -114,30 +125,31 @@ struct WarpKeys {
     __device__ __forceinline__ Place find_run(int turn) const {
         const int own_turn = turn + lane / RUNS, key = key_of(own_turn) + lane % RUNS * RUN;
         if (own_turn >= turns || key + RUN <= seen.begin || key >= seen.end) return {0, 0};
+        if (!PAGED) return {b, key};
         return {table.pages[(long long)b * table.row + key / table.page], key % table.page};
     }
-    __device__ __forceinline__ void load_rows(element* tile_smem, const element* pool, const Strides& strides,
+    __device__ __forceinline__ void load_rows(stored* tile_smem, const stored* pool, const Strides& strides,
                                               int h_kv, int turn) const {
-        constexpr int PASS = 32 / Rows::LANES;  // rows
-        const element* from = nullptr;
+        constexpr int PASS = 32 / Keys::LANES;  // rows
+        const stored* from = nullptr;
 #pragma unroll
         for (int first = 0; first < 16; first += PASS) {
-            const int row = first + lane / Rows::LANES, chunk = lane % Rows::LANES, key = key_of(turn) + row;
+            const int row = first + lane / Keys::LANES, chunk = lane % Keys::LANES, key = key_of(turn) + row;
             if (RUN == 1 || first == 0) {
                 const int holder = turn % HELD_TURNS * RUNS + row / RUN;
                 const int page = __shfl_sync(ALL_LANES, here.page, holder);
                 const int slot = __shfl_sync(ALL_LANES, here.slot, holder) + row % RUN;
-                from = pool + strides.at(page, h_kv, slot) + 8 * chunk;
+                from = pool + strides.at(page, h_kv, slot) + CHUNK * chunk;
             }
             const bool counts = seen.begin <= key && key < seen.end;
-            ptx::cp_async_16(tile_smem + Rows::swizzled(row, chunk), from, counts);
+            ptx::cp_async_16(tile_smem + Keys::swizzled(row, chunk), from, counts);
             from += PASS * strides.row;
         }
     }
     // The turns in order; a group of K and one of V, empty after the last.
-    __device__ __forceinline__ void load_tile(const element* k, const element* v, const Params& params,
+    __device__ __forceinline__ void load_tile(const stored* k, const stored* v, const Params& params,
                                               int h_kv, int turn) {
-        element* slot_smem = ring + turn % STAGES * SLOT;
+        stored* slot_smem = ring + turn % STAGES * SLOT;
         if (turn % HELD_TURNS == 0) here = next, next = find_run(turn + HELD_TURNS);
         if (turn < turns) load_rows(slot_smem, k, params.k, h_kv, turn);
         ptx::cp_async_commit();
@@ -151,7 +163,7 @@ struct WarpKeys {
 // Q and what comes before it is no longer waited for.
 template <class Loaded>
 __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, const Mask& mask,
-                                       const element* k, const element* v, const element* q_smem,
+                                       const stored* k, const stored* v, const element* q_smem,
                                        float* m_smem, float* l_smem, Loaded loaded) {
     const Params& params = rows.params;
     const int lane = keys.lane;
@@ -162,8 +174,9 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
     Queries q_rmem;
     Output o_rmem = {};
     RowState m, l;
-    const Scale scale(params.softmax_scale_log2());
-    const Adjustment adjustment(params, Sequence{}, 0);  // the softcap of all heads
+    const Scale scale(params.softmax_scale_log2() * (SOFTCAP ? 1.0f : rows.k_scale));
+    Adjustment adjustment(params, Sequence{}, 0);  // the softcap of all heads
+    adjustment.scale_by_cap *= rows.k_scale;
     const Interval first_sees = rows.sees(mask, 0), last_sees = rows.sees(mask, rows.inside - 1);
     float scale_left = scale.log2;  // see raise_max
 #pragma unroll
@@ -171,12 +184,12 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
     ptx::cp_async_wait<2 * STAGES - 2>();  // Q, the oldest group: this thread's part has arrived
     __syncthreads();                       // so have the other threads' parts
     loaded();
-    if (Q_IN_REGISTERS) load_queries(q_rmem, q_smem, lane);
+    if (Q_IN_REGISTERS) E4M3 ? load_fours(q_rmem, q_smem, lane) : load_queries(q_rmem, q_smem, lane);
 
 #pragma unroll 1
     for (int turn = 0; turn < keys.turns; turn++) {
         const int key = keys.key_of(turn);
-        const element* k_smem = keys.ring + turn % STAGES * SLOT;
+        const stored* k_smem = keys.ring + turn % STAGES * SLOT;
         __syncwarp();  // all lanes have read the slot that is filled next
         keys.load_tile(k, v, params, rows.h_kv, turn + STAGES - 1);
         ptx::cp_async_wait<2 * STAGES - 1>();  // this lane's part of K has arrived
@@ -209,9 +222,10 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
         const int row = 8 * r + lane / 4;
         const float total = quad_sum(l[r]);
         if (lane % 4 == 0) m_smem[row] = m[r], l_smem[row] = total;
-        float* o_row = (float*)keys.ring + row * PART_ROW + lane % 4 * 2;
+        float* o_row = (float*)keys.ring + row * PART_ROW + lane % 4 * (E4M3 ? 4 : 2);
+        if (E4M3) store_fours(o_row, o_rmem, r);
 #pragma unroll
-        for (int d = 0; d < D / 8; d++) {
+        for (int d = 0; !E4M3 && d < D / 8; d++) {
             const float* pair = &o_rmem[r / 2][d][r % 2 * 2];
             *(float2*)(o_row + 8 * d) = make_float2(pair[0], pair[1]);
         }

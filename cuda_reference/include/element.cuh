@@ -15,6 +15,7 @@ struct float16 {
     static constexpr __device__ float largest() { return 65504.0f; }    // of the finite ones
     static constexpr __device__ unsigned exponent() { return 0x7c00; }  // all set: an infinity or a NaN
     static __device__ __forceinline__ float2 floats(pair x) { return __half22float2(x); }
+    static __device__ __forceinline__ unsigned pair_of(unsigned f16x2) { return f16x2; }
 };
 #define PTX_float16 "f16"
 
@@ -24,6 +25,11 @@ struct bfloat16 {
     static constexpr __device__ float largest() { return 3.38953139e38f; }
     static constexpr __device__ unsigned exponent() { return 0x7f80; }
     static __device__ __forceinline__ float2 floats(pair x) { return __bfloat1622float2(x); }
+    static __device__ __forceinline__ unsigned pair_of(unsigned f16x2) {
+        const float2 two = __half22float2(*(const half2*)&f16x2);
+        const pair rounded = __floats2bfloat162_rn(two.x, two.y);
+        return *(const unsigned*)&rounded;
+    }
 };
 #define PTX_bfloat16 "bf16"
 }  // namespace elements

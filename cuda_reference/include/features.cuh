@@ -21,6 +21,9 @@
 #ifndef RAGGED
 #define RAGGED 0  // sequences of different lengths, packed: q and out are [H, total, D] then
 #endif
+#ifndef E4M3
+#define E4M3 0  // K and V of a cache are bytes of e4m3, and a scale of each K/V head multiplies them
+#endif
 #ifndef VALUE_DIM
 #define VALUE_DIM HEAD_DIM  // columns of V and O
 #endif
@@ -95,6 +98,26 @@
     static constexpr int sequences = 0;
 #endif
 
+#if E4M3
+#define STORED uint8_t
+#define SCALES_PARAMS                                                                                    \
+    , float k_scale, float v_scale, const float *k_scales, const float *v_scales, int k_step, int v_step
+#define SCALES_GIVEN {k_scale, v_scale, k_scales, v_scales, k_step, v_step}
+#define SCALES_MEMBERS                                                            \
+    float k_scale, v_scale;           /* of all heads, unless there are */        \
+    const float *k_scales, *v_scales; /* [K/V heads], */                          \
+    int k_step, v_step;               // with so many floats from one to the next
+#else
+#define STORED element
+#define SCALES_PARAMS
+#define SCALES_GIVEN \
+    {}
+#define SCALES_MEMBERS                                                     \
+    static constexpr float k_scale = 1, v_scale = 1;                       \
+    static constexpr const float *k_scales = nullptr, *v_scales = nullptr; \
+    static constexpr int k_step = 0, v_step = 0;
+#endif
+
 #if RAGGED || USED
 #define BATCHES_PARAMS , int k_batch, int v_batch
 #define BATCHES_GIVEN {k_batch, v_batch}
@@ -116,6 +139,18 @@ struct Features {
     SINKS_MEMBERS
     USED_MEMBERS
     RAGGED_MEMBERS
+};
+
+// Of a K/V head: what is stored times it is meant.
+struct Scales {
+    SCALES_MEMBERS
+
+    __device__ __forceinline__ float k(int h_kv) const {
+        return k_scales ? k_scales[h_kv * k_step] : k_scale;
+    }
+    __device__ __forceinline__ float v(int h_kv) const {
+        return v_scales ? v_scales[h_kv * v_step] : v_scale;
+    }
 };
 
 // For kernels whose copies end where only the GPU knows: rows of K, and of V, from one batch to the next.

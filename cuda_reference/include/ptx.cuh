@@ -259,6 +259,37 @@ PTX_INLINE uint32_t pack_pair(float low, float high) PTX(
     uint32_t r; asm(PTX_PACK : "=r"(r) : "f"(high), "f"(low)); return r,
     return cpu::pack_pair(low, high, CPU_ELEMENT))
 
+// ISA: "cvt", .f16x2.e4m3x2 and .e4m3x2.f32, sm_89: two bytes of e4m3 as .f16, which is exact, and two
+// floats as such bytes, to nearest even and at most 448; a NaN stays one
+#if PTX_ARCH >= 890
+PTX_INLINE uint32_t widen_e4m3(uint16_t two) PTX(
+    uint32_t r; asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(two)); return r,
+    return cpu::widen_e4m3(two))
+
+PTX_INLINE uint16_t pack_e4m3(float low, float high) PTX(
+    uint16_t r; asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low)); return r,
+    return cpu::pack_e4m3(low, high))
+#else
+// Its exponent where that of .f16 ends, a byte is 2^8 times less, subnormal or not. Its NaN, 0x7f, would be
+// 480.
+PTX_INLINE uint32_t widen_e4m3(uint16_t two) {
+    const uint32_t upper = (two & 0xffu) << 8 | (two & 0xff00u) << 16, magnitude = upper & 0x7f007f00u;
+    const uint32_t nan = (magnitude + 0x01000100u) & 0x80008000u;
+    const uint32_t less = magnitude >> 1 | nan >> 1 | (upper & 0x80008000u);
+    const half2 product = __hmul2(*(const half2*)&less, __float2half2_rn(256.0f));
+    return *(const uint32_t*)&product;
+}
+PTX_INLINE uint32_t e4m3_of(float x) {
+    const float least = 0.015625f, size = fminf(fabsf(x), 448.0f), units = size + 16384.0f;  // of 2^-9
+    const uint32_t bits = *(const uint32_t*)&size, sign = *(const uint32_t*)&x >> 24 & 0x80;
+    const uint32_t normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
+    return sign | (x != x ? 0x7f : size < least ? *(const uint32_t*)&units & 0xf : normal);
+}
+PTX_INLINE uint16_t pack_e4m3(float low, float high) {
+    return (uint16_t)(e4m3_of(low) | e4m3_of(high) << 8);
+}
+#endif
+
 // ISA: "fma", half precision and bf16: a * b + c of pairs of elements
 PTX_INLINE uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) PTX(
     uint32_t r; asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r,

@@ -102,3 +102,19 @@ extern "C" __global__ void __launch_bounds__(512) copy(const float4* from, float
 #pragma unroll
     for (int i = 0; i < 4; i++) to[first + i * blockDim.x] = x[i];
 }
+
+// Device memory, read once and never written: in each round the blocks read one stretch of it together, eight
+// vectors per thread, all in flight at once.
+extern "C" __global__ void __launch_bounds__(512) reads(const float4* data, float* out, int rounds) {
+    float4 sum = {};
+    for (int n = 0; n < rounds; n++) {
+        const float4* first = data + ((long long)n * gridDim.x + blockIdx.x) * CHAINS * blockDim.x + threadIdx.x;
+        float4 x[CHAINS];
+#pragma unroll
+        for (int i = 0; i < CHAINS; i++) x[i] = first[i * blockDim.x];
+#pragma unroll
+        for (int i = 0; i < CHAINS; i++)
+            sum.x += x[i].x, sum.y += x[i].y, sum.z += x[i].z, sum.w += x[i].w;
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum.x + sum.y + sum.z + sum.w;
+}

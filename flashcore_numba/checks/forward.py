@@ -30,8 +30,14 @@ def _draw(
     rng: np.random.Generator,
     element: Element = FLOAT16,
     features: Features = OFF,
+    tokens: int | None = None,
 ) -> Inputs:
-    return Inputs(*shape.inputs(rng, element), causal=causal, features=features)
+    q, k, v = shape.inputs(rng, element)
+    if tokens is not None:
+        if features.ragged:
+            raise ArgumentError(f"tokens={tokens}: the sequences of a ragged batch have as many rows as keys")
+        q = shape.queries(rng, tokens, element)
+    return Inputs(q, k, v, causal=causal, features=features)
 
 
 def _reference(x: Inputs) -> bounds.Reference:
@@ -88,6 +94,7 @@ FORWARD = Operation(
     truth=_truth,
     caller=_caller,
     ladder=lambda: LADDER,
+    choices=("tokens",),
     peers=_peers,
 )
 

@@ -23,8 +23,8 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage
 
-GUARD_ROWS, GUARD_COLUMNS = 3, 8  # eight float16 columns keep every row at a multiple of 16 bytes
-BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # by bytes of an element
+GUARD_ROWS, GUARD_COLUMNS, GUARD_BYTES = 3, 8, 16  # which keep every row at a multiple of 16 bytes
+BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # by bytes of an element
 INTEGER_GUARD = 0x5A5A5A5A  # a length that leads out of every array
 MAX_TURNS = 10_000  # a loop that a mutant never leaves becomes a report
 
@@ -92,8 +92,9 @@ class Answer(SimpleNamespace):
 
 def _inside(shape: tuple[int, ...], dtype: Any, fill: int) -> tuple[np.ndarray, Callable[[Any], Any]]:
     """A window with guard rows, columns, heads and batches on every side where one fits."""
-    outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 2 * GUARD_COLUMNS]
-    inner = [slice(0, n) for n in shape[:-1]] + [slice(GUARD_COLUMNS, GUARD_COLUMNS + shape[-1])]
+    columns = max(GUARD_COLUMNS, GUARD_BYTES // np.dtype(dtype).itemsize)
+    outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 2 * columns]
+    inner = [slice(0, n) for n in shape[:-1]] + [slice(columns, columns + shape[-1])]
     if len(shape) == 4:  # rows of D elements; the last dimension of the LSE is rows
         outer[2], inner[2] = shape[2] + 2 * GUARD_ROWS, slice(GUARD_ROWS, GUARD_ROWS + shape[2])
     window = tuple(inner)
@@ -165,7 +166,7 @@ class _Window:
         """The contents now. Raises Failed for a touched guard, a changed input, and of an output, which has
         `axes`, for an element that was not written though it is one of `written`, or was though it is none.
         """
-        parent = self.to_host(self.device_parent)
+        parent = self.to_host(self.device_parent).view(self.parent.dtype)
         inside = self.window(parent).copy()
         if axes:
             bits = inside.view(BITS[inside.dtype.itemsize])
@@ -242,10 +243,11 @@ class Trial:
         from flashcore_numba.run.executor import Gpu
 
         def to_device(parent: np.ndarray) -> Any:
-            return cupy.asarray(parent.view(BITS[parent.dtype.itemsize])).view(parent.dtype)
+            bits = cupy.asarray(parent.view(BITS[parent.dtype.itemsize]))
+            return bits if parent.dtype.itemsize == 1 else bits.view(parent.dtype)  # CuPy knows no e4m3
 
         def to_host(parent: Any) -> np.ndarray:
-            return cupy.asnumpy(parent.view(BITS[parent.dtype.itemsize])).view(parent.dtype)
+            return cupy.asnumpy(parent.view(BITS[parent.dtype.itemsize]))
 
         return self._run(inputs, layout, Gpu(), to_device, to_host)
 

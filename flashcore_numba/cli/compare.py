@@ -1,11 +1,13 @@
 """`flashcore compare`: times of stages and peers, recorded ones without a GPU, or two artifacts."""
 
+import itertools
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from flashcore_numba.checks.forward import common_operation
 from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.cli.parser import COUNT_SHAPE
 from flashcore_numba.cli.selection import of_one_operation
@@ -13,7 +15,7 @@ from flashcore_numba.core import gpu
 from flashcore_numba.core.element import ACCEPTED, FLOAT16, Element
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import Shape, parse, parse_any
-from flashcore_numba.core.workload import Workload, options
+from flashcore_numba.core.workload import CHOICES, CONTIGUOUS, Workload, options
 from flashcore_numba.evidence import rehearse
 from flashcore_numba.evidence.counts import count_all
 from flashcore_numba.records import artifact
@@ -22,6 +24,7 @@ from flashcore_numba.report.compare_artifacts import compare_artifacts, table
 from flashcore_numba.report.tables import (
     clocks_seen,
     counted_table,
+    kv_table,
     latency_table,
     limits_line,
     not_timed,
@@ -32,7 +35,8 @@ from flashcore_numba.run.executor import simulated
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.runs import runs
 
-MEASURED_WITH = ("save", "rounds", "label", "element", "features", "peer")  # options that need a GPU
+# Options that need a GPU.
+MEASURED_WITH = ("save", "rounds", "label", "element", "features", *CHOICES, "peer")
 
 
 def run(args: Namespace) -> int:
@@ -55,7 +59,8 @@ def run(args: Namespace) -> int:
 def _as_given(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
-    return " ".join(each.name if isinstance(each, Element) else each for each in value)
+    words = (each.name if isinstance(each, Element) else each for each in value)
+    return " ".join("contiguous" if word == CONTIGUOUS else str(word) for word in words)
 
 
 def _compare_files(args: Namespace) -> int:
@@ -97,9 +102,17 @@ def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> lis
     for element in elements:
         if not any(element in stage.elements for stage in stages):
             raise ArgumentError(f"--element {element.name}: none of these stages serves it")
+    of = common_operation(stages)
+    for name in CHOICES:
+        if getattr(args, name) and name not in of.choices:
+            raise ArgumentError(f"--{name} {_as_given(getattr(args, name))}: {of.name} has none")
+    chosen = [dict.fromkeys(getattr(args, name) or [usual]) for name, usual in CHOICES.items()]
     every = [
         [
-            Workload(shape, args.causal, element, **options(features))
+            Workload(
+                shape, args.causal, element, **options(features), **dict(zip(CHOICES, values, strict=True))
+            )
+            for values in itertools.product(*chosen)
             for features in dict.fromkeys(args.features or ["none"])
             for element in elements
         ]
@@ -169,6 +182,8 @@ def _counted_at(args: Namespace) -> str:
 def _print_times(out: Console, record: dict[str, Any], shape: dict[str, Any]) -> None:
     out.print()
     out.print(latency_table(record, shape, out.width))
+    if "kv_bytes" in shape:
+        out.print(kv_table(record, shape))
     out.print(f"Limits: {limits_line(shape)}.", markup=False, soft_wrap=True)
     for sentence in rates_lines(record, shape) + throttled_lines(shape) + not_timed(shape):
         out.print(sentence, markup=False, soft_wrap=True)

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -150,6 +151,20 @@ def build_parser() -> argparse.ArgumentParser:
         type=_element,
         metavar="TYPE",
         help="of q, k, v and out, as attention() takes them, the first by default; repeated: interleaved",
+    )
+    compare.add_argument(
+        "--tokens",
+        action="append",
+        type=_tokens,
+        metavar="NUMBER",
+        help="query rows of each sequence: by default all, or 1 in decoding; repeated: interleaved",
+    )
+    compare.add_argument(
+        "--page",
+        action="append",
+        type=_page,
+        metavar="KEYS",
+        help="of decode: keys of a page, or contiguous, 16 by default; repeated: interleaved",
     )
     compare.add_argument(
         "--peer",
@@ -299,6 +314,25 @@ def _features(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def _tokens(text: str) -> int:
+    from flashcore_numba.core.workload import tokens
+
+    return _read(tokens, text)
+
+
+def _page(text: str) -> int:
+    from flashcore_numba.core.workload import page
+
+    return _read(page, text)
+
+
+def _read(read: Callable[[str], int], text: str) -> int:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _label(text: str) -> str:

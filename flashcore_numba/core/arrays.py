@@ -15,7 +15,7 @@ import numpy as np
 
 from cuda_reference.shown import shown
 from flashcore_numba.core import gpu
-from flashcore_numba.core.element import ACCEPTED_NAMES, BFLOAT16, named
+from flashcore_numba.core.element import ACCEPTED_NAMES, BFLOAT16, E4M3, named
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.problem import address, placed_on
 
@@ -37,8 +37,9 @@ class Adopted:
         return f"{self.kind} on {placed_on(self.view)}"
 
 
-def adopt(array: Any, name: str) -> Adopted:
-    """A NumPy or CuPy view of `array`, which an error calls `name`. Nothing is copied.
+def adopt(array: Any, name: str, e4m3: bool = False) -> Adopted:
+    """A NumPy or CuPy view of `array`, which an error calls `name`. Nothing is copied. e4m3: whether tensors
+    may be of float8_e4m3fn, of which CuPy gets the bytes as uint8.
 
     Raises ArgumentError for a list, a tensor that requires grad, a float type that NumPy does not have, a
     device that is neither host nor NVIDIA GPU, and for a GPU array where CuPy is missing.
@@ -53,7 +54,7 @@ def adopt(array: Any, name: str) -> Adopted:
     if package == "cupy":
         return Adopted(array, array, "CuPy")
     if package == "torch":
-        return Adopted(array, _view_of_torch(array, name), "PyTorch")
+        return Adopted(array, _view_of_torch(array, name, e4m3), "PyTorch")
     if package in ("numba", "numba_cuda") and _has(array, "__cuda_array_interface__"):
         return Adopted(array, _view_of_interface(array, name), "Numba")
     # DLPack first: it orders our stream after the producer's, which the older interface may leave out.
@@ -160,12 +161,12 @@ def _need_gpu(name: str) -> None:
         raise ArgumentError(f"{name} is on a GPU, which cannot be used: {reason}")
 
 
-def _view_of_torch(tensor: Any, name: str) -> Any:
+def _view_of_torch(tensor: Any, name: str, e4m3: bool = False) -> Any:
     if tensor.requires_grad:
         raise ArgumentError(f"{name} requires grad: there is no backward pass, so pass {name}.detach()")
     dtype = str(tensor.dtype).removeprefix("torch.")
     element = named(dtype)
-    if element is None and not hasattr(np, dtype):
+    if (element is None and not hasattr(np, dtype)) or (element is E4M3 and not e4m3):
         raise ArgumentError(
             f"{name} has dtype {dtype}: accepted are {ACCEPTED_NAMES}, so pass {name}.half() or "
             f"{name}.bfloat16()"
@@ -173,9 +174,10 @@ def _view_of_torch(tensor: Any, name: str) -> Any:
     if str(tensor.layout) != "torch.strided":
         raise ArgumentError(f"{name} has layout {tensor.layout}: a strided (dense) tensor is needed")
     if tensor.device.type == "cpu":
-        if element is not BFLOAT16:
+        if element not in (BFLOAT16, E4M3):
             return tensor.numpy()
-        return tensor.view(sys.modules["torch"].int16).numpy().view(element.dtype)
+        bits = sys.modules["torch"].int16 if element is BFLOAT16 else sys.modules["torch"].uint8
+        return tensor.view(bits).numpy().view(element.dtype)
     if tensor.device.type != "cuda":
         raise ArgumentError(f"{name} is on the device {tensor.device}: accepted are cpu and cuda")
     _need_gpu(name)
@@ -185,7 +187,7 @@ def _view_of_torch(tensor: Any, name: str) -> Any:
         tensor.data_ptr(),
         tuple(tensor.shape),
         strides,
-        element.dtype if element else dtype,
+        "uint8" if element is E4M3 else element.dtype if element else dtype,  # CuPy knows no e4m3
         tensor.device.index,
         tensor,
     )

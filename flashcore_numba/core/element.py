@@ -38,7 +38,9 @@ class Element:
             return np.dtype(getattr(import_module(self.package), self.name))
 
     def round(self, values: np.ndarray) -> np.ndarray:
-        """The values in this type, rounded to nearest even; an infinity where one is beyond `largest`."""
+        """The values in this type, rounded to nearest even; an infinity where one is beyond `largest`, of
+        e4m3 a NaN.
+        """
         with np.errstate(over="ignore"):
             return np.asarray(values).astype(self.dtype)
 
@@ -50,10 +52,12 @@ BFLOAT16 = Element(
 FLOAT32 = Element(
     "float32", 4, "float", 2.0**-24, 2.0**-149, float(np.finfo(np.float32).max), 0x7FC05A5A, 0xFFC03C3C
 )
+# It has no infinity; NaN is beyond the largest number, and of two NaNs the checks take both.
+E4M3 = Element("float8_e4m3fn", 1, "__nv_fp8_e4m3", 2.0**-4, 2.0**-9, 448.0, 0x7F, 0xFF, "ml_dtypes")
 
 ACCEPTED = (FLOAT16, BFLOAT16)  # of q, k, v and the output
 ACCEPTED_NAMES = " and ".join(each.name for each in ACCEPTED)
-_BY_NAME = {each.name: each for each in (*ACCEPTED, FLOAT32)}
+_BY_NAME = {each.name: each for each in (*ACCEPTED, FLOAT32, E4M3)}
 
 
 def named(name: str) -> Element | None:

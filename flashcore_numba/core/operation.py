@@ -117,6 +117,9 @@ class Operation:
     mutants(): `checks.mutation.Mutant`s of these stages; those of the forward pass are in `checks.library`.
     stand_in(shape, causal): a problem on the host whose elements nobody reads, so that its memory is never
     touched; None: one that is drawn.
+    choices: what a workload may say beside shape, mask, element type and features, by its fields' names
+    (`core.workload.CHOICES`): draw takes them.
+    also_compiled(shape, causal): problems like `stand_in`'s for which stages have kernels of their own.
     peers(): what other libraries have for it: label -> a function of the problem and its arrays as PyTorch's
     tensors, by name, which returns what `measure.peers.PeerEntry` times.
     """
@@ -135,4 +138,6 @@ class Operation:
     caller: Callable[[Any, Any, Mapping[str, Any]], Callable[[], Any]] | None = None
     mutants: Callable[[], Sequence[Any]] = _nothing
     stand_in: Callable[[Any, bool], Any] | None = None
+    also_compiled: Callable[[Any, bool], Sequence[Any]] = _nothing
     peers: Callable[[], Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]] = dict
+    choices: tuple[str, ...] = ()

@@ -56,12 +56,17 @@ class Shape:
         """q [B, H, S, D], k [B, H_kv, S, D], v [B, H_kv, S, D_v]: fresh standard normal NumPy arrays of the
         element type.
         """
-        sizes = (self.heads, self.head_dim), (self.kv_heads, self.head_dim), (self.kv_heads, self.value_dim)
-        q, k, v = (
-            element.round(rng.standard_normal((self.batch, heads, self.seq, dim), dtype=np.float32))
-            for heads, dim in sizes
-        )
-        return q, k, v
+        sizes = (self.kv_heads, self.head_dim), (self.kv_heads, self.value_dim)
+        k, v = (_normal(rng, (self.batch, heads, self.seq, dim), element) for heads, dim in sizes)
+        return self.queries(rng, self.seq, element), k, v
+
+    def queries(self, rng: np.random.Generator, rows: int, element: Element = FLOAT16) -> np.ndarray:
+        """q of so many rows, [B, H, rows, D]: fresh standard normal numbers of the element type."""
+        return _normal(rng, (self.batch, self.heads, rows, self.head_dim), element)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], element: Element) -> np.ndarray:
+    return element.round(rng.standard_normal(shape, dtype=np.float32))
 
 
 _NUMBER = "[1-9][0-9]{0,11}"

@@ -15,12 +15,18 @@ from flashcore_numba.core.shapes import Shape
 
 DRAWN = ("sinks", "alibi_slopes", "seqused_k")
 """The features that are arrays of random numbers; a ragged batch is a matter of the shape."""
+PAGE = 16  # keys of a page where none is named, as in most servers
+CONTIGUOUS = 0  # a cache without pages
+CHOICES: dict[str, Any] = {"tokens": None, "page": PAGE}
+"""What an operation may add (see `Operation.choices`), and what is meant where nothing is said."""
 
 
 @dataclass(frozen=True)
 class Workload:
     """A shape, a mask, an element type and features.
 
+    tokens: query rows of each sequence, where they are not what the operation has anyway (as many as keys, or
+    1 in decoding). page: keys of a page of its cache, or `CONTIGUOUS`.
     drawn: which of `DRAWN` are on. lengths: of the sequences of a ragged batch, once they are drawn.
     yardstick: whether it is here only to be compared with a ragged batch.
     """
@@ -33,11 +39,18 @@ class Workload:
     drawn: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
     yardstick: bool = False
+    tokens: int | None = CHOICES["tokens"]
+    page: int = CHOICES["page"]
 
     @property
     def plain(self) -> bool:
         """Whether it is B x H x S x D, perhaps with the causal mask: what README and lessons show."""
-        return self.shape.plain and not self.arguments and not self.yardstick
+        return self.shape.plain and not self.arguments and not self.yardstick and not self.chosen
+
+    @property
+    def chosen(self) -> dict[str, int]:
+        """Of `CHOICES`, those that are not as ever."""
+        return {name: getattr(self, name) for name, usual in CHOICES.items() if getattr(self, name) != usual}
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -112,8 +125,28 @@ def options(text: str) -> dict[str, Any]:
     return found | {"drawn": tuple(name for name in DRAWN if name in drawn)}
 
 
-def fields(features: Features) -> dict[str, Any]:
-    """What an artifact says of features, whose arrays are on the host: numbers and lists of JSON."""
+def tokens(text: str) -> int:
+    """Of each request, as the command line names them. Raises ArgumentError."""
+    if not re.fullmatch("[1-9][0-9]{0,5}", text):
+        raise ArgumentError(f"tokens {shown(text)}: a whole number from 1 to 999999 is accepted")
+    return int(text)
+
+
+def page(text: str) -> int:
+    """`16`, or `contiguous`. Raises ArgumentError."""
+    if text == "contiguous":
+        return CONTIGUOUS
+    if not re.fullmatch("[1-9][0-9]{0,5}", text):
+        raise ArgumentError(
+            f"page {shown(text)}: accepted are contiguous and a number of keys from 1 to 999999"
+        )
+    return int(text)
+
+
+def fields(features: Features, chosen: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """What an artifact says of features, whose arrays are on the host, and of `CHOICES`: numbers, words and
+    lists of JSON.
+    """
     found: dict[str, Any] = {name: True for name in ("sinks", "alibi_slopes") if name in features.arrays}
     if features.softcap:
         found = {"softcap": features.softcap} | found
@@ -123,17 +156,23 @@ def fields(features: Features) -> dict[str, Any]:
         found["seqused_k"] = features.seqused_k.tolist()
     if features.cu_seqlens_q is not None:
         found["lengths"] = np.diff(features.cu_seqlens_q).tolist()
-    return found
+    told = {name: value for name, value in (chosen or {}).items() if value is not None}
+    named = {name: "contiguous" if value == CONTIGUOUS else value for name, value in told.items()}
+    return named | found
 
 
 def label(found: Mapping[str, Any]) -> str:
-    """`window=1023,0 softcap=50 sinks`: `fields` as `options` reads them. Lengths are the shape's."""
+    """`tokens=4 page=16 window=1023,0 softcap=50 sinks`: `fields` in words, features as `options` reads them.
+    Lengths are the shape's.
+    """
     words = []
     for name, value in found.items():
         if name == "window":
             words.append(f"window={value[0]},{value[1]}")
         elif name == "softcap":
             words.append(f"softcap={value:g}")
+        elif name in CHOICES:
+            words.append(f"{name}={value}")
         elif name != "lengths":
             words.append(name)
     return " ".join(words)

@@ -30,6 +30,7 @@ PER_US = {
     "l1_gbs": 1e3,
     "l2_gbs": 1e3,
     "dram_gbs": 1e3,
+    "read_gbs": 1e3,
 }
 NAMES = (*PER_US, "launch_us")
 
@@ -184,6 +185,18 @@ def copy(blocks: int) -> Make:
     return make
 
 
+def read(blocks: int, rounds: int) -> Make:
+    """Bytes read from device memory, 64 KiB per block and round; what is written is 2 KiB per block."""
+
+    def make(xp: Any) -> Work:
+        data = (xp.arange(rounds * blocks * 512 * CHAINS * 4, dtype=xp.int32) % 13).astype(xp.float32)
+        out = xp.zeros(blocks * 512, xp.float32)
+        expected = data.reshape(rounds, blocks, CHAINS, 512, 4).sum((0, 2, 4)).ravel()
+        return _work("reads", blocks, (data, out, np.int32(rounds)), data.nbytes, out, expected, 512)
+
+    return make
+
+
 def _work(
     kernel: str,
     blocks: int,
@@ -207,7 +220,7 @@ def benchmarks(
     """By name of `NAMES`, what may reach that ceiling on such a GPU: the best of them counts.
 
     The L2 is read in a buffer of a quarter to a half of its size: it may hold a second copy for its other
-    half. The copy goes through eight times its size.
+    half. The copy goes through eight times its size, what only reads through 32 times.
     """
     chunks = 8
     while 2 * chunks * 1024 * VECTOR <= l2_bytes / 2:
@@ -222,6 +235,10 @@ def benchmarks(
         "l1_gbs": (shared(sm_count),),
         "l2_gbs": (l2(sm_count, chunks),),
         "dram_gbs": (copy(8 * l2_bytes // (2048 * VECTOR)),),
+        "read_gbs": tuple(
+            read(per_sm * sm_count, -(-32 * l2_bytes // (per_sm * sm_count * 512 * CHAINS * VECTOR)))
+            for per_sm in (2, 3, 4)
+        ),
         "launch_us": (empty(),),
     }
 
@@ -253,10 +270,11 @@ def measure(clock: Any, tell: Callable[[str], None] | None = None) -> dict[str, 
     """The ceilings of the current GPU, on `clock.stream`; None where the kernels do not run.
 
     `NAMES` gives the keys: fp32_tflops, tensor_tflops and mma_sync_tflops (10^12 operations per second, a
-    multiply-add is two), exp_gops (10^9 results per second), l1_gbs, l2_gbs, dram_gbs (10^9 bytes per second;
-    dram: read plus written), launch_us (microseconds of an empty kernel in a graph). tensor_tflops is wgmma's
-    on compute capability 9.0, elsewhere mma.sync's. A figure that could not be measured is None, and `tell`
-    is called with the reason, one sentence.
+    multiply-add is two), exp_gops (10^9 results per second), l1_gbs, l2_gbs, dram_gbs, read_gbs (10^9 bytes
+    per second; dram: read plus written; read: device memory too, but nothing is written), launch_us
+    (microseconds of an empty kernel in a graph). tensor_tflops is wgmma's on compute capability 9.0,
+    elsewhere mma.sync's. A figure that could not be measured is None, and `tell` is called with the reason,
+    one sentence.
     """
     from flashcore_numba.records import environment
 

@@ -12,7 +12,7 @@ from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import workload
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.errors import UnsupportedError
-from flashcore_numba.core.features import Features
+from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.measure import peers
@@ -145,8 +145,9 @@ class _Prepared:
         inputs = _inputs(of, of_it, features, rng)
         self.host = inputs.problem(inputs.arrays)
         self.about = _about(of, of_it, features, self.host)
+        packed = getattr(self.host, "features", OFF).ragged
         with clock.stream:
-            arrays = {name: _placed(x, bool(of_it.lengths)) for name, x in inputs.arrays.items()}
+            arrays = {name: _placed(x, packed) for name, x in inputs.arrays.items()}
             self.problem = inputs.problem(arrays)
         progress.step(f"{self.what}: the right answer in float64")
         self.right = truth(of, inputs, rng)
@@ -192,7 +193,7 @@ def _inputs(of: Operation, of_it: Workload, features: Features, rng: np.random.G
     options: dict[str, Any] = {} if of_it.element is FLOAT16 else {"element": of_it.element}
     if of_it.arguments:
         options["features"] = features
-    return of.draw(of_it.arrays, of_it.causal, rng, **options)
+    return of.draw(of_it.arrays, of_it.causal, rng, **options, **of_it.chosen)
 
 
 def _placed(x: np.ndarray, packed: bool) -> Any:
@@ -206,14 +207,16 @@ def _placed(x: np.ndarray, packed: bool) -> Any:
 
 def _about(of: Operation, of_it: Workload, features: Features, problem: Any) -> dict[str, Any]:
     """What the artifact says of a workload beside shape, mask and element type."""
+    found = {"kv_bytes": problem.kv_bytes} if hasattr(problem, "kv_bytes") else {}
     if of_it.plain:
-        return {} if of.name == artifact.FORWARD else {"flops": problem.flops}
-    found = {"features": workload.fields(features), "flops": problem.flops}
+        return found if of.name == artifact.FORWARD else {"flops": problem.flops} | found
+    chosen = {name: getattr(of_it, name) for name in of.choices}
+    found = {"features": workload.fields(features, chosen), "flops": problem.flops} | found
     return found | {"equal_lengths": str(of_it.equal)} if of_it.lengths else found
 
 
 def _title(of_it: Workload, features: Features) -> str:
-    fields = {} if of_it.plain else workload.fields(features)
+    fields = {} if of_it.plain else workload.fields(features, of_it.chosen)
     words = [f"{of_it.shape}", "causal" if of_it.causal else "", workload.label(fields)]
     words += [] if of_it.element is FLOAT16 else [of_it.element.name]
     return " ".join(filter(None, words))

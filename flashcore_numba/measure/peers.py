@@ -329,12 +329,8 @@ def _fa3(problem: Problem, tensors: Tensors) -> Prepared:
     """FlashAttention-3 as vLLM compiles it: packed sequences only, so equal lengths are told as such."""
     import torch
 
-    library = os.environ.get(FA3_VARIABLE)
-    if not library:
-        raise ValueError(f"{FA3_VARIABLE} does not name its compiled library, _vllm_fa3_C.abi3.so")
     refuse(problem, "alibi_slopes")
-    torch.ops.load_library(library)
-    forward = torch.ops._vllm_fa3_C.fwd
+    forward = fa3_forward()
     batch, rows, keys = problem.batch, problem.seq_q, problem.seq_k
     if problem.features.ragged:
         tokens, to_house = packed(tensors, "qkv"), from_packed
@@ -349,17 +345,48 @@ def _fa3(problem: Problem, tensors: Tensors) -> Prepared:
         def to_house(out: Any) -> Any:
             return from_tokens(out.unflatten(0, (batch, rows)))
 
+    arguments = fa3_arguments(
+        problem, tensors, tokens, bounds, tensors.get("seqused_k"), longest(problem), None, 1
+    )
+    return lambda: forward(*arguments)[0], nullcontext, to_house
+
+
+def fa3_forward() -> Any:
+    """Its function. Raises ValueError where nothing says which library has it."""
+    import torch
+
+    library = os.environ.get(FA3_VARIABLE)
+    if not library:
+        raise ValueError(f"{FA3_VARIABLE} does not name its compiled library, _vllm_fa3_C.abi3.so")
+    torch.ops.load_library(library)
+    return torch.ops._vllm_fa3_C.fwd
+
+
+def fa3_arguments(
+    problem: Any,
+    tensors: Tensors,
+    tokens: Sequence[Any],
+    bounds: Sequence[Any],
+    used: Any,
+    most: tuple[int, int],
+    pages: Any,
+    splits: int,
+) -> tuple[Any, ...]:
+    """What `fa3_forward` takes: q, k, v; bounds of packed queries and keys; how many keys count; the most
+    queries and keys of a sequence; the table of pages; in how many parts keys are divided, 0: it chooses.
+    """
+    import torch
+
     sinks = tensors["sinks"].to(getattr(torch, BFLOAT16.name)) if "sinks" in tensors else None
     mask = problem.mask
     # Its arguments have no defaults: new keys and values and a second query; the output; bounds of new keys,
     # used queries; pages, and what belongs to a cache (5); scales of FP8 (3); interleaved rotary, a schedule,
-    # one split, packing of groups, SMs to spare; sinks; a context spread over one of one GPU.
-    arguments = (
-        *(*tokens, None, None, None, None, *bounds, None, None, tensors.get("seqused_k"), *longest(problem)),
-        *(None, *[None] * 5, *[None] * 3, problem.scale, problem.causal, mask.left, mask.right),
-        *(problem.features.softcap, True, None, 1, None, 0, sinks, 1, 0, None),
+    # splits, packing of groups, SMs to spare; sinks; a context spread over one of one GPU.
+    return (
+        *(*tokens, None, None, None, None, *bounds, None, None, used, *most),
+        *(pages, *[None] * 5, *[None] * 3, problem.scale, problem.causal, mask.left, mask.right),
+        *(problem.features.softcap, True, None, splits, None, 0, sinks, 1, 0, None),
     )
-    return lambda: forward(*arguments)[0], nullcontext, to_house
 
 
 def packed(tensors: Tensors, names: Iterable[str]) -> list[Any]:

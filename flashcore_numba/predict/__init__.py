@@ -34,6 +34,7 @@ FORMULAS = {  # the module by the key of the stage, here or in a branch; loaded 
     "backward/wgmma": "flashcore_numba.branches.backward.wgmma_traffic",
     "backward/one_launch": "flashcore_numba.branches.backward.one_launch_traffic",
     "decode/chunks": "flashcore_numba.branches.decode.chunks_traffic",
+    "decode/cluster": "flashcore_numba.branches.decode.cluster_traffic",
     "decode/split": "flashcore_numba.branches.decode.split_traffic",
     "prepare/pages": "flashcore_numba.branches.prepare.pages_traffic",
 }

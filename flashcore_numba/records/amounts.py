@@ -39,6 +39,11 @@ def tflops(shape: dict[str, Any], entry: dict[str, Any]) -> float:
     return shape["flops"] / entry["gpu_us"]["p50"] / 1e6
 
 
+def terabytes(shape: dict[str, Any], entry: dict[str, Any]) -> float:
+    """10^12 bytes of K and V per second of an entry, where those of its shape are recorded."""
+    return shape["kv_bytes"] / entry["gpu_us"]["p50"] / 1e6
+
+
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
     """A table in Markdown: the first `words` columns to the left, numbers to the right."""
     marks = ["---"] * words + ["--:"] * (len(head) - words)

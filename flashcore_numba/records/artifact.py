@@ -12,16 +12,20 @@ packages    name -> version
 rounds      interleaved rounds;  l2: "warm", in gpu_us and caller_us;  seed: of the random inputs
 clocks      sm_mhz, temperature_c, power_w: {min, p50, max} seen during the rounds, or null
 ceilings    what this GPU reached in micro-benchmarks of the same run: fp32_tflops, tensor_tflops and
-            mma_sync_tflops, exp_gops (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs,
-            launch_us (an empty kernel in a graph); or null
+            mma_sync_tflops, exp_gops (10^9 ex2 a second), l1_gbs (shared memory, all SMs), l2_gbs, dram_gbs
+            (read plus written), read_gbs (device memory, read only), launch_us (an empty kernel in a graph);
+            or null
 shapes      a list: shape (B x H x S x D), causal, element (of q, k, v and out; float16 where it is missing;
             those of one shape and mask were interleaved), limits_us {fp32, tensor, exp, memory}, entries,
             absent {label: reason}. In the shape, 32/8 are H and H_kv, 192/128 D and D_v, and 128-8192 the
             shortest and the longest that a sequence of a ragged batch could be. Where something is on beside
             the mask or the shape says more than BxHxSxD: features {window, softcap, sinks, alibi_slopes,
-            seqused_k: how many keys count; lengths: of the sequences}, flops, and equal_lengths, the shape
-            of as many tokens in equal lengths that was interleaved with a ragged batch. flops is there for
-            every shape of an operation other than the forward pass
+            seqused_k: how many keys count; lengths: of the sequences; tokens: query rows of each sequence,
+            where missing as many as keys, or 1 in decode; of decode also page: keys of a page, 16 where it is
+            missing, or "contiguous"}, flops,
+            and equal_lengths, the shape of as many tokens in equal lengths that was interleaved with a ragged
+            batch. flops is there for every shape of an operation other than the forward pass, and kv_bytes,
+            of K and V that tokens see, for every shape of decode
 entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
             variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
             in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of
@@ -176,11 +180,12 @@ def in_type(
     records: Iterable[tuple[Path, dict[str, Any]]], element: Element = FLOAT16, operation: str = FORWARD
 ) -> list[tuple[Path, dict[str, Any]]]:
     """Those of this operation that have results of plain shapes in this element type, and of them these
-    results alone.
+    results alone; none of a run that compares types, which has a table of its own.
     """
     found = []
     for path, record in records:
-        if operation_of(record) != operation:
+        types = {shape_key(s)[2] for s in record["shapes"] if is_plain(s)}
+        if operation_of(record) != operation or len(types) > 1:
             continue
         shapes = [s for s in record["shapes"] if is_plain(s) and shape_key(s)[2] == element.name]
         found += [(path, record | {"shapes": shapes})] if shapes else []

@@ -6,6 +6,8 @@ from typing import Any
 
 from flashcore_numba.core import workload
 from flashcore_numba.core.element import BFLOAT16, FLOAT16
+from flashcore_numba.core.mask import Mask
+from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown, percent, provenance, short_us
 from flashcore_numba.report.pictures.records import defaults
@@ -84,35 +86,50 @@ def _runs(folder: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def _is_of_its_own(record: dict[str, Any], shape: Results) -> bool:
-    """Whether it is neither plain nor there only to be compared with a ragged batch."""
+    """Whether it is neither what the ladder is timed at nor there only to be compared with a ragged batch."""
+    if artifact.is_plain(shape):
+        return shape["shape"].rpartition("x")[2] not in ("64", "128")
     yardsticks = {each["equal_lengths"] for each in record["shapes"] if "equal_lengths" in each}
-    return not artifact.is_plain(shape) and (bool(shape["features"]) or shape["shape"] not in yardsticks)
+    return bool(shape["features"]) or shape["shape"] not in yardsticks
 
 
 def _cost(record: dict[str, Any], shape: Results) -> list[str]:
-    words = [workload.label(shape["features"]), "packed" if "equal_lengths" in shape else ""]
+    words = [workload.label(shape.get("features", {})), "packed" if "equal_lengths" in shape else ""]
     words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
-    best, equal, bare = _best(shape), equal_lengths(record, shape), _without(record, shape)
+    best, equal, bare = fastest(shape), equal_lengths(record, shape), _without(record, shape)
     if best is None:
         return [_name(shape), " ".join(filter(None, words)), "wrong", *["-"] * (3 + len(PEERS))]
-    rate, us = rates(shape)[best["label"]], best["gpu_us"]["p50"]
+    rate, us = rates(shape | {"flops": _flops(shape)})[best["label"]], best["gpu_us"]["p50"]
     beside = "-"
     if equal and best["label"] in rates(equal):
         beside = f"{percent(rate / rates(equal)[best['label']])} of the rate"
-    elif bare and (same := _best(bare)):
+    elif bare and (same := fastest(bare)):
         beside = percent(us / same["gpu_us"]["p50"])
-    against = [_faster(shape, best, label) for label in PEERS]
+    against = [how_much_faster(shape, best, label) for label in PEERS]
     return [
         *(_name(shape), " ".join(filter(None, words)) or "-", best["label"].partition(" ")[0]),
         *(short_us(us), f"{rate:.0f}", beside, *against),
     ]
 
 
+def _flops(shape: Results) -> int:
+    """Of a workload; a plain one does not record them."""
+    if "flops" in shape:
+        return shape["flops"]
+    size = parse_any(shape["shape"])
+    pairs = Mask(size.seq, size.seq, right=0 if shape["causal"] else -1).pairs
+    return 2 * size.batch * size.heads * pairs * (size.head_dim + size.value_dim)
+
+
 def _name(shape: Results) -> str:
     return shape["shape"] + (", causal" if shape["causal"] else "")
 
 
-def _best(shape: Results) -> Results | None:
+def _mask_named(shape: Results) -> str:
+    return shape["shape"] + (" with a causal mask" if shape["causal"] else "")
+
+
+def fastest(shape: Results) -> Results | None:
     """The fastest stage, as it runs when no variant is named, whose output is right."""
     right = [entry for entry in defaults(shape) if entry["error"]["right"]]
     return min(right, key=lambda entry: entry["gpu_us"]["p50"], default=None)
@@ -135,27 +152,27 @@ def _without(record: dict[str, Any], shape: Results) -> Results | None:
 
 
 def _window(record: dict[str, Any], shape: Results) -> str | None:
-    best, bare = _best(shape), _without(record, shape)
-    whole = _best(bare) if bare else None
+    best, bare = fastest(shape), _without(record, shape)
+    whole = fastest(bare) if bare else None
     window = shape.get("features", {}).get("window")
     if not (window and best and whole):
         return None
     share = percent(best["gpu_us"]["p50"] / whole["gpu_us"]["p50"])
     keys, seen = shape["shape"].split("x")[2], sum(window) + 1
-    return f"a window of {seen} keys takes {share} of the time of all {keys} at {shape['shape']}"
+    return f"a window of {seen} keys takes {share} of the time of all {keys} at {_mask_named(shape)}"
 
 
 def _ragged(record: dict[str, Any], shape: Results) -> str | None:
-    best, equal = _best(shape), equal_lengths(record, shape)
+    best, equal = fastest(shape), equal_lengths(record, shape)
     if not (best and equal and best["label"] in rates(equal)):
         return None
     share = percent(rates(shape)[best["label"]] / rates(equal)[best["label"]])
-    faster = _faster(shape, best, "FA3")
+    faster = how_much_faster(shape, best, "FA3")
     beside = "" if faster == "-" else f" and is {faster} times as fast as FlashAttention-3"
-    return f"a ragged batch of {shape['shape']} reaches {share} of the rate of equal lengths{beside}"
+    return f"a ragged batch of {_mask_named(shape)} reaches {share} of the rate of equal lengths{beside}"
 
 
-def _faster(shape: Results, best: Results, label: str) -> str:
+def how_much_faster(shape: Results, best: Results, label: str) -> str:
     """How many times as long a peer takes as the best stage."""
     for entry in shape["entries"]:
         if entry["label"] == label and entry["error"]["right"]:

@@ -19,6 +19,7 @@ FIGURES = {
     "l1_gbs": ("L1 and shared memory", "GB/s"),
     "l2_gbs": ("L2", "GB/s"),
     "dram_gbs": ("device memory", "GB/s"),
+    "read_gbs": ("the same, read only", "GB/s"),
     "launch_us": ("an empty kernel in a graph", "µs"),
 }
 
@@ -39,6 +40,8 @@ def ceilings(folder: Path | None = None) -> str | None:
     ]
     for name, (what, unit) in FIGURES.items():
         reached, allowed = record["ceilings"].get(name), getattr(by_table, name, None)
+        if name not in record["ceilings"]:  # older than the figure
+            continue
         share = percent(reached / allowed) if reached and allowed else "-"
         lines.append(f"| {what} | {_amount(reached, unit)} | {_amount(allowed, unit)} | {share} |")
     mhz = record["gpu"]["max_sm_mhz"]

@@ -14,6 +14,7 @@ from flashcore_numba.records.amounts import (
     percent,
     provenance,
     short_us,
+    terabytes,
     tflops,
     times,
 )
@@ -75,6 +76,33 @@ def latency_table(artifact: dict[str, Any], shape: dict[str, Any], width: int) -
     return table
 
 
+def kv_table(artifact: dict[str, Any], shape: dict[str, Any]) -> Table:
+    """Of a shape whose bytes of K and V are recorded: how fast each entry reads them, with warm and cold L2,
+    also as a share of what a kernel reaches that only reads.
+    """
+    read = (artifact["ceilings"] or {}).get("read_gbs")
+    of = f"{read / 1e3:.2f} TB/s, what a kernel that only reads reached in this run" if read else "not known"
+    table = Table(
+        title=f"{shape_title(shape, operation_of(artifact))}: {amount(shape['kv_bytes'])} bytes of K and V",
+        caption=f"Microseconds, and TB/s of these bytes alone. Cold: L2 flushed. Of read: of {of}. Warm, "
+        "what fits in the L2 comes from there.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("warm", "TB/s", "of read", "cold", "TB/s", "of read"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in shape["entries"]:
+        row = []
+        for clock in ("gpu_us", "gpu_cold_us"):
+            us = (entry[clock] or {}).get("p50")
+            gbs = shape["kv_bytes"] / us / 1e3 if us else None
+            share = gbs / read if gbs and read else None
+            row += [short_us(us), f"{gbs / 1e3:.2f}" if gbs else "-", percent(share)]
+        table.add_row(entry["label"], *row, style=None if entry["error"]["right"] else "red")
+    return table
+
+
 def either_side(times: dict[str, Any]) -> str:
     """Half the 95 % interval of a median, as a share of it: `±0.2%`."""
     ci = times["ci"]
@@ -83,24 +111,27 @@ def either_side(times: dict[str, Any]) -> str:
 
 def rates_lines(artifact: dict[str, Any], shape: dict[str, Any]) -> list[str]:
     """Of a workload whose operations are recorded, the rate of each stage and peer in one sentence; of a
-    ragged batch also as a share of the rate at equal lengths.
+    ragged batch also as a share of the rate at equal lengths. Of decode only the latter, for K and V.
     """
     if "flops" not in shape:
         return []
     equal = equal_lengths(artifact, shape)
+    if "kv_bytes" in shape and not equal:  # they have a table
+        return []
     beside = rates(equal) if equal else {}
+    unit, digits = ("TB/s of K and V", ".2f") if "kv_bytes" in shape else ("TFLOP/s", ".0f")
     parts = [
-        f"{name} {rate:.0f}" + (f" ({percent(rate / beside[name])})" if name in beside else "")
+        f"{name} {rate:{digits}}" + (f" ({percent(rate / beside[name])})" if name in beside else "")
         for name, rate in rates(shape).items()
     ]
     what = f" (of the rate at {shape['equal_lengths']})" if equal else ""
-    return [f"TFLOP/s{what}: {', '.join(parts)}."]
+    return [f"{unit}{what}: {', '.join(parts)}."]
 
 
 def rates(shape: dict[str, Any]) -> dict[str, float]:
-    """10^12 operations a second of what is right, by label."""
+    """10^12 operations a second of what is right, by label; of decode 10^12 bytes of K and V."""
     return {
-        entry["label"]: tflops(shape, entry)
+        entry["label"]: terabytes(shape, entry) if "kv_bytes" in shape else tflops(shape, entry)
         for entry in shape["entries"]
         if entry["default"] and entry["error"]["right"]
     }

@@ -96,12 +96,12 @@ def keep(key: tuple | None, plan: "Plan | None") -> None:
 # one of the arrays. A type that no stage serves has a layout and never a plan. A loop over the arrays would
 # take a microsecond longer.
 def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
-    dtype = q.dtype
-    if k.dtype is not dtype or v.dtype is not dtype:
+    dtype, stored = q.dtype, k.dtype
+    if v.dtype is not stored:
         return UNREAD
     a, b, c = q.data, k.data, v.data
     devices = (a.device_id, b.device_id, c.device_id)
-    layout = (dtype, devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
+    layout = (dtype, stored, devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
     if out is None:
         return layout, (a.ptr, b.ptr, c.ptr, 0)
     if out.dtype is not dtype:
@@ -111,14 +111,14 @@ def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
 
 
 def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
-    dtype = q.dtype
-    if k.dtype is not dtype or v.dtype is not dtype:
+    dtype, stored = q.dtype, k.dtype
+    if v.dtype is not stored:
         return UNREAD
     if not (q.is_cuda and k.is_cuda and v.is_cuda) or q.requires_grad or k.requires_grad or v.requires_grad:
         return UNREAD
     try:
         devices = (q.get_device(), k.get_device(), v.get_device())
-        layout = (dtype, devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
+        layout = (dtype, stored, devices, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride())
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if out is None:
             return layout, (q_at, k_at, v_at, 0)

@@ -41,6 +41,9 @@ def examples(stage: Stage, head_dim: int) -> list[Any]:
         return [stand_in_for(stage, Shape(1, 1, 64, head_dim))]
     shapes = [Shape(*shape, head_dim) for shape in SHAPES]
     found = [stand_in_for(stage, shape, causal) for shape in shapes for causal in (False, True)]
+    if stage.operation is not None:
+        also = stage.operation.also_compiled
+        found += [each for shape in shapes for causal in (False, True) for each in also(shape, causal)]
     return [problem for problem in found if stage.why_not(problem) is None]
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flashcore_numba.core.element import ACCEPTED, BFLOAT16, FLOAT16, FLOAT32, accepted, of
+from flashcore_numba.core.element import ACCEPTED, BFLOAT16, E4M3, FLOAT16, FLOAT32, accepted, of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flashcore_numba"
 # Kernels name the type of their memory, and so do figures that show one.
@@ -40,6 +40,16 @@ def test_the_poisons_are_two_nans_that_no_arithmetic_gives(element, rng):
     with np.errstate(all="ignore"):
         made = np.concatenate([x - x[::-1], x / x, 0 * x, np.sqrt(-np.abs(x))])
     assert np.isnan(made).any() and not np.isin(made.view(unsigned), bits).any()
+
+
+def test_the_figures_of_e4m3():
+    """It has no infinity, and no NaN beside its two."""
+    every = np.arange(256, dtype=np.uint8).view(E4M3.dtype).astype(np.float64)
+    sizes = np.unique(np.abs(every[np.isfinite(every)]))
+    assert (E4M3.least, E4M3.largest) == (sizes[1], sizes[-1]) and E4M3.size == E4M3.dtype.itemsize == 1
+    assert E4M3.unit_roundoff == (sizes[sizes > 1][0] - 1) / 2 and of(E4M3.dtype) is E4M3
+    assert np.flatnonzero(np.isnan(every)).tolist() == [E4M3.unwritten, E4M3.guard]
+    assert E4M3.round(np.array([464.0]))[()] == 448 and np.isnan(E4M3.round(np.array([465.0, np.inf]))).all()
 
 
 def test_what_is_accepted():

@@ -24,7 +24,7 @@ from flashcore_numba.simulator import simulate
 from flashcore_numba.stages import find as stages
 
 HUGE = 10**5000  # Python refuses to write so many digits
-LONGEST = 800  # characters of a message
+LONGEST = 1000  # characters of a message: one lists all lessons
 DEEP = "[" * 200_000
 
 

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from flashcore_numba.checks.forward import FORWARD
 from flashcore_numba.core import workload
 from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.shapes import PLAN_SHAPES, Shape, parse, parse_any
 from flashcore_numba.core.workload import Workload, options
 
@@ -76,6 +78,26 @@ def test_the_order_of_words_does_not_matter():
     assert options("sinks softcap=2 alibi_slopes") == options("alibi_slopes sinks softcap=2")
 
 
+def test_tokens_and_pages_are_told_as_they_are_given(rng):
+    given = Workload(Shape(2, 3, 9, 64), tokens=4, page=workload.CONTIGUOUS, softcap=2.0)
+    assert given.chosen == {"tokens": 4, "page": workload.CONTIGUOUS} and not given.plain
+    told = workload.fields(given.features(rng), given.chosen)
+    assert told == {"tokens": 4, "page": "contiguous", "softcap": 2.0}
+    assert workload.label(told) == "tokens=4 page=contiguous softcap=2"
+    assert Workload(Shape(2, 3, 9, 64), page=16).plain
+    assert not Workload(Shape(2, 3, 9, 64), tokens=1).plain  # of the forward pass, one row is not as ever
+    ragged = Workload(Shape(2, 3, 9, 64, shortest=3), tokens=4)
+    assert [each.tokens for each in ragged.drawn_with(1)] == [4, 4]
+    assert (workload.tokens("8"), workload.page("64"), workload.page("contiguous")) == (8, 64, 0)
+
+
+@pytest.mark.parametrize("read", [workload.tokens, workload.page])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "all", "1000000", " 3"])
+def test_other_numbers_are_refused(read, text):
+    with pytest.raises(ArgumentError, match=f"{read.__name__} .* to 999999"):
+        read(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["sink", "window", "window=3", "window=3,-2", "softcap=-1", "softcap=0", "softcap=nan", "none sinks"],
@@ -83,3 +105,14 @@ def test_the_order_of_words_does_not_matter():
 def test_other_words_are_refused(text):
     with pytest.raises(ArgumentError, match="accepted are none, or window=LEFT,RIGHT"):
         options(text)
+
+
+def test_the_forward_pass_takes_fewer_rows_than_keys(rng):
+    """A chunk of a prompt beside the keys before it, or the rows of a picture beside a text's."""
+    x = FORWARD.draw(Shape(2, 4, 50, 64, kv_heads=2), True, rng, tokens=7)
+    assert (x.q.shape, x.k.shape, x.v.shape) == ((2, 4, 7, 64), (2, 2, 50, 64), (2, 2, 50, 64))
+    assert x.causal and x.q.std() > 0.5
+    bounds = np.array([0, 3, 50], np.int32)
+    ragged = Features(cu_seqlens_q=bounds, cu_seqlens_k=bounds)
+    with pytest.raises(ArgumentError, match="tokens=7: the sequences of a ragged batch have as many rows"):
+        FORWARD.draw(Shape(1, 4, 50, 64), True, rng, features=ragged, tokens=7)

@@ -53,7 +53,7 @@ KILLERS = {
 }
 KINDS = {
     **dict.fromkeys(("race", "barrier", "copy", "warp", "simulator"), "order"),
-    **dict.fromkeys(("memory", "guard", "unwritten"), "memory"),
+    **dict.fromkeys(("memory", "guard", "unwritten", "counter"), "memory"),
     **dict.fromkeys(("value", "property"), "value"),
     "error": "compiler",
 }

@@ -285,4 +285,39 @@ MISCONCEPTIONS = {
             "It is waited for where its result is used: S after dQ has been issued, and dQ a tile later.",
         ),
     ),
+    20: (
+        (
+            "plain_atomic",
+            "An atomic orders what was stored before it.",
+            "It counts. What it releases and acquires has to be asked for.",
+        ),
+        (
+            "arrives_too_early",
+            "A thread that arrives speaks for its block.",
+            "The block's other threads may still be storing: a barrier comes first.",
+        ),
+        (
+            "counter_left",
+            "A counter is done with when the kernel ends.",
+            "The next launch counts from what this one left, and so does a replay of a captured graph.",
+        ),
+    ),
+    21: (
+        (
+            "whole_tiles",
+            "What is past the last key has weight 0, so it may be read.",
+            "It may be NaN, and 0 * NaN is NaN; and the table may have no entry there.",
+        ),
+        (
+            "page_of_the_first_key",
+            "A tile of keys is on one page.",
+            "It is where its size divides the page's and it begins at a multiple of it, and nowhere else.",
+        ),
+        (
+            "lookup_per_key",
+            "A table that fits into the cache costs nothing.",
+            "Each lookup is a load that the key's own load waits for. One per tile, handed out by shuffles, "
+            "takes the wait out of the loop.",
+        ),
+    ),
 }

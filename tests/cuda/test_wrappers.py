@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cuda_reference import FOLDER, TensorMap, load, source
-from flashcore_numba.core.element import BFLOAT16, FLOAT16
+from flashcore_numba.core.element import BFLOAT16, E4M3, FLOAT16
 from flashcore_numba.stages.parts.tile_maps import bounded_map
 
 HERE = Path(__file__).resolve().parent
@@ -126,6 +126,21 @@ def arithmetic(rng, element=FLOAT16):
     power = np.exp2(x.astype(float))
     expected = {1: np.where(power < np.finfo(FLOAT).tiny, 0, power), 2: pairs, 3: sums}
     return Case("arithmetic", 1, 32, args, expected, tolerance=1e-5, element=element.name)
+
+
+def e4m3(rng):
+    """All bytes; floats of every size, halfway between two bytes, and beyond the last one."""
+    bytes_ = np.arange(256, dtype=np.uint8)
+    both = np.stack([bytes_, bytes_[::-1]], 1).view(E4M3.dtype)
+    finite = np.sort(both[:127, 0].astype(FLOAT))
+    middles = (finite[1:] + finite[:-1]) / 2
+    scales = (2.0 ** rng.uniform(-12, 12, 512 - 2 * len(middles) - 5) * rng.choice([-1, 1])).astype(FLOAT)
+    x = rng.permutation(np.concatenate([middles, -middles, scales, [0, np.inf, -np.inf, 1e30, np.nan]]))
+    x = x.astype(FLOAT)
+    right = E4M3.round(np.clip(x, -E4M3.largest, E4M3.largest)).view(np.uint8)
+    right = np.ma.array(right, mask=np.isnan(x))
+    args = (x, np.zeros((256, 2), HALF), np.zeros(512, np.uint8))
+    return Case("e4m3", 1, 256, args, {1: both.astype(HALF), 2: right}, tolerance=0)
 
 
 def capped(rng):
@@ -302,7 +317,7 @@ SM80: dict[str, Callable] = {
     "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
     "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
-    "tanh": capped,
+    "tanh": capped, "widen_e4m3": e4m3, "pack_e4m3": e4m3,
     "fma_pairs": arithmetic, "pack_pair": arithmetic, "mbarrier_init": mbarrier_ring,
     "mbarrier_arrive": mbarrier_ring,
     "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "far shuffles": far_shuffles,
@@ -335,7 +350,7 @@ SM90: dict[str, Callable] = {
     "wgmma_ss, bfloat16": wgmma(64, 0, 0, BFLOAT16),
     "wgmma_rs, bfloat16, B transposed": wgmma(256, 1, 1, BFLOAT16),
 }  # fmt: skip
-INTERNAL = {"smem_address", "mma_m16n8k8", "add_float"}  # used by other wrappers
+INTERNAL = {"smem_address", "mma_m16n8k8", "add_float", "e4m3_of"}  # used by other wrappers
 FILES = {"wrappers": SM80, "wrappers_sm90": SM90}
 KERNELS = {(file, case): name for file, cases in FILES.items() for name, case in reversed(cases.items())}
 EACH = pytest.mark.parametrize(
@@ -384,6 +399,15 @@ def test_sm_75_on_the_cpu(name, rng):
         launch = kernel(case.grid, case.block, case.args, shared_mem=case.shared, schedule=schedule)
         assert not launch.problems, launch
         compare(case, list(case.args))
+
+
+@pytest.mark.parametrize("arch", [800, 860])
+def test_e4m3_without_its_instructions(arch, rng):
+    case = e4m3(rng)
+    kernel = load(source("wrappers", case.kernel, folder=HERE, PTX_ARCH=arch), "cpu")
+    assert not kernel(case.grid, case.block, case.args).problems
+    compare(case, list(case.args))
+    assert np.array_equal(np.isnan(case.args[2].view(E4M3.dtype)), np.isnan(case.args[0]))
 
 
 @EACH

@@ -142,6 +142,13 @@ extern "C" __global__ void arithmetic(const float* x, float* power, uint32_t* pa
     sums[t] = ptx::fma_pairs(pairs[t], ptx::pack_pair(3.0f, x[t]), ptx::pack_pair(x[t], 2.0f));
 }
 
+// Every byte beside another one, and floats as bytes.
+extern "C" __global__ void e4m3(const float* x, uint32_t* widened, uint16_t* packed) {
+    const int t = threadIdx.x;
+    widened[t] = ptx::widen_e4m3((uint16_t)(t | (255 - t) << 8));
+    packed[t] = ptx::pack_e4m3(x[2 * t], x[2 * t + 1]);
+}
+
 extern "C" __global__ void capped(const float* x, float* y) { y[threadIdx.x] = ptx::tanh(x[threadIdx.x]); }
 
 extern "C" __global__ void mbarrier_ring(float* out, int rounds) {  // [rounds, 32]: 32 threads make, 32 take

@@ -11,7 +11,7 @@ from flashcore_numba import LADDER, ArgumentError, Problem, UnsupportedError, at
 from flashcore_numba.attention import best_stage
 from flashcore_numba.core import gpu, oracle
 from flashcore_numba.core.arrays import adopt
-from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.element import BFLOAT16, E4M3
 from flashcore_numba.run import plans
 from flashcore_numba.run.compiler import Compiler
 from flashcore_numba.run.executor import Gpu
@@ -27,7 +27,7 @@ EACH_STAGE = pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.la
 def make_cupy(array):
     import cupy
 
-    return cupy.asarray(array)
+    return cupy.asarray(array.view(np.uint8) if array.dtype == E4M3.dtype else array)
 
 
 def make_torch(array):
@@ -35,6 +35,8 @@ def make_torch(array):
 
     if array.dtype == BFLOAT16.dtype:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).cuda()
+    if array.dtype == E4M3.dtype:
+        return torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn).cuda()
     return torch.from_numpy(array).cuda()
 
 

@@ -12,12 +12,13 @@ from rich.console import Console
 
 from flashcore_numba import cli
 from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.checks.forward import FORWARD
 from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import oracle
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.core.shapes import Shape
-from flashcore_numba.core.workload import Workload, options
+from flashcore_numba.core.shapes import Shape, parse_any
+from flashcore_numba.core.workload import CONTIGUOUS, Workload, options
 from flashcore_numba.measure import peers
 from flashcore_numba.measure.compare import compare
 from flashcore_numba.measure.entries import Flush, StageEntry
@@ -128,6 +129,53 @@ def test_a_peer_of_the_backward_pass_has_a_feature_or_says_why(features, stream)
     found, absent = peers.prepare(BACKWARD, problem, arrays, stream)
     assert {entry.label for entry in found} | set(absent) == set(BACKWARD.peers())
     right = truth(BACKWARD, x, rng)
+    for entry in found:
+        entry.capture(1)
+        entry.poison()
+        with entry.active():
+            entry.replay()
+            entry.call()
+        judged = right.judge(entry.outputs(), peer=True)
+        assert judged["right"], (entry.label, judged["reason"])
+
+
+@pytest.mark.parametrize("shape", ["2x8/2x300x64", "3x8/1x9-700x128", "1x16/2x256x256"])
+def test_every_peer_of_decoding_is_timed_right_or_says_why(shape, quiet):
+    """With pages and without, with one token and some: bottom-right, whatever a library's flag means."""
+    group = [
+        Workload(parse_any(shape), True, tokens=tokens, page=page)
+        for tokens in (1, 3)
+        for page in (16, CONTIGUOUS)
+    ]
+    record = compare(DECODE.ladder()[1:], [group], 5, quiet)
+    artifact.validate(record)
+    assert record["ceilings"]["read_gbs"] > record["ceilings"]["dram_gbs"] / 2
+    for each in record["shapes"]:
+        timed = {entry["label"] for entry in each["entries"] if entry["kind"] == "peer"}
+        assert timed | {*each["absent"]} >= {*DECODE.peers()}
+        wrong = [entry["label"] for entry in each["entries"] if not entry["error"]["right"]]
+        assert not wrong, (each["shape"], each["features"])
+        assert any(entry["gpu_cold_us"] for entry in each["entries"])
+        if importlib.util.find_spec("torch") and "equal_lengths" not in each:
+            compiled = {"FlexAttention"} if parse_any(each["shape"]).head_dim <= 128 else set()
+            assert {"SDPA flash"} | compiled <= timed, each["absent"]
+
+
+@pytest.mark.parametrize("features", ["window=40,0", "softcap=20", "sinks", "seqused_k", "window=99,0 sinks"])
+@pytest.mark.parametrize("page", [16, 64, CONTIGUOUS])
+def test_a_peer_of_decoding_has_a_feature_or_says_why(features, page, stream):
+    import cupy
+
+    rng = np.random.default_rng()
+    workload = Workload(Shape(3, 8, 400, 64, kv_heads=2), True, **options(features), tokens=2, page=page)
+    x = DECODE.draw(workload.arrays, True, rng, features=workload.features(rng), **workload.chosen)
+    with stream:
+        arrays = {name: cupy.asarray(each) for name, each in x.arrays.items()}
+        problem = x.problem(arrays)
+    stream.synchronize()  # lengths and table are read before anything is launched
+    found, absent = peers.prepare(DECODE, problem, arrays, stream)
+    assert {entry.label for entry in found} | {*absent} == {*DECODE.peers()}
+    right = truth(DECODE, x, rng)
     for entry in found:
         entry.capture(1)
         entry.poison()

@@ -9,15 +9,20 @@ from capturing import library
 from test_attention_gpu import make_cupy, make_torch, to_host
 from test_capture_gpu import EACH_KIND
 
-from flashcore_numba import attention_paged, merge
+from flashcore_numba import attention, attention_paged, merge
+from flashcore_numba.attention import best_stage
 from flashcore_numba.branches.decode.cache import Cache
+from flashcore_numba.branches.decode.few_rows import STAGES as STAGES_OF_FORWARD
 from flashcore_numba.branches.decode.inputs import JOINED, paged
 from flashcore_numba.branches.decode.ladder import LADDER
 from flashcore_numba.branches.decode.merging import merged
 from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.branches.decode.problem import own_type_alone
 from flashcore_numba.checks import check
+from flashcore_numba.checks.cases import normal
+from flashcore_numba.checks.forward import FORWARD
 from flashcore_numba.core import gpu
-from flashcore_numba.core.element import ACCEPTED, FLOAT16
+from flashcore_numba.core.element import ACCEPTED, E4M3, FLOAT16
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.multiprocessors import shared_limit
 from flashcore_numba.run import plans, workspace
@@ -32,6 +37,7 @@ FIT = [run for run in runs(STAGES) if not run.stage.why_not_in(ROOM, run.stage.h
 EACH_RUN = pytest.mark.parametrize("run", FIT, ids=lambda run: run.label)
 OVERLAPPED = [replace(stage, called="overlapped") for stage in STAGES if "overlapped" in stage.variants]
 EACH_STAGE = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+OF_BYTES = [stage for stage in STAGES if stage.limit is not own_type_alone]
 MAKE = {"cupy": make_cupy, "torch": make_torch}
 NAMES = ("q", "k_pool", "v_pool", "block_table", "lengths")
 
@@ -72,6 +78,37 @@ def test_a_call_is_right(stage, kind, rng):
                 *arrays, window=(400, -1), softcap=10.0, sinks=make(sinks), stage=stage, return_lse=True
             )
             assert not wrong(found, DECODE.reference(x)), joined
+
+
+@EACH_KIND
+@pytest.mark.parametrize("stage", OF_BYTES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
+def test_a_call_over_pools_of_e4m3_is_right(stage, element, kind, rng):
+    """Tensors of float8_e4m3fn, CuPy's bytes; a number and an array of scales; by a plan the second time."""
+    make = MAKE[kind]
+    scales = {"k_scale": 0.4, "v_scale": rng.uniform(0.5, 2, 2).astype(np.float32)}
+    for head_dim in (64, 128, 256):
+        x = paged(rng, [1000, 0, 37, 500], 8, 2, 3, head_dim, element=element, stored=E4M3, **scales)
+        arrays = [make(getattr(x, name)) for name in NAMES]
+        given = {"k_scale": 0.4, "v_scale": make(scales["v_scale"]), "stage": stage}
+        for _ in range(2):
+            assert not wrong(attention_paged(*arrays, **given, return_lse=True), DECODE.reference(x))
+        stored = make(np.ascontiguousarray(x.k_pool).view(np.uint8)), make(x.v_pool.view(np.uint8))
+        found = attention_paged(arrays[0], *stored, *arrays[3:], **given, return_lse=True)
+        assert not wrong(found, DECODE.reference(x))
+
+
+@pytest.mark.parametrize("stage", OF_BYTES, ids=lambda stage: stage.name)
+def test_every_byte_is_what_it_stands_for(stage, rng):
+    """One key of one request: the output is its value."""
+    import cupy
+
+    every = np.arange(256, dtype=np.uint8).view(E4M3.dtype)
+    v = np.tile(every, 2).reshape(8, 1, 1, 64)
+    q, k = cupy.zeros((8, 1, 1, 64), cupy.float16), cupy.zeros(v.shape, cupy.uint8)
+    table, lengths = cupy.arange(8, dtype=cupy.int32)[:, None], cupy.ones(8, cupy.int32)
+    found = attention_paged(q, k, cupy.asarray(v.view(np.uint8)), table, lengths, stage=stage).get()
+    assert np.array_equal(found.reshape(-1), v.reshape(-1).astype(np.float16), equal_nan=True)
 
 
 @EACH_STAGE
@@ -225,3 +262,49 @@ def test_merge(kind, element, rng):
     assert (np.abs(out.astype(np.float64) - right) <= allowed).all()
     some = np.isfinite(right_lse)
     assert np.allclose(lse[some], right_lse[some], rtol=0, atol=1e-5) and np.isneginf(lse[~some]).all()
+
+
+@EACH_KIND
+@pytest.mark.parametrize("case", ["one token", "tokens and features", "many rows"])
+def test_attention_of_few_rows_decodes(case, kind, rng):
+    """`attention` takes a stage of decoding there, also by its plan, and in a graph."""
+    import cupy
+
+    rows, features = {
+        "one token": (1, Features()),
+        "tokens and features": (
+            4,
+            Features((900, -1), 10.0, sinks=rng.standard_normal(8).astype(np.float32)),
+        ),
+        "many rows": (9, Features(seqused_k=np.array([5, 3000, 0], np.int32))),
+    }[case]
+    f = normal(rng, 3, 8, rows, 3000, 128, 2, causal=True).but(features=features)
+    reference = FORWARD.reference(f)
+    make = MAKE[kind]
+    given = {name: make(each) for name, each in f.arrays.items()}
+    arrays, added = [given.pop(name) for name in "qkv"], given
+    assert (
+        best_stage(f.problem({name: cupy.asarray(each) for name, each in f.arrays.items()}))
+        in STAGES_OF_FORWARD
+    )
+    for _ in range(2):
+        found = attention(
+            *arrays, causal=True, window=features.window, softcap=features.softcap, **added, return_lse=True
+        )
+        verdicts = [
+            FORWARD.judge(each, to_host(x), reference, None)
+            for each, x in zip(FORWARD.outputs, found, strict=True)
+        ]
+        assert all(verdict.passed for verdict in verdicts), [verdict.reason for verdict in verdicts]
+    if kind == "cupy":
+        out, stream = cupy.full(f.q.shape, cupy.nan, cupy.float16), cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            stream.begin_capture()
+            attention(
+                *arrays, causal=True, window=features.window, softcap=features.softcap, **added, out=out
+            )
+            graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+        assert FORWARD.judge(FORWARD.outputs[0], to_host(out), reference, None).passed

@@ -12,10 +12,12 @@ from flashcore_numba.branches.prepare.inputs import drawn
 from flashcore_numba.branches.prepare.outputs import WRITTEN
 from flashcore_numba.branches.prepare.prepare_pages import STAGE
 from flashcore_numba.checks import check_stage
+from flashcore_numba.core.element import E4M3
 from flashcore_numba.run import plans
 
 sys.path.insert(0, str(Path(__file__).parent))
 from capturing import library
+from test_attention_gpu import make_cupy, make_torch, to_host
 from test_capture_gpu import EACH_KIND
 
 pytestmark = pytest.mark.gpu
@@ -81,6 +83,32 @@ def test_calls_by_a_plan(rng, kind, tokens, in_place):
         call.again(rng)
         lib.synchronize()
         call.check(call())
+    assert len(plans._plans) == 1
+
+
+@EACH_KIND
+@pytest.mark.parametrize("tokens", [1, 16, 3000])
+def test_pools_of_e4m3(rng, kind, tokens):
+    """Tensors of float8_e4m3fn, CuPy's bytes, and twice, by a plan: as the oracle has them."""
+    make = {"cupy": make_cupy, "torch": make_torch}[kind]
+    plans.forget()
+    v_scale = np.array([0.02, 0.001], np.float32)  # of which the second is too small for many
+    x = drawn(rng, tokens, 8, 2, 128, padding=tokens // 4, stored=E4M3, k_scale=0.03, v_scale=v_scale)
+    rows = [make(np.ascontiguousarray(each[0].swapaxes(0, 1))) for each in (x.q, x.k, x.v)]
+    given = {name: make(x.arrays[name]) for name in ARRAYS}
+    for _ in range(2):
+        pools = [make(np.full((x.pages, x.page, 2, 128), np.nan, E4M3.dtype)) for _ in range(2)]
+        scales = {"k_scale": 0.03, "v_scale": make(v_scale)}
+        out = write_kv_pages(*rows, *pools, **given, **scales, norm_eps=x.norm_eps)
+        if kind == "torch":
+            pools = [pool.view(sys.modules["torch"].uint8) for pool in pools]
+        ref = oracle.reference(x)
+        found = to_host(out).swapaxes(0, 1)[None], *(to_host(pool).view(E4M3.dtype) for pool in pools)
+        for output, value in zip(WRITTEN, found, strict=True):
+            assert oracle.judge(output, value, ref, None).passed, output.name
+        for pool in found[1:]:
+            free = np.delete(pool.reshape(-1, 2, 128), x.slot_mapping[x.slot_mapping >= 0], axis=0)
+            assert np.isnan(free.astype(np.float32)).all()
     assert len(plans._plans) == 1
 
 

@@ -16,6 +16,7 @@ SMALL = {
     "l1": ceilings.shared(2, 35),
     "l2": ceilings.l2(2, 8, 3),
     "copy": ceilings.copy(2),
+    "read": ceilings.read(2, 3),
     "empty": ceilings.empty(),
 }
 
@@ -53,7 +54,7 @@ def test_sm_75_compiles_every_benchmark():
     assert not any(kernel.spill_bytes for kernel in compiler.kernels)
 
 
-@pytest.mark.parametrize("make", [ceilings.fma, ceilings.ex2, ceilings.shared])
+@pytest.mark.parametrize("make", [ceilings.fma, ceilings.ex2, ceilings.shared, ceilings.read])
 def test_one_round_less_is_wrong(make):
     """The very number of rounds that is timed: the host's sum tells it from one less in a thousand."""
     work = make(1, 1000)(np)
@@ -67,7 +68,7 @@ def test_shared_memory_is_read_without_conflicts():
     assert totals["shared_load_conflicts"] == 0
 
 
-@pytest.mark.parametrize("name", ["l2", "copy"])
+@pytest.mark.parametrize("name", ["l2", "copy", "read"])
 def test_global_bytes_are_whole_sectors(name):
     work, totals = run(SMALL[name])
     stores = totals["global_store_sectors"] if name == "copy" else 0
@@ -145,6 +146,15 @@ def test_the_l2_buffer_fits_twice_and_the_copy_does_not(l2_bytes, chunks):
     data = read(np).args[0]
     assert data.nbytes == chunks << 14
     assert l2_bytes / 4 <= data.nbytes <= l2_bytes / 2
+
+
+@pytest.mark.parametrize("sm_count, l2_bytes", [(1, 2**20), (2, 3 * 2**19)])
+def test_what_only_reads_goes_through_more_than_the_l2(sm_count, l2_bytes):
+    for make in ceilings.benchmarks((9, 0), sm_count, l2_bytes)["read_gbs"]:
+        work = make(np)
+        data, out, rounds = work.args
+        assert work.amount == data.nbytes == rounds * work.grid * 2**16 >= 32 * l2_bytes
+        assert data.nbytes - 32 * l2_bytes < work.grid * 2**16 and out.nbytes * 100 < data.nbytes
 
 
 def test_hopper_alone_has_wgmma():

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from flashcore_numba import cli
 from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.find import select as select_any
 from flashcore_numba.cli import selection
 from flashcore_numba.core import gpu
@@ -27,7 +28,7 @@ from flashcore_numba.core.element import named
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.shapes import Shape
-from flashcore_numba.core.workload import Workload
+from flashcore_numba.core.workload import CONTIGUOUS, Workload
 from flashcore_numba.measure import ceilings, compare, timing
 from flashcore_numba.measure.peers import PEERS
 from flashcore_numba.measure.sensors import Reading
@@ -171,8 +172,7 @@ def test_two_element_types_are_interleaved(tmp_path, capsys, monkeypatch):
     assert all(entry["error"]["right"] for shape in (first, second) for entry in shape["entries"])
     assert order.index(("12 mma_sync", "bfloat16")) > order.index(("05 online_softmax", "float16"))
     for name in ("float16", "bfloat16"):
-        ((_, kept),) = artifact.recorded(tmp_path, named(name))
-        assert [shape["element"] for shape in kept["shapes"]] == [name]
+        assert not artifact.recorded(tmp_path, named(name)), "it compares types, and has a table of its own"
     assert artifact.find_shape(artifact.load(file), "1x2x9x64") == first
     with pytest.raises(SystemExit):
         cli.main([*arguments[:2], "--element", "float64"])
@@ -245,6 +245,73 @@ def test_the_backward_pass_is_compared(heads, words, tmp_path, capsys, monkeypat
     assert f"backward, 1x{heads}x20x64, causal" in shown and "TFLOP/s: backward/recompute" in shown
     assert " x peer " in shown and " x 01 " not in shown
     assert artifact.recorded(tmp_path) == [], "tables and pictures are of the forward pass"
+
+
+DECODING = [
+    ("1x2/1x30x64", ["--tokens", "2", "--page", "7"]),
+    ("3x4/2x9-30x64", ["--page", "contiguous", "--page", "16", "--features", "window=8,0 sinks"]),
+    ("2x2/1x20x64", ["--tokens", "1", "--tokens", "3", "--features", "seqused_k"]),
+]
+
+
+@pytest.mark.parametrize("shape, words", few(DECODING, DECODING[0]))
+def test_decoding_is_compared(shape, words, tmp_path, capsys, monkeypatch):
+    """With its tokens, pages and lengths, cold and warm, into an artifact and tables that name them."""
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    monkeypatch.setattr(compare, "LONGEST_COLD_US", 1e9)
+    for name in ("CALLS", "REPLAYS", "COLD_ROUNDS"):
+        monkeypatch.setattr(timing, name, 1)
+    arguments = ["compare", "decode/chunks", "--shape", shape, "--rounds", "5", "--causal", *words]
+    assert cli.main([*arguments, "--save", str(tmp_path)]) == 0
+    (file,) = tmp_path.iterdir()
+    assert file.name == "stand-in-gpu-decode-causal.json"
+    shown, record = " ".join(capsys.readouterr().out.split()), artifact.load(file)
+    given = {name: [b for a, b in itertools.pairwise(words) if a == name] for name in ("--tokens", "--page")}
+    tokens, pages = given["--tokens"] or ["1"], given["--page"] or ["16"]
+    expected = [*itertools.product(tokens, pages)]
+    features = [each["features"] for each in record["shapes"]]
+    found = [(str(of.get("tokens", 1)), str(of["page"])) for of in features]
+    assert all(("tokens" in of) == bool(given["--tokens"]) for of in features)
+    assert found == [each for each in expected for _ in range(2 if "-" in shape else 1)]
+    for each in record["shapes"]:
+        of = each["features"]
+        batch, (_, kv_heads) = int(shape[0]), map(int, shape.split("x")[1].split("/"))
+        lengths = of.get("lengths") or of.get("seqused_k") or [int(each["shape"].split("x")[2])] * batch
+        seen = [min(n, of["window"][0] + of.get("tokens", 1)) if "window" in of else n for n in lengths]
+        assert each["kv_bytes"] == sum(seen) * kv_heads * 2 * 64 * 2
+        (entry,) = each["entries"]
+        assert entry["error"]["right"] and entry["error"]["heads_checked"] == entry["error"]["heads"]
+        assert entry["gpu_cold_us"] and entry["caller_us"] and set(each["absent"]) == set(DECODE.peers())
+        words_of_it = " ".join(f"{name}={of[name]}" for name in ("tokens", "page") if name in of)
+        assert f"decode, {each['shape']}, causal, {words_of_it}" in shown
+    assert shown.count(" bytes of K and V ") == len(record["shapes"])
+    ragged = [each for each in record["shapes"] if "equal_lengths" in each]
+    assert shown.count("TB/s of K and V (of the rate at ") == len(ragged) == ("-" in shape) * len(expected)
+    assert "TFLOP/s" not in shown
+    assert artifact.recorded(tmp_path, operation="decode") == [], "none is plain"
+
+
+def test_a_plain_workload_of_decoding_says_no_more_than_its_shape(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    record = compare.compare(select_any("decode/chunks"), [[Workload(Shape(1, 1, 20, 64))]], 5, quiet())
+    (shape,) = record["shapes"]
+    assert "features" not in shape and shape["kv_bytes"] == 20 * 2 * 64 * 2
+
+
+def test_a_wrong_request_of_decoding_is_found(monkeypatch):
+    (stage,) = select_any("decode/chunks")
+
+    def wrong(problem, executor, variant=None, **outputs):
+        stage.launch(problem, executor=executor, variant=variant, **outputs)
+        stream = executor.executor.stream if hasattr(executor, "executor") else None
+        if stream is not None and stream.recording is not None:
+            stream.recording.append(lambda: outputs["out"][1, 1].fill(0))
+
+    monkeypatch.setattr(compare, "registers", lambda *args: None)
+    for shape in (Shape(2, 2, 20, 64), Shape(2, 2, 20, 64, shortest=9)):
+        spoilt = replace(stage, launch=wrong)
+        record = compare.compare([spoilt], [[Workload(shape, page=CONTIGUOUS, tokens=2)]], 5, quiet())
+        assert not any(each["entries"][0]["error"]["right"] for each in record["shapes"])
 
 
 def test_a_wrong_gradient_is_named(capsys, monkeypatch):
@@ -449,6 +516,11 @@ def test_the_kernels_whose_registers_are_recorded_have_the_features(rng):
         (["--shape", "1x4x9x64/31"], "the head dimension (the last number) must be one of 32, 64"),
         (["--shape", "1x4x9/8x64"], "accepted are BxHxSxD, for example 1x8x512x64, with H/H_kv"),
         (["--features", "sinks"], "sinks: none of these stages serves it"),
+        (["--tokens", "0"], "tokens '0': a whole number from 1 to 999999 is accepted"),
+        (["--tokens", "2.5"], "tokens '2.5': a whole number from 1"),
+        (["--page", "all"], "page 'all': accepted are contiguous and a number of keys from 1 to 999999"),
+        (["--page", "-16"], "page '-16': accepted are contiguous and a number"),
+        (["--page", "contiguous"], "--page contiguous: forward has none"),
         (["--shape", "2x2x5-9x64"], "cu_seqlens_q cu_seqlens_k: none of these stages serves it"),
     ],
 )  # fmt: skip

@@ -101,18 +101,36 @@ def test_the_table_of_the_backward_pass_is_the_records() -> None:
 
 
 def test_what_is_said_of_features_is_the_records() -> None:
-    """Without the code that wrote it: the ragged batch that is named, in files of the folder."""
+    """Without the code that wrote it: the window and the ragged batch, in files of the folder."""
     text = PLACES["text:feature-costs"]
-    at, share, faster = re.search(
-        r"batch of (\S+) reaches (\d+)% .* is ([\d.]+) times as fast", text
+    at, masked, share, faster = re.search(
+        r"batch of (\S+)( with a causal mask)? reaches (\d+)% .* is ([\d.]+) times as fast", text
     ).groups()
-    assert len(NUMBER.findall(text.replace(at, ""))) == 2, "no other number is said"
+    seen, of_time, keys, there = re.search(
+        r"window of (\d+) keys takes (\d+)% of the time of all (\d+) at (\S+) with a causal mask;", text
+    ).groups()
+    rest = text.replace(at, "").replace(there, "")
+    assert len(NUMBER.findall(rest)) == 5, "no other number is said"
     files = [json.loads(path.read_text()) for path in artifact.recorded_dir().glob("nvidia-*.json")]
+    ((bare, windowed),) = (
+        [
+            min(e["gpu_us"]["p50"] for e in s["entries"] if e["kind"] == "stage" and e["default"])
+            for s in sorted(file["shapes"], key=lambda s: "features" in s)
+        ]
+        for file in files
+        if file.get("label") == "window" and file["operation"] == "forward"
+    )
+    assert there.split("x")[2] == keys and agrees(of_time, 100 * windowed / bare)
+    assert any(
+        s["shape"] == there and s["causal"] and s.get("features", {}).get("window") == [int(seen) - 1, 0]
+        for file in files
+        for s in file.get("shapes", [])
+    )
     ((ragged, equal),) = (
         (s, next(o for o in file["shapes"] if o["shape"] == s["equal_lengths"]))
         for file in files
         for s in file.get("shapes", [])
-        if s["shape"] == at and not s["causal"]
+        if s["shape"] == at and s["causal"] == bool(masked)
     )
     us = [{e["label"]: e["gpu_us"]["p50"] for e in s["entries"]} for s in (ragged, equal)]
     label = min((each for each in us[0] if each[0] in "01"), key=us[0].__getitem__)

@@ -68,6 +68,45 @@ def test_a_wrong_result_stands_out(fake):
     assert "WRONG NaN" in console.export_text()
 
 
+def shown(*printed):
+    console = Console(width=200, record=True, file=io.StringIO())
+    for each in printed:
+        console.print(each)
+    return " ".join(console.export_text().split())
+
+
+@pytest.mark.parametrize("read, shares", [(4000.0, ("25%", "12%")), (None, ("-", "-"))])
+def test_the_rate_of_k_and_v_is_shown_warm_and_cold(fake, read, shares):
+    """8.39 MB in 8.39 us is 1 TB/s; with a cold L2 it takes twice as long, and an entry has no cold time."""
+    record = fake(operation="decode", ceilings={"read_gbs": read} if read else None)
+    shape = record["shapes"][0]
+    shape |= {"kv_bytes": 8_388_608, "flops": 1, "features": {"tokens": 2, "page": "contiguous"}}
+    first, second = shape["entries"] = shape["entries"][:2]
+    first["gpu_us"]["p50"], first["gpu_cold_us"]["p50"] = 8.388608, 16.777216
+    second["gpu_cold_us"] = None
+    text = shown(tables.kv_table(record, shape))
+    assert text.startswith("decode, 1x8x512x64, tokens=2 page=contiguous: 8.39M bytes of K and V")
+    row = text.split("01 scalar │")[1].split("│")[:6]
+    assert [cell.strip() for cell in row] == ["8.39", "1.00", shares[0], "16.8", "0.50", shares[1]]
+    assert "│ - │ - │ - │" in text
+    told = "4.00 TB/s, what a kernel that only reads reached" if read else "Of read: of not known"
+    assert told in text
+    assert tables.rates_lines(record, shape) == []
+
+
+def test_a_ragged_batch_of_decoding_is_beside_equal_lengths(fake):
+    record = fake(operation="decode")
+    equal = record["shapes"][0]
+    equal |= {"kv_bytes": 10**7, "flops": 1, "features": {"tokens": 1, "page": 16}}
+    lengths = equal["features"] | {"lengths": [1, 2]}
+    ragged = equal | {"shape": "1x8x1-900x64", "equal_lengths": equal["shape"], "features": lengths}
+    ragged["kv_bytes"] = 5 * 10**6
+    other = equal | {"features": {"tokens": 2, "page": 16}, "kv_bytes": 10**9}
+    record["shapes"] = [other, ragged, equal]
+    (line,) = tables.rates_lines(record, ragged)
+    assert line.startswith("TB/s of K and V (of the rate at 1x8x512x64): 01 scalar 0.00 (50%), ")
+
+
 def test_an_interval_is_shown_as_a_share_of_the_median():
     assert tables.either_side({"p50": 10.0, "ci": {"low": 9.9, "high": 10.3}}) == "±2.0%"
     assert tables.either_side({"p50": 10.0, "ci": None}) == "-"

@@ -93,6 +93,8 @@ uint16_t bfloat16_bits(double);  // rounded once, to nearest even
 float bfloat16_float(uint16_t);
 uint32_t pack_pair(float low, float high, Element);
 uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c, Element);
+uint32_t widen_e4m3(uint16_t two);
+uint16_t pack_e4m3(float low, float high);
 void mbarrier_init(uint64_t*, int arrivals, Site);
 void mbarrier_arrive(uint64_t*, Site);
 void mbarrier_arrive_expect(uint64_t*, uint32_t bytes, Site);

@@ -468,6 +468,30 @@ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c, Element element) {
   return sums;
 }
 
+uint32_t widen_e4m3(uint16_t two) {
+  uint32_t halves = 0;
+  for (int i = 0; i < 2; i++) {
+    const int byte = two >> (8 * i) & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
+    const double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    const double value = (byte & 0x7f) == 0x7f ? NAN : size;
+    halves |= (uint32_t)(rounded(value, Element::float16) | (byte & 0x80) << 8) << (16 * i);
+  }
+  return halves;
+}
+
+// To the nearest of 2^-9 apart, of an eighth of the power of 2 below it, or 448.
+uint16_t pack_e4m3(float low, float high) {
+  uint16_t bytes = 0;
+  for (const float x : {high, low}) {
+    const float size = fminf(fabsf(x), 448);
+    const int power = size < ldexpf(1, -6) ? -6 : ilogbf(size);
+    const int eighths = (int)rintf(ldexpf(size, 3 - power));  // 8 to 16 of a normal number
+    const int byte = x != x ? 0x7f : ((power + 6) << 3) + eighths;
+    bytes = bytes << 8 | (signbit(x) ? 0x80 : 0) | byte;
+  }
+  return bytes;
+}
+
 void wgmma(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b, bool transpose_b,
            int accumulate, Element element, Site site) {
   WarpgroupArgument mine{d, a_registers, n, a, b, transpose_b, accumulate != 0, element};

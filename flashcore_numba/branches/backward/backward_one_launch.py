@@ -1,6 +1,4 @@
-"""dQ, dK and dV in one launch, for short problems. The kernels: `backward_one_launch.cu`, and
-`backward_one_launch_roles.cu`, where a third warpgroup brings what the others multiply.
-"""
+"""dQ, dK and dV in one launch, for short problems. The kernel: `backward_one_launch.cu`."""
 
 import math
 from typing import Any
@@ -11,23 +9,19 @@ from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.stages.parts.cuda_arguments import defines, scalars, strides
+from flashcore_numba.stages.parts.cuda_arguments import defines, scalars
 from flashcore_numba.stages.parts.tile_maps import tile_map
 from flashcore_numba.stages.stage import Stage
 
 ROWS, STORED_ROWS = 64, 16  # of every tile, and of what one warp stores
 WARPGROUPS = 2
-ROLES = ("roles", "roles_multicast")  # variants where a third one fetches
 STAGES = {64: 4, 128: 2}  # slots of each ring by head dimension: what shared memory holds
 
 
-def shared_bytes(head_dim: int, roles: bool = False) -> int:
-    """Two tiles of the block's own, the rings, LSE and D of two tiles for each or of every slot, the
-    mbarriers.
-    """
-    slots = WARPGROUPS * STAGES[head_dim]
-    values, mbarriers = (slots, 2 + 4 * slots) if roles else (2 * WARPGROUPS, 2 + 2 * slots)
-    return 2 * ROWS * head_dim * (2 + 3 * slots) + values * 2 * (ROWS + 16) * 4 + 8 * mbarriers
+def shared_bytes(head_dim: int) -> int:
+    """Two tiles of the block's own, the rings, LSE and D of two tiles for each, the mbarriers."""
+    tile, rings = 2 * ROWS * head_dim, WARPGROUPS * STAGES[head_dim]
+    return tile * (2 + 3 * rings) + WARPGROUPS * 4 * (ROWS + 16) * 4 + 8 * (2 + 2 * rings)
 
 
 def fits(problem: BackwardProblem) -> bool:
@@ -39,36 +33,26 @@ def fits(problem: BackwardProblem) -> bool:
 
 def cluster_of(problem: BackwardProblem, variant: str | None) -> int:
     """Blocks that fetch for each other."""
-    return 2 if variant in ("multicast", "roles_multicast") and fits(problem) else 1
+    return 2 if variant != "alone" and fits(problem) else 1
 
 
 def launch(
     problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
 ) -> None:
     """Queue the one kernel: blocks of keys, then those of query rows, for each K/V head and batch."""
-    p, cluster, roles = problem, cluster_of(problem, variant), variant in ROLES
+    p, cluster = problem, cluster_of(problem, variant)
     macros: dict[str, Any] = {"HEAD_DIM": p.head_dim, "BLOCK_N": ROWS, "STAGES": STAGES[p.head_dim]}
-    outputs: list[Any] = [tile_map(x, STORED_ROWS) for x in (dq, dk, dv)]
-    if roles:
-        macros |= roles_macros(p.head_dim)
-        outputs = [dq, dk, dv, *(step for x in (dq, dk, dv) for step in strides(x))]
-    file = "backward_one_launch_roles" if roles else "backward_one_launch"
-    kernel = source(file, CLUSTER=cluster, **macros, **defines(p.forward))
+    kernel = source("backward_one_launch", CLUSTER=cluster, **macros, **defines(p.forward))
     key_blocks, row_blocks = (-(-n // (cluster * ROWS)) * cluster for n in (p.seq_k, p.seq_q))
     executor.launch(
         kernel,
         (key_blocks + p.group * row_blocks, p.kv_heads, p.batch),
-        128 * (WARPGROUPS + roles),
+        128 * WARPGROUPS,
         *(tile_map(x, ROWS) for x in (p.q, p.k, p.v, p.out, p.dout)),
-        *(*outputs, p.lse, p.dlse, *scalars(p.forward, p.scale * math.log2(math.e))),
-        shared_bytes=shared_bytes(p.head_dim, roles),
+        *(tile_map(x, STORED_ROWS) for x in (dq, dk, dv)),
+        *(p.lse, p.dlse, *scalars(p.forward, p.scale * math.log2(math.e))),
+        shared_bytes=shared_bytes(p.head_dim),
     )
-
-
-def roles_macros(head_dim: int) -> dict[str, int]:
-    """Registers per thread of the warpgroups that multiply and of the third; whether S is asked for ahead."""
-    many, few = (232, 40) if head_dim == 64 else (240, 24)
-    return {"AHEAD": int(head_dim == 64), "MANY_REGISTERS": many, "FEW_REGISTERS": few}
 
 
 STAGE = Stage(
@@ -86,9 +70,8 @@ STAGE = Stage(
     outputs=GRADIENTS,
     operation=BACKWARD,
     variants={
-        "multicast": "two blocks fetch for each other what both stream, where all of it fits",
-        "roles": "a third warpgroup fetches and computes D, and S of the next tile is asked for ahead",
-        "roles_multicast": "both",
-        "one_launch": "each block fetches for itself",
+        "alone": "each block fetches for itself",
+        "one_launch": "two blocks fetch for each other what both stream, where all of it fits, else each for "
+        "itself",
     },
 )

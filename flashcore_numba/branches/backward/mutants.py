@@ -12,7 +12,6 @@ VALUE, PROPERTY, MEMORY, RACE, COPY = ("value",), ("property",), ("memory",), ("
 WRONG = (*VALUE, *PROPERTY)
 ROWS = "backward_rows.cu"
 KEYS, SPLIT_KERNEL, SPLIT_TILES = "gradient_keys.cuh", "backward_mma_sync_split.cu", "gradient_tiles.cuh"
-ROLES_KERNEL, PAIRS = "backward_one_launch_roles.cu", "pairs_of_tiles.cuh"
 DELTA, BY_ROWS = "backward_recompute_delta", "backward_recompute_rows"
 TILES_Q, TILES_KV = "backward_recompute_tiles_q", "backward_recompute_tiles_kv"
 
@@ -678,23 +677,15 @@ def _one_launch(name: str, mistake: str, *edits: tuple[str, ...], **options: Any
     return _mutant("one_launch", name, mistake, *edits, **options)
 
 
-def _roles(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
-    """Edits of the kernel with a third warpgroup."""
-    own = ((*edit, ROLES_KERNEL) for edit in edits)
-    return _mutant("one_launch", f"roles_{name}", mistake, *own, variant="roles", **options)
-
-
 MASKED = (
-    "    if (first < walk.seen(warp_own + WARP_ROWS - 1).begin || "
-    "first + BLOCK_N > walk.seen(warp_own).end) {\n"
-    "        const int own = warp_own + lane / 4;\n"
-    "        mask_tile(p_rmem, {walk.seen(own).from(first), walk.seen(own + 8).from(first)}, 1.0f, lane);\n"
-    "    }\n"
+    "        const int first = pair_at(warpgroup, iteration).first;\n"
+    "        if (first < seen(warp_own + WARP_ROWS - 1).begin || first + BLOCK_N > seen(warp_own).end) {\n"
+    "            const int own = warp_own + lane / 4;\n"
+    "            mask_tile(s_rmem, {seen(own).from(first), seen(own + 8).from(first)}, 1.0f, lane);\n"
+    "        }\n"
 )
-SCALED = """#pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i++) {
-        lse2.next<KEYS>(i, lane);
-"""
+SCALED = "            if (KEYS && i % 4 == 0) of_columns(lse2_smem(iteration), i, lse2_rmem);\n"
+LOOP = "#pragma unroll\n        for (int i = 0; i < BLOCK_N / 2; i++) {\n"
 
 ONE_LAUNCH = (
     _one_launch(
@@ -712,36 +703,36 @@ ONE_LAUNCH = (
     _one_launch("dlse_left_out", "The gradient of the LSE does not reach dS.", ("sum - dlse}", "sum}")),
     _one_launch(
         "parentheses", "dS = P * dP - D: the parentheses are missing.",
-        ("p_rmem[i] * (dp_rmem[i] - delta.of<KEYS>(i))", "p_rmem[i] * dp_rmem[i] - delta.of<KEYS>(i)", PAIRS),
+        ("s_rmem[i] * (dp_rmem[i] - delta_rmem[KEYS ? i % 2 : i / 2 % 2])",
+         "s_rmem[i] * dp_rmem[i] - delta_rmem[KEYS ? i % 2 : i / 2 % 2]"),
     ),
     _one_launch(
         "masked_before_the_scale", "The mask makes S -inf before a negative scale, which makes it inf.",
-        (MASKED, "", PAIRS), (SCALED, MASKED + SCALED, PAIRS), expected=WRONG,
+        (MASKED, ""), (LOOP + SCALED, MASKED + LOOP + SCALED), expected=WRONG,
     ),
     _one_launch(
         "mask_of_the_first_row",
         "Whether a tile needs the mask is asked for the warp's first row or key alone.",
-        ("first < walk.seen(warp_own + WARP_ROWS - 1).begin", "first < walk.seen(warp_own).begin", PAIRS),
-        expected=WRONG,
+        ("first < seen(warp_own + WARP_ROWS - 1).begin", "first < seen(warp_own).begin"), expected=WRONG,
     ),
     _one_launch(
         "tiles_of_the_first_row", "The walk ends where the block's first row or key sees nothing any more.",
-        ("seen(cluster_last).end}", "seen(cluster_first).end}", PAIRS), expected=WRONG,
+        ("seen(cluster_last).end}", "seen(cluster_first).end}"), expected=WRONG,
     ),
     _one_launch(
         "rows_for_keys", "The last key of a block is looked for among the query rows.",
         ("min(cluster_first + CLUSTER * ROWS, KEYS ? sizes.S_k : sizes.S_q)",
-         "min(cluster_first + CLUSTER * ROWS, sizes.S_q)", PAIRS),
+         "min(cluster_first + CLUSTER * ROWS, sizes.S_q)"),
         expected=(*WRONG, *MEMORY),
     ),
     _one_launch(
         "one_head_of_the_group", "Of the query heads that share a K/V head only the first passes by.",
-        ("KEYS ? count * group : count", "count", PAIRS),
+        ("KEYS ? count * sizes.group : count", "count"),
     ),
     _one_launch(
         "member_forgotten", "All query blocks of a group have its first head.",
-        ("own_head = KEYS ? kv_head : kv_head * group + member;",
-         "own_head = KEYS ? kv_head : kv_head * group;", PAIRS),
+        ("kv_head * sizes.group + member;\n    // The query rows",
+         "kv_head * sizes.group;\n    // The query rows"),
         expected=(*VALUE, "unwritten", *RACE),
     ),
     _one_launch(
@@ -756,20 +747,21 @@ ONE_LAUNCH = (
     ),
     _one_launch(
         "other_half_left_out", "What the other warpgroup has summed up is not added.",
-        ("const float4 x = sums_smem[i * 32];", "const float4 x = make_float4(0, 0, 0, 0);", PAIRS),
+        ("const float4 x = sums_smem(warpgroup ^ 1)[i * 32];", "const float4 x = make_float4(0, 0, 0, 0);"),
     ),
     _one_launch(
         "own_half_twice", "A warpgroup adds what it has given away, where it should add what it was given.",
-        ("given_smem(ring_smem, warpgroup ^ 1,", "given_smem(ring_smem, warpgroup,", PAIRS),
+        ("const float4 x = sums_smem(warpgroup ^ 1)[i * 32];",
+         "const float4 x = sums_smem(warpgroup)[i * 32];"),
         expected=(*VALUE, *MEMORY),
     ),
     _one_launch(
         "scale_on_dv", "dV is scaled as dK is: but O is linear in V, without a scale.",
-        ("KEYS && warpgroup == 0 ? 1.0f : ", "", PAIRS),
+        ("KEYS && warpgroup == 0 ? 1.0f : ", ""),
     ),
     _one_launch(
         "scale_in_log2", "dQ and dK are scaled by what the scores are scaled by, log2(e) included.",
-        (": scale_log2 * LN2;", ": scale_log2;", PAIRS),
+        (": sizes.scale_log2 * LN2;", ": sizes.scale_log2;"),
     ),
     _one_launch(
         "last_tile_left_out", "A warpgroup that has one tile alone does not multiply it.",
@@ -799,82 +791,4 @@ ONE_LAUNCH = (
     ),
 )  # fmt: skip
 
-
-ROLES = (
-    _roles(
-        "lse_not_in_log2", "The LSE is a natural logarithm, and ex2 takes it for one of base 2.",
-        ("INFINITY : value * LOG2E", "INFINITY : value"),
-    ),
-    _roles(
-        "lse_past_the_end", "The LSE of rows after the last is read.",
-        ("min(at, sizes.S_q - 1)", "at"), expected=(*MEMORY, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "half_of_the_columns", "A lane's half of the sum along a row is taken for the whole.",
-        ("            sum += __shfl_xor_sync(ALL_LANES, sum, 1);\n", ""),
-    ),
-    _roles("dlse_left_out", "The gradient of the LSE does not reach dS.", ("sum - dlse;", "sum;")),
-    _roles(
-        "first_panel_twice", "D is of the first 64 columns, twice: D = 128 only.",
-        ("const int at = k / 4 * (ROWS * 64) + row * 64", "const int at = row * 64"),
-    ),
-    _roles(
-        "values_of_a_ring", "All tiles of a ring leave their LSE and D in one place.",
-        ("values_smem + slot * 2 * VALUES", "values_smem + slot / STAGES * 2 * VALUES"),
-        expected=(*RACE, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "d_not_waited_for", "D is read while the third warpgroup still computes it.",
-        ("        if (KEYS) ptx::mbarrier_wait(slots_values + slot * 2 + 1, parity);  // D is known\n", ""),
-        expected=(*RACE, *MEMORY, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "told_by_one_lane", "A warp tells that D is there before all its lanes have written.",
-        ("            __syncwarp();  // all lanes have written\n            if (lane == 0) ptx::m",
-         "            if (lane == 0) ptx::m"),
-        expected=(*RACE, *MEMORY, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "told_by_one_warp", "An mbarrier of values counts one arrival, but four warps write them.",
-        ("i < FULL ? 1 : 4", "1"), expected=(*RACE, *MEMORY, *VALUE, "hang", "simulator"), on_gpu=False,
-    ),
-    _roles(
-        "new_values_too_early", "The LSE of a tile takes the place of one that is still read.",
-        ("                ptx::mbarrier_wait(ring_full + slot * 2, parity);  // the values before are read "
-         "no more\n", ""),
-        expected=(*RACE, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "refilled_a_tile_early", "A slot is filled again while the last product of its tile still reads it.",
-        ("iteration + STAGES - AHEAD;", "iteration + STAGES;"),
-        expected=(*RACE, *COPY, *VALUE, "hang"), on_gpu=False,
-    ),
-    _roles(
-        "refilled_too_late", "A slot is filled with the tile that it has had.",
-        ("fetch(warpgroup, next)", "fetch(warpgroup, next - STAGES)"),
-        expected=(*VALUE, *RACE, *COPY, "hang"), on_gpu=False,
-    ),
-    _roles(
-        "dp_not_waited_for", "dS is computed while dP is still multiplied.",
-        ("ptx::wgmma_wait<UNDER + 1>();  // dP", "ptx::wgmma_wait<UNDER + 2>();  // dP"),
-        expected=(*COPY, *RACE, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "s_not_waited_for", "The exponentials of the next tile begin while S is still multiplied.",
-        ("            ptx::wgmma_wait<1>();\n", "            ptx::wgmma_wait<2>();\n"),
-        expected=(*COPY, *RACE, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "last_ds_left_under_way", "The sums are taken while dS's last product still adds to them.",
-        ("    wait_for_products(true);\n    if (iterations == 0)",
-         "    wait_for_products(false);\n    if (iterations == 0)"),
-        expected=(*COPY, *RACE, *VALUE), on_gpu=False,
-    ),
-    _roles(
-        "stored_past_the_end", "Rows of the results after the last are written.",
-        ("        if (row < inside)\n", "        if (true)\n"),
-        expected=("guard", *MEMORY, *RACE), on_gpu=False,
-    ),
-)  # fmt: skip
-
-MUTANTS: tuple[Mutant, ...] = (*RECOMPUTE, *MMA_SYNC, *SPLIT, *WGMMA, *ONE_LAUNCH, *ROLES)
+MUTANTS: tuple[Mutant, ...] = (*RECOMPUTE, *MMA_SYNC, *SPLIT, *WGMMA, *ONE_LAUNCH)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.branches.decode.inputs import DecodeInputs, paged, poisoned
+from flashcore_numba.branches.decode.problem import own_type_alone
 from flashcore_numba.checks.bounds import EXTREME
 from flashcore_numba.checks.cases import LARGEST_V
-from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.element import E4M3, FLOAT16, Element
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.operation import Case
 from flashcore_numba.stages import Stage
@@ -17,7 +18,7 @@ from flashcore_numba.stages import Stage
 PAGES = (1, 16, 32, 64, 128, 256)
 AROUND = (15, 0, 33, 16, 1, 17)  # lengths, around pages of 16
 # Checked in every type that a stage serves; the other cases do not depend on the type.
-IN_EVERY_TYPE = ("lengths around", "5 tokens", "window: 33", "softcap: 3", "sinks: ", "extreme")
+IN_EVERY_TYPE = ("lengths around", "5 tokens", "window: 33", "softcap: 3", "sinks: ", "extreme", "e4m3: ")
 
 Make = Callable[[np.random.Generator], DecodeInputs]
 
@@ -27,7 +28,8 @@ def cases(stage: Stage, full_size: bool) -> list[Case]:
     found = []
     for element in stage.elements:
         shapes = _shapes(stage, element)
-        made = [*shapes[:6], *_features(stage, element), *_extreme(stage, element), *shapes[6:]]
+        made = [*shapes[:6], *_features(stage, element), *_e4m3(stage, element)]
+        made += [*_extreme(stage, element), *shapes[6:]]
         if element is FLOAT16 and full_size:
             made += _long(stage)
         ending = "" if element is FLOAT16 else f", {element.name}"
@@ -130,6 +132,62 @@ def _features(stage: Stage, element: Element) -> list[tuple]:
         ],
     }
     return [each for needed, some in made.items() if {*needed} <= {*stage.features} for each in some]
+
+
+def _e4m3(stage: Stage, element: Element) -> list[tuple]:
+    """Pools of bytes; half of the cases have a scale of each head."""
+    if stage.limit is own_type_alone:
+        return []
+    d, *larger = stage.head_dims
+
+    def case(name: str, lengths: Any, *shape: int, layout: str = "inside", **given: Any) -> tuple:
+        heads, kv_heads = shape[0], shape[1]
+
+        def make(rng: np.random.Generator) -> DecodeInputs:
+            options = {"element": element, "stored": E4M3, **given}
+            if options.pop("each_head", True):
+                options |= {"k_scale": _scales(rng, kv_heads), "v_scale": _scales(rng, kv_heads)}
+            if options.pop("sinks", False):
+                sinks = (3 * rng.standard_normal(heads)).astype(np.float32)
+                options["features"] = Features((40, -1), 5.0, sinks=sinks)
+            return paged(rng, rng.permutation(lengths).tolist(), *shape, **options)
+
+        return f"e4m3: {name}", make, layout
+
+    def of_bytes(name: str, most: int, scale: float) -> tuple:
+        def make(rng: np.random.Generator) -> DecodeInputs:
+            """Bytes up to `most`, of both signs."""
+            x = paged(rng, [70, 33], 4, 2, 2, d, element=element, stored=E4M3)
+            k, v = (
+                rng.integers(0, most, x.k_pool.shape, np.uint8, True)
+                | rng.choice(np.array([0, 0x80], np.uint8), x.k_pool.shape)
+                for _ in range(2)
+            )
+            x = x.but(k_pool=k.view(E4M3.dtype), v_pool=v.view(E4M3.dtype), k_scale=scale, v_scale=scale)
+            return poisoned(x, rng)
+
+        return f"e4m3: {name}", make, "inside"
+
+    one: dict[str, Any] = {"each_head": False}
+    return [
+        case("lengths around pages of 16, one scale", AROUND, 4, 2, 1, d, **one, k_scale=0.3, v_scale=1.7),
+        case("5 tokens, a scale of each head", (5, 21, 0, 48), 6, 3, 5, d, layout="mixed"),
+        of_bytes("every finite byte", 0x7E, 2.0**-6),
+        of_bytes("subnormal bytes", 7, 64.0),
+        case("sinks, a window and a softcap", (80, 3, 0), 4, 2, 3, d, sinks=True),
+        case("100 times as many keys, pages of 20", (7, 700, 63), 2, 1, 1, d, 20),
+        case("8 query heads on 1, 5 tokens: 40 rows", (37, 80), 8, 1, 5, d),
+        case("rows of K and V in turn", AROUND, 4, 2, 1, d, joined="rows", layout="contiguous"),
+        case("pages of K and V in turn", AROUND, 4, 2, 1, d, joined="pages"),
+        case("a negative scale", (70, 130), 2, 1, 3, d, scale=-0.3),
+        case("scales of 1", (70, 30), 2, 1, 1, d, **one),
+        *(case(f"D={dim}", AROUND, 4, 2, 2, dim) for dim in larger),
+    ]
+
+
+def _scales(rng: np.random.Generator, kv_heads: int) -> np.ndarray:
+    """Of each head another one, about 1."""
+    return (rng.permutation(2.0 ** np.linspace(-1, 1, kv_heads)) * rng.uniform(0.8, 1.25)).astype(np.float32)
 
 
 def _extreme(stage: Stage, element: Element) -> list[tuple]:

@@ -23,7 +23,7 @@ from flashcore_numba.branches.decode.decode_chunks_attend import (
 )
 from flashcore_numba.branches.decode.decode_chunks_merge import merge_kernel
 from flashcore_numba.branches.decode.operation import DECODE
-from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
+from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem, own_type_alone
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.stage import Stage
@@ -60,5 +60,6 @@ STAGE = Stage(
     grouped_queries=True,
     features=(*FEATURES, *LENGTHS),
     outputs=(OUT, LSE),
+    limit=own_type_alone,
     operation=DECODE,
 )

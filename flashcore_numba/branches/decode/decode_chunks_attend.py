@@ -64,6 +64,7 @@ def chunk_kernel(D, D_V, softcapped):
                     partial += q_rmem[i, 1] * y
                 partial = warp_sum(partial)
                 score = partial if j == lane else score
+            # </exercise>
             if softcapped:
                 score = softcap * math.tanh(score / softcap) if lane < keys else NOTHING
             m_new = max(m, warp_max(score))
@@ -73,13 +74,11 @@ def chunk_kernel(D, D_V, softcapped):
                 o_rmem[i, 0] *= rescale
                 o_rmem[i, 1] *= rescale
             for j in range(keys):
-                key_page, slot = cuda.shfl_sync(ALL_LANES, my_page, j), (first + j) % page
-                p_j = cuda.shfl_sync(ALL_LANES, p, j)
+                key_page, p_j = cuda.shfl_sync(ALL_LANES, my_page, j), cuda.shfl_sync(ALL_LANES, p, j)
                 for i in range(V_PAIRS):
-                    x, y = load2(v_pool, (key_page, slot, h_kv, 64 * i + 2 * lane))
+                    x, y = load2(v_pool, (key_page, (first + j) % page, h_kv, 64 * i + 2 * lane))
                     o_rmem[i, 0] += p_j * x
                     o_rmem[i, 1] += p_j * y
-            # </exercise>
         l = warp_sum(l)
         for i in range(V_PAIRS):
             for e in range(2):

@@ -9,7 +9,10 @@ from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.stages.stage import Stage
 
-CLUSTER = 8  # blocks, whatever the batch: the bits of a request depend on nothing else
+CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
+START_KEYS = 256  # that a block would read while it starts and merges
+# Blocks of a cluster -> the share of a GPU's places that clusters can have: their blocks lie side by side.
+PLACED = {1: 1.0, 2: 1.0, 4: 0.97, CLUSTER: 0.91}
 # By head dimension: where an SM has one block at most, for more, and for more than 16 rows.
 TILES: dict[int, dict[str, Tile]] = {
     64: {"few": Tile(1, 8, 4, 1), "many": Tile(1, 4, 4, 3), "rows": Tile(2, 8, 4, 1)},
@@ -18,13 +21,26 @@ TILES: dict[int, dict[str, Tile]] = {
 }
 
 
-def choose(problem: DecodeProblem, sm_count: int) -> str:
-    """The tile; one for all batches where the batch must not tell."""
+def choose(problem: DecodeProblem, sm_count: int) -> tuple[str, int]:
+    """The tile, and the blocks of a cluster: those that are done first if all requests see as many keys as
+    they can. A block takes as long as its keys and `START_KEYS` more, and blocks without a place wait.
+
+    What is batch-invariant has one tile and one number for all batches.
+    """
     p, tiles = problem, TILES[problem.head_dim]
-    if "rows" in tiles and p.seq_q * p.group > 16:
-        return "rows"
-    alone = p.batch_invariant or CLUSTER * tiles["few"].blocks(p) <= sm_count
-    return "few" if alone else "many"
+    rows = "rows" in tiles and p.seq_q * p.group > 16
+    if p.batch_invariant:
+        return "rows" if rows else "few", CLUSTER
+    name = "rows" if rows else "few" if tiles["few"].blocks(p) <= sm_count else "many"
+    blocks, an_sm = tiles[name].blocks(p), tiles[name].blocks_an_sm
+    left, right = p.mask.left, p.mask.right
+    keys = min(p.capacity, left + right + p.seq_q) if min(left, right) >= 0 else p.capacity
+
+    def duration(size: int) -> float:
+        turns = -(-size * blocks // max(1, int(sm_count * an_sm * PLACED[size])))
+        return turns * (keys / size + START_KEYS)
+
+    return name, min(PLACED, key=duration)
 
 
 def launch(
@@ -32,11 +48,12 @@ def launch(
 ) -> None:
     """Queue the one kernel: a cluster for each request, K/V head and tile of query rows."""
     p = problem
-    tile = TILES[p.head_dim][choose(p, executor.sm_count)]
+    name, blocks = choose(p, executor.sm_count)
+    tile = TILES[p.head_dim][name]
     early = variant == "overlapped"
     executor.launch(
-        source("decode_cluster", **tile.macros(p), CLUSTER=CLUSTER, EARLY=early),
-        (CLUSTER * tile.blocks_of_rows(p), p.kv_heads, p.batch),
+        source("decode_cluster", **tile.macros(p), CLUSTER=blocks, EARLY=early),
+        (blocks * tile.blocks_of_rows(p), p.kv_heads, p.batch),
         32 * tile.warps,
         *arguments(p, out, lse),
         shared_bytes=tile.block_bytes(p.head_dim),
@@ -47,7 +64,7 @@ STAGE = Stage(
     number=None,
     name="cluster",
     title="The parts of a request meet in shared memory",
-    idea="Eight blocks that run together share the keys of a request and send each other what they found.",
+    idea="Blocks that run together share the keys of a request and send each other what they found.",
     launch=launch,
     language="CUDA C",
     compute_capability=(9, 0),
@@ -59,7 +76,7 @@ STAGE = Stage(
     outputs=(OUT, LSE),
     operation=DECODE,
     variants={
-        "cluster": "a cluster of eight blocks for each request and K/V head",
+        "cluster": "a cluster for each request and K/V head, of as many blocks as there is room for, up to 8",
         "overlapped": "the same, and begins under the end of the kernel before it",
     },
 )

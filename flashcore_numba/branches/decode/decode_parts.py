@@ -10,6 +10,7 @@ import numpy as np
 
 from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.core.executor import Array
+from flashcore_numba.core.scaled import scale_arguments
 from flashcore_numba.stages.parts.cuda_arguments import defines, feature_arguments, strides
 
 KEYS = 16  # of a tile
@@ -17,7 +18,10 @@ NO_PAGE_ENDS = 1 << 30  # the page of a request that is in one
 
 
 class Tile(NamedTuple):
-    """16-row tiles of a block, its warps, slots of a warp's ring, blocks that an SM has room for."""
+    """16-row tiles of a block, its warps, slots of a warp's ring, blocks that an SM has room for.
+
+    Slots are of elements; those of e4m3 are half as large and twice as many.
+    """
 
     row_tiles: int
     warps: int
@@ -28,9 +32,12 @@ class Tile(NamedTuple):
         """What a kernel is compiled with."""
         p = problem
         no_page_ends_in_a_tile = p.page % KEYS == 0 or p.width == 1
-        own = {"ROW_TILES": self.row_tiles, "WARPS": self.warps, "STAGES": self.stages}
+        own: dict[str, Any] = {"ROW_TILES": self.row_tiles, "WARPS": self.warps, "STAGES": self.stages}
+        if p.e4m3:
+            own |= {"E4M3": True, "STAGES": 2 * self.stages}
         own |= {"BLOCKS_PER_SM": self.blocks_an_sm, "HEAD_DIM": p.head_dim, "BLOCK_N": KEYS}
-        return own | {"RUN": KEYS if no_page_ends_in_a_tile else 1, "USED": True} | defines(p)
+        own |= {"RUN": KEYS if no_page_ends_in_a_tile else 1, "PAGED": p.paged}
+        return own | defines(p) | ({"USED": True} if p.paged else {})
 
     def block_bytes(self, head_dim: int) -> int:
         """Of dynamic shared memory: the rings and Q."""
@@ -48,13 +55,15 @@ class Tile(NamedTuple):
 def arguments(problem: DecodeProblem, out: Array, lse: Array) -> tuple:
     """q, k, v, out, lse, then those for PARAMS and CACHE_PARAMS."""
     p = problem
-    heads_first = (pool.swapaxes(1, 2) for pool in (p.k_pool, p.v_pool))  # [pages, H_kv, page, D]
+    pools = (p.k_pool, p.v_pool)
+    heads_first = (pool.swapaxes(1, 2) for pool in pools) if p.paged else pools  # [pages, H_kv, page, D]
     return (
         *(p.q, p.k_pool, p.v_pool, out, lse),
         *(step for x in (p.q, *heads_first, out) for step in strides(x)),
         *(np.int32(n) for n in (p.seq_q, p.capacity, p.heads, p.group)),
         *(np.float32(p.scale * math.log2(math.e)), np.int32(p.causal)),
-        *(*feature_arguments(p), p.lengths),
+        *(*feature_arguments(p), *([p.lengths] if p.paged else [])),
         *(p.block_table, np.int32(p.table_row), np.int32(NO_PAGE_ENDS if p.width == 1 else p.page)),
         np.uint32(-(-(1 << 31) // p.group)),
+        *(scale_arguments(p.k_scale, p.v_scale) if p.e4m3 else ()),
     )

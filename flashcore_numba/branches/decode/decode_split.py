@@ -8,6 +8,7 @@ from cuda_reference import source
 from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
+from flashcore_numba.branches.decode.split_parts import MAX_PARTS, most_parts
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
@@ -20,7 +21,6 @@ TILES: dict[int, dict[str, Tile]] = {
     256: {"few": Tile(1, 4, 3, 1), "many": Tile(1, 2, 2, 3)},
 }
 PART_ELEMENTS = {"few": 1 << 20, "many": 1 << 18, "rows": 1 << 18}  # of K, beyond which a part is divided
-MAX_PARTS = 32  # of a request: what the merging block has room for
 INVARIANT_PARTS = 16  # what a request is divided into where the batch must not tell
 
 
@@ -43,32 +43,22 @@ def choose(problem: DecodeProblem, sm_count: int, room: float = math.inf) -> tup
     return name, max(1, min(MAX_PARTS, places // tiles[name].blocks(p)))
 
 
-def part_tiles(tiles: int, warps: int, part_keys: int, at_least: int) -> int:
-    """Tiles of keys in a part of a request that sees so many, as the kernel divides them."""
-    share = max(min(-(-tiles // at_least), part_keys // KEYS), -(-tiles // MAX_PARTS))
-    return max(1, -(-share // warps)) * warps
-
-
-def parts_of(tiles: int, *how: int) -> int:
-    """Of a request that sees so many tiles of keys; how: as `part_tiles` takes it."""
-    return max(1, -(-tiles // part_tiles(tiles, *how)))
-
-
 def plan(
     problem: DecodeProblem, variant: str | None, sm_count: int, room: float = math.inf
-) -> tuple[str, int, int]:
-    """The tile, parts as `choose` has them, and blocks for each head and tile of rows: as many as the GPU
-    holds, or as the longest requests could make.
+) -> tuple[str, int, int, int]:
+    """The tile, parts as `choose` has them, the most parts that lengths could make of all requests, and
+    blocks for each head and tile of rows: as many as the GPU holds, or as there may be parts.
     """
     p, tiles = problem, TILES[problem.head_dim]
     name, at_least = choose(p, sm_count, room)
     if variant == "in_turn":
-        return "many", 2, -(-p.batch // 2)
+        return "many", 2, MAX_PARTS * p.batch, -(-p.batch // 2)
     name = variant if variant and variant in tiles else name
     tile = tiles[name]
-    most = p.batch * parts_of(p.capacity // KEYS + 1, tile.warps, PART_ELEMENTS[name] // p.head_dim, at_least)
+    part_keys = PART_ELEMENTS[name] // p.head_dim
+    most = p.batch * most_parts(p.capacity // KEYS + 1, tile.warps, part_keys, at_least)
     places = sm_count * tile.blocks_an_sm * p.batch // tile.blocks(p)
-    return name, at_least, max(1, min(places, most))
+    return name, at_least, most, max(1, min(places, most))
 
 
 def launch(
@@ -76,7 +66,7 @@ def launch(
 ) -> None:
     """Queue the one kernel."""
     p = problem
-    name, at_least, blocks = plan(p, variant, executor.sm_count, executor.shared_limit)
+    name, at_least, most, blocks = plan(p, variant, executor.sm_count, executor.shared_limit)
     tile = TILES[p.head_dim][name]
     part_rows = (p.batch, p.kv_heads, MAX_PARTS, p.seq_q * p.group)
     executor.launch(
@@ -85,7 +75,7 @@ def launch(
         ),
         (blocks, p.kv_heads, tile.blocks_of_rows(p)),
         32 * tile.warps,
-        *(*arguments(p, out, lse), np.int32(p.batch), np.int32(at_least)),
+        *(*arguments(p, out, lse), np.int32(p.batch), np.int32(at_least), np.int32(most)),
         *(executor.empty((*part_rows, p.head_dim), np.float32), executor.empty(part_rows, np.float32)),
         executor.counter(tile.blocks(p)),
         shared_bytes=tile.block_bytes(p.head_dim),

@@ -21,6 +21,10 @@ def _decoded(x: DecodeInputs) -> np.ndarray:
     return np.concatenate(found)
 
 
+def _scaled(x: DecodeInputs, name: str) -> bool:
+    return bool(np.any(np.asarray(x.scales[name]) != 1))
+
+
 def _suspects(x: DecodeInputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
     """Sentences, and what each mistake would compute."""
 
@@ -45,6 +49,10 @@ def _suspects(x: DecodeInputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
     if (x.lengths <= x.lengths[0]).all():
         first = np.broadcast_to(table[:1], table.shape)
         found.append(("every request reads the first row of the table", changed(block_table=first)))
+    found += [(f"{name} has no effect", changed(**{name: 1.0})) for name in x.scales if _scaled(x, name)]
+    if _scaled(x, "k_scale") or _scaled(x, "v_scale"):
+        exchanged = changed(k_scale=x.v_scale, v_scale=x.k_scale)
+        found.append(("k_scale multiplies V, and v_scale K", exchanged))
     for name in x.features.names:
         without = replace(x.features, **{name: getattr(OFF, name)})
         found.append((f"{name} has no effect", changed(features=without)))

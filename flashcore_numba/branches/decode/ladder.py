@@ -9,15 +9,19 @@ from flashcore_numba.stages.stage import Stage
 
 LADDER: tuple[Stage, ...] = (CHUNKS, SPLIT, CLUSTER)
 
-CLUSTERS_KEYS = 4096  # room for more is divided into more parts than a cluster has blocks
+CLUSTERS_KEYS = 8192  # room for more may be of requests of very different lengths
 
 
 def preferred(problem: DecodeProblem) -> tuple[Stage, ...]:
-    """The stages in the order in which `attention_paged` tries them. Clusters are for requests that have room
-    for few keys: they divide all requests alike, so that long ones among short ones leave SMs idle.
+    """The stages in the order in which `attention_paged` tries them.
+
+    Clusters are faster for equal lengths. But they divide all requests alike, so that long ones among short
+    ones leave SMs idle; and those of a single request with many query rows are too few for a GPU.
     """
-    few = problem.capacity <= CLUSTERS_KEYS
-    return (CLUSTER, SPLIT, CHUNKS) if few else (SPLIT, CLUSTER, CHUNKS)
+    p = problem
+    alone = p.batch == 1 and p.seq_q * p.group <= 32
+    clusters = alone or (p.batch > 1 and p.capacity <= CLUSTERS_KEYS)
+    return (CLUSTER, SPLIT, CHUNKS) if clusters else (SPLIT, CLUSTER, CHUNKS)
 
 
 def find(selector: object) -> Stage:

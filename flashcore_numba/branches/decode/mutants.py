@@ -49,9 +49,7 @@ CHUNKS = (
     ),
     _chunks(
         "slot_of_the_tile", "The slot counts from the tile, not from the page.",
-        ("slot = cuda.shfl_sync(ALL_LANES, my_page, j), (first + j) % page\n"
-         "                p_j", "slot = cuda.shfl_sync(ALL_LANES, my_page, j), j % page\n"
-         "                p_j"),
+        ("v_pool, (key_page, (first + j) % page,", "v_pool, (key_page, j % page,"),
         expected=OUTSIDE,
     ),
     _chunks(
@@ -132,7 +130,11 @@ CHUNKS = (
     ),
 )  # fmt: skip
 
-HEADER, LOOP = "decode.cuh", "in_turn"  # the variant in which a warp has many tiles and a block many requests
+HEADER, E4M3, LOOP = (
+    "decode.cuh",
+    "e4m3.cuh",
+    "in_turn",
+)  # the variant in which a warp has many tiles and a block many requests
 LATE = ("race", "copy", "memory", "value", "property")  # what is read before it is there, or after it was
 
 
@@ -171,7 +173,7 @@ SPLIT = (
     ),
     _split(
         "requests_left_over", "A block takes one part and no other: a small grid leaves requests undone.",
-        ("part = work += gridDim.x", "part = work += 1 << 20"), expected=("unwritten", *WRONG), variant=LOOP,
+        ("work += gridDim.x", "work += 1 << 20"), expected=("unwritten", *WRONG), variant=LOOP,
     ),
     _split(
         "sink_in_every_part", "The sink joins the sum once per part.",
@@ -255,6 +257,60 @@ SPLIT = (
     _split(
         "lse_of_base_2", "The LSE is returned in units of log2.",
         ("= log_sum_exp(m, l);", "= m + __log2f(l);", HEADER),
+    ),
+    _split(
+        "scale_of_k_forgotten", "The stored K is taken for the real one.",
+        ("(SOFTCAP ? 1.0f : rows.k_scale)", "1.0f", HEADER),
+    ),
+    _split(
+        "scale_after_the_softcap", "The softcap bounds scores of the stored K.",
+        ("adjustment.scale_by_cap *= rows.k_scale;", "", HEADER),
+    ),
+    _split(
+        "scale_of_v_forgotten", "The stored V is taken for the real one.",
+        ("inverse_sum(l) * v_scale;", "inverse_sum(l);", HEADER),
+    ),
+    _split(
+        "scale_of_k_on_v", "O is multiplied by the scale of K.",
+        ("inverse_sum(l) * v_scale;", "inverse_sum(l) * k_scale;", HEADER),
+    ),
+    _split(
+        "scale_of_the_first_head", "All heads take the scale of the first.",
+        ("cache.scales.k(h_kv)", "cache.scales.k(0)", HEADER),
+    ),
+    _split(
+        "scale_of_the_query_head", "The scale is looked up by the query head.",
+        ("cache.scales.v(h_kv)", "cache.scales.v(h_kv * params.group)", HEADER), expected=OUTSIDE,
+    ),
+    _split(
+        "sign_lost", "The first bit of a byte is taken for none.",
+        ("widen_e4m3((uint16_t)bytes)", "widen_e4m3((uint16_t)(bytes & 0x7f7f))", E4M3),
+    ),
+    _split(
+        "subnormal_lost", "Bytes without an exponent are taken for 0.",
+        ("widen_e4m3((uint16_t)(bytes >> 16))",
+         "widen_e4m3((uint16_t)(bytes >> 16 & ((bytes >> 16 & 0x78 ? 0xff : 0) "
+         "| (bytes >> 24 & 0x78 ? 0xff00 : 0))))",
+         E4M3),
+    ),
+    _split(
+        "columns_in_order", "Q is read as for elements, whose lanes have other columns.",
+        ("E4M3 ? load_fours(q_rmem, q_smem, lane) : load_queries(q_rmem, q_smem, lane);",
+         "load_queries(q_rmem, q_smem, lane);", HEADER),
+    ),
+    _split(
+        "columns_of_neighbours", "Of two columns of V the keys are mixed: bytes are taken as they come.",
+        ("__byte_perm(bytes_rmem[2 * i], 0, 0x3120)", "bytes_rmem[2 * i]", E4M3),
+    ),
+    _split(
+        "odd_before_even", "The odd columns of O are stored before the even ones.",
+        ("make_float4(even[0], odd[0], even[1], odd[1])", "make_float4(odd[0], even[0], odd[1], even[1])",
+         E4M3),
+    ),
+    _split(
+        "tail_of_bytes", "The bytes after the last key of a page are read: those of NaN spoil O.",
+        ("const bool counts = seen.begin <= key && key < seen.end;",
+         "const bool counts = E4M3 || (seen.begin <= key && key < seen.end);", HEADER), expected=OUTSIDE,
     ),
 )  # fmt: skip
 

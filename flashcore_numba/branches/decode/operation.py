@@ -1,6 +1,7 @@
 """Decoding as an operation: what its stages are checked, counted and timed by."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -9,18 +10,17 @@ import numpy as np
 from flashcore_numba.branches.decode.bounds import reference
 from flashcore_numba.branches.decode.cases import cases
 from flashcore_numba.branches.decode.diagnose import explain
-from flashcore_numba.branches.decode.inputs import DecodeInputs, paged
+from flashcore_numba.branches.decode.inputs import DecodeInputs, contiguous, paged
 from flashcore_numba.branches.decode.problem import INT32, DecodeProblem
 from flashcore_numba.branches.decode.properties import properties
 from flashcore_numba.branches.decode.truth import RequestTruth
 from flashcore_numba.checks import bounds
-from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.element import E4M3, FLOAT16, Element
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.shapes import Shape
-
-PAGE = 16  # keys of a page where a shape is all that is given, as in most servers
+from flashcore_numba.core.workload import CONTIGUOUS, PAGE
 
 
 def _draw(
@@ -29,9 +29,13 @@ def _draw(
     rng: np.random.Generator,
     element: Element = FLOAT16,
     features: Features = OFF,
+    tokens: int = 1,
+    page: int = PAGE,
 ) -> DecodeInputs:
-    """Of a shape B x H x S x D: B requests of S keys and one query token; seqused_k and a ragged batch give
-    requests other lengths.
+    """Of a shape B x H x S x D: B requests of S keys and so many query tokens; seqused_k and a ragged batch
+    give requests other lengths. page: keys of a page, or `CONTIGUOUS`.
+
+    Nothing is strange here, because other libraries are timed on the same arrays.
     """
     lengths = [shape.seq] * shape.batch
     if features.ragged:
@@ -39,19 +43,12 @@ def _draw(
     if features.seqused_k is not None:
         lengths = features.seqused_k.tolist()
     kept = Features(features.window, features.softcap, sinks=features.sinks)
-    return paged(
-        rng,
-        lengths,
-        shape.heads,
-        shape.kv_heads,
-        1,
-        shape.head_dim,
-        PAGE,
-        value_dim=shape.value_dim,
-        element=element,
-        causal=causal,
-        features=kept,
-    )
+    options: dict[str, Any] = {"tokens": tokens, "head_dim": shape.head_dim, "value_dim": shape.value_dim}
+    options |= {"element": element, "causal": causal, "features": kept}
+    if page == CONTIGUOUS:
+        return contiguous(rng, lengths, shape.heads, shape.kv_heads, **options)
+    options |= {"page": page, "spare_columns": 0, "strange": False}
+    return paged(rng, lengths, shape.heads, shape.kv_heads, **options)
 
 
 def _stand_in(shape: Shape, causal: bool) -> DecodeProblem:
@@ -61,6 +58,12 @@ def _stand_in(shape: Shape, causal: bool) -> DecodeProblem:
     k, v = (np.empty((*cache, dim), FLOAT16.dtype) for dim in (shape.head_dim, shape.value_dim))
     table = np.arange(cache[0], dtype=INT32).reshape(shape.batch, -1)
     return DecodeProblem(q, k, v, table, np.full(shape.batch, shape.seq, INT32), causal)
+
+
+def _in_e4m3(shape: Shape, causal: bool) -> list[DecodeProblem]:
+    plain = _stand_in(shape, causal)
+    k, v = (np.empty(pool.shape, E4M3.dtype) for pool in (plain.k_pool, plain.v_pool))
+    return [replace(plain, k_pool=k, v_pool=v)]
 
 
 def _truth(x: DecodeInputs, rng: np.random.Generator) -> RequestTruth:
@@ -77,13 +80,19 @@ def _mutants() -> Sequence[Any]:
     return import_module("flashcore_numba.branches.decode.mutants").MUTANTS
 
 
+def _peers() -> Mapping[str, Any]:
+    """By name, because only a measurement needs them."""
+    return import_module("flashcore_numba.branches.decode.peers").PEERS
+
+
 def _caller(problem: DecodeProblem, stage: Any, outputs: Mapping[str, Any]) -> Callable[[], Any]:
     """By name, because the call knows the ladder."""
     call = import_module("flashcore_numba.branches.decode.call")
     p = problem
     arrays = (p.q, p.k_pool, p.v_pool, p.block_table, p.lengths)
     options = {name: getattr(p, name) for name in ("causal", "scale", "window", "softcap", "sinks")}
-    options |= {"batch_invariant": p.batch_invariant, "stage": stage, "out": outputs[OUT.name]}
+    options |= {name: getattr(p, name) for name in ("batch_invariant", "k_scale", "v_scale")}
+    options |= {"stage": stage, "out": outputs[OUT.name]}
     return lambda: call.attention_paged(*arrays, **options)
 
 
@@ -102,4 +111,7 @@ DECODE = Operation(
     ladder=_ladder,
     mutants=_mutants,
     stand_in=_stand_in,
+    peers=_peers,
+    choices=("tokens", "page"),
+    also_compiled=_in_e4m3,
 )

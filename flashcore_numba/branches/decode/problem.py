@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.core.element import ACCEPTED_NAMES, Element, accepted, of
+from flashcore_numba.core.element import ACCEPTED_NAMES, E4M3, Element, accepted, of
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import OFF, Features, Sequence, on_host
 from flashcore_numba.core.mask import Mask
@@ -25,6 +25,7 @@ from flashcore_numba.core.problem import (
     rows_aligned,
     with_aligned,
 )
+from flashcore_numba.core.scaled import SCALES, arrays_of, checked_scale_of, is_e4m3
 
 FEATURES = ("window", "softcap", "sinks")  # of `core.features.Features`, those that a problem may have
 LENGTHS = ("seqused_k", "cu_seqlens_q", "cu_seqlens_k")  # those that say how many keys a request has
@@ -38,8 +39,8 @@ class DecodeProblem:
     """Attention of each request's query tokens `q` over its cache: softmax(scale * Q K^T) V.
 
     q: [B, H, S_q, D], float16 or bfloat16, S_q tokens of each of B requests. k_pool: [pages, page, H_kv, D]
-    and v_pool: [pages, page, H_kv, D_v], of q's type: pages of `page` keys that requests share out among
-    themselves. block_table: int32 [B, width]: key j of request b is slot j % page of page
+    and v_pool: [pages, page, H_kv, D_v], of q's type or both of e4m3: pages of `page` keys that requests
+    share out among themselves. block_table: int32 [B, width]: key j of request b is slot j % page of page
     block_table[b, j // page]. lengths: int32 [B]: the keys of each request, 0 to width * page; those of the
     query tokens are among them. H is a multiple of H_kv, and query head h reads K/V head h // (H / H_kv).
 
@@ -49,7 +50,9 @@ class DecodeProblem:
 
     causal: the last query token sees every key, each one before it one key less. window, softcap and sinks:
     as `core.features.Features` has them; sinks: float32 [H]. scale: as `core.problem.Problem`.
-    batch_invariant: the bits of a request's output depend on nothing but that request.
+    batch_invariant: the bits of a request's output depend on nothing but that request. k_scale, v_scale: of
+    pools of e4m3 (float8_e4m3fn, or its bytes as uint8): what is stored is multiplied by them, each a number
+    or float32 [H_kv].
 
     All are NumPy arrays, or all are CuPy arrays of one GPU. The last dimension is contiguous and no stride
     is negative; all other strides are free, but lengths is C-contiguous. Lengths and the table are not
@@ -69,6 +72,8 @@ class DecodeProblem:
     softcap: float = OFF.softcap
     sinks: Any = None
     batch_invariant: bool = False
+    k_scale: Any = 1.0
+    v_scale: Any = 1.0
 
     def __post_init__(self) -> None:
         check_rows("q", self.q)
@@ -81,6 +86,10 @@ class DecodeProblem:
         for name in ("causal", "batch_invariant"):
             object.__setattr__(self, name, checked_flag(name, getattr(self, name)))
         object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
+        for name, pool in zip(SCALES, (self.k_pool, self.v_pool), strict=True):
+            object.__setattr__(
+                self, name, checked_scale_of(name, getattr(self, name), pool.dtype, self.kv_heads, self.q)
+            )
         if self.sinks is not None:
             check_kind("sinks", self.sinks)
             check_place("sinks", self.sinks, self.q)
@@ -102,7 +111,8 @@ class DecodeProblem:
     def inputs(self) -> dict[str, Any]:
         """All arrays that a stage reads, by name."""
         names = ("q", "k_pool", "v_pool", "block_table", "lengths")
-        return {name: getattr(self, name) for name in names} | self.features.arrays
+        found = {name: getattr(self, name) for name in names} | self.features.arrays
+        return found | arrays_of({name: getattr(self, name) for name in SCALES})
 
     def on(self, arrays: Mapping[str, Any]) -> "DecodeProblem":
         """The same problem on other arrays; `arrays` has all names of `inputs`."""
@@ -178,14 +188,24 @@ class DecodeProblem:
         return self.block_table.strides[0] // self.block_table.dtype.itemsize
 
     @property
+    def paged(self) -> bool:
+        """Whether keys are found through a table, see `few_rows.Unpaged`."""
+        return True
+
+    @property
     def capacity(self) -> int:
         """Keys that a row of the block table has room for."""
         return self.width * self.page
 
     @property
     def element(self) -> Element:
-        """The type of q, the pools and the output."""
+        """The type of q and the output, and of the pools unless they are `e4m3`."""
         return of(self.q.dtype)
+
+    @property
+    def e4m3(self) -> bool:
+        """Whether the pools hold e4m3, with scales."""
+        return is_e4m3(self.k_pool.dtype)
 
     @property
     def windowed(self) -> bool:
@@ -231,18 +251,23 @@ class DecodeProblem:
         return self.visible_pairs * self.heads
 
     @property
+    def kv_bytes(self) -> int:
+        """Bytes of K and V that tokens see, each counted once."""
+        seen = sum(_keys_seen(each.mask) for each in self.sequences)
+        return seen * self.kv_heads * (self.head_dim + self.value_dim) * self.k_pool.dtype.itemsize
+
+    @property
     def min_bytes(self) -> int:
         """Bytes that must move: q and what tokens see of the cache, read once; the output, written once."""
-        seen = sum(_keys_seen(each.mask) for each in self.sequences)
-        of_key = self.kv_heads * (self.head_dim + self.value_dim) * self.element.size
-        return self.q.nbytes + seen * of_key + self.q.nbytes // self.head_dim * self.value_dim
+        return self.q.nbytes + self.kv_bytes + self.q.nbytes // self.head_dim * self.value_dim
 
     @property
     def shape_label(self) -> str:
         """`8x64/8x1/8192x128, pages of 16`: B x H/H_kv x S_q/keys that a request has room for x D."""
         heads = f"{self.heads}" if self.group == 1 else f"{self.heads}/{self.kv_heads}"
         dims = f"{self.head_dim}" if self.head_dim == self.value_dim else f"{self.head_dim}/{self.value_dim}"
-        return f"{self.batch}x{heads}x{self.seq_q}/{self.capacity}x{dims}, pages of {self.page}"
+        stored = " in e4m3" if self.e4m3 else ""
+        return f"{self.batch}x{heads}x{self.seq_q}/{self.capacity}x{dims}, pages of {self.page}{stored}"
 
     @cached_property
     def aligned(self) -> bool:
@@ -275,6 +300,11 @@ class DecodeProblem:
                 )
 
 
+def own_type_alone(problem: DecodeProblem) -> str | None:
+    """The limit of a stage that reads pools of q's type alone."""
+    return f"does not serve pools of {E4M3.name}, only of q's type" if problem.e4m3 else None
+
+
 def _keys_seen(mask: Mask) -> int:
     """Keys that any of the rows sees: their intervals have no gap."""
     return max(0, mask.interval(mask.seq_q - 1)[1] - mask.interval(0)[0])
@@ -283,10 +313,16 @@ def _keys_seen(mask: Mask) -> int:
 def _check_pool(name: str, array: Any, q: Any) -> None:
     check_kind(name, array)
     check_place(name, array, q)
-    if not accepted(array.dtype):
-        raise ArgumentError(f"{name} has dtype {str(array.dtype)[:100]}: accepted are {ACCEPTED_NAMES}")
-    if array.dtype != q.dtype:
-        raise ArgumentError(f"{name} has dtype {array.dtype}: q has {q.dtype}, and they must be equal")
+    if not is_e4m3(array.dtype):
+        if not accepted(array.dtype):
+            raise ArgumentError(
+                f"{name} has dtype {str(array.dtype)[:100]}: accepted are {ACCEPTED_NAMES}, and {E4M3.name}"
+            )
+        if array.dtype != q.dtype:
+            raise ArgumentError(
+                f"{name} has dtype {array.dtype}: q has {q.dtype}, and they must be equal, or the pools "
+                f"{E4M3.name}"
+            )
     shape = tuple(array.shape)
     if array.ndim != 4:
         raise ArgumentError(
@@ -306,6 +342,10 @@ def _check_together(q: Any, k_pool: Any, v_pool: Any) -> None:
     if k_pool.shape[3] != q.shape[3]:
         raise ArgumentError(
             f"k_pool has head dimension {k_pool.shape[3]}: q has {q.shape[3]}, and they must be equal"
+        )
+    if is_e4m3(v_pool.dtype) != is_e4m3(k_pool.dtype):
+        raise ArgumentError(
+            f"v_pool has dtype {v_pool.dtype}: k_pool has {k_pool.dtype}, and they must be equal"
         )
     if v_pool.shape[:3] != k_pool.shape[:3]:
         raise ArgumentError(

@@ -14,9 +14,10 @@ from flashcore_numba.branches.decode.bounds import reference
 from flashcore_numba.branches.decode.cache import Cache
 from flashcore_numba.branches.decode.inputs import DecodeInputs, paged, poisoned, shuffled
 from flashcore_numba.branches.decode.merging import merged
+from flashcore_numba.branches.decode.problem import own_type_alone
 from flashcore_numba.checks.bounds import Reference, compare, verdict
 from flashcore_numba.checks.trial import Answer, Failed, Trial, place
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.element import E4M3, FLOAT16
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.operation import Property
 from flashcore_numba.core.output import LSE, OUT
@@ -33,6 +34,8 @@ def properties(stage: Stage, backend: str) -> list[Property]:
     found = {**ALWAYS, **(SIMULATED if backend == "simulator" else {})}
     if "sinks" not in stage.features:
         del found[EMPTY]
+    if stage.limit is own_type_alone:
+        del found[TWICE]
     return [Property(name, holds) for name, holds in found.items()]
 
 
@@ -191,6 +194,18 @@ def empty_requests(run: Run, rng: np.random.Generator) -> float:
     return math.inf
 
 
+def twice_the_bytes(run: Run, rng: np.random.Generator) -> float:
+    """Pools of e4m3 times 2 at half the scales hold the same numbers, and give the same bits."""
+    scales: dict[str, Any] = {
+        name: rng.uniform(0.5, 2, 2).astype(np.float32) for name in ("k_scale", "v_scale")
+    }
+    x = _drawn(rng, stored=E4M3, **scales)
+    pools = {name: E4M3.round(2 * getattr(x, name).astype(np.float32)) for name in ("k_pool", "v_pool")}
+    twice = x.but(**pools, **{name: scale / 2 for name, scale in scales.items()})
+    what = "e4m3 times 2 at half the scales"
+    return _same_bits(what, _outputs(run(x)), _outputs(run(poisoned(twice, rng))))
+
+
 def any_schedule(run: Run, rng: np.random.Generator) -> float:
     """The order in which warps and blocks run must not show in a bit."""
     x = paged(rng, [150, 0, 20], 2, 1)
@@ -198,7 +213,7 @@ def any_schedule(run: Run, rng: np.random.Generator) -> float:
     return min(_same_bits(f"scheduled {each}", plain, _outputs(run(x, order=each))) for each in ORDERS)
 
 
-EMPTY = "a request without keys"
+EMPTY, TWICE = "a request without keys", "e4m3 times 2 at half the scales: the same bits"
 ALWAYS: dict[str, Callable[..., float]] = {
     "pages in another order: the same bits": pages_permuted,
     "alone and in a batch: the same bits": alone_and_in_a_batch,
@@ -207,5 +222,6 @@ ALWAYS: dict[str, Callable[..., float]] = {
     "a cache in use": cache_in_use,
     "equal rows of V": equal_values,
     EMPTY: empty_requests,
+    TWICE: twice_the_bytes,
 }
 SIMULATED = {"any schedule: the same bits": any_schedule}

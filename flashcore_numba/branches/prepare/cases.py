@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.branches.prepare.inputs import PrepareInputs, drawn
-from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.element import E4M3, FLOAT16, Element
 from flashcore_numba.core.operation import Case
 
 SIZES: dict[str, tuple[int, int, int, int]] = {  # tokens, H, H_kv, D
@@ -29,6 +29,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no weights, a large eps": {"weights": False, "norm_eps": 0.5},
     "neither norm nor RoPE": {"rotated": 0, "norm_eps": None, "padding": 2},
 }
+_HEADS = np.array([0.013, 0.027], np.float32)  # a scale of each of two heads
+_STORED: dict[str, dict[str, Any]] = {
+    "one scale": {"k_scale": 0.02, "v_scale": 0.03},
+    "a scale of each head, padding": {
+        "k_scale": _HEADS,
+        "v_scale": 2 * _HEADS[::-1].copy(),
+        "padding": 3,
+    },
+    "most numbers too large": {"k_scale": 1e-3, "v_scale": 1e-3},
+    "most numbers subnormal": {"k_scale": 80.0, "v_scale": 100.0},
+    "neither norm nor RoPE": {"rotated": 0, "norm_eps": None, "k_scale": 0.3, "v_scale": 0.1},
+    "interleaved, R = 32": {"interleaved": True, "rotated": 32, "page": 7, "v_scale": 0.1},
+}
+OPTIONS |= {f"e4m3, {name}": {"stored": E4M3, **options} for name, options in _STORED.items()}
 LAYOUTS = ("inside", "transposed", "mixed", "contiguous")
 
 

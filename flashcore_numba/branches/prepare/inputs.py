@@ -8,6 +8,7 @@ import numpy as np
 
 from flashcore_numba.branches.prepare.problem import NAMES, PrepareProblem
 from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.scaled import SCALES, arrays_of, is_number
 
 BASE = (
     10_000.0  # of the angles: position * BASE^(-2 i / R) for pair i (Su et al. 2021, RoFormer, section 3.2.2)
@@ -31,6 +32,9 @@ class PrepareInputs:
     norm_eps: float | None = None
     q_weight: np.ndarray | None = None
     k_weight: np.ndarray | None = None
+    stored: Element | None = None
+    k_scale: Any = 1.0
+    v_scale: Any = 1.0
 
     def but(self, **changes: Any) -> "PrepareInputs":
         return replace(self, **changes)
@@ -38,10 +42,14 @@ class PrepareInputs:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         given = {name: getattr(self, name) for name in ("q", "k", "v", *NAMES)}
+        given |= arrays_of({name: getattr(self, name) for name in SCALES})
         return {name: array for name, array in given.items() if array is not None}
 
     def problem(self, arrays: Mapping[str, Any]) -> PrepareProblem:
         options = {name: getattr(self, name) for name in ("pages", "page", "interleaved", "norm_eps")}
+        scales = {name: getattr(self, name) for name in SCALES}
+        options |= {name: scale for name, scale in scales.items() if is_number(scale)}
+        options["stored"] = self.stored and self.stored.dtype
         return PrepareProblem(**arrays, **options)
 
     @property
@@ -54,6 +62,8 @@ class PrepareInputs:
             found += f" norm_eps={self.norm_eps:g}"
         if self.cos is not None:
             found += f" R={2 * self.cos.shape[1]}" + (" interleaved" if self.interleaved else "")
+        if self.stored is not None:
+            found += f" pools of {self.stored.name}"
         return found
 
 
@@ -80,12 +90,14 @@ def drawn(
     weights: bool = True,
     slots: type = np.int64,
     positions: int = 300,
+    **options: Any,
 ) -> PrepareInputs:
     """Normal rows, tokens at random positions in random slots of `pages` pages, by default three more than
     hold them.
 
     padding: tokens without a slot, anywhere among the others, with NaN in their rows and positions outside
-    the tables. rotated: columns that RoPE rotates, all when None, 0 for no RoPE.
+    the tables. rotated: columns that RoPE rotates, all when None, 0 for no RoPE. options: fields
+    of the pools.
     """
     pages = -(-tokens // page) + 3 if pages is None else pages
     rotated = head_dim if rotated is None else rotated
@@ -108,4 +120,5 @@ def drawn(
     return PrepareInputs(
         *(q, k, v, mapping, pages, page, at if rotated else None, cos, sin, interleaved, norm_eps),
         *(q_weight, k_weight),
+        **options,
     )

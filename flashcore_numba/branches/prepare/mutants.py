@@ -127,4 +127,36 @@ PAGES = (
         ("from_strides.at(0, first_head, token)", "from_strides.at(0, first_head, is_q ? 0 : token)"),
     ),
 )  # fmt: skip
-MUTANTS = (*NORM, *ROPE, *PAGES)
+SCALED = (
+    _mutant(
+        "scale_forgotten", "Rows are stored as they are.",
+        ("1.0f / (is_v ? scales.v(head) : scales.k(head))", "1.0f"),
+    ),
+    _mutant(
+        "multiplied_by_the_scale", "Rows are multiplied by the scale that readers multiply by.",
+        ("1.0f / (is_v ? scales.v(head) : scales.k(head))", "is_v ? scales.v(head) : scales.k(head)"),
+    ),
+    _mutant(
+        "scale_of_k", "Rows of V are divided by the scale of K.",
+        ("is_v ? scales.v(head) : scales.k(head)", "scales.k(head)"),
+    ),
+    _mutant(
+        "scale_of_the_tile", "All rows of a warp are divided by the scale of the first.",
+        ("is_v ? scales.v(head) : scales.k(head)", "is_v ? scales.v(0) : scales.k(0)"),
+    ),
+    _mutant(
+        "rounded_twice", "Rows are rounded to the element type before they are rounded to e4m3.",
+        ("uint8_t* row_bytes =", "given.load(chunks[r]);\n            uint8_t* row_bytes ="),
+    ),
+    _mutant(
+        "halves_exchanged", "The second chunk of a lane is stored in the place of the first.",
+        ("*(uint2*)(row_bytes + low) = given.bytes(0, factor);",
+         "*(uint2*)(row_bytes + low) = given.bytes(1, factor);"),
+    ),
+    _mutant(
+        "not_saturated", "Numbers beyond 448 are stored without their highest bits.",
+        ("pairs[j] = ptx::pack_e4m3(column(chunk, 2 * j) * factor,",
+         "pairs[j] = ptx::pack_e4m3(fmodf(column(chunk, 2 * j) * factor, 512.0f),"),
+    ),
+)  # fmt: skip
+MUTANTS = (*NORM, *ROPE, *PAGES, *SCALED)

@@ -1,6 +1,7 @@
 """Norm, RoPE and the write into pages as an operation: what its stage is checked, counted and timed by."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +13,7 @@ from flashcore_numba.branches.prepare.inputs import PrepareInputs, drawn
 from flashcore_numba.branches.prepare.outputs import WRITTEN
 from flashcore_numba.branches.prepare.problem import PrepareProblem
 from flashcore_numba.branches.prepare.properties import properties
-from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.element import E4M3, FLOAT16, Element
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.shapes import Shape
 
@@ -43,6 +44,10 @@ def _stand_in(shape: Shape, causal: bool) -> PrepareProblem:
     )
 
 
+def _in_e4m3(shape: Shape, causal: bool) -> list[PrepareProblem]:
+    return [replace(_stand_in(shape, causal), stored=E4M3.dtype)]
+
+
 def _ladder() -> Sequence[Any]:
     """By name, because its stage imports this module."""
     return (import_module("flashcore_numba.branches.prepare.prepare_pages").STAGE,)
@@ -60,6 +65,7 @@ def _caller(problem: PrepareProblem, stage: Any, outputs: Mapping[str, Any]) -> 
     q, k, v, out = (x[0].swapaxes(0, 1) for x in (p.q, p.k, p.v, outputs["out"]))
     options = {name: getattr(p, name) for name in ("positions", "cos", "sin", "interleaved")}
     options |= {name: getattr(p, name) for name in ("norm_eps", "q_weight", "k_weight")}
+    options |= {name: getattr(p, name) for name in ("k_scale", "v_scale")}
     pools = (outputs["k_pool"], outputs["v_pool"])
     return lambda: call(q, k, v, *pools, p.slot_mapping, out=out, **options)
 
@@ -77,4 +83,5 @@ PREPARE = Operation(
     ladder=_ladder,
     mutants=_mutants,
     stand_in=_stand_in,
+    also_compiled=_in_e4m3,
 )

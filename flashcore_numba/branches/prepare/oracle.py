@@ -10,6 +10,9 @@ with v the unit roundoff of the element type, `least` its smallest number, u = 2
 the absolute values that the element is a sum of: one rounding to the element type, and in float32 at most
 D + 12 for the sum of squares, the reciprocal root, the products and their sum. What stays as it is keeps its
 bits.
+
+Pools of e4m3 hold right / scale, at most 448, rounded to the nearest: within half of the distance between two
+neighbours there, so that no other neighbour will do, and what float32 loses before, 2 u (D + 14) size.
 """
 
 from typing import NamedTuple
@@ -19,9 +22,10 @@ import numpy as np
 from flashcore_numba.branches.prepare.inputs import PrepareInputs
 from flashcore_numba.branches.prepare.outputs import tokens_written
 from flashcore_numba.checks.bounds import U, compare
-from flashcore_numba.core.element import of
+from flashcore_numba.core.element import E4M3, of
 from flashcore_numba.core.operation import Verdict
 from flashcore_numba.core.output import Output
+from flashcore_numba.core.scaled import by_head
 
 EXACT = 1e-200  # below every difference of two elements
 
@@ -39,15 +43,27 @@ Reference = dict[str, Rows]
 def reference(x: PrepareInputs) -> Reference:
     """By the output's name."""
     written = tokens_written(x)
-    q, k = _turned(x, x.q, x.q_weight), _turned(x, x.k, x.k_weight)
+    (q, _), (k, k_size) = _turned(x, x.q, x.q_weight), _turned(x, x.k, x.k_weight)
     v = Rows(x.v.astype(np.float64), np.full(x.v.shape, EXACT))
+    if x.stored is E4M3:
+        k = _stored(k.right, k_size, x.k_scale)
+        v = _stored(v.right, np.abs(v.right), x.v_scale)
     for each in q:
         each[:, :, ~written] = np.nan
     return {"out": q, "k_pool": _placed(x, k), "v_pool": _placed(x, v)}
 
 
-def _turned(x: PrepareInputs, rows: np.ndarray, weight: np.ndarray | None) -> Rows:
-    """Rows of Q or K, [1, heads, tokens, D], after norm and rotation."""
+def _stored(rows: np.ndarray, size: np.ndarray, scale: object) -> Rows:
+    """Rows [1, heads, tokens, D] as pools of e4m3 hold them."""
+    scales = by_head(scale, rows.shape[1])[None, :, None, None]
+    right = np.clip(rows / scales, -E4M3.largest, E4M3.largest)
+    exponent = np.floor(np.log2(np.maximum(np.abs(right), 2.0**-6)))  # of the least normal number, or more
+    apart = 2 * E4M3.unit_roundoff * 2.0**exponent
+    return Rows(right, apart / 2 + 2 * U * (rows.shape[3] + 14) * size / scales)
+
+
+def _turned(x: PrepareInputs, rows: np.ndarray, weight: np.ndarray | None) -> tuple[Rows, np.ndarray]:
+    """Rows of Q or K, [1, heads, tokens, D], after norm and rotation, and the size of each element."""
     y, element = rows.astype(np.float64), of(rows.dtype)
     exact = np.full(y.shape, x.norm_eps is None)
     if x.norm_eps is not None:
@@ -68,7 +84,7 @@ def _turned(x: PrepareInputs, rows: np.ndarray, weight: np.ndarray | None) -> Ro
         exact[..., : 2 * half] = False
     work = U * (y.shape[-1] + 12) * size
     allowed = 2 * (element.unit_roundoff * np.abs(y) + element.least / 2 + work)
-    return Rows(y, np.where(exact, EXACT, allowed))
+    return Rows(y, np.where(exact, EXACT, allowed)), size
 
 
 def _placed(x: PrepareInputs, rows: Rows) -> Rows:

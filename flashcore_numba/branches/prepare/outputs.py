@@ -26,7 +26,7 @@ def _pool(of: str) -> Output:
     return Output(
         f"{of}_pool",
         lambda p: (p.pages, p.page, p.kv_heads, p.head_dim),
-        lambda p: p.element.dtype,
+        lambda p: np.dtype(p.stored),
         ("page", "slot", "h", "col"),
         f"the pool of {of.upper()}",
         described=f"pages of the heads and columns of {of}",

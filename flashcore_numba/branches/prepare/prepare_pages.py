@@ -10,6 +10,7 @@ from flashcore_numba.branches.prepare.outputs import WRITTEN
 from flashcore_numba.branches.prepare.problem import PrepareProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.scaled import scale_arguments
 from flashcore_numba.stages.parts.cuda_arguments import strides
 from flashcore_numba.stages.stage import Stage
 
@@ -48,7 +49,7 @@ def launch(
     p = problem
     rows = ROWS[variant if variant in ROWS else choose(p, executor.sm_count)]
     macros: dict[str, Any] = {"HEAD_DIM": p.head_dim, "ROWS": rows, "SLOT": _SLOTS[p.slot_mapping.itemsize]}
-    macros["INTERLEAVED"] = p.interleaved
+    macros |= {"INTERLEAVED": p.interleaved} | ({"E4M3": True} if p.e4m3 else {})
     arrays = (p.q, p.k, p.v, out, k_pool, v_pool)
     table_rows = (np.int64(0 if x is None else x.strides[0] // x.itemsize) for x in (p.cos, p.sin))
     sizes = (p.tokens, p.heads, p.kv_heads, p.pages * p.page, p.page)
@@ -61,6 +62,7 @@ def launch(
         *(step for x in arrays for step in strides(x)),
         *(np.int32(each) for each in (*sizes, *flags)),
         np.float32(p.norm_eps or 0),
+        *(scale_arguments(p.k_scale, p.v_scale) if p.e4m3 else ()),
     )
 
 

@@ -12,6 +12,7 @@ from flashcore_numba.core.element import FLOAT32, Element
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import OFF
 from flashcore_numba.core.problem import ALIGNMENT, Problem, address, check_layout, placed_on
+from flashcore_numba.core.scaled import SCALES, arrays_of, checked_scale_of, is_e4m3
 
 CHUNK = 16  # columns: a lane's two chunks, so the least that RoPE rotates
 MOST_SLOTS = (1 << 31) - 1  # of a pool
@@ -29,6 +30,8 @@ class PrepareProblem:
     columns are rotated, R a multiple of 16; without the three there is no RoPE. interleaved: pairs are
     columns 2i and 2i + 1, else i and i + R / 2. norm_eps: what RMSNorm adds to the mean square, None for no
     norm. q_weight, k_weight: float32 [D] that the normed rows of Q and of K are multiplied by, None for ones.
+    stored: the type of the pools, None for that of q. In e4m3, float8_e4m3fn or its bytes as uint8, they get
+    rows of K divided by k_scale and rows of V by v_scale, each a number or float32 [H_kv].
 
     Raises ArgumentError, which names the argument, its value and what is accepted.
     """
@@ -46,6 +49,9 @@ class PrepareProblem:
     norm_eps: Any = None  # any real number goes in, a float comes out
     q_weight: Any = None
     k_weight: Any = None
+    stored: Any = None
+    k_scale: Any = 1.0
+    v_scale: Any = 1.0
     rows: Problem = field(init=False, repr=False)  # q, k and v as attention checks them
 
     causal, features, group = False, OFF, 1  # `Stage` asks them of attention; rows have no mask and no group
@@ -68,6 +74,11 @@ class PrepareProblem:
         self._check("slot_mapping", tokens, (np.dtype(np.int64), np.dtype(np.int32)))
         self._check_rope(tokens)
         self._check_norm()
+        if self.stored is None:
+            object.__setattr__(self, "stored", self.q.dtype)
+        for name in SCALES:
+            checked = checked_scale_of(name, getattr(self, name), self.stored, self.kv_heads, self.q)
+            object.__setattr__(self, name, checked)
         if not self.on_gpu:
             self._check_numbers()
 
@@ -148,6 +159,7 @@ class PrepareProblem:
     def inputs(self) -> dict[str, Any]:
         """All arrays that a stage reads, by name."""
         given = {name: getattr(self, name) for name in NAMES}
+        given |= arrays_of({name: getattr(self, name) for name in SCALES})
         return self.rows.inputs | {name: array for name, array in given.items() if array is not None}
 
     def on(self, arrays: Mapping[str, Any]) -> "PrepareProblem":
@@ -183,8 +195,13 @@ class PrepareProblem:
 
     @property
     def element(self) -> Element:
-        """The type of all rows."""
+        """The type of all rows, in the pools too unless they are `e4m3`."""
         return self.rows.element
+
+    @property
+    def e4m3(self) -> bool:
+        """Whether the pools hold e4m3, with scales."""
+        return is_e4m3(self.stored)
 
     @property
     def on_gpu(self) -> bool:
@@ -211,9 +228,10 @@ class PrepareProblem:
         once. Padding counts as if it were written.
         """
         rows = sum(int(array.nbytes) for array in (self.q, self.k, self.v))
+        written = int(self.q.nbytes) + (self.k.size + self.v.size) * np.dtype(self.stored).itemsize
         tables = 2 * self.tokens * self.rotated // 2 * FLOAT32.size
         given = (self.slot_mapping, self.positions, self.q_weight, self.k_weight)
-        return 2 * rows + tables + sum(int(array.nbytes) for array in given if array is not None)
+        return rows + written + tables + sum(int(array.nbytes) for array in given if array is not None)
 
     @property
     def aligned(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from flashcore_numba.branches.prepare.inputs import drawn
 from flashcore_numba.checks.bounds import compare
 from flashcore_numba.checks.trial import Answer, Failed
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.element import E4M3, FLOAT16
 from flashcore_numba.core.operation import Property
 
 Run = Callable[..., Answer]
@@ -21,7 +21,8 @@ def properties(stage: object, backend: str) -> list[Property]:
 
 
 def _same(what: str, one: np.ndarray, other: np.ndarray) -> float:
-    wrong = one.view(np.uint16) != other.view(np.uint16)
+    bits = f"u{one.itemsize}"
+    wrong = one.view(bits) != other.view(bits)
     if wrong.any():
         raise Failed("property", f"{what}: {int(wrong.sum())} elements have other bits")
     return math.inf
@@ -98,6 +99,17 @@ def positions_apart(run: Run, rng: np.random.Generator) -> float:
     return verdict.margin
 
 
+def twice_the_rows(run: Run, rng: np.random.Generator) -> float:
+    """Rows times 2 at twice the scales are the same bytes."""
+    x = drawn(rng, 21, 4, 2, 64, norm_eps=None, stored=E4M3, k_scale=0.07, v_scale=0.04)
+    rows = {name: FLOAT16.round(2 * getattr(x, name).astype(np.float32)) for name in "kv"}
+    one, other = run(x), run(x.but(**rows, k_scale=0.14, v_scale=0.08))
+    return min(
+        _same(f"{name} in e4m3 of rows times 2 at twice the scale", getattr(one, name), getattr(other, name))
+        for name in POOLS
+    )
+
+
 def any_schedule(run: Run, rng: np.random.Generator) -> float:
     """The order in which warps run is the hardware's choice: it must not show in the answer."""
     x = drawn(rng, 17, 4, 2, 64, padding=3)
@@ -123,6 +135,7 @@ ALWAYS = {
     "a token alone has the same bits": tokens_apart,
     "the norm does not depend on the size of a row": norm_without_size,
     "position 0 rotates nothing": position_zero,
+    "e4m3 of rows times 2 at twice the scales: the same bytes": twice_the_rows,
     "scores depend on the distance of positions": positions_apart,
 }
 SIMULATED = {

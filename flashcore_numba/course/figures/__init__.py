@@ -12,10 +12,12 @@ from flashcore_numba.course.figures import (
     fragments,
     gradients,
     in_flight,
+    keys,
     late,
     ledger,
     overlap,
     ownership,
+    pages,
     parts,
     roofline,
     round_trip,
@@ -73,6 +75,11 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "transposed": transposed.draw,
     "late": late.draw,
     "turns": turns.draw,
+    "keys": keys.draw,
+    "arrivals": keys.draw_arrivals,
+    "pages": pages.draw,
+    "read": pages.draw_read,
+    "balance": pages.draw_balance,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

@@ -134,7 +134,7 @@ SLIPS = {
     "weight divided": "The weight is divided by `l`.",
 }
 # What the CPU executor reports: its own words say it, so there is no sentence.
-REPORTS = dict.fromkeys((f"reported: {kind}" for kind in KINDS), "")
+REPORTS = dict.fromkeys((f"reported: {kind}" for kind in (*KINDS, "counter left over")), "")
 # What an experiment proves: with this changed, and the rest as it is, the answer is right.
 EXPERIMENTS = dict.fromkeys(repair.CAUSES, "{sentence}")
 CAUSES = {**OUTPUTS, **PROVEN, **COUNTED, **SLIPS, **REPORTS, **EXPERIMENTS}

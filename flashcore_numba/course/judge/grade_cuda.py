@@ -76,6 +76,7 @@ ADVICE = {
     "misaligned": "A wide access starts at a multiple of its own size: 16 bytes are 8 halves or 4 floats.",
     "division by zero": "Which divisor can be 0 here?",
     "bad instruction": "The report says which rule of the instruction is broken: what breaks it?",
+    "counter left over": "Which number does the counter have after its last arrival, and what sets it to 0?",
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
     "endless loop": ENDLESS,
     "time limit": ENDLESS,
@@ -113,6 +114,7 @@ SIMPLY = {
     "division by zero": "An integer is divided by 0",
     "bad instruction": "An instruction is used against its rules",
     "finished block": "Shared memory of a block that has ended is touched",
+    "counter left over": "The next launch finds a counter at another number than 0",
     "endless loop": "The kernel does not end",
     "time limit": "The launch was stopped; on an idle machine a right one takes a tenth of a second",
     "stack overflow": "A thread's local variables are too large",
@@ -254,19 +256,22 @@ class CudaGrading(Grading):
 
     def _told(self, found: runner.CaseResult, problems: list[KernelProblem]) -> CheckResult:
         problem = next((p for p in problems if self._own(p)), problems[0])
-        if problem.variable:  # what the region reads tells more than what it declares and others read
+        # A counter left over is found after the launch, and has neither.
+        about, variable = getattr(problem, "about", ""), getattr(problem, "variable", "")
+        if variable:
+            # What the region reads tells more than what it declares and others read.
             same = [p for p in problems if (p.kind, p.variable) == (problem.kind, problem.variable)]
             problem = next((p for p in same if self._line_in(p.site) is not None), problem)
         text = "".join(map(self._worded, problem.pieces))
         if problem.kind == "race" and problem.other is not None and "cp_async" in problem.other.text:
             text = READ_OF_COPY.sub(r"filled by the cp.async of\1 the wait for it and this read", text)
-        simply = SIMPLY_ABOUT.get(problem.about) or f"{problem.kind}. {SIMPLY.get(problem.kind, '')}"
+        simply = SIMPLY_ABOUT.get(about) or f"{problem.kind}. {SIMPLY.get(problem.kind, '')}"
         if problem.kind == "missing wait" and text.count("written by") == 2:
             simply = "Two asynchronous copies or stores write the same memory, and nothing orders them"
         what = f"On {self._case(found.name)}: {simply}: {text}."
         advice = self.lesson.exercise.advice
-        special = advice.get(problem.about) or ("" if problem.about in ALONE else advice.get(problem.kind))
-        look = special or ADVICE_ABOUT.get(problem.about) or ADVICE.get(problem.kind, "")
+        special = advice.get(about) or ("" if about in ALONE else advice.get(problem.kind))
+        look = special or ADVICE_ABOUT.get(about) or ADVICE.get(problem.kind, "")
         result = self._failed(re.sub(r"\.\.$", ".", what), look=look, kind=_family(problem.kind))
         result = stated(result, f"reported: {problem.kind}")
         own = self._own(problem)
@@ -276,7 +281,7 @@ class CudaGrading(Grading):
             result = replace(result, where=self._outside(sites, problem.kind))
             return self._with_leaving(result)
         # Of a variable the declaration: a value is missing from there on.
-        result = at(result, self.answer, own[-1 if problem.variable else 0])
+        result = at(result, self.answer, own[-1 if variable else 0])
         if len(own) == 2 and own[0] != own[1]:
             one, two = (f"{self.answer.place(n)}, `{self.answer.source(n)}`" for n in own)
             result = replace(result, where=f"Between {one}, and {two}.")

@@ -17,7 +17,7 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.course.exercise import Answer, answer_in_cell, region
 from flashcore_numba.course.judge import divergence, repair_python
 from flashcore_numba.course.judge.causes import CAUSES, OUTPUTS, REPORTED, SLIPS, stated
-from flashcore_numba.course.judge.grading import FIRST, LONGEST, MAX_TURNS, Grading, at
+from flashcore_numba.course.judge.grading import LONGEST, MAX_TURNS, Grading, at
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.spec import Gate
 from flashcore_numba.run.compiler import Compiler, why_not
@@ -60,7 +60,7 @@ class PythonGrading(Grading):
 
     def _keeps(self, answer: Answer, gate: Gate) -> bool:
         """Does another version of the answer keep the bar of a gate, and is it still right?"""
-        if not self._passes(answer, FIRST):
+        if not self._passes(answer, self.names[0]):
             return False
         return gate.value(self._launched(answer, gate.shape)) <= gate.bar
 

@@ -81,9 +81,8 @@ def test_the_files_of_a_stage(stage):
     assert original(stage.key) is stage
     own = [path.name for path in files.kernels_of(stage.key)]
     shared = ["backward_rows.cu"] if stage.name in ("mma_sync", "wgmma") else []
-    second = {"mma_sync": ["backward_mma_sync_split.cu"], "one_launch": ["backward_one_launch_roles.cu"]}
-    both = second.get(stage.name, [])
-    assert own == ([f"backward_{stage.name}.cu"] if stage in CUDA else []) + both + shared
+    second = ["backward_mma_sync_split.cu"] if stage.name == "mma_sync" else []
+    assert own == ([f"backward_{stage.name}.cu"] if stage in CUDA else []) + second + shared
 
 
 def test_modules_are_copied_together():

@@ -10,7 +10,7 @@ from cuda_reference import source
 from cuda_reference.compile import compile as compiled
 from cuda_reference.compile import why_not
 from flashcore_numba.branches.backward import backward_one_launch as one
-from flashcore_numba.branches.backward.backward_one_launch import STAGE, WARPGROUPS
+from flashcore_numba.branches.backward.backward_one_launch import STAGE
 from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.core.features import Features
@@ -21,13 +21,7 @@ from . import running
 from .running import drawn
 
 FEATURES: list[dict] = [{}, {"WINDOW": 1}, {"ELEMENT": "bfloat16"}]
-KERNELS = [
-    (d, cluster, roles, on)
-    for roles in (False, True)
-    for d in (64, 128)
-    for cluster in (1, 2)
-    for on in FEATURES
-]
+KERNELS = [(d, cluster, on) for d in (64, 128) for cluster in (1, 2) for on in FEATURES]
 
 
 def gradients(x, executor, variant=None):
@@ -41,7 +35,7 @@ def wrong(x, executor, variant=None):
 @pytest.mark.long
 @pytest.mark.parametrize("variant", STAGE.variants)
 def test_every_case(variant, rng):
-    """Of the other variants, some cases."""
+    """Of the other variant, some cases."""
     every = names(STAGE)
     chosen = every if variant == STAGE.name else rng.choice(every, 30, replace=False)
     report = check_stage(STAGE, variant, names=chosen)
@@ -62,7 +56,7 @@ def test_the_cases_that_tell_most(variant):
 
 @pytest.mark.parametrize(
     ("variant", "head_dim"),
-    few([(v, d) for v in STAGE.variants for d in (64, 128)], ("roles_multicast", 64)),
+    few([(v, d) for v in STAGE.variants for d in (64, 128)], ("one_launch", 64)),
 )
 def test_the_same_bits_in_every_order(variant, head_dim, rng):
     x, found = drawn(rng, 250 * 64 // head_dim, 150, head_dim, kv_heads=1, causal=True, dlse=True), []
@@ -81,8 +75,8 @@ LENGTHS = [(1, 1), (1, 129), (129, 1), (40, 600), (600, 40)]
 @pytest.mark.parametrize(
     ("variant", "rows", "keys"),
     few(
-        [(variant, *lengths) for variant in ("one_launch", "roles") for lengths in LENGTHS],
-        *[("one_launch", 1, 1), ("roles", 600, 40)],
+        [(variant, *lengths) for variant in STAGE.variants for lengths in LENGTHS],
+        *[("one_launch", 1, 1), ("alone", 600, 40)],
     ),
 )
 def test_lengths_that_fill_no_tile_and_more_than_the_rings(variant, rows, keys, head_dim, rng):
@@ -95,7 +89,7 @@ def test_lengths_that_fill_no_tile_and_more_than_the_rings(variant, rows, keys, 
     ("left", "right", "head_dim"),
     few([(40, 30, 64), (40, 30, 128), (70, 0, 64), (-1, 20, 64), (3, -1, 64)], (40, 30, 64)),
 )
-@pytest.mark.parametrize("variant", few(["one_launch", "roles"], "roles"))
+@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
 def test_windows(variant, left, right, head_dim, rng):
     """Tiles that no row sees, rows and keys that see nothing."""
     for rows, keys in ((300, 90), (90, 300)):
@@ -116,7 +110,7 @@ def test_lse_of_ten_thousand(rng):
         assert not wrong(x, Simulator(ops=False))
 
 
-@pytest.mark.parametrize("variant", few(["one_launch", "roles"], "roles"))
+@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
 def test_results_have_strides_of_their_own(variant, rng):
     """What is between their rows, and after them, stays as it was."""
     x = drawn(rng, 100, 70)
@@ -133,7 +127,7 @@ def test_results_have_strides_of_their_own(variant, rng):
         assert np.isfinite(arrays[name]).sum() == view.size < arrays[name].size
 
 
-@pytest.mark.parametrize("variant", few(["one_launch", "roles"], "roles"))
+@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
 def test_what_moves_is_the_closed_count(variant, rng):
     """Every tile once for each block that needs it, seven products, no scratch, no conflict."""
     rows, keys, heads, kv_heads = 130, 300, 4, 2
@@ -141,14 +135,14 @@ def test_what_moves_is_the_closed_count(variant, rng):
     assert not wrong(drawn(rng, rows, keys, heads=heads, kv_heads=kv_heads), executor, variant)
     (launch,) = executor.launches
     totals, row_tiles, key_tiles = launch.totals(), 3, 5
-    own = 2 * kv_heads * key_tiles + 3 * heads * row_tiles  # K and V; Q, dO and O
-    streamed = (3 + 2) * heads * row_tiles * key_tiles  # Q, dO and O; K and V
+    cluster, row_blocks, key_blocks = (1, 3, 5) if variant == "alone" else (2, 4, 6)
+    own = 2 * kv_heads * key_blocks + 3 * heads * row_blocks  # K and V; Q, dO and O
+    of_keys, of_rows = heads * key_blocks * row_tiles, heads * row_blocks * key_tiles  # pairs of tiles
+    streamed = (3 * of_keys + 2 * of_rows) // cluster  # Q, dO and O; K and V
     assert totals["tma_load_bytes"] == (own + streamed) * 64 * 64 * 2
-    assert totals["wgmma"] == 7 * heads * row_tiles * key_tiles * 4 * 4  # products of 16, each in four warps
-    stored = [totals.get(name, 0) for name in ("tma_store_bytes", "global_store_bytes_moved")]
-    results = 2 * 64 * (heads * rows + 2 * kv_heads * keys)
-    assert stored == ([0, results] if variant == "roles" else [results, 0])
-    assert totals["global_atomic_bytes_moved"] == 0
+    assert totals["wgmma"] == (4 * of_keys + 3 * of_rows) * 4 * 4  # products of 16, each in four warps
+    assert totals["tma_store_bytes"] == 2 * 64 * (heads * rows + 2 * kv_heads * keys)
+    assert totals["global_store_bytes_moved"] == totals["global_atomic_bytes_moved"] == 0
     assert not [(row.text, row.conflicts) for row in launch.lines() if row.conflicts]
 
 
@@ -161,28 +155,22 @@ def test_a_block_fetches_half_for_two(rng):
         assert not wrong(x, executor, variant)
         moved[variant] = executor.launches[0].totals()["tma_load_bytes"]
     own, streamed = 2 * 8 + 3 * 5, 5 * 5 * 8
-    assert moved["one_launch"] == moved["roles"] == (own + streamed) * 8192
-    assert one.fits(x.problem(x.arrays)) and moved["multicast"] <= (own + 1 + streamed * 6 // 10) * 8192
-    again = WARPGROUPS * (
-        3 * 4 + 2 * 3
-    )  # first pairs, in each second block of a cluster: 4 of keys, 3 of rows
-    assert moved["roles_multicast"] == moved["multicast"] + again * 8192
+    assert moved["alone"] == (own + streamed) * 8192
+    assert one.fits(x.problem(x.arrays)) and moved["one_launch"] <= (own + 1 + streamed * 6 // 10) * 8192
     longer = drawn(rng, 520, 64)
     assert not one.fits(longer.problem(longer.arrays))
 
 
-@pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_a_block_fits_the_shared_memory(head_dim, roles):
-    found = one.shared_bytes(head_dim, roles)
+def test_a_block_fits_the_shared_memory(head_dim):
+    found = one.shared_bytes(head_dim)
     assert found <= EXAMPLE_SHARED_LIMIT < found + 49152 * head_dim // 64
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize(("head_dim", "cluster", "roles", "features"), few(KERNELS, KERNELS[7]))
-def test_nothing_spills_and_no_product_waits_for_another(head_dim, cluster, roles, features):
+@pytest.mark.parametrize(("head_dim", "cluster", "features"), few(KERNELS, KERNELS[7]))
+def test_nothing_spills_and_no_product_waits_for_another(head_dim, cluster, features):
     macros = {"HEAD_DIM": head_dim, "BLOCK_N": 64, "STAGES": one.STAGES[head_dim], "CLUSTER": cluster}
-    file = "backward_one_launch_roles" if roles else "backward_one_launch"
-    kernel = source(file, **macros, **(one.roles_macros(head_dim) if roles else {}), **features)
+    kernel = source("backward_one_launch", **macros, **features)
     found = compiled(kernel, (9, 0))
     assert (found.spill_bytes, found.warnings) == (0, ()), kernel.label

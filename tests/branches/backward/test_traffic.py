@@ -16,7 +16,7 @@ from .running import drawn, poisoned
 
 VARIANTS = [(MMA_SYNC, variant) for variant in TILES[64]]
 VARIANTS += [(stage, variant) for stage in (WGMMA, ONE_LAUNCH) for variant in stage.variants]
-QUICK = ((WGMMA, "wgmma"), (ONE_LAUNCH, "roles_multicast"))
+QUICK = ((WGMMA, "wgmma"), (ONE_LAUNCH, "one_launch"))
 
 
 def check(stage, variant, x):

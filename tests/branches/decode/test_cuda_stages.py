@@ -7,14 +7,18 @@ import pytest
 from matrix import few
 
 from flashcore_numba.branches.decode import decode_cluster, decode_split, ladder
-from flashcore_numba.branches.decode.decode_split import INVARIANT_PARTS, MAX_PARTS, choose, parts_of
+from flashcore_numba.branches.decode.decode_cluster import CLUSTER as CLUSTER_BLOCKS
+from flashcore_numba.branches.decode.decode_split import INVARIANT_PARTS, choose
+from flashcore_numba.branches.decode.decode_traffic import tiles_of_rows, words
 from flashcore_numba.branches.decode.inputs import paged
 from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.branches.decode.split_parts import MAX_PARTS, most_parts, parts_of
 from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.core.element import BFLOAT16
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.predict import Traffic, predict
+from flashcore_numba.predict.formula import stores
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.run.registers import examples, registers
 from flashcore_numba.stages.runs import Run
@@ -139,6 +143,32 @@ def test_parts_of_a_request():
     assert parts_of(100_000 // 16, 4, 2048, 1) == MAX_PARTS
 
 
+def test_there_are_blocks_for_the_parts_of_shorter_requests():
+    """A request of fewer tiles may have more parts than the longest."""
+    for most, warps, part_keys, at_least in product(
+        (1, 129, 513, 3000), (2, 4, 8), (128, 8192), (1, 5, 16, 32)
+    ):
+        how = warps, part_keys, at_least
+        counts = [parts_of(tiles, *how) for tiles in range(most + 1)]
+        assert max(counts) <= most_parts(most, *how) <= MAX_PARTS
+    assert parts_of(128, 8, 8192, 16) == 16 > parts_of(129, 8, 8192, 16)
+
+
+def test_the_size_of_a_cluster(rng):
+    """The GPU is filled, by few blocks where that is enough, and no cluster waits for a place."""
+
+    def chosen(requests, keys=4000, **options):
+        x = paged(rng, [1] * requests, 16, 2, 1, 128, spare_columns=keys // 16, **options)
+        return decode_cluster.choose(x.problem(x.arrays), 132)
+
+    assert chosen(1) == chosen(7) == ("few", 8) and chosen(8) == ("few", 4)
+    assert chosen(17) == chosen(33) == ("few", 2) and chosen(66) == ("few", 1)
+    assert chosen(132) == ("many", 1) and chosen(133)[1] > 1
+    assert chosen(133, keys=100) == ("many", 1)  # each further turn of the GPU starts and merges anew
+    assert chosen(133, features=Features((100, 0))) == ("many", 1)
+    assert chosen(1, batch_invariant=True) == chosen(200, batch_invariant=True) == ("few", CLUSTER_BLOCKS)
+
+
 def test_the_choice_of_a_tile(rng):
     def chosen(requests, tokens=1, room=HOPPERS_SHARED, **options):
         x = paged(rng, [1] * requests, 16, 2, tokens, 128, **options)
@@ -153,9 +183,12 @@ def test_the_choice_of_a_tile(rng):
 
 
 def test_which_stage_comes_first(rng):
-    """Clusters where no request has room for many keys, parts of any length where one has."""
-    for keys, first in ((4000, CLUSTER), (5000, SPLIT)):
-        x = paged(rng, [keys], 2, 1, 1)
+    """Clusters where no request has room for many keys, or there is one; parts of any length elsewhere."""
+    for requests, tokens, keys, first in (
+        *((2, 1, 8000, CLUSTER), (2, 1, 9000, SPLIT)),
+        *((1, 1, 9000, CLUSTER), (1, 17, 4000, SPLIT), (2, 17, 4000, CLUSTER)),
+    ):
+        x = paged(rng, [1] * requests, 2, 1, tokens, spare_columns=keys // 16)
         order = ladder.preferred(x.problem(x.arrays))
         assert order[0] is first and {*order} == {*ladder.LADDER}
 
@@ -204,10 +237,29 @@ def test_nothing_is_spilled(stage, variant, head_dim, capability):
         assert not kernel["warnings"]
 
 
+def assert_foretold(stage, variant, problem, sm_count, tile, lanes):
+    """In every field, and what the LSE adds, which no formula has: its stores, by the first of so many lanes
+    that merge a row.
+    """
+    counted = []
+    for optional in (False, True):
+        executor = Simulator(races=False, sm_count=sm_count)
+        stage.run(problem, executor, variant, optional=optional)
+        (launch,) = executor.launches
+        counted.append(Traffic.of_totals(launch.totals()))
+    p, added = problem, Traffic()
+    for rows in tiles_of_rows(p, tile):
+        for request, h_kv in product(range(p.batch), range(p.kv_heads)):
+            heads = request * p.heads + h_kv * p.group + rows % p.group
+            added += stores(*words(lanes, heads * p.seq_q + rows // p.group))
+    foretold = predict(stage, variant, p, sm_count)
+    assert counted == [foretold, foretold + added], (p.shape_label, sm_count)
+
+
 @pytest.mark.parametrize("head_dim", few([64, 128, 256], 64))
 @pytest.mark.parametrize("variant", few(SPLIT.variants, "split"))
 def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
-    """In every field; requests, pages, groups and features are random."""
+    """Requests, pages, groups and features are random."""
     for longest, page in ((40, 16), (600, int(rng.integers(1, 40)))):
         kv_heads, group, tokens = (int(n) for n in rng.integers(1, (3, 7, 6)))
         sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.integers(2) else None
@@ -215,7 +267,36 @@ def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
         lengths = rng.integers(0, longest, 3 if longest > 100 else 40).tolist()
         x = paged(rng, lengths, kv_heads * group, kv_heads, tokens, head_dim, page, features=features)
         problem, sm_count = x.problem(x.arrays), int(rng.choice([3, 132]))
-        executor = Simulator(races=False, sm_count=sm_count)
-        SPLIT.run(problem, executor, variant)
-        (launch,) = executor.launches
-        assert predict(SPLIT, variant, problem, sm_count) == Traffic.of_totals(launch.totals()), x.label
+        tile = decode_split.TILES[head_dim][decode_split.plan(problem, variant, sm_count)[0]]
+        assert_foretold(SPLIT, variant, problem, sm_count, tile, head_dim // 4)
+
+
+OF_CLUSTERS = [
+    (head_dim, name, variant)
+    for head_dim, tiles in decode_cluster.TILES.items()
+    for name in tiles
+    if name != "many"  # which comes beside "few", on a GPU of fewer SMs
+    for variant in CLUSTER.variants
+]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "cluster"), (64, "rows", "overlapped"))
+)
+def test_a_formula_gives_what_is_counted_of_clusters(head_dim, name, variant, rng):
+    """On a GPU for each tile and size of a cluster; one request has no keys."""
+    for longest, page in ((40, 16), (900, int(rng.integers(1, 40)))):
+        kv_heads, group = (int(n) for n in rng.integers(1, (3, 7)))
+        tokens = 16 // group + (int(rng.integers(1, 4)) if name == "rows" else -int(rng.integers(2)))
+        tokens = max(1, tokens)
+        sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.integers(2) else None
+        features = Features(window=(int(rng.integers(-1, 200)), -1), sinks=sinks)
+        lengths = [0, *rng.integers(0, longest, 3).tolist()]
+        x = paged(rng, lengths, kv_heads * group, kv_heads, tokens, head_dim, page, features=features)
+        problem = x.problem(x.arrays)
+        gpus = {decode_cluster.choose(problem, sm_count): sm_count for sm_count in range(1, 200)}
+        assert {(name, 1), (name, 2), (name, 4), (name, 8)} <= {*gpus}
+        assert name == "rows" or ("many", 1) in gpus
+        for (tile, blocks), sm_count in gpus.items():
+            tile = decode_cluster.TILES[head_dim][tile]
+            assert_foretold(CLUSTER, variant, problem, sm_count, tile, head_dim // 4 // blocks)

@@ -76,6 +76,35 @@ def test_every_stage_in_cuda_c_has_plans(stub, stage):
     assert stub.launched and not stub.long_way
 
 
+@pytest.mark.parametrize(
+    "stage", [stage for stage in PLANNED if stage.limit is None][1:], ids=lambda x: x.name
+)
+@pytest.mark.parametrize("arrays_of_scales", [False, True])
+def test_pools_of_e4m3_have_plans(stub, stage, arrays_of_scales):
+    """As bytes; a number is part of the layout, an array one of the addresses."""
+
+    def call(k_scale=0.5, v_scale=2.0):
+        q, *_, table, lengths = given(stub)
+        pools = [stub.array(POOL, dtype=np.uint8) for _ in range(2)]
+        if arrays_of_scales:
+            k_scale = stub.array((2,), dtype=np.float32)
+        attention_paged(q, *pools, table, lengths, stage=stage, k_scale=k_scale, v_scale=v_scale)
+        return [x.data.ptr for x in (*pools, *([k_scale] if arrays_of_scales else []))]
+
+    call()
+    assert len(stub.long_way) == 1 and not stub.launched
+    places = call()
+    assert len(stub.long_way) == len(stub.launched) == len(plans._plans) == 1
+    passed = {struct.unpack("Q", each)[0] for each in stub.launched[0][3] if len(each) == 8}
+    assert {*places} <= passed
+    call(0.25)
+    assert len(plans._plans) == 2 - arrays_of_scales
+    launched = len(stub.launched)
+    with pytest.raises(ArgumentError, match=r"^v_scale is True"):
+        call(v_scale=True)
+    assert len(stub.launched) == launched
+
+
 def test_other_layouts_have_plans_of_their_own(stub):
     """A table of another width, pages of another size, interleaved pools, batch invariance."""
     steps = tuple(2 * step for step in stub.array(POOL).strides[:1]) + stub.array(POOL).strides[1:]

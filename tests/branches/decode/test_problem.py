@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 
 from flashcore_numba import ArgumentError
-from flashcore_numba.branches.decode.inputs import paged, shuffled
+from flashcore_numba.branches.decode import inputs
+from flashcore_numba.branches.decode.inputs import contiguous, paged, shuffled
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import DecodeProblem
+from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import oracle
 from flashcore_numba.core.element import BFLOAT16, FLOAT16
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.output import OUT
 from flashcore_numba.core.shapes import Shape
+from flashcore_numba.core.workload import CONTIGUOUS
 from flashcore_numba.run.registers import stand_in_for
 
 Q, POOL = (3, 8, 2, 64), (20, 16, 2, 64)
@@ -39,7 +42,8 @@ def test_what_a_problem_knows():
     assert problem.visible_pairs == 0 + 13 + 22 and problem.exponentials == 8 * 35
     assert problem.flops == 4 * 64 * 8 * 35
     keys = 0 + 7 + 12  # that any token sees
-    assert problem.min_bytes == 2 * problem.q.nbytes + keys * 2 * 128 * 2
+    assert problem.kv_bytes == keys * 2 * 128 * 2
+    assert problem.min_bytes == 2 * problem.q.nbytes + problem.kv_bytes
     again = problem.on(problem.inputs)
     assert (again.window, again.causal, again.scale) == (problem.window, True, problem.scale)
 
@@ -189,3 +193,58 @@ def test_a_shape_is_requests_of_so_many_keys(rng):
                                                            cu_seqlens_q=np.array([0, 30, 100], I32))
     )  # fmt: skip
     assert ragged.lengths.tolist() == [30, 70]
+
+
+@pytest.mark.parametrize("page", [7, 16, CONTIGUOUS])
+def test_what_is_timed_is_finite_and_within_the_pools(page, rng):
+    """Other libraries may read slots and entries that nobody fills."""
+    lengths = Features(cu_seqlens_k=np.array([0, 30, 100], I32), cu_seqlens_q=np.array([0, 30, 100], I32))
+    x = DECODE.draw(Shape(1, 2, 100, 64), True, rng, features=lengths, tokens=3, page=page)
+    assert x.q.shape == (2, 2, 3, 64) and x.lengths.tolist() == [30, 70]
+    assert all(np.isfinite(pool).all() for pool in (x.k_pool, x.v_pool))
+    assert x.block_table.min() >= 0 and x.block_table.max() < len(x.k_pool)
+    used = [n for row, keys in zip(x.block_table, [30, 70], strict=True) for n in row[: -(-keys // x.page)]]
+    assert len({*used}) == len(used), "no page is of two requests"
+    assert (page == CONTIGUOUS) == (x.k_pool.shape == (2, 70, 2, 64)), "a cache [B, S, H_kv, D]"
+
+
+def test_a_large_cache_repeats_numbers_but_no_row(rng, monkeypatch):
+    monkeypatch.setattr(inputs, "MOST_DRAWN", 4093)
+    x = contiguous(rng, [50, 60], 2, 2, head_dim=64)
+    flat = x.k_pool.ravel()
+    assert flat.size > 3 * 4093 and np.array_equal(flat[4093:], flat[:-4093])
+    rows = x.k_pool.reshape(-1, 64)
+    assert len(np.unique(rows, axis=0)) == len(rows)
+    assert 0.9 < rows.astype(np.float32).std() < 1.1 and not np.array_equal(x.k_pool, x.v_pool)
+
+
+@pytest.mark.parametrize(
+    "tokens, features",
+    [(1, Features()), (1, Features(softcap=2.0)), (3, Features()), (1, Features(window=(9, 0)))],
+)
+def test_the_truth_of_heads_is_that_of_the_whole(tokens, features, rng):
+    x = contiguous(rng, [20, 50], 6, 2, tokens=tokens, head_dim=64, causal=True, features=features)
+    sinks = x.but(features=Features(sinks=rng.standard_normal(6).astype(np.float32)))
+    for each in (x, sinks):
+        right = DECODE.reference(each)
+        found = truth(DECODE, each, rng)
+        assert found.chosen == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        for part in found.parts:
+            for name in ("out", "allowed", "lse", "lse_allowed"):
+                whole = part.of(OUT, getattr(right, name))
+                np.testing.assert_allclose(getattr(part.reference, name), whole, rtol=2e-2, atol=1e-12)
+        answer = {"out": right.out.astype(np.float16), "lse": right.lse.astype(np.float32)}
+        assert found.judge([answer])["right"]
+
+
+@pytest.mark.parametrize("element", [FLOAT16, BFLOAT16], ids=lambda element: element.name)
+def test_zeros_are_no_answer_to_many_keys(element, rng):
+    """They are within the bound of each element, but not of all outputs together."""
+    x = contiguous(rng, [120_000], 2, 1, head_dim=64, element=element)
+    found = truth(DECODE, x, rng)
+    assert all((np.abs(part.reference.out) <= part.reference.allowed).mean() > 0.9 for part in found.parts)
+    right = DECODE.reference(x).out
+    assert found.judge([{"out": element.round(right)}])["right"]
+    for wrong in (0 * right, 1.05 * right, np.roll(right, 1, axis=1)):
+        judged = found.judge([{"out": element.round(wrong)}])
+        assert not judged["right"] and ("relative" in judged["reason"] or judged["margin"] < 1)

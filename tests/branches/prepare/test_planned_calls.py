@@ -42,6 +42,22 @@ def test_a_plan_launches_what_the_long_way_does(stub, where, with_options):
     assert fast[0][1][:6] == [5 * (1 + 2 * 1) // 4 + 1, 1, 1, 128, 1, 1]  # a warp for each of Q, K and V
 
 
+@pytest.mark.parametrize("arrays_of_scales", [False, True])
+def test_pools_of_e4m3_have_plans(stub, arrays_of_scales):
+    def call(k_scale=0.5):
+        rows, slots = given(stub)[:3], given(stub)[5]
+        pools = [stub.array(POOL, dtype=np.uint8) for _ in range(2)]
+        k_scale = stub.array((2,), dtype=np.float32) if arrays_of_scales else k_scale
+        more = options(stub)
+        return lambda: write_kv_pages(*rows, *pools, slots, **more, k_scale=k_scale, v_scale=2.0)
+
+    call()()
+    fast, slow = both_ways(stub, call())
+    assert len(fast) == 1 and fast == slow and len(plans._plans) == 1
+    call(0.25)()
+    assert len(plans._plans) == 2 - arrays_of_scales
+
+
 def test_in_place_is_another_plan(stub):
     """Of one layout: what must not overlap is not the same."""
     arrays, target = given(stub), stub.array(TOKENS)

@@ -1,0 +1,89 @@
+"""What kernels of decoding in CUDA C move alike: a block's part of the keys, up to O of each warp."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flashcore_numba.branches.decode.decode_parts import KEYS, Tile
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.mask import Mask
+from flashcore_numba.predict.formula import (
+    FLOAT,
+    HALF,
+    LANES,
+    SECTOR,
+    Traffic,
+    barriers,
+    ceil_div,
+    loads,
+    shared_loads,
+    shared_stores,
+)
+from flashcore_numba.predict.warp_rows import copy_rows, query_fragments, rows_a_request, tile_fragments
+
+QUAD = 16  # bytes of O that a thread merges
+
+
+def refuse_e4m3(problem: Any) -> None:
+    """Raises ArgumentError for pools of e4m3."""
+    if problem.e4m3:
+        raise ArgumentError("no formula predicts the traffic of pools of e4m3: count it")
+
+
+def tiles_of_rows(p: Any, tile: Tile) -> Iterator[np.ndarray]:
+    """The query rows of each tile of a K/V head."""
+    for first in range(0, p.seq_q * p.group, 16 * tile.row_tiles):
+        yield np.arange(first, min(first + 16 * tile.row_tiles, p.seq_q * p.group))
+
+
+def seen(mask: Mask, rows: np.ndarray, group: int) -> tuple[int, int]:
+    """The first key that some row sees, and where the last one ends."""
+    return mask.interval(int(rows[0]) // group)[0], mask.interval(int(rows[-1]) // group)[1]
+
+
+def part(p: Any, tile: Tile, request: int, begin: int, end: int, first: int, last: int, rows: int) -> Traffic:
+    """Tiles `first` to `last` of the keys from `begin` to `end`, up to O of each warp in shared memory, and
+    how the threads merge the warps.
+    """
+    D, row_tiles = p.head_dim, tile.row_tiles
+    found = copy_rows(16 * row_tiles, rows, D) + tile.warps * loads(1, 1)  # Q, and the length once more
+    for number in range(first, last):
+        low, high = max(begin - KEYS * number, 0), min(end - KEYS * number, KEYS)
+        sectors = (high - low) * HALF * D // SECTOR
+        # A request is what lanes read for the same time: zeros, where a window begins, read nothing.
+        copied = loads(ceil_div(high - low, rows_a_request(D)), sectors)
+        found += 2 * (copied + shared_stores(KEYS * HALF * D // 128) + Traffic(async_sectors=sectors))
+        found += shared_loads(tile_fragments(row_tiles, KEYS, D, D))
+    for warp in range(tile.warps):
+        found += _places(p, tile, request, begin, end, range(first + warp, last, tile.warps))
+    own = shared_stores(2 * row_tiles * (2 + 2 * D // 8))  # m, l and O of a warp
+    found += tile.warps * (own + shared_loads(query_fragments(row_tiles, D)) + barriers(2))
+    return found + shared_loads(tile.warps * (3 * requests_of_o(rows, D) + rows * D * FLOAT // 128))
+
+
+def _places(p: Any, tile: Tile, request: int, begin: int, end: int, tiles: range) -> Traffic:
+    """What a warp with these tiles reads of the table."""
+    run = KEYS if p.page % KEYS == 0 or p.width == 1 else 1
+    page = p.capacity if p.width == 1 else p.page
+    found, held = Traffic(), LANES * run // KEYS
+    for turn in range(0, len(tiles), held):
+        keys = np.array(
+            [KEYS * each + slot for each in tiles[turn : turn + held] for slot in range(0, KEYS, run)]
+        )
+        keys = keys[(keys + run > begin) & (keys < end)]
+        entries = np.unique(FLOAT * (request * p.table_row + keys // page) // SECTOR)
+        found += loads(keys.size > 0, entries.size)
+    return found
+
+
+def requests_of_o(rows: int, D: int) -> int:
+    """For rows of D floats, 16 bytes per lane."""
+    return ceil_div(rows * D * FLOAT, LANES * QUAD)
+
+
+def words(lanes: int, places: np.ndarray, every: bool = False) -> tuple[int, int]:
+    """Requests and sectors of a word of each row, which the first of its `lanes` moves, or all of them."""
+    rows, again = max(1, LANES // lanes), max(1, lanes // LANES) if every else 1
+    groups = [places[at : at + rows] for at in range(0, places.size, rows)]
+    return again * len(groups), again * sum(np.unique(FLOAT * group // SECTOR).size for group in groups)

@@ -1,0 +1,162 @@
+"""Decoding in Markdown: the faster stage of each workload beside libraries, from the recorded runs of it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.core import shapes, workload
+from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.records import artifact
+from flashcore_numba.records.amounts import markdown, percent, provenance, short_us
+from flashcore_numba.report.feature_tables import Results, fastest, how_much_faster
+from flashcore_numba.report.tables import equal_lengths, rates
+
+PEERS = ("FA3", "SDPA cuDNN", "SDPA flash")
+COMMON = "Medians of interleaved rounds, GPU time of one launch in a CUDA graph, of the stage that is fastest"
+
+
+def one_token(folder: Path | None = None) -> str | None:
+    """A row per workload of one token for each request, all of one length: the fastest stage, its time with a
+    warm and a cold L2, its rate, and how many times faster than each of `PEERS` it is.
+
+    folder: of the recorded runs; the package's own by default.
+    """
+    lines, sources = {}, []
+    for record, shape in sorted(_runs(folder), key=lambda each: _size(each[1])):
+        features = shape.get("features", {})
+        if "tokens" not in features and "lengths" not in features and not _is_yardstick(record, shape):
+            words = [workload.label({k: v for k, v in features.items() if k != "page"})]
+            words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
+            page, others = str(features.get("page", workload.PAGE)), " ".join(filter(None, words)) or "-"
+            if (row := (shape["shape"], page, others)) not in lines:
+                lines[row] = _cells(record, shape)
+                sources.append(provenance(record))
+    if not lines:
+        return None
+    head = ["shape", "page", "with", "stage", "warm, µs", "cold, µs", "TB/s", "of reading", *_against()]
+    return markdown(head, ([*row, *cells] for row, cells in lines.items()), 4) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. TB/s of K and V alone with a cold L2; of "
+        "reading: beside a kernel that only reads, in the same run. Against a library: its time over ours, "
+        "both warm; - where it lacks something or was not timed."
+    )
+
+
+def tokens(folder: Path | None = None) -> str | None:
+    """A row per shape and number of tokens, where a run has several."""
+    lines, sources = {}, []
+    for record, shape in sorted(_runs(folder), key=lambda each: _size(each[1])):
+        features = shape.get("features", {})
+        if "tokens" not in features or (row := (shape["shape"], str(features["tokens"]))) in lines:
+            continue
+        one = next((s for s in record["shapes"] if _is_same(s, shape, tokens=1)), None)
+        own, first = fastest(shape), fastest(one) if one else None
+        beside = percent(own["gpu_us"]["p50"] / first["gpu_us"]["p50"]) if own and first else "-"
+        stage, warm, cold, *_, fa3, cudnn, flash = _cells(record, shape)
+        lines[row] = [stage, warm, cold, beside, fa3, cudnn, flash]
+        sources.append(provenance(record))
+    if not lines:
+        return None
+    head = ["shape", "tokens", "stage", "warm, µs", "cold, µs", "of one token's", *_against()]
+    return markdown(head, ([*row, *cells] for row, cells in lines.items()), 3) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. Pages of 16 keys. Of one token's: beside the "
+        "time of one token, warm, in the same run."
+    )
+
+
+def lengths(folder: Path | None = None) -> str | None:
+    """A row per stage and library and batch of different lengths: its rate, beside that at equal lengths."""
+    lines, sources = [], []
+    for record, shape in sorted(_runs(folder), key=lambda each: _size(each[1])):
+        if (equal := equal_lengths(record, shape)) is None:
+            continue
+        reached = rates(equal)
+        for label, rate in rates(shape).items():
+            (entry,) = (each for each in shape["entries"] if each["label"] == label)
+            share = percent(rate / reached[label]) if label in reached else "-"
+            cells = [_us(entry, "gpu_us"), _us(entry, "gpu_cold_us"), f"{rate:.2f}", share]
+            lines.append([shape["shape"], label, *cells])
+        sources.append(provenance(record))
+    if not lines:
+        return None
+    head = ["shape", "", "warm, µs", "cold, µs", "TB/s", "of the rate at equal lengths"]
+    return markdown(head, lines, 2) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. Lengths are drawn between the two that the shape names. "
+        "TB/s of K and V with a warm L2; at equal lengths: as many keys in all, in the same run."
+    )
+
+
+def sentence(folder: Path | None = None) -> str | None:
+    """What a reader of the README should know: the largest cache of D = 128 beside FA3, and the smallest."""
+    found = []
+    for record, shape in _runs(folder):
+        best = fastest(shape)
+        plain = {*shape.get("features", {})} == {"page"} and _size(shape)[0] == 128
+        if best and plain and (faster := how_much_faster(shape, best, "FA3")) != "-":
+            found.append((shape["kv_bytes"], record, shape, best, faster))
+    if not found:
+        return None
+    _, record, large, best, faster = max(found, key=lambda each: each[0])
+    _, _, small, fast, much_faster = min(found, key=lambda each: each[0])
+    return (
+        f"On an {record['gpu']['name']}, decoding at {large['shape']} reads keys and values at "
+        f"{_of_reading(record, large, best)} of the rate of a kernel that only reads, and is {faster} times "
+        f"as fast as FlashAttention-3; at {small['shape']} it takes {_us(fast, 'gpu_us')} µs and is "
+        f"{much_faster} times as fast."
+    )
+
+
+TABLES: dict[str, Callable[[Path | None], str | None]] = {
+    "decode": one_token,
+    "decode-tokens": tokens,
+    "decode-lengths": lengths,
+}
+TEXTS: dict[str, Callable[[Path | None], str | None]] = {"decode": sentence}
+
+
+def _runs(folder: Path | None) -> Iterator[tuple[dict[str, Any], Results]]:
+    """Every workload of every recorded run of decoding."""
+    for _, record in artifact.recorded_whole(folder):
+        if artifact.operation_of(record) == DECODE.name:
+            yield from ((record, shape) for shape in record["shapes"])
+
+
+def _size(shape: Results) -> tuple[int, int, int]:
+    of = shapes.parse_any(shape["shape"])
+    return of.head_dim, of.batch, of.seq
+
+
+def _is_yardstick(record: dict[str, Any], shape: Results) -> bool:
+    return any(each.get("equal_lengths") == shape["shape"] for each in record["shapes"])
+
+
+def _is_same(one: Results, other: Results, **features: Any) -> bool:
+    """Whether a workload is another one with these features."""
+    wanted = artifact.shape_key(other | {"features": other["features"] | features})
+    return artifact.shape_key(one) == wanted
+
+
+def _cells(record: dict[str, Any], shape: Results) -> list[str]:
+    """Stage, both times, the rate, its share of that of reading, and the factors."""
+    best = fastest(shape)
+    if best is None:
+        return ["wrong", *["-"] * (4 + len(PEERS))]
+    cold = best["gpu_cold_us"]
+    rate = f"{shape['kv_bytes'] / cold['p50'] / 1e6:.2f}" if cold else "-"
+    times = [_us(best, "gpu_us"), _us(best, "gpu_cold_us")]
+    against = [how_much_faster(shape, best, label) for label in PEERS]
+    return [best["label"], *times, rate, _of_reading(record, shape, best), *against]
+
+
+def _us(entry: dict[str, Any], clock: str) -> str:
+    return short_us((entry[clock] or {}).get("p50"))
+
+
+def _of_reading(record: dict[str, Any], shape: Results, entry: dict[str, Any]) -> str:
+    """K and V per time with a cold L2, as a share of what a kernel that only reads reached in that run."""
+    read, cold = (record["ceilings"] or {}).get("read_gbs"), entry["gpu_cold_us"]
+    return percent(shape["kv_bytes"] / cold["p50"] / 1e3 / read) if read and cold else "-"
+
+
+def _against() -> list[str]:
+    return [f"against {label}" for label in PEERS]

@@ -1,0 +1,88 @@
+"""The tables of decoding say what the recorded runs say."""
+
+import json
+import re
+
+import pytest
+
+from flashcore_numba.records import artifact
+from flashcore_numba.report import decode_tables
+
+
+def recorded():
+    """Every workload of decoding in the folder, read without the code that writes the tables."""
+    files = sorted(artifact.recorded_dir().glob("nvidia-h200-decode*.json"))
+    return [
+        (record, shape)
+        for record in map(json.loads, (f.read_text() for f in files))
+        for shape in record["shapes"]
+    ]
+
+
+def rows(text):
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def us(shape, label, clock="gpu_us"):
+    (entry,) = (each for each in shape["entries"] if each["label"] == label)
+    return entry[clock]["p50"]
+
+
+def agrees(text, number):
+    digits = len(text.partition(".")[2].rstrip("%"))
+    return abs(float(text.rstrip("%")) - number) <= 0.51 * 10**-digits
+
+
+def test_a_row_is_the_fastest_stage_of_its_workload():
+    found = rows(decode_tables.one_token())
+    assert len(found) > 20
+    for shape, page, words, stage, warm, cold, rate, share, *against in found:
+        (record, its) = next(
+            (record, its)
+            for record, its in recorded()
+            if its["shape"] == shape
+            and "tokens" not in its.get("features", {})
+            and str(its.get("features", {}).get("page", 16)) == page
+            and ("window" in its.get("features", {})) == ("window" in words)
+            and (its["element"] == "bfloat16") == ("bfloat16" in words)
+            and agrees(warm, us(its, stage))
+        )
+        stages = [each for each in its["entries"] if each["kind"] == "stage" and each["default"]]
+        assert min(stages, key=lambda each: each["gpu_us"]["p50"])["label"] == stage
+        assert all(each["error"]["right"] for each in its["entries"])
+        bytes_a_us = its["kv_bytes"] / us(its, stage, "gpu_cold_us")
+        assert agrees(cold, us(its, stage, "gpu_cold_us")) and agrees(rate, bytes_a_us / 1e6)
+        assert agrees(share, bytes_a_us / 1e3 / record["ceilings"]["read_gbs"] * 100)
+        for label, text in zip(decode_tables.PEERS, against, strict=True):
+            assert text == "-" or agrees(text, us(its, label) / us(its, stage)), (shape, label)
+
+
+def test_tokens_stand_beside_one_token():
+    found = rows(decode_tables.tokens())
+    ones = {shape: float(warm) for shape, tokens, _, warm, *_ in found if tokens == "1"}
+    assert len(found) == 4 * len(ones) >= 12
+    for shape, _, _, warm, _, share, *_ in found:
+        assert float(share.rstrip("%")) == pytest.approx(100 * float(warm) / ones[shape], rel=0.02)
+
+
+def test_lengths_stand_beside_equal_ones():
+    for shape, label, warm, _, rate, share in rows(decode_tables.lengths()):
+        its = next(its for _, its in recorded() if its["shape"] == shape)
+        equal = next(its_equal for _, its_equal in recorded() if its_equal["shape"] == its["equal_lengths"])
+        own, other = (each["kv_bytes"] / us(each, label) / 1e6 for each in (its, equal))
+        assert agrees(warm, us(its, label)) and agrees(rate, own) and agrees(share, 100 * own / other)
+
+
+def test_the_sentence_is_the_tables():
+    text = decode_tables.sentence()
+    pattern = r"at (\S+) reads .* at ([\d.]+)% .* is ([\d.]+) times as fast as FlashAttention-3; at (\S+)"
+    large, share, faster, small = re.search(pattern, text).groups()
+    taken, much_faster = re.search(r"it takes ([\d.]+) µs and is ([\d.]+) times as fast", text).groups()
+    by_row = {(row[0], row[1]): row for row in rows(decode_tables.one_token())}
+    assert by_row[large, "16"][7:9] == [f"{share}%", faster]
+    assert [by_row[small, "16"][4], by_row[small, "16"][8]] == [taken, much_faster]
+
+
+def test_without_a_run_there_is_nothing(tmp_path):
+    assert all(make(tmp_path) is None for make in (*decode_tables.TABLES.values(), decode_tables.sentence))
