@@ -17,7 +17,7 @@ import flashcore_numba
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import ACCEPTED_NAMES
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.core.problem import HEAD_DIMS, listed
+from flashcore_numba.core.problem import HEAD_DIMS
 
 NAMESPACE = "flashcore"
 GRADIENT_DIMS = (64, 128)  # head dimensions that the kernels of the backward pass have
@@ -63,11 +63,11 @@ def attention(
 ) -> Any:
     """`flashcore_numba.attention` of tensors, with gradients by q, k, v and sinks.
 
-    q: [B, H, S_q, D], k: [B, H_kv, S_k, D], v: [B, H_kv, S_k, D_v], float16 or bfloat16, of any strides; under
-    autocast of any floating-point type. causal: aligned bottom-right, so that the last query row sees every
-    key. The other options are those of `flashcore_numba.attention`; sinks may be of any floating-point type.
-    deterministic: gradients have the same bits in every run; `torch.use_deterministic_algorithms` asks for
-    the same.
+    q: [B, H, S_q, D], k: [B, H_kv, S_k, D], v: [B, H_kv, S_k, D_v], float16 or bfloat16, of any strides;
+    under autocast of any floating-point type. causal: aligned bottom-right, so that the last query row sees
+    every key. The other options are those of `flashcore_numba.attention`; sinks may be of any floating-point
+    type. deterministic: gradients have the same bits in every run; `torch.use_deterministic_algorithms` asks
+    for the same.
 
     Head dimensions that no kernel has are padded to one that there is, up to 256, and up to 128 where a
     gradient is wanted: this costs a copy of each array.
@@ -77,8 +77,32 @@ def attention(
     CPU executor. Raises ArgumentError and UnsupportedError as `flashcore_numba.attention` does; a second
     derivative raises RuntimeError.
     """
-    options = (causal, scale, *_sides(window), softcap, sinks, alibi_slopes, seqused_k, None, None)
-    return _called(q, k, v, (*options, deterministic), return_lse)
+    if (
+        not torch.compiler.is_compiling()
+        and _plain(q, k, v)
+        and not (q.requires_grad or k.requires_grad or v.requires_grad)
+        and (sinks is None or (sinks.dtype is torch.float32 and not sinks.requires_grad))
+        and q.is_contiguous()
+        and q.shape[-1] == v.shape[-1] in HEAD_DIMS
+        and not torch.is_autocast_enabled(q.device.type)
+    ):
+        # What follows would do the same, some microseconds later.
+        return flashcore_numba.attention(
+            q,
+            k,
+            v,
+            causal=causal,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            seqused_k=seqused_k,
+            return_lse=return_lse,
+        )
+    left, right = _sides(window)
+    options = (causal, scale, left, right, softcap, sinks, alibi_slopes, seqused_k, None, None, deterministic)
+    return _called(q, k, v, options, return_lse)
 
 
 def attention_varlen(
@@ -126,9 +150,10 @@ def attention_paged(
     batch_invariant: bool = False,
     return_lse: bool = False,
 ) -> Any:
-    """`flashcore_numba.attention_paged` of tensors, as an operator that a compiler keeps. It has no gradients.
+    """`flashcore_numba.attention_paged` of tensors, as an operator that a compiler keeps.
 
-    Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools of q's type.
+    It has no gradients. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
+    of q's type.
     """
     options = (causal, scale, *_sides(window), softcap, sinks, batch_invariant, return_lse)
     found = _operators.attention_paged(q, k_pool, v_pool, block_table, lengths, *options)
@@ -145,27 +170,27 @@ def _sides(window: Any) -> tuple[int, int]:
     return left, right
 
 
-SINKS, SEQUSED, PACKED = 5, 7, 8  # places among the options of `attention`
-OPTIONS = 11
+SINKS, PACKED = 5, 8  # places among the options of `attention`
 
 
 def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
-    """As an operator for who looks on, otherwise as directly as gradients allow."""
-    if options[SINKS] is not None and options[SINKS].dtype is not torch.float32:
-        options = (*options[:SINKS], options[SINKS].float(), *options[SINKS + 1 :])
+    """As an operator where somebody looks on, otherwise as directly as gradients allow."""
+    sinks = options[SINKS]
+    if sinks is not None and sinks.dtype is not torch.float32:
+        sinks = sinks.float()
+        options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
     if torch.compiler.is_compiling():
         found = _operators.attention(q, k, v, *options, True)
         return found if return_lse else found[0]
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = _cast(q.device.type, q, k, v)
-    sinks = options[SINKS]
-    wanted = (
+    wanted = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
     )
-    if torch._C._functorch.peek_interpreter_stack() is not None or (wanted and torch.is_grad_enabled()):
+    if _plain(q, k, v):
+        found = _Eager.apply(q, k, v, sinks, options) if wanted else compute(q, k, v, *options, return_lse)
+    elif wanted or torch._C._functorch.peek_interpreter_stack() is not None:
         found = _Attention.apply(q, k, v, *options)
-    elif _plain(q, k, v):
-        found = _forward(q, k, v, *options, return_lse)
     else:
         found = _operators.attention(q, k, v, *options, return_lse)
     return found if return_lse else found[0]
@@ -187,6 +212,25 @@ def _cast(device: str, *arrays: Tensor) -> list[Tensor]:
     return [x.to(dtype) if x.is_floating_point() else x for x in arrays]
 
 
+class _Eager(torch.autograd.Function):
+    """(out, lse) of plain tensors: `_Attention` with less around it. sinks are among the options too."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, options: tuple) -> Any:
+        _check_gradient(q, v, options)
+        out, lse = compute(q, k, v, *options, True)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.options = options
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
+        wanted = ctx.needs_input_grad
+        found = _chained(dout, dlse, ctx.saved_tensors, ctx.options, any(wanted[:3]), wanted[3])
+        return *found, None
+
+
 class _Attention(torch.autograd.Function):
     """(out, lse), by the operators, so that transforms and compilers can follow."""
 
@@ -194,8 +238,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        if _plain(q, k, v):
-            return _forward(q, k, v, *options, True)
+        _check_gradient(q, v, options)
         return _operators.attention(q, k, v, *options, True)
 
     @staticmethod
@@ -207,25 +250,80 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(*arrays, *output)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(f"{NAMESPACE}::attention has no derivative in forward mode: use reverse mode")
+
+    @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
         *arrays, out, lse = ctx.saved_tensors
         given = list(ctx.others)
         for place, x in zip(ctx.places, arrays, strict=True):
             given[place] = x
         q, k, v, *options = given
-        gradients: list[Tensor | None] = [None] * len(given)
-        if dout is None and dlse is None:
-            return tuple(gradients)
-        dout = torch.zeros_like(out) if dout is None else dout
-        if any(ctx.needs_input_grad[:3]):
-            run = _backward if _plain(q, dout, out) else _operators.attention_backward
-            gradients[:3] = run(dout, q, k, v, out, lse, dlse, *options)
-        if ctx.needs_input_grad[3 + SINKS]:
-            gradients[3 + SINKS] = _gradient_of_sinks(dout, out, lse, dlse, options)
-        if ctx.needs_input_grad[3 + SINKS + 1]:
-            raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
+        wanted = ctx.needs_input_grad
+        dq, dk, dv, dsinks = _chained(
+            dout, dlse, (q, k, v, out, lse), options, any(wanted[:3]), wanted[3 + SINKS]
+        )
+        gradients = [dq, dk, dv, *(None for _ in options)]
+        gradients[3 + SINKS] = dsinks
         return tuple(gradients)
+
+
+def _check_gradient(q: Tensor, v: Tensor, options: Sequence[Any]) -> None:
+    """Raise for what the backward pass would refuse later."""
+    _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
+    slopes = options[SINKS + 1]
+    if slopes is not None and slopes.requires_grad:
+        raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
+
+
+def _chained(
+    dout: Tensor | None,
+    dlse: Tensor | None,
+    saved: Sequence[Tensor],
+    options: Sequence[Any],
+    of_inputs: bool,
+    of_sinks: bool,
+) -> tuple[Tensor | None, ...]:
+    """dQ, dK, dV and the gradient of the sinks, None where none is wanted. saved: q, k, v, out and lse."""
+    *_, out, lse = saved
+    if dout is None and dlse is None:
+        return None, None, None, None
+    dout = torch.zeros_like(out) if dout is None else dout
+    dsinks = _gradient_of_sinks(dout, out, lse, dlse, options) if of_sinks else None
+    if not of_inputs:
+        return None, None, None, dsinks
+    given = (dout, *saved, dlse, *options)
+    if torch.is_grad_enabled():  # somebody may differentiate what comes
+        return *_Gradients.apply(*given), dsinks
+    return *_Gradients.forward(*given), dsinks
+
+
+class _Gradients(torch.autograd.Function):
+    """(dq, dk, dv), where somebody may ask for their derivatives, which the kernels do not have."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        run = compute_gradients if _plain(*arguments[:3]) else _operators.attention_backward
+        return run(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _refuse_second()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _refuse_second()
+
+
+def _refuse_second() -> Any:
+    raise RuntimeError(f"{NAMESPACE}::attention has no second derivative")
 
 
 def _gradient_of_sinks(
@@ -251,8 +349,8 @@ def _readable(x: Tensor) -> Tensor:
 
 
 def _like(x: Tensor, columns: int) -> Tensor:
-    """Uninitialised rows of so many columns, ordered in memory as those of x."""
-    if columns > x.shape[-1]:
+    """Uninitialised contiguous rows of so many columns, ordered in memory as those of x."""
+    if columns > x.shape[-1] or x.stride(-1) != 1:
         return x.new_empty((*x.shape[:-1], columns))
     return torch.empty_like(x[..., :columns])
 
@@ -288,35 +386,51 @@ def _check(q: Any, k: Any, v: Any) -> None:
             raise ArgumentError(f"{name} has shape {tuple(x.shape)}: it has no columns")
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None,
+    left: int,
+    right: int,
+    softcap: float,
+    sinks: Tensor | None,
+    alibi_slopes: Tensor | None,
+    seqused_k: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    deterministic: bool,
+    return_lse: bool,
+) -> tuple[Tensor, Tensor]:
     """What `flashcore::attention` computes. Without `return_lse`, the LSE is an empty tensor."""
-    *options, return_lse = given
-    bounds = options[PACKED : PACKED + 2]
-    packed = bounds[0] is not None
-    columns = v.shape[-1] if v.ndim else 0
-    if q.shape[-1:] == v.shape[-1:] and columns in HEAD_DIMS and q.is_contiguous() and not packed:
-        # The usual case: nothing to pad, and the call makes an output that is ordered as q is.
-        q, k, v = _readable(q), _readable(k), _readable(v)
-        found = flashcore_numba.attention(q, k, v, **_keywords(options), return_lse=return_lse)
-        return found if return_lse else (found, _no_lse(q))
+    options = (causal, scale, left, right, softcap, sinks, alibi_slopes, seqused_k)
     _check(q, k, v)
-    out = _like(q, columns)
     keywords = _keywords(options)
+    packed, columns = cu_seqlens_q is not None, v.shape[-1]
+    needs_room = not {q.shape[-1], columns} <= {*HEAD_DIMS}
+    out: Any = None
+    if packed or needs_room or q.shape[-1] != columns or not q.is_contiguous():
+        out = _like(q, columns)
     q, k, v, target = _readable(q), _readable(k), _readable(v), out
-    if not {q.shape[-1], columns} <= {*HEAD_DIMS}:
-        keywords["scale"] = q.shape[-1] ** -0.5 if options[1] is None else options[1]
+    if needs_room:
+        keywords["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
         width = _padded_dim(max(q.shape[-1], columns), HEAD_DIMS, "attention")
         q, k, v = _widened(width, q, k, v)
-        target = _like(q, width)
+        target = torch.empty_like(q)
+    call: Callable = flashcore_numba.attention
+    bounds: tuple = ()
     if packed:
         target.zero_()
-        call: Callable = flashcore_numba.attention_varlen
-    else:
-        bounds, call = (), flashcore_numba.attention
+        call, bounds = flashcore_numba.attention_varlen, (cu_seqlens_q, cu_seqlens_k)
     found = call(q, k, v, *bounds, **keywords, out=target, return_lse=return_lse)
-    if target is not out:
-        out.copy_(target[..., :columns])
-    return out, (found[1] if return_lse else _no_lse(q))
+    made, lse = found if return_lse else (found, _no_lse(q))
+    if needs_room:
+        out.copy_(made[..., :columns])
+    return (made if out is None else out), lse
+
+
+compute: Callable[..., tuple[Tensor, Tensor]] = _forward
 
 
 def _no_lse(q: Tensor) -> Tensor:
@@ -338,7 +452,7 @@ def _backward(
     packed = bounds[0] is not None
     if not lse.numel() and out.numel():
         raise ArgumentError("lse is empty: call the operator with return_lse=True where a gradient is wanted")
-    gradients = [torch.empty_like(x) for x in (q, k, v)]
+    gradients = [_like(x, x.shape[-1]) for x in (q, k, v)]
     keywords = _keywords(options)
     keywords["deterministic"] = options[-1] or torch.are_deterministic_algorithms_enabled()
     arrays = [_readable(x) for x in (dout, q, k, v, out)]
@@ -354,7 +468,7 @@ def _backward(
         call: Callable = flashcore_numba.attention_varlen_backward
     else:
         bounds, call = (), flashcore_numba.attention_backward
-    lse = lse.detach()
+    lse = lse.detach().contiguous()
     dlse = None if dlse is None else dlse.detach().contiguous()
     dq, dk, dv = targets
     call(*arrays, lse, *bounds, **keywords, dlse=dlse, dq=dq, dk=dk, dv=dv)
@@ -363,6 +477,9 @@ def _backward(
             narrow.copy_(wide[..., : narrow.shape[-1]])
     dq, dk, dv = gradients
     return dq, dk, dv
+
+
+compute_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = _backward
 
 
 def _forward_paged(
@@ -390,7 +507,7 @@ def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tenso
 
 
 def _fake_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return tuple(_like(x, x.shape[-1]) for x in (q, k, v))
 
 
 def _fake_paged(q: Tensor, k_pool: Tensor, v_pool: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
@@ -399,16 +516,19 @@ def _fake_paged(q: Tensor, k_pool: Tensor, v_pool: Tensor, *others: Any) -> tupl
     return out, q.new_empty(q.shape[:-1] if return_lse else (0,), dtype=torch.float32)
 
 
-def _second_derivative(*arguments: Any) -> Any:
-    """Where gradients would need gradients. The kernels have none."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
-        raise RuntimeError(f"{NAMESPACE}::attention_backward has no derivative: it cannot be differentiated")
+def _with_second(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    if _any_gradient(arguments):
+        return _Gradients.apply(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention_backward(*arguments)
 
 
+def _any_gradient(arguments: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
+
+
 def _no_gradient(*arguments: Any) -> Any:
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+    if _any_gradient(arguments):
         raise RuntimeError(f"{NAMESPACE}::attention_paged has no gradients: call it under torch.no_grad()")
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention_paged(*arguments)
@@ -416,7 +536,7 @@ def _no_gradient(*arguments: Any) -> Any:
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """An operator that somebody called under autograd. Its LSE is there whether or not it was asked for."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+    if _any_gradient(arguments):
         return _Attention.apply(*arguments[:-1])
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention(*arguments)
@@ -430,35 +550,32 @@ def _under_autocast(device: str, key: Any) -> Callable:
     return run
 
 
-def _folded(
-    info: Any, in_dims: Sequence[int | None], arguments: Sequence[Any], batches: Sequence[int]
-) -> list:
-    """Every array with the dimension over which vmap maps joined to its batch. batches: which arguments have
-    one; the others must be the same for all.
+def _mapped(operator: Any, batches: Sequence[str]) -> Callable:
+    """The rule of vmap: the dimension over which it maps is joined to the batch. batches: the arguments that
+    have one; what has none must be the same for all.
     """
-    found = []
-    for i, (dim, x) in enumerate(zip(in_dims, arguments, strict=True)):
-        if i in batches and isinstance(x, Tensor):
-            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            x = x.flatten(0, 1)
-        elif dim is not None:
-            raise UnsupportedError(
-                f"argument {i} of the operator is mapped by vmap: only arrays with a batch can be"
-            )
-        found.append(x)
-    return found
-
-
-def _mapped(operator: Any, batches: Sequence[int], bounds: int) -> Callable:
-    """The rule of vmap. bounds: the place of cu_seqlens_q, without which there is a batch to join."""
+    names = [each.name for each in operator.default._schema.arguments]
 
     def run(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple:
-        if len(arguments) > bounds and arguments[bounds] is not None:
-            raise UnsupportedError("vmap of packed sequences: add them to the packed arrays instead")
-        found = operator(*_folded(info, in_dims, arguments, batches))
+        joined = []
+        for name, dim, x in zip(names, in_dims, arguments, strict=False):
+            if name == "cu_seqlens_q" and x is not None:
+                raise UnsupportedError("vmap of packed sequences: add more sequences to the packed arrays")
+            has_batch = name in batches or (name == "alibi_slopes" and x is not None and _rank(x, dim) == 2)
+            if has_batch and x is not None:
+                x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+                x = x.flatten(0, 1)
+            elif dim is not None:
+                raise UnsupportedError(f"{name} is mapped by vmap: it has no batch that could be joined")
+            joined.append(x)
+        found = operator(*joined)
         return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0,) * len(found)
 
     return run
+
+
+def _rank(x: Tensor, dim: int | None) -> int:
+    return x.ndim - (dim is not None)
 
 
 def _register() -> None:
@@ -466,8 +583,8 @@ def _register() -> None:
     defaults = (False, None, -1, -1, 0.0, None, None, None, None, None, False)
     of_pages = (True, None, -1, -1, 0.0, None, False, False)
     for name, run, fake, autograd, fixed, filled in (
-        ("attention", _forward, _fake_forward, _with_gradients, 3, (*defaults, True)),
-        ("attention_backward", _backward, _fake_backward, _second_derivative, 7, defaults),
+        ("attention", compute, _fake_forward, _with_gradients, 3, (*defaults, True)),
+        ("attention_backward", compute_gradients, _fake_backward, _with_second, 7, defaults),
         ("attention_paged", _forward_paged, _fake_paged, _no_gradient, 5, of_pages),
     ):
         for device in DEVICES:
@@ -477,13 +594,13 @@ def _register() -> None:
     for device in DEVICES:
         key = getattr(torch._C.DispatchKey, f"Autocast{device}")
         _library.impl("attention", _under_autocast(device.lower(), key), f"Autocast{device}")
-    forward, backward = (3 + SEQUSED, 0, 1, 2), (*range(7), 7 + SEQUSED)
-    for operator, batches, bounds in (
-        (_operators.attention, forward, 3 + PACKED),
-        (_operators.attention_backward, backward, 7 + PACKED),
+    batches = ("q", "k", "v", "seqused_k")
+    of_backward = (*batches, "dout", "out", "lse", "dlse")
+    for operator, joined in (
+        (_operators.attention, batches),
+        (_operators.attention_backward, of_backward),
     ):
-        rule = _mapped(operator, batches, bounds)
-        torch.library.register_vmap(operator.default, rule, lib=_library)
+        torch.library.register_vmap(operator.default, _mapped(operator, joined), lib=_library)
 
 
 def _filled(run: Callable, fixed: int, defaults: tuple) -> Callable:
