@@ -27,6 +27,8 @@ CUDA := $(if $(FOUND),$(shell "$(FOUND)" .ci/cuda_extra.py))
 comma := ,
 space := $() $()
 TOOLS := $(or $(CUDA),compiler)
+# What the adapters are tested with. PyTorch's packages are of CUDA 13, and CUDA 12 needs others of the same names.
+FRAMEWORKS := $(if $(filter cuda12,$(CUDA)),,hf)
 # The tests in a browser run where there is one; BROWSER_TESTS=yes makes its absence an error.
 BROWSER_TESTS ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 READY := .venv/.ready$(CUDA:%=-%)
@@ -50,7 +52,8 @@ touch $@
 endef
 
 # $(call pytest,processes,markers)
-pytest = $(BIN)/python -m pytest -m "$(2)" -n auto --maxprocesses $(1) --dist worksteal --durations 10 $(ARGS)
+pytest = $(BIN)/python -m pytest -m "$(2)" -n auto --maxprocesses $(1) --dist worksteal --durations 10 \
+	$(if $(FRAMEWORKS),,--ignore tests/integrations) $(ARGS)
 
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
@@ -67,6 +70,9 @@ ladder: $(READY)
 	@$(BIN)/python -m flashcore_numba compare $(ARGS)
 
 test: $(READY_TEST)
+ifeq ($(FRAMEWORKS),)
+	@echo "flashcore: the adapters are not tested, because there is no PyTorch for CUDA 12 beside the CUDA packages"
+endif
 	@$(call pytest,$(JOBS),not gpu and not browser)
 ifneq ($(CUDA),)
 	@$(call pytest,$(GPU_JOBS),gpu)
@@ -113,7 +119,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(call install,$(strip pictures $(CUDA)))
 
 $(READY_TEST): pyproject.toml constraints.txt
-	@$(call install,$(TOOLS) dev)
+	@$(call install,$(strip $(TOOLS) dev $(FRAMEWORKS)))
 
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)

@@ -82,6 +82,7 @@ def attention(
         and _plain(q, k, v)
         and not (q.requires_grad or k.requires_grad or v.requires_grad)
         and (sinks is None or (sinks.dtype is torch.float32 and not sinks.requires_grad))
+        and q.dtype in TYPES
         and q.is_contiguous()
         and q.shape[-1] == v.shape[-1] in HEAD_DIMS
         and not torch.is_autocast_enabled(q.device.type)

@@ -1,0 +1,425 @@
+"""The operators of PyTorch on CPU tensors, against float64: values, gradients, transforms, mistakes."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from flashcore_numba.branches.backward.backward_mma_sync import STAGE as BACKWARD
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.integrations import pytorch as ADAPTER
+from integrations.broken import broken, must_notice
+
+ROUNDING = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # of a value near 1, and some sums of such
+_numbers = itertools.count()
+
+
+def drawn(rng, *shapes, dtype=torch.float16, grad=False):
+    """Fresh tensors of a standard normal distribution."""
+    found = [torch.from_numpy(rng.standard_normal(shape)).to(dtype) for shape in shapes]
+    return [x.requires_grad_() if grad else x for x in found]
+
+
+def right(
+    q, k, v, causal=False, scale=None, window=(-1, -1), softcap=0.0, sinks=None, slopes=None, used=None
+):
+    """Attention in float64, with autograd: (out, lse). causal and window are aligned bottom-right."""
+    q, k, v = (x.double() for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    batch, _, rows, keys = scores.shape
+    end = torch.full((batch,), keys) if used is None else used.long()
+    place = torch.arange(rows)[None, :, None] + (end - rows)[:, None, None]
+    key = torch.arange(keys)[None, None]
+    seen = key < end[:, None, None]
+    left, after = window
+    after = 0 if causal else after
+    seen = (
+        seen & (key >= place - left if left >= 0 else True) & (key <= place + after if after >= 0 else True)
+    )
+    if slopes is not None:
+        slopes = slopes.double().expand(batch, -1)
+        scores = scores - slopes[:, :, None, None] * (key - place)[:, None].abs()
+    scores = scores.masked_fill(~seen[:, None], -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[None, :, None, None].expand(batch, -1, rows, 1)], -1)
+    lse = scores.logsumexp(-1)
+    p = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+    return (p[..., :-1] if sinks is not None else p) @ v, lse
+
+
+def close(found, expected, bound):
+    """Whether all of `found` is within `bound` of `expected`, relative where that is above 1."""
+    assert found.shape == expected.shape
+    error = (found.double() - expected.double()).abs() / expected.double().abs().clamp(min=1)
+    assert error.max() <= bound, f"{error.max():.3g} is more than {bound}"
+
+
+def check_values(adapter, rng, dtype, shape, **options):
+    """Output, LSE and all gradients of one problem."""
+    batch, heads, kv_heads, rows, keys, dim = shape
+    bound = ROUNDING[dtype]
+    q, k, v = drawn(
+        rng,
+        (batch, rows, heads, dim),
+        (batch, kv_heads, keys, dim),
+        (batch, kv_heads, keys, dim),
+        dtype=dtype,
+    )
+    q = q.transpose(1, 2)
+    arrays = [x.requires_grad_() for x in (q, k, v)]
+    named = {"alibi_slopes": "slopes", "seqused_k": "used"}
+    mine = {named.get(name, name): value for name, value in options.items()}
+    if "sinks" in options:
+        arrays.append(options["sinks"])
+    out, lse = adapter.attention(q, k, v, **options, return_lse=True)
+    expected, expected_lse = right(q, k, v, **mine)
+    close(out, expected, bound)
+    close(lse, expected_lse, bound)
+    dout, dlse = drawn(rng, out.shape, lse.shape, dtype=dtype)
+    dlse = dlse.float()
+    found = torch.autograd.grad((out, lse), arrays, (dout, dlse))
+    wanted = torch.autograd.grad((expected, expected_lse), arrays, (dout.double(), dlse.double()))
+    for each, x in zip(found, wanted, strict=True):
+        close(each, x, 4 * bound)
+    with torch.no_grad():
+        close(adapter.attention(q, k, v, **options), expected, bound)
+
+
+CASES = {
+    "gqa": ((2, 4, 2, 24, 40, 64), {"causal": True}),
+    "full": ((1, 2, 2, 40, 24, 64), {"scale": 0.21}),
+    "wide": ((1, 2, 1, 24, 24, 128), {"causal": True, "window": (9, 0)}),
+    "padded": ((1, 2, 1, 24, 24, 72), {"causal": True}),
+    "sinks": ((1, 4, 2, 24, 24, 64), {"causal": True, "sinks": "heads"}),
+    "used": ((2, 2, 2, 8, 24, 64), {"causal": True, "seqused_k": "lengths"}),
+    "adjusted": ((1, 2, 2, 24, 24, 64), {"softcap": 5.0, "alibi_slopes": "slopes"}),
+}
+
+
+def options_of(rng, case):
+    shape, options = CASES[case]
+    batch, heads, _, rows, keys, _ = shape
+    drawing = {
+        "heads": lambda: drawn(rng, (heads,), dtype=torch.float32, grad=True)[0],
+        "slopes": lambda: torch.from_numpy(rng.random(heads)).float() * 0.3,
+        "lengths": lambda: torch.from_numpy(rng.integers(rows, keys, batch)).int(),
+    }
+    return shape, {
+        name: drawing.get(x, lambda x=x: x)() if isinstance(x, str) else x for name, x in options.items()
+    }
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(rng, case, dtype):
+    shape, options = options_of(rng, case)
+    check_values(ADAPTER, rng, dtype, shape, **options)
+
+
+def check_packed(adapter, rng):
+    """Sequences of different lengths, one of them empty, and rows after the last."""
+    lengths = [int(x) for x in rng.integers(1, 12, 3)]
+    bounds = torch.tensor([0, lengths[0], lengths[0], sum(lengths)], dtype=torch.int32)
+    total = sum(lengths) + 3
+    arrays = drawn(rng, (total, 4, 64), (total, 2, 64), (total, 2, 64), grad=True)
+    sinks = drawn(rng, (4,), dtype=torch.float32, grad=True)[0]
+    out = adapter.attention_varlen(*arrays, bounds, bounds, causal=True, sinks=sinks)
+    (dout,) = drawn(rng, out.shape)
+    found = torch.autograd.grad(out, (*arrays, sinks), dout)
+    parts = []
+    for begin, end in itertools.pairwise(bounds.tolist()):
+        q, k, v = (x[begin:end].transpose(0, 1)[None] for x in arrays)
+        parts.append(right(q, k, v, True, sinks=sinks)[0][0].transpose(0, 1))
+    expected = torch.cat(parts)
+    used = len(expected)
+    close(out[:used], expected, 2e-3)
+    assert not out[used:].any()
+    for each, x in zip(
+        found, torch.autograd.grad(expected, (*arrays, sinks), dout[:used].double()), strict=True
+    ):
+        close(each, x, 8e-3)
+
+
+def test_packed_sequences(rng):
+    check_packed(ADAPTER, rng)
+
+
+def test_pages(rng):
+    q, pools = drawn(rng, (2, 4, 1, 64))[0], drawn(rng, (5, 16, 2, 64), (5, 16, 2, 64))
+    table, lengths = (
+        torch.tensor([[3, 1], [4, 0]], dtype=torch.int32),
+        torch.tensor([20, 9], dtype=torch.int32),
+    )
+    out, lse = ADAPTER.attention_paged(q, *pools, table, lengths, return_lse=True)
+    for b, pages in enumerate(table.tolist()):
+        k, v = (pool[pages].flatten(0, 1)[: lengths[b]].transpose(0, 1)[None] for pool in pools)
+        expected, expected_lse = right(q[b : b + 1], k, v)
+        close(out[b : b + 1], expected, 2e-3)
+        close(lse[b : b + 1], expected_lse, 2e-3)
+    compiled = torch.compile(
+        lambda *given: ADAPTER.attention_paged(*given), backend="aot_eager", fullgraph=True
+    )
+    assert torch.equal(compiled(q, *pools, table, lengths), out)
+    with pytest.raises(RuntimeError, match="has no gradients"):
+        ADAPTER.attention_paged(q.requires_grad_(), *pools, table, lengths)
+
+
+MUTANTS = {
+    "scale": (('"scale": scale, "window"', '"scale": 1.02 * (scale or 0.125), "window"'), "gqa"),
+    "causal dropped": (('{"causal": causal, "scale"', '{"causal": False, "scale"'), "gqa"),
+    "window one too wide": (('"window": (left, right)', '"window": (left + (left > 0), right)'), "wide"),
+    "softcap dropped": (('"softcap": softcap} | arrays', '"softcap": 0.0} | arrays'), "adjusted"),
+    "one key too many": (
+        ('"seqused_k": seqused_k}\n', '"seqused_k": seqused_k if seqused_k is None else seqused_k + 1}\n'),
+        "used",
+    ),
+    "gradients of K and V exchanged": (("dq=dq, dk=dk, dv=dv", "dq=dq, dk=dv, dv=dk"), "gqa"),
+    "LSE in base 2": (("lse = lse.detach()", "lse = lse.detach() * 1.4427"), "gqa"),
+    "gradient of the LSE dropped": (
+        ("dlse = None if dlse is None else dlse.detach().contiguous()", "dlse = None"),
+        "full",
+    ),
+    "scale of the padded width": (
+        ('keywords["scale"] = q.shape[-1] ** -0.5 if scale is None else scale', "pass"),
+        "padded",
+    ),
+    "scale of the padded width, backward": (
+        ('keywords["scale"] = q.shape[-1] ** -0.5 if options[1] is None else options[1]', "pass"),
+        "padded",
+    ),
+    "sinks' gradient of the other sign": (("taken = -taken if dlse", "taken = taken if dlse"), "packed"),
+    "sinks' gradient without the LSE's": (("else dlse - taken", "else -taken"), "sinks"),
+    "rows after the last sequence": (("target.zero_()", "target.fill_(torch.nan)"), "packed"),
+    "gradients after the last sequence": (("each.zero_()", "each.fill_(torch.nan)"), "packed"),
+    "K and V exchanged": (("found = call(q, k, v, *bounds", "found = call(q, v, k, *bounds"), "gqa"),
+}
+
+
+def fresh(*edits):
+    """A broken copy, with operators of its own."""
+    own = ('NAMESPACE = "flashcore"', f'NAMESPACE = "flashcore_broken{next(_numbers)}"')
+    return broken(ADAPTER, own, *edits)
+
+
+def test_a_copy_without_a_mistake_passes(rng):
+    copy = fresh()
+    shape, options = options_of(rng, "gqa")
+    check_values(copy, rng, torch.float16, shape, **options)
+    check_packed(copy, rng)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mistake_is_noticed(rng, name):
+    edit, case = MUTANTS[name]
+
+    def check(adapter):
+        if case == "packed":
+            return check_packed(adapter, rng)
+        shape, options = options_of(rng, case)
+        return check_values(adapter, rng, torch.float16, shape, **options)
+
+    must_notice(check, fresh(edit))
+
+
+def test_the_output_is_ordered_as_the_queries_are(rng):
+    q, k, v = drawn(rng, (2, 24, 4, 64), (2, 24, 2, 64), (2, 24, 2, 64))
+    out = ADAPTER.attention(*(x.transpose(1, 2) for x in (q, k, v)))
+    assert out.transpose(1, 2).is_contiguous()
+    assert ADAPTER.attention(q, q, q).is_contiguous()
+
+
+def test_opcheck(rng):
+    q, k, v = drawn(rng, (2, 24, 4, 64), (2, 2, 40, 64), (2, 2, 40, 64))
+    q = q.transpose(1, 2)
+    arrays = [x.requires_grad_() for x in (q, k, v)]
+    torch.library.opcheck(torch.ops.flashcore.attention.default, (*arrays, True))
+    out, lse = (x.detach() for x in torch.ops.flashcore.attention(*arrays, True))
+    plain = [x.detach() for x in arrays]
+    given = (torch.ones_like(out), *plain, out, lse, None, True)
+    torch.library.opcheck(torch.ops.flashcore.attention_backward.default, given)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_compiled_without_a_break(rng, backend):
+    arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
+    sinks = drawn(rng, (2,), dtype=torch.float32, grad=True)[0]
+
+    def run(q, k, v, sinks):
+        out, lse = ADAPTER.attention(q * 2, k, v, causal=True, window=(9, 0), sinks=sinks, return_lse=True)
+        return out.float().square().sum() + lse.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend=backend, fullgraph=True)
+    found = torch.autograd.grad(compiled(*arrays, sinks), (*arrays, sinks))
+    expected = torch.autograd.grad(run(*arrays, sinks), (*arrays, sinks))
+    for each, x in zip(found, expected, strict=True):
+        close(each, x, 8e-3)
+
+
+def test_one_graph_serves_all_lengths(rng):
+    torch._dynamo.reset()
+    graphs = []
+    compiled = torch.compile(
+        lambda q, k, v: ADAPTER.attention(q, k, v, causal=True),
+        backend=lambda graph, inputs: graphs.append(graph) or graph,
+        fullgraph=True,
+        dynamic=True,
+    )
+    for keys in (17, 24, 33):
+        arrays = drawn(rng, (1, 2, keys, 64), (1, 2, keys, 64), (1, 2, keys, 64))
+        close(compiled(*arrays), right(*arrays, True)[0], 2e-3)
+    assert len(graphs) == 1
+
+
+def loss(attend):
+    return lambda q, k, v: attend(q, k, v).double().square().sum()
+
+
+def test_transforms(rng):
+    """torch.func: grad, vmap over any dimension, and both in either order."""
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
+    (many,) = drawn(rng, (1, 2, 3, 16, 64))
+    mine, true = (
+        (lambda *given: ADAPTER.attention(*given, causal=True)),
+        (lambda *given: right(*given, True)[0]),
+    )
+    for make in (
+        lambda attend: torch.func.grad(loss(attend), argnums=1)(q, k, v),
+        lambda attend: torch.vmap(attend, in_dims=(2, None, None), out_dims=1)(many, k, v),
+        lambda attend: torch.vmap(torch.func.grad(loss(attend)), in_dims=(2, None, None))(many, k, v),
+        lambda attend: torch.func.grad(
+            lambda x: torch.vmap(loss(attend), in_dims=(2, None, None))(x, k, v).sum()
+        )(many),
+        lambda attend: torch.func.jacrev(lambda x: attend(x, k, v).double().sum((0, 1, 3))[:2])(q),
+    ):
+        close(make(mine), make(true), 8e-3)
+
+
+def test_what_transforms_cannot_do_is_refused(rng):
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
+    with pytest.raises(RuntimeError, match="no derivative in forward mode"):
+        torch.func.jvp(lambda x: ADAPTER.attention(x, k, v), (q,), (q,))
+    with pytest.raises(UnsupportedError, match="sinks is mapped by vmap"):
+        torch.vmap(lambda x: ADAPTER.attention(q, k, v, sinks=x))(torch.zeros(3, 2))
+    bounds = torch.tensor([0, 8], dtype=torch.int32)
+    with pytest.raises(UnsupportedError, match="vmap of packed sequences"):
+        torch.vmap(lambda x: ADAPTER.attention_varlen(x, x, x, bounds, bounds))(
+            torch.zeros(3, 8, 1, 64).half()
+        )
+
+
+def test_a_second_derivative_is_refused_and_never_left_out(rng):
+    x, k, v = drawn(rng, (1, 1, 8, 64), (1, 1, 8, 64), (1, 1, 8, 64), grad=True)
+    (gradient,) = torch.autograd.grad(loss(ADAPTER.attention)(x, k, v), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        (gradient.square().sum() + x.square().sum()).backward()
+    (gradient,) = torch.autograd.grad(loss(ADAPTER.attention)(x, k, v), x)
+    assert not gradient.requires_grad
+
+
+def test_autocast(rng):
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), dtype=torch.float32, grad=True)
+    for attend in (ADAPTER.attention, torch.ops.flashcore.attention):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = attend(q, k, v)
+        out = found if isinstance(found, torch.Tensor) else found[0]
+        assert out.dtype is torch.bfloat16
+        close(out, right(q, k, v)[0], 3e-2)
+        (gradient,) = torch.autograd.grad(out.float().square().sum(), q)
+        assert gradient.dtype is torch.float32
+        close(gradient, torch.autograd.grad(right(q, k, v)[0].square().sum(), q)[0], 6e-2)
+
+
+def test_a_parameter_needs_no_gradient_under_no_grad(rng):
+    q, k, v = (torch.nn.Parameter(x) for x in drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64)))
+    with torch.no_grad():
+        close(ADAPTER.attention(q, k, v), right(q, k, v)[0], 2e-3)
+
+
+def test_views_of_any_strides(rng):
+    (packed,) = drawn(rng, (2, 24, 3, 2, 64))
+    q, k, v = (x.transpose(1, 2) for x in packed.unbind(2))
+    close(ADAPTER.attention(q, k, v), right(q, k, v)[0], 2e-3)
+    columns = q.mT.contiguous().mT
+    close(ADAPTER.attention(columns, k, v), right(q, k, v)[0], 2e-3)
+    one = k[:1].expand(2, -1, -1, -1)
+    close(ADAPTER.attention(q, one, one), right(q, one, one)[0], 2e-3)
+    x = q.detach().clone().requires_grad_()
+    ADAPTER.attention(x, k, v).sum().backward()  # a gradient whose strides are 0
+    close(x.grad, torch.autograd.grad(right(x, k, v)[0].sum(), x)[0], 8e-3)
+
+
+def test_checkpointing_and_saved_tensors(rng):
+    from torch.utils.checkpoint import checkpoint
+
+    arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
+    plain = torch.autograd.grad(loss(ADAPTER.attention)(*arrays), arrays)
+    with torch.autograd.graph.save_on_cpu():
+        kept = torch.autograd.grad(loss(ADAPTER.attention)(*arrays), arrays)
+    again = torch.autograd.grad(checkpoint(loss(ADAPTER.attention), *arrays, use_reentrant=False), arrays)
+    for one, other, third in zip(plain, kept, again, strict=True):
+        close(one, other, 1e-3)
+        close(one, third, 1e-3)
+
+
+def test_the_dimensions_of_gradients_are_those_of_the_kernels():
+    assert tuple(sorted(BACKWARD.head_dims)) == ADAPTER.GRADIENT_DIMS
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda q: ADAPTER.attention(q.float(), q, q), ArgumentError, r"q has dtype float32.*q\.half\(\)"),
+        (lambda q: ADAPTER.attention(q, q.float(), q), ArgumentError, "k has dtype float32|k is"),
+        (lambda q: ADAPTER.attention(q, q, q, window=5), ArgumentError, "window is 5"),
+        (lambda q: ADAPTER.attention(q, q, q[:, :1, :, :]), ArgumentError, "v has"),
+        (
+            lambda q: ADAPTER.attention_varlen(q[0], q[0], q[0], None, None),
+            ArgumentError,
+            "cu_seqlens_q is None",
+        ),
+        (
+            lambda q: ADAPTER.attention(*(torch.zeros(1, 1, 8, 264).half(),) * 3),
+            ArgumentError,
+            "264: for attention it can be at most 256",
+        ),
+        (
+            lambda q: ADAPTER.attention(*(torch.zeros(1, 1, 8, 192).half().requires_grad_(),) * 3),
+            ArgumentError,
+            "192: for gradients it can be at most 128",
+        ),
+        (
+            lambda q: ADAPTER.attention(
+                q.clone().requires_grad_(), q, q, alibi_slopes=torch.ones(2, requires_grad=True)
+            ),
+            UnsupportedError,
+            "alibi_slopes require a gradient",
+        ),
+        (
+            lambda q: torch.ops.flashcore.attention_backward(q, q, q, q, q, torch.zeros(0), None),
+            ArgumentError,
+            "return_lse=True",
+        ),
+    ],
+)
+def test_bad_arguments(rng, make, error, message):
+    (q,) = drawn(rng, (1, 2, 8, 64))
+    with pytest.raises(error, match=message):
+        make(q)
+
+
+def test_a_plain_call_does_not_pass_through_the_dispatcher(rng, monkeypatch):
+    def fail(*given):
+        raise AssertionError("it did")
+
+    arrays = drawn(rng, (1, 2, 8, 64), (1, 2, 8, 64), (1, 2, 8, 64))
+    monkeypatch.setattr(ADAPTER, "_operators", SimpleNamespace(attention=fail, attention_backward=fail))
+    ADAPTER.attention(*arrays)
+    x = arrays[0].clone().requires_grad_()
+    ADAPTER.attention(x, *arrays[1:]).sum().backward()
+    assert x.grad is not None
