@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-import flashcore_numba
 from cuda_reference.shown import shown
+from flashcore_numba.attention import attention as call_forward
+from flashcore_numba.attention import attention_varlen as call_varlen
+from flashcore_numba.branches.backward.call import attention_backward as call_backward
+from flashcore_numba.branches.backward.call import attention_varlen_backward as call_varlen_backward
+from flashcore_numba.branches.decode.call import attention_paged as call_paged
 from flashcore_numba.core.element import ACCEPTED_NAMES
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import HEAD_DIMS
@@ -88,7 +92,7 @@ def attention(
         and not torch.is_autocast_enabled(q.device.type)
     ):
         # What follows would do the same, some microseconds later.
-        return flashcore_numba.attention(
+        return call_forward(
             q,
             k,
             v,
@@ -419,11 +423,11 @@ def _forward(
         width = _padded_dim(max(q.shape[-1], columns), HEAD_DIMS, "attention")
         q, k, v = _widened(width, q, k, v)
         target = torch.empty_like(q)
-    call: Callable = flashcore_numba.attention
+    call: Callable = call_forward
     bounds: tuple = ()
     if packed:
         target.zero_()
-        call, bounds = flashcore_numba.attention_varlen, (cu_seqlens_q, cu_seqlens_k)
+        call, bounds = call_varlen, (cu_seqlens_q, cu_seqlens_k)
     found = call(q, k, v, *bounds, **keywords, out=target, return_lse=return_lse)
     made, lse = found if return_lse else (found, _no_lse(q))
     if needs_room:
@@ -466,9 +470,9 @@ def _backward(
     if packed:
         for each in targets:
             each.zero_()
-        call: Callable = flashcore_numba.attention_varlen_backward
+        call: Callable = call_varlen_backward
     else:
-        bounds, call = (), flashcore_numba.attention_backward
+        bounds, call = (), call_backward
     lse = lse.detach().contiguous()
     dlse = None if dlse is None else dlse.detach().contiguous()
     dq, dk, dv = targets
@@ -487,7 +491,7 @@ def _forward_paged(
     q: Tensor, k_pool: Tensor, v_pool: Tensor, block_table: Tensor, lengths: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor]:
     causal, scale, left, right, softcap, sinks, batch_invariant, return_lse = options
-    found = flashcore_numba.attention_paged(
+    found = call_paged(
         *(q.detach(), k_pool.detach(), v_pool.detach(), block_table, lengths),
         causal=causal,
         scale=scale,

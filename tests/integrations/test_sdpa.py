@@ -1,0 +1,108 @@
+"""PyTorch's own operators of flash attention, implemented for CPU tensors as they are for a GPU."""
+
+import pytest
+import torch
+import torch.nn.attention as switch
+from torch.nn.attention.varlen import varlen_attn
+
+from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.integrations import sdpa as ADAPTER
+from integrations.broken import broken, must_notice
+from integrations.test_pytorch import close, drawn, right
+
+
+@pytest.fixture
+def implemented():
+    """A function that implements an adapter's operators, until the test ends."""
+    handles = []
+    yield lambda adapter: handles.append(adapter.implement("CPU"))
+    for each in handles:
+        each.remove()
+
+
+def check_dense(rng, dim=64):
+    q, k, v = drawn(rng, (2, 24, 4, dim), (2, 2, 40, dim), (2, 2, 40, dim))
+    arrays = [x.requires_grad_() for x in (q.transpose(1, 2), k, v)]
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(*arrays, 0.0, True, False, scale=0.11)
+    expected, expected_lse = right(*arrays, True, 0.11)
+    close(out, expected, 2e-3)
+    close(lse, expected_lse, 2e-3)
+    (dout,) = drawn(rng, out.shape)
+    found = torch.autograd.grad(out, arrays, dout)
+    for each, x in zip(found, torch.autograd.grad(expected, arrays, dout.double()), strict=True):
+        close(each, x, 8e-3)
+
+
+def check_packed(rng):
+    bounds = torch.tensor([0, 5, 5, 20], dtype=torch.int32)
+    arrays = drawn(rng, (20, 4, 64), (20, 4, 64), (20, 4, 64), grad=True)
+    out = varlen_attn(*arrays, bounds, bounds, 15, 15, window_size=(6, 0))
+    heads_first = [[x[begin:end].transpose(0, 1)[None] for x in arrays] for begin, end in ((0, 5), (5, 20))]
+    expected = torch.cat([right(*x, window=(6, 0))[0][0].transpose(0, 1) for x in heads_first])
+    close(out, expected, 2e-3)
+    (dout,) = drawn(rng, out.shape)
+    found = torch.autograd.grad(out, arrays, dout)
+    for each, x in zip(found, torch.autograd.grad(expected, arrays, dout.double()), strict=True):
+        close(each, x, 8e-3)
+
+
+@pytest.mark.parametrize("dim", [64, 72])
+def test_dense(rng, implemented, dim):
+    implemented(ADAPTER)
+    check_dense(rng, dim)
+
+
+def test_packed(rng, implemented):
+    implemented(ADAPTER)
+    check_packed(rng)
+
+
+def test_heads_after_rows(rng, implemented):
+    """`_flash_attention_forward` without bounds takes [B, S, H, D]."""
+    implemented(ADAPTER)
+    q, k, v = drawn(rng, (2, 24, 4, 64), (2, 40, 2, 64), (2, 40, 2, 64))
+    out, *_ = torch.ops.aten._flash_attention_forward(q, k, v, None, None, 24, 40, 0.0, True, False)
+    close(out.transpose(1, 2), right(*(x.transpose(1, 2) for x in (q, k, v)), True)[0], 2e-3)
+
+
+MUTANTS = {
+    "scale dropped": (("return (causal, scale, left", "return (causal, None, left"), check_dense),
+    "causal dropped": (("return (causal, scale, left", "return (False, scale, left"), check_dense),
+    "gradients not causal": (
+        ("out, lse, None, *_options(is_causal, scale))", "out, lse, None, *_options(False, scale))"),
+        check_dense,
+    ),
+    "sides of the window exchanged": (
+        ("left, right = (-1 if", "right, left = (-1 if"),
+        check_packed,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mistake_is_noticed(rng, implemented, name):
+    edit, check = MUTANTS[name]
+
+    def run(adapter):
+        implemented(adapter)
+        check(rng)
+
+    must_notice(run, broken(ADAPTER, edit))
+
+
+def test_it_is_offered_and_nothing_more():
+    ADAPTER.register()
+    assert ADAPTER.NAME in switch.list_flash_attention_impls()
+    assert switch.current_flash_attention_impl() is None
+
+
+def test_what_the_kernels_do_not_have_is_refused(rng, implemented):
+    implemented(ADAPTER)
+    (q,) = drawn(rng, (1, 2, 8, 64))
+    with pytest.raises(UnsupportedError, match=r"dropout_p is 0\.1"):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, 0.1)
+    bounds = torch.tensor([0, 2], dtype=torch.int32)
+    with pytest.raises(UnsupportedError, match="block_table is given"):
+        torch.ops.aten._flash_attention_forward(
+            *(q[0], q[0], q[0], bounds, bounds, 2, 2, 0.0, False, False), block_table=bounds[None]
+        )
