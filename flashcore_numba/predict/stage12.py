@@ -15,7 +15,7 @@ from flashcore_numba.predict.warp_rows import (
     store_rows,
     tile_fragments,
 )
-from flashcore_numba.stages.stage12_mma_sync import choose, tiles_for
+from flashcore_numba.stages.tuning.stage12_tiles import choose, tiles_for
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:

@@ -19,7 +19,8 @@ from flashcore_numba.predict.warp_rows import (
     store_rows,
     tile_fragments,
 )
-from flashcore_numba.stages.stage13_split_kv import MERGE_THREADS, TILES, choose
+from flashcore_numba.stages.stage13_split_kv import MERGE_THREADS
+from flashcore_numba.stages.tuning.stage13_tiles import TILES, choose
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:

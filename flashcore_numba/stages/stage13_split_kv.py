@@ -18,53 +18,35 @@ from flashcore_numba.stages.parts.cuda_arguments import (
     strides,
 )
 from flashcore_numba.stages.stage import Stage
+from flashcore_numba.stages.tuning.stage13_tiles import STAGES, TILES, Tile, block_bytes, choose
 
 DEFINES = ("ROW_TILES", "ROW_WARPS", "KEY_WARPS", "BLOCK_N", "BLOCKS_PER_SM", "LAZY_MAX")
-# 16-row tiles per warp, warps along rows and along keys, keys per warp and step, blocks per SM, lazy maximum.
-LARGE = (2, 4, 1, 64, 2, True)
-TILES = {  # by head dimension
-    64: {"large": LARGE, "medium": (1, 4, 2, 64, 1, True), "small": (1, 2, 2, 64, 1, False)},
-    128: {"large": LARGE, "medium": (1, 4, 2, 32, 1, True), "small": (1, 2, 2, 32, 1, False)},
-}
-STAGES = 2
-KEYS_WORTH_A_SPLIT = 512  # a large tile with fewer keys spends too much of its time starting and merging
 MERGE_THREADS = 128
-
-
-def choose(problem: Problem, sm_count: int) -> tuple[str, int]:
-    """(tile, splits): many keys of few rows are divided among blocks, few keys among smaller tiles."""
-    p = problem
-    packed = p.sequence_count // p.batch
-    rows, keys = p.seq_q // packed, p.seq_k // packed  # of a sequence, on average
-    if p.mask.left >= 0 and p.mask.right >= 0:
-        keys = min(keys, p.mask.left + 1 + p.mask.right)
-
-    def blocks(name: str) -> int:
-        row_tiles, row_warps, *_ = TILES[p.head_dim][name]
-        return p.batch * p.heads * row_tiles_at_most(p, 16 * row_tiles * row_warps)
-
-    places = TILES[p.head_dim]["large"][4] * sm_count
-    if blocks("large") >= 0.75 * places:
-        return "large", 1
-    splits = places // blocks("large")
-    if rows >= 128 and splits > 1 and keys >= splits * KEYS_WORTH_A_SPLIT:
-        return "large", splits
-    if blocks("medium") >= 0.75 * sm_count * (2 if p.causal else 1):
-        return "medium", 1
-    splits = min(sm_count // blocks("small"), keys // KEYS_WORTH_A_SPLIT)
-    return "small", max(1, splits)
 
 
 def launch(
     problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    p, D = problem, problem.head_dim
-    tile, splits = choose(p, executor.sm_count)
+    tile, splits = choose(problem, executor.sm_count)
     splits = {"unsplit": 1, "two_splits": 2}.get(variant or "", splits)
+    run(problem, out, executor, lse, TILES[problem.head_dim][tile], splits, variant)
+
+
+def run(
+    problem: Problem,
+    out: Array,
+    executor: Executor,
+    lse: Array,
+    tile: Tile,
+    splits: int,
+    variant: str | None = None,
+) -> None:
+    """Launch any configuration, those of `TILES` and those that a search tries."""
+    p, D = problem, problem.head_dim
     persistent = variant == "persistent"
-    row_tiles, row_warps, key_warps, keys, blocks_an_sm, _ = TILES[D][tile]
-    rows, step, threads = 16 * row_tiles * row_warps, key_warps * keys, 32 * row_warps * key_warps
-    macros = dict(zip(DEFINES, TILES[D][tile], strict=True)) | defines(p)
+    row_tiles, row_warps, key_warps, keys, blocks_an_sm, _ = tile
+    rows, threads = 16 * row_tiles * row_warps, 32 * row_warps * key_warps
+    macros = dict(zip(DEFINES, tile, strict=True)) | defines(p)
     macros |= {"HEAD_DIM": D, "STAGES": STAGES, "PERSISTENT": persistent}
     tiles = row_tiles_at_most(p, rows) * splits
     # An order matters to blocks that wait for a place. The x of a grid runs fastest.
@@ -84,7 +66,7 @@ def launch(
         threads,
         *cuda_arguments(p, out, lse, p.scale * math.log2(math.e)),
         *(np.int32(longest_first), np.int32(p.batch), np.int32(splits), parts, part_lse),
-        shared_bytes=max(2 * D * (rows + 2 * STAGES * step), 4 * key_warps * rows * (D + 8)),
+        shared_bytes=block_bytes(D, rows, key_warps, keys),
     )
     if splits > 1:
         merge_grid = (-(-p.seq_q // (MERGE_THREADS * 8 // D)), p.heads, p.batch)

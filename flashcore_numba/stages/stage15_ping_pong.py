@@ -31,6 +31,14 @@ L2_BYTES = 32 << 20  # of K and V that blocks which run at the same time should 
 REGISTERS = {(1, 1): (240, 40), (2, 1): (232, 40), (3, 1): (160, 32), (4, 1): (112, 32), (1, 3): (136, 24)}
 
 
+def block_bytes(p: Problem, tile: Tile) -> int:
+    """Of shared memory: Q and later O, the rings of K and V, the mbarriers, the work tile."""
+    pitch = PANEL * -(-p.columns // PANEL)
+    words = 6 if bounded_kv(p) else 2
+    rows = ROWS * tile.consumers
+    return 4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2) + 4 * words
+
+
 def run(
     problem: Problem, out: Array, executor: Executor, lse: Array, tile: Tile, longest_first: bool
 ) -> None:
@@ -62,8 +70,6 @@ def run(
     uneven = longest_first or bounded_kv(p)
     next_work = executor.counter() if uneven and blocks < works else None
     maps = (*input_maps(p, ROWS, tile.keys), query_map(p, out, STORED_ROWS))
-    pitch = PANEL * -(-p.columns // PANEL)
-    words = 6 if bounded_kv(p) else 2  # of the work tile
     executor.launch(
         source(FILE, **macros),
         blocks,
@@ -72,7 +78,7 @@ def run(
         *scalars(p, p.scale * math.log2(math.e)),
         *batches(p),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),
-        shared_bytes=4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2) + 4 * words,
+        shared_bytes=block_bytes(p, tile),
     )
 
 

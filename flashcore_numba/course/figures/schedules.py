@@ -12,7 +12,7 @@ from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course.figures.canvas import BLUE, CYCLE, INK, ORANGE, PURPLE, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
 from flashcore_numba.stages import Stage
-from flashcore_numba.stages.stage13_split_kv import TILES
+from flashcore_numba.stages.tuning.stage13_tiles import TILES
 
 ORDERS = ("in order", "longest first", "persistent")
 SHAPE, SM_COUNT = "4x32x4096x64", 132
