@@ -179,6 +179,42 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--save", type=_folder, metavar="DIR", help="write the artifact and the ladder's picture into DIR"
     )
+    tune = add(
+        "tune",
+        "search a stage's configurations: rules, compiler and, with a GPU, times beside the shipped one; or "
+        "replay a recorded search with another strategy",
+        stages=None,
+    )
+    tune.add_argument("stage", metavar="STAGE", nargs="?", help="12, 13, 15 or 16, or its name")
+    tune.add_argument("--shape", default="mission", help="BxHxSxD, or its name; mission by default")
+    tune.add_argument("--causal", action="store_true", help="with the causal mask")
+    tune.add_argument(
+        "--element",
+        action="append",
+        type=_element,
+        metavar="TYPE",
+        help="of q, k, v and out: float16 by default",
+    )
+    tune.add_argument(
+        "--elite",
+        type=_number_of,
+        default=3,
+        metavar="K",
+        help="so many of the best are checked; 3 by default",
+    )
+    tune.add_argument(
+        "--save",
+        type=_folder,
+        metavar="DIR",
+        help="write the record into DIR as it grows, and go on with one",
+    )
+    tune.add_argument(
+        "--replay", type=Path, metavar="FILE.json", help="a record, searched again without a GPU"
+    )
+    tune.add_argument("--strategy", metavar="NAME", help="of Kernel Tuner; random_sample by default")
+    tune.add_argument(
+        "--evals", type=_number_of, metavar="N", help="configurations it may look at; 60 by default"
+    )
     resources = add("resources", "compile stages and list registers, spills and shared memory; needs no GPU")
     resources.add_argument(
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
@@ -347,6 +383,12 @@ def _label(text: str) -> str:
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: a lesson's number is accepted, for example 5")
+    return int(text)
+
+
+def _number_of(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is accepted")
     return int(text)
 
 

@@ -1,0 +1,260 @@
+"""What a search may try of a stage: its parameters, their values, and the rules that a configuration keeps.
+
+A rule is a sentence and a test. What only the compiler knows, spills for example, is no rule.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flashcore_numba.core.executor import Array, Executor
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.stages import (
+    stage12_mma_sync,
+    stage13_split_kv,
+    stage15_ping_pong,
+    stage16_cluster_split,
+)
+from flashcore_numba.stages.stage import Stage
+from flashcore_numba.stages.tuning import stage12_tiles, stage13_tiles, stage15_tiles
+
+Config = Mapping[str, Any]
+
+SM_BYTES, BLOCK_BYTES = 228 << 10, 227 << 10  # shared memory of an SM and of a block, on Hopper
+RESERVED = 1 << 10  # bytes of shared memory that each block takes besides
+SM_THREADS = 2048
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What every configuration keeps; `says` is a sentence about those that do not."""
+
+    says: str
+    kept: Callable[[Problem, Config], bool]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The configurations of one stage: all combinations of `values` that keep the rules.
+
+    run: launches one. shipped: what the stage itself chooses for a problem on a GPU with so many SMs.
+    """
+
+    stage: Stage
+    values: Mapping[str, tuple]
+    rules: tuple[Rule, ...]
+    run: Callable[[Problem, Array, Executor, Array, Config], None]
+    shipped: Callable[[Problem, int], Config]
+
+    def points(self, problem: Problem) -> Iterator[tuple[Config, str | None]]:
+        """Every combination, with what the first rule says that it breaks, None for one that is legal."""
+        for values in itertools.product(*self.values.values()):
+            config = dict(zip(self.values, values, strict=True))
+            broken = (rule.says for rule in self.rules if not rule.kept(problem, config))
+            yield config, next(broken, None)
+
+    def configured(self, config: Config, problem: Problem) -> Stage:
+        """The stage as it runs this configuration, for problems of this head dimension without features,
+        under a name of its own.
+        """
+
+        def launch(
+            problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+        ) -> None:
+            self.run(problem, out, executor, lse, config)
+
+        return replace(
+            self.stage,
+            name=name_of(config),
+            launch=launch,
+            variants={},
+            head_dims=(problem.head_dim,),
+            value_dims=False,
+            features=(),
+        )
+
+
+def name_of(config: Config) -> str:
+    """`2,4,64,2,1`: the values in order, a flag as 0 or 1."""
+    return ",".join(str(int(value)) for value in config.values())
+
+
+def _fits(block_bytes: Callable[[Problem, Config], int]) -> tuple[Rule, Rule]:
+    return (
+        Rule("a block needs more shared memory than there is", lambda p, c: block_bytes(p, c) <= BLOCK_BYTES),
+        Rule(
+            "the blocks of an SM need more shared memory than it has",
+            lambda p, c: c.get("blocks", 1) * (block_bytes(p, c) + RESERVED) <= SM_BYTES,
+        ),
+    )
+
+
+def _divisors(rows_per_warp: int) -> Rule:
+    """Warps copy K and V some rows at a time."""
+    return Rule(
+        "a K/V tile has too few keys for all warps to copy",
+        lambda p, c: c["keys"] * c.get("key_warps", 1) >= rows_per_warp * _warps(c),
+    )
+
+
+def _warps(c: Config) -> int:
+    return c["warps"] if "warps" in c else c["row_warps"] * c["key_warps"]
+
+
+THREADS_12 = Rule(
+    "the blocks of an SM have more threads than it", lambda p, c: 32 * _warps(c) * c["blocks"] <= SM_THREADS
+)
+
+
+def _tile_12(c: Config) -> stage12_tiles.Tile:
+    return c["row_tiles"], c["warps"], c["keys"], c["blocks"], bool(c["lazy"])
+
+
+def _shipped_12(p: Problem, sm_count: int) -> Config:
+    name = stage12_tiles.choose(p, sm_count, BLOCK_BYTES)
+    row_tiles, warps, _, blocks, lazy = stage12_tiles.tiles_for(p.columns)[name]
+    keys = stage12_tiles.fitting_keys(p.columns, name, BLOCK_BYTES)
+    return {"row_tiles": row_tiles, "warps": warps, "keys": keys, "blocks": blocks, "lazy": int(lazy)}
+
+
+def _tile_13(c: Config) -> stage13_tiles.Tile:
+    return c["row_tiles"], c["row_warps"], c["key_warps"], c["keys"], c["blocks"], bool(c["lazy"])
+
+
+def _shipped_13(p: Problem, sm_count: int) -> Config:
+    name, splits = stage13_tiles.choose(p, sm_count)
+    row_tiles, row_warps, key_warps, keys, blocks, lazy = stage13_tiles.TILES[p.head_dim][name]
+    return {
+        "row_tiles": row_tiles,
+        "row_warps": row_warps,
+        "key_warps": key_warps,
+        "keys": keys,
+        "blocks": blocks,
+        "lazy": int(lazy),
+        "splits": splits,
+    }
+
+
+TILE_15 = ("consumers", "keys", "stages", "overlap", "turns", "lazy", "polynomials", "blocks", "queries")
+
+
+def _tile_15(c: Config) -> stage15_tiles.Tile:
+    flags = ("overlap", "turns", "lazy")
+    return stage15_tiles.Tile(**{name: bool(c[name]) if name in flags else c[name] for name in TILE_15})
+
+
+def _shipped_15(p: Problem, sm_count: int) -> Config:
+    tile, longest_first = stage15_tiles.choose(p, None, sm_count)
+    if tile.consumers == 1:
+        tile = tile._replace(turns=False)
+    return {name: int(value) for name, value in tile._asdict().items()} | {
+        "longest_first": int(longest_first)
+    }
+
+
+def _split_16(c: Config) -> stage16_cluster_split.Split:
+    return stage16_cluster_split.Split(c["cluster"], c["warpgroups"], c["keys"], c["stages"])
+
+
+SPACES: Mapping[int, Space] = {
+    12: Space(
+        stage12_mma_sync.STAGE,
+        {"row_tiles": (1, 2), "warps": (2, 4, 8), "keys": (32, 64, 128), "blocks": (1, 2, 3), "lazy": (0, 1)},
+        (
+            *_fits(
+                lambda p, c: stage12_tiles.block_bytes(p.columns, 16 * c["row_tiles"] * c["warps"], c["keys"])
+            ),
+            THREADS_12,
+            _divisors(4),
+        ),
+        lambda p, out, executor, lse, c: stage12_mma_sync.run(p, out, executor, lse, _tile_12(c)),
+        _shipped_12,
+    ),
+    13: Space(
+        stage13_split_kv.STAGE,
+        {
+            "row_tiles": (1, 2),
+            "row_warps": (1, 2, 4),
+            "key_warps": (1, 2, 4),
+            "keys": (16, 32, 64, 128),
+            "blocks": (1, 2, 3),
+            "lazy": (0, 1),
+            "splits": (1, 2, 3, 4, 6, 8),
+        },
+        (
+            *_fits(
+                lambda p, c: stage13_tiles.block_bytes(
+                    p.head_dim, 16 * c["row_tiles"] * c["row_warps"], c["key_warps"], c["keys"]
+                )
+            ),
+            THREADS_12,
+            _divisors(4),
+            Rule(
+                "a part of the keys is less than one step of a block",
+                lambda p, c: c["splits"] == 1 or p.seq_k >= c["splits"] * c["key_warps"] * c["keys"],
+            ),
+        ),
+        lambda p, out, executor, lse, c: stage13_split_kv.run(
+            p, out, executor, lse, _tile_13(c), c["splits"]
+        ),
+        _shipped_13,
+    ),
+    15: Space(
+        stage15_ping_pong.STAGE,
+        {
+            "consumers": (1, 2, 3, 4),
+            "keys": (48, 64, 80, 96, 112, 128, 160, 192),
+            "stages": (2, 3, 4),
+            "overlap": (0, 1),
+            "turns": (0, 1),
+            "lazy": (0, 1),
+            "polynomials": (0, 4),
+            "blocks": (1, 3),
+            "queries": (0, 1, 4),
+            "longest_first": (0, 1),
+        },
+        (
+            *_fits(lambda p, c: stage15_ping_pong.block_bytes(p, _tile_15(c))),
+            Rule(
+                "the registers of so many threads are not divided among them",
+                lambda p, c: (c["consumers"], c["blocks"]) in stage15_ping_pong.REGISTERS,
+            ),
+            Rule("one warpgroup takes no turns", lambda p, c: c["consumers"] > 1 or not c["turns"]),
+            Rule(
+                "without a causal mask all work tiles are as long",
+                lambda p, c: p.causal or not c["longest_first"],
+            ),
+            Rule(
+                "a maximum that waits for large scores is not for scores that are adjusted",
+                lambda p, c: not (p.features.adjusting and c["lazy"]),
+            ),
+            Rule("Q has fewer columns", lambda p, c: 16 * c["queries"] <= p.head_dim),
+        ),
+        lambda p, out, executor, lse, c: stage15_ping_pong.run(
+            p, out, executor, lse, _tile_15(c), bool(c["longest_first"])
+        ),
+        _shipped_15,
+    ),
+    16: Space(
+        stage16_cluster_split.STAGE,
+        {
+            "cluster": (1, 2),
+            "warpgroups": (1, 2),
+            "keys": (48, 64, 80, 96, 112, 128, 160, 192, 256),
+            "stages": (1, 2, 3, 4),
+        },
+        (
+            *_fits(lambda p, c: stage16_cluster_split.shared_bytes(p.head_dim, _split_16(c))),
+            Rule(
+                "the ring has more slots than there are tiles",
+                lambda p, c: c["stages"] <= -(-p.seq_k // (c["keys"] * c["cluster"] * c["warpgroups"])),
+            ),
+        ),
+        lambda p, out, executor, lse, c: stage16_cluster_split.launch_split(
+            p, out, executor, lse, _split_16(c)
+        ),
+        lambda p, sm_count: stage16_cluster_split.choose(p, None, sm_count)._asdict(),
+    ),
+}
+"""By the number of the stage."""

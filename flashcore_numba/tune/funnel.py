@@ -1,0 +1,241 @@
+"""From all combinations to the few that are measured best: rules, compiler, short timing, long timing, check.
+
+Each step is dearer than the one before and sees fewer configurations. A configuration that the compiler
+gives local memory or serialised wgmma never reaches a GPU; one that does not end there is stopped.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cuda_reference.compile import CompileError
+from flashcore_numba.checks.runner import check_stage
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.output import OUT
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.workload import Workload
+from flashcore_numba.run import pool
+from flashcore_numba.run.progress import Progress
+from flashcore_numba.stages.tuning.spaces import SPACES, Config, Space, name_of
+from flashcore_numba.tune import record as records
+
+SM_COUNT = 132  # of an H200, for what a stage chooses where there is none
+CAPABILITY = (9, 0)
+SM_REGISTERS = 1 << 16
+SERIALISED = ("C7508", "C7512")  # the assembler could not keep setmaxnreg, or wgmma in flight
+CHUNK = 32  # configurations that take turns in one run, beside the shipped one
+SAVED_EACH = 64
+SHORT_ROUNDS, LONG_ROUNDS = 5, 20
+FINALISTS = 16
+
+Timing = Callable[[int, Workload, Sequence[Config], int], dict[str, dict[str, Any]]]
+"""(stage, workload, configurations, rounds) -> by name `time` in milliseconds, its interval, and whether the
+timed output was right; or `failed`, in words.
+"""
+
+
+def space_of(selector: str) -> Space:
+    """The space of a stage, by number or name. Raises ArgumentError."""
+    for number, space in SPACES.items():
+        if selector in (str(number), f"{number:02d}", space.stage.name):
+            return space
+    known = ", ".join(space.stage.label for space in SPACES.values())
+    raise ArgumentError(f"stage {selector!r} has no space to search: those that have are {known}")
+
+
+def stand_in(workload: Workload) -> Problem:
+    """Arrays that nothing reads."""
+    shape, dtype = workload.shape, workload.element.dtype
+    heads = (shape.heads, shape.kv_heads, shape.kv_heads)
+    dims = (shape.head_dim, shape.head_dim, shape.value_dim)
+    q, k, v = (np.empty((shape.batch, h, shape.seq, d), dtype) for h, d in zip(heads, dims, strict=True))
+    return Problem(q, k, v, workload.causal)
+
+
+def search(
+    space: Space,
+    workload: Workload,
+    progress: Progress,
+    path: Path | None = None,
+    timing: Timing | None = None,
+    device: str | None = None,
+    elite: int = 3,
+) -> dict[str, Any]:
+    """The record of a search, written to `path` as it grows, and gone on with where that has one.
+
+    timing: how configurations are timed; None where there is no GPU, and the search ends with the compiler.
+    elite: so many are checked on the CPU executor in the end. Raises ArgumentError.
+    """
+    problem = stand_in(workload)
+    if (limit := space.stage.why_not(problem)) is not None:
+        raise ArgumentError(f"stage {space.stage.label} {limit}")
+    record = records.new(space, workload, device)
+    if path is not None:
+        record = records.resumed(path, record)
+    legal, shipped = _legal(space, problem, record)
+    _compile(space, workload, legal, record, progress, path)
+    able = [config for config in legal if "dropped" not in record["cache"][name_of(config)]]
+    record["funnel"]["compiled"] = len(able)
+    record["funnel"]["dropped"] = dict(
+        Counter(each["dropped"] for each in record["cache"].values() if "dropped" in each)
+    )
+    record["shipped"] = name_of(shipped)
+    records.save(path, record)
+    if timing is not None:
+        _time(space, workload, able, shipped, record, progress, path, timing)
+        _elite(space, workload, problem, shipped, record, progress, timing, elite)
+        records.save(path, record)
+    return record
+
+
+def _legal(space: Space, problem: Problem, record: dict[str, Any]) -> tuple[list[Config], Config]:
+    points = list(space.points(problem))
+    legal = [config for config, broken in points if broken is None]
+    shipped = space.shipped(problem, SM_COUNT)
+    if name_of(shipped) not in map(name_of, legal):
+        legal.append(shipped)
+    broken = Counter(says for _, says in points if says is not None)
+    record["funnel"] |= {"combinations": len(points), "legal": len(legal), "broken": dict(broken)}
+    return legal, shipped
+
+
+def _compile(
+    space: Space,
+    workload: Workload,
+    legal: Sequence[Config],
+    record: dict[str, Any],
+    progress: Progress,
+    path: Path | None,
+) -> None:
+    jobs = [
+        (space.stage.number, workload, dict(config))
+        for config in legal
+        if name_of(config) not in record["cache"]
+    ]
+    for begin in range(0, len(jobs), SAVED_EACH):
+        some = jobs[begin : begin + SAVED_EACH]
+
+        def told(done: int, total: int, what: str, begin: int = begin) -> None:
+            progress.count(f"compiling {space.stage.label}", begin + done, len(jobs), what)
+
+        found = pool.run(compiled, some, None, told, lambda job: name_of(job[2]))
+        for (_, _, config), each in zip(some, found, strict=True):
+            record["cache"][name_of(config)] = records.entry(config, **each)
+        records.save(path, record)
+
+
+def compiled(number: int, workload: Workload, config: Config) -> dict[str, Any]:
+    """Registers, spilled bytes and shared bytes of a configuration, of its dearest kernel; `dropped` says why
+    it need not be timed.
+    """
+    from flashcore_numba.run.compiler import Compiler
+
+    problem, compiler = stand_in(workload), Compiler(CAPABILITY)
+    target = compiler.empty(OUT.shape(problem), OUT.dtype(problem))
+    space = SPACES[number]
+    try:
+        space.run(problem, target, compiler, None, config)
+    except UnsupportedError:
+        return {"time": records.FAILED[0], "dropped": "a block needs more shared memory than there is"}
+    except CompileError:
+        return {"time": records.FAILED[0], "dropped": "it does not compile"}
+    kernels = compiler.kernels
+    found: dict[str, Any] = {
+        "registers": max(each.registers or 0 for each in kernels),
+        "spill_bytes": max(each.spill_bytes or 0 for each in kernels),
+        "shared_bytes": max(each.shared_bytes or 0 for each in kernels),
+    }
+    blocks = config.get("blocks", 1)
+    reasons = {
+        "registers are spilled to local memory": found["spill_bytes"] > 0,
+        "the assembler serialises what should overlap": any(
+            code in warning for each in kernels for warning in each.warnings for code in SERIALISED
+        ),
+        "the blocks of an SM need more registers than it has": any(
+            (each.registers or 0) * each.threads * (blocks if each is kernels[0] else 1) > SM_REGISTERS
+            for each in kernels
+        ),
+    }
+    dropped = next((says for says, true in reasons.items() if true), None)
+    return found if dropped is None else found | {"time": records.FAILED[0], "dropped": dropped}
+
+
+def _time(
+    space: Space,
+    workload: Workload,
+    able: Sequence[Config],
+    shipped: Config,
+    record: dict[str, Any],
+    progress: Progress,
+    path: Path | None,
+    timing: Timing,
+) -> None:
+    """Every configuration in a few rounds, each run beside the shipped one, to which its ratio is kept."""
+    left = [config for config in able if "time" not in record["cache"][name_of(config)]]
+    for begin in range(0, len(left), CHUNK):
+        some = left[begin : begin + CHUNK]
+        progress.count(f"timing {space.stage.label}", begin, len(left), name_of(some[0]))
+        found = timing(space.stage.number or 0, workload, _beside(some, shipped), SHORT_ROUNDS)
+        yardstick = found.get(name_of(shipped), {}).get("time")
+        for config in some:
+            each = _verdict(found.get(name_of(config), {"failed": "it was not timed"}))
+            if yardstick and "failed" not in each:
+                each["of_shipped"] = each["time"] / yardstick
+            record["cache"][name_of(config)] |= each
+        records.save(path, record)
+    record["funnel"]["timed"] = len(records.timed(record))
+
+
+def _beside(some: Sequence[Config], shipped: Config) -> list[Config]:
+    return [*(each for each in some if name_of(each) != name_of(shipped)), shipped]
+
+
+def _verdict(found: dict[str, Any]) -> dict[str, Any]:
+    """A wrong output has no time."""
+    if "failed" in found:
+        return {"time": records.FAILED[1], "failed": found["failed"]}
+    if not found["right"]:
+        return {"time": records.FAILED[1], "failed": "its timed output was wrong"}
+    return {name: value for name, value in found.items() if name != "right"}
+
+
+def _elite(
+    space: Space,
+    workload: Workload,
+    problem: Problem,
+    shipped: Config,
+    record: dict[str, Any],
+    progress: Progress,
+    timing: Timing,
+    wanted: int,
+) -> None:
+    """The best again, in more rounds and all in one run with the shipped one; of those, the first that the
+    CPU executor finds right.
+    """
+    by_ratio = sorted(records.timed(record), key=lambda each: each.get("of_shipped", each["time"]))
+    finalists = [records.config_of(record, each) for each in by_ratio[:FINALISTS]]
+    if not finalists:
+        return
+    progress.step(f"timing the best {len(finalists)} again, {LONG_ROUNDS} rounds")
+    found = timing(space.stage.number or 0, workload, _beside(finalists, shipped), LONG_ROUNDS)
+    yardstick = found[name_of(shipped)]
+    ranked = [
+        (each["time"], config)
+        for config in _beside(finalists, shipped)
+        if (each := _verdict(found[name_of(config)])) and "failed" not in each
+    ]
+    for time, config in sorted(ranked, key=lambda pair: pair[0]):
+        if len(record["elite"]) == wanted:
+            break
+        name = name_of(config)
+        progress.step(f"checking {name} on the CPU executor")
+        report = check_stage(space.configured(config, problem), stop_at_first=True)
+        record["cache"][name]["checked"] = report.passed
+        if report.passed:
+            record["elite"].append(
+                {"config": name, "time": time, "rounds_us": found[name]["rounds_us"]}
+                | {"shipped_rounds_us": yardstick["rounds_us"]}
+            )

@@ -1,0 +1,88 @@
+"""Times of configurations, each run in a process of its own that is stopped where a kernel does not end."""
+
+import multiprocessing
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from flashcore_numba.core.workload import Workload
+from flashcore_numba.run.progress import Progress
+from flashcore_numba.stages.runs import Run
+from flashcore_numba.stages.tuning.spaces import SPACES, Config, name_of
+from flashcore_numba.tune.funnel import stand_in
+
+SECONDS_EACH, SECONDS_BESIDE = 4.0, 60.0  # of one configuration, and of inputs and their right answer
+
+
+def timing(
+    number: int, workload: Workload, configs: Sequence[Config], rounds: int
+) -> dict[str, dict[str, Any]]:
+    """By name: `time` in milliseconds, `rounds_us`, and whether the timed output was `right`, or `failed`.
+
+    All take turns in one run. Where that does not end in time, halves of them run apart, so that the one at
+    fault is alone in the end. The last configuration, which the others are compared with, is in every run.
+    """
+    found = _apart(number, workload, configs, rounds)
+    if found is not None:
+        return found
+    *others, yardstick = configs
+    if len(others) <= 1:
+        failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds"}
+        return {name_of(config): failed for config in others or [yardstick]}
+    half = len(others) // 2
+    return timing(number, workload, [*others[:half], yardstick], rounds) | timing(
+        number, workload, [*others[half:], yardstick], rounds
+    )
+
+
+def _seconds(configs: Sequence[Config]) -> float:
+    return SECONDS_BESIDE + SECONDS_EACH * len(configs)
+
+
+def _apart(
+    number: int, workload: Workload, configs: Sequence[Config], rounds: int
+) -> dict[str, dict[str, Any]] | None:
+    """`measured` in another process; None where it has not ended in time, or has ended without a result."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, number, workload, list(configs), rounds))
+    process.start()
+    theirs.close()
+    try:
+        return mine.recv() if mine.poll(_seconds(configs)) else None
+    except EOFError:  # a fault took the process with it
+        return None
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send(pipe: Any, number: int, workload: Workload, configs: list[Config], rounds: int) -> None:
+    pipe.send(measured(number, workload, configs, rounds))
+
+
+def measured(
+    number: int, workload: Workload, configs: Sequence[Config], rounds: int
+) -> dict[str, dict[str, Any]]:
+    """`timing` in this process, by the clock of `flashcore compare`. Needs a GPU."""
+    from flashcore_numba.measure.compare import timed
+
+    space, problem = SPACES[number], stand_in(workload)
+    stages = {name_of(config): space.configured(config, problem) for config in configs}
+    quiet = Progress(Console(quiet=True))
+    runs = [Run(stage, None) for stage in stages.values()]
+    shape = timed([([workload], runs)], rounds, quiet, alone=True)["shapes"][0]
+    by_label = {entry["label"]: entry for entry in shape["entries"]}
+    found: dict[str, dict[str, Any]] = {}
+    for name, stage in stages.items():
+        entry = by_label.get(stage.label)
+        if entry is None:
+            found[name] = {"failed": shape["absent"].get(stage.label, "it did not run")}
+            continue
+        found[name] = {
+            "time": entry["gpu_us"]["p50"] / 1000,
+            "rounds_us": entry["gpu_us"]["rounds_us"],
+            "right": entry["error"]["right"],
+        }
+    return found
