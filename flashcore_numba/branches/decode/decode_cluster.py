@@ -11,8 +11,9 @@ from flashcore_numba.stages.stage import Stage
 
 CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
 START_KEYS = 256  # that a block would read while it starts and merges
-# Blocks of a cluster -> the share of a GPU's places that clusters can have: their blocks lie side by side.
-PLACED = {1: 1.0, 2: 1.0, 4: 0.97, CLUSTER: 0.91}
+# Blocks of a cluster -> the share of a GPU's places that clusters can have, as an H200
+# says: their blocks run side by side.
+PLACED = {1: 1.0, 2: 1.0, 4: 0.91, CLUSTER: 0.91}
 # By head dimension: where an SM has one block at most, for more, and for more than 16 rows.
 TILES: dict[int, dict[str, Tile]] = {
     64: {"few": Tile(1, 8, 4, 1), "many": Tile(1, 4, 4, 3), "rows": Tile(2, 8, 4, 1)},

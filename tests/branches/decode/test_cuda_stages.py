@@ -161,8 +161,8 @@ def test_the_size_of_a_cluster(rng):
         x = paged(rng, [1] * requests, 16, 2, 1, 128, spare_columns=keys // 16, **options)
         return decode_cluster.choose(x.problem(x.arrays), 132)
 
-    assert chosen(1) == chosen(7) == ("few", 8) and chosen(8) == ("few", 4)
-    assert chosen(17) == chosen(33) == ("few", 2) and chosen(66) == ("few", 1)
+    assert chosen(1) == chosen(7) == ("few", 8) and chosen(8) == chosen(15) == ("few", 4)
+    assert chosen(16) == chosen(17) == chosen(33) == ("few", 2) and chosen(66) == ("few", 1)
     assert chosen(132) == ("many", 1) and chosen(133)[1] > 1
     assert chosen(133, keys=100) == ("many", 1)  # each further turn of the GPU starts and merges anew
     assert chosen(133, features=Features((100, 0))) == ("many", 1)
