@@ -1,5 +1,7 @@
 """Decoding where the parts of a request are the blocks of a cluster. The kernel: `decode_cluster.cu`."""
 
+from typing import Any
+
 from cuda_reference import source
 from flashcore_numba.branches.decode.decode_parts import Tile, arguments
 from flashcore_numba.branches.decode.operation import DECODE
@@ -11,8 +13,8 @@ from flashcore_numba.stages.stage import Stage
 
 CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
 START_KEYS = 256  # that a block would read while it starts and merges
-# Blocks of a cluster -> the share of a GPU's places that clusters can have, as an H200
-# says: their blocks run side by side.
+# Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
+# run side by side.
 PLACED = {1: 1.0, 2: 1.0, 4: 0.91, CLUSTER: 0.91}
 # By head dimension: where an SM has one block at most, for more, and for more than 16 rows.
 TILES: dict[int, dict[str, Tile]] = {
@@ -42,6 +44,14 @@ def choose(problem: DecodeProblem, sm_count: int) -> tuple[str, int]:
         return turns * (keys / size + START_KEYS)
 
     return name, min(PLACED, key=duration)
+
+
+def fill_gpu(problem: Any) -> bool:
+    """Whether clusters keep a GPU busy: those of a single request with many query rows are too few.
+
+    problem: of decoding or of the forward pass.
+    """
+    return problem.batch > 1 or problem.seq_q * problem.group <= 32
 
 
 def launch(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from flashcore_numba.branches.decode.decode_cluster import STAGE as CLUSTER
+from flashcore_numba.branches.decode.decode_cluster import fill_gpu
 from flashcore_numba.branches.decode.decode_split import STAGE as SPLIT
 from flashcore_numba.branches.decode.problem import FEATURES
 from flashcore_numba.core.executor import Array, Executor
@@ -71,4 +72,4 @@ def preferred(problem: Problem) -> tuple[Stage, ...]:
     few = p.seq_q <= MOST_TOKENS and p.seq_q * p.group <= MOST_ROWS and p.seq_k >= FEWEST_KEYS
     if not (few and p.on_gpu):
         return ()
-    return STAGES if p.batch > 1 or p.seq_q * p.group <= 32 else STAGES[::-1]  # see `ladder.preferred`
+    return STAGES if fill_gpu(p) else STAGES[::-1]

@@ -2,6 +2,7 @@
 
 from flashcore_numba.branches.decode.decode_chunks import STAGE as CHUNKS
 from flashcore_numba.branches.decode.decode_cluster import STAGE as CLUSTER
+from flashcore_numba.branches.decode.decode_cluster import fill_gpu
 from flashcore_numba.branches.decode.decode_split import STAGE as SPLIT
 from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.stages.find import find_in
@@ -15,12 +16,11 @@ CLUSTERS_KEYS = 8192  # room for more may be of requests of very different lengt
 def preferred(problem: DecodeProblem) -> tuple[Stage, ...]:
     """The stages in the order in which `attention_paged` tries them.
 
-    Clusters are faster for equal lengths. But they divide all requests alike, so that long ones among short
-    ones leave SMs idle; and those of a single request with many query rows are too few for a GPU.
+    Clusters that fill a GPU are faster for equal lengths. But they divide all requests alike, so that long
+    ones among short ones leave SMs idle.
     """
-    p = problem
-    alone = p.batch == 1 and p.seq_q * p.group <= 32
-    clusters = alone or (p.batch > 1 and p.capacity <= CLUSTERS_KEYS)
+    alike = problem.batch == 1 or problem.capacity <= CLUSTERS_KEYS
+    clusters = alike and fill_gpu(problem)
     return (CLUSTER, SPLIT, CHUNKS) if clusters else (SPLIT, CLUSTER, CHUNKS)
 
 
