@@ -115,6 +115,21 @@ def test_every_peer_of_the_backward_pass_is_timed_right_or_says_why(shape, quiet
         assert all(reason for reason in each["absent"].values())
 
 
+def all_right_or_absent(operation, x, problem, arrays, stream, rng):
+    """Every peer of the operation is right, captured and called plainly, or says why it is not there."""
+    found, absent = peers.prepare(operation, problem, arrays, stream)
+    assert {entry.label for entry in found} | {*absent} == {*operation.peers()}
+    right = truth(operation, x, rng)
+    for entry in found:
+        entry.capture(1)
+        entry.poison()
+        with entry.active():
+            entry.replay()
+            entry.call()
+        judged = right.judge(entry.outputs(), peer=True)
+        assert judged["right"], (entry.label, judged["reason"])
+
+
 @pytest.mark.parametrize("features", ["window=40,0", "softcap=20", "seqused_k"])
 def test_a_peer_of_the_backward_pass_has_a_feature_or_says_why(features, stream):
     """Without a stage, because which of them serves a feature is another question."""
@@ -126,17 +141,7 @@ def test_a_peer_of_the_backward_pass_has_a_feature_or_says_why(features, stream)
     with stream:
         arrays = {name: cupy.asarray(each) for name, each in x.arrays.items()}
         problem = x.problem(arrays)
-    found, absent = peers.prepare(BACKWARD, problem, arrays, stream)
-    assert {entry.label for entry in found} | set(absent) == set(BACKWARD.peers())
-    right = truth(BACKWARD, x, rng)
-    for entry in found:
-        entry.capture(1)
-        entry.poison()
-        with entry.active():
-            entry.replay()
-            entry.call()
-        judged = right.judge(entry.outputs(), peer=True)
-        assert judged["right"], (entry.label, judged["reason"])
+    all_right_or_absent(BACKWARD, x, problem, arrays, stream, rng)
 
 
 @pytest.mark.parametrize("shape", ["2x8/2x300x64", "3x8/1x9-700x128", "1x16/2x256x256"])
@@ -173,17 +178,7 @@ def test_a_peer_of_decoding_has_a_feature_or_says_why(features, page, stream):
         arrays = {name: cupy.asarray(each) for name, each in x.arrays.items()}
         problem = x.problem(arrays)
     stream.synchronize()  # lengths and table are read before anything is launched
-    found, absent = peers.prepare(DECODE, problem, arrays, stream)
-    assert {entry.label for entry in found} | {*absent} == {*DECODE.peers()}
-    right = truth(DECODE, x, rng)
-    for entry in found:
-        entry.capture(1)
-        entry.poison()
-        with entry.active():
-            entry.replay()
-            entry.call()
-        judged = right.judge(entry.outputs(), peer=True)
-        assert judged["right"], (entry.label, judged["reason"])
+    all_right_or_absent(DECODE, x, problem, arrays, stream, rng)
 
 
 @pytest.mark.parametrize(
