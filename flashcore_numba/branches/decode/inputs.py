@@ -3,7 +3,7 @@ is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,11 +97,7 @@ class DecodeInputs:
             pool[used].reshape(-1, *pool.shape[2:])[:length].swapaxes(0, 1)[None]
             for pool in (self.k_pool, self.v_pool)
         )
-        if is_e4m3(self.k_pool.dtype):
-            k, v = (
-                x.astype(np.float64) * by_head(scale, x.shape[1])[:, None, None]
-                for x, scale in ((k, self.k_scale), (v, self.v_scale))
-            )
+        k, v = self._meant(k, v, slice(None))
         return Inputs(self.q[number : number + 1], k, v, self.causal, self.scale, self.features)
 
     def head(self, number: int, kv_head: int) -> Inputs:
@@ -112,15 +108,19 @@ class DecodeInputs:
             pool[:, :, kv_head][used].reshape(-1, pool.shape[3])[None, None, :length]
             for pool in (self.k_pool, self.v_pool)
         )
-        if is_e4m3(self.k_pool.dtype):
-            k, v = (
-                x.astype(np.float64) * by_head(scale, self.k_pool.shape[2])[kv_head]
-                for x, scale in ((k, self.k_scale), (v, self.v_scale))
-            )
+        k, v = self._meant(k, v, slice(kv_head, kv_head + 1))
         heads, features = slice(kv_head * group, (kv_head + 1) * group), self.features
         if features.sinks is not None:
             features = replace(features, sinks=features.sinks[heads])
         return Inputs(self.q[number : number + 1, heads], k, v, self.causal, self.scale, features)
+
+    def _meant(self, k: np.ndarray, v: np.ndarray, heads: slice) -> Iterator[np.ndarray]:
+        """K and V of these K/V heads, [1, heads, keys, D]; of e4m3 times their scales, in float64."""
+        for x, scale in ((k, self.k_scale), (v, self.v_scale)):
+            if is_e4m3(self.k_pool.dtype):
+                yield x.astype(np.float64) * by_head(scale, self.k_pool.shape[2])[heads, None, None]
+            else:
+                yield x
 
     def only(self, numbers: Sequence[int]) -> "DecodeInputs":
         """Some of the requests, over the same pools."""
