@@ -157,6 +157,17 @@ def _split_16(c: Config) -> stage16_cluster_split.Split:
     return stage16_cluster_split.Split(c["cluster"], c["warpgroups"], c["keys"], c["stages"])
 
 
+def _run_16(p: Problem, out: Array, executor: Executor, lse: Array, c: Config) -> None:
+    split = _split_16(c)
+    split = split._replace(stages=min(split.stages, _tiles_16(p, c)))
+    stage16_cluster_split.launch_split(p, out, executor, lse, split)
+
+
+def _tiles_16(p: Problem, c: Config) -> int:
+    """Of keys, that one ring sees."""
+    return -(-p.seq_k // (c["keys"] * c["cluster"] * c["warpgroups"]))
+
+
 SPACES: Mapping[int, Space] = {
     12: Space(
         stage12_mma_sync.STAGE,
@@ -245,15 +256,13 @@ SPACES: Mapping[int, Space] = {
             "stages": (1, 2, 3, 4),
         },
         (
-            *_fits(lambda p, c: stage16_cluster_split.shared_bytes(p.head_dim, _split_16(c))),
+            _fits(lambda p, c: stage16_cluster_split.shared_bytes(p.head_dim, _split_16(c)))[0],
             Rule(
                 "the ring has more slots than there are tiles",
-                lambda p, c: c["stages"] <= -(-p.seq_k // (c["keys"] * c["cluster"] * c["warpgroups"])),
+                lambda p, c: c["stages"] <= _tiles_16(p, c),
             ),
         ),
-        lambda p, out, executor, lse, c: stage16_cluster_split.launch_split(
-            p, out, executor, lse, _split_16(c)
-        ),
+        _run_16,
         lambda p, sm_count: stage16_cluster_split.choose(p, None, sm_count)._asdict(),
     ),
 }

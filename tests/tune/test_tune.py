@@ -1,0 +1,300 @@
+"""The search over configurations: its space, its funnel with times from a model, records, replays."""
+
+import json
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from flashcore_numba.checks.runner import check_stage
+from flashcore_numba.cli import main
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.output import OUT
+from flashcore_numba.core.shapes import parse_any
+from flashcore_numba.core.workload import Workload
+from flashcore_numba.run.progress import Progress
+from flashcore_numba.stages.tuning.spaces import SPACES, name_of
+from flashcore_numba.tune import funnel, record, replay, timing
+
+QUIET = Progress(Console(quiet=True))
+SHAPES = ("1x8x512x64", "4x16x577x64", "64x16x128x64", "1x8x1024x64", "4x16x4096x128", "2x32/8x3000x128")
+SMALL = Workload(parse_any("1x8x512x64"))
+
+
+class Noted:
+    """An executor that runs nothing and notes what is launched."""
+
+    sm_count, shared_limit = funnel.SM_COUNT, 227 << 10
+
+    def __init__(self):
+        self.launched = []
+
+    def empty(self, shape, dtype):
+        return np.empty(shape, dtype)
+
+    def counter(self, count=1):
+        return np.zeros(count, np.uint32)
+
+    def launch(self, kernel, grid, block, *arguments, shared_bytes=0):
+        numbers = [x for x in arguments if isinstance(x, np.number | int | float)]
+        self.launched.append((kernel, grid, block, numbers, shared_bytes))
+
+
+def launched(problem, run):
+    executor = Noted()
+    run(problem, np.empty(OUT.shape(problem), OUT.dtype(problem)), executor, None)
+    return executor.launched
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("number", SPACES)
+def test_the_shipped_configuration_is_what_the_stage_launches(number, shape, causal):
+    space, problem = SPACES[number], funnel.stand_in(Workload(parse_any(shape), causal))
+    shipped = space.shipped(problem, funnel.SM_COUNT)
+    assert list(shipped) == list(space.values)
+    one = launched(problem, space.stage.launch)
+    other = launched(problem, space.configured(shipped, problem).launch)
+    assert one == other
+
+
+@pytest.mark.parametrize("number", SPACES)
+def test_every_rule_refuses_something(number):
+    """But for what depends on features, and two that more warps or other values would break."""
+    space, found = SPACES[number], set()
+    for shape in ("64x16x128x64", "4x16x4096x128", "1x8x600x256", "1x8x600x32"):
+        problem = funnel.stand_in(Workload(parse_any(shape)))
+        if space.stage.why_not(problem) is None:
+            found |= {broken for _, broken in space.points(problem)}
+    unreached = {rule.says for rule in space.rules} - found
+    assert unreached <= {
+        "a maximum that waits for large scores is not for scores that are adjusted",
+        "the blocks of an SM have more threads than it",
+        "a K/V tile has too few keys for all warps to copy",
+    }
+    assert None in found
+
+
+def modelled(best):
+    """Times by a model: the farther from `best`, the slower; what it was asked for is in `asked`."""
+    asked = []
+
+    def timed(number, workload, configs, rounds):
+        asked.append((rounds, [name_of(config) for config in configs]))
+        found = {}
+        for config in configs:
+            far = sum(config[name] != value for name, value in best.items())
+            time = 0.010 * (1 + 0.1 * far)
+            found[name_of(config)] = {"time": time, "rounds_us": [1000 * time] * rounds, "right": True}
+        return found
+
+    timed.asked = asked
+    return timed
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Stage 16 with a small space, whose elite is checked only by the cases that tell most."""
+    small = {"cluster": (1, 2), "warpgroups": (1, 2), "keys": (64, 128, 256), "stages": (1, 2)}
+    monkeypatch.setitem(SPACES, 16, SPACES[16].__class__(**{**SPACES[16].__dict__, "values": small}))
+    asked = []
+
+    def check(stage, **options):
+        asked.append(stage.name)
+        return check_stage(stage, names=["ragged 33", "causal ragged 70 rows, 33 keys"], **options)
+
+    monkeypatch.setattr(funnel, "check_stage", check)
+    monkeypatch.setattr(funnel.pool, "_cores", lambda: 1)
+    return asked
+
+
+def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
+    best = {"cluster": 2, "warpgroups": 1, "keys": 64, "stages": 2}
+    timed, path = modelled(best), tmp_path / "a" / "record.json"
+    found = funnel.search(SPACES[16], SMALL, QUIET, path, timed, "a GPU", elite=2)
+    assert found["elite"][0]["config"] == name_of(best) == few[0]
+    assert len(found["elite"]) == 2
+    assert found["cache"][name_of(best)]["checked"]
+    shipped = found["shipped"]
+    assert all(names[-1] == shipped for _, names in timed.asked), "what all others are compared with"
+    assert [rounds for rounds, _ in timed.asked][-1] == funnel.LONG_ROUNDS
+    assert json.loads(path.read_text()) == json.loads(json.dumps(found))
+    ratio = found["cache"][name_of(best)]["of_shipped"]
+    assert ratio == pytest.approx(found["cache"][name_of(best)]["time"] / found["cache"][shipped]["time"])
+
+
+def test_a_search_goes_on_where_it_was_stopped(few, tmp_path, monkeypatch):
+    monkeypatch.setattr(funnel, "CHUNK", 4)
+    path, timed = tmp_path / "record.json", modelled({"keys": 64})
+
+    def stopped(*given):
+        if len(timed.asked) == 2:
+            raise KeyboardInterrupt
+        return timed(*given)
+
+    with pytest.raises(KeyboardInterrupt):
+        funnel.search(SPACES[16], SMALL, QUIET, path, stopped, "a GPU")
+    seen = {name for _, names in timed.asked for name in names}
+    timed.asked.clear()
+    compiled = []
+    monkeypatch.setattr(funnel, "compiled", lambda *given: compiled.append(given))
+    found = funnel.search(SPACES[16], SMALL, QUIET, path, timed, "a GPU", elite=1)
+    short = [set(names[:-1]) for rounds, names in timed.asked if rounds == funnel.SHORT_ROUNDS]
+    assert short and not set.union(*short) & seen - {found["shipped"]}
+    assert not compiled, "nothing is compiled again"
+    other = Workload(parse_any("1x8x1024x64"))
+    with pytest.raises(ArgumentError, match="holds another search: its workload"):
+        funnel.search(SPACES[16], other, QUIET, path, timed, "a GPU")
+
+
+def test_what_is_wrong_or_does_not_end_is_no_time(few):
+    def timed(number, workload, configs, rounds):
+        found = modelled({})(number, workload, configs, rounds)
+        for name, each in found.items():
+            if name.startswith("2,1"):
+                each["right"] = False
+            if name.startswith("1,2"):
+                found[name] = {"failed": "it did not end"}
+        return found
+
+    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, "a GPU", elite=9)
+    kinds = {name: each["time"] for name, each in found["cache"].items()}
+    assert {kinds[name] for name in kinds if name.startswith(("2,1", "1,2"))} == {"RuntimeFailedConfig"}
+    assert not any(each["config"].startswith(("2,1", "1,2")) for each in found["elite"])
+
+
+def test_a_wrong_kernel_is_no_elite(few, monkeypatch):
+    """The check runs what the configuration launches, not the stage as it ships."""
+    space = SPACES[16]
+
+    def run(problem, out, executor, lse, config):
+        if config["keys"] == 64:
+            problem = problem.__class__(problem.q, problem.k, problem.v, not problem.causal, problem.scale)
+        space.run(problem, out, executor, lse, config)
+
+    wrong = space.__class__(**{**space.__dict__, "run": run})
+    monkeypatch.setitem(SPACES, 16, wrong)
+    found = funnel.search(wrong, SMALL, QUIET, None, modelled({"keys": 64}), "a GPU", elite=1)
+    assert found["elite"] and ",64," not in found["elite"][0]["config"]
+    assert [name for name in few if ",64," in name]
+
+
+def test_what_the_compiler_drops(monkeypatch):
+    """Two blocks of so many registers do not fit one SM; too large a tile spills."""
+    spilled = {"row_tiles": 2, "warps": 8, "keys": 128, "blocks": 2, "lazy": 1}
+    found = funnel.compiled(12, SMALL, spilled)
+    assert found["dropped"] == "registers are spilled to local memory" and found["spill_bytes"] > 0
+    kept = funnel.compiled(12, SMALL, SPACES[12].shipped(funnel.stand_in(SMALL), funnel.SM_COUNT))
+    assert "dropped" not in kept and 0 < kept["registers"] <= 255 and not kept["spill_bytes"]
+    broken = funnel.compiled(16, SMALL, {"cluster": 4, "warpgroups": 1, "keys": 64, "stages": 1})
+    assert broken["dropped"] == "it does not compile", "static_assert of the kernel"
+
+
+def test_one_that_hangs_is_found_among_others(monkeypatch):
+    configs = [{"n": n} for n in range(7)]
+
+    def apart(number, workload, some, rounds):
+        return None if {"n": 4} in some else {name_of(each): {"time": 1.0, "right": True} for each in some}
+
+    monkeypatch.setattr(timing, "_apart", apart)
+    found = timing.timing(16, SMALL, [*configs, {"n": 99}], 5)
+    assert {name for name, each in found.items() if "failed" in each} == {"4"}
+    assert "did not end in" in found["4"]["failed"]
+
+
+def _sleep(pipe, *given):
+    time.sleep(60)
+
+
+def _answer(pipe, *given):
+    pipe.send({"answer": given[0]})
+
+
+def _die(pipe, *given):
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("child, expected", [(_sleep, None), (_die, None), (_answer, {"answer": 16})])
+def test_a_run_is_a_process_that_can_be_stopped(monkeypatch, child, expected):
+    monkeypatch.setattr(timing, "_send", child)
+    monkeypatch.setattr(timing, "SECONDS_BESIDE", 0.2 if child is _sleep else 30)
+    monkeypatch.setattr(timing, "SECONDS_EACH", 0)
+    assert timing._apart(16, SMALL, [{}], 5) == expected
+    assert not multiprocessing.active_children()
+
+
+def recorded(tmp_path):
+    """A record with times, and one configuration that has none."""
+    found = funnel.search.__globals__["records"].new(SPACES[16], SMALL, "a GPU")
+    for number, (config, broken) in enumerate(SPACES[16].points(funnel.stand_in(SMALL))):
+        if broken is None:
+            found["cache"][name_of(config)] = record.entry(config, time=1.0 + number)
+    last = name_of(config)
+    if last in found["cache"]:
+        found["cache"][last]["time"] = record.FAILED[0]
+    path = tmp_path / "record.json"
+    record.save(path, found)
+    return path, found
+
+
+def test_a_replay_hands_the_record_to_kernel_tuner(tmp_path, monkeypatch):
+    """A stand-in reads the file as Kernel Tuner does: a cache that does not end as its own is broken off."""
+    path, found = recorded(tmp_path)
+
+    def tune_cache(cache, strategy, strategy_options, **_):
+        text = Path(cache).read_text().strip()
+        assert text[-3:] in ("}\n}", "}}}")
+        read = json.loads(text)
+        assert read["tune_params"] == found["tune_params"] and strategy == "mine"
+        return list(read["cache"].values())[3 : 3 + strategy_options["max_fevals"]], {}
+
+    module, interface = ModuleType("kernel_tuner"), ModuleType("kernel_tuner.interface")
+    module.tune_cache, interface.strategy_map = tune_cache, {"mine": None}
+    monkeypatch.setitem(sys.modules, "kernel_tuner", module)
+    monkeypatch.setitem(sys.modules, "kernel_tuner.interface", interface)
+    result = replay.replay(path, "mine", 5)
+    times = sorted(each["time"] for each in found["cache"].values() if isinstance(each["time"], float))
+    assert result["evaluations"] == 5
+    assert result["share"] == pytest.approx(times[0] / result["time"])
+    with pytest.raises(ArgumentError, match="strategy 'other': accepted are mine"):
+        replay.replay(path, "other", 5)
+
+
+def test_the_command_without_a_gpu(few, tmp_path, capsys):
+    assert main(["tune", "16", "--shape", "1x8x512x64", "--save", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "24 combinations of cluster, warpgroups, keys, stages" in shown and "Times need a GPU" in shown
+    found = record.load(tmp_path / "tune-16-1x8x512x64.json")
+    assert found["funnel"]["combinations"] == 24 and not found["elite"]
+    assert main(["tune", "--replay", str(tmp_path / "tune-16-1x8x512x64.json")]) == 2
+    assert "has no times" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["tune"], "name a stage to search"),
+        (["tune", "7"], "stage '7' has no space to search"),
+        (["tune", "16", "--strategy", "random_sample"], "--strategy: is for --replay"),
+        (["tune", "16", "--shape", "1x8x512x80"], "head dimension"),
+        (["tune", "--replay", "nowhere.json"], "'nowhere.json': cannot be read"),
+    ],
+)
+def test_bad_arguments(words, message, capsys):
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_elite_beside_the_shipped(few, capsys):
+    from flashcore_numba.cli.tune import show
+
+    timed = modelled({"cluster": 1, "warpgroups": 1, "keys": 64, "stages": 1})
+    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, "a GPU", elite=1)
+    show(found, Console(width=120))
+    shown = capsys.readouterr().out
+    assert found["elite"][0]["config"] in shown and "The best takes" in shown
