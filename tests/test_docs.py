@@ -251,6 +251,7 @@ def test_what_is_not_run_could_be(fence: Fence, tmp_path: Path, monkeypatch: pyt
 
 def accepted(arguments: list[str], said: str) -> None:
     for name in (argument for argument in arguments if argument.endswith((".json", ".py", ".cu"))):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()  # what an earlier command of the page has written
     try:
         build_parser().parse_args(arguments)

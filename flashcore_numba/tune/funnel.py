@@ -19,8 +19,8 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.run import pool
 from flashcore_numba.run.progress import Progress
-from flashcore_numba.stages.tuning.spaces import SPACES, Config, Space, name_of
 from flashcore_numba.tune import record as records
+from flashcore_numba.tune.spaces import SPACES, Config, Space, name_of
 
 SM_COUNT = 132  # of an H200, for what a stage chooses where there is none
 CAPABILITY = (9, 0)

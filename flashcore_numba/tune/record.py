@@ -13,7 +13,7 @@ from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.records import environment
-from flashcore_numba.stages.tuning.spaces import Config, Space
+from flashcore_numba.tune.spaces import Config, Space
 
 FAILED = "CompilationFailedConfig", "RuntimeFailedConfig"
 """What stands for the time of a configuration that has none: dropped before it ran, or while it ran."""

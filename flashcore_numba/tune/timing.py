@@ -9,8 +9,8 @@ from rich.console import Console
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.stages.runs import Run
-from flashcore_numba.stages.tuning.spaces import SPACES, Config, name_of
 from flashcore_numba.tune.funnel import stand_in
+from flashcore_numba.tune.spaces import SPACES, Config, name_of
 
 SECONDS_EACH, SECONDS_BESIDE = 4.0, 60.0  # of one configuration, and of inputs and their right answer
 

@@ -18,8 +18,8 @@ from flashcore_numba.core.output import OUT
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.run.progress import Progress
-from flashcore_numba.stages.tuning.spaces import SPACES, name_of
 from flashcore_numba.tune import funnel, record, replay, timing
+from flashcore_numba.tune.spaces import SPACES, name_of
 
 QUIET = Progress(Console(quiet=True))
 SHAPES = ("1x8x512x64", "4x16x577x64", "64x16x128x64", "1x8x1024x64", "4x16x4096x128", "2x32/8x3000x128")

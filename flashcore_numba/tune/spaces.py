@@ -22,7 +22,7 @@ from flashcore_numba.stages.tuning import stage12_tiles, stage13_tiles, stage15_
 Config = Mapping[str, Any]
 
 SM_BYTES, BLOCK_BYTES = 228 << 10, 227 << 10  # shared memory of an SM and of a block, on Hopper
-RESERVED = 1 << 10  # bytes of shared memory that each block takes besides
+RESERVED = 1 << 10  # bytes of shared memory that each block takes beside its own
 SM_THREADS = 2048
 
 
