@@ -23,7 +23,18 @@ from flashcore_numba.stages.find import find
 WITHOUT_JSON = ("lab",)
 COMMANDS = (
     *("stages", "dispatch", "check", "starter", "predict", "hint", "mutants", "count", "compare"),
-    *("tune", "resources", "profile", "reconcile", "roofline", "pictures", "readme", "course", "lab", "lessons"),
+    *(
+        "tune",
+        "resources",
+        "profile",
+        "reconcile",
+        "roofline",
+        "pictures",
+        "readme",
+        "course",
+        "lab",
+        "lessons",
+    ),
 )
 LAST = str(LADDER[-1].number)
 VARIANTS = [(stage.number, name) for stage in LADDER for name in stage.variants]
