@@ -109,8 +109,7 @@ def models(kind: str) -> tuple[torch.nn.Module, torch.nn.Module]:
     model_class, config_class, options = KINDS[kind]
     found = []
     for dtype in (torch.float16, torch.float32):
-        config = getattr(transformers, config_class)(**SMALL | options)
-        config._attn_implementation = "eager"
+        config = getattr(transformers, config_class)(**SMALL | options, attn_implementation="eager")
         torch.manual_seed(7)
         model = getattr(transformers, model_class)(config).eval()
         for name, parameter in model.named_parameters():
@@ -267,3 +266,253 @@ def test_other_ways_to_generate(rng, kind, options):
         lambda model: model.generate(ids, do_sample=False, max_new_tokens=6, **options),
     )
     assert torch.equal(exact, ours)
+
+
+def check_continued(adapter, rng, kind: str, side: str | None, static: bool) -> None:
+    """A prompt in three pieces over a cache: S_q is smaller than S_k, and larger than 1."""
+    ids = tokens(rng, 2, 14)
+    mask = torch.ones_like(ids) if side is None else padding(side, *ids.shape)
+
+    def run(model):
+        past = StaticCache(config=model.config, max_cache_len=20) if static else DynamicCache(config=model.config)
+        found = []
+        for first, last in ((0, 6), (6, 7), (7, 14)):
+            found.append(
+                log_probabilities(
+                    model,
+                    input_ids=ids[:, first:last],
+                    attention_mask=mask[:, :last],
+                    position_ids=positions(mask)[:, first:last],
+                    past_key_values=past,
+                )
+            )
+        return torch.cat(found, 1)[mask.bool()]
+
+    close(*three(kind, adapter, run))
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt_oss"])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("side", [None, "left"])
+def test_a_prompt_in_pieces_over_a_cache(rng, kind, static, side):
+    check_continued(huggingface, rng, kind, side, static)
+
+
+def test_a_prompt_in_pieces_with_padding_between(rng):
+    check_continued(huggingface, rng, "llama", "right", False)
+    check_continued(huggingface, rng, "llama", "between", True)
+
+
+def check_packed(adapter, rng, kind: str, by_lengths: bool) -> None:
+    """Three sequences in a row of the batch."""
+    lengths = (5, 1, 8)
+    ids = tokens(rng, 1 if by_lengths else 2, sum(lengths))
+    places = torch.cat([torch.arange(n) for n in lengths])[None]
+    bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    several = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 8, "max_length_k": 8}
+
+    def alone(model):
+        parts = zip(ids.split(lengths, 1), places.split(lengths, 1), strict=True)
+        return torch.cat([log_probabilities(model, input_ids=i, position_ids=p) for i, p in parts], 1)
+
+    def run(model):
+        if model.config._attn_implementation == "eager":
+            return alone(model)
+        inputs = several if by_lengths else {}
+        return log_probabilities(model, input_ids=ids, position_ids=places, use_cache=False, **inputs)
+
+    close(*three(kind, adapter, run))
+
+
+@pytest.mark.parametrize(
+    "kind,by_lengths", [("llama", False), ("mistral", False), ("llama", True), ("gpt_oss", True)]
+)
+def test_packed_sequences_do_not_see_each_other(rng, kind, by_lengths):
+    check_packed(huggingface, rng, kind, by_lengths)
+
+
+def gradients(model: torch.nn.Module, **inputs) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    found = {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return {"loss": loss.detach().float()} | found
+
+
+def check_gradients(adapter, rng, kind: str, side: str | None) -> None:
+    ids = tokens(rng, 3, 12)
+    mask = torch.ones_like(ids) if side is None else padding(side, *ids.shape)
+    labels = ids.masked_fill(mask == 0, -100)
+    if side == "left":  # the first token is foretold by padding, which means nothing
+        labels = labels.masked_fill(mask.cumsum(1) == 1, -100)
+    run = lambda model: gradients(model, input_ids=ids, attention_mask=mask, labels=labels, use_cache=False)  # noqa: E731
+    exact, eager, ours = three(kind, adapter, run)
+    assert exact.keys() == ours.keys()
+    for name, expected in exact.items():
+        size = expected.norm()
+        allowed = 3 * (eager[name] - expected).norm() + 0.01 * size
+        assert (ours[name] - expected).norm() <= allowed, name
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
+def test_gradients_of_all_weights(rng, kind, side):
+    check_gradients(huggingface, rng, kind, side)
+
+
+def check_encoder_decoder(adapter, rng, side: str) -> None:
+    ids, started = tokens(rng, 3, 12), tokens(rng, 3, 5)
+    mask = padding(side, *ids.shape)
+    run = lambda model: log_probabilities(  # noqa: E731
+        model, input_ids=ids, attention_mask=mask, decoder_input_ids=started
+    )
+    close(*three("bart", adapter, run))
+
+
+@pytest.mark.parametrize("side", ["left", "right", "between"])
+def test_an_encoder_and_a_decoder(rng, side):
+    check_encoder_decoder(huggingface, rng, side)
+
+
+@pytest.mark.parametrize("cache_kind", ["dynamic", "static"])
+def test_generate_by_an_encoder_and_a_decoder(rng, cache_kind):
+    ids = tokens(rng, 2, 12)
+    run = lambda model: generated(  # noqa: E731
+        model, 6, input_ids=ids, attention_mask=padding("right", 2, 12), cache_implementation=cache_kind
+    )
+    same_tokens(*three("bart", huggingface, run))
+
+
+def test_speech(rng):
+    heard = torch.from_numpy(rng.standard_normal((2, 8, 24)))
+    started = tokens(rng, 2, 6)
+    run = lambda model: log_probabilities(  # noqa: E731
+        model, input_features=heard.to(model.dtype), decoder_input_ids=started
+    )
+    close(*three("whisper", huggingface, run))
+
+
+def test_a_chunk_that_holds_all_tokens(rng):
+    ids = tokens(rng, 2, 8)
+    close(*three("llama4", huggingface, lambda model: log_probabilities(model, input_ids=ids)))
+
+
+def ours(kind: str) -> torch.nn.Module:
+    model = models(kind)[0]
+    model.set_attn_implementation(offered(huggingface))
+    return model
+
+
+def test_what_no_kernel_hides_is_refused(rng):
+    ids = tokens(rng, 2, 12)
+    square = torch.ones(2, 1, 12, 12, dtype=torch.bool).tril()
+    with pytest.raises(UnsupportedError, match="tensor of bool.*sdpa"):
+        ours("llama")(input_ids=ids, attention_mask=square)
+    with pytest.raises(UnsupportedError, match="chunked_overlay is not served.*sdpa"):
+        ours("llama4")(input_ids=ids)
+    with pytest.raises(UnsupportedError, match="position_bias"):
+        config = transformers.T5Config(**SMALL | KINDS["t5"][2], attn_implementation=offered(huggingface))
+        transformers.T5ForConditionalGeneration(config).half().eval()(input_ids=ids, decoder_input_ids=ids)
+    arguments = {"config": ours("llama").config, "past_key_values": None, "attention_mask": None}
+    arguments["inputs_embeds"] = torch.zeros(2, 12, 0)
+    for added in ("or_mask_function", "and_mask_function"):
+        with pytest.raises(UnsupportedError, match="is not served"):
+            transformers.masking_utils.create_causal_mask(
+                **arguments, **{added: lambda b, h, q, k: q - k < 3}
+            )
+    with pytest.raises(UnsupportedError, match="or_masks is not served"):
+        transformers.masking_utils.create_causal_mask(
+            **arguments, block_sequence_ids=torch.zeros(2, 12, dtype=torch.int64)
+        )
+
+
+def test_what_no_kernel_computes_is_refused(rng):
+    ids = tokens(rng, 1, 6)
+    exact = models("llama")[1]
+    exact.set_attn_implementation(offered(huggingface))
+    try:
+        with pytest.raises(UnsupportedError, match="float32.*bfloat16.*autocast"):
+            exact(input_ids=ids)
+    finally:
+        exact.set_attn_implementation("eager")
+    model = ours("llama")
+    with pytest.raises((UnsupportedError, ValueError), match="output_attentions"):
+        model(input_ids=ids, output_attentions=True)
+    attention = model.model.layers[0].self_attn
+    attention.attention_dropout = 0.1
+    try:
+        model.train()
+        with pytest.raises(UnsupportedError, match=r"dropout is 0.1.*eval\(\)"):
+            model(input_ids=ids)
+    finally:
+        attention.attention_dropout = 0.0
+        model.eval()
+
+
+def test_a_window_of_a_layer_that_its_mask_has_not_is_refused():
+    q = torch.zeros(1, 1, 8, 32, dtype=torch.float16)
+    with pytest.raises(UnsupportedError, match="sliding_window is 4 for 8 keys"):
+        huggingface.attend(None, q, q, q, None, sliding_window=4)
+
+
+def test_a_mask_for_other_lengths_is_refused():
+    q = torch.zeros(1, 1, 8, 32, dtype=torch.float16)
+    mask = huggingface.make_mask(1, 8, 8, attention_mask=torch.ones(1, 8).bool(), allow_is_causal_skip=False)
+    with pytest.raises(UnsupportedError, match="8 query rows over 8 keys, and the layer has 8 over 7"):
+        huggingface.attend(None, q, q[:, :, :7], q[:, :, :7], mask)
+    with pytest.raises(UnsupportedError, match="8 query rows over 9 keys"):
+        huggingface.attend(None, q, q.repeat(1, 1, 2, 1)[:, :, :9], q, None)
+
+
+def test_register_refuses_names_that_mean_something_else():
+    assert huggingface.register() == "fcore" == huggingface.register("fcore")
+    for name in ("flashcore", "sdpa", "eager", "org/repo", "paged|fcore", "", 3):
+        with pytest.raises(ArgumentError, match="name is"):
+            huggingface.register(name)
+
+
+def test_autocast_makes_a_float32_model_serve(rng):
+    ids = tokens(rng, 2, 9)
+    exact = models("llama")[1]
+    expected = log_probabilities(exact, input_ids=ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        eager = log_probabilities(exact, input_ids=ids)
+        exact.set_attn_implementation(offered(huggingface))
+        try:
+            found = log_probabilities(exact, input_ids=ids)
+        finally:
+            exact.set_attn_implementation("eager")
+    close(expected, eager, found)
+
+
+def compiled(model: torch.nn.Module, **inputs) -> Tensor:
+    torch._dynamo.reset()
+    forward = torch.compile(model.forward, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        return forward(**inputs).logits.float().log_softmax(-1)
+
+
+def check_compiled(adapter, rng, kind: str, side: str | None) -> None:
+    """A whole forward pass as one graph, masks included: nothing may be looked at on the host."""
+    ids = tokens(rng, 2, 12)
+    mask = None if side is None else padding(side, *ids.shape)
+    inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+    if side is None:
+        inputs["position_ids"] = torch.cat([torch.arange(7), torch.arange(5)])[None]
+    exact, eager, _ = three(kind, adapter, lambda model: log_probabilities(model, **inputs))
+    kept = ... if mask is None else mask.bool()
+    close(exact[kept], eager[kept], compiled(ours(kind), **inputs)[kept])
+
+
+@pytest.mark.parametrize("side", [None, "left", "between"])
+def test_a_compiled_forward_pass_is_one_graph(rng, side):
+    check_compiled(huggingface, rng, "llama", side)
+
+
+@pytest.mark.parametrize("side", [None, "left"])
+def test_a_compiled_forward_pass_with_a_window_is_one_graph(rng, side):
+    check_compiled(huggingface, rng, "mistral", side)
+    if side is not None:
+        with pytest.raises(RuntimeError, match="padding between tokens"):
+            check_compiled(huggingface, rng, "mistral", "between")
