@@ -174,7 +174,7 @@ def _padded(mask: Mask, kept: Tensor, end: int | Tensor, traced: bool) -> Mask:
             return mask
         if shifting and not whole:
             raise UnsupportedError(BETWEEN)
-    if first and pattern.causal and isinstance(end, int) and end == rows:
+    if first and pattern.causal:
         return mask  # padding is after all tokens, where the causal mask hides it
     order = None if first else torch.argsort(~kept, dim=1, stable=True)
     mask = mask._replace(used=kept.sum(1).to(torch.int32), order=order)

@@ -209,8 +209,7 @@ def generated(model: torch.nn.Module, new: int, **inputs) -> tuple[Tensor, Tenso
         min_new_tokens=new,
         output_logits=True,
         return_dict_in_generate=True,
-        disable_compile=True,
-        **inputs,
+        **{"disable_compile": True} | inputs,
     )
     return found.sequences[:, -new:], torch.stack(found.logits, 1).float().log_softmax(-1)
 
@@ -274,7 +273,11 @@ def check_continued(adapter, rng, kind: str, side: str | None, static: bool) -> 
     mask = torch.ones_like(ids) if side is None else padding(side, *ids.shape)
 
     def run(model):
-        past = StaticCache(config=model.config, max_cache_len=20) if static else DynamicCache(config=model.config)
+        past = (
+            StaticCache(config=model.config, max_cache_len=20)
+            if static
+            else DynamicCache(config=model.config)
+        )
         found = []
         for first, last in ((0, 6), (6, 7), (7, 14)):
             found.append(
@@ -498,21 +501,180 @@ def check_compiled(adapter, rng, kind: str, side: str | None) -> None:
     ids = tokens(rng, 2, 12)
     mask = None if side is None else padding(side, *ids.shape)
     inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
-    if side is None:
+    if side is None:  # two sequences in each row
         inputs["position_ids"] = torch.cat([torch.arange(7), torch.arange(5)])[None]
-    exact, eager, _ = three(kind, adapter, lambda model: log_probabilities(model, **inputs))
-    kept = ... if mask is None else mask.bool()
-    close(exact[kept], eager[kept], compiled(ours(kind), **inputs)[kept])
+
+    def run(model):
+        call = log_probabilities if model.config._attn_implementation == "eager" else compiled
+        found = call(model, **inputs)
+        return found if mask is None else found[mask.bool()]
+
+    close(*three(kind, adapter, run))
 
 
-@pytest.mark.parametrize("side", [None, "left", "between"])
-def test_a_compiled_forward_pass_is_one_graph(rng, side):
-    check_compiled(huggingface, rng, "llama", side)
+@pytest.mark.parametrize("side", [None, "left", "both"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt_oss"])
+def test_a_compiled_forward_pass_is_one_graph(rng, kind, side):
+    check_compiled(huggingface, rng, kind, side)
 
 
-@pytest.mark.parametrize("side", [None, "left"])
-def test_a_compiled_forward_pass_with_a_window_is_one_graph(rng, side):
-    check_compiled(huggingface, rng, "mistral", side)
-    if side is not None:
-        with pytest.raises(RuntimeError, match="padding between tokens"):
-            check_compiled(huggingface, rng, "mistral", "between")
+def test_padding_between_tokens_in_a_compiled_forward_pass(rng):
+    check_compiled(huggingface, rng, "llama", "between")
+    inputs = {
+        "input_ids": tokens(rng, 2, 12),
+        "attention_mask": padding("between", 2, 12),
+        "use_cache": False,
+    }
+    with pytest.raises(RuntimeError, match="padding between tokens"):
+        compiled(ours("mistral"), **inputs)
+
+
+@pytest.mark.parametrize("kind", ["llama", pytest.param("gpt_oss", marks=pytest.mark.long)])
+def test_decoding_is_compiled_as_often_as_eager_attention(rng, kind):
+    ids = tokens(rng, 2, 4)
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    graphs: dict[str, int] = {}
+
+    def run(model):
+        inputs = {"input_ids": ids, "attention_mask": mask, "cache_implementation": "static"}
+        if model is models(kind)[1]:
+            return generated(model, 8, **inputs)
+
+        def backend(graph, _):
+            name = model.config._attn_implementation
+            graphs[name] = graphs.get(name, 0) + 1
+            return graph.forward
+
+        torch._dynamo.reset()
+        options = transformers.CompileConfig(fullgraph=True, mode=None, backend=backend)
+        options._compile_all_devices = True
+        model.__dict__.pop("_compiled_call", None)
+        return generated(model, 8, compile_config=options, disable_compile=False, **inputs)
+
+    same_tokens(*three(kind, huggingface, run))
+    assert 1 <= graphs["fcore"] <= graphs["eager"]
+
+
+MUTANTS = {
+    "another scale": (check_logits, ("llama",), '"scale": scaling', '"scale": 1.1 * scaling'),
+    "no causal mask": (check_logits, ("llama",), '"causal": pattern.causal', '"causal": False'),
+    "a window of one more": (
+        check_logits,
+        ("mistral",),
+        'held["sliding_window"] - 1)',
+        'held["sliding_window"])',
+    ),
+    "a window on both sides of one less": (
+        check_logits,
+        ("modernbert",),
+        'Pattern(False, held["sliding_window"], held["sliding_window"])',
+        'Pattern(False, held["sliding_window"] - 1, held["sliding_window"] - 1)',
+    ),
+    "no softcap": (check_logits, ("gemma2",), '"softcap": softcap or 0.0', '"softcap": 0.0'),
+    "no sinks": (check_logits, ("gpt_oss",), '"sinks": s_aux', '"sinks": None'),
+    "heads of K and V in another order": (
+        check_logits,
+        ("llama",),
+        "_dense(query, key, value, mask",
+        "_dense(query, key.flip(1), value.flip(1), mask",
+    ),
+    "query heads in another order": (
+        check_logits,
+        ("llama",),
+        "_dense(query, key, value, mask",
+        "_dense(query.roll(1, 1), key, value, mask",
+    ),
+    "heads before rows": (
+        check_logits,
+        ("llama",),
+        "out.transpose(1, 2).contiguous()",
+        "out.contiguous()",
+    ),
+    "padding seen": (
+        check_logits,
+        ("llama", "left"),
+        "if attention_mask is not None:\n        missing",
+        "if False:\n        missing",
+    ),
+    "padding seen by an encoder": (
+        check_logits,
+        ("bert", "right"),
+        "if attention_mask is not None:\n        missing",
+        "if False:\n        missing",
+    ),
+    "padding first": (check_logits, ("llama", "left"), "argsort(~kept, ", "argsort(kept, "),
+    "keys of padding first for an encoder": (
+        check_logits,
+        ("bert", "left"),
+        "argsort(~kept, ",
+        "argsort(kept, ",
+    ),
+    "the last token not seen": (check_logits, ("llama", "left"), "kept.sum(1)", "(kept.sum(1) - 1)"),
+    "one key of padding seen": (check_logits, ("bert", "right"), "kept.sum(1)", "(kept.sum(1) + 1)"),
+    "query rows where they were": (
+        check_logits,
+        ("llama", "both"),
+        "if mask.places is not None:",
+        "if False:",
+    ),
+    "query rows not moved back": (check_logits, ("llama", "both"), "if mask.back is not None:", "if False:"),
+    "a static cache without its last key": (
+        check_continued,
+        ("llama", None, True),
+        "q_offset + q_length - kv_offset if",
+        "q_offset + q_length - 1 - kv_offset if",
+    ),
+    "a static cache to its end": (
+        check_continued,
+        ("llama", None, True),
+        "    if static:\n",
+        "    if False:\n",
+    ),
+    "padding of a sliding cache from its first key": (
+        check_continued,
+        ("mistral", "left", False),
+        "[:, kv_offset : kv_offset + kv_length]",
+        "[:, :kv_length]",
+    ),
+    "packed sequences as one": (
+        check_packed,
+        ("llama", False),
+        "sequences[:, 1:] != sequences[:, :-1]",
+        "sequences[:, 1:] < sequences[:, :-1]",
+    ),
+    "lengths of sequences not read": (
+        check_packed,
+        ("gpt_oss", True),
+        "    if any(given):\n",
+        "    if False:\n",
+    ),
+    "keys of an encoder without padding": (
+        check_encoder_decoder,
+        ("left",),
+        "if mask.order is not None:",
+        "if False:",
+    ),
+    "a compiled window of one more": (
+        check_compiled,
+        ("mistral", "left"),
+        "UNBOUNDED if size is None else size - 1",
+        "UNBOUNDED if size is None else size",
+    ),
+    "compiled sequences as one": (check_compiled, ("llama", None), "(~joined[:, 0, 0])", "(joined[:, 0, 0])"),
+    "gradients without the scale": (
+        check_gradients,
+        ("llama", None),
+        '"scale": scaling',
+        '"scale": scaling.__mul__(1.1)',
+    ),
+}
+
+
+def test_a_copy_without_a_mistake_passes(rng):
+    check_logits(broken(huggingface), rng, "llama", "left")
+
+
+@pytest.mark.parametrize("mistake", MUTANTS)
+def test_a_mistake_is_noticed(rng, mistake):
+    check, arguments, old, new = MUTANTS[mistake]
+    must_notice(lambda adapter: check(adapter, rng, *arguments), broken(huggingface, (old, new)))
