@@ -78,7 +78,7 @@ def flash_attn_varlen_func(
     _refuse_dropout(dropout_p)
     if block_table is not None:
         raise UnsupportedError(
-            "block_table is given: flash_attn_varlen_func reads no pages; flashcore_numba.attention_paged does"
+            "block_table is given: this function reads no pages; flashcore_numba.attention_paged does"
         )
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, s_aux)
     out, lse = attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, **options, return_lse=True)

@@ -99,6 +99,16 @@ KINDS = {
         {"d_model": 128, "d_kv": 32, "num_layers": 1, "num_heads": 4, "d_ff": 64},
     ),
 }
+
+
+def mostly_long(cases, *quick) -> list:
+    """All cases, those that are not named here for the long set."""
+    found = [tuple(case) if isinstance(case, tuple) else (case,) for case in cases]
+    wanted = [case if isinstance(case, tuple) else (case,) for case in quick]
+    assert set(wanted) <= set(found)
+    return [pytest.param(*case, marks=() if case in wanted else pytest.mark.long) for case in found]
+
+
 DECODERS = ["llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt_oss"]
 _names = itertools.count()
 
@@ -179,14 +189,30 @@ def check_logits(adapter, rng, kind: str, side: str | None = None) -> None:
     close(*three(kind, adapter, run))
 
 
-@pytest.mark.parametrize("kind", DECODERS)
-@pytest.mark.parametrize("side", [None, "left", "right", "both"])
+@pytest.mark.parametrize(
+    "kind,side",
+    mostly_long(
+        itertools.product(DECODERS, [None, "left", "right", "both"]),
+        *((kind, "left") for kind in DECODERS),
+        ("llama", None),
+        ("llama", "right"),
+        ("mistral", "both"),
+    ),
+)
 def test_a_decoder_with_padding_on_any_side(rng, kind, side):
     check_logits(huggingface, rng, kind, side)
 
 
-@pytest.mark.parametrize("side", [None, "left", "right", "both", "between"])
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize(
+    "kind,side",
+    mostly_long(
+        itertools.product(["bert", "modernbert"], [None, "left", "right", "both", "between"]),
+        ("bert", "between"),
+        ("bert", "right"),
+        ("modernbert", "left"),
+        ("modernbert", "between"),
+    ),
+)
 def test_an_encoder_with_padding_anywhere(rng, kind, side):
     if (kind, side) == ("modernbert", "between"):
         with pytest.raises(UnsupportedError, match="padding between tokens"):
@@ -243,18 +269,24 @@ def check_generate(adapter, rng, kind: str, side: str | None = None, **options) 
     same_tokens(*three(kind, adapter, run))
 
 
-@pytest.mark.parametrize("kind", DECODERS)
-@pytest.mark.parametrize("cache_kind", ["dynamic", "static"])
+@pytest.mark.parametrize(
+    "kind,cache_kind",
+    mostly_long(
+        itertools.product(DECODERS, ["dynamic", "static"]), ("llama", "static"), ("mistral", "dynamic")
+    ),
+)
 def test_generate_with_padding_gives_the_tokens_of_eager(rng, kind, cache_kind):
     check_generate(huggingface, rng, kind, "left", cache_implementation=cache_kind)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
 def test_generate_without_padding(rng, kind):
     check_generate(huggingface, rng, kind)
     check_generate(huggingface, rng, kind, cache_implementation="static")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"prompt_lookup_num_tokens": 3}, {"use_cache": False}])
 def test_other_ways_to_generate(rng, kind, options):
@@ -294,10 +326,16 @@ def check_continued(adapter, rng, kind: str, side: str | None, static: bool) -> 
     close(*three(kind, adapter, run))
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt_oss"])
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("side", [None, "left"])
-def test_a_prompt_in_pieces_over_a_cache(rng, kind, static, side):
+@pytest.mark.parametrize(
+    "kind,side,static",
+    mostly_long(
+        itertools.product(["llama", "mistral", "gpt_oss"], [None, "left"], [False, True]),
+        ("llama", None, True),
+        ("mistral", "left", False),
+        ("mistral", None, True),
+    ),
+)
+def test_a_prompt_in_pieces_over_a_cache(rng, kind, side, static):
     check_continued(huggingface, rng, kind, side, static)
 
 
@@ -358,8 +396,14 @@ def check_gradients(adapter, rng, kind: str, side: str | None) -> None:
         assert (ours[name] - expected).norm() <= allowed, name
 
 
-@pytest.mark.parametrize("side", [None, "left", "right"])
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize(
+    "kind,side",
+    mostly_long(
+        itertools.product(["llama", "gemma2", "gpt_oss"], [None, "left", "right"]),
+        ("llama", "left"),
+        ("gpt_oss", "right"),
+    ),
+)
 def test_gradients_of_all_weights(rng, kind, side):
     check_gradients(huggingface, rng, kind, side)
 
@@ -373,11 +417,12 @@ def check_encoder_decoder(adapter, rng, side: str) -> None:
     close(*three("bart", adapter, run))
 
 
-@pytest.mark.parametrize("side", ["left", "right", "between"])
+@pytest.mark.parametrize("side", mostly_long(["left", "right", "between"], "left"))
 def test_an_encoder_and_a_decoder(rng, side):
     check_encoder_decoder(huggingface, rng, side)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cache_kind", ["dynamic", "static"])
 def test_generate_by_an_encoder_and_a_decoder(rng, cache_kind):
     ids = tokens(rng, 2, 12)
@@ -410,9 +455,9 @@ def ours(kind: str) -> torch.nn.Module:
 def test_what_no_kernel_hides_is_refused(rng):
     ids = tokens(rng, 2, 12)
     square = torch.ones(2, 1, 12, 12, dtype=torch.bool).tril()
-    with pytest.raises(UnsupportedError, match="tensor of bool.*sdpa"):
+    with pytest.raises(UnsupportedError, match=r"tensor of bool.*sdpa"):
         ours("llama")(input_ids=ids, attention_mask=square)
-    with pytest.raises(UnsupportedError, match="chunked_overlay is not served.*sdpa"):
+    with pytest.raises(UnsupportedError, match=r"chunked_overlay is not served.*sdpa"):
         ours("llama4")(input_ids=ids)
     with pytest.raises(UnsupportedError, match="position_bias"):
         config = transformers.T5Config(**SMALL | KINDS["t5"][2], attn_implementation=offered(huggingface))
@@ -435,7 +480,7 @@ def test_what_no_kernel_computes_is_refused(rng):
     exact = models("llama")[1]
     exact.set_attn_implementation(offered(huggingface))
     try:
-        with pytest.raises(UnsupportedError, match="float32.*bfloat16.*autocast"):
+        with pytest.raises(UnsupportedError, match=r"float32.*bfloat16.*autocast"):
             exact(input_ids=ids)
     finally:
         exact.set_attn_implementation("eager")
@@ -512,8 +557,14 @@ def check_compiled(adapter, rng, kind: str, side: str | None) -> None:
     close(*three(kind, adapter, run))
 
 
-@pytest.mark.parametrize("side", [None, "left", "both"])
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt_oss"])
+@pytest.mark.parametrize(
+    "kind,side",
+    mostly_long(
+        itertools.product(["llama", "mistral", "gpt_oss"], [None, "left", "both"]),
+        ("llama", None),
+        ("mistral", "left"),
+    ),
+)
 def test_a_compiled_forward_pass_is_one_graph(rng, kind, side):
     check_compiled(huggingface, rng, kind, side)
 
@@ -529,7 +580,7 @@ def test_padding_between_tokens_in_a_compiled_forward_pass(rng):
         compiled(ours("mistral"), **inputs)
 
 
-@pytest.mark.parametrize("kind", ["llama", pytest.param("gpt_oss", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", mostly_long(["llama", "gpt_oss"], "llama"))
 def test_decoding_is_compiled_as_often_as_eager_attention(rng, kind):
     ids = tokens(rng, 2, 4)
     mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
@@ -674,7 +725,14 @@ def test_a_copy_without_a_mistake_passes(rng):
     check_logits(broken(huggingface), rng, "llama", "left")
 
 
-@pytest.mark.parametrize("mistake", MUTANTS)
+@pytest.mark.parametrize(
+    "mistake",
+    mostly_long(
+        MUTANTS,
+        *(name for name, (check, *_) in MUTANTS.items() if check in (check_logits, check_packed)),
+        "a static cache without its last key",
+    ),
+)
 def test_a_mistake_is_noticed(rng, mistake):
     check, arguments, old, new = MUTANTS[mistake]
     must_notice(lambda adapter: check(adapter, rng, *arguments), broken(huggingface, (old, new)))
