@@ -1,0 +1,39 @@
+"""The programs of examples/, as commands."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GENERATE = Path(__file__).resolve().parents[2] / "examples" / "generate_llama.py"
+
+
+def called(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(GENERATE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(("--static", "--batch", "1"), marks=pytest.mark.long)])
+def test_a_llama_writes_the_same_with_both(options):
+    done = called("--new", "4", *options)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.endswith("prompts of 12 tokens, 4 new ones each, cpu")
+    assert [line.partition(":")[0] for line in rest] == ["fcore", "sdpa", "equal tokens"]
+    assert all(float(line.split()[1]) > 0 and line.endswith("tokens per second") for line in rest[:2])
+    assert rest[2] == "equal tokens: yes"
+
+
+@pytest.mark.parametrize(
+    "options,says",
+    [
+        (("--model", "no/such/folder"), "--model is no/such/folder: no such folder"),
+        (("--new", "0"), "argument --new: 0: it must be 1 or more"),
+    ],
+)
+@pytest.mark.long
+def test_bad_options_are_named(options, says):
+    done = called(*options)
+    assert done.returncode == 2
+    assert says in done.stderr and "Traceback" not in done.stderr
