@@ -16,8 +16,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, masking_uti
 from transformers.utils.import_utils import is_tracing
 
 from cuda_reference.shown import shown
+from flashcore_numba.branches.decode.problem import PAGES_LIMIT
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.integrations.pytorch import attention, attention_varlen
+from flashcore_numba.integrations.pytorch import attention, attention_paged, attention_varlen
 
 NAME = "fcore"
 UNBOUNDED = -1
@@ -370,6 +371,8 @@ def attend(
 def _dense(query: Tensor, key: Tensor, value: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
     """[B, S_q, H, D_v]. Keys of padding go to the end, query rows of padding to the beginning."""
     if mask.order is not None:
+        if mask.used is not None and mask.places is None and _readable_in_place(query, key, value):
+            return _in_place(query, key, value, mask.order, mask.used, options)
         key, value = _moved(key, mask.order), _moved(value, mask.order)
     if mask.places is not None:
         query = _moved(query, mask.places)
@@ -377,6 +380,41 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, mask: Mask, options: dict[
     if mask.back is not None:
         out = _moved(out, mask.back)
     return out.transpose(1, 2).contiguous()
+
+
+FEW = 16  # query rows of a step of decoding
+DECODE_DIMS = (64, 128, 256)  # head dimensions that the kernels of decoding have
+
+
+def _readable_in_place(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernels of decoding serve this, and each key of a request is a page of one pool."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    pages = key.shape[0] * key.stride(0) // key.stride(2)
+    return (
+        query.shape[2] <= FEW
+        and query.shape[3] == value.shape[3]
+        and value.shape[3] in DECODE_DIMS
+        and pages < PAGES_LIMIT
+        and not wanted
+        and query.dtype is key.dtype
+        and all(x.stride(0) % x.stride(2) == 0 and x.stride(3) == 1 for x in (key, value))
+        and key.stride(0) // key.stride(2) == value.stride(0) // value.stride(2)
+    )
+
+
+def _in_place(
+    query: Tensor, key: Tensor, value: Tensor, order: Tensor, used: Tensor, options: dict[str, Any]
+) -> Tensor:
+    """`_dense` for a few query rows: keys are found through a table of pages of one key, and not copied."""
+    batch, apart = key.shape[0], key.stride(0) // key.stride(2)  # pages from one request to the next
+    first = torch.arange(batch, dtype=torch.int32, device=key.device)[:, None] * apart
+    pages = (batch - 1) * apart + key.shape[2]
+    k, v = (
+        x.as_strided((pages, 1, x.shape[1], x.shape[3]), (x.stride(2), x.stride(2), x.stride(1), 1))
+        for x in (key, value)
+    )
+    table = (order + first).to(torch.int32)
+    return attention_paged(query, k, v, table, used, **options).transpose(1, 2).contiguous()
 
 
 def _moved(x: Tensor, order: Tensor) -> Tensor:

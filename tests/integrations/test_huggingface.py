@@ -44,7 +44,7 @@ ENCODER = {
 }
 SLIDING = ["sliding_attention", "full_attention"]
 KINDS = {
-    "llama": ("LlamaForCausalLM", "LlamaConfig", {}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", {"head_dim": 64}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {}),
     "mistral": ("MistralForCausalLM", "MistralConfig", {"sliding_window": WINDOW}),
     "gemma2": (
@@ -669,6 +669,12 @@ MUTANTS = {
         "if False:",
     ),
     "query rows not moved back": (check_logits, ("llama", "both"), "if mask.back is not None:", "if False:"),
+    "a cache read from its first request": (
+        check_generate,
+        ("llama", "left"),
+        "(order + first)",
+        "(order + 0 * first)",
+    ),
     "a static cache without its last key": (
         check_continued,
         ("llama", None, True),
@@ -731,6 +737,7 @@ def test_a_copy_without_a_mistake_passes(rng):
         MUTANTS,
         *(name for name, (check, *_) in MUTANTS.items() if check in (check_logits, check_packed)),
         "a static cache without its last key",
+        "a cache read from its first request",
     ),
 )
 def test_a_mistake_is_noticed(rng, mistake):
