@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
@@ -197,16 +198,22 @@ BETWEEN = (
 )
 
 
-def _code(factory: Callable) -> Any:
+def _code(name: str, *arguments: Any) -> Any:
     """The code of every function that a factory of `masking_utils` makes."""
-    return factory(torch.zeros(1)).__code__
+    factory = getattr(masking_utils, name, None)
+    if factory is None:
+        raise UnsupportedError(
+            f"transformers {transformers.__version__} has no masking_utils.{name}: 5.17.0 is what this "
+            "adapter is tested with"
+        )
+    return factory(*arguments).__code__
 
 
-_JOINED = masking_utils.and_masks(masking_utils.causal_mask_function).__code__
-_LEFT = _code(masking_utils.sliding_window_overlay)
-_BOTH = _code(masking_utils.sliding_window_bidirectional_overlay)
-_CHUNKED = masking_utils.chunked_overlay(1, torch.zeros(1)).__code__
-_SEQUENCES = _code(masking_utils.packed_sequence_mask_function)
+_JOINED = _code("and_masks", len)
+_LEFT = _code("sliding_window_overlay", 1)
+_BOTH = _code("sliding_window_bidirectional_overlay", 1)
+_CHUNKED = _code("chunked_overlay", 1, torch.zeros(1))
+_SEQUENCES = _code("packed_sequence_mask_function", torch.zeros(1))
 
 
 def find_pattern(function: Callable, keys: int) -> Pattern:

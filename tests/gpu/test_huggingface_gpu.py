@@ -124,10 +124,9 @@ def test_logits_and_gradients(rng, name):
         assert (found[path] - gradient).norm() <= allowed, path
 
 
-@EACH_MODEL
-def test_a_forward_pass_over_a_static_cache_is_captured(rng, name):
+def test_a_forward_pass_over_a_static_cache_is_captured(rng):
     """One step of decoding in a CUDA graph: replays read the lengths that the cache has then."""
-    model, _ = made(name)
+    model, _ = made("Llama")
     model.set_attn_implementation(huggingface.register())
     ids = prompts(rng, 20)["input_ids"]
     token = ids[:, :1].clone()
@@ -147,8 +146,6 @@ def test_a_forward_pass_over_a_static_cache_is_captured(rng, name):
             first = model(input_ids=token, past_key_values=past).logits
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        if any(past.is_sliding):
-            pytest.skip("transformers counts the tokens of a sliding static cache on the host")
         with torch.cuda.graph(graph):
             logits = model(input_ids=token, past_key_values=past).logits
         found = [first]

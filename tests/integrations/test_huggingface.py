@@ -471,6 +471,15 @@ def test_a_chunk_that_holds_all_tokens(rng):
     close(*three("llama4", huggingface, lambda model: log_probabilities(model, input_ids=ids)))
 
 
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_a_decoder_that_is_told_to_look_both_ways(rng, kind):
+    ids = tokens(rng, 2, 12)
+    run = lambda model: log_probabilities(model, input_ids=ids, is_causal=False)  # noqa: E731
+    exact, eager, found = three(kind, huggingface, run)
+    close(exact, eager, found)
+    assert (exact - log_probabilities(models(kind)[1], input_ids=ids)).abs().max() > 0.5
+
+
 def ours(kind: str) -> torch.nn.Module:
     model = models(kind)[0]
     model.set_attn_implementation(offered(huggingface))
