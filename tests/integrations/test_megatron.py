@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::Warning:megatron")
 
 CAUSAL, FULL = AttnMaskType.causal, AttnMaskType.no_mask
 HIDDEN, HEADS, GROUPS = 48, 4, 2
-BOUND = {torch.float16: 6e-3, torch.bfloat16: 5e-2}  # of values near 1: a layer's linear maps round them too
+BOUND = {torch.float16: 4e-3, torch.bfloat16: 2.5e-2}  # of values near 1: a layer's linear maps round them too
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -150,11 +150,12 @@ CASES = {
         "number": 3,
     },
 }
+WITH_GRADIENTS = ("causal", "full", "window", "sinks")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_layer_and_its_gradients(rng, case):
-    check_layer(ADAPTER, rng, **CASES[case])
+def test_a_layer(rng, case):
+    check_layer(ADAPTER, rng, gradients=case in WITH_GRADIENTS, **CASES[case])
 
 
 def test_a_layer_in_bfloat16(rng):
