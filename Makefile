@@ -28,7 +28,7 @@ comma := ,
 space := $() $()
 TOOLS := $(or $(CUDA),compiler)
 # What the adapters are tested with. PyTorch's packages are of CUDA 13, and CUDA 12 needs others of the same names.
-FRAMEWORKS := $(if $(filter cuda12,$(CUDA)),,hf)
+FRAMEWORKS := $(if $(filter cuda12,$(CUDA)),,hf megatron)
 # The tests in a browser run where there is one; BROWSER_TESTS=yes makes its absence an error.
 BROWSER_TESTS ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 READY := .venv/.ready$(CUDA:%=-%)
@@ -119,7 +119,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(call install,$(strip pictures $(CUDA)))
 
 $(READY_TEST): pyproject.toml constraints.txt
-	@$(call install,$(strip $(TOOLS) dev $(FRAMEWORKS)))
+	@$(call install,$(strip $(TOOLS) dev tune $(FRAMEWORKS)))
 
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)

@@ -11,8 +11,8 @@ from transformers.integrations import hub_kernels
 
 from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.integrations import hub
-from tests.integrations.broken import broken, must_notice
-from tests.integrations.test_huggingface import close, log_probabilities, models, padding, tokens
+from integrations.broken import broken, must_notice
+from integrations.test_huggingface import close, log_probabilities, models, padding, tokens
 
 REPOSITORY = "flashcore/attention"
 

@@ -12,7 +12,7 @@ from transformers import DynamicCache, StaticCache
 
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.integrations import huggingface
-from tests.integrations.broken import broken, must_notice
+from integrations.broken import broken, must_notice
 
 WINDOW, VOCABULARY = 5, 97
 SMALL = {

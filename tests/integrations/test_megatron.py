@@ -31,7 +31,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::Warning:megatron")
 
 CAUSAL, FULL = AttnMaskType.causal, AttnMaskType.no_mask
 HIDDEN, HEADS, GROUPS = 48, 4, 2
-BOUND = {torch.float16: 4e-3, torch.bfloat16: 2.5e-2}  # of values near 1: a layer's linear maps round them too
+BOUND = {
+    torch.float16: 4e-3,
+    torch.bfloat16: 2.5e-2,
+}  # of values near 1, which linear maps round too
 
 
 @pytest.fixture(scope="module", autouse=True)

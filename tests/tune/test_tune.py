@@ -4,13 +4,12 @@ import json
 import multiprocessing
 import sys
 import time
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from cuda_reference.extras import MissingPackageError
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.cli import main
 from flashcore_numba.core.errors import ArgumentError
@@ -242,27 +241,29 @@ def recorded(tmp_path):
     return path, found
 
 
-def test_a_replay_hands_the_record_to_kernel_tuner(tmp_path, monkeypatch):
-    """A stand-in reads the file as Kernel Tuner does: a cache that does not end as its own is broken off."""
+@pytest.mark.filterwarnings("default")  # what Kernel Tuner warns about is its own
+@pytest.mark.parametrize("strategy", ["brute_force", "random_sample", "genetic_algorithm"])
+def test_a_replay_sees_what_was_recorded(tmp_path, strategy):
     path, found = recorded(tmp_path)
+    before = path.read_text()
+    result = replay.replay(path, strategy, 10)
+    times = {name_of(record.config_of(found, each)): each["time"] for each in record.timed(found)}
+    seen = [times[name_of(config)] for config in result["seen"]]
+    assert len(seen) == result["evaluations"] >= (len(times) if strategy == "brute_force" else 5)
+    assert result["time"] == min(seen) == times[name_of(result["best"])]
+    assert result["share"] == pytest.approx(min(times.values()) / min(seen))
+    assert path.read_text() == before, "the record is left as it was"
 
-    def tune_cache(cache, strategy, strategy_options, **_):
-        text = Path(cache).read_text().strip()
-        assert text[-3:] in ("}\n}", "}}}")
-        read = json.loads(text)
-        assert read["tune_params"] == found["tune_params"] and strategy == "mine"
-        return list(read["cache"].values())[3 : 3 + strategy_options["max_fevals"]], {}
 
-    module, interface = ModuleType("kernel_tuner"), ModuleType("kernel_tuner.interface")
-    module.tune_cache, interface.strategy_map = tune_cache, {"mine": None}
-    monkeypatch.setitem(sys.modules, "kernel_tuner", module)
-    monkeypatch.setitem(sys.modules, "kernel_tuner.interface", interface)
-    result = replay.replay(path, "mine", 5)
-    times = sorted(each["time"] for each in found["cache"].values() if isinstance(each["time"], float))
-    assert result["evaluations"] == 5
-    assert result["share"] == pytest.approx(times[0] / result["time"])
-    with pytest.raises(ArgumentError, match="strategy 'other': accepted are mine"):
+def test_what_a_replay_refuses(tmp_path, monkeypatch):
+    path, _ = recorded(tmp_path)
+    with pytest.raises(ArgumentError, match=r"strategy 'other': accepted are .*brute_force"):
         replay.replay(path, "other", 5)
+    with pytest.raises(ArgumentError, match="evaluations is 0"):
+        replay.replay(path, "random_sample", 0)
+    monkeypatch.setitem(sys.modules, "kernel_tuner", None)
+    with pytest.raises(MissingPackageError, match=r"flashcore-numba\[tune\]"):
+        replay.replay(path, "random_sample", 5)
 
 
 def test_the_command_without_a_gpu(few, tmp_path, capsys):
