@@ -425,8 +425,7 @@ def check_gradients(adapter, rng, kind: str, side: str | None) -> None:
     "kind,side",
     mostly_long(
         itertools.product(["llama", "gemma2", "gpt_oss"], [None, "left", "right"]),
-        ("llama", "left"),
-        ("gpt_oss", "right"),
+        ("gpt_oss", "left"),
     ),
 )
 def test_gradients_of_all_weights(rng, kind, side):
@@ -603,6 +602,7 @@ def test_a_compiled_forward_pass_is_one_graph(rng, kind, side):
     check_compiled(huggingface, rng, kind, side)
 
 
+@pytest.mark.long
 def test_padding_between_tokens_in_a_compiled_forward_pass(rng):
     check_compiled(huggingface, rng, "llama", "between")
     inputs = {
