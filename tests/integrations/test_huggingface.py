@@ -637,7 +637,8 @@ def test_decoding_is_compiled_as_often_as_eager_attention(rng, kind):
         return generated(model, 8, compile_config=options, disable_compile=False, **inputs)
 
     same_tokens(*three(kind, huggingface, run))
-    assert 1 <= graphs["fcore"] <= graphs["eager"]
+    more = kind == "gpt_oss"  # one graph where there is padding in the window, one after it has left
+    assert 1 <= graphs["fcore"] <= graphs["eager"] + more
 
 
 MUTANTS = {
