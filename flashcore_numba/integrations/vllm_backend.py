@@ -289,7 +289,7 @@ class FlashCoreImpl(AttentionImpl[FlashCoreMetadata]):
             )
         return output
 
-    def _scales(self, layer: Any) -> dict[str, Tensor]:
+    def _scales(self, layer: Any) -> dict[str, Any]:
         """Of a cache of e4m3: float32 [H_kv] each, read on the device."""
         if self.kv_cache_dtype not in E4M3:
             return {}

@@ -6,6 +6,7 @@ test_vllm_engine.py runs the real ones, in processes of their own.
 import enum
 import importlib
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -85,10 +86,26 @@ MODULES = {
 }
 
 
-def adapter():
-    """`flashcore_numba.integrations.vllm_backend`, whose imports find the stand-ins, which stay installed."""
+@contextmanager
+def installed():
+    """The stand-ins in the place of vLLM, for as long as something imports the adapter."""
+    modules = {name: ModuleType(name) for name in MODULES}
     for name, members in MODULES.items():
-        module = sys.modules.setdefault(name, ModuleType(name))
         for each in members:
-            setattr(module, each.__name__, each)
-    return importlib.import_module("flashcore_numba.integrations.vllm_backend")
+            setattr(modules[name], each.__name__, each)
+    former = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, module in former.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+def adapter():
+    """`flashcore_numba.integrations.vllm_backend` with the stand-ins."""
+    with installed():
+        return importlib.import_module("flashcore_numba.integrations.vllm_backend")

@@ -1,22 +1,28 @@
 """vLLM's backend on CPU tensors: one layer's steps against float64, by light stand-ins of vLLM's classes."""
 
 import itertools
-from types import SimpleNamespace
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.integrations import vllm_plugin
 from integrations import stand_in_vllm
 from integrations.broken import broken, must_notice
 from integrations.test_pytorch import close, drawn, right
 
+ROOT = Path(__file__).resolve().parents[2]
 ADAPTER = stand_in_vllm.adapter()
 DIM, HEADS, KV_HEADS = 64, 4, 2
 BOUND = {torch.float16: 3e-3, torch.bfloat16: 2e-2}
-MIXED = ((1, 37), (1, 16), (5, 12), (20, 0), (3, 45))  # new tokens and those before them, of each request
-DECODING = ((1, 37), (1, 0), (1, 15))
+MIXED = ((1, 18), (5, 14), (9, 0))  # new tokens and those before them, of each request
+DECODING = ((1, 18), (1, 0))
+MANY = ((1, 37), (1, 16), (5, 12), (20, 0), (3, 45))
 
 
 class Layer:
@@ -27,10 +33,11 @@ class Layer:
         cache_dtype="auto", spec_window=False,
     ):  # fmt: skip
         self.adapter, self.rng, self.page, self.dtype = adapter, rng, page, dtype
-        self.window, self.softcap, self.sinks = window, softcap, sinks
+        self.window, self.softcap = window, softcap
+        self.sinks = None if sinks is None else drawn(rng, (HEADS,), dtype=sinks)[0]
         self.e4m3 = cache_dtype != "auto"
         self.impl = adapter.FlashCoreImpl(
-            HEADS, DIM, 0.17, KV_HEADS, None, window, cache_dtype, softcap, "decoder", None, sinks=sinks
+            HEADS, DIM, 0.17, KV_HEADS, None, window, cache_dtype, softcap, "decoder", None, sinks=self.sinks
         )
         spec = (
             stand_in_vllm.SlidingWindowSpec(page, window) if spec_window else SimpleNamespace(block_size=page)
@@ -102,7 +109,7 @@ class Layer:
             slot_mapping=slots,
             seq_lens_cpu_upper_bound=lengths,
         )
-        self.metadata = self.builder.build(0, common)
+        self.common, self.metadata = common, self.builder.build(0, common)
         self.impl.forward(self.scales, q, *fresh, cache, self.metadata, out)
         return out[:total], torch.cat(
             [self.expected(q[starts[i] : starts[i] + new], *keys[i]) for i, (new, _) in enumerate(requests)]
@@ -133,21 +140,21 @@ def check(adapter, rng, requests=MIXED, padding=0, forget=False, **options):
     return layer
 
 
-def sinks_of(rng, dtype=torch.float32):
-    return drawn(rng, (HEADS,), dtype=dtype)[0]
-
-
 CASES = {
     "mixed": {},
-    "decoding": {"requests": DECODING},
     "decoding, padded": {"requests": DECODING, "padding": 2},
-    "prefill, padded": {"requests": ((7, 0), (18, 33)), "padding": 3},
-    "pages of 32": {"page": 32},
+    "prefill, padded": {"requests": ((7, 0), (4, 17)), "padding": 3},
     "window": {"window": 9},
-    "window, pages gone": {"window": 9, "spec_window": True, "forget": True},
+    "window, pages gone": {
+        "requests": ((1, 40), (5, 18), (3, 40)),
+        "window": 5,
+        "spec_window": True,
+        "forget": True,
+    },
     "softcap": {"softcap": 2.0},
     "bfloat16": {"dtype": torch.bfloat16},
     "e4m3": {"cache_dtype": "fp8"},
+    "sinks": {"sinks": torch.float32},
 }
 
 
@@ -156,6 +163,155 @@ def test_a_step(rng, case):
     check(ADAPTER, rng, **CASES[case])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sinks(rng, dtype):
-    check(ADAPTER, rng, sinks=sinks_of(rng, dtype))
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("page", [16, 32, 128])
+@pytest.mark.parametrize(
+    "case", [{}, {"window": 9}, {"softcap": 2.0}, {"sinks": torch.bfloat16}, {"cache_dtype": "fp8"}]
+)
+def test_steps_of_many_requests(rng, case, page, dtype):
+    check(ADAPTER, rng, MANY, page=page, dtype=dtype, **case)
+
+
+MUTANTS = {
+    "scale": (("self.scale = float(scale)", "self.scale = 1.05 * float(scale)"), "mixed"),
+    "last token missing, decoding": (
+        ("lengths=common.seq_lens[:decoding]", "lengths=(common.seq_lens[:decoding] - 1).clamp(min=0)"),
+        "decoding, padded",
+    ),
+    "last token missing, prefill": (("] - before,", "] - before - 1,"), "prefill, padded"),
+    "next page, decoding": (
+        ("common.block_table_tensor[:decoding]", "common.block_table_tensor[:decoding].roll(1, 1)"),
+        "mixed",
+    ),
+    "next page, prefill": (("[places, columns]", "[places, columns + 1]"), "mixed"),
+    "wrong group": (
+        (
+            "k_pool, v_pool = pools(kv_cache, self.head_size)",
+            "k_pool, v_pool = (x.roll(1, 2) for x in pools(kv_cache, self.head_size))",
+        ),
+        "mixed",
+    ),
+    "K and V exchanged": (("k_pool, v_pool = pools(", "v_pool, k_pool = pools("), "mixed"),
+    "prefill without a mask": (
+        ("seqused_k=step.prefill.used,", "seqused_k=step.prefill.used, **options.pop('causal') and {},"),
+        "prefill, padded",
+    ),
+    "a key too many in the window": (("(sliding_window - 1, 0)", "(sliding_window, 0)"), "window"),
+    "a page of the window left out": (
+        ("lengths - rows - (self.window - 1), 0)", "lengths - rows, 0)"),
+        "window, pages gone",
+    ),
+    "softcap dropped": (("self.softcap = logits_soft_cap or 0.0", "self.softcap = 0.0"), "softcap"),
+    "sinks dropped": (("sinks = None if self.sinks is None else", "sinks = None and"), "sinks"),
+    "scale of e4m3 dropped": ((".float() * scale[:, None])", ".float())"), "e4m3"),
+    "rows of a prefill too early": (
+        ("query[step.decoding : step.tokens],", "query[: step.tokens - step.decoding],"),
+        "mixed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mistake_is_noticed(rng, name):
+    edit, case = MUTANTS[name]
+    with stand_in_vllm.installed():
+        adapter = broken(ADAPTER, edit)
+    must_notice(lambda made: check(made, rng, **CASES[case]), adapter)
+
+
+def made(**options):
+    given = {"num_heads": 4, "head_size": 64, "scale": 1.0, "num_kv_heads": 2}
+    return ADAPTER.FlashCoreImpl(**given | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"alibi_slopes": [0.5] * 4}, "alibi_slopes are given"),
+        ({"attn_type": "encoder"}, "attn_type is 'encoder'"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is 'fp8_e5m2'"),
+    ],
+)
+def test_what_a_layer_may_not_ask_for(options, told):
+    with pytest.raises(UnsupportedError, match=told):
+        made(**options)
+
+
+def test_another_arrangement_of_the_cache_is_refused():
+    for shape in ((2, 8, 16, 2, 64), (8, 2, 16, 64), (8, 2, 16, 192)):
+        with pytest.raises(UnsupportedError, match="kv_cache has shape"):
+            ADAPTER.pools(torch.zeros(shape), 64)
+
+
+def test_what_cannot_be_served_within_a_step(rng):
+    layer = Layer(ADAPTER, rng)
+    starts = torch.tensor([0, 0, 1, 3], dtype=torch.int32)
+    common = stand_in_vllm.CommonAttentionMetadata(
+        *(starts, starts, torch.full((3,), 5, dtype=torch.int32), 3, 3, 2, 9),
+        *(torch.zeros(3, 1, dtype=torch.int32), torch.zeros(3, dtype=torch.int64)),
+    )
+    with pytest.raises(UnsupportedError, match="without query tokens"):
+        layer.builder.build(0, common)
+    common.causal = False
+    with pytest.raises(UnsupportedError, match="causal is not True"):
+        layer.builder.build(0, common)
+    with pytest.raises(UnsupportedError, match="output_scale is given"):
+        layer.impl.forward(None, *[None] * 5, torch.ones(1), torch.ones(1))
+
+
+def test_while_memory_is_measured():
+    """Without metadata there is nothing to attend to, and the output is defined."""
+    out = torch.full((3, 4, 64), torch.nan)
+    assert not made().forward(None, out, out, out, torch.zeros(0), None, out).any()
+
+
+def test_nothing_is_copied_of_the_pools():
+    cache = torch.zeros(3, 2, 16, 128)
+    k, v = ADAPTER.pools(cache, 64)
+    assert k.data_ptr() == cache.data_ptr() and v.data_ptr() == cache[..., 64:].data_ptr()
+    assert k.shape == v.shape == (3, 16, 2, 64) and k.stride() == v.stride()
+
+
+def test_a_captured_step_needs_nothing_of_the_host(rng):
+    """A batch that only decodes: the metadata are vLLM's own tensors, at their own addresses."""
+    layer = check(ADAPTER, rng, DECODING)
+    assert layer.metadata.prefill is None
+    assert layer.metadata.lengths.data_ptr() == layer.common.seq_lens.data_ptr()
+    assert layer.metadata.block_table.data_ptr() == layer.common.block_table_tensor.data_ptr()
+
+
+class Custom:
+    """AttentionBackendEnum.CUSTOM, and what is registered."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def is_overridden(self):
+        return self.path is not None
+
+    def get_path(self):
+        return self.path
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, vllm_plugin.BACKEND), ("another.Backend", "another.Backend")]
+)
+def test_the_plugin_registers_once_and_takes_nothing_away(monkeypatch, before, after):
+    custom = Custom(before)
+    registry = ModuleType("vllm.v1.attention.backends.registry")
+    registry.AttentionBackendEnum = SimpleNamespace(CUSTOM=custom)
+    registry.register_backend = lambda member, path: setattr(member, "path", path)
+    for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, registry.__name__, registry)
+    vllm_plugin.register()
+    vllm_plugin.register()
+    assert custom.path == after
+
+
+def test_the_plugin_is_declared_and_leads_to_the_backend():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert declared["vllm.general_plugins"] == {"flashcore": f"{vllm_plugin.__name__}:register"}
+    module, name = vllm_plugin.BACKEND.rsplit(".", 1)
+    assert module == ADAPTER.__name__ and hasattr(ADAPTER, name)
