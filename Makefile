@@ -35,6 +35,8 @@ READY := .venv/.ready$(CUDA:%=-%)
 READY_TEST := .venv/.ready-$(TOOLS)-dev
 READY_LAB := .venv/.ready-$(TOOLS)-notebooks
 READY_SITE := .venv/.ready-site
+READY_VLLM := .venv-vllm/.ready
+VLLM_NEEDS := tests/integrations/vllm-requirements.txt
 
 # $(call install,extras): the project with these extras into .venv, with a line for each large download.
 define install
@@ -59,6 +61,7 @@ help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
 	@echo "make test      every module, stage and command, style included: some five minutes on two cores"
 	@echo "make test-all  the same and the full matrices, random kernels and the browser: half an hour more"
+	@echo "make test-vllm vLLM's engine on the CPU, with FlashCore in it; vllm-env prepares it: 2 GB in .venv-vllm"
 	@echo "make style     ruff and mypy alone"
 	@echo "make lab       the course: JupyterLab at the next lesson, or at lesson N=5; make lab-env only prepares it"
 	@echo "make lessons   write numbers into the lessons and make the notebooks; ARGS=--execute runs them"
@@ -73,7 +76,7 @@ test: $(READY_TEST)
 ifeq ($(FRAMEWORKS),)
 	@echo "flashcore: the adapters are not tested, because there is no PyTorch for CUDA 12 beside the CUDA packages"
 endif
-	@$(call pytest,$(JOBS),not gpu and not browser)
+	@$(call pytest,$(JOBS),not gpu and not browser and not vllm)
 ifneq ($(CUDA),)
 	@$(call pytest,$(GPU_JOBS),gpu)
 endif
@@ -89,6 +92,12 @@ endif
 
 test-all: test
 	@$(MAKE) test-matrices
+
+# vLLM wants other versions than the project, so it has an environment of its own, as its requirements name it.
+test-vllm: $(READY_TEST) $(READY_VLLM)
+	@$(BIN)/python -m pytest -m vllm tests/integrations $(ARGS)
+
+vllm-env: $(READY_VLLM)
 
 style: $(READY_TEST)
 	@$(BIN)/python -m ruff check .
@@ -112,7 +121,7 @@ site: $(READY_SITE)
 	@echo "flashcore: open build/site/index.html"
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
+	rm -rf .venv .venv-vllm .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
@@ -127,4 +136,10 @@ $(READY_LAB): pyproject.toml constraints.txt
 $(READY_SITE): pyproject.toml constraints.txt
 	@$(call install,site)
 
-.PHONY: help ladder test test-matrices test-all style lab lab-env lessons kills site clean
+$(READY_VLLM): $(VLLM_NEEDS) $(READY_TEST)
+	@echo "flashcore: installing vLLM into .venv-vllm"
+	@$(BIN)/python -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r $(VLLM_NEEDS)
+	@touch $@
+
+.PHONY: help ladder test test-matrices test-all test-vllm vllm-env style lab lab-env lessons kills site clean

@@ -20,7 +20,9 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
-from flashcore_numba import attention_paged, attention_varlen, write_kv_pages
+from flashcore_numba.attention import attention_varlen
+from flashcore_numba.branches.decode.call import attention_paged
+from flashcore_numba.branches.prepare.call import write_kv_pages
 from flashcore_numba.core.errors import UnsupportedError
 
 HEAD_DIMS = (64, 128, 256)  # of the kernels of decoding and of writing

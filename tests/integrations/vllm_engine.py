@@ -36,12 +36,15 @@ def generate(folder, backend, rounds, steps):
     """Greedy answers to each round of prompts, one engine for all rounds."""
     from vllm import LLM, SamplingParams
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.platforms import current_platform
+    from vllm.v1.attention import selector
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     # The CPU platform takes its own backend whatever is asked for, so its name is given to another.
     AttentionBackendEnum.CPU_ATTN.clear_override()
     if backend:
         register_backend(AttentionBackendEnum.CPU_ATTN, backend)
+    selector._cached_get_attn_backend.cache_clear()
     engine = LLM(
         model=str(folder),
         skip_tokenizer_init=True,
@@ -62,10 +65,14 @@ def generate(folder, backend, rounds, steps):
         given = [{"prompt_token_ids": each} for each in prompts]
         answers = engine.generate(given, sampling, use_tqdm=False)
         found.append([answer_of(each) for each in answers])
-    del engine
+    layers = engine.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+    ran = sorted({type(each.impl).__module__ for each in layers})
+    del engine, layers
     cleanup_dist_env_and_memory()
+    # Has done its work, and stumbles over an object of llvmlite's when it looks through all modules again.
+    type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
     gc.collect()
-    return found
+    return {"backend": ran, "rounds": found}
 
 
 def answer_of(request):
