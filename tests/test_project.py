@@ -167,7 +167,10 @@ def chosen(project: Path, *arguments: str) -> set[str]:
 
 def test_long_tests_are_left_out_unless_named(project: Path) -> None:
     """What `make test` and `make test-matrices` select has nothing in common, and together is everything."""
-    quick, whole = ("not gpu and not browser and not vllm", "gpu"), ("not gpu and (long or browser)", "gpu and long")
+    quick, whole = (
+        ("not gpu and not browser and not vllm", "gpu"),
+        ("not gpu and (long or browser)", "gpu and long"),
+    )
     for expression in (*quick, *whole):
         assert f",{expression}" in MAKEFILE, expression
     assert [chosen(project, "-m", expression) for expression in (*quick, *whole)] == [

@@ -34,7 +34,7 @@ HIDDEN, HEADS, GROUPS = 48, 4, 2
 BOUND = {
     torch.float16: 4e-3,
     torch.bfloat16: 2.5e-2,
-}  # of values near 1, which linear maps round too
+}  # of values near 1: a layer's linear maps round them too
 
 
 @pytest.fixture(scope="module", autouse=True)

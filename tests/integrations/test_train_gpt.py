@@ -1,0 +1,28 @@
+"""The example that trains a small GPT, run as a command on a CPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
+
+
+def test_both_losses_fall_and_agree(tmp_path):
+    """Products in bfloat16 make the losses of a step differ, and each step adds to that."""
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--tiny", "--out", str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads((tmp_path / "new" / "train_gpt.json").read_text())
+    mine, theirs = (record["runs"][name] for name in ("FlashCore", "SDPA"))
+    for name, run in record["runs"].items():
+        assert sum(run["loss"][-3:]) / 3 < run["loss"][0] - 1
+        assert f"{name}  {run['tokens_per_second']:,.0f} tokens per second" in ran.stdout
+    differences = [abs(a - b) for a, b in zip(mine["loss"], theirs["loss"], strict=True)]
+    assert 0 < max(differences) < 5e-3  # none at all would be the same attention twice
+    assert f"losses differ by {max(differences):.4f} at most" in ran.stdout
+    assert (tmp_path / "new" / "train_gpt.png").read_bytes().startswith(b"\x89PNG")
