@@ -1,6 +1,7 @@
 """Fixtures for every test: fresh random numbers, and no silent skip of what needs a GPU or a browser."""
 
 import fcntl
+import gc
 import os
 import random
 import secrets
@@ -77,6 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set(drawn) - set(random.Random(RUN).sample(drawn, -(-len(drawn) // 3)))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """What the tests import stays: the frameworks' many objects need not be searched for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def chromium() -> str | None:

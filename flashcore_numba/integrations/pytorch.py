@@ -19,13 +19,13 @@ from flashcore_numba.attention import attention_varlen as call_varlen
 from flashcore_numba.branches.backward.call import attention_backward as call_backward
 from flashcore_numba.branches.backward.call import attention_varlen_backward as call_varlen_backward
 from flashcore_numba.branches.decode.call import attention_paged as call_paged
-from flashcore_numba.core.element import ACCEPTED_NAMES
+from flashcore_numba.core.element import ACCEPTED, ACCEPTED_NAMES
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import HEAD_DIMS
 
 NAMESPACE = "flashcore"
 GRADIENT_DIMS = (64, 128)  # head dimensions that the kernels of the backward pass have
-TYPES = (torch.float16, torch.bfloat16)
+TYPES = tuple(getattr(torch, each.name) for each in ACCEPTED)
 UNBOUNDED = (-1, -1)
 DEVICES = ("CPU", "CUDA")
 

@@ -23,11 +23,12 @@ from vllm.v1.kv_cache_interface import SlidingWindowSpec
 from flashcore_numba.attention import attention_varlen
 from flashcore_numba.branches.decode.call import attention_paged
 from flashcore_numba.branches.prepare.call import write_kv_pages
+from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.errors import UnsupportedError
 
 HEAD_DIMS = (64, 128, 256)  # of the kernels of decoding and of writing
 CAPABILITY = (8, 0)  # the oldest GPU that has them
-OWN_TYPE = {"float16": torch.float16, "bfloat16": torch.bfloat16}  # of the cache, as it can be asked for
+OWN_TYPE = {each.name: getattr(torch, each.name) for each in ACCEPTED}  # of the cache, as it can be asked for
 E4M3 = ("fp8", "fp8_e4m3")
 
 
@@ -50,7 +51,7 @@ class FlashCoreBackend(AttentionBackend):
     """What the kernels serve, as vLLM's selector asks for it."""
 
     forward_includes_kv_cache_update: bool = False
-    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    supported_dtypes: ClassVar[list[torch.dtype]] = [*OWN_TYPE.values()]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", *OWN_TYPE, *E4M3]
 
     @staticmethod

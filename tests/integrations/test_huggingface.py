@@ -771,6 +771,7 @@ def test_a_copy_without_a_mistake_passes(rng):
     check_logits(broken(huggingface), rng, "llama", "left")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mistake",
     mostly_long(

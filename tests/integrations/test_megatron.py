@@ -323,6 +323,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_noticed(rng, name):
     old, new, check = MUTANTS[name]
@@ -343,6 +344,7 @@ def models(rng, **options):
     return made
 
 
+@pytest.mark.long
 def test_a_tiny_gpt_with_recomputed_attention(rng):
     """Losses, and the gradients of all parameters, through two layers with rotary positions; the mask given
     as a data set gives it.

@@ -79,6 +79,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_noticed(rng, implemented, name):
     edit, check = MUTANTS[name]

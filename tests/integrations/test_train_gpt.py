@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
 
 
+@pytest.mark.long
 def test_both_losses_fall_and_agree(tmp_path):
     """Products in bfloat16 make the losses of a step differ, and each step adds to that."""
     ran = subprocess.run(

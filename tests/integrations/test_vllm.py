@@ -212,6 +212,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_noticed(rng, name):
     edit, case = MUTANTS[name]

@@ -241,6 +241,7 @@ def recorded(tmp_path):
     return path, found
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")  # what Kernel Tuner warns about is its own
 @pytest.mark.parametrize("strategy", ["brute_force", "random_sample", "genetic_algorithm"])
 def test_a_replay_sees_what_was_recorded(tmp_path, strategy):
