@@ -2,8 +2,7 @@
 
 `torch.ops.flashcore.attention`, its backward and `torch.ops.flashcore.attention_paged` are what a compiler, a
 transform or a dispatch mode sees. A plain call without any of them does not pass through the dispatcher.
-`register_flash_attention("flashcore")` offers the kernels to `scaled_dot_product_attention`, of PyTorch 2.11
-or newer.
+`integrations.sdpa` offers the same kernels to `scaled_dot_product_attention`.
 """
 
 from collections.abc import Callable, Sequence
