@@ -32,7 +32,7 @@ def write_model(folder, config, seed):
     made.save_pretrained(folder)
 
 
-def generate(folder, backend, rounds, steps):
+def generate(folder, backend, dtype, rounds, steps):
     """Greedy answers to each round of prompts, one engine for all rounds."""
     from vllm import LLM, SamplingParams
     from vllm.distributed import cleanup_dist_env_and_memory
@@ -48,7 +48,7 @@ def generate(folder, backend, rounds, steps):
     engine = LLM(
         model=str(folder),
         skip_tokenizer_init=True,
-        dtype="float16",
+        dtype=dtype,
         max_model_len=256,
         max_num_batched_tokens=48,
         max_num_seqs=8,
@@ -132,7 +132,7 @@ def main():
         folder = Path(asked["folder"]) / run["model"]
         if not folder.exists():
             write_model(folder, asked["models"][run["model"]], asked["seed"])
-        found["runs"][name] = generate(folder, run["backend"], asked["rounds"], asked["steps"])
+        found["runs"][name] = generate(folder, run["backend"], run["dtype"], asked["rounds"], asked["steps"])
         found["seconds"][name] = time.perf_counter() - begun
     Path(asked["answer"]).write_text(json.dumps(found))
 
