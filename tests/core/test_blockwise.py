@@ -18,8 +18,8 @@ def agree(q, k, v, causal=False, scale=None, features=OFF):
     out, lse = blockwise.attention(q, k, v, causal, scale, features)
     right_out, right_lse = oracle.attention(q, k, v, causal, scale, features=features)
     assert (out.dtype, lse.dtype) == (np.float32, np.float32)
-    np.testing.assert_allclose(out, right_out, atol=3e-6)
-    np.testing.assert_allclose(lse, right_lse, rtol=2e-6, atol=3e-6)
+    np.testing.assert_allclose(out, right_out, atol=1e-5)  # float32: some hundred roundings of values near 1
+    np.testing.assert_allclose(lse, right_lse, rtol=2e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("element", [FLOAT16, BFLOAT16], ids=lambda each: each.name)

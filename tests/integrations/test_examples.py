@@ -14,7 +14,8 @@ def called(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--static", "--batch", "1"), marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("--static", "--batch", "1")])
 def test_a_llama_writes_the_same_with_both(options):
     done = called("--new", "4", *options)
     assert done.returncode == 0, done.stderr
