@@ -127,7 +127,7 @@ prepare_pages(const element* q, const element* k, const element* v,  // [1, H or
     const Scales scales SCALES_GIVEN;
     element* to = is_q ? out + out_strides.at(0, first_head, token)
                        : (element*)((is_v ? v_pool : k_pool) +
-                                    pool_strides.at(page_index, in_page, first_head));
+                               pool_strides.at(page_index, in_page, first_head));
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int head = first_head + r * APART;

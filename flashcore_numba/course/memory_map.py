@@ -19,6 +19,7 @@ SIZES = {  # bytes
     "char": 1,
     "element": 2,
     "half": 2,
+    "stored": 2,  # of a pool that is not e4m3, and no lesson's is
     "uint16_t": 2,
     "element2": 4,
     "half2": 4,
@@ -230,7 +231,7 @@ def _evaluated(expression: str, names: Mapping[str, Any]) -> Any:
         _c_cast,
         text,
     )
-    text = re.sub(r"sizeof\((\w+)\)", lambda m: str(SIZES[m[1]]), text)
+    text = re.sub(r"sizeof\((\w+)\)", _size_of, text)
     text = re.sub(r"(?<![/])/(?![/])", "//", text)
     text = re.sub(r"&&", " and ", re.sub(r"\|\|", " or ", re.sub(r"!(?!=)", " not ", text)))
     text = _conditional(text)
@@ -242,6 +243,12 @@ def _evaluated(expression: str, names: Mapping[str, Any]) -> Any:
     scope = casts | dict(names) | {"true": True, "false": False, "min": min, "max": max}
     known = _Zero(scope) if isinstance(names, _Zero) else scope
     return eval(text.strip(), {"__builtins__": {}}, known)
+
+
+def _size_of(match: re.Match) -> str:
+    if match[1] not in SIZES:
+        raise NameError(match[0])
+    return str(SIZES[match[1]])
 
 
 def _cast_to(size: int) -> Callable[["_Pointer"], "_Pointer"]:

@@ -49,7 +49,7 @@ EDITED = {
     ),
     "the launcher's table": (
         12,
-        Edit('"small": (1, 2, 128, 1, False)}', '"small": (1, 4, 64, 1, False)}'),
+        Edit('"small": (1, 2, 128, 1, False)}', '"small": (1, 4, 64, 1, False)}', "stage12_tiles"),
         lambda d: (d.rows, d.walk.tile, d.warps, d.owners[0].per_lane),
         (64, 64, 4, 32),
     ),

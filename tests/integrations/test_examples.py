@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matrix import few
 
 GENERATE = Path(__file__).resolve().parents[2] / "examples" / "generate_llama.py"
 
@@ -26,14 +27,11 @@ def test_a_llama_writes_the_same_with_both(options):
     assert rest[2] == "equal tokens: yes"
 
 
-@pytest.mark.parametrize(
-    "options,says",
-    [
-        (("--model", "no/such/folder"), "--model is no/such/folder: no such folder"),
-        (("--new", "0"), "argument --new: 0: it must be 1 or more"),
-    ],
-)
-@pytest.mark.long
+NO_FOLDER = ("--model", "no/such/folder"), "--model is no/such/folder: no such folder"
+NO_TOKEN = ("--new", "0"), "argument --new: 0: it must be 1 or more"
+
+
+@pytest.mark.parametrize("options, says", few([NO_FOLDER, NO_TOKEN], NO_FOLDER))
 def test_bad_options_are_named(options, says):
     done = called(*options)
     assert done.returncode == 2

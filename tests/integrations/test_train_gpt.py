@@ -1,13 +1,26 @@
 """The example that trains a small GPT, run as a command on a CPU."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
+
+
+def test_what_follows_a_byte_changes_none_of_its_logits():
+    of = runpy.run_path(str(EXAMPLE))
+    model = of["GPT"](of["TINY"], of["WAYS"]["FlashCore"])
+    rows = torch.randint(256, (1, 24)).repeat(2, 1)
+    rows[1, 16:] = (rows[1, 16:] + 1) % 256
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        one, other = model(rows)
+    torch.testing.assert_close(one[:16], other[:16], atol=0, rtol=0)
+    assert (one[16:] != other[16:]).any(1).all()
 
 
 @pytest.mark.long

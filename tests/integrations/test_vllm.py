@@ -315,4 +315,5 @@ def test_the_plugin_is_declared_and_leads_to_the_backend():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     assert declared["vllm.general_plugins"] == {"flashcore": f"{vllm_plugin.__name__}:register"}
     module, name = vllm_plugin.BACKEND.rsplit(".", 1)
-    assert module == ADAPTER.__name__ and hasattr(ADAPTER, name)
+    assert module == ADAPTER.__name__ == "flashcore_numba.integrations.vllm_backend"
+    assert hasattr(ADAPTER, name)
