@@ -22,7 +22,7 @@ from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import Adopted, adopt, same_kind
 from flashcore_numba.core.element import FLOAT32
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import CALLED, MERGING, OFF, Features
+from flashcore_numba.core.features import CALLED, OFF, Features
 from flashcore_numba.core.output import LSE, OUT, Output
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run import plans
@@ -216,7 +216,7 @@ class _Call(NamedTuple):
             refuse(chosen, problem, wanted)
         in_place = {"out": "prior_out"} if out is not None and out is optional.get("prior_out") else {}
         written = Written((OUT, *wanted), targets, self.packed, in_place)
-        arrays |= {name: x for name, x in added.items() if name in MERGING}
+        arrays |= {name: added[name] for name in problem.features.prior}
         done = run(chosen, chosen.called, problem, arrays, written, self.time_limit, key, order)
         return done if self.return_lse else done[0]
 

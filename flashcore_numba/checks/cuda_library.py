@@ -182,8 +182,8 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         12, "prior_weights_swapped", "What was computed before and what is new take each other's weight.",
-        ("rescale = ptx::ex2(m - m_new), weight = ptx::ex2(score - m_new);",
-         "weight = ptx::ex2(m - m_new), rescale = ptx::ex2(score - m_new);", QUAD),
+        ("o[0] * (rescale * prior.rescale) + before.x * prior.weight;",
+         "o[0] * prior.weight + before.x * (rescale * prior.rescale);", WARP_ROWS),
         expected=(*VALUE, "property"),
     ),
     _mutant(

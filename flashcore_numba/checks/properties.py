@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -281,7 +282,7 @@ def parts_chained(run: Run, rng: np.random.Generator, element: Element = FLOAT16
     parts = [slice(0, first), slice(first, second), slice(second, 150)]
     whole, margin = run(x), math.inf
     for order in (parts, [parts[i] for i in rng.permutation(3)]):
-        before: dict[str, np.ndarray] = {}
+        before: dict[str, Any] = {}
         for n, keys in enumerate(order):
             features = Features(float32_out=n < 2, **before)
             answer = run(x.but(k=x.k[:, :, keys], v=x.v[:, :, keys], features=features))

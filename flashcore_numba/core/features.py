@@ -95,6 +95,11 @@ class Features:
         return {name: value for name in ARRAYS if (value := getattr(self, name)) is not None}
 
     @property
+    def prior(self) -> dict[str, Any]:
+        """Of `arrays`, what was computed before."""
+        return {name: array for name, array in self.arrays.items() if name in MERGING}
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The features that are on; cu_seqlens_k comes with cu_seqlens_q, prior_lse with prior_out."""
         numbers_on = {

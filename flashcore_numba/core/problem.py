@@ -165,8 +165,7 @@ class Problem:
         """Bytes that must move: q, k, v and what was computed before read once, the output written once."""
         rows, size = self.q.size // self.head_dim, self.q.dtype.itemsize
         out_bytes = rows * self.value_dim * (FLOAT32.size if self.features.float32_out else size)
-        prior = (self.features.prior_out, self.features.prior_lse)
-        prior_bytes = sum(each.nbytes for each in prior if each is not None)
+        prior_bytes = sum(array.nbytes for array in self.features.prior.values())
         return self.q.nbytes + self.k.nbytes + self.v.nbytes + out_bytes + prior_bytes
 
     @property

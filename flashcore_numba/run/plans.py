@@ -143,7 +143,7 @@ def _more_of_cupy(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
         data = x.data
         layout += (x.dtype, data.device_id, x.shape, x.strides)
         addresses.append(data.ptr)
-        if x.itemsize < WORD or x.ndim == 4:
+        if x.itemsize < WORD or len(x.shape) == 4:
             rows |= data.ptr
     return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
 
@@ -162,7 +162,7 @@ def _more_of_torch(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]"
             place = x.data_ptr()
             layout += (x.dtype, x.get_device(), x.shape, x.stride())
             addresses.append(place)
-            if x.element_size() < WORD or x.ndim == 4:
+            if x.element_size() < WORD or len(x.shape) == 4:
                 rows |= place
     except RuntimeError:
         return UNREAD
