@@ -122,7 +122,7 @@ def test_packed_sequences_in_float32(rng):
     "edit",
     [
         Edit("lane % 4 == 0 && row < sequence.S_q ?", "row < sequence.S_q ?", "quad.cuh"),
-        Edit("first_row + row) + lane % 4 * 2;", "first_row + row) + (lane ^ 1) % 4 * 2;", "quad.cuh"),
+        Edit("h, at) + lane % 4 * 2;", "h, at) + (lane ^ 1) % 4 * 2;", "quad.cuh"),
     ],
     ids=["LSE", "O"],
 )  # fmt: skip

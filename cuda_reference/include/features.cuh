@@ -105,27 +105,30 @@
 #endif
 
 #if PRIOR
-#define PRIOR_PARAMS                                                                                   \
-    , const float *prior_out, const float *prior_lse, long long prior_batch,                           \
-        long long prior_head, long long prior_row, long long prior_lse_batch, long long prior_lse_head
-#define PRIOR_GIVEN                                                                             \
-    , prior_out, prior_lse, prior_batch, prior_head, prior_row, prior_lse_batch, prior_lse_head
-#define PRIOR_MEMBERS                                                              \
-    const float *prior_out, *prior_lse; /* [B, H, S_q, D_v], [B, H, S_q] */        \
-    long long prior_batch, prior_head, prior_row, prior_lse_batch, prior_lse_head;
+#define PRIOR_PARAMS , const float *prior_out, const float *prior_lse, STRIDES(prior_out), STRIDES(prior_lse)
+#define PRIOR_GIVEN , prior_out, prior_lse, STRIDES_GIVEN(prior_out), STRIDES_GIVEN(prior_lse)
+#define PRIOR_MEMBERS                                                       \
+    const float *prior_out, *prior_lse; /* [B, H, S_q, D_v], [B, H, S_q] */ \
+    Strides prior_out_strides, prior_lse_strides;
 #else
 #define PRIOR_PARAMS
 #define PRIOR_GIVEN
-#define PRIOR_MEMBERS                                                                               \
-    static constexpr const float *prior_out = nullptr, *prior_lse = nullptr;                        \
-    static constexpr long long prior_batch = 0, prior_head = 0, prior_row = 0, prior_lse_batch = 0, \
-                               prior_lse_head = 0;
+#define PRIOR_MEMBERS                                                        \
+    static constexpr const float *prior_out = nullptr, *prior_lse = nullptr; \
+    static constexpr Strides prior_out_strides{}, prior_lse_strides{};
 #endif
 
+// TMA stores elements; in float32 each lane stores what it has. OUT_ROWS is what `store_rows` of
+// warpgroup_rows.cuh takes, and OUT_ROWS_PARAM the parameter that it is made of.
 #if FLOAT_OUT
 #define OUT_ELEMENT float
+#define OUT_ROWS_PARAM float *out, STRIDES(out)
+#define OUT_ROWS                          \
+    FloatRows { out, STRIDES_GIVEN(out) }
 #else
 #define OUT_ELEMENT element
+#define OUT_ROWS_PARAM const __grid_constant__ ptx::TensorMap out_map
+#define OUT_ROWS &out_map
 #endif
 
 #if E4M3
@@ -162,6 +165,15 @@
 #define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS
 #define FEATURES_GIVEN                                                                     \
     WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN
+
+// Elements from one batch, head or row of a [B, H, S, D] array to the next.
+struct Strides {
+    long long batch, head, row;
+
+    __device__ __forceinline__ long long at(int b, int h, int s) const {
+        return b * batch + h * head + s * row;
+    }
+};
 
 struct Features {
     WINDOW_MEMBERS

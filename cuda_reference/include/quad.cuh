@@ -70,10 +70,9 @@ struct PriorRow {
     __device__ __forceinline__ PriorRow(float& m, float& l, const Sizes& sizes, const Sequence& sequence,
                                         int h, int row, int lane) {
         const Features& prior = sizes.features;
-        const Strides strides{prior.prior_batch, prior.prior_head, prior.prior_row};
-        out = prior.prior_out + strides.at(sequence.batch, h, sequence.first_row + row) + lane % 4 * 2;
-        const float* lse_row = prior.prior_lse + sequence.batch * prior.prior_lse_batch +
-                               h * prior.prior_lse_head + sequence.first_row + row;
+        const int at = sequence.first_row + row;
+        out = prior.prior_out + prior.prior_out_strides.at(sequence.batch, h, at) + lane % 4 * 2;
+        const float* lse_row = prior.prior_lse + prior.prior_lse_strides.at(sequence.batch, h, at);
         // Lane 4g reads it alone, because it writes the LSE, perhaps to the same memory.
         float lse = lane % 4 == 0 && row < sequence.S_q ? *lse_row : -INFINITY;
         lse = __shfl_sync(ALL_LANES, lse, lane / 4 * 4);

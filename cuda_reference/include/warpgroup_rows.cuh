@@ -180,7 +180,8 @@ __device__ __forceinline__ bool exponentiate(P& p_rmem, Scores& s_rmem, const Ro
     return close;
 }
 
-// What was computed before for row g + 8r of the warp, `row` of the sequence; O is rescaled by `rescale` first.
+// Row g + 8r of the warp, O rescaled by `rescale`, and what was computed before for its row `row` of the
+// sequence.
 __device__ __forceinline__ void merge_prior(Output& o_rmem, int r, float& m, float& l, float rescale,
                                             const Sizes& sizes, const Sequence& sequence, int h, int row,
                                             int lane) {
@@ -217,20 +218,6 @@ __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const Row
     }
 #pragma unroll
     for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
-}
-
-// The warp's 16 rows of O in float32, from the registers to the rows from `rows` on, of which `inside` exist.
-__device__ __forceinline__ void store_rows(float* rows, long long row_stride, const Output& o_rmem,
-                                           int inside, int lane) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int row = lane / 4 + 8 * r;
-        if (row >= inside) continue;
-#pragma unroll
-        for (int d = 0; d < D_V / 8; d++)
-            *(float2*)(rows + row * row_stride + 8 * d + lane % 4 * 2) =
-                make_float2(o_rmem[4 * d + 2 * r], o_rmem[4 * d + 2 * r + 1]);
-    }
 }
 
 // The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, PITCH]: `may_overflow` of
@@ -282,4 +269,25 @@ __device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap
     if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
         pack_rows<true>(panel_smem, o_rmem, lane);
     store_packed<BOUNDED>(panel_smem, out_map, lane, row, h, at);
+}
+
+// An output in float32, [B, H, S_q, D_v].
+struct FloatRows {
+    float* out;
+    Strides strides;
+};
+
+// The same, from the registers, of the rows that the sequence has.
+template <bool BOUNDED = false>
+__device__ __forceinline__ void store_rows(element*, const FloatRows& rows, const Output& o_rmem, int,
+                                           int lane, int row, int h, const Place& at) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int own = row + lane / 4 + 8 * r;
+        if (own >= at.size) continue;
+        float* out_row = rows.out + rows.strides.at(at.batch, h, at.begin + own) + lane % 4 * 2;
+#pragma unroll
+        for (int d = 0; d < D_V / 8; d++)
+            *(float2*)(out_row + 8 * d) = make_float2(o_rmem[4 * d + 2 * r], o_rmem[4 * d + 2 * r + 1]);
+    }
 }

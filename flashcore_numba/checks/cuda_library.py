@@ -188,12 +188,13 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         12, "prior_of_kv_head", "A query head merges with the rows that have the number of its K/V head.",
-        ("strides.at(sequence.batch, h,", "strides.at(sequence.batch, h / sizes.group,", QUAD),
+        ("prior_out_strides.at(sequence.batch, h, at)",
+         "prior_out_strides.at(sequence.batch, h / sizes.group, at)", QUAD),
     ),
     _mutant(
         12, "prior_lse_of_another_row", "Both rows of a lane take the LSE of before of the first.",
-        ("h * prior.prior_lse_head + sequence.first_row + row;",
-         "h * prior.prior_lse_head + sequence.first_row + row / 16 * 16 + row % 8;", QUAD),
+        ("prior_lse_strides.at(sequence.batch, h, at);",
+         "prior_lse_strides.at(sequence.batch, h, at / 16 * 16 + at % 8);", QUAD),
     ),
     _mutant(
         12, "prior_infinity", "A row that has seen no key, before nor now, takes -inf from -inf.",
@@ -353,7 +354,7 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         15, "float_rows_past_the_end", "A float32 output has no TMA that leaves out rows past the end.",
-        ("if (row >= inside) continue;", "", WARPGROUP_ROWS),
+        ("if (own >= at.size) continue;", "", WARPGROUP_ROWS),
         expected=(*MEMORY, *RACE, *VALUE, "guard", "unwritten"), on_gpu=False,
     ),
     _mutant(

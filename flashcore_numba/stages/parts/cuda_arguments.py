@@ -74,11 +74,13 @@ def feature_arguments(problem: Any) -> list:
         found += [features.cu_seqlens_q, features.cu_seqlens_k, np.int32(p.sequence_count)]
     if features.prior_out is not None:
         found += [features.prior_out, features.prior_lse]
-        found += [*strides(features.prior_out), *strides(features.prior_lse)[:2]]
+        found += [*strides(features.prior_out), *strides(features.prior_lse)]
     return found
 
 
 def strides(array: Any) -> tuple[np.int64, np.int64, np.int64]:
-    """The arguments for `STRIDES`: elements from one batch, head and row of [B, H, S, D] to the next."""
+    """The arguments for `STRIDES`: elements from one batch, head and row of [B, H, S, D] or [B, H, S] to the
+    next.
+    """
     batch, head, row = (np.int64(step // array.dtype.itemsize) for step in array.strides[:3])
     return batch, head, row
