@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
           const __grid_constant__ ptx::TensorMap v_map,    // the same
-          const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
+          OUT_ROWS_PARAM,                                  // [B, H, S_q, D], boxes of [16, 64]
           float* lse,                                      // [B, H, S_q] or null
           SIZES BATCHES_PARAMS,
           int heads, int heads_together,                   // B * H, and how many of them go side by side
@@ -342,8 +342,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
-        normalise(o_rmem, m, l, sizes, h, lse_row, sequence.S_q - warp_row, lane);
-        store_rows<BOUNDED_Q>(o_smem, &out_map, o_rmem, warp, lane, warp_row, h,
+        normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
+        store_rows<BOUNDED_Q>(o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
                               {sequence.batch, sequence.first_row, sequence.S_q});
     }
 }

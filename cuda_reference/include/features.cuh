@@ -21,6 +21,12 @@
 #ifndef RAGGED
 #define RAGGED 0  // sequences of different lengths, packed: q and out are [H, total, D] then
 #endif
+#ifndef PRIOR
+#define PRIOR 0  // O and LSE of the same rows over other keys, with which the result is merged
+#endif
+#ifndef FLOAT_OUT
+#define FLOAT_OUT 0  // O is float32
+#endif
 #ifndef E4M3
 #define E4M3 0  // K and V of a cache are bytes of e4m3, and a scale of each K/V head multiplies them
 #endif
@@ -98,6 +104,33 @@
     static constexpr int sequences = 0;
 #endif
 
+#if PRIOR
+#define PRIOR_PARAMS , const float *prior_out, const float *prior_lse, STRIDES(prior_out), STRIDES(prior_lse)
+#define PRIOR_GIVEN , prior_out, prior_lse, STRIDES_GIVEN(prior_out), STRIDES_GIVEN(prior_lse)
+#define PRIOR_MEMBERS                                                       \
+    const float *prior_out, *prior_lse; /* [B, H, S_q, D_v], [B, H, S_q] */ \
+    Strides prior_out_strides, prior_lse_strides;
+#else
+#define PRIOR_PARAMS
+#define PRIOR_GIVEN
+#define PRIOR_MEMBERS                                                        \
+    static constexpr const float *prior_out = nullptr, *prior_lse = nullptr; \
+    static constexpr Strides prior_out_strides{}, prior_lse_strides{};
+#endif
+
+// TMA stores elements; in float32 each lane stores what it has. OUT_ROWS is what `store_rows` of
+// warpgroup_rows.cuh takes, and OUT_ROWS_PARAM the parameter that it is made of.
+#if FLOAT_OUT
+#define OUT_ELEMENT float
+#define OUT_ROWS_PARAM float *out, STRIDES(out)
+#define OUT_ROWS                          \
+    FloatRows { out, STRIDES_GIVEN(out) }
+#else
+#define OUT_ELEMENT element
+#define OUT_ROWS_PARAM const __grid_constant__ ptx::TensorMap out_map
+#define OUT_ROWS &out_map
+#endif
+
 #if E4M3
 #define STORED uint8_t
 #define SCALES_PARAMS                                                                                    \
@@ -129,8 +162,18 @@
 #define BATCHES_MEMBERS static constexpr int k = 0, v = 0;
 #endif
 
-#define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS
-#define FEATURES_GIVEN WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN
+#define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS
+#define FEATURES_GIVEN                                                                     \
+    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN
+
+// Elements from one batch, head or row of a [B, H, S, D] array to the next.
+struct Strides {
+    long long batch, head, row;
+
+    __device__ __forceinline__ long long at(int b, int h, int s) const {
+        return b * batch + h * head + s * row;
+    }
+};
 
 struct Features {
     WINDOW_MEMBERS
@@ -139,6 +182,7 @@ struct Features {
     SINKS_MEMBERS
     USED_MEMBERS
     RAGGED_MEMBERS
+    PRIOR_MEMBERS
 };
 
 // Of a K/V head: what is stored times it is meant.

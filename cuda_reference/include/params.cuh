@@ -13,15 +13,6 @@
 #define SIZES_GIVEN {S_q, S_k, H, group, scale_log2, causal FEATURES_GIVEN}
 #define PARAMS_GIVEN {{STRIDES_GIVEN(q), STRIDES_GIVEN(k), STRIDES_GIVEN(v), STRIDES_GIVEN(out)}, SIZES_GIVEN}
 
-// Elements from one batch, head or row of a [B, H, S, D] array to the next.
-struct Strides {
-    long long batch, head, row;
-
-    __device__ __forceinline__ long long at(int b, int h, int s) const {
-        return b * batch + h * head + s * row;
-    }
-};
-
 // One sequence of the batch: its number, its place in the arrays, and its lengths.
 struct Sequence {
     int index, batch;

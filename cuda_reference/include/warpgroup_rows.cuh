@@ -180,17 +180,39 @@ __device__ __forceinline__ bool exponentiate(P& p_rmem, Scores& s_rmem, const Ro
     return close;
 }
 
-// After the last tile: the sink joins, O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of
-// which `inside` exist.
+// Row g + 8r of the warp, O rescaled by `rescale`, and what was computed before for its row `row` of the
+// sequence.
+__device__ __forceinline__ void merge_prior(Output& o_rmem, int r, float& m, float& l, float rescale,
+                                            const Sizes& sizes, const Sequence& sequence, int h, int row,
+                                            int lane) {
+    const PriorRow prior(m, l, sizes, sequence, h, row, lane);
+#pragma unroll
+    for (int d = 0; d < D_V / 8; d++) {
+        float* o = &o_rmem[4 * d + 2 * r];
+        float2 before = make_float2(0.0f, 0.0f);
+        if (prior.weight > 0) before = *(const float2*)(prior.out + 8 * d);
+        o[0] = o[0] * (rescale * prior.rescale) + before.x * prior.weight;
+        o[1] = o[1] * (rescale * prior.rescale) + before.y * prior.weight;
+    }
+}
+
+// After the last tile: the sink and what was computed before join, O / l, and the log-sum-exp of the warp's
+// rows from `lse_row` on, of which `inside` exist.
 __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const RowState& l, const Sizes& sizes,
-                                          int h, float* lse_row, int inside, int lane) {
+                                          const Sequence& sequence, int h, float* lse_row, int warp_row,
+                                          int lane) {
     RowState inv_l;
+    const int inside = sequence.S_q - warp_row;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float total = quad_sum(l[r]);
-        const float rescale = join_sink(m[r], total, sizes, h);
-        inv_l[r] = inverse_sum(total) * rescale;
+        float rescale = join_sink(m[r], total, sizes, h);
         const int row = lane / 4 + 8 * r;
+        if (PRIOR) {
+            merge_prior(o_rmem, r, m[r], total, rescale, sizes, sequence, h, warp_row + row, lane);
+            rescale = 1.0f;
+        }
+        inv_l[r] = inverse_sum(total) * rescale;
         if (lse_row && lane % 4 == 0 && row < inside)
             lse_row[row] = log_sum_exp(m[r], total);
     }
@@ -247,4 +269,25 @@ __device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap
     if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
         pack_rows<true>(panel_smem, o_rmem, lane);
     store_packed<BOUNDED>(panel_smem, out_map, lane, row, h, at);
+}
+
+// An output in float32, [B, H, S_q, D_v].
+struct FloatRows {
+    float* out;
+    Strides strides;
+};
+
+// The same, from the registers, of the rows that the sequence has.
+template <bool BOUNDED = false>
+__device__ __forceinline__ void store_rows(element*, const FloatRows& rows, const Output& o_rmem, int,
+                                           int lane, int row, int h, const Place& at) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int own = row + lane / 4 + 8 * r;
+        if (own >= at.size) continue;
+        float* out_row = rows.out + rows.strides.at(at.batch, h, at.begin + own) + lane % 4 * 2;
+#pragma unroll
+        for (int d = 0; d < D_V / 8; d++)
+            *(float2*)(out_row + 8 * d) = make_float2(o_rmem[4 * d + 2 * r], o_rmem[4 * d + 2 * r + 1]);
+    }
 }
