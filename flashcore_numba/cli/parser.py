@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = add(
         "check",
         "check stages against float64, with properties and poisoned memory, on the GPU if there is one; with "
-        "--lesson, judge the file of an exercise",
+        "--lesson, judge the file of an exercise; ring: attention over several ranks, in one process",
     )
     check.add_argument(
         "--lesson", metavar="N", help="the lesson, or warm-up, whose exercise the file answers"
@@ -110,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
     hint = add("hint", "show the next hint of a lesson, one at a time", stages=None)
     hint.add_argument("lesson", metavar="LESSON", help=LESSON_HELP)
     hint.add_argument("--again", action="store_true", help="show those that you have seen, and no other")
-    mutants = add("mutants", "check wrong versions of the stages: each of them must be caught")
+    mutants = add("mutants", "check wrong versions of the stages, or of ring: each must be caught")
     mutants.add_argument(
         "--save", action="store_true", help="of all stages: write the record that docs/trust.md quotes"
     )

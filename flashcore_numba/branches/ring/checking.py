@@ -346,7 +346,8 @@ def check_case(case: Case, rng: np.random.Generator) -> CaseResult:
     start = time.perf_counter()
     result = CaseResult(case.name, False, 0.0)
     try:
-        result = replace(result, passed=True, margin=case.run(rng))
+        with np.errstate(all="ignore"):  # a wrong version may make NaN, which is then told as a wrong value
+            result = replace(result, passed=True, margin=case.run(rng))
     except Failed as failed:
         result = replace(result, kind=failed.kind, message=failed.text, raised=failed)
     except Exception as error:  # a planted mistake may raise anything
@@ -360,10 +361,14 @@ def check(
     names: Sequence[str] = (),
     seed: int | None = None,
     stop_at_first: bool = False,
+    time_limit: float | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[CheckReport]:
-    """A report per way, of the ways named; all by default. Raises ArgumentError for another name."""
-    every = cases()
+    """A report per way, of the ways named; all by default. Raises ArgumentError for another name.
+
+    time_limit: seconds, after which no case begins: those left count as failed.
+    """
+    every, start = cases(), time.perf_counter()
     if unknown := [name for name in names if name not in every]:
         raise ArgumentError(f"ring/{unknown[0]}: accepted are {', '.join(f'ring/{name}' for name in every)}")
     seed = secrets.randbits(32) if seed is None else seed
@@ -371,7 +376,9 @@ def check(
     for name in names or every:
         rng, results = np.random.default_rng(seed), []
         for case in every[name]:
-            results.append(check_case(case, rng))
+            late = time_limit is not None and time.perf_counter() - start > time_limit
+            not_run = CaseResult(case.name, False, 0.0, "time", f"not run: {time_limit} s were over")
+            results.append(not_run if late else check_case(case, rng))
             done += 1
             if progress is not None:
                 progress(done, total, f"ring/{name}: {case.name}")

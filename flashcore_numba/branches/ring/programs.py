@@ -83,10 +83,11 @@ def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -
         attention.step(i, held[step.keys])
         left.append(rank.record(MAIN))
         if arrived is not None:
-            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way
+            # Or the next step reads keys that are still on their way, and our next call writes keys that are
+            # still being sent: the event is past both halves of the exchange.
+            rank.wait(MAIN, arrived)
             held = coming
     attention.finish()
-    rank.wait(MAIN, rank.record(SIDE))  # our next keys are written on the main stream: after they were sent
 
 
 def ulysses(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
