@@ -19,12 +19,10 @@ from flashcore_numba.branches.ring.machine import Stuck
 from flashcore_numba.branches.ring.machine import orders
 from flashcore_numba.branches.ring.numerics import Float32
 from flashcore_numba.branches.ring.numerics import Numerics
+from flashcore_numba.branches.ring.programs import FORWARD
 from flashcore_numba.branches.ring.programs import Layer
 from flashcore_numba.branches.ring.programs import backward
 from flashcore_numba.branches.ring.programs import decode
-from flashcore_numba.branches.ring.programs import pull
-from flashcore_numba.branches.ring.programs import ring
-from flashcore_numba.branches.ring.programs import ulysses
 from flashcore_numba.branches.ring.schedule import steps
 from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.branches.ring.sequence import even
@@ -34,7 +32,6 @@ from flashcore_numba.checks.trial import Failed, Inputs
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.operation import Verdict
 
-FORWARD: dict[str, Callable[..., None]] = {"pull": pull, "ring": ring, "ulysses": ulysses}
 RANKS = (2, 3, 4)
 CALLS = 2  # the second call overwrites what a peer may still read of the first
 FLOAT32 = Float32()

@@ -29,8 +29,8 @@ class Agent(NamedTuple):
 class Hazard(RuntimeError):
     """Two accesses that nothing orders. The message is one sentence; what it says is in fields too.
 
-    kind: "start barrier", "end barrier", "arrival", "reuse" or "order". owner: the rank whose memory `buffer`
-    is. ranks: that did the two accesses. steps: of the schedule, of the two accesses.
+    kind: "start barrier", "end barrier", "arrival", "reuse", "sending" or "order". owner: the rank whose
+    memory `buffer` is. ranks: that did the two accesses. steps: of the schedule, of the two accesses.
     """
 
     def __init__(
@@ -437,6 +437,12 @@ def _hazard(buffer: Buffer, before: _Work, after: _Work, before_writes: bool) ->
         sentence = (
             f"rank {owner}, step {writer.step}: {writer.what} writes {name}, while {other.what} of step "
             f"{other.step} may still use it: nothing waits for its end"
+        )
+    elif other.transfers:
+        kind = "sending"
+        sentence = (
+            f"rank {owner}, step {other.step}: {other.what} may still send {name}, while {writer.what} of step "
+            f"{writer.step} writes there: nothing waits for its end"
         )
     else:
         kind = "order"

@@ -37,7 +37,7 @@ class Float32:
     def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, *before = reads
         p, lse = _weights(q, k, causal, scale)
-        _put(p @ _repeated(v, q), lse, before, writes, np)
+        put(p @ _repeated(v, q), lse, before, writes, np)
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
@@ -65,7 +65,7 @@ class Stages:
     def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, *before = reads
         part, lse = attention(q, k, v, causal=causal, scale=scale, stage=self.stage, return_lse=True)
-        _put(part, lse, before, writes, module_of(q))
+        put(part, lse, before, writes, module_of(q))
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
@@ -87,7 +87,7 @@ def merge_parts(reads: Arrays, writes: Arrays) -> None:
     writes[0][...], writes[1][...] = out, lse
 
 
-def _put(part: Any, lse: Any, before: list[Any], writes: Arrays, module: Any) -> None:
+def put(part: Any, lse: Any, before: list[Any], writes: Arrays, module: Any) -> None:
     """Write a step's out and LSE, merged with those before by the weights exp(LSE), in float32."""
     if before:
         part, lse = merged(*before, part, lse, module)

@@ -4,6 +4,7 @@ A chunk of keys is [rows, 2, B, H_kv, D], K and V of a row side by side: so the 
 contiguous piece of memory, which a copy engine moves at once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -127,6 +128,9 @@ def backward(
     part, dq_sum = rank.empty("gradients of a step", mine.shape), rank.empty("dQ in float32", q.shape)
     rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
     rank.launch(MAIN, "zeroing", _zero, (), (dq_sum,), 0)
+    late = slice(layer.split.half(rank.number), q.shape[2])
+    late_lse = rank.empty("LSE of the second piece", tuple(lse[:, :, late].shape))  # kernels want it contiguous
+    rank.launch(MAIN, "packing", _assign, (lse[:, :, late],), (late_lse,), 0)
     rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
     held, brought, taken, total = mine, None, None, sums[0]
     for i, step in enumerate(plan):
@@ -138,8 +142,9 @@ def backward(
             arrived = rank.record(SIDE)
         rows = step.rows
         own_dq = dq_sum[:, :, rows]
-        of_rows = [each[:, :, rows] for each in (out, lse, dout)]
-        reads = q[:, :, rows], *_k_and_v(held[step.keys]), *of_rows, own_dq
+        own_lse = late_lse if rows.start else lse
+        own = q[:, :, rows], *_k_and_v(held[step.keys])
+        reads = *own, out[:, :, rows], own_lse, dout[:, :, rows], own_dq
         call = partial(layer.numerics.backward, causal=step.causal, **layer.how)
         rank.launch(MAIN, "the backward pass", call, reads, (own_dq, *_k_and_v(part[step.keys])), i)
         total = sums[i % 2]
@@ -188,6 +193,10 @@ def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     every = rank.empty("parts", (rank.count, *one.shape))
     rank.all_gather(MAIN, every, one)
     rank.launch(MAIN, "merging", merge_parts, (every,), (out, lse), 0)
+
+
+FORWARD: dict[str, Callable[..., None]] = {"pull": pull, "ring": ring, "ulysses": ulysses}
+"""The ways of the forward pass, by name."""
 
 
 class _Forward:

@@ -61,9 +61,9 @@ class Split:
         return np.concatenate([np.arange(*self.bounds[p : p + 2]) for p in self.pieces(rank)])
 
     def cut(self, array: Any, rank: int, axis: int = 2) -> Any:
-        """A rank's rows of an array of the whole sequence, in memory of their own."""
-        picked = (slice(None),) * axis + (self.indices(rank),)
-        return array[picked]
+        """A rank's rows of an array or tensor of the whole sequence, in contiguous memory of their own."""
+        found = array[(slice(None),) * axis + (self.indices(rank),)]
+        return np.ascontiguousarray(found) if isinstance(found, np.ndarray) else found.contiguous()
 
     def joined(self, parts: "list[np.ndarray]", axis: int = 2) -> np.ndarray:
         """The array of the whole sequence from each rank's rows of it."""
