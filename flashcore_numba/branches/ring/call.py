@@ -73,7 +73,7 @@ class RingAttention:
     def __call__(
         self, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
     ) -> tuple[Any, Any]:
-        """This rank's rows of softmax(scale * Q K^T) V, and their LSE.
+        """The rank's rows of softmax(scale * Q K^T) V, and their LSE.
 
         q: [B, H, rows, D], k, v: [B, H_kv, rows, D], the rows of this rank: tensors on its GPU, float16 or
         bfloat16, or on the host, tensors or NumPy arrays, also float32. causal: row i of the sequence sees
@@ -138,7 +138,9 @@ class RingAttention:
         Raises as the call does, and UnsupportedError with another way than "pull", or without a GPU.
         """
         if self.way != "pull" or _on_host(q):
-            raise UnsupportedError("only way='pull' on GPUs can be captured: NCCL stays outside of CUDA graphs")
+            raise UnsupportedError(
+                "only way='pull' on GPUs can be captured: NCCL stays outside of CUDA graphs"
+            )
         import torch
 
         for _ in range(2):  # kernels are compiled, memory is allocated, plans are kept
@@ -152,7 +154,7 @@ class RingAttention:
     def _check(self, q: Any, others: dict[str, Any]) -> None:
         if len(q.shape) != 4 or q.shape[2] != self.rows:
             raise ArgumentError(
-                f"q has shape {tuple(q.shape)}: rank {self.number} holds {self.rows} rows of the sequence, so "
+                f"q has shape {tuple(q.shape)}: rank {self.number} holds {self.rows} rows of the sequence: "
                 f"[B, H, {self.rows}, D] is needed"
             )
         batch, heads, rows, dim = q.shape
@@ -165,8 +167,8 @@ class RingAttention:
                 )
             if each.dtype != q.dtype or tuple(others["k"].shape) != shape:
                 raise ArgumentError(
-                    f"{name} is {each.dtype} {shape}: q is {q.dtype}, k {tuple(others['k'].shape)}; types and "
-                    "the shapes of k and v must be equal"
+                    f"{name} is {each.dtype} {shape}: q is {q.dtype}, k {tuple(others['k'].shape)}; types "
+                    "and the shapes of k and v must be equal"
                 )
 
     def _numerics(self, q: Any) -> Numerics:

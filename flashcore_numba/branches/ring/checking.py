@@ -12,24 +12,15 @@ import numpy as np
 from flashcore_numba.branches.backward import bounds as gradient_bounds
 from flashcore_numba.branches.backward.inputs import BackwardInputs, backward_inputs
 from flashcore_numba.branches.backward.outputs import GRADIENTS
-from flashcore_numba.branches.ring.machine import Hazard
-from flashcore_numba.branches.ring.machine import Machine
-from flashcore_numba.branches.ring.machine import Order
-from flashcore_numba.branches.ring.machine import Stuck
-from flashcore_numba.branches.ring.machine import orders
-from flashcore_numba.branches.ring.numerics import Float32
-from flashcore_numba.branches.ring.numerics import Numerics
-from flashcore_numba.branches.ring.programs import FORWARD
-from flashcore_numba.branches.ring.programs import Layer
-from flashcore_numba.branches.ring.programs import backward
-from flashcore_numba.branches.ring.programs import decode
+from flashcore_numba.branches.ring.machine import Hazard, Machine, Order, Stuck, orders
+from flashcore_numba.branches.ring.numerics import Float32, Numerics
+from flashcore_numba.branches.ring.programs import FORWARD, Layer, backward, decode
 from flashcore_numba.branches.ring.schedule import steps
-from flashcore_numba.branches.ring.sequence import Split
-from flashcore_numba.branches.ring.sequence import even
+from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.runner import CaseResult, CheckReport
 from flashcore_numba.checks.trial import Failed, Inputs
-from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.operation import Verdict
 
 RANKS = (2, 3, 4)
@@ -120,7 +111,7 @@ def drawn(
     size: float = 1.0,
     dtype: Any = np.float32,
 ) -> Inputs:
-    """Normal numbers; shape: B, H, H_kv, rows, D. size: of the queries, for weights of very different size."""
+    """Normal numbers; shape: B, H, H_kv, rows, D. size: of the queries, for unequal weights."""
     batch, heads, kv_heads, rows, dim = shape
     keys = rows if keys is None else keys
     sizes = ((heads, rows), (kv_heads, keys), (kv_heads, keys))
@@ -209,7 +200,9 @@ def _covers(causal: bool) -> Case:
                         rows = split.indices(rank)[step.rows]
                         keys = split.indices(step.owner)[step.keys]
                         full = np.ones((len(rows), len(keys)), bool)
-                        shown = np.tri(*full.shape, len(keys) - len(rows), dtype=bool) if step.causal else full
+                        shown = (
+                            np.tri(*full.shape, len(keys) - len(rows), dtype=bool) if step.causal else full
+                        )
                         seen[np.ix_(rows, keys)] += shown
                 wanted = np.tri(split.length, dtype=int) if causal else np.ones_like(seen)
                 if (wrong := seen != wanted).any():
@@ -229,14 +222,18 @@ def _same_work() -> Case:
         for ranks in RANKS:
             split = even(8 * ranks, ranks)
             work = {
-                tuple((s.rows.stop - s.rows.start) * (s.keys.stop - s.keys.start) for s in steps(split, r, True))
+                tuple(
+                    (s.rows.stop - s.rows.start) * (s.keys.stop - s.keys.start) for s in steps(split, r, True)
+                )
                 for r in range(ranks)
             }
             if len(work) != 1:
                 raise Failed("property", f"{ranks} ranks have different work at their steps: {work}")
             owners = [[step.owner for step in steps(split, r, True)] for r in range(ranks)]
             if any(len(set(column)) != ranks for column in zip(*owners, strict=True)):
-                raise Failed("property", f"{ranks} ranks: two use the keys of one owner at one step: {owners}")
+                raise Failed(
+                    "property", f"{ranks} ranks: two use the keys of one owner at one step: {owners}"
+                )
         return float("inf")
 
     return Case("every rank has the same work under a causal mask", run)

@@ -20,7 +20,7 @@ CHANNELS = {"start": 0, "end": 1}
 
 
 class GpuRank:
-    """This process and its current GPU as a rank of a process group; arrays are PyTorch's.
+    """The process and its current GPU as a rank of a process group; arrays are PyTorch's.
 
     The main stream is the caller's current one. Memory is kept from call to call: nothing is allocated in a
     call that an equal one has come before, and such a call can be captured into a CUDA graph. NCCL must stay
@@ -59,7 +59,13 @@ class GpuRank:
         return self._peers[name, peer]
 
     def launch(
-        self, stream: str, what: str, function: Function, reads: Sequence[Any], writes: Sequence[Any], step: int
+        self,
+        stream: str,
+        what: str,
+        function: Function,
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        step: int,
     ) -> None:
         with self._on(stream):
             function(tuple(reads), tuple(writes))

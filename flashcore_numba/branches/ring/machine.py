@@ -165,7 +165,7 @@ class _Wait(_Work):
 
 @dataclass(eq=False)
 class _Exchange(_Work):
-    """A send and a receive. The n-th send of a rank to another is the n-th that the other receives from it."""
+    """A send and a receive. The n-th send of a rank to another is the n-th that it receives."""
 
     to: int = field(kw_only=True)
     source: int = field(kw_only=True)
@@ -253,7 +253,9 @@ class _AllToAll(_Together):
             pieces.append(other.reads[0][begin : begin + other.send_sizes[own]])
         sizes = [len(piece) for piece in pieces]
         if sizes != self.receive_sizes:
-            raise Stuck(f"rank {own}: {self.what} receives {self.receive_sizes} elements, and {sizes} are sent")
+            raise Stuck(
+                f"rank {own}: {self.what} receives {self.receive_sizes} elements, and {sizes} are sent"
+            )
         self.writes[0][: sum(sizes)] = np.concatenate(pieces)
 
 
@@ -305,7 +307,10 @@ class Machine:
 
     def _begin(self, work: _Work) -> None:
         number = self.clocks.tick(work.agent)
-        for view, writes in (*((each, False) for each in work.reads), *((each, True) for each in work.writes)):
+        for view, writes in (
+            *((each, False) for each in work.reads),
+            *((each, True) for each in work.writes),
+        ):
             self._check(work, number, view, writes)
         work.begun = self.clocks.seen(work.agent)
         if work.transfers:
@@ -372,7 +377,13 @@ class SimulatedRank:
         return self.machine.ranks[peer]._shared[name]
 
     def launch(
-        self, stream: str, what: str, function: Function, reads: Sequence[Any], writes: Sequence[Any], step: int
+        self,
+        stream: str,
+        what: str,
+        function: Function,
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        step: int,
     ) -> None:
         for each in (*reads, *writes):
             self.machine.own(self.number, "the caller's arrays", each if each.base is None else each.base)
@@ -423,8 +434,9 @@ def _hazard(buffer: Buffer, before: _Work, after: _Work, before_writes: bool) ->
     elif ranks[0] != ranks[1]:
         kind = "end barrier"
         sentence = (
-            f"rank {writer.agent.rank} writes {name} of rank {owner} for its next call, while {other.what} of "
-            f"rank {other.agent.rank}, step {other.step}, may still read them: no barrier ends the call before"
+            f"rank {writer.agent.rank} writes {name} of rank {owner} for its next call, while {other.what} "
+            f"of rank {other.agent.rank}, step {other.step}, may still read them: no barrier ends the call "
+            "before"
         )
     elif writer.transfers and in_time:
         kind = "arrival"
@@ -441,8 +453,8 @@ def _hazard(buffer: Buffer, before: _Work, after: _Work, before_writes: bool) ->
     elif other.transfers:
         kind = "sending"
         sentence = (
-            f"rank {owner}, step {other.step}: {other.what} may still send {name}, while {writer.what} of step "
-            f"{writer.step} writes there: nothing waits for its end"
+            f"rank {owner}, step {other.step}: {other.what} may still send {name}, while {writer.what} of "
+            f"step {writer.step} writes there: nothing waits for its end"
         )
     else:
         kind = "order"

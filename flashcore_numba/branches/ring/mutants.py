@@ -52,8 +52,8 @@ def _mutant(
 PULL = (
     _mutant(
         "pull", "no_start_barrier", "Keys are copied which their owner has not written yet.",
-        ('    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not written\n',
-         ""),
+        ('    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not'
+         " written\n", ""),
         expected=ORDER,
     ),
     _mutant(
@@ -111,13 +111,14 @@ PULL = (
     ),
     _mutant(
         "pull", "parts_in_float16", "What earlier steps found is rounded to float16.",
-        ("merged(*before, part, lse, module)",
+        ("merged(before[0], before[1], part, lse, module)",
          "merged(before[0].astype(np.float16), before[1], part, lse, module)"),
         file="numerics",
     ),
     _mutant(
         "pull", "lse_of_base_2", "The merge takes an LSE in units of log2 for a natural one.",
-        ("merged(*before, part, lse, module)", "merged(*before, part, lse * np.float32(1.442695), module)"),
+        ("merged(before[0], before[1], part, lse, module)",
+         "merged(before[0], before[1], part, lse * np.float32(1.442695), module)"),
         file="numerics",
     ),
     _mutant(
@@ -196,7 +197,7 @@ RING = (
     ),
     _mutant(
         "ring", "buffer_reused_early", "A chunk arrives where the step before still reads.",
-        ("            if i > 1:\n                rank.wait(SIDE, left[i - 1])  # or what arrives", 
+        ("            if i > 1:\n                rank.wait(SIDE, left[i - 1])  # or what arrives",
          "            if i > 99:\n                rank.wait(SIDE, left[i - 1])  # or what arrives"),
         expected=ORDER,
     ),
@@ -208,7 +209,8 @@ RING = (
     ),
     _mutant(
         "ring", "all_send_first", "Every second rank sends to the wrong peer: the ring never closes.",
-        ("return (rank.number - 1) % rank.count,", "return (rank.number - 1 - rank.number % 2) % rank.count,"),
+        ("return (rank.number - 1) % rank.count,",
+         "return (rank.number - 1 - rank.number % 2) % rank.count,"),
         expected=("hang", *MISFIT),
     ),
 )  # fmt: skip
@@ -273,7 +275,9 @@ BACKWARD = (
     ),
     _mutant(
         "backward", "dq_of_the_last_step", "dQ is that of the last step: the sum so far is not added.",
-        ("writes[0][...] = dq + scale * (ds @ k)", "writes[0][...] = scale * (ds @ k)"), file="numerics",
+        ("writes[0][...] = dq + np.float32(scale) * (ds @ k)",
+         "writes[0][...] = np.float32(scale) * (ds @ k)"),
+        file="numerics",
     ),
 )  # fmt: skip
 

@@ -44,11 +44,11 @@ class Float32:
         kv_heads = k.shape[1]
         k, v = _repeated(k, q), _repeated(v, q)
         q, out, dout = (each.astype(np.float32) for each in (q, out, dout))
-        scale = np.float32(1 / math.sqrt(q.shape[3]) if scale is None else scale)
+        scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
         p = np.exp(_scores(q, k, causal, scale) - lse[..., None])
         ds = p * (dout @ v.swapaxes(2, 3) - (dout * out).sum(axis=3, keepdims=True))
-        writes[0][...] = dq + scale * (ds @ k)
-        parts = scale * (ds.swapaxes(2, 3) @ q), p.swapaxes(2, 3) @ dout
+        writes[0][...] = dq + np.float32(scale) * (ds @ k)
+        parts = np.float32(scale) * (ds.swapaxes(2, 3) @ q), p.swapaxes(2, 3) @ dout
         for part, target in zip(parts, writes[1:], strict=True):
             batch, heads, rows, dim = part.shape
             target[...] = part.reshape(batch, kv_heads, heads // kv_heads, rows, dim).sum(axis=2)
@@ -90,7 +90,7 @@ def merge_parts(reads: Arrays, writes: Arrays) -> None:
 def put(part: Any, lse: Any, before: list[Any], writes: Arrays, module: Any) -> None:
     """Write a step's out and LSE, merged with those before by the weights exp(LSE), in float32."""
     if before:
-        part, lse = merged(*before, part, lse, module)
+        part, lse = merged(before[0], before[1], part, lse, module)
     writes[0][...], writes[1][...] = part, lse
 
 
@@ -105,7 +105,9 @@ def module_of(array: Any) -> Any:
     return torch
 
 
-def _weights(q: np.ndarray, k: np.ndarray, causal: bool, scale: float | None) -> tuple[np.ndarray, np.ndarray]:
+def _weights(
+    q: np.ndarray, k: np.ndarray, causal: bool, scale: float | None
+) -> tuple[np.ndarray, np.ndarray]:
     """P and LSE, float32. A row without keys has weights 0 and LSE -inf."""
     scores = _scores(
         q.astype(np.float32), _repeated(k, q), causal, 1 / math.sqrt(q.shape[3]) if scale is None else scale

@@ -15,7 +15,7 @@ with explained():
 
 
 class ProcessRank:
-    """This process as a rank of a process group.
+    """The process as a rank of a process group.
 
     What is launched runs at once, and `exchange` goes on beside it until an event recorded after it is
     waited for. There is no memory that peers read, so `pull` does not run here.
@@ -41,7 +41,13 @@ class ProcessRank:
         raise UnsupportedError("way='pull' needs GPUs that read each other's memory; way='ring' runs on CPUs")
 
     def launch(
-        self, stream: str, what: str, function: Function, reads: Sequence[Any], writes: Sequence[Any], step: int
+        self,
+        stream: str,
+        what: str,
+        function: Function,
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        step: int,
     ) -> None:
         function(tuple(reads), tuple(writes))
 
@@ -59,7 +65,10 @@ class ProcessRank:
     def all_to_all(
         self, stream: str, receive: Any, receive_sizes: list[int], send: Any, send_sizes: list[int]
     ) -> None:
-        sizes = ([size * array.itemsize for size in of] for array, of in ((receive, receive_sizes), (send, send_sizes)))
+        sizes = (
+            [size * array.itemsize for size in of]
+            for array, of in ((receive, receive_sizes), (send, send_sizes))
+        )
         dist.all_to_all_single(_bytes(receive), _bytes(send), *sizes, group=self.group)
 
     def all_gather(self, stream: str, receive: Any, send: Any) -> None:

@@ -92,7 +92,7 @@ def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -
 
 
 def ulysses(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
-    """Rows for heads: every rank gets all rows of its share of the heads, computes alone, and gives them back.
+    """Rows for heads: a rank gets all rows of its share of the heads, computes, and gives them back.
 
     Shapes as for `pull`. Raises UnsupportedError where N does not divide H_kv, or the rows that a rank holds
     do not follow each other.
@@ -129,7 +129,9 @@ def backward(
     rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
     rank.launch(MAIN, "zeroing", _zero, (), (dq_sum,), 0)
     late = slice(layer.split.half(rank.number), q.shape[2])
-    late_lse = rank.empty("LSE of the second piece", tuple(lse[:, :, late].shape))  # kernels want it contiguous
+    late_lse = rank.empty(
+        "LSE of the second piece", tuple(lse[:, :, late].shape)
+    )  # kernels want it contiguous
     rank.launch(MAIN, "packing", _assign, (lse[:, :, late],), (late_lse,), 0)
     rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
     held, brought, taken, total = mine, None, None, sums[0]

@@ -31,7 +31,13 @@ class Rank(Protocol):
         """What `shared` is on a peer."""
 
     def launch(
-        self, stream: str, what: str, function: Function, reads: Sequence[Any], writes: Sequence[Any], step: int
+        self,
+        stream: str,
+        what: str,
+        function: Function,
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        step: int,
     ) -> None:
         """Queue `function(reads, writes)`. An array in both is updated."""
 

@@ -27,7 +27,9 @@ class Split:
         if len(self.bounds) < 3 or len(self.bounds) % 2 == 0:
             raise ArgumentError(f"bounds has {len(self.bounds)} numbers: it must have 2 N + 1, for N ranks")
         if self.bounds[0] != 0 or any(a >= b for a, b in pairwise(self.bounds)):
-            raise ArgumentError(f"bounds is {self.bounds}: it must begin with 0 and rise, as no piece is empty")
+            raise ArgumentError(
+                f"bounds is {self.bounds}: it must begin with 0 and rise, as no piece is empty"
+            )
 
     @property
     def ranks(self) -> int:

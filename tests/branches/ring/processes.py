@@ -61,7 +61,10 @@ def forward(rank: int, ranks: int, rng: np.random.Generator) -> Any:
                 ref = bounds.reference(*whole, causal)
                 rows = split.indices(rank)
                 own = bounds.Reference(
-                    ref.out[:, :, rows], ref.allowed[:, :, rows], ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]
+                    ref.out[:, :, rows],
+                    ref.allowed[:, :, rows],
+                    ref.lse[:, :, rows],
+                    ref.lse_allowed[:, :, rows],
                 )
                 assert out.dtype == q.dtype and lse.dtype == torch.float32
                 verdicts = bounds.judge(_numpy(out), own), bounds.judge_lse(lse.numpy(), own)
@@ -119,7 +122,9 @@ def _pulled(gpu: Any, ranks: int, rng: np.random.Generator) -> Any:
     split, margins = even(8 * ranks + 3, ranks), {}
     for call in range(3):
         causal = call != 1
-        x = Inputs(*(rng.standard_normal((2, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)), causal)
+        x = Inputs(
+            *(rng.standard_normal((2, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)), causal
+        )
         q, k, v = (torch.from_numpy(split.cut(each, gpu.number)) for each in (x.q, x.k, x.v))
         out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
         pull(gpu, Layer(split, causal, InTorch()), q, k, v, out, lse)
@@ -158,7 +163,9 @@ def on_the_host(folder: Path) -> Iterator[None]:
 
     def mapped(rank: int, shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
         size = int(np.prod(shape))
-        return torch.from_file(str(folder / f"{rank}-{size}"), shared=True, size=size, dtype=dtype).view(shape)
+        return torch.from_file(str(folder / f"{rank}-{size}"), shared=True, size=size, dtype=dtype).view(
+            shape
+        )
 
     def empty(shape: Any, dtype: Any, device: Any) -> torch.Tensor:
         return mapped(dist.get_rank(), shape, dtype)

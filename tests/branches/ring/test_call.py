@@ -28,7 +28,7 @@ def numbers(found: Any) -> Iterator[float]:
 
 @pytest.mark.parametrize("ranks", few([2, 3, 4], 2))
 def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Forward, backward and decoding by gloo, and the GPU's rank on stand-ins: within the bounds of float64."""
+    """Forward, backward and decoding by gloo, and the GPU's rank on stand-ins: within bounds."""
     work = ("forward", "backward", "decode", "pulled")
     found = run(ranks, tmp_path, int(rng.integers(2**31)), *work)
     for each in found:
@@ -46,7 +46,9 @@ def one_rank() -> Iterator[None]:
 @pytest.mark.usefixtures("one_rank")
 class TestOneRank:
     def test_one_rank_needs_no_peer(self, rng: np.random.Generator) -> None:
-        q, k, v, dout = (torch.from_numpy(rng.standard_normal((1, 2, 9, 16)).astype(np.float32)) for _ in range(4))
+        q, k, v, dout = (
+            torch.from_numpy(rng.standard_normal((1, 2, 9, 16)).astype(np.float32)) for _ in range(4)
+        )
         for way in ("ring", "ulysses"):
             attention = RingAttention(9, way=way)
             assert attention.rows == 9
@@ -74,7 +76,10 @@ class TestOneRank:
             (lambda q: RingAttention(1), "length is 1: 1 ranks need at least 2 rows"),
             (lambda q: RingAttention(even(9, 2)), "a split for 2 ranks: the group has 1"),
             (lambda q: RingAttention(10, way="ring")(q, q, q), r"rank 0 holds 10 rows of the sequence"),
-            (lambda q: RingAttention(9, way="ring")(q, q[:, :, :4], q), r"k has shape \(1, 2, 4, 16\): \[1, H_kv"),
+            (
+                lambda q: RingAttention(9, way="ring")(q, q[:, :, :4], q),
+                r"k has shape \(1, 2, 4, 16\): \[1, H_kv",
+            ),
             (lambda q: RingAttention(9, way="ring")(q, q, q[:, :1]), "v is .* must be equal"),
             (lambda q: RingAttention(9, way="ring")(q, q.half(), q.half()), "k is torch.float16"),
             (lambda q: RingAttention(9)(q, q, q), "way='pull' needs GPUs"),

@@ -16,39 +16,56 @@ from flashcore_numba.stages.edited import Edit, EditError
 
 NAMED = {
     "ring/pull no_start_barrier": "the copy reads keys of rank 1, and no barrier before it says that rank 1",
-    "ring/pull no_end_barrier": "rank 0 writes keys of rank 0 for its next call, while the copy of rank 1, step 1",
+    "ring/pull no_end_barrier": "rank 0 writes keys of rank 0 for its next call, while the copy of rank 1",
     "ring/pull barrier_not_awaited": "no barrier ends the call before",
     "ring/pull barrier_before_the_keys": "and no barrier before it says that rank 1 has written them",
     "ring/pull buffer_reused_early": "the copy writes buffer 1, while attention of step 1 may still use it",
     "ring/pull arrival_not_awaited": "attention uses buffer 1, and nothing waits until the copy of step 1",
-    "ring/ring buffer_reused_early": "the exchange writes buffer 1, while attention of step 1 may still use it",
-    "ring/ring arrival_not_awaited": "rank 0, step 1: the exchange may still send keys, while filling of step 0 writes",
+    "ring/ring buffer_reused_early": "the exchange writes buffer 1, while attention of step 1 may",
+    "ring/ring arrival_not_awaited": "step 1: the exchange may still send keys, while filling of step 0",
 }
 QUICK = [
     mutant
     for mutant in MUTANTS
-    if mutant.label in NAMED or mutant.name in ("halves_of_keys_exchanged", "out_of_one_chunk", "parts_in_float16")
+    if mutant.label in NAMED
+    or mutant.name in ("halves_of_keys_exchanged", "out_of_one_chunk", "parts_in_float16")
 ]
 HARMLESS = [
     Mutant("ring/pull", name, "None.", tuple(Edit(old, new, file) for old, new in edits))
     for name, file, *edits in (
-        ("another_barrier", "programs", (
-            '    rank.barrier(SIDE, "end")', '    rank.barrier(SIDE, "middle")\n    rank.barrier(SIDE, "end")')),
+        (
+            "another_barrier",
+            "programs",
+            (
+                '    rank.barrier(SIDE, "end")',
+                '    rank.barrier(SIDE, "middle")\n    rank.barrier(SIDE, "end")',
+            ),
+        ),
         ("other_direction", "schedule", ("owner = (rank + i)", "owner = (rank - i)")),
-        ("three_buffers", "programs",
-         ('_chunk(rank, layer, f"buffer {i}", k) for i in range(2)',
-          '_chunk(rank, layer, f"buffer {i}", k) for i in range(3)'),
-         ("held = mine if i == 0 else buffers[i % 2]", "held = mine if i == 0 else buffers[i % 3]"),
-         ("following, buffer = plan[i + 1], buffers[(i + 1) % 2]",
-          "following, buffer = plan[i + 1], buffers[(i + 1) % 3]")),
-        ("waits_for_all_kernels", "programs", ("rank.wait(SIDE, left[i - 1])  # or the copy", "rank.wait(SIDE, "
-         "rank.record(MAIN))  # or the copy")),
-        ("copies_on_the_main_stream", "programs",
-         ("rank.copy(SIDE, buffer[following.keys], source, i + 1)",
-          "rank.wait(MAIN, rank.record(SIDE))\n            rank.copy(MAIN, buffer[following.keys], source, i + 1)"
-          "\n            rank.wait(SIDE, rank.record(MAIN))")),
+        (
+            "three_buffers",
+            "programs",
+            ('f"buffer {i}", k) for i in range(2)', 'f"buffer {i}", k) for i in range(3)'),
+            ("held = mine if i == 0 else buffers[i % 2]", "held = mine if i == 0 else buffers[i % 3]"),
+            ("buffer = plan[i + 1], buffers[(i + 1) % 2]", "buffer = plan[i + 1], buffers[(i + 1) % 3]"),
+        ),
+        (
+            "waits_for_all_kernels",
+            "programs",
+            ("left[i - 1])  # or the copy", "rank.record(MAIN))  # or the copy"),
+        ),
+        (
+            "copies_on_the_main_stream",
+            "programs",
+            (
+                "rank.copy(SIDE, buffer[following.keys], source, i + 1)",
+                "rank.wait(MAIN, rank.record(SIDE))\n"
+                "            rank.copy(MAIN, buffer[following.keys], source, i + 1)\n"
+                "            rank.wait(SIDE, rank.record(MAIN))",
+            ),
+        ),
     )
-]  # fmt: skip
+]
 
 
 def test_every_way_is_right() -> None:
@@ -108,9 +125,7 @@ def test_the_command_fails_when_a_way_is_wrong(
         (["ring", "5"], "name no other stage beside it"),
     ],
 )
-def test_other_names_are_refused(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_names_are_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", *arguments]) == 2
     assert told in capsys.readouterr().err
 

@@ -29,7 +29,9 @@ def publish(rank: SimulatedRank, value: float) -> np.ndarray:
     return mine
 
 
-def copied(rank: SimulatedRank, value: float, seen: list[float], *, start: bool, end: bool, arrival: bool) -> None:
+def copied(
+    rank: SimulatedRank, value: float, seen: list[float], *, start: bool, end: bool, arrival: bool
+) -> None:
     """Each rank copies its neighbour's keys."""
     publish(rank, value)
     rank.wait(SIDE, rank.record(MAIN))
@@ -67,13 +69,25 @@ def test_what_is_ordered_passes(order: Order) -> None:
 @pytest.mark.parametrize(
     "missing, kind, told",
     [
-        ("start", "start barrier", r"rank \d, step 1: the copy reads keys of rank (\d), and no barrier before it "
-         r"says that rank \1 has written them"),
-        ("end", "end barrier", r"rank (\d) writes keys of rank \1 for its next call, while the copy of rank \d, "
-         "step 1, may still read them"),
-        ("arrival", "arrival", r"rank \d, step 1: attention uses buffer, and nothing waits until the copy of step 1"),
+        (
+            "start",
+            "start barrier",
+            r"rank \d, step 1: the copy reads keys of rank (\d), and no barrier before it says that rank \1 "
+            "has written them",
+        ),
+        (
+            "end",
+            "end barrier",
+            r"rank (\d) writes keys of rank \1 for its next call, while the copy of rank \d, step 1, may "
+            "still read them",
+        ),
+        (
+            "arrival",
+            "arrival",
+            r"rank \d, step 1: attention uses buffer, and nothing waits until the copy of step 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_missing_is_named_in_every_order(order: Order, missing: str, kind: str, told: str) -> None:
     present = dict.fromkeys(("start", "end", "arrival"), True)
     with pytest.raises(Hazard, match=told) as caught:
@@ -105,7 +119,9 @@ def test_reuse_and_two_launches_are_named() -> None:
     rank.launch(MAIN, "filling", put(0), (), (source,), 0)
     rank.launch(MAIN, "attention", take([]), (buffer,), (), 1)
     rank.copy(SIDE, buffer, rank.empty("other", (4,)), 3)
-    with pytest.raises(Hazard, match="rank 0, step 3: the copy writes buffer 1, while attention of step 1 may"):
+    with pytest.raises(
+        Hazard, match="rank 0, step 3: the copy writes buffer 1, while attention of step 1 may"
+    ):
         machine.run()
     machine = Machine(1, Order("late"))
     (rank,) = machine.ranks
