@@ -37,10 +37,20 @@ __device__ __forceinline__ bool store_row(element* o_smem, const Output& o_rmem,
     return may_overflow(products);
 }
 
+// The same in float32, from the registers to `row` of the output.
+__device__ __forceinline__ void store_floats(OUT_ELEMENT* row, const Output& o_rmem, int r, float inv_l,
+                                             int lane) {
+#pragma unroll
+    for (int d = 0; d < D_V / 8; d++) {
+        const float* o = &o_rmem[r / 2][d][r % 2 * 2];
+        *(float2*)(row + 8 * d + lane % 4 * 2) = make_float2(o[0] * inv_l, o[1] * inv_l);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 mma_sync(const element* q,                    // [B, H, S_q, D]
          const element* k, const element* v,  // [B, H / group, S_k, D]
-         element* out, float* lse,            // [B, H, S_q, D]; [B, H, S_q] or null
+         OUT_ELEMENT* out, float* lse,        // [B, H, S_q, D]; [B, H, S_q] or null
          PARAMS, int longest_first) {
     const Params params = PARAMS_GIVEN;
     extern __shared__ __align__(128) element smem[];
@@ -131,11 +141,22 @@ mma_sync(const element* q,                    // [B, H, S_q, D]
     for (int r = 0; r < LANE_ROWS; r++) {
         const int row = 8 * r + lane / 4;
         float total = quad_sum(l[r]);
-        const float rescale = join_sink(m[r], total, params, h), inv_l = inverse_sum(total) * rescale;
-        if (store_row<false>(q_smem, o_rmem, r, inv_l, lane)) store_row<true>(q_smem, o_rmem, r, inv_l, lane);
+        float rescale = join_sink(m[r], total, params, h);
+        if (PRIOR) {
+            merge_prior(o_rmem, r, m[r], total, rescale, params, sequence, h, warp_row + row, lane);
+            rescale = 1.0f;
+        }
+        const float inv_l = inverse_sum(total) * rescale;
+        if (FLOAT_OUT) {
+            OUT_ELEMENT* out_row = out + params.out.at(b, h, sequence.first_row + warp_row + row);
+            if (warp_row + row < sequence.S_q) store_floats(out_row, o_rmem, r, inv_l, lane);
+        } else if (store_row<false>(q_smem, o_rmem, r, inv_l, lane)) {
+            store_row<true>(q_smem, o_rmem, r, inv_l, lane);
+        }
         if (lse && lane % 4 == 0 && warp_row + row < sequence.S_q)
             lse[params.rows_before(sequence, h) + warp_row + row] = log_sum_exp(m[r], total);
     }
+    if (FLOAT_OUT) return;
     __syncwarp();  // the warp's rows of O are whole before lanes read what others wrote
     out += params.out.at(b, h, sequence.first_row + warp_row) + lane % Values::LANES * 8;
 #pragma unroll

@@ -80,6 +80,6 @@ tma_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     }
 
     float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
-    normalise(o_rmem, m, l, sizes, h, lse_row, sizes.S_q - warp_row, lane);
+    normalise(o_rmem, m, l, sizes, sizes.sequence(b), h, lse_row, warp_row, lane);
     store_rows(q_smem, &out_map, o_rmem, warp, lane, warp_row, h, {b});
 }

@@ -81,7 +81,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
           const __grid_constant__ ptx::TensorMap v_map,    // the same
+#if FLOAT_OUT
+          float* out, STRIDES(out),                        // [B, H, S_q, D]
+#else
           const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
+#endif
           float* lse,                                      // [B, H, S_q] or null
           SIZES BATCHES_PARAMS,
           int heads, int heads_together,                   // B * H, and how many of them go side by side
@@ -342,8 +346,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (WINDOW)
             for (; tile >= first_tile; tile--) skip();
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
-        normalise(o_rmem, m, l, sizes, h, lse_row, sequence.S_q - warp_row, lane);
+        normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
+#if FLOAT_OUT
+        const Strides out_strides STRIDES_GIVEN(out);
+        store_rows(out + out_strides.at(sequence.batch, h, sequence.first_row + warp_row), out_row, o_rmem,
+                   sequence.S_q - warp_row, lane);
+#else
         store_rows<BOUNDED_Q>(o_smem, &out_map, o_rmem, warp, lane, warp_row, h,
                               {sequence.batch, sequence.first_row, sequence.S_q});
+#endif
     }
 }

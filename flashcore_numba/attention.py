@@ -20,8 +20,9 @@ from flashcore_numba.calls import (
 )
 from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import Adopted, adopt, same_kind
+from flashcore_numba.core.element import FLOAT32
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import OFF, Features
+from flashcore_numba.core.features import CALLED, OFF, Features
 from flashcore_numba.core.output import LSE, OUT, Output
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run import plans
@@ -43,6 +44,7 @@ def attention(
     sinks: Any = None,
     alibi_slopes: Any = None,
     seqused_k: Any = None,
+    prior: "tuple[Any, Any] | None" = None,
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
@@ -63,20 +65,28 @@ def attention(
     window, softcap, sinks, alibi_slopes, seqused_k: what models add, see `core.features.Features`; the arrays
     are of the kind of q and in the same place. Not every stage serves them.
 
+    prior: (o, lse), float32 [B, H, S_q, D_v] and [B, H, S_q], natural logarithm: what this function returned
+    for the same rows over other keys. The call then returns attention over both sets of keys, and the LSE
+    over both. Where lse is -inf, the row has seen no key yet, and what o holds does not matter. Sinks must be
+    given with one of the parts alone. The last dimension of both must be contiguous, and each row of o start
+    at a multiple of 16 bytes.
+
     stage: a number, a name or a `Stage`; None is the one that was fastest at the recorded problem most like
     this one, of those that serve it on this machine (`dispatch`; `flashcore dispatch` shows the table).
-    out: where to write, of the same kind and shape as q; it may be strided like q, but must not overlap an
-    input.
+    out: where to write, of the kind of q and of its type, or float32, in which nothing is rounded between
+    parts that are merged by `prior`; it may be strided like q. It may be o of `prior`, the same array: each
+    element is read by the thread that writes it. Otherwise it must not overlap an input.
     return_lse: also return the log-sum-exp of the scaled scores, float32 [B, H, S_q], natural logarithm.
     time_limit: of host arrays, seconds after which the simulator stops a kernel; None lets it run to its end,
     which Ctrl-C may bring nearer. An endless loop that changes nothing is found without a limit. On a GPU the
     call does not wait for its work, so a limit is refused there.
 
-    Returns out [B, H, S_q, D] of q's type, or (out, lse), of the caller's kind and on its device. A row that
-    sees no key is zeros, its LSE -inf, or the sink. On a GPU the work is queued on the caller's current
-    stream (PyTorch's for tensors, otherwise CuPy's) and the call does not wait for it. The first call of a
-    layout compiles and prepares the launches; later calls of the same layout only launch them (`run.plans`).
-    Any call can be captured into a CUDA graph, the first one too: the kernels are its only nodes.
+    Returns out [B, H, S_q, D_v] of q's type, or as given, or (out, lse), of the caller's kind and on its
+    device. A row that sees no key is zeros, its LSE -inf, or the sink. On a GPU the work is queued on the
+    caller's current stream (PyTorch's for tensors, otherwise CuPy's) and the call does not wait for it. The
+    first call of a layout compiles and prepares the launches; later calls of the same layout only launch them
+    (`run.plans`). Any call can be captured into a CUDA graph, the first one too: the kernels are its only
+    nodes.
 
     A NaN or an infinity in an input is no error: the rows that see it hold what IEEE arithmetic makes of it,
     and so may rows whose mask hides it, because 0 * NaN is NaN. Sums are float32 and are divided last:
@@ -91,14 +101,20 @@ def attention(
     if window is not OFF.window or softcap is not OFF.softcap:
         options += told(window, softcap)
     features: tuple = ()
-    if sinks is not None or alibi_slopes is not None or seqused_k is not None:
+    if sinks is not None or alibi_slopes is not None or seqused_k is not None or prior is not None:
         features = sinks, alibi_slopes, seqused_k
+    prior_out = prior_lse = None
+    if prior is not None:
+        prior_out, prior_lse = _pair(prior)
+        features += prior_out, prior_lse
+        options += (out is prior_out,)
     found = plans.find(q, k, v, out, options, features) if time_limit is None else plans.NOT_SERVED
     key, addresses, plan = found
     if plan is not None and (done := plan.run(addresses, (q, k, v), (out, None))) is not None:
         return done if return_lse else done[0]
     call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit)
     optional = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+    optional |= {"prior_out": prior_out, "prior_lse": prior_lse}
     order = ("q", "k", "v", "out", *optional)[: len(addresses)]
     return call.run({"q": q, "k": k, "v": v}, optional, out, None if plan is not None else key, order)
 
@@ -131,7 +147,7 @@ def attention_varlen(
     written.
 
     Other arguments, what is returned and what is raised are as for `attention`, with out [total_q, H, D] and
-    the LSE [H, total_q]. seqused_k counts keys from the beginning of each sequence.
+    the LSE [H, total_q]. seqused_k counts keys from the beginning of each sequence. There is no `prior`.
     """
     features = {
         "sinks": sinks,
@@ -151,6 +167,15 @@ def attention_varlen(
     call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, packed=True)
     order = ("q", "k", "v", "out", *features)
     return call.run({"q": q, "k": k, "v": v}, features, out, None if plan is not None else key, order)
+
+
+def _pair(prior: Any) -> tuple[Any, Any]:
+    """Both arrays. Raises ArgumentError unless there are two."""
+    if not isinstance(prior, tuple | list) or len(prior) != 2 or any(each is None for each in prior):
+        raise ArgumentError(
+            f"prior is {shown(prior)}: it must be (o, lse), what attention over other keys returned, or None"
+        )
+    return prior[0], prior[1]
 
 
 class _Call(NamedTuple):
@@ -178,23 +203,29 @@ class _Call(NamedTuple):
             raise ArgumentError(f"return_lse is {shown(self.return_lse)}: it must be True or False")
         chosen = None if self.stage is None else find_stage(self.stage)
         arrays = {name: adopted(array, name, self.packed) for name, array in given.items()}
-        added = {name: adopt(array, name) for name, array in optional.items() if array is not None}
+        given_too = {name: array for name, array in optional.items() if array is not None}
+        added = {name: adopt(array, CALLED.get(name, name)) for name, array in given_too.items()}
         targets = {} if out is None else {"out": adopted(out, "out", self.packed)}
-        same_kind(**arrays, **added, **targets)
+        same_kind(**arrays, **{CALLED.get(name, name): x for name, x in added.items()}, **targets)
         check_limit_of_time(self.time_limit, arrays["q"].view)
-        problem = self._problem(arrays, added)
+        problem = self._problem(arrays, added, targets)
         wanted = (LSE,) if self.return_lse else ()
         if chosen is None:
             chosen = best_stage(problem, wanted)
         else:
             refuse(chosen, problem, wanted)
-        written = Written((OUT, *wanted), targets, self.packed)
+        in_place = {"out": "prior_out"} if out is not None and out is optional.get("prior_out") else {}
+        written = Written((OUT, *wanted), targets, self.packed, in_place)
+        arrays |= {name: added[name] for name in problem.features.prior}
         done = run(chosen, chosen.called, problem, arrays, written, self.time_limit, key, order)
         return done if self.return_lse else done[0]
 
-    def _problem(self, arrays: dict[str, Adopted], added: dict[str, Adopted]) -> Problem:
+    def _problem(
+        self, arrays: dict[str, Adopted], added: dict[str, Adopted], targets: dict[str, Adopted]
+    ) -> Problem:
         views = {name: array.view for name, array in added.items()}
-        features = Features(self.window, self.softcap, **views)
+        float32_out = any(target.view.dtype == FLOAT32.dtype for target in targets.values())
+        features = Features(self.window, self.softcap, float32_out=float32_out, **views)
         q, k, v = (array.view for array in arrays.values())
         problem = Problem(q, k, v, self.causal, self.scale, features)
         if not problem.on_gpu:

@@ -13,6 +13,7 @@ from cuda_reference.extras import explained
 from flashcore_numba.core import gpu
 from flashcore_numba.core.arrays import Adopted, adopt, empty_like, overlap
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.features import CALLED
 from flashcore_numba.core.output import Output
 from flashcore_numba.core.problem import check_layout, check_time_limit, rows_aligned
 from flashcore_numba.run import plans
@@ -92,7 +93,8 @@ def check_target(name: str, target: Any, output: Output, problem: Any, inputs: M
         )
     for other, array in inputs.items():
         if overlap(target, array):
-            raise ArgumentError(f"{name} overlaps {other} in memory: it must be memory of its own")
+            called = CALLED.get(other, other)
+            raise ArgumentError(f"{name} overlaps {called} in memory: it must be memory of its own")
 
 
 def _overlaps_itself(array: Any) -> bool:

@@ -18,7 +18,8 @@ def problem(rng, batch, heads, seq_q, seq_k, head_dim, causal, group=1, features
 
 def counted(stage, variant, problem, sm_count):
     executor = Simulator(sm_count=sm_count, races=False)
-    stage.launch(problem, np.empty(OUT.shape(problem), problem.q.dtype), executor, variant=variant)
+    out = np.empty(OUT.shape(problem), OUT.dtype(problem))
+    stage.launch(problem, out, executor, variant=variant)
     return sum((Traffic.of_totals(launch.totals()) for launch in executor.launches), Traffic())
 
 
@@ -49,6 +50,14 @@ def packed(rng, **options):
         cu_seqlens_k=bounds_k,
     )
     return problem(rng, 1, 2, bounds_q[-1], bounds_k[-1], features=features, **options)
+
+
+def merged(rng, **options):
+    """With what was computed before, of every row, and a float32 output or not."""
+    rows, keys, float32_out = int(rng.integers(1, 200)), int(rng.integers(1, 200)), bool(rng.integers(2))
+    shape = (2, 2, rows, options["head_dim"])
+    features = Features(float32_out=float32_out, prior_out=ones(*shape), prior_lse=ones(*shape[:3]))
+    return problem(rng, *shape[:3], keys, features=features, **options)
 
 
 def ones(*shape):

@@ -293,7 +293,7 @@ def read_only(shape):
 SHAPE = (1, 2, 8, 64)
 BAD = {
     "out list": ("out", {"out": [1]}, ["list", "NumPy, CuPy, PyTorch"]),
-    "out dtype": ("out", {"out": np.empty(SHAPE, np.float32)}, ["float32", "float16"]),
+    "out dtype": ("out", {"out": np.empty(SHAPE, np.float64)}, ["float64", "float16"]),
     "out shape": ("out", {"out": np.empty((1, 2, 9, 64), np.float16)}, ["(1, 2, 9, 64)", "(1, 2, 8, 64)"]),
     "out read-only": ("out", {"out": read_only(SHAPE)}, ["read-only", "writeable"]),
     "out strided": (

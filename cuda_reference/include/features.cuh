@@ -21,6 +21,12 @@
 #ifndef RAGGED
 #define RAGGED 0  // sequences of different lengths, packed: q and out are [H, total, D] then
 #endif
+#ifndef PRIOR
+#define PRIOR 0  // O and LSE of the same rows over other keys, with which the result is merged
+#endif
+#ifndef FLOAT_OUT
+#define FLOAT_OUT 0  // O is float32
+#endif
 #ifndef E4M3
 #define E4M3 0  // K and V of a cache are bytes of e4m3, and a scale of each K/V head multiplies them
 #endif
@@ -98,6 +104,30 @@
     static constexpr int sequences = 0;
 #endif
 
+#if PRIOR
+#define PRIOR_PARAMS                                                                                   \
+    , const float *prior_out, const float *prior_lse, long long prior_batch,                           \
+        long long prior_head, long long prior_row, long long prior_lse_batch, long long prior_lse_head
+#define PRIOR_GIVEN                                                                             \
+    , prior_out, prior_lse, prior_batch, prior_head, prior_row, prior_lse_batch, prior_lse_head
+#define PRIOR_MEMBERS                                                              \
+    const float *prior_out, *prior_lse; /* [B, H, S_q, D_v], [B, H, S_q] */        \
+    long long prior_batch, prior_head, prior_row, prior_lse_batch, prior_lse_head;
+#else
+#define PRIOR_PARAMS
+#define PRIOR_GIVEN
+#define PRIOR_MEMBERS                                                                               \
+    static constexpr const float *prior_out = nullptr, *prior_lse = nullptr;                        \
+    static constexpr long long prior_batch = 0, prior_head = 0, prior_row = 0, prior_lse_batch = 0, \
+                               prior_lse_head = 0;
+#endif
+
+#if FLOAT_OUT
+#define OUT_ELEMENT float
+#else
+#define OUT_ELEMENT element
+#endif
+
 #if E4M3
 #define STORED uint8_t
 #define SCALES_PARAMS                                                                                    \
@@ -129,8 +159,9 @@
 #define BATCHES_MEMBERS static constexpr int k = 0, v = 0;
 #endif
 
-#define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS
-#define FEATURES_GIVEN WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN
+#define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS
+#define FEATURES_GIVEN                                                                     \
+    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN
 
 struct Features {
     WINDOW_MEMBERS
@@ -139,6 +170,7 @@ struct Features {
     SINKS_MEMBERS
     USED_MEMBERS
     RAGGED_MEMBERS
+    PRIOR_MEMBERS
 };
 
 // Of a K/V head: what is stored times it is meant.

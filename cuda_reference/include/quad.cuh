@@ -61,6 +61,30 @@ __device__ __forceinline__ float join_sink(float& m, float& l, const Sizes& size
     return rescale;
 }
 
+// The result of before, over other keys, joins a row as one more key does: its score is that LSE, its value
+// that O. m and l take its weight here; `merge_prior` adds the value.
+struct PriorRow {
+    const float* out;  // columns 2t and 2t + 1 of the first 8: the lane reads what it will write
+    float rescale, weight;
+
+    __device__ __forceinline__ PriorRow(float& m, float& l, const Sizes& sizes, const Sequence& sequence,
+                                        int h, int row, int lane) {
+        const Features& prior = sizes.features;
+        const Strides strides{prior.prior_batch, prior.prior_head, prior.prior_row};
+        out = prior.prior_out + strides.at(sequence.batch, h, sequence.first_row + row) + lane % 4 * 2;
+        const float* lse_row = prior.prior_lse + sequence.batch * prior.prior_lse_batch +
+                               h * prior.prior_lse_head + sequence.first_row + row;
+        // Lane 4g reads it alone, because it writes the LSE, perhaps to the same memory.
+        float lse = lane % 4 == 0 && row < sequence.S_q ? *lse_row : -INFINITY;
+        lse = __shfl_sync(ALL_LANES, lse, lane / 4 * 4);
+        // m is finite also where no key was seen, so that no -inf is taken from -inf.
+        const float score = lse / LN2, m_new = fmaxf(m, score);
+        rescale = ptx::ex2(m - m_new), weight = ptx::ex2(score - m_new);
+        l = l * rescale + weight;
+        m = m_new;
+    }
+};
+
 // Whether the rounding of m alone would move scale * s - m by whole powers of 2, up to infinity.
 __device__ __forceinline__ bool is_far(float m) { return fabsf(m) > FAR && m > LOWEST; }
 

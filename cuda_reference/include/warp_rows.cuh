@@ -205,6 +205,21 @@ __device__ __forceinline__ float softmax_tile(P& p_rmem, Scores& s_rmem, Output&
     return scale_left;
 }
 
+// Row r of the lane, O rescaled by `rescale`, and what was computed before for its row `row` of the sequence.
+__device__ __forceinline__ void merge_prior(Output& o_rmem, int r, float& m, float& l, float rescale,
+                                            const Sizes& sizes, const Sequence& sequence, int h, int row,
+                                            int lane) {
+    const PriorRow prior(m, l, sizes, sequence, h, row, lane);
+#pragma unroll
+    for (int d = 0; d < D_V / 8; d++) {
+        float* o = &o_rmem[r / 2][d][r % 2 * 2];
+        float2 before = make_float2(0.0f, 0.0f);
+        if (prior.weight > 0) before = *(const float2*)(prior.out + 8 * d);
+        o[0] = o[0] * (rescale * prior.rescale) + before.x * prior.weight;
+        o[1] = o[1] * (rescale * prior.rescale) + before.y * prior.weight;
+    }
+}
+
 // O += P V. V is [key, component] and a register of the right operand holds two keys: ldmatrix transposes.
 __device__ __forceinline__ void accumulate_pv(Output& o_rmem, const P& p_rmem, const element* v_smem,
                                               int lane) {

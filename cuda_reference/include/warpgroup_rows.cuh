@@ -180,22 +180,57 @@ __device__ __forceinline__ bool exponentiate(P& p_rmem, Scores& s_rmem, const Ro
     return close;
 }
 
-// After the last tile: the sink joins, O / l, and the log-sum-exp of the warp's rows from `lse_row` on, of
-// which `inside` exist.
+// What was computed before for row g + 8r of the warp, `row` of the sequence; O is rescaled by `rescale` first.
+__device__ __forceinline__ void merge_prior(Output& o_rmem, int r, float& m, float& l, float rescale,
+                                            const Sizes& sizes, const Sequence& sequence, int h, int row,
+                                            int lane) {
+    const PriorRow prior(m, l, sizes, sequence, h, row, lane);
+#pragma unroll
+    for (int d = 0; d < D_V / 8; d++) {
+        float* o = &o_rmem[4 * d + 2 * r];
+        float2 before = make_float2(0.0f, 0.0f);
+        if (prior.weight > 0) before = *(const float2*)(prior.out + 8 * d);
+        o[0] = o[0] * (rescale * prior.rescale) + before.x * prior.weight;
+        o[1] = o[1] * (rescale * prior.rescale) + before.y * prior.weight;
+    }
+}
+
+// After the last tile: the sink and what was computed before join, O / l, and the log-sum-exp of the warp's
+// rows from `lse_row` on, of which `inside` exist.
 __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const RowState& l, const Sizes& sizes,
-                                          int h, float* lse_row, int inside, int lane) {
+                                          const Sequence& sequence, int h, float* lse_row, int warp_row,
+                                          int lane) {
     RowState inv_l;
+    const int inside = sequence.S_q - warp_row;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float total = quad_sum(l[r]);
-        const float rescale = join_sink(m[r], total, sizes, h);
-        inv_l[r] = inverse_sum(total) * rescale;
+        float rescale = join_sink(m[r], total, sizes, h);
         const int row = lane / 4 + 8 * r;
+        if (PRIOR) {
+            merge_prior(o_rmem, r, m[r], total, rescale, sizes, sequence, h, warp_row + row, lane);
+            rescale = 1.0f;
+        }
+        inv_l[r] = inverse_sum(total) * rescale;
         if (lse_row && lane % 4 == 0 && row < inside)
             lse_row[row] = log_sum_exp(m[r], total);
     }
 #pragma unroll
     for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
+}
+
+// The warp's 16 rows of O in float32, from the registers to the rows from `rows` on, of which `inside` exist.
+__device__ __forceinline__ void store_rows(float* rows, long long row_stride, const Output& o_rmem,
+                                           int inside, int lane) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = lane / 4 + 8 * r;
+        if (row >= inside) continue;
+#pragma unroll
+        for (int d = 0; d < D_V / 8; d++)
+            *(float2*)(rows + row * row_stride + 8 * d + lane % 4 * 2) =
+                make_float2(o_rmem[4 * d + 2 * r], o_rmem[4 * d + 2 * r + 1]);
+    }
 }
 
 // The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, PITCH]: `may_overflow` of

@@ -22,6 +22,13 @@ that of FlashAttention's own tests (Dao et al. 2022); the floor is the usual rou
 
 Hence floor = 2^-11 |ref| + 2^-25 + u * (2 (D + 8) A + 4 S_k + 10) * attention(q, k, |v|).
 
+A float32 output is not rounded at the end, but its P were, to q's type: its floor has 2^-11 attention(q, k,
+|v|) and u |ref| for 2^-11 |ref| and 2^-25. Merging with what was computed before gives the parts their
+shares w and w' = 1 - w, by their LSE. The error of the new part counts by w. A relative error e of one
+weight moves the result by at most e w w' (attention(q, k, |v|) + |prior out|); that of the prior weight is
+u (2 |prior LSE| + 4), as the LSE is changed to base 2 and the maximum is subtracted. The products and the sum
+of both lose 8 u of each share.
+
 The plan's absolute gates apply as well: 1e-3 on its five shapes; on extreme inputs a mean error of 0.02 and
 at most 1 % of the elements off by more than 0.1. The factor 2 leaves a correct float32 kernel a margin of at
 least 2.
@@ -29,7 +36,7 @@ least 2.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,19 +89,33 @@ def reference(
 ) -> Reference:
     """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    both, lse = oracle.attention(
-        q, k, np.concatenate([v, np.abs(v)], axis=3), causal, scale, features=features
-    )
+    alone = replace(features, prior_out=None, prior_lse=None)
+    both, lse = oracle.attention(q, k, np.concatenate([v, np.abs(v)], axis=3), causal, scale, features=alone)
     out, magnitude = np.split(both, 2, axis=3)
     standard = oracle.standard_attention(q, k, v, causal, scale, features=features).astype(np.float64)
     seq_k, element = k.shape[2], of(q.dtype)
     p_error = weight_error(q, k, causal, scale, features)
 
     float32_work = (2 * p_error + U * (4 * seq_k + 2))[..., None] * magnitude
-    floor = element.unit_roundoff * np.abs(out) + element.least / 2 + float32_work
-    row_error = np.abs(standard - out).max(axis=3, keepdims=True)
+    p_stored = element.unit_roundoff * magnitude
     # LSE = max + log(sum): the error of the scores, of the sum, and of rounding the result to float32.
-    lse_floor = p_error + U * (2 * seq_k + 4) + U * np.abs(np.where(np.isfinite(lse), lse, 0))
+    lse_error = p_error + U * (2 * seq_k + 4)
+    if features.prior_out is not None:
+        now, before = oracle.weights(lse, features.prior_lse)
+        prior = np.where(before[..., None] > 0, np.abs(features.prior_out.astype(np.float64)), 0)
+        prior_error = U * (2 * np.abs(np.where(before > 0, features.prior_lse, 0)) + 4)
+        moved = now * before * (p_error + prior_error + U * (4 * seq_k + 4))
+        shares = now[..., None] * magnitude + before[..., None] * prior
+        float32_work = now[..., None] * float32_work + moved[..., None] * (magnitude + prior) + 8 * U * shares
+        p_stored = now[..., None] * p_stored
+        lse_error = now * lse_error + before * prior_error + 4 * U
+        out, lse = oracle.merged_with_prior(out, lse, features)
+    if features.float32_out:
+        floor = p_stored + U * np.abs(out) + FLOAT32.least / 2 + float32_work
+    else:
+        floor = element.unit_roundoff * np.abs(out) + element.least / 2 + float32_work
+    row_error = np.abs(standard - out).max(axis=3, keepdims=True)
+    lse_floor = lse_error + U * np.abs(np.where(np.isfinite(lse), lse, 0))
     return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
 
 

@@ -30,6 +30,7 @@ SCALED_SHAPES = {
 IN_EVERY_TYPE = (
     "softcap: 3",
     "seqused_k: NaN behind, causal",
+    "prior and float32 output: 300 keys",
     "ragged and window and sinks",
     "ragged 33 rows, 70 keys",
     "causal ragged 70 rows",

@@ -177,6 +177,61 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("    m = m_new;\n    return rescale;", "    m = m_new;\n    return 1.0f;", QUAD),
     ),
     _mutant(
+        12, "prior_in_natural_units", "The LSE of before stays natural, m is in units of log2.",
+        ("score = lse / LN2,", "score = lse,", QUAD), expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        12, "prior_weights_swapped", "What was computed before and what is new take each other's weight.",
+        ("o[0] * (rescale * prior.rescale) + before.x * prior.weight;",
+         "o[0] * prior.weight + before.x * (rescale * prior.rescale);", WARP_ROWS),
+        expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        12, "prior_of_kv_head", "A query head merges with the rows that have the number of its K/V head.",
+        ("strides.at(sequence.batch, h,", "strides.at(sequence.batch, h / sizes.group,", QUAD),
+    ),
+    _mutant(
+        12, "prior_lse_of_another_row", "Both rows of a lane take the LSE of before of the first.",
+        ("h * prior.prior_lse_head + sequence.first_row + row;",
+         "h * prior.prior_lse_head + sequence.first_row + row / 16 * 16 + row % 8;", QUAD),
+    ),
+    _mutant(
+        12, "prior_infinity", "A row that has seen no key, before nor now, takes -inf from -inf.",
+        ("const float score = lse / LN2, m_new = fmaxf(m, score);",
+         "m = l > 0 ? m : -INFINITY;\n"
+         "        const float score = lse / LN2, m_new = fmaxf(m, score);", QUAD),
+    ),
+    _mutant(
+        12, "prior_in_every_tile", "What was computed before is added with each tile, not once.",
+        ("accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);",
+         "accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);\n"
+         "        if (PRIOR)\n"
+         "            for (int r = 0; r < LANE_ROWS; r++)\n"
+         "                merge_prior(o_rmem, r, m[r], l[r], 1.0f, params, sequence, h,\n"
+         "                            warp_row + 8 * r + lane / 4, lane);"),
+        expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        12, "prior_in_half", "What was computed before is rounded to halves.",
+        ("before.x * prior.weight;", "__half2float(__float2half(before.x)) * prior.weight;", WARP_ROWS),
+    ),
+    _mutant(
+        12, "float_output_in_half", "A float32 output holds what a half can.",
+        ("make_float2(o[0] * inv_l,", "make_float2(__half2float(__float2half(o[0] * inv_l)),"),
+    ),
+    _mutant(
+        12, "lse_without_prior", "The LSE is that of the keys of this call alone.",
+        ("        float rescale = join_sink(m[r], total, params, h);\n",
+         "        float rescale = join_sink(m[r], total, params, h);\n"
+         "        const float own_m = m[r], own_l = total;\n"),
+        ("= log_sum_exp(m[r], total);", "= log_sum_exp(own_m, own_l);"),
+        expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        12, "prior_read_where_no_key_was", "O of before is read also where its LSE says it is nothing.",
+        ("if (prior.weight > 0) before =", "before =", WARP_ROWS), expected=(*VALUE, *MEMORY), on_gpu=False,
+    ),
+    _mutant(
         12, "seqused_ignored", "All keys of a sequence count.",
         ("if (USED) found.S_k = max(0, min(found.S_k, features.seqused_k[index]));", "", PARAMS),
     ),
@@ -285,6 +340,21 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         15, "element_not_told", "The kernel is compiled for float16, whatever the element type is.",
         ("        **defines(p),\n", "        **defines(p),\n        \"ELEMENT\": \"float16\",\n",
          "stage15_ping_pong"), expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        15, "prior_of_the_first_rows", "Every warp merges with what was computed for the first one's rows.",
+        ("sizes, sequence, h, warp_row + row, lane);", "sizes, sequence, h, row, lane);", WARPGROUP_ROWS),
+        expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        15, "prior_of_the_next_columns", "A lane adds what was computed before for its neighbour.",
+        ("(const float2*)(prior.out + 8 * d);", "(const float2*)(prior.out + (8 * d ^ 8));", WARPGROUP_ROWS),
+        expected=(*VALUE, "property"),
+    ),
+    _mutant(
+        15, "float_rows_past_the_end", "A float32 output has no TMA that leaves out rows past the end.",
+        ("if (row >= inside) continue;", "", WARPGROUP_ROWS),
+        expected=(*MEMORY, *RACE, *VALUE, "guard", "unwritten"), on_gpu=False,
     ),
     _mutant(
         15, "counter_not_reset", "The counter of work tiles is left where the launch took it.",

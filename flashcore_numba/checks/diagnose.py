@@ -44,7 +44,7 @@ def _suspects(x: Inputs) -> list[tuple[str, Callable[[], np.ndarray]]]:
         ]
     for name in x.features.names:
         without = replace(x.features, **{name: getattr(OFF, name)})
-        if name not in ("cu_seqlens_q", "cu_seqlens_k"):
+        if name not in ("cu_seqlens_q", "cu_seqlens_k", "float32_out"):
             found.append((f"{name} has no effect", partial(_attention, x, features=without)))
     if heads > kv_heads > 1:
         wrong = np.arange(heads) % kv_heads

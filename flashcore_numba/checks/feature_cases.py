@@ -1,6 +1,7 @@
 """Inputs for what models add to attention: each feature alone, where it meets another, and at its edges."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ ARGUMENTS = {
     "ALiBi": "alibi_slopes",
     "seqused_k": "seqused_k",
     "ragged": "cu_seqlens_q",
+    "prior": "prior_out",
+    "float32 output": "float32_out",
 }
 
 
@@ -105,6 +108,37 @@ def _ragged(
     return make
 
 
+def _plain(rows: int, keys: int, **options: Any) -> Callable:
+    def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
+        return draw(rng, 2, 4, rows, keys, d, kv_heads=2, **options).but(features=Features())
+
+    return make
+
+
+def _merged(make_now: Callable, float32_out: bool = False, offset: float = 4.0) -> Callable:
+    """With a result over other keys, of which some rows have seen none: its LSE is about `offset`, where that
+    of 50 keys is, but for weights that go from next to nothing to nearly 1.
+    """
+
+    def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
+        x = make_now(rng, draw, d)
+        lse = _float32(offset + 6 * rng.standard_normal(x.q.shape[:3]))
+        lse[rng.uniform(size=lse.shape) < 0.2] = -np.inf
+        out = _float32(rng.standard_normal((*lse.shape, x.v.shape[3])))
+        out[np.isneginf(lse)] = np.nan
+        return x.but(features=replace(x.features, float32_out=float32_out, prior_out=out, prior_lse=lse))
+
+    return make
+
+
+def _in_float32(make_in_type: Callable) -> Callable:
+    def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
+        x = make_in_type(rng, draw, d)
+        return x.but(features=replace(x.features, float32_out=True))
+
+    return make
+
+
 def _spoiled(x: Inputs, used: np.ndarray) -> Inputs:
     """NaN where keys do not count."""
     k, v = x.k.copy(), x.v.copy()
@@ -152,4 +186,14 @@ MADE: dict[str, Callable[[np.random.Generator, Draw, int], Inputs]] = {
     "ragged: NaN in the sequence between": _neighbours,
     "ragged and window and sinks: causal": _ragged(sinks=True, causal=True, window=(30, -1)),
     "ragged and seqused_k: NaN behind, causal": _ragged(used=True, causal=True),
+    "float32 output: grouped, causal": _in_float32(_plain(70, 90, causal=True)),
+    "float32 output and ragged: empty sequences": _in_float32(_ragged()),
+    "prior: grouped": _merged(_plain(70, 90)),
+    "prior: rows that see no key, causal": _merged(_plain(70, 40, causal=True)),
+    "prior: nearly all of the weight": _merged(_plain(40, 70), offset=30.0),
+    "prior and sinks: rows that see no key": _merged(_sinks(70, 40, causal=True)),
+    "prior and seqused_k: no keys in one": _merged(_used()),
+    "prior and float32 output: 300 keys, causal": _merged(_plain(70, 300, causal=True), float32_out=True),
+    "prior and float32 output: nearly all of the weight": _merged(_plain(40, 70), True, offset=30.0),
+    "prior and float32 output and window: causal": _merged(_window(33, -1, causal=True), float32_out=True),
 }

@@ -62,6 +62,8 @@ def _caller(problem: Problem, stage: Stage, outputs: Mapping[str, Any]) -> Calla
         return call
 
     added: dict[str, Any] = {"window": given.window, "softcap": given.softcap} | given.arrays
+    if given.prior:
+        added["prior"] = added.pop("prior_out"), added.pop("prior_lse")
 
     def call_with() -> None:
         attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=stage, out=out, **added)

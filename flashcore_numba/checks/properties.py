@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from flashcore_numba.checks.cases import normal, serves
 from flashcore_numba.checks.feature_cases import MADE
 from flashcore_numba.checks.trial import Answer, Failed, Inputs
 from flashcore_numba.core.element import FLOAT16, FLOAT32, Element
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.operation import Property
 from flashcore_numba.core.output import LSE
 from flashcore_numba.stages import Stage
@@ -270,6 +272,28 @@ def any_gpu_with_features(run: Run, rng: np.random.Generator, element: Element =
     return min(_any_gpu(run, MADE[name](rng, draw, 64)) for name in names)
 
 
+def parts_chained(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
+    """Keys may be seen in parts, in any order: what the parts before gave goes into the next, and only the
+    last rounds to the element type. A part that some rows see nothing of changes nothing for them.
+    """
+    x = normal(rng, 1, 4, 40, 150, 64, kv_heads=2, element=element)
+    ref = reference(x.q, x.k, x.v)
+    first, second = np.sort(rng.choice(np.arange(1, 150), 2, replace=False))
+    parts = [slice(0, first), slice(first, second), slice(second, 150)]
+    whole, margin = run(x), math.inf
+    for order in (parts, [parts[i] for i in rng.permutation(3)]):
+        before: dict[str, Any] = {}
+        for n, keys in enumerate(order):
+            features = Features(float32_out=n < 2, **before)
+            answer = run(x.but(k=x.k[:, :, keys], v=x.v[:, :, keys], features=features))
+            before = {"prior_out": answer.out, "prior_lse": answer.lse}
+        what = f"150 keys in parts, {', '.join(f'{keys.start} to {keys.stop}' for keys in order)}"
+        margin = min(margin, _same(what, whole.out, answer.out, ref.allowed))
+        lse = [each[..., None] for each in (whole.lse, answer.lse, ref.lse_allowed)]
+        margin = min(margin, _same(f"the LSE of {what}", *lse))
+    return margin
+
+
 def _any_gpu(run: Run, x: Inputs) -> float:
     plain, allowed = run(x).out, _allowed(x)
     margin = math.inf
@@ -292,6 +316,7 @@ RELATIONS = (
     Relation("causal: keys put before do not move the mask", tile_start_causal, causal=True),
     Relation("a factor moves between q and scale", scale_moves_into_q),
     Relation("every schedule of warps gives the same answer", any_schedule, causal=True, simulator_only=True),
+    Relation("keys seen in parts are seen as a whole", parts_chained, features=("prior_out", "float32_out")),
     Relation(
         "every size of GPU gives the same answer",
         any_gpu,

@@ -141,6 +141,8 @@ class Truth(Whole):
             given.softcap,
             sinks=None if given.sinks is None else given.sinks[head : head + 1],
             alibi_slopes=given.slopes(of.number, inputs.q.shape[1])[head : head + 1],
+            float32_out=given.float32_out,
+            **{name: array[at][None, None] for name, array in given.prior.items()},
         )
         reference = self.operation.reference(replace(inputs, q=q, k=k, v=v, features=own))
         return Part(lambda output, value: value[at][None, None], reference)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashcore_numba.core.features import OFF, Features, Sequence
+from flashcore_numba.core.oracle import merged_with_prior
 
 ROWS = 64  # of a block
 PRODUCTS = 2**18  # multiply-adds up to which OpenBLAS uses one thread
@@ -83,7 +84,8 @@ def attention(
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(run, _blocks(sequences, heads)):
             pass  # raises what a block raised
-    return out, lse
+    out, lse = merged_with_prior(out, lse, features)
+    return out.astype(np.float32, copy=False), lse.astype(np.float32, copy=False)
 
 
 def _tiles(x: np.ndarray, size: int) -> np.ndarray:

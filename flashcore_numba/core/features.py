@@ -18,11 +18,25 @@ ARRAYS: Mapping[str, np.dtype] = {
     "seqused_k": np.dtype(np.int32),
     "cu_seqlens_q": np.dtype(np.int32),
     "cu_seqlens_k": np.dtype(np.int32),
+    "prior_out": np.dtype(np.float32),
+    "prior_lse": np.dtype(np.float32),
 }
 """The features that are arrays, and their types."""
 
-ALL = ("window", "softcap", *ARRAYS)
-"""The arguments of all features."""
+MERGING = ("float32_out", "prior_out", "prior_lse")
+"""Of the features, those for a result that is computed in parts, each over other keys."""
+
+OF_MODELS = ("window", "softcap", *(name for name in ARRAYS if name not in MERGING))
+"""Of the features, those that models and batches of different lengths bring."""
+
+ALL = (*OF_MODELS, *MERGING)
+"""All features, by the names of the fields of `Features`."""
+
+ARGUMENTS = {"float32_out": "out in float32", "prior_out": "prior", "prior_lse": "prior"}
+"""The arguments of those features that have other names."""
+
+CALLED = {"prior_out": "prior[0]", "prior_lse": "prior[1]"}
+"""What messages call an array that is part of an argument."""
 
 
 class Sequence(NamedTuple):
@@ -57,6 +71,11 @@ class Features:
     cu_seqlens_q, cu_seqlens_k: int32 [B + 1]: B sequences of different lengths, packed. Where the query rows
     and the keys of each begin, and, last, where they end; q is [1, H, total_q, D] then, k and v are
     [1, H_kv, total_k, D]. A sequence may be empty on either side.
+    float32_out: the output is float32, not of q's type.
+    prior_out, prior_lse: float32 [B, H, S_q, D_v] and [B, H, S_q], the output and the LSE of the same query
+    rows over other keys: with those of this problem they are one softmax. Where that LSE is -inf, the row
+    has seen no key, and what prior_out holds does not matter. If both parts have the sinks, the sinks count
+    twice.
     """
 
     window: tuple[int, int] = (UNBOUNDED, UNBOUNDED)
@@ -66,6 +85,9 @@ class Features:
     seqused_k: Any = None
     cu_seqlens_q: Any = None
     cu_seqlens_k: Any = None
+    float32_out: bool = False
+    prior_out: Any = None
+    prior_lse: Any = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -73,9 +95,18 @@ class Features:
         return {name: value for name in ARRAYS if (value := getattr(self, name)) is not None}
 
     @property
+    def prior(self) -> dict[str, Any]:
+        """Of `arrays`, what was computed before."""
+        return {name: array for name, array in self.arrays.items() if name in MERGING}
+
+    @property
     def names(self) -> tuple[str, ...]:
-        """The arguments that turn something on; cu_seqlens_k comes with cu_seqlens_q."""
-        numbers_on = {"window": self.window != OFF.window, "softcap": self.softcap != 0}
+        """The features that are on; cu_seqlens_k comes with cu_seqlens_q, prior_lse with prior_out."""
+        numbers_on = {
+            "window": self.window != OFF.window,
+            "softcap": self.softcap != 0,
+            "float32_out": self.float32_out,
+        }
         return *(name for name, on in numbers_on.items() if on), *self.arrays
 
     @property
@@ -124,8 +155,8 @@ class Features:
             found.append(Sequence(number, batch, slice(row, end_row), slice(key, end_key), mask))
         return found
 
-    def checked(self, q: Any, k: Any) -> "Features":
-        """The same with `window` and `softcap` as plain numbers, for checked q and k.
+    def checked(self, q: Any, k: Any, v: Any) -> "Features":
+        """The same with `window` and `softcap` as plain numbers, for checked q, k and v.
 
         Raises ArgumentError. Lengths inside the arrays are not looked at: on a GPU that would wait for it.
         """
@@ -137,7 +168,13 @@ class Features:
             "seqused_k": ((count,),),
             "cu_seqlens_q": ((count + 1,),),
             "cu_seqlens_k": ((count + 1,),),
+            "prior_out": ((*q.shape[:3], v.shape[3]),),
+            "prior_lse": (tuple(q.shape[:3]),),
         }
+        if (self.prior_out is None) != (self.prior_lse is None):
+            missing, other = sorted(("prior_out", "prior_lse"), key=lambda name: name in self.arrays)
+            raise ArgumentError(f"{CALLED[missing]} is None but {CALLED[other]} is given: both are needed")
+
         return self.fitted(shapes, max(q.shape[2], k.shape[2]))
 
     def fitted(self, shapes: Mapping[str, tuple[tuple[int, ...], ...]], farthest: int) -> "Features":
@@ -146,7 +183,8 @@ class Features:
             _check_array(name, array, ARRAYS[name], shapes[name])
         arrays = {name: getattr(self, name) for name in ARRAYS}
         left, right = (UNBOUNDED if side >= farthest else side for side in _checked_window(self.window))
-        return Features((left, right), _checked_softcap(self.softcap), **arrays)
+        softcap = _checked_softcap(self.softcap)
+        return Features((left, right), softcap, float32_out=self.float32_out, **arrays)
 
     def check_lengths(self, q: Any, k: Any) -> None:
         """Raise ArgumentError unless the lengths, arrays on the host, fit q and k."""
@@ -200,11 +238,14 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def _check_array(name: str, array: Any, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]) -> None:
+    strided, name = name in MERGING, CALLED.get(name, name)
     if array.dtype != dtype:
         raise ArgumentError(f"{name} has dtype {str(array.dtype)[:100]}: only {dtype} is accepted")
     if tuple(array.shape) not in shapes:
         accepted = " or ".join(map(str, shapes))
         raise ArgumentError(f"{name} has shape {tuple(array.shape)}: it must be {accepted} here")
+    if strided:  # `Problem` says how
+        return
     expected = dtype.itemsize
     for size, step in reversed(tuple(zip(array.shape, array.strides, strict=True))):
         if size > 1 and step != expected:

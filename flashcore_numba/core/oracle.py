@@ -46,7 +46,30 @@ def attention(
         _spread_nan(row_sum, out_head, lse_head)
 
     _side_by_side(fill, heads_of(q, k, v, causal, scale, seen, features, np.float64))
-    return out, lse
+    return merged_with_prior(out, lse, features)
+
+
+def merged_with_prior(out: np.ndarray, lse: np.ndarray, features: Features) -> tuple[np.ndarray, np.ndarray]:
+    """(out, lse) and what `features` says was computed before, over other keys, as one, in float64; without
+    that as they are.
+    """
+    if features.prior_out is None or features.prior_lse is None:
+        return out, lse
+    now, before = weights(lse, features.prior_lse)
+    seen = before[..., None] > 0
+    prior = before[..., None] * np.where(seen, features.prior_out.astype(np.float64), 0)
+    with np.errstate(divide="ignore"):
+        return now[..., None] * out + prior, np.logaddexp(lse, features.prior_lse.astype(np.float64))
+
+
+def weights(lse: np.ndarray, prior_lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The shares of two results over different keys by their LSE, float64; both 0 where no key was seen."""
+    both = np.stack([lse, prior_lse]).astype(np.float64)
+    greatest = both.max(axis=0)
+    powers = np.exp(both - np.where(np.isneginf(greatest), 0, greatest))
+    total = powers.sum(axis=0)
+    now, before = powers / np.where(total == 0, 1, total)
+    return now, before
 
 
 def standard_attention(
@@ -58,15 +81,18 @@ def standard_attention(
     seen: np.ndarray | None = None,
     features: Features = OFF,
 ) -> np.ndarray:
-    """Textbook attention that stores S and P in the type of q; out [B, H, S_q, D_v] in that type.
+    """Textbook attention that stores S and P in the type of q; out [B, H, S_q, D_v] in that type, or float32
+    where the output is.
 
     Products accumulate in float32; the scaled scores are rounded to q's type, and again after a softcap and
     after ALiBi; the softmax runs in float32 and is rounded to it, and so is the output (the "standard
-    attention" of Dao et al. 2022, FlashAttention, algorithm 0). Error bounds are set by it. Arguments as
-    `attention`.
+    attention" of Dao et al. 2022, FlashAttention, algorithm 0). What was computed before is merged with it in
+    float64, before that rounding. Error bounds are set by it. Arguments as `attention`.
     """
     element = of(q.dtype)
-    out = np.zeros((*q.shape[:3], v.shape[3]), element.dtype)
+    exact = features.float32_out or features.prior_out is not None  # no rounding before the last
+    out = np.zeros((*q.shape[:3], v.shape[3]), np.float32 if exact else element.dtype)
+    lse = np.full(q.shape[:3], -np.inf, np.float32)
 
     def stored(scores: np.ndarray) -> np.ndarray:
         """A score beyond the type becomes infinite; its largest number keeps the softmax defined."""
@@ -80,13 +106,15 @@ def standard_attention(
         p = np.exp(scores - reference)
         row_sum = p.sum(axis=1, keepdims=True) + np.exp(head.sink - reference)
         some = row_sum[:, 0] > 0
-        weights = element.round(p[some] / row_sum[some]).astype(np.float32)
-        out_head = out[head.place]
-        out_head[some] = (weights @ head.v).astype(element.dtype)
+        p_stored = element.round(p[some] / row_sum[some]).astype(np.float32)
+        out_head, lse_head = out[head.place], lse[head.place]
+        out_head[some] = (p_stored @ head.v).astype(out.dtype)
+        lse_head[some] = row_max[some, 0] + np.log(row_sum[some, 0])
         _spread_nan(row_sum, out_head)
 
     _side_by_side(fill, heads_of(q, k, v, causal, scale, seen, features, np.float32))
-    return out
+    out = merged_with_prior(out, lse, features)[0]
+    return out.astype(np.float32) if features.float32_out else element.round(out)
 
 
 def _side_by_side(fill: Callable[["Head"], None], heads: Iterator["Head"]) -> None:

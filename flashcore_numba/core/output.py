@@ -37,7 +37,7 @@ class Output:
 OUT = Output(
     "out",
     lambda p: (*p.q.shape[:3], p.value_dim),
-    lambda p: p.element.dtype,
+    lambda p: FLOAT32.dtype if p.features.float32_out else p.element.dtype,
     ("b", "h", "row", "col"),
     "out",
     described="the rows of q with the columns of v",

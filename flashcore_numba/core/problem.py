@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.shown import shown
-from flashcore_numba.core.element import ACCEPTED_NAMES, Element, accepted, of
+from flashcore_numba.core.element import ACCEPTED_NAMES, FLOAT32, Element, accepted, of
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import OFF, Features, Sequence
+from flashcore_numba.core.features import CALLED, OFF, Features, Sequence
 from flashcore_numba.core.mask import Mask
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)  # the head dimensions that some stage of the ladder serves
@@ -54,9 +54,10 @@ class Problem:
         object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
         if self.features is not OFF:
             for name, array in self.features.arrays.items():
-                check_kind(name, array)
-                check_place(name, array, self.q)
-            object.__setattr__(self, "features", self.features.checked(self.q, self.k))
+                check_kind(CALLED.get(name, name), array)
+                check_place(CALLED.get(name, name), array, self.q)
+            object.__setattr__(self, "features", self.features.checked(self.q, self.k, self.v))
+            _check_prior(self.features)
             if not self.features.names:
                 object.__setattr__(self, "features", OFF)
 
@@ -161,9 +162,11 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move: q, k and v read once, the output written once."""
-        out_bytes = self.q.nbytes // self.head_dim * self.value_dim
-        return self.q.nbytes + self.k.nbytes + self.v.nbytes + out_bytes
+        """Bytes that must move: q, k, v and what was computed before read once, the output written once."""
+        rows, size = self.q.size // self.head_dim, self.q.dtype.itemsize
+        out_bytes = rows * self.value_dim * (FLOAT32.size if self.features.float32_out else size)
+        prior_bytes = sum(array.nbytes for array in self.features.prior.values())
+        return self.q.nbytes + self.k.nbytes + self.v.nbytes + out_bytes + prior_bytes
 
     @property
     def shape_label(self) -> str:
@@ -210,15 +213,15 @@ def check_time_limit(seconds: Any) -> None:
         )
 
 
-def check_layout(name: str, array: Any, axes: tuple[str, ...] = AXES) -> None:
+def check_layout(name: str, array: Any, axes: tuple[str, ...] = AXES, last: str = "D") -> None:
     """Raise unless the last dimension is contiguous and no stride is negative.
 
-    axes: the dimensions before the last, for the message.
+    axes, last: the dimensions before the last, and that one, for the message.
     """
     itemsize = array.dtype.itemsize
     if array.strides[-1] != itemsize:
         raise ArgumentError(
-            f"{name} has strides {array.strides} bytes: the last dimension (D) must be contiguous "
+            f"{name} has strides {array.strides} bytes: the last dimension ({last}) must be contiguous "
             f"(stride {itemsize}); copy it first, for example with ascontiguousarray or .contiguous()"
         )
     for axis, stride in zip(axes, array.strides, strict=False):
@@ -320,6 +323,20 @@ def check_rows(name: str, array: Any) -> None:
             f"{ALL_ROWS_LIMIT} are accepted; split the input"
         )
     check_layout(name, array)
+
+
+def _check_prior(features: Features) -> None:
+    """Raise unless kernels can read what was computed before, two numbers at a time."""
+    if features.prior_out is None:
+        return
+    out, lse = CALLED["prior_out"], CALLED["prior_lse"]
+    check_layout(out, features.prior_out)
+    if not rows_aligned(features.prior_out):
+        raise ArgumentError(
+            f"{out} has strides {features.prior_out.strides} bytes or an odd address: each row must start at "
+            "a multiple of 16 bytes"
+        )
+    check_layout(lse, features.prior_lse, AXES[:2], last="S_q")
 
 
 def _check_together(q: Any, k: Any, v: Any) -> None:

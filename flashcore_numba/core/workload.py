@@ -95,7 +95,7 @@ class Workload:
             "alibi_slopes": _of_bfloat16(2.0 ** (-8 * np.arange(1, heads + 1) / heads)),
             "seqused_k": rng.integers(1, sequences, endpoint=True).astype(np.int32),
         }
-        chosen = {name: arrays[name] for name in self.drawn}
+        chosen: dict[str, Any] = {name: arrays[name] for name in self.drawn}
         return Features(self.window, self.softcap, **chosen, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
 
 

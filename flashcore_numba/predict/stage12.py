@@ -7,6 +7,7 @@ from typing import Any
 
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.predict.formula import Traffic, masks
+from flashcore_numba.predict.merging import merging
 from flashcore_numba.predict.warp_rows import (
     copy_rows,
     find_sequences,
@@ -28,16 +29,20 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     name = variant if variant in tiles else choose(p, sm_count)
     row_tiles, warps, keys, *_ = tiles[name]
     dims = p.head_dim, p.value_dim
+    in_type = not p.features.float32_out
     block_rows = 16 * row_tiles * warps
     of_a_head = warps * find_sequences(p, block_rows)
     for mask, times in masks(p).items():
         for first_row in range(0, mask.seq_q, block_rows):
-            of_a_head += times * _block(mask, first_row, row_tiles, warps, keys, *dims)
+            of_a_head += times * _block(mask, first_row, row_tiles, warps, keys, *dims, in_type)
             of_a_head += times * read_sinks(p, warps * 2 * row_tiles)  # a lane has two rows of each row tile
-    return p.heads * of_a_head
+    return p.heads * of_a_head + merging(p)
 
 
-def _block(mask: Mask, first_row: int, row_tiles: int, warps: int, keys: int, D: int, D_v: int) -> Traffic:
+def _block(
+    mask: Mask, first_row: int, row_tiles: int, warps: int, keys: int, D: int, D_v: int, in_type: bool
+) -> Traffic:
+    """in_type: whether the output is stored in q's type, which is what takes it through shared memory."""
     warp_rows = 16 * row_tiles
     block_rows = warp_rows * warps
     rows = min(block_rows, mask.seq_q - first_row)
@@ -61,4 +66,4 @@ def _block(mask: Mask, first_row: int, row_tiles: int, warps: int, keys: int, D:
         shared_store_wavefronts=block_rows // 8 * D_v // 8, shared_load_wavefronts=rows * D_v // 64
     )
     moved = q_copy + copies + fragments + one_barrier_a_tile
-    return moved + o_through_shared + store_rows(rows, D_v)
+    return moved + in_type * (o_through_shared + store_rows(rows, D_v))

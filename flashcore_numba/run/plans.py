@@ -104,10 +104,8 @@ def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
     layout = (dtype, stored, devices, q.shape, q.strides, k.shape, k.strides, v.shape, v.strides)
     if out is None:
         return layout, (a.ptr, b.ptr, c.ptr, 0)
-    if out.dtype is not dtype:
-        return UNREAD
     d = out.data
-    return (layout, d.device_id, out.shape, out.strides), (a.ptr, b.ptr, c.ptr, d.ptr)
+    return (layout, out.dtype, d.device_id, out.shape, out.strides), (a.ptr, b.ptr, c.ptr, d.ptr)
 
 
 def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
@@ -122,15 +120,16 @@ def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]"
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if out is None:
             return layout, (q_at, k_at, v_at, 0)
-        if out.dtype is not dtype or not out.is_cuda or out.requires_grad:
+        if not out.is_cuda or out.requires_grad:
             return UNREAD
-        return (layout, out.get_device(), out.shape, out.stride()), (q_at, k_at, v_at, out.data_ptr())
+        more = (out.dtype, out.get_device(), out.shape, out.stride())
+        return (layout, *more), (q_at, k_at, v_at, out.data_ptr())
     except RuntimeError:  # a sparse tensor, which has no strides
         return UNREAD
 
 
 # The same of arrays of any shape and type. Those with numbers of four bytes or more are no rows of
-# elements and may begin anywhere.
+# elements and may begin anywhere, unless they are [B, H, S, D].
 def _more_of_cupy(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
     layout: list[Any] = []
     addresses, rows = [], 0
@@ -144,7 +143,7 @@ def _more_of_cupy(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
         data = x.data
         layout += (x.dtype, data.device_id, x.shape, x.strides)
         addresses.append(data.ptr)
-        if x.itemsize < WORD:
+        if x.itemsize < WORD or len(x.shape) == 4:
             rows |= data.ptr
     return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
 
@@ -163,7 +162,7 @@ def _more_of_torch(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]"
             place = x.data_ptr()
             layout += (x.dtype, x.get_device(), x.shape, x.stride())
             addresses.append(place)
-            if x.element_size() < WORD:
+            if x.element_size() < WORD or len(x.shape) == 4:
                 rows |= place
     except RuntimeError:
         return UNREAD

@@ -10,6 +10,7 @@ import numpy as np
 
 from flashcore_numba.core.element import FLOAT16, Element
 from flashcore_numba.core.executor import Executor
+from flashcore_numba.core.features import ARGUMENTS
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.output import LSE, OUT, Output
 from flashcore_numba.core.problem import listed
@@ -192,4 +193,4 @@ def _attention_limit(stage: Stage, problem: Any, head_dim: int) -> str | None:
             f"does not serve grouped queries ({problem.heads} query heads over {problem.kv_heads} K/V heads)"
         )
     missing = [name for name in problem.features.names if name not in stage.features]
-    return f"does not serve {missing[0]}" if missing else None
+    return f"does not serve {ARGUMENTS.get(missing[0], missing[0])}" if missing else None

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, float32
 
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import OF_MODELS
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.common import PAD, load_tile, warp_max, warp_sum
@@ -111,6 +111,6 @@ STAGE = Stage(
     idea="A running maximum and a running sum replace the stored scores: the first fused kernel.",
     launch=launch,
     grouped_queries=True,
-    features=ALL,
+    features=OF_MODELS,
     outputs=(OUT, LSE),
 )

@@ -7,7 +7,7 @@ import numpy as np
 from cuda_reference import source
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import OF_MODELS
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import GRID_LIMIT, Problem
 from flashcore_numba.stages.parts.cuda_arguments import (
@@ -89,7 +89,7 @@ STAGE = Stage(
     compute_capability=(8, 0),
     elements=ACCEPTED,
     grouped_queries=True,
-    features=ALL,
+    features=OF_MODELS,
     outputs=(OUT, LSE),
     variants={
         "unsplit": "the same tiles, without splits over blocks",

@@ -11,7 +11,7 @@ from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.features import ALL
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
-from flashcore_numba.stages.parts.cuda_arguments import defines, row_tiles_at_most, scalars
+from flashcore_numba.stages.parts.cuda_arguments import defines, row_tiles_at_most, scalars, strides
 from flashcore_numba.stages.parts.tile_maps import (
     PANEL,
     batches,
@@ -69,12 +69,13 @@ def run(
     # Pieces of different length: a block that is done takes the next.
     uneven = longest_first or bounded_kv(p)
     next_work = executor.counter() if uneven and blocks < works else None
-    maps = (*input_maps(p, ROWS, tile.keys), query_map(p, out, STORED_ROWS))
+    # TMA stores elements; float32 goes straight from the registers.
+    stored = (out, *strides(out)) if p.features.float32_out else (query_map(p, out, STORED_ROWS),)
     executor.launch(
         source(FILE, **macros),
         blocks,
         128 * (tile.consumers + 1),
-        *(*maps, lse),
+        *(*input_maps(p, ROWS, tile.keys), *stored, lse),
         *scalars(p, p.scale * math.log2(math.e)),
         *batches(p),
         *(np.int32(p.batch * p.heads), np.int32(min(together, p.batch * p.heads)), next_work),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cuda_reference import source
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import OF_MODELS
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import defines, row_tiles_at_most, scalars, strides
@@ -107,7 +107,7 @@ STAGE = Stage(
     no_other_gpu=True,
     elements=ACCEPTED,
     grouped_queries=True,
-    features=ALL,
+    features=OF_MODELS,
     limit=batches_limit,
     outputs=(OUT, LSE),
     variants={

@@ -1,6 +1,7 @@
 """The bound: just inside passes, just outside fails, and a NaN never passes."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from flashcore_numba.checks.bounds import EXTREME, PLAN, judge, judge_lse, reference
 from flashcore_numba.core import oracle
 from flashcore_numba.core.element import ACCEPTED, BFLOAT16, FLOAT16
+from flashcore_numba.core.features import Features
 
 EACH_TYPE = pytest.mark.parametrize("element", ACCEPTED, ids=lambda each: each.name)
 
@@ -45,6 +47,39 @@ def test_a_float32_kernel_passes_with_a_margin_of_two(inputs):
     p = np.exp(scores - scores.max(axis=3, keepdims=True))
     out = (p[..., ::-1] @ v[:, :, ::-1] / p.sum(axis=3, keepdims=True)).astype(np.float16)
     assert judge(out, reference(*inputs)).margin >= 2
+
+
+def merged(inputs, rng, offset=4.0):
+    q, _, v = inputs
+    prior_lse = (offset + 2 * rng.standard_normal(q.shape[:3])).astype(np.float32)
+    prior_out = rng.standard_normal((*q.shape[:3], v.shape[3])).astype(np.float32)
+    return Features(float32_out=True, prior_out=prior_out, prior_lse=prior_lse)
+
+
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda each: each.name)
+def test_a_kernel_that_merges_passes_with_a_margin_of_two(element, rng):
+    """In float32, the weights by the LSE of each part, P in the element type, the output as it is."""
+    inputs = drawn(rng, element)
+    features = merged(inputs, rng)
+    q, k, v = (x.astype(np.float32) for x in inputs)
+    scores = (q @ k.swapaxes(2, 3)) * np.float32(1 / 8)
+    greatest = np.maximum(scores.max(axis=3), features.prior_lse)[..., None]
+    p, before = np.exp(scores - greatest), np.exp(features.prior_lse[..., None] - greatest)
+    total = p.sum(axis=3, keepdims=True) + before
+    out = (element.round(p).astype(np.float32) @ v + before * features.prior_out) / total
+    ref = reference(*inputs, features=features)
+    assert judge(out, ref).margin >= 2
+    assert judge_lse((greatest + np.log(total))[..., 0], ref).margin >= 2
+
+
+def test_what_was_merged_must_not_pass_through_a_half(inputs, rng):
+    """Where what is new has next to no weight, a float32 output is what it was before."""
+    features = merged(inputs, rng, offset=30.0)
+    ref = reference(*inputs, features=features)
+    assert judge(ref.out.astype(np.float32), ref).passed
+    assert not judge(ref.out.astype(np.float16), ref).passed
+    in_type = reference(*inputs, features=replace(features, float32_out=False))
+    assert judge(ref.out.astype(np.float16), in_type).margin >= 2
 
 
 @pytest.mark.parametrize(("factor", "passes"), [(0.99, True), (1.01, False)])

@@ -67,10 +67,14 @@ def batches(rng):
 
 @pytest.mark.parametrize("make", [ragged, batches])
 def test_features_of_the_chosen_heads_and_sequences_are_those_of_the_whole(rng, monkeypatch, make):
-    """Each chosen head of a sequence has its own sink, slope, keys and length."""
+    """Each chosen head of a sequence has its own sink, slope, keys, length and rows of before."""
     arrays, lengths = make(rng)
     slopes = rng.uniform(0, 0.3, (3, 4)).astype(np.float32)
-    features = Features((20, 3), 4.0, rng.standard_normal(4).astype(np.float32), slopes, **lengths)
+    q = arrays[0]
+    prior = {"prior_out": rng.standard_normal(q.shape), "prior_lse": 4 + rng.standard_normal(q.shape[:3])}
+    prior = {name: array.astype(np.float32) for name, array in prior.items()}
+    sinks = rng.standard_normal(4).astype(np.float32)
+    features = Features((20, 3), 4.0, sinks, slopes, **lengths, **prior)
     inputs = Inputs(*arrays, True, 0.3, features)
     out, lse = oracle.attention(*arrays, True, 0.3, features=features)
     answer = {"out": out.astype(np.float16), "lse": lse.astype(np.float32)}

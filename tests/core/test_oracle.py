@@ -130,3 +130,21 @@ def test_inputs_are_left_alone(rng):
     oracle.standard_attention(q, k, v, True)
     for x, copy in zip((q, k, v), copies, strict=True):
         np.testing.assert_array_equal(x, copy)
+
+
+def test_parts_of_the_keys_merge_to_the_whole(rng):
+    """In any order; a part of which some rows see nothing, and whose output there is NaN, changes nothing."""
+    q, k, v = rng.standard_normal((2, 3, 9, 8)), *rng.standard_normal((2, 2, 1, 20, 8))
+    out, lse = oracle.attention(q, k, v)
+    cuts = [slice(0, 4), slice(4, 5), slice(5, 20)]
+    before = {"prior_out": np.full(q.shape, np.nan), "prior_lse": np.full(q.shape[:3], -np.inf)}
+    for keys in (cuts[i] for i in rng.permutation(3)):
+        features = Features(**before)
+        before = dict(
+            zip(before, oracle.attention(q, k[:, :, keys], v[:, :, keys], features=features), strict=True)
+        )
+    assert np.allclose(before["prior_out"], out, rtol=0, atol=1e-14)
+    assert np.allclose(before["prior_lse"], lse, rtol=0, atol=1e-13)
+    empty = Features(prior_out=np.full(q.shape, np.nan), prior_lse=np.full(q.shape[:3], -np.inf))
+    blind_out, blind_lse = oracle.attention(q, k[:, :, :4], v[:, :, :4], causal=True, features=empty)
+    assert not blind_out[:, :, :5].any() and np.isneginf(blind_lse[:, :, :5]).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from matrix import few, first_of_each
-from small_weights import WITH_FEATURES, counted, problem
+from small_weights import WITH_FEATURES, counted, merged, problem
 
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import predict
@@ -118,6 +118,12 @@ def test_formula_holds_with_features(stage, made, sm_count, rng):
     """Also where blocks draw several work tiles: who does which does not change what is read of lengths."""
     head_dim, causal = int(rng.choice([64, 128])), bool(rng.integers(2))
     check(stage, None, made(rng, head_dim=head_dim, causal=causal), sm_count)
+
+
+@pytest.mark.parametrize(("head_dim", "sm_count"), few([(64, 132), (128, 2)], (64, 132)))
+def test_formula_holds_where_parts_are_merged(head_dim, sm_count, rng):
+    p = merged(rng, head_dim=head_dim, causal=bool(rng.integers(2)))
+    check(PING_PONG, None, p, sm_count)
 
 
 def _launches(stage, p, sm_count):

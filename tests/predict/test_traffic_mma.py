@@ -6,7 +6,7 @@ With features too: the loads of lengths, slopes and sinks are among what is comp
 import numpy as np
 import pytest
 from matrix import few, first_of_each
-from small_weights import WITH_FEATURES, counted, problem
+from small_weights import WITH_FEATURES, counted, merged, problem
 
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import Features
@@ -86,6 +86,11 @@ MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
 )
 def test_formula_holds_with_features(stage, variant, made, head_dim, causal, rng):
     check(stage, variant, made(rng, head_dim=head_dim, causal=causal), sm_count=132)
+
+
+@pytest.mark.parametrize(("head_dim", "causal"), few([(64, False), (128, True)], (64, False)))
+def test_formula_holds_where_parts_are_merged(head_dim, causal, rng):
+    check(stage12_mma_sync.STAGE, None, merged(rng, head_dim=head_dim, causal=causal), sm_count=132)
 
 
 def test_a_window_that_begins_between_the_tiles_of_two_key_warps(rng):

@@ -106,6 +106,45 @@ def test_packed_sequences_have_plans(stub, stage, used):
     assert fast and fast == stub.long_way
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("stage", [12, 15])
+def test_a_prior_and_a_float32_output_have_plans(stub, stage, in_place):
+    """An output that is the prior's has a plan of its own: only there may they overlap."""
+
+    def options():
+        o, lse = (stub.array(shape, dtype=np.float32) for shape in (SHAPE, SHAPE[:3]))
+        out = o if in_place else stub.array(dtype=np.float32)
+        return {"prior": (o, lse), "out": out, "return_lse": True}
+
+    attention(*three(stub), stage=stage, **options())
+    assert len(plans._plans) == 1
+    given = options()
+    fast, slow = both_ways(stub, *three(stub), stage=stage, **given)
+    assert fast and fast == slow
+    for array in (*given["prior"], given["out"]):
+        assert struct.pack("Q", array.data.ptr) in fast[0][3]
+    attention(*three(stub), stage=stage, **options() | {"out": stub.array()})
+    assert len(plans._plans) == 2
+
+
+def test_a_plan_does_not_hide_a_bad_prior(stub):
+    arrays, o = three(stub), stub.array(dtype=np.float32)
+    lse = stub.array(SHAPE[:3], dtype=np.float32)
+    for _ in range(2):
+        attention(*arrays, stage=15, prior=(o, lse), out=stub.array(dtype=np.float32))
+    launched = len(stub.launched)
+    assert launched
+    odd, over = stub.array(dtype=np.float32), stub.array(dtype=np.float32)
+    odd.data.ptr, over.data.ptr = odd.data.ptr + 4, o.data.ptr + 16
+    for words, options in {
+        r"prior\[0\] has strides .* or an odd address": {"prior": (odd, lse)},
+        r"out overlaps prior\[0\]": {"out": over},
+    }.items():
+        with pytest.raises(ArgumentError, match=words):
+            attention(*arrays, stage=15, **{"prior": (o, lse), "out": stub.array(dtype=np.float32)} | options)
+    assert len(stub.launched) == launched
+
+
 def test_another_feature_is_another_plan(stub):
     arrays, sinks, slopes = three(stub), feature(stub, "sinks"), feature(stub, "alibi_slopes")
     used, per_batch = feature(stub, "seqused_k"), stub.array((1, 8), dtype=np.float32)

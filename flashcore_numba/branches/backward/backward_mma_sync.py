@@ -12,7 +12,7 @@ from flashcore_numba.branches.backward.parts import finish, prepare, sizes
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import OF_MODELS
 from flashcore_numba.stages.parts.cuda_arguments import defines, strides
 from flashcore_numba.stages.stage import Stage
 
@@ -107,7 +107,7 @@ STAGE = Stage(
     compute_capability=(8, 0),
     elements=ACCEPTED,
     grouped_queries=True,
-    features=ALL,
+    features=OF_MODELS,
     outputs=GRADIENTS,
     variants={
         "large": "a warp owns keys: for large problems at D = 64, smaller ones or small GPUs at D = 128",

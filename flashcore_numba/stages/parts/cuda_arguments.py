@@ -12,7 +12,7 @@ from flashcore_numba.core.problem import Problem
 def cuda_arguments(problem: Problem, out: Any, lse: Any, scale: float) -> tuple:
     """The arguments of a kernel with the parameters below.
 
-        const element* q, const element* k, const element* v, element* out, float* lse, PARAMS
+        const element* q, const element* k, const element* v, OUT_ELEMENT* out, float* lse, PARAMS
 
     `lse` is C-contiguous [B, H, S_q]; None becomes a null pointer.
     """
@@ -36,6 +36,8 @@ def defines(problem: Any) -> dict[str, Any]:
         "SINKS": features.sinks is not None,
         "USED": features.seqused_k is not None,
         "RAGGED": features.ragged,
+        "PRIOR": features.prior_out is not None,
+        "FLOAT_OUT": features.float32_out,
     }
     found: dict[str, Any] = {name: True for name, given in on.items() if given}
     if problem.element is not FLOAT16:
@@ -70,6 +72,9 @@ def feature_arguments(problem: Any) -> list:
     found += [each for each in (features.sinks, features.seqused_k) if each is not None]
     if features.ragged:
         found += [features.cu_seqlens_q, features.cu_seqlens_k, np.int32(p.sequence_count)]
+    if features.prior_out is not None:
+        found += [features.prior_out, features.prior_lse]
+        found += [*strides(features.prior_out), *strides(features.prior_lse)[:2]]
     return found
 
 

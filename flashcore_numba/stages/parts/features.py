@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32
 
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import OF_MODELS
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.mask import before_window, interval, window_end
 
@@ -49,7 +49,7 @@ class FeatureParts(NamedTuple):
 def feature_parts(on: tuple[str, ...], rows: int) -> FeatureParts:
     """For what is on, as `Features.names`, and tiles of so many query rows."""
     WINDOW, SOFTCAP, SINKS, ALIBI, USED, PACKED_Q, PACKED_K = (
-        on.index(name) if name in on else ABSENT for name in ALL
+        on.index(name) if name in on else ABSENT for name in OF_MODELS
     )
 
     @cuda.jit(device=True)

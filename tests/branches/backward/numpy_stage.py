@@ -13,7 +13,7 @@ from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.element import ACCEPTED
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import OF_MODELS
 from flashcore_numba.stages.stage import Stage
 
 Steps = dict[str, Any]
@@ -92,7 +92,7 @@ def stage(**changes: Any) -> Stage:
         launch=launch,
         elements=ACCEPTED,
         grouped_queries=True,
-        features=ALL,
+        features=OF_MODELS,
         outputs=GRADIENTS,
         operation=BACKWARD,
     )
