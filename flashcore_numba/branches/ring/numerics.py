@@ -11,6 +11,8 @@ import numpy as np
 from flashcore_numba.attention import attention
 from flashcore_numba.branches.backward.call import attention_backward
 from flashcore_numba.branches.decode.merging import merged
+from flashcore_numba.calls import find_stage
+from flashcore_numba.core.features import MERGING
 
 Arrays = tuple[Any, ...]
 
@@ -57,15 +59,23 @@ class Float32:
 class Stages:
     """FlashCore's kernels, wherever the arrays are. stage, backward_stage: as `attention` and
     `attention_backward` take them.
+
+    A stage that serves `prior` merges as it writes, in float32. What another one computes is rounded to q's
+    type, and merged afterwards.
     """
 
     def __init__(self, stage: Any = None, backward_stage: Any = None) -> None:
         self.stage, self.backward_stage = stage, backward_stage
+        self.merges = stage is None or {*MERGING} <= {*find_stage(stage).features}
 
     def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, *before = reads
-        part, lse = attention(q, k, v, causal=causal, scale=scale, stage=self.stage, return_lse=True)
-        put(part, lse, before, writes, module_of(q))
+        how: dict[str, Any] = {"causal": causal, "scale": scale, "stage": self.stage, "return_lse": True}
+        if self.merges:
+            _, lse = attention(q, k, v, prior=tuple(before) or None, out=writes[0], **how)
+            writes[1][...] = lse
+        else:
+            put(*attention(q, k, v, **how), before, writes, module_of(q))
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
