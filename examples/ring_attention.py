@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/ring_attention.py
 
-With a GPU per process each step's keys are pulled from their owner's memory; without one they go round by gloo
-and the arithmetic is NumPy's. Rank 0 puts the parts together and compares them with PyTorch in float64.
+With a GPU per process each step's keys are pulled from their owner's memory. Without one they go round by
+gloo, and the arithmetic is NumPy's. Rank 0 puts the parts together and compares them with PyTorch in float64.
 """
 
 import os

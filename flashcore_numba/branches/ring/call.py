@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuda_reference.extras import explained
+from cuda_reference.extras import MissingPackageError, install
 from cuda_reference.shown import shown
 from flashcore_numba.branches.ring import programs
 from flashcore_numba.branches.ring.numerics import Float32, Numerics, Stages
@@ -51,8 +51,7 @@ class RingAttention:
         stage: Any = None,
         backward_stage: Any = None,
     ) -> None:
-        with explained():
-            import torch.distributed as dist
+        dist = _distributed()
         if way not in FORWARD:
             raise ArgumentError(f"way is {shown(way)}: accepted are {', '.join(FORWARD)}")
         if not dist.is_initialized():
@@ -190,6 +189,15 @@ class RingAttention:
 
                 self._ranks[where] = GpuRank(self.group)
         return self._ranks[where]
+
+
+def _distributed() -> Any:
+    """`torch.distributed`. Raises MissingPackageError."""
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"the package torch is not installed: {install('torch')}") from error
+    return dist
 
 
 def _whole(length: Any) -> int:

@@ -1,6 +1,6 @@
 """A `Rank` that is a process of `torch.distributed` with a GPU: streams, events, NCCL, symmetric memory.
 
-Chunks are pulled by `copy_` from a peer's memory, which a copy engine does without an SM. Multicast stays
+Chunks are pulled by `copy_` from a peer's memory, which a copy engine does: no SM takes part. Multicast stays
 unused. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private name for it.
 """
 

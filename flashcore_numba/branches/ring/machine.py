@@ -1,10 +1,10 @@
 """N ranks in one process over NumPy: streams as queues, transfers as late as allowed, races named.
 
-A program queues all its work; `Machine.run` then carries out one piece after the other, in an order that an
+A program queues all its work; `Machine.run` then carries out one task after the other, in an order that an
 `Order` chooses among all those that streams, events, barriers and transfers allow. What a transfer writes is
 NaN from its start to its end, and it reads its source at its end.
 
-Two pieces of work that touch the same memory, one of them writing, must be ordered. Vector clocks decide
+Two tasks that touch the same memory, one of them writing, must be ordered. Vector clocks decide
 that, so a missing order is found in every run, whatever the run's own order was.
 """
 
@@ -46,7 +46,7 @@ class Stuck(RuntimeError):
 
 @dataclass(frozen=True)
 class Order:
-    """Which of the pieces of work that may run does.
+    """Which of the tasks that may run does.
 
     late: a transfer ends only when nothing else can go on; otherwise as soon as it may. delayed: this rank
     works only when no other can. rng: chooses among the rest; None: the lowest rank.
@@ -89,7 +89,7 @@ class Event:
 
 @dataclass(eq=False)
 class _Work:
-    """A piece of work in the queue of a stream. `call` counts the programs before it."""
+    """A task in the queue of a stream. `call` counts the programs before it."""
 
     agent: Agent
     what: str
@@ -329,7 +329,7 @@ class Machine:
         before.append((work, number, view, writes))
 
     def queue(self, work: _Work) -> None:
-        """Put a piece of work at the end of its stream."""
+        """Put a task at the end of its stream."""
         self._queues[work.agent].append(work)
 
     def own(self, owner: int, name: str, array: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """`RingAttention`: its arguments, and ranks that are processes."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from matrix import few
 
+from cuda_reference.extras import MissingPackageError
 from flashcore_numba.branches.ring import processes as of_package
 from flashcore_numba.branches.ring.call import RingAttention
 from flashcore_numba.branches.ring.sequence import even
@@ -97,6 +99,12 @@ class TestOneRank:
 
 def test_without_a_process_group() -> None:
     with pytest.raises(ArgumentError, match="init_process_group has not been called"):
+        RingAttention(8)
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    with pytest.raises(MissingPackageError, match=r"torch is not installed: pip install .*\[torch\]"):
         RingAttention(8)
 
 

@@ -7,6 +7,7 @@ from matrix import few
 from flashcore_numba.branches.backward import bounds as gradient_bounds
 from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.branches.ring import numerics
 from flashcore_numba.branches.ring.checking import decoded, drawn, forward, gradients
 from flashcore_numba.branches.ring.machine import Order
 from flashcore_numba.branches.ring.numerics import Float32, Stages
@@ -46,6 +47,19 @@ def test_a_stage_over_a_ring(
     x = drawn(rng, (1, 2, 1, split.length, dim), causal, dtype=element.dtype.type)
     (found,) = forward("pull", split, [x], LATE, Stages(stage))
     assert found.out.dtype == element.dtype
+    judged(x, *found)
+
+
+@pytest.mark.parametrize("stage, merges", [(5, False), (13, False), (12, True), (15, True), (None, True)])
+def test_which_stages_merge_as_they_write(stage: int | None, merges: bool) -> None:
+    assert Stages(stage).merges == merges
+
+
+def test_stage_15_merges_in_float32(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part is rounded to float16, and nothing is merged behind the kernel."""
+    monkeypatch.setattr(numerics, "put", None)
+    x = drawn(rng, (1, 1, 1, 64, 64), True, dtype=np.float16)
+    (found,) = forward("pull", even(64, 2), [x], LATE, Stages(15))
     judged(x, *found)
 
 
