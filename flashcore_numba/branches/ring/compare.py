@@ -5,11 +5,12 @@ event over several calls, and all entries take turns.
 """
 
 import argparse
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,14 @@ class Timed:
 
 
 class CuDnn:
-    """PyTorch's attention by cuDNN, for Ulysses; it gives no LSE."""
+    """PyTorch's attention by cuDNN, for Ulysses; it gives no LSE. Made before `context_parallel` puts a
+    function of its own in the place of PyTorch's.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.function = torch.nn.functional.scaled_dot_product_attention
 
     def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         import torch
@@ -57,9 +65,8 @@ class CuDnn:
 
         q, k, v = reads
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), torch.no_grad():
-            found = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
+            grouped = q.shape[1] != k.shape[1]
+            found = self.function(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         writes[0].copy_(found)
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
@@ -138,9 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with explained():
         import torch
         import torch.distributed as dist
-    dist.init_process_group("nccl")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun sets it
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
     rank, count = dist.get_rank(), dist.get_world_size()
-    torch.cuda.set_device(rank % torch.cuda.device_count())
     drawn = [secrets.randbits(32)]
     dist.broadcast_object_list(drawn)
     shapes = [_measured(parse_any(text), args.causal, args.rounds, drawn[0]) for text in args.shape]
@@ -237,37 +245,46 @@ def _peers(
     rank, count = dist.get_rank(), dist.get_world_size()
     length = q.shape[2]
 
-    def context_parallel(method: str) -> Any:
+    cudnn = CuDnn()
+
+    @cache
+    def buffers() -> list[Any]:
+        """The rank's rows of q, k and v, as `context_parallel` keeps them until the stack is closed."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import experimental
-        from torch.distributed.tensor.experimental._attention import set_rotate_method
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         if not causal:
             raise ValueError("its load balance takes no full mask")
         if length % (2 * count):
             raise ValueError(f"its load balance takes lengths that {2 * count} divides")
-        mesh = init_device_mesh("cuda", (count,))
-        buffers = [each.clone() for each in (q, k, v)]
+        kept = [each.clone() for each in (q, k, v)]
         stack.enter_context(torch.no_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.CUDNN_ATTENTION))
         stack.enter_context(
             experimental.context_parallel(
-                mesh, buffers=buffers, buffer_seq_dims=[2, 2, 2], no_restore_buffers=set(buffers)
+                init_device_mesh("cuda", (count,)),
+                buffers=kept,
+                buffer_seq_dims=[2, 2, 2],
+                no_restore_buffers=set(kept),
             )
         )
+        return kept
+
+    def context_parallel(method: str) -> Any:
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+        own, grouped = buffers(), q.shape[1] != k.shape[1]
 
         def call() -> Any:
             set_rotate_method(method)
-            return torch.nn.functional.scaled_dot_product_attention(
-                *buffers, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
-            )
+            return torch.nn.functional.scaled_dot_product_attention(*own, is_causal=True, enable_gqa=grouped)
 
         return call, even(length, count).indices(rank)
 
     def ulysses() -> Any:
         ring = RingAttention(length, way="ulysses")
-        ring._numerics = lambda q: CuDnn()  # type: ignore[method-assign]
+        ring._numerics = lambda q: cudnn  # type: ignore[method-assign]
         own = [ring.split.cut(each, rank) for each in (q, k, v)]
         return partial(_first, ring, *own, causal=causal), ring.split.indices(rank)
 

@@ -306,13 +306,14 @@ class Machine:
                 self._queues[agent].popleft()
 
     def _begin(self, work: _Work) -> None:
+        before = self.clocks.seen(work.agent)  # all but what begins: who hears of it does not know its end
         number = self.clocks.tick(work.agent)
         for view, writes in (
             *((each, False) for each in work.reads),
             *((each, True) for each in work.writes),
         ):
             self._check(work, number, view, writes)
-        work.begun = self.clocks.seen(work.agent)
+        work.begun = before
         if work.transfers:
             for target in work.writes:
                 target[...] = np.nan
