@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import ALL, ARGUMENTS
 from flashcore_numba.records import artifact, launched
 from flashcore_numba.records.amounts import compiled, percent, provenance, short_us, times
 from flashcore_numba.report.pictures.records import MISSION, PEERS, defaults, peers
@@ -107,13 +107,14 @@ def all_entries(folder: Path | None = None) -> str | None:
 
 
 def features() -> str:
-    """Which stages serve what models add, from the stages themselves."""
+    """Which stages serve what models add and what parts need, from the stages themselves."""
     head = ["| feature | stages |", "|---|---|"]
     rows = [
-        f"| `{name}` | {', '.join(f'{stage.number:02d}' for stage in LADDER if name in stage.features)} |"
+        f"| `{ARGUMENTS.get(name, name)}` | "
+        f"{', '.join(f'{stage.number:02d}' for stage in LADDER if name in stage.features)} |"
         for name in ALL
     ]
-    return "\n".join([*head, *rows])
+    return "\n".join([*head, *dict.fromkeys(rows)])  # an argument of two arrays is one row
 
 
 TABLES: dict[str, Callable[[Path | None], str | None]] = {

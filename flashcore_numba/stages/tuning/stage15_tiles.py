@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+from flashcore_numba.core.features import MERGING
 from flashcore_numba.core.problem import Problem
 
 ROWS = 64  # of a warpgroup
@@ -86,7 +87,8 @@ def _tiles(p: Problem) -> tuple[Tile, ...]:
 
 
 def _plain_64(p: Problem) -> bool:
-    return p.head_dim == p.value_dim == 64 and not p.features.names
+    # What the parts of a result need comes after the last tile.
+    return p.head_dim == p.value_dim == 64 and {*p.features.names} <= {*MERGING}
 
 
 def _width(p: Problem) -> int:
