@@ -189,3 +189,18 @@ def test_exchanges_go_to_the_right_rank_in_order(order: Order) -> None:
         received.append(came)
     machine.run()
     assert [[int(each[0]) for each in came] for came in received] == [[2, 12], [0, 10], [1, 11]]
+
+
+def test_who_receives_does_not_know_that_the_sender_is_through() -> None:
+    """Rank 1 has its data, and overwrites what rank 0 may still be receiving into."""
+    machine = Machine(2, Order("late"))
+    one, other = machine.ranks
+    target = one.shared("keys", (2,), np.empty(0, np.float32))
+    sent = [rank.empty("sent", (2,)) for rank in machine.ranks]
+    for rank in machine.ranks:
+        rank.launch(SIDE, "filling", put(rank.number), (), (sent[rank.number],), 0)
+    one.exchange(SIDE, sent[0], 1, target, 1, 1)
+    other.exchange(SIDE, sent[1], 0, other.empty("came", (2,)), 0, 1)
+    other.copy(SIDE, other.empty("copied", (2,)), target, 2)
+    with pytest.raises(Hazard, match="no barrier before it says that rank 0 has written them"):
+        machine.run()
