@@ -26,6 +26,8 @@ def run(args: Namespace) -> int:
 
     Raises MachineError where there are too few, and ArgumentError for a shape that cannot be shared.
     """
+    if args.gpus < 2:
+        raise ArgumentError(f"--gpus {args.gpus}: at least 2 are needed; flashcore compare times one")
     count = gpu.device_count() if gpu.available() else 0
     if count < args.gpus:
         why = gpu.why_not() or f"this machine has {count}"

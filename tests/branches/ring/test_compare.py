@@ -89,6 +89,7 @@ def test_a_wrong_result_is_a_failure(
     "arguments, status, told",
     [
         (["--gpus", "4"], 1, "--gpus 4: this machine has 2; flashcore check ring needs no GPU"),
+        (["--gpus", "1"], 2, "--gpus 1: at least 2 are needed; flashcore compare times one"),
         (["--shape", "1x8x3x64"], 2, "--shape 1x8x3x64: 2 GPUs need at least 4 rows"),
         (["--shape", "4x8x128-256x64"], 2, "sequences of one length are accepted"),
     ],
