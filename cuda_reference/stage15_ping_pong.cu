@@ -77,15 +77,18 @@ struct Cursor {
     }
 };
 
+// TMA stores elements; in float32 each lane stores what it has in its registers.
+#if FLOAT_OUT
+#define OUT_PARAM float *out, STRIDES(out)
+#else
+#define OUT_PARAM const __grid_constant__ ptx::TensorMap out_map
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], boxes of [64, 64]
           const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, 64]
           const __grid_constant__ ptx::TensorMap v_map,    // the same
-#if FLOAT_OUT
-          float* out, STRIDES(out),                        // [B, H, S_q, D]
-#else
-          const __grid_constant__ ptx::TensorMap out_map,  // [B, H, S_q, D], boxes of [16, 64]
-#endif
+          OUT_PARAM,                                       // [B, H, S_q, D], boxes of [16, 64]
           float* lse,                                      // [B, H, S_q] or null
           SIZES BATCHES_PARAMS,
           int heads, int heads_together,                   // B * H, and how many of them go side by side

@@ -3,13 +3,16 @@
 Variants are compiled here for compute capability 9.0 alone: `flashcore resources --save` compiles everything.
 """
 
+import numpy as np
 import pytest
-from matrix import first_of_each
+from matrix import few, first_of_each
 
 from cuda_reference import INCLUDE, source
 from cuda_reference.compile import CompileError, compile, nvrtc_version, parse_log, target
 from cuda_reference.source import BRANCHES
+from flashcore_numba.core.features import Features
 from flashcore_numba.core.multiprocessors import shared_limit
+from flashcore_numba.core.problem import Problem
 from flashcore_numba.evidence import resource_table
 from flashcore_numba.predict.occupancy import of_kernel
 from flashcore_numba.run.registers import examples, registers
@@ -89,6 +92,18 @@ def test_the_table_has_no_line_too_many(table):
 def test_nothing_spills_without_a_reason(table):
     spilling = {name for name, kernels in table["kernels"].items() if any(k["spill_bytes"] for k in kernels)}
     assert spilling == set(SPILLS)
+
+
+@pytest.mark.parametrize("head_dim", few([64, 128], 64))
+@pytest.mark.parametrize(("number", "capability"), few([(12, (8, 0)), (15, (9, 0))], (15, (9, 0))))
+def test_merging_spills_nothing(number, capability, head_dim):
+    """O of before comes into the registers when those of the scores are free."""
+    q, o = np.empty((4, 16, 4096, head_dim), np.float16), np.empty((4, 16, 4096, head_dim), np.float32)
+    for float32_out in (False, True):
+        features = Features(float32_out=float32_out, prior_out=o, prior_lse=o[..., 0].copy())
+        problem = Problem(q, q, q, causal=True, features=features)
+        (kernel,) = registers(Run(find(number), None), [problem], capability)
+        assert kernel["spill_bytes"] == 0 and not kernel["warnings"], kernel
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=resource_table.name)
