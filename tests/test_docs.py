@@ -69,7 +69,7 @@ def fences(page: Path) -> list[Fence]:
 FENCES = {page: fences(page) for page in PAGES}
 SLOW = (  # in what they show
     *("architecture.md", "benchmarking.md", "contributing.md", "decode.md", "features.md"),
-    *("gpus.md", "integrations.md", "optimisation.md"),
+    *("gpus.md", "integrations.md", "optimisation.md", "ring.md"),
 )
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

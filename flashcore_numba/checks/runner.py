@@ -37,6 +37,7 @@ KINDS = {
     "copy": "what an asynchronous copy or product works on is used without the wait or fence for it",
     "warp": "a warp collective names lanes that do not take part",
     "hang": "a loop that does not end",
+    "order": "two ranks, or two streams of one, touch the same memory, and nothing orders them",
     "counter": "a counter that the next launch finds at another number than 0",
     "simulator": "another report of the simulator",
     "error": "the launch raised an exception",

@@ -23,7 +23,24 @@ def run(args: Namespace) -> int:
         raise ArgumentError("--no-record: only goes with --lesson N; a check of stages records nothing")
     if files := [name for name in args.stages if name.endswith((".py", ".cu"))]:
         raise ArgumentError(f"{files[0]!r} is a file: name the lesson whose exercise it answers, --lesson N")
+    if ways := [name.partition("/")[2] for name in args.stages if name.partition("/")[0] == "ring"]:
+        return _check_ring(args, ways)
     return _check_stages(args)
+
+
+def _check_ring(args: Namespace, ways: list[str]) -> int:
+    """The ring is no ladder of kernels: its ways are checked by ranks in one process."""
+    from flashcore_numba.branches.ring.checking import check
+    from flashcore_numba.checks.render import render
+
+    if len(ways) != len(args.stages):
+        raise ArgumentError("ring is checked by itself: name no other stage beside it")
+    with progress_bar() as progress:
+        named = () if "" in ways else ways
+        reports = check(named, time_limit=args.time_limit, progress=parts(progress, "checking"))
+    if not give_json(args, lambda: [report.as_dict() for report in reports]):
+        render(reports, console())
+    return 0 if all(report.passed for report in reports) else 1
 
 
 def _check_stages(args: Namespace) -> int:

@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = add(
         "check",
         "check stages against float64, with properties and poisoned memory, on the GPU if there is one; with "
-        "--lesson, judge the file of an exercise",
+        "--lesson, judge the file of an exercise; ring: attention over several ranks, in one process",
     )
     check.add_argument(
         "--lesson", metavar="N", help="the lesson, or warm-up, whose exercise the file answers"
@@ -110,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
     hint = add("hint", "show the next hint of a lesson, one at a time", stages=None)
     hint.add_argument("lesson", metavar="LESSON", help=LESSON_HELP)
     hint.add_argument("--again", action="store_true", help="show those that you have seen, and no other")
-    mutants = add("mutants", "check wrong versions of the stages: each of them must be caught")
+    mutants = add("mutants", "check wrong versions of the stages, or of ring: each must be caught")
     mutants.add_argument(
         "--save", action="store_true", help="of all stages: write the record that docs/trust.md quotes"
     )
@@ -215,6 +215,21 @@ def build_parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--evals", type=_number_of, metavar="N", help="configurations it may look at; 60 by default"
     )
+    ring = add(
+        "ring",
+        "time attention over a sequence that several GPUs hold together, beside PyTorch's; flashcore check "
+        "ring needs no GPU",
+        stages=None,
+    )
+    ring.add_argument("--gpus", type=_number_of, default=2, metavar="N", help="of this machine; 2 by default")
+    ring.add_argument(
+        "--shape",
+        action="append",
+        help="BxHxSxD with the rows of all GPUs together, 1x32/8x16384x128 by default; may be repeated",
+    )
+    ring.add_argument("--full", action="store_true", help="without the causal mask")
+    ring.add_argument("--rounds", type=_rounds, default=9, help="interleaved rounds, 9 by default")
+    ring.add_argument("--save", type=_folder, metavar="DIR", help="write the artifact into DIR")
     resources = add("resources", "compile stages and list registers, spills and shared memory; needs no GPU")
     resources.add_argument(
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"

@@ -8,6 +8,8 @@ commit      of the source that ran, and `dirty`: whether tracked files differed 
 operation   what the stages and peers compute: "forward" where it is missing, or "backward"
 label       what the run is for, where it is not the ladder ("lengths", "long"); part of the file's name
 gpu         name, compute_capability, sm_count, max_sm_mhz, bandwidth_gbs, l2_bytes, driver, cuda, ...
+topology    of a run on several GPUs of one host: gpus, and peer_access, whether each reads the others'
+            memory; its times are those of the slowest GPU
 packages    name -> version
 rounds      interleaved rounds;  l2: "warm", in gpu_us and caller_us;  seed: of the random inputs
 clocks      sm_mhz, temperature_c, power_w: {min, p50, max} seen during the rounds, or null

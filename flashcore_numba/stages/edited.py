@@ -171,6 +171,21 @@ def edited(place: Place, *edits: Edit) -> contextlib.AbstractContextManager[Stag
     return loaded(place, texts(place, edits))
 
 
+@contextmanager
+def module(main: str, texts_of: Mapping[str, str]) -> Iterator[ModuleType]:
+    """Module `main` of these texts, by the names of their modules, while the context is open.
+
+    They import each other; everything else comes from the package. Raises EditError where it does not import.
+    """
+    with tempfile.TemporaryDirectory(prefix="flashcore-copy-") as folder:
+        _write(Path(folder), {f"{name}.py": _importing(text, texts_of) for name, text in texts_of.items()})
+        package = f"flashcore_copy_{uuid.uuid4().hex}"
+        try:
+            yield _imported(package, main, Path(folder))
+        finally:
+            _forget(package)
+
+
 def load(place: Place, changed: Mapping[str, str]) -> Stage:
     """The stage `place` with these texts in place of its files', for as long as the process lives.
 
@@ -209,16 +224,16 @@ def _main(place: Place) -> str:
 
 
 def _stage(place: Place, changed: Mapping[str, str], folder: Path, package: str) -> Stage:
-    stage = _imported(package, _main(place), folder) if _in_python(changed) else original(place)
+    stage = _imported(package, _main(place), folder).STAGE if _in_python(changed) else original(place)
     return with_copies(stage, folder) if _in_cuda(changed) else stage
 
 
-def _imported(package: str, main: str, folder: Path) -> Stage:
+def _imported(package: str, main: str, folder: Path) -> ModuleType:
     if package not in sys.modules:
         sys.modules[package] = ModuleType(package)
         sys.modules[package].__path__ = [str(folder)]
     try:
-        return importlib.import_module(f"{package}.{main}").STAGE
+        return importlib.import_module(f"{package}.{main}")
     except Exception as error:
         _forget(package)
         raise EditError(f"{main}: the edited file does not import: {error}") from error

@@ -48,11 +48,14 @@ def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
     return out.source, lse.source
 
 
-def merged(out_a: np.ndarray, lse_a: np.ndarray, out_b: np.ndarray, lse_b: np.ndarray) -> tuple[Any, Any]:
-    """(out, lse) of NumPy arrays [..., D] and [...], in the types of the outputs and of the LSEs."""
-    lse = np.logaddexp(lse_a, lse_b)
-    base = np.where(np.isneginf(lse), 0, lse)  # -inf - -inf would be NaN
-    weight_a, weight_b = (np.exp(each - base)[..., None] for each in (lse_a, lse_b))
+def merged(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, module: Any = np) -> tuple[Any, Any]:
+    """(out, lse) of arrays [..., D] and [...], in the types of the outputs and of the LSEs.
+
+    module: NumPy, or PyTorch for its tensors.
+    """
+    lse = module.logaddexp(lse_a, lse_b)
+    base = module.where(module.isneginf(lse), 0, lse)  # -inf - -inf would be NaN
+    weight_a, weight_b = (module.exp(each - base)[..., None] for each in (lse_a, lse_b))
     return weight_a * out_a + weight_b * out_b, lse
 
 

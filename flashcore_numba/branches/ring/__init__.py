@@ -1,0 +1,1 @@
+"""Exact attention over a sequence that several GPUs hold together."""

@@ -1,0 +1,225 @@
+"""`RingAttention`: attention over a sequence that the ranks of a process group hold together."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cuda_reference.extras import MissingPackageError, install
+from cuda_reference.shown import shown
+from flashcore_numba.branches.ring import programs
+from flashcore_numba.branches.ring.numerics import Float32, Numerics, Stages
+from flashcore_numba.branches.ring.programs import FORWARD, Layer
+from flashcore_numba.branches.ring.sequence import Split, even
+from flashcore_numba.core.arrays import adopt
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+
+
+class Captured(NamedTuple):
+    """A CUDA graph of a call: `replay()` does it again on the memory of the arguments and of out and lse."""
+
+    replay: Callable[[], None]
+    out: Any
+    lse: Any
+
+
+class RingAttention:
+    """Attention over a sequence of which every rank of a process group holds some rows.
+
+    length: rows of the whole sequence, or a `Split` that says which of them each rank holds. Of a length,
+    rank r of N holds pieces r and 2N - 1 - r of 2N ("zigzag"), but with way="ulysses" the pieces 2r and
+    2r + 1; `split.cut` and `split.joined` go from the sequence to the ranks and back.
+    way: "pull", each step's keys come from their owner by the copy engine (GPUs that reach each other's
+    memory); "ring", from the neighbour by NCCL or gloo; "ulysses", all-to-all of heads.
+    group: of torch.distributed, None is all processes. stage, backward_stage: as for `attention` and
+    `attention_backward`. On GPUs None is the fastest stage; on CPUs it is NumPy in float32, and a stage runs
+    on the simulator.
+
+    Every rank calls each method alike, in the same order. A rank whose arguments are refused has begun
+    nothing, and its peers wait for it: the ranks should check alike.
+
+    Raises MissingPackageError where torch is not installed, ArgumentError for a bad argument, also where no
+    process group has been made.
+    """
+
+    def __init__(
+        self,
+        length: "int | Split",
+        *,
+        way: str = "pull",
+        group: Any = None,
+        stage: Any = None,
+        backward_stage: Any = None,
+    ) -> None:
+        dist = _distributed()
+        if way not in FORWARD:
+            raise ArgumentError(f"way is {shown(way)}: accepted are {', '.join(FORWARD)}")
+        if not dist.is_initialized():
+            raise ArgumentError("group: torch.distributed.init_process_group has not been called")
+        self.way, self.group = way, group
+        self.number, count = dist.get_rank(group), dist.get_world_size(group)
+        self.split = length if isinstance(length, Split) else even(_whole(length), count, way != "ulysses")
+        if self.split.ranks != count:
+            raise ArgumentError(f"length is a split for {self.split.ranks} ranks: the group has {count}")
+        self._stages = stage, backward_stage
+        self._ranks: dict[str, Any] = {}
+
+    @property
+    def rows(self) -> int:
+        """Rows of the sequence that this rank holds."""
+        return self.split.rows(self.number)
+
+    def __call__(
+        self, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
+    ) -> tuple[Any, Any]:
+        """The rank's rows of softmax(scale * Q K^T) V, and their LSE.
+
+        q: [B, H, rows, D], k, v: [B, H_kv, rows, D], the rows of this rank: tensors on its GPU, float16 or
+        bfloat16, or on the host, tensors or NumPy arrays, also float32. causal: row i of the sequence sees
+        the keys up to i. Returns out like q, and lse float32 [B, H, rows], natural logarithm. On a GPU the
+        work is queued on the current stream.
+
+        Raises ArgumentError or UnsupportedError.
+        """
+        self._check(q, {"k": k, "v": v})
+        out, lse = _like(q), _like(q[..., 0], of_float32=True)
+        layer = Layer(self.split, causal, self._numerics(q), scale)
+        FORWARD[self.way](self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
+        return out, lse
+
+    def backward(
+        self,
+        dout: Any,
+        q: Any,
+        k: Any,
+        v: Any,
+        out: Any,
+        lse: Any,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """(dq, dk, dv) of this rank's rows; out and lse: what the call returned. dK and dV go round a ring.
+
+        Raises as the call does, and UnsupportedError with way="ulysses".
+        """
+        if self.way == "ulysses":
+            raise UnsupportedError("way='ulysses' has no backward pass here: way='ring' and way='pull' have")
+        self._check(q, {"k": k, "v": v})
+        given = [_like(each) for each in (q, k, v)]
+        layer = Layer(self.split, causal, self._numerics(q), scale)
+        names = ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")
+        arrays = dict(zip(names, (q, k, v, out, lse, dout, *given), strict=True))
+        programs.backward(self._rank(q), layer, *_views(**arrays))
+        return given[0], given[1], given[2]
+
+    def decode(
+        self, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
+    ) -> tuple[Any, Any]:
+        """Attention of a few tokens, the same on every rank, to the keys of all ranks: (out, lse) everywhere.
+
+        q: [B, H, tokens, D]; k, v: [B, H_kv, keys, D], any number of keys on each rank, in the order of the
+        ranks. causal: the tokens are the newest ones, and their keys are the last of the last rank.
+
+        Raises as the call does.
+        """
+        out, lse = _like(q), _like(q[..., 0], of_float32=True)
+        layer = Layer(self.split, causal, self._numerics(q), scale)
+        programs.decode(self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
+        return out, lse
+
+    def captured(
+        self, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
+    ) -> Captured:
+        """The call as one CUDA graph with streams, copies and barriers: new contents of q, k and v, and
+        `replay()`. All ranks replay alike.
+
+        Raises as the call does, and UnsupportedError with another way than "pull", or without a GPU.
+        """
+        if self.way != "pull" or _on_host(q):
+            raise UnsupportedError(
+                "only way='pull' on GPUs can be captured: NCCL stays outside of CUDA graphs"
+            )
+        import torch
+
+        for _ in range(2):  # kernels are compiled, memory is allocated, plans are kept
+            self(q, k, v, causal=causal, scale=scale)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out, lse = self(q, k, v, causal=causal, scale=scale)
+        return Captured(graph.replay, out, lse)
+
+    def _check(self, q: Any, others: dict[str, Any]) -> None:
+        if len(q.shape) != 4 or q.shape[2] != self.rows:
+            raise ArgumentError(
+                f"q has shape {tuple(q.shape)}: rank {self.number} holds {self.rows} rows of the sequence: "
+                f"[B, H, {self.rows}, D] is needed"
+            )
+        batch, heads, rows, dim = q.shape
+        for name, each in others.items():
+            shape = tuple(each.shape)
+            if len(shape) != 4 or shape != (batch, shape[1], rows, dim) or not shape[1] or heads % shape[1]:
+                raise ArgumentError(
+                    f"{name} has shape {shape}: [{batch}, H_kv, {rows}, {dim}] is needed, as q has "
+                    f"{tuple(q.shape)}, with an H_kv that divides {heads}"
+                )
+            if each.dtype != q.dtype or tuple(others["k"].shape) != shape:
+                raise ArgumentError(
+                    f"{name} is {each.dtype} {shape}: q is {q.dtype}, k {tuple(others['k'].shape)}; types "
+                    "and the shapes of k and v must be equal"
+                )
+
+    def _numerics(self, q: Any) -> Numerics:
+        stage, backward_stage = self._stages
+        if _on_host(q) and stage is None and backward_stage is None:
+            return Float32()
+        return Stages(stage, backward_stage)
+
+    def _rank(self, q: Any) -> Any:
+        """What carries out the programs where q is; it keeps its memory from call to call."""
+        where = "host" if _on_host(q) else "GPU"
+        if where not in self._ranks:
+            if where == "host":
+                from flashcore_numba.branches.ring.processes import ProcessRank
+
+                self._ranks[where] = ProcessRank(self.group)
+            else:
+                from flashcore_numba.branches.ring.gpus import GpuRank
+
+                self._ranks[where] = GpuRank(self.group)
+        return self._ranks[where]
+
+
+def _distributed() -> Any:
+    """`torch.distributed`. Raises MissingPackageError."""
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"the package torch is not installed: {install('torch')}") from error
+    return dist
+
+
+def _whole(length: Any) -> int:
+    if not isinstance(length, int) or isinstance(length, bool):
+        raise ArgumentError(f"length is {shown(length)}: a whole number of rows or a Split is needed")
+    return length
+
+
+def _on_host(array: Any) -> bool:
+    return isinstance(array, np.ndarray) or str(array.device) == "cpu"
+
+
+def _like(array: Any, of_float32: bool = False) -> Any:
+    """Memory of the shape, kind and place of an array."""
+    if isinstance(array, np.ndarray):
+        return np.empty(array.shape, np.float32 if of_float32 else array.dtype)
+    import torch
+
+    dtype = torch.float32 if of_float32 else array.dtype
+    return torch.empty(array.shape, dtype=dtype, device=array.device)
+
+
+def _views(**arrays: Any) -> list[Any]:
+    """On the host NumPy's view of each array, on a GPU the tensor itself."""
+    return [adopt(each, name).view if _on_host(each) else each for name, each in arrays.items()]

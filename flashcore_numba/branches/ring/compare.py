@@ -1,0 +1,361 @@
+"""Times of the ways on several GPUs, beside PyTorch's context parallelism: what each process of a run does.
+
+`flashcore ring --gpus N` starts N of these by torchrun. A time is that of the slowest rank, from event to
+event over several calls, and all entries take turns.
+"""
+
+import argparse
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cuda_reference.extras import explained
+from flashcore_numba.attention import attention
+from flashcore_numba.branches.ring.call import RingAttention
+from flashcore_numba.branches.ring.numerics import Arrays
+from flashcore_numba.branches.ring.programs import FORWARD
+from flashcore_numba.branches.ring.sequence import even
+from flashcore_numba.checks import bounds
+from flashcore_numba.core.shapes import Shape, parse_any
+from flashcore_numba.measure.stats import of_rounds
+from flashcore_numba.measure.timing import turns
+from flashcore_numba.records import artifact, environment, layout
+
+ROUNDS = 9
+TURN_US, MOST_CALLS = 8000.0, 20  # of one turn
+SAMPLED = 4  # rows of a rank whose values are compared with float64
+ONE_GPU = "one GPU, its own rows"
+PEERS = ("torch allgather", "torch alltoall", "Ulysses, cuDNN")
+
+
+@dataclass
+class Timed:
+    """What is timed. call: does it once. kind: "stage" or "peer". value: what it wrote, attention of `rows`
+    of `whole`, which is q, k and v.
+    """
+
+    label: str
+    call: Callable[[], Any]
+    kind: str
+    value: Callable[[], Any]
+    whole: Sequence[Any]
+    rows: np.ndarray
+
+
+class CuDnn:
+    """PyTorch's attention by cuDNN, for Ulysses; it gives no LSE. Made before `context_parallel` puts a
+    function of its own in the place of PyTorch's.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.function = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        q, k, v = reads
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), torch.no_grad():
+            grouped = q.shape[1] != k.shape[1]
+            found = self.function(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
+        writes[0].copy_(found)
+
+    def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        raise NotImplementedError
+
+
+def record(
+    shapes: Sequence[dict[str, Any]],
+    gpu: Mapping[str, Any],
+    topology: Mapping[str, Any],
+    rounds: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The artifact of a run, whose shapes `of_shape` has made. Raises ArtifactError."""
+    commit, dirty = environment.commit()
+    made = {
+        "schema": artifact.SCHEMA,
+        "date": environment.today(),
+        "commit": commit,
+        "dirty": dirty,
+        "operation": "ring",
+        "label": f"gpus-{topology['gpus']}",
+        "gpu": dict(gpu),
+        "topology": dict(topology),
+        "packages": environment.packages(),
+        "rounds": rounds,
+        "l2": "warm",
+        "seed": seed,
+        "clocks": {"sm_mhz": None, "temperature_c": None, "power_w": None},
+        "clocks_why_not": "clocks of several GPUs are not read",
+        "ceilings": None,
+        "shapes": list(shapes),
+    }
+    made = layout.rounded(made)
+    artifact.validate(made, "the new artifact")
+    return made
+
+
+def of_shape(
+    shape: Shape,
+    causal: bool,
+    times: Mapping[str, list[list[float]]],
+    kinds: Mapping[str, str],
+    errors: Mapping[str, dict[str, Any]],
+    absent: Mapping[str, str],
+) -> dict[str, Any]:
+    """One shape of an artifact. times: microseconds of the slowest rank, for each round."""
+    entries = [
+        {
+            "label": label, "kind": kinds[label], "stage": None, "variant": None, "default": True,
+            "unit": "tensor", "launches": 1, "rounds": len(rounds), "gpu_us": of_rounds(rounds),
+            "gpu_cold_us": None, "caller_us": None, "clocks": None, "throttled": None,
+            "error": errors[label], "resources": None,
+        }
+        for label, rounds in times.items()
+    ]  # fmt: skip
+    pairs = shape.seq * (shape.seq + 1) // 2 if causal else shape.seq**2
+    flops = 4 * shape.batch * shape.heads * pairs * shape.head_dim
+    limits = dict.fromkeys(("fp32", "tensor", "exp", "memory"))
+    found = {
+        "shape": str(shape), "causal": causal, "scale": None, "flops": flops, "limits_us": limits,
+        "entries": entries, "absent": dict(absent),
+    }  # fmt: skip
+    artifact.derive(found)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Time every shape on this process's GPU, with its peers; rank 0 writes the artifact."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--shape", action="append", required=True, help="with the rows of all GPUs")
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    args = parser.parse_args(arguments)
+    with explained():
+        import torch
+        import torch.distributed as dist
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun sets it
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    rank, count = dist.get_rank(), dist.get_world_size()
+    drawn = [secrets.randbits(32)]
+    dist.broadcast_object_list(drawn)
+    shapes = [_measured(parse_any(text), args.causal, args.rounds, drawn[0]) for text in args.shape]
+    if rank == 0:
+        topology = {"gpus": count, "peer_access": _peer_access(torch.cuda.device_count())}
+        artifact.save(record(shapes, environment.gpu(), topology, args.rounds, drawn[0]), args.file)
+    dist.destroy_process_group()
+
+
+def _measured(shape: Shape, causal: bool, rounds: int, seed: int) -> dict[str, Any]:
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(seed)  # the same sequence on every rank
+    sizes = (shape.heads, shape.kv_heads, shape.kv_heads)
+    q, k, v = (
+        torch.randn(
+            shape.batch, h, shape.seq, shape.head_dim, device="cuda", dtype=torch.half, generator=generator
+        )
+        for h in sizes
+    )
+    with ExitStack() as stack:
+        entries, absent = _entries(q, k, v, causal, stack)
+        errors = {each.label: _error(each, causal, seed) for each in entries}
+        times: dict[str, list[list[float]]] = {each.label: [] for each in entries}
+        spent = [0.0] * len(entries)  # alike on all ranks, as the times are
+        for _, index in turns(rounds, spent):
+            entry = entries[index]
+            before = times[entry.label][-1][0] if times[entry.label] else TURN_US
+            calls = max(3, min(MOST_CALLS, round(TURN_US / before)))
+            times[entry.label].append([_slowest(entry.call, calls)])
+    kinds = {each.label: each.kind for each in entries}
+    return of_shape(shape, causal, times, kinds, errors, absent)
+
+
+def _entries(q: Any, k: Any, v: Any, causal: bool, stack: ExitStack) -> tuple[list[Timed], dict[str, str]]:
+    """Everything that is timed, and why the rest is not."""
+    import torch.distributed as dist
+
+    rank, whole = dist.get_rank(), (q, k, v)
+    found, absent = [], {}
+    for way in FORWARD:
+        ring = RingAttention(q.shape[2], way=way)
+        own = [ring.split.cut(each, rank) for each in whole]
+        rows = ring.split.indices(rank)
+        try:
+            call, value = _kept(partial(_first, ring, *own, causal=causal))
+        except Exception as error:  # NCCL's and CUDA's own: the other ways are still timed
+            absent[way] = _reason(error)
+            continue
+        found.append(Timed(way, call, "stage", value, whole, rows))
+        if way == "pull":
+            graph = ring.captured(*own, causal=causal)
+            found.append(
+                Timed("pull, captured", graph.replay, "stage", partial(_same, graph.out), whole, rows)
+            )
+            call, value = _kept(partial(attention, *own, causal=causal))
+            found.append(Timed(ONE_GPU, call, "stage", value, own, np.arange(len(rows))))
+    for label, make in _peers(q, k, v, causal, stack).items():
+        try:
+            function, rows = make()
+            call, value = _kept(function)
+        except Exception as error:  # whatever another library raises: the peer is left out with its reason
+            absent[label] = _reason(error)
+            continue
+        found.append(Timed(label, call, "peer", value, whole, rows))
+    return found, absent
+
+
+def _first(function: Callable[..., Any], *arrays: Any, causal: bool) -> Any:
+    return function(*arrays, causal=causal)[0]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _kept(function: Callable[[], Any]) -> tuple[Callable[[], None], Callable[[], Any]]:
+    """A function that calls `function`, once already, and one that gives what it returned last."""
+    kept = {"out": function()}
+
+    def call() -> None:
+        kept["out"] = function()
+
+    return call, partial(kept.get, "out")
+
+
+def _peers(
+    q: Any, k: Any, v: Any, causal: bool, stack: ExitStack
+) -> dict[str, Callable[[], tuple[Callable[[], Any], np.ndarray]]]:
+    """What makes each peer: a function that returns its output, and the rank's rows of the sequence."""
+    import torch
+    import torch.distributed as dist
+
+    rank, count = dist.get_rank(), dist.get_world_size()
+    length = q.shape[2]
+
+    cudnn = CuDnn()
+
+    @cache
+    def buffers() -> list[Any]:
+        """The rank's rows of q, k and v, as `context_parallel` keeps them until the stack is closed."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import experimental
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        if not causal:
+            raise ValueError("its load balance takes no full mask")
+        if length % (2 * count):
+            raise ValueError(f"its load balance takes lengths that {2 * count} divides")
+        kept = [each.clone() for each in (q, k, v)]
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.CUDNN_ATTENTION))
+        stack.enter_context(
+            experimental.context_parallel(
+                init_device_mesh("cuda", (count,)),
+                buffers=kept,
+                buffer_seq_dims=[2, 2, 2],
+                no_restore_buffers=set(kept),
+            )
+        )
+        return kept
+
+    def context_parallel(method: str) -> Any:
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+        own, grouped = buffers(), q.shape[1] != k.shape[1]
+
+        def call() -> Any:
+            set_rotate_method(method)
+            return torch.nn.functional.scaled_dot_product_attention(*own, is_causal=True, enable_gqa=grouped)
+
+        return call, even(length, count).indices(rank)
+
+    def ulysses() -> Any:
+        ring = RingAttention(length, way="ulysses")
+        ring._numerics = lambda q: cudnn  # type: ignore[method-assign]
+        own = [ring.split.cut(each, rank) for each in (q, k, v)]
+        return partial(_first, ring, *own, causal=causal), ring.split.indices(rank)
+
+    makers = (partial(context_parallel, "allgather"), partial(context_parallel, "alltoall"), ulysses)
+    return dict(zip(PEERS, makers, strict=True))
+
+
+def _slowest(call: Callable[[], Any], calls: int) -> float:
+    """Microseconds of a call on the slowest rank, event to event over `calls` calls."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.synchronize()
+    dist.barrier()  # or a rank that came early waits within its time
+    call()
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    for _ in range(calls):
+        call()
+    after.record()
+    after.synchronize()
+    took = torch.tensor([before.elapsed_time(after) / calls * 1e3], device="cuda")
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return float(took)
+
+
+def _error(entry: Timed, causal: bool, seed: int) -> dict[str, Any]:
+    """Of some rows of every rank, against float64; the worst of all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    entry.call()
+    torch.cuda.synchronize()
+    found = sampled_error(entry.value(), entry.whole, entry.rows, causal, [seed, dist.get_rank()])
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, found)
+    worst = {name: max(each[name] for each in every) for name in ("max", "mean", "relative")}
+    return {"right": all(each["right"] for each in every)} | worst
+
+
+def sampled_error(
+    out: Any, whole: Sequence[Any], rows: np.ndarray, causal: bool, seed: Sequence[int]
+) -> dict[str, Any]:
+    """How wrong some rows of `out`, [B, H, rows, D], are: they are these rows of attention of q, k and v."""
+    q, k, v = whole
+    found: dict[str, Any] = {"right": True, "max": 0.0, "mean": 0.0, "relative": 0.0}
+    for place in np.random.default_rng(seed).choice(len(rows), SAMPLED, replace=False):
+        row = int(rows[place])
+        seen = row + 1 if causal else q.shape[2]
+        one = [each.cpu().numpy() for each in (q[:, :, row : row + 1], k[:, :, :seen], v[:, :, :seen])]
+        ref = bounds.reference(*one)
+        value = out[:, :, int(place) : int(place) + 1].cpu().numpy()
+        error = np.abs(value - ref.out)
+        found["right"] &= bool(bounds.judge(value, ref).passed)
+        found["max"] = max(found["max"], float(error.max()))
+        found["mean"] += float(error.mean()) / SAMPLED
+        found["relative"] = max(found["relative"], float(error.max() / np.abs(ref.out).max()))
+    return found
+
+
+def _peer_access(devices: int) -> bool:
+    """Whether every GPU of this host reads every other one's memory."""
+    import torch
+
+    pairs = [(a, b) for a in range(devices) for b in range(devices) if a != b]
+    return all(torch.cuda.can_device_access_peer(a, b) for a, b in pairs)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""A `Rank` that is a process of `torch.distributed` with a GPU: streams, events, NCCL, symmetric memory.
+
+Chunks are pulled by `copy_` from a peer's memory, which a copy engine does: no SM takes part. Multicast stays
+unused. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private name for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cuda_reference.extras import explained
+from flashcore_numba.branches.ring.rank import MAIN, Function
+
+with explained():
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symmetric
+
+CHANNELS = {"start": 0, "end": 1}
+"""Barriers by name: each has its own signals, so that a rank may be at one while a peer is at the other."""
+
+
+class GpuRank:
+    """The process and its current GPU as a rank of a process group; arrays are PyTorch's.
+
+    The main stream is the caller's current one. Memory is kept from call to call: nothing is allocated in a
+    call that an equal one has come before, and such a call can be captured into a CUDA graph. NCCL must stay
+    outside of one: captured together with the barriers of symmetric memory it was seen to hang.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self.group = dist.group.WORLD if group is None else group
+        self.number, self.count = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._side = torch.cuda.Stream(self.device, priority=-1)  # transfers go first
+        self._memory: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self._handles: dict[str, tuple[Any, Any]] = {}
+        self._peers: dict[tuple[str, int], Any] = {}
+
+    def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> Any:
+        dtype = torch.float32 if like is None else like.dtype
+        found = self._memory.get((name, shape))
+        if found is None or found.dtype != dtype:
+            found = self._memory[name, shape] = torch.empty(shape, dtype=dtype, device=self.device)
+        return found
+
+    def shared(self, name: str, shape: tuple[int, ...], like: Any) -> Any:
+        """All ranks must ask at once when the memory is new: they wait for each other."""
+        kept = self._handles.get(name)
+        if kept is None or tuple(kept[0].shape) != shape or kept[0].dtype != like.dtype:
+            made = symmetric.empty(shape, dtype=like.dtype, device=self.device)
+            kept = self._handles[name] = made, symmetric.rendezvous(made, self.group)
+            self._peers = {key: view for key, view in self._peers.items() if key[0] != name}
+        return kept[0]
+
+    def of(self, peer: int, name: str) -> Any:
+        if (name, peer) not in self._peers:
+            own, handle = self._handles[name]
+            self._peers[name, peer] = handle.get_buffer(peer, tuple(own.shape), own.dtype)
+        return self._peers[name, peer]
+
+    def launch(
+        self,
+        stream: str,
+        what: str,
+        function: Function,
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        step: int,
+    ) -> None:
+        with self._on(stream):
+            function(tuple(reads), tuple(writes))
+
+    def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
+        with self._on(stream):
+            to.copy_(source, non_blocking=True)
+
+    def exchange(self, stream: str, send: Any, to: int, receive: Any, source: int, step: int) -> None:
+        with self._on(stream):
+            operations = [
+                dist.P2POp(dist.isend, send, dist.get_global_rank(self.group, to), self.group),
+                dist.P2POp(dist.irecv, receive, dist.get_global_rank(self.group, source), self.group),
+            ]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()  # makes the stream wait, not the host
+
+    def all_to_all(
+        self, stream: str, receive: Any, receive_sizes: list[int], send: Any, send_sizes: list[int]
+    ) -> None:
+        with self._on(stream):
+            dist.all_to_all_single(receive, send, receive_sizes, send_sizes, group=self.group)
+
+    def all_gather(self, stream: str, receive: Any, send: Any) -> None:
+        with self._on(stream):
+            dist.all_gather_into_tensor(receive, send, group=self.group)
+
+    def barrier(self, stream: str, name: str) -> None:
+        (_, handle), *_ = self._handles.values()
+        with self._on(stream):
+            handle.barrier(channel=CHANNELS[name])
+
+    def record(self, stream: str) -> Any:
+        return self._stream(stream).record_event()
+
+    def wait(self, stream: str, event: Any) -> None:
+        self._stream(stream).wait_event(event)
+
+    def _stream(self, stream: str) -> Any:
+        return torch.cuda.current_stream(self.device) if stream == MAIN else self._side
+
+    def _on(self, stream: str) -> Any:
+        return torch.cuda.stream(self._stream(stream))

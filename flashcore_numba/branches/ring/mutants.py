@@ -1,0 +1,310 @@
+"""Wrong versions of the ring, as edits of its real modules, most of them mistakes that real libraries had."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flashcore_numba.checks.mutation import SEED, Kill, Mutant
+from flashcore_numba.stages import edited
+from flashcore_numba.stages.edited import Edit, EditError
+
+FOLDER = Path(__file__).parent
+COPIED = ("sequence", "schedule", "rank", "clocks", "machine", "numerics", "programs", "checking")
+ORDER, WRONG = ("order",), ("value", "property")
+MISFIT = (*WRONG, "error")  # parts of other lengths may not fit at all
+
+
+def kill_one(mutant: Mutant) -> Kill:
+    """Put a mutant through the check of its way until something fails. Raises EditError."""
+    start = time.perf_counter()
+    fate = Kill(mutant.stage, mutant.name, mutant.mistake, "ranks", "survived", expected=mutant.expected)
+    with edited.module("checking", _texts(mutant)) as checking:
+        way = str(mutant.stage).partition("/")[2]
+        report = checking.check([way], seed=SEED, stop_at_first=True)[0]
+    fate = replace(fate, seconds=time.perf_counter() - start)
+    if report.passed:
+        return fate
+    first = report.failures[0]
+    return replace(fate, status="killed", kind=first.kind, case=first.name, message=first.message)
+
+
+def _texts(mutant: Mutant) -> Mapping[str, str]:
+    """The modules of the ring and the merge, edited: they import each other."""
+    found = {name: (FOLDER / f"{name}.py").read_text() for name in COPIED}
+    found["merging"] = (FOLDER.parent / "decode" / "merging.py").read_text()
+    for edit in mutant.edits:
+        assert edit.file is not None
+        try:
+            found[edit.file] = edited.applied(found[edit.file], [edit], edit.file)
+        except EditError as error:
+            raise EditError(f"{mutant.label}: {error}") from None
+    return found
+
+
+def _mutant(
+    way: str, name: str, mistake: str, *edits: tuple[str, str], file: str = "programs",
+    expected: tuple[str, ...] = WRONG,
+) -> Mutant:  # fmt: skip
+    return Mutant(f"ring/{way}", name, mistake, tuple(Edit(old, new, file) for old, new in edits), expected)
+
+
+PULL = (
+    _mutant(
+        "pull", "no_start_barrier", "Keys are copied which their owner has not written yet.",
+        ('    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not'
+         " written\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "no_end_barrier", "An owner writes its next keys while a peer still copies these.",
+        ('    rank.barrier(SIDE, "end")  # without it an owner may write its next keys while a peer copies'
+         " these\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "barrier_not_awaited", "The end barrier is on the side stream, and the main one goes on.",
+        ("    rank.wait(MAIN, rank.record(SIDE))  # our next keys are written on the main stream: after the"
+         " barrier\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "barrier_before_the_keys", "The barrier does not wait until our own keys are written.",
+        ('    rank.wait(SIDE, rank.record(MAIN))\n    rank.barrier(SIDE, "start")',
+         '    rank.barrier(SIDE, "start")'),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "buffer_reused_early", "A copy overwrites keys which the step before still reads.",
+        ("                rank.wait(SIDE, left[i - 1])  # or the copy overwrites keys that step i - 1 still"
+         " reads\n", "                pass\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "one_buffer", "Both buffers are the same one.",
+        ("buffers = _chunk(rank, layer, \"keys\", k, shared=True), _buffers(rank, layer, k)",
+         "buffers = _chunk(rank, layer, \"keys\", k, shared=True), [_buffers(rank, layer, k)[0]] * 2"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "arrival_not_awaited", "A step does not wait for its keys.",
+        ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
+         "    attention.finish()\n    rank.barrier",
+         "            pass\n    attention.finish()\n    rank.barrier"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "pull", "own_keys_again", "The chunk that came never reaches the computation.",
+        ("held = mine if i == 0 else buffers[i % 2]", "held = mine"), expected=MISFIT,
+    ),
+    _mutant(
+        "pull", "wrong_owner", "The keys are those of rank r - i, the mask that of rank r + i.",
+        ("rank.of(following.owner,", "rank.of((rank.number - i - 1) % rank.count,"), expected=MISFIT,
+    ),
+    _mutant(
+        "pull", "buffers_of_own_length", "Buffers are as long as our own chunk: a longer one does not fit.",
+        ("shape = layer.split.most_rows,", "shape = layer.split.rows(rank.number),"), expected=MISFIT,
+    ),
+    _mutant(
+        "pull", "rows_never_rounded", "Rows that the last step does not see are never given out.",
+        ("        if first:\n", "        if False:\n"),
+    ),
+    _mutant(
+        "pull", "parts_in_float16", "What earlier steps found is rounded to float16.",
+        ("merged(before[0], before[1], part, lse, module)",
+         "merged(before[0].astype(np.float16), before[1], part, lse, module)"),
+        file="numerics",
+    ),
+    _mutant(
+        "pull", "lse_of_base_2", "The merge takes an LSE in units of log2 for a natural one.",
+        ("merged(before[0], before[1], part, lse, module)",
+         "merged(before[0], before[1], part, lse * np.float32(1.442695), module)"),
+        file="numerics",
+    ),
+    _mutant(
+        "pull", "parts_equally_heavy", "Parts are averaged, however much weight each has.",
+        ("(module.exp(each - base)[..., None] for each in (lse_a, lse_b))",
+         "(module.exp(each - each)[..., None] / 2 for each in (lse_a, lse_b))"),
+        file="merging",
+    ),
+    _mutant(
+        "pull", "lse_of_the_last_step", "The LSE is that of the step, not of all steps so far.",
+        ("    lse = module.logaddexp(lse_a, lse_b)\n", "    lse = lse_b\n"), file="merging",
+    ),
+)  # fmt: skip
+
+SCHEDULE = (
+    _mutant(
+        "schedule", "halves_of_keys_exchanged", "All rows see an earlier chunk's second piece.",
+        ("slice(0, split.half(owner)), False", "slice(split.half(owner), split.rows(owner)), False"),
+        file="schedule",
+    ),
+    _mutant(
+        "schedule", "halves_of_rows_exchanged", "Of a later chunk the first piece of the rows sees all.",
+        ("slice(split.half(rank), split.rows(rank)), whole", "slice(0, split.half(rank)), whole"),
+        file="schedule",
+    ),
+    _mutant(
+        "schedule", "off_by_a_chunk", "The next rank's chunk counts as an earlier one.",
+        ("elif owner > rank:", "elif owner > rank + 1:"), file="schedule",
+    ),
+    _mutant(
+        "schedule", "full_with_balance", "Without a mask the halves of the causal schedule are taken.",
+        ("        if not causal:\n", "        if False:\n"), file="schedule",
+    ),
+    _mutant(
+        "schedule", "own_keys_without_mask", "The first step has no mask.",
+        ("Step(rank, everything, everything, causal)", "Step(rank, everything, everything, False)"),
+        file="schedule",
+    ),
+    _mutant(
+        "schedule", "ragged_keys", "The first piece of a chunk is taken for half of it.",
+        ("slice(0, split.half(owner)), False", "slice(0, split.rows(owner) // 2), False"), file="schedule",
+    ),
+    _mutant(
+        "schedule", "ragged_rows", "The second piece of the rows is taken for half of them.",
+        ("slice(split.half(rank), split.rows(rank)), whole", "slice(split.rows(rank) // 2, None), whole"),
+        file="schedule",
+    ),
+    _mutant(
+        "schedule", "in_order", "Rank r holds the pieces 2r and 2r + 1, as without zigzag.",
+        ("if self.zigzag else", "if False else"), file="sequence",
+    ),
+    _mutant(
+        "schedule", "last_rank_left_out", "There is a step less than there are ranks.",
+        ("range(1, split.ranks)", "range(1, split.ranks - 1)"), file="schedule",
+    ),
+)  # fmt: skip
+
+RING = (
+    _mutant(
+        "ring", "own_keys_again", "The chunk that came never reaches the computation.",
+        ("            held = coming\n    attention.finish()", "    attention.finish()"), expected=MISFIT,
+    ),
+    _mutant(
+        "ring", "wrong_way_round", "Chunks go to the next rank; the schedule thinks, to the one before.",
+        ("            rank.exchange(SIDE, held, before, coming, after, i + 1)\n            arrived = "
+         "rank.record(SIDE)\n        attention",
+         "            rank.exchange(SIDE, held, after, coming, before, i + 1)\n            arrived = "
+         "rank.record(SIDE)\n        attention"),
+        expected=MISFIT,
+    ),
+    _mutant(
+        "ring", "own_keys_sent_again", "Each step sends our own chunk, not the one that came.",
+        ("            before, after = _neighbours(rank)\n            rank.exchange(SIDE, held,",
+         "            before, after = _neighbours(rank)\n            rank.exchange(SIDE, mine,"),
+        expected=MISFIT,
+    ),
+    _mutant(
+        "ring", "buffer_reused_early", "A chunk arrives where the step before still reads.",
+        ("            if i > 1:\n                rank.wait(SIDE, left[i - 1])  # or what arrives",
+         "            if i > 99:\n                rank.wait(SIDE, left[i - 1])  # or what arrives"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "ring", "arrival_not_awaited", "A step does not wait for its keys.",
+        ("            rank.wait(MAIN, arrived)\n            held = coming\n    attention",
+         "            held = coming\n    attention"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "ring", "all_send_first", "Every second rank sends to the wrong peer: the ring never closes.",
+        ("return (rank.number - 1) % rank.count,",
+         "return (rank.number - 1 - rank.number % 2) % rank.count,"),
+        expected=("hang", *MISFIT),
+    ),
+)  # fmt: skip
+
+ULYSSES = (
+    _mutant(
+        "ulysses", "heads_not_divisible", "A number of K/V heads that N does not divide is not refused.",
+        ("    if k.shape[1] % n:\n", "    if False:\n"), expected=MISFIT,
+    ),
+    _mutant(
+        "ulysses", "equal_parts", "All ranks are taken to hold as many rows as the first.",
+        ("        rows = split.rows(rank)\n", "        rows = split.rows(0)\n"), expected=MISFIT,
+    ),
+    _mutant(
+        "ulysses", "batch_and_heads_exchanged", "What comes is read as [B, share, ...], not [share, B, ...].",
+        ("reshape(share, batch, rows, dim).swapaxes(0, 1)", "reshape(batch, share, rows, dim)"),
+        expected=WRONG,
+    ),
+    _mutant(
+        "ulysses", "lse_kept", "The LSE is not given back to the ranks of its rows.",
+        ('    _to_rows(rank, layer, "LSE", wide_lse[..., None], lse[..., None])\n', ""),
+    ),
+)  # fmt: skip
+
+BACKWARD = (
+    _mutant(
+        "backward", "weights_of_one_chunk", "P is made from the LSE of the chunk, not of all keys.",
+        ("p = np.exp(_scores(q, k, causal, scale) - lse[..., None])",
+         "p = _weights(q, k, causal, scale)[0]"), file="numerics",
+    ),
+    _mutant(
+        "backward", "out_of_one_chunk", "D is made from the output of the chunk, not over all keys.",
+        ("(dout * out).sum(axis=3, keepdims=True)", "(dout * (p @ v)).sum(axis=3, keepdims=True)"),
+        file="numerics",
+    ),
+    _mutant(
+        "backward", "sums_not_added", "What peers added to dK and dV is lost.",
+        ("writes[0][...] = reads[0] + reads[1]", "writes[0][...] = reads[0]"),
+    ),
+    _mutant(
+        "backward", "one_hop_short", "dK and dV are given out a step before they are home.",
+        ("        if rank.count > 1:\n", "        if rank.count > 1 and i + 1 < len(plan):\n"),
+        expected=MISFIT,
+    ),
+    _mutant(
+        "backward", "own_keys_again", "The chunk that came never reaches the computation.",
+        ("            held = coming\n    if brought", "    if brought"), expected=MISFIT,
+    ),
+    _mutant(
+        "backward", "sums_not_awaited", "The part is added to sums that are still on their way.",
+        ("            rank.wait(MAIN, brought)  # or the part is added to sums that are still on their way\n",
+         "            pass\n"), expected=ORDER,
+    ),
+    _mutant(
+        "backward", "sums_leave_early", "Sums are sent on before this step's part is in them.",
+        ("        rank.wait(SIDE, taken)  # or sums leave without this step's part\n", ""), expected=ORDER,
+    ),
+    _mutant(
+        "backward", "gradients_not_home", "dK and dV are given out before they have come home.",
+        ("        rank.wait(MAIN, brought)  # or gradients are given out that have not come home\n",
+         "        pass\n"), expected=ORDER,
+    ),
+    _mutant(
+        "backward", "dq_of_the_last_step", "dQ is that of the last step: the sum so far is not added.",
+        ("writes[0][...] = dq + np.float32(scale) * (ds @ k)",
+         "writes[0][...] = np.float32(scale) * (ds @ k)"),
+        file="numerics",
+    ),
+)  # fmt: skip
+
+DECODE = (
+    _mutant(
+        "decode", "no_maximum", "The merge of two ranks without keys takes exp(-inf - -inf).",
+        ("base = module.where(module.isneginf(lse), 0, lse)", "base = lse"), file="merging",
+    ),
+    _mutant(
+        "decode", "causal_everywhere", "The causal mask hides keys of ranks before the last.",
+        ("causal=layer.causal and last", "causal=layer.causal"),
+    ),
+    _mutant(
+        "decode", "first_rank_lost", "The keys of the first rank are left out.",
+        ("    out, lse = parts[0, ..., :-1], parts[0, ..., -1]\n    for part in parts[1:]:",
+         "    out, lse = parts[1, ..., :-1], parts[1, ..., -1]\n    for part in parts[2:]:"),
+        file="numerics",
+    ),
+    _mutant(
+        "decode", "parts_in_float16", "Parts travel in float16.",
+        ('    writes[0][..., :-1], writes[0][..., -1] = reads\n',
+         '    writes[0][..., :-1], writes[0][..., -1] = (each.astype("float16") for each in reads)\n'),
+    ),
+    _mutant(
+        "decode", "nothing_of_weight_1", "A rank without keys gives an LSE of 0.",
+        ('writes[0][...], writes[1][...] = 0, float("-inf")', "writes[0][...], writes[1][...] = 0, 0"),
+    ),
+)  # fmt: skip
+
+MUTANTS = (*SCHEDULE, *PULL, *RING, *ULYSSES, *BACKWARD, *DECODE)

@@ -1,0 +1,144 @@
+"""What a rank computes at a step: attention over one chunk, merged with the steps before it; and backward.
+
+Queries and outputs are [B, H, rows, D], keys and values [B, H_kv, rows, D].
+"""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from flashcore_numba.attention import attention
+from flashcore_numba.branches.backward.call import attention_backward
+from flashcore_numba.branches.decode.merging import merged
+from flashcore_numba.calls import find_stage
+from flashcore_numba.core.features import MERGING
+
+Arrays = tuple[Any, ...]
+
+
+class Numerics(Protocol):
+    """The arithmetic of a step. Each method is what `Rank.launch` takes, after its keywords are bound."""
+
+    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        """reads: q, k, v, and where steps came before their out and LSE. writes: out and LSE of them all.
+
+        The out of the steps before is float32; that which is written is float32 or q's type. LSE: float32,
+        natural logarithm.
+        """
+
+    def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        """reads: q, k, v, out and LSE over *all* keys, dout, dq so far. writes: dq with this step's part
+        added, and the part of these rows in dk and dv, all float32.
+        """
+
+
+class Float32:
+    """NumPy, in float32 throughout: it rounds to no other type."""
+
+    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        q, k, v, *before = reads
+        p, lse = _weights(q, k, causal, scale)
+        put(p @ _repeated(v, q), lse, before, writes, np)
+
+    def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        q, k, v, out, lse, dout, dq = reads
+        kv_heads = k.shape[1]
+        k, v = _repeated(k, q), _repeated(v, q)
+        q, out, dout = (each.astype(np.float32) for each in (q, out, dout))
+        scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+        p = np.exp(_scores(q, k, causal, scale) - lse[..., None])
+        ds = p * (dout @ v.swapaxes(2, 3) - (dout * out).sum(axis=3, keepdims=True))
+        writes[0][...] = dq + np.float32(scale) * (ds @ k)
+        parts = np.float32(scale) * (ds.swapaxes(2, 3) @ q), p.swapaxes(2, 3) @ dout
+        for part, target in zip(parts, writes[1:], strict=True):
+            batch, heads, rows, dim = part.shape
+            target[...] = part.reshape(batch, kv_heads, heads // kv_heads, rows, dim).sum(axis=2)
+
+
+class Stages:
+    """FlashCore's kernels, wherever the arrays are. stage, backward_stage: as `attention` and
+    `attention_backward` take them.
+
+    A stage that serves `prior` merges as it writes, in float32. What another one computes is rounded to q's
+    type, and merged afterwards.
+    """
+
+    def __init__(self, stage: Any = None, backward_stage: Any = None) -> None:
+        self.stage, self.backward_stage = stage, backward_stage
+        self.merges = stage is None or {*MERGING} <= {*find_stage(stage).features}
+
+    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        q, k, v, *before = reads
+        how: dict[str, Any] = {"causal": causal, "scale": scale, "stage": self.stage, "return_lse": True}
+        if self.merges:
+            _, lse = attention(q, k, v, prior=tuple(before) or None, out=writes[0], **how)
+            writes[1][...] = lse
+        else:
+            part, lse = attention(q, k, v, **how)
+            put(part, lse, before, writes, module_of(q))
+
+    def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+        q, k, v, out, lse, dout, dq = reads
+        parts = attention_backward(
+            dout, q, k, v, out, lse, causal=causal, scale=scale, stage=self.backward_stage
+        )
+        writes[0][...] = dq + parts[0]
+        writes[1][...], writes[2][...] = parts[1:]
+
+
+def merge_parts(reads: Arrays, writes: Arrays) -> None:
+    """reads: parts float32 [N, ..., D + 1], out and LSE side by side, over different keys. writes: out and
+    LSE over all of them.
+    """
+    parts = reads[0]
+    out, lse = parts[0, ..., :-1], parts[0, ..., -1]
+    for part in parts[1:]:
+        out, lse = merged(out, lse, part[..., :-1], part[..., -1], module_of(parts))
+    writes[0][...], writes[1][...] = out, lse
+
+
+def put(part: Any, lse: Any, before: list[Any], writes: Arrays, module: Any) -> None:
+    """Write a step's out and LSE, merged with those before by the weights exp(LSE), in float32."""
+    if before:
+        part, lse = merged(before[0], before[1], part, lse, module)
+    writes[0][...], writes[1][...] = part, lse
+
+
+def module_of(array: Any) -> Any:
+    """NumPy or PyTorch: both have the functions of `merged` by one name."""
+    if isinstance(array, np.ndarray):
+        return np
+    import torch
+
+    return torch
+
+
+def _weights(
+    q: np.ndarray, k: np.ndarray, causal: bool, scale: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """P and LSE, float32. A row without keys has weights 0 and LSE -inf."""
+    scores = _scores(
+        q.astype(np.float32), _repeated(k, q), causal, 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    )
+    largest = scores.max(axis=3, keepdims=True, initial=-np.inf)
+    p = np.exp(scores - np.where(np.isneginf(largest), np.float32(0), largest))
+    total = p.sum(axis=3, keepdims=True)
+    some = total > 0
+    with np.errstate(divide="ignore"):
+        lse = np.where(some, largest + np.log(total), np.float32(-np.inf))
+    return p / np.where(some, total, np.float32(1)), lse[..., 0]
+
+
+def _scores(q: np.ndarray, k: np.ndarray, causal: bool, scale: Any) -> np.ndarray:
+    scores = np.float32(scale) * (q @ k.swapaxes(2, 3))
+    if causal:
+        rows, keys = scores.shape[2:]
+        hidden = np.arange(keys) > np.arange(rows)[:, None] + keys - rows
+        scores[..., hidden] = -np.inf
+    return scores
+
+
+def _repeated(x: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """[B, H_kv, S, D] for every query head, float32."""
+    return np.repeat(x.astype(np.float32), q.shape[1] // x.shape[1], axis=1)

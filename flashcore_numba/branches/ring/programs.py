@@ -1,0 +1,329 @@
+"""What each rank does, way by way, against the interface `Rank`: forward, backward and decoding.
+
+A chunk of keys is [rows, 2, B, H_kv, D], K and V of a row side by side: so the first rows of a chunk are one
+contiguous piece of memory, which a copy engine moves at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from flashcore_numba.branches.ring.numerics import Arrays, Numerics, merge_parts
+from flashcore_numba.branches.ring.rank import MAIN, SIDE, Rank
+from flashcore_numba.branches.ring.schedule import Step, steps
+from flashcore_numba.branches.ring.sequence import Split
+from flashcore_numba.core.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What all ranks agree on. scale: of the scores, None is 1 / sqrt(D). numerics: does the arithmetic."""
+
+    split: Split
+    causal: bool
+    numerics: Numerics
+    scale: float | None = None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+
+def pull(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
+    """Each step's keys come from their owner by the copy engine, while the step before computes.
+
+    q, out: [B, H, rows, D], k, v: [B, H_kv, rows, D], lse: float32 [B, H, rows], of the rank's own rows. Two
+    buffers, two barriers, whatever the number of ranks.
+    """
+    mine, buffers = _chunk(rank, layer, "keys", k, shared=True), _buffers(rank, layer, k)
+    plan = steps(layer.split, rank.number, layer.causal)
+    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
+    # Peers read our keys after the barrier, so they are written before it; and copies begin when the kernels
+    # of an earlier call have left the buffers.
+    rank.wait(SIDE, rank.record(MAIN))
+    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not written
+    attention = _Forward(rank, layer, plan, q, out, lse)
+    left: list[Any] = []  # events: the kernel of a step has read its keys
+    for i, step in enumerate(plan):
+        held = mine if i == 0 else buffers[i % 2]
+        arrived = None
+        if i + 1 < len(plan):
+            following, buffer = plan[i + 1], buffers[(i + 1) % 2]
+            if i > 1:
+                rank.wait(SIDE, left[i - 1])  # or the copy overwrites keys that step i - 1 still reads
+            source = rank.of(following.owner, "keys")[following.keys]
+            rank.copy(SIDE, buffer[following.keys], source, i + 1)
+            arrived = rank.record(SIDE)
+        attention.step(i, held[step.keys])
+        left.append(rank.record(MAIN))
+        if arrived is not None:
+            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way
+    attention.finish()
+    rank.barrier(SIDE, "end")  # without it an owner may write its next keys while a peer copies these
+    rank.wait(MAIN, rank.record(SIDE))  # our next keys are written on the main stream: after the barrier
+
+
+def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
+    """Chunks go round from neighbour to neighbour, one step ahead of the computation; see `pull`."""
+    mine, buffers = _chunk(rank, layer, "keys", k), _buffers(rank, layer, k)
+    plan = steps(layer.split, rank.number, layer.causal)
+    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
+    rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
+    attention = _Forward(rank, layer, plan, q, out, lse)
+    left: list[Any] = []
+    held = mine
+    for i, step in enumerate(plan):
+        arrived, coming = None, buffers[(i + 1) % 2]
+        if i + 1 < len(plan):
+            if i > 1:
+                rank.wait(SIDE, left[i - 1])  # or what arrives overwrites keys that step i - 1 still reads
+            before, after = _neighbours(rank)
+            rank.exchange(SIDE, held, before, coming, after, i + 1)
+            arrived = rank.record(SIDE)
+        attention.step(i, held[step.keys])
+        left.append(rank.record(MAIN))
+        if arrived is not None:
+            # Or the next step reads keys that are still on their way, and our next call writes keys that are
+            # still being sent: the event is past both halves of the exchange.
+            rank.wait(MAIN, arrived)
+            held = coming
+    attention.finish()
+
+
+def ulysses(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
+    """Rows for heads: a rank gets all rows of its share of the heads, computes, and gives them back.
+
+    Shapes as for `pull`. Raises UnsupportedError where N does not divide H_kv, or the rows that a rank holds
+    do not follow each other.
+    """
+    split, n = layer.split, rank.count
+    if split.zigzag and n > 1:
+        raise UnsupportedError("way='ulysses' needs zigzag=False: it attends to the sequence in its order")
+    if k.shape[1] % n:
+        raise UnsupportedError(
+            f"way='ulysses' needs a number of K/V heads that {n} ranks divide: k has {k.shape[1]}; "
+            "way='ring' takes any"
+        )
+    wide_q, wide_k, wide_v = (_to_heads(rank, layer, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    wide_out = rank.empty("out of some heads", wide_q.shape, q)
+    wide_lse = rank.empty("LSE of some heads", wide_q.shape[:3])
+    call = partial(layer.numerics.attend, causal=layer.causal, **layer.how)
+    rank.launch(MAIN, "attention", call, (wide_q, wide_k, wide_v), (wide_out, wide_lse), 0)
+    _to_rows(rank, layer, "out", wide_out, out)
+    _to_rows(rank, layer, "LSE", wide_lse[..., None], lse[..., None])
+
+
+def backward(
+    rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, dq: Any, dk: Any, dv: Any
+) -> None:
+    """The gradients: dK and dV go round with their chunk, and are home after N steps.
+
+    out, lse: over all keys, as the forward pass gave them: with those of one chunk the weights of the others
+    would be missing in dS. dout, dq: like q. dk, dv: like k and v. They are summed in float32.
+    """
+    mine, buffers = _chunk(rank, layer, "keys", k), _buffers(rank, layer, k)
+    plan, (before, after) = steps(layer.split, rank.number, layer.causal), _neighbours(rank)
+    sums = [rank.empty(f"gradients {i}", mine.shape) for i in range(2)]
+    part, dq_sum = rank.empty("gradients of a step", mine.shape), rank.empty("dQ in float32", q.shape)
+    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
+    rank.launch(MAIN, "zeroing", _zero, (), (dq_sum,), 0)
+    late = slice(layer.split.half(rank.number), q.shape[2])
+    late_lse = rank.empty(
+        "LSE of the second piece", tuple(lse[:, :, late].shape)
+    )  # kernels want it contiguous
+    rank.launch(MAIN, "packing", _assign, (lse[:, :, late],), (late_lse,), 0)
+    rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
+    held, brought, taken, total = mine, None, None, sums[0]
+    for i, step in enumerate(plan):
+        arrived, coming = None, buffers[(i + 1) % 2]
+        if i + 1 < len(plan):
+            if taken is not None:
+                rank.wait(SIDE, taken)  # or what arrives overwrites keys that step i - 1 still reads
+            rank.exchange(SIDE, held, before, coming, after, i + 1)
+            arrived = rank.record(SIDE)
+        rows = step.rows
+        own_dq = dq_sum[:, :, rows]
+        own_lse = late_lse if rows.start else lse
+        own = q[:, :, rows], *_k_and_v(held[step.keys])
+        reads = *own, out[:, :, rows], own_lse, dout[:, :, rows], own_dq
+        call = partial(layer.numerics.backward, causal=step.causal, **layer.how)
+        rank.launch(MAIN, "the backward pass", call, reads, (own_dq, *_k_and_v(part[step.keys])), i)
+        total = sums[i % 2]
+        if brought is None:
+            rank.launch(MAIN, "zeroing", _zero, (), (total,), i)
+        else:
+            rank.wait(MAIN, brought)  # or the part is added to sums that are still on their way
+        summed = total[step.keys]
+        rank.launch(MAIN, "adding gradients", _add, (part[step.keys], summed), (summed,), i)
+        taken = rank.record(MAIN)
+        rank.wait(SIDE, taken)  # or sums leave without this step's part
+        if rank.count > 1:
+            # The chunk goes on to `before`, and the sums with it; after the last step it is at home there.
+            total = sums[(i + 1) % 2]
+            rank.exchange(SIDE, sums[i % 2], before, total, after, i + 1)
+            brought = rank.record(SIDE)
+        if arrived is not None:
+            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way
+            held = coming
+    if brought is not None:
+        rank.wait(MAIN, brought)  # or gradients are given out that have not come home
+    home = _k_and_v(total[: k.shape[2]])
+    rank.launch(MAIN, "giving out gradients", _give_out, (*home, dq_sum), (dk, dv, dq), len(plan))
+
+
+def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
+    """A few query tokens over keys that all ranks hold together: each attends to its own, and all merge.
+
+    q, out: [B, H, tokens, D] and lse: the same tokens on every rank. k, v: [B, H_kv, keys, D], a rank's share
+    of the keys, in the order of the ranks; some may have none. Under a causal mask the last rank holds at
+    least as many keys as there are tokens. What travels is out and LSE in float32: D + 1 numbers per row.
+
+    Raises UnsupportedError where the causal mask would hide keys of a rank before the last.
+    """
+    tokens, keys = q.shape[2], k.shape[2]
+    last = rank.number == rank.count - 1
+    if layer.causal and last and keys < tokens:
+        raise UnsupportedError(
+            f"the last rank holds {keys} keys: with causal=True it must hold those of all {tokens} tokens"
+        )
+    part_out, part_lse = rank.empty("part of out", q.shape), rank.empty("part of LSE", q.shape[:3])
+    call = partial(layer.numerics.attend, causal=layer.causal and last, **layer.how)
+    rank.launch(MAIN, "attention", call if keys else _nothing, (q, k, v), (part_out, part_lse), 0)
+    one = rank.empty("part", (*q.shape[:3], q.shape[3] + 1))
+    rank.launch(MAIN, "packing", _pack, (part_out, part_lse), (one,), 0)
+    every = rank.empty("parts", (rank.count, *one.shape))
+    rank.all_gather(MAIN, every, one)
+    rank.launch(MAIN, "merging", merge_parts, (every,), (out, lse), 0)
+
+
+FORWARD: dict[str, Callable[..., None]] = {"pull": pull, "ring": ring, "ulysses": ulysses}
+"""The ways of the forward pass, by name."""
+
+
+class _Forward:
+    """The kernels of a rank's steps: each merges with those before it, the last one writes the output."""
+
+    def __init__(self, rank: Rank, layer: Layer, plan: list[Step], q: Any, out: Any, lse: Any) -> None:
+        self.rank, self.layer, self.plan = rank, layer, plan
+        self.q, self.out, self.lse = q, out, lse
+        self.sums = rank.empty("out in float32", q.shape)
+
+    def step(self, i: int, keys: Any) -> None:
+        """Attention of the rows of step i to its keys."""
+        rows = self.plan[i].rows
+        before = (self.sums[:, :, rows], self.lse[:, :, rows])
+        target = self.out if i + 1 == len(self.plan) else self.sums
+        written = (before[0] if target is self.sums else target[:, :, rows], before[1])
+        reads = (self.q[:, :, rows], *_k_and_v(keys), *(before if i else ()))
+        call = partial(self.layer.numerics.attend, causal=self.plan[i].causal, **self.layer.how)
+        self.rank.launch(MAIN, "attention", call, reads, written, i)
+
+    def finish(self) -> None:
+        """Output rows which the last step has not written."""
+        first = self.plan[-1].rows.start
+        if first:
+            rest = self.sums[:, :, :first], self.out[:, :, :first]
+            self.rank.launch(MAIN, "rounding", _assign, rest[:1], rest[1:], len(self.plan))
+
+
+def _k_and_v(chunk: Any) -> tuple[Any, Any]:
+    """[rows, 2, B, H_kv, D] as K and V, [B, H_kv, rows, D] each, without a copy."""
+    return chunk[:, 0].swapaxes(0, 1).swapaxes(1, 2), chunk[:, 1].swapaxes(0, 1).swapaxes(1, 2)
+
+
+def _neighbours(rank: Rank) -> tuple[int, int]:
+    """The rank before, to which chunks go, and the one after, from which they come."""
+    return (rank.number - 1) % rank.count, (rank.number + 1) % rank.count
+
+
+def _chunk(rank: Rank, layer: Layer, name: str, k: Any, shared: bool = False) -> Any:
+    """Memory for the keys of any rank: [most rows, 2, B, H_kv, D]."""
+    batch, heads, _, dim = k.shape
+    shape = layer.split.most_rows, 2, batch, heads, dim
+    return rank.shared(name, shape, k) if shared else rank.empty(name, shape, k)
+
+
+def _buffers(rank: Rank, layer: Layer, k: Any) -> list[Any]:
+    return [_chunk(rank, layer, f"buffer {i}", k) for i in range(2)]
+
+
+def _to_heads(rank: Rank, layer: Layer, name: str, x: Any) -> Any:
+    """All rows of this rank's share of the heads of x [B, H, rows, D]."""
+    split, (batch, heads, rows, dim) = layer.split, x.shape
+    share, everywhere = heads // rank.count, range(rank.count)
+    sent = rank.empty(f"{name} to send", (heads, batch, rows, dim), x)
+    came = rank.empty(f"{name} received", (share * batch * split.length * dim,), x)
+    wide = rank.empty(f"{name} of some heads", (batch, share, split.length, dim), x)
+    rank.launch(MAIN, "packing", _assign, (x.swapaxes(0, 1),), (sent,), 0)
+    sizes = [share * batch * split.rows(r) * dim for r in everywhere]
+    rank.all_to_all(MAIN, came, sizes, sent.reshape(-1), [share * batch * rows * dim] * rank.count)
+    rank.launch(MAIN, "unpacking", partial(_rows_from_parts, split=split), (came,), (wide,), 0)
+    return wide
+
+
+def _to_rows(rank: Rank, layer: Layer, name: str, wide: Any, x: Any) -> None:
+    """The way back of `_to_heads`: into x [B, H, rows, D]."""
+    split, (batch, heads, rows, dim) = layer.split, x.shape
+    share = heads // rank.count
+    sent = rank.empty(f"{name} to send", (share * batch * split.length * dim,), x)
+    came = rank.empty(f"{name} received", (heads, batch, rows, dim), x)
+    rank.launch(MAIN, "packing", partial(_parts_from_rows, split=split), (wide,), (sent,), 0)
+    sizes = [share * batch * split.rows(r) * dim for r in range(rank.count)]
+    rank.all_to_all(MAIN, came.reshape(-1), [share * batch * rows * dim] * rank.count, sent, sizes)
+    rank.launch(MAIN, "unpacking", _assign, (came.swapaxes(0, 1),), (x,), 0)
+
+
+def _parts(flat: Any, wide: Any, split: Split) -> "list[tuple[Any, Any]]":
+    """Each rank's rows of wide [B, share, S, D], and where they are in `flat`: [share, B, rows, D]."""
+    batch, share, _, dim = wide.shape
+    found, begin, first = [], 0, 0
+    for rank in range(split.ranks):
+        rows = split.rows(rank)
+        size = share * batch * rows * dim
+        part = flat[begin : begin + size].reshape(share, batch, rows, dim).swapaxes(0, 1)
+        found.append((part, wide[:, :, first : first + rows]))
+        begin, first = begin + size, first + rows
+    return found
+
+
+def _rows_from_parts(reads: Arrays, writes: Arrays, split: Split) -> None:
+    for part, rows in _parts(reads[0], writes[0], split):
+        rows[...] = part
+
+
+def _parts_from_rows(reads: Arrays, writes: Arrays, split: Split) -> None:
+    for part, rows in _parts(writes[0], reads[0], split):
+        part[...] = rows
+
+
+def _fill(reads: Arrays, writes: Arrays) -> None:
+    """K and V side by side: [B, H_kv, rows, D] into [rows, 2, B, H_kv, D]."""
+    for i, each in enumerate(reads):
+        writes[0][:, i] = each.swapaxes(1, 2).swapaxes(0, 1)
+
+
+def _assign(reads: Arrays, writes: Arrays) -> None:
+    writes[0][...] = reads[0]
+
+
+def _zero(reads: Arrays, writes: Arrays) -> None:
+    writes[0][...] = 0
+
+
+def _add(reads: Arrays, writes: Arrays) -> None:
+    writes[0][...] = reads[0] + reads[1]
+
+
+def _give_out(reads: Arrays, writes: Arrays) -> None:
+    for each, target in zip(reads, writes, strict=True):
+        target[...] = each
+
+
+def _pack(reads: Arrays, writes: Arrays) -> None:
+    writes[0][..., :-1], writes[0][..., -1] = reads
+
+
+def _nothing(reads: Arrays, writes: Arrays) -> None:
+    """Attention to no keys."""
+    writes[0][...], writes[1][...] = 0, float("-inf")

@@ -1,0 +1,65 @@
+"""`Rank`: what a program of one rank may use, whatever carries it out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+MAIN, SIDE = "main", "side"
+"""The streams of a rank: kernels run on the first, transfers on the second. Each works in order."""
+
+Function = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
+"""What a launch does: (reads, writes) -> None, on arrays of the rank."""
+
+
+class Rank(Protocol):
+    """One of `count` ranks. Its methods queue work on a stream and return; only the streams wait.
+
+    Arrays are NumPy's or PyTorch's. Transfers take contiguous arrays. step: of the schedule, for messages.
+    """
+
+    number: int
+    count: int
+
+    def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> Any:
+        """Memory of this rank, which no other one reads: of the type of `like`, or float32. The same name and
+        shape is the same memory again.
+        """
+
+    def shared(self, name: str, shape: tuple[int, ...], like: Any) -> Any:
+        """Memory that peers read through `of`; all ranks ask for the same shape."""
+
+    def of(self, peer: int, name: str) -> Any:
+        """What `shared` is on a peer."""
+
+    def launch(
+        self,
+        stream: str,
+        what: str,
+        function: Function,
+        reads: Sequence[Any],
+        writes: Sequence[Any],
+        step: int,
+    ) -> None:
+        """Queue `function(reads, writes)`. An array in both is updated."""
+
+    def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
+        """Queue a copy by the copy engine, of this rank's memory or a peer's, to this rank's."""
+
+    def exchange(self, stream: str, send: Any, to: int, receive: Any, source: int, step: int) -> None:
+        """Queue a send to one peer and a receive from one peer."""
+
+    def all_to_all(
+        self, stream: str, receive: Any, receive_sizes: list[int], send: Any, send_sizes: list[int]
+    ) -> None:
+        """Queue the exchange of flat arrays: `send_sizes[p]` elements go to peer p, in the order of peers."""
+
+    def all_gather(self, stream: str, receive: Any, send: Any) -> None:
+        """Queue the collection of every rank's `send` in `receive[rank]`."""
+
+    def barrier(self, stream: str, name: str) -> None:
+        """Queue a point that the stream of no rank passes before those of all ranks have reached it."""
+
+    def record(self, stream: str) -> Any:
+        """An event: what has been queued on the stream so far."""
+
+    def wait(self, stream: str, event: Any) -> None:
+        """What is queued on the stream from now on begins after the event."""

@@ -1,0 +1,94 @@
+"""`flashcore ring`: times of attention over several GPUs, or why there are none."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from cuda_reference.extras import explained
+from cuda_reference.files import MachineError
+from flashcore_numba.cli.output import console, give_json
+from flashcore_numba.core import gpu
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.shapes import parse_any
+from flashcore_numba.records import artifact
+
+MODULE = "flashcore_numba.branches.ring.compare"
+
+
+def run(args: Namespace) -> int:
+    """Time the ways on so many GPUs of this machine. Returns 1 where a result is wrong.
+
+    Raises MachineError where there are too few, and ArgumentError for a shape that cannot be shared.
+    """
+    if args.gpus < 2:
+        raise ArgumentError(f"--gpus {args.gpus}: at least 2 are needed; flashcore compare times one")
+    count = gpu.device_count() if gpu.available() else 0
+    if count < args.gpus:
+        why = gpu.why_not() or f"this machine has {count}"
+        raise MachineError(f"--gpus {args.gpus}: {why}; flashcore check ring needs no GPU")
+    with explained():
+        import torch  # noqa: F401
+    args.shape = args.shape or ["1x32/8x16384x128"]
+    for text in args.shape:
+        shape = parse_any(text)
+        if shape.shortest is not None or shape.value_dim != shape.head_dim:
+            raise ArgumentError(f"--shape {text}: sequences of one length are accepted, with V as wide as K")
+        if shape.seq < 2 * args.gpus:
+            raise ArgumentError(f"--shape {text}: {args.gpus} GPUs need at least {2 * args.gpus} rows")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ring.json"
+        done = subprocess.run(command(args, file))
+        if done.returncode:
+            raise MachineError(f"torchrun ended with status {done.returncode}")
+        record = artifact.load(file)
+    if args.save:
+        artifact.save(record, args.save / artifact.file_name(record))
+    if not give_json(args, lambda: record):
+        for shape in record["shapes"]:
+            console().print(table(record, shape))
+    return 0 if all(e["error"]["right"] for shape in record["shapes"] for e in shape["entries"]) else 1
+
+
+def command(args: Namespace, file: Path) -> list[str]:
+    """What starts a process per GPU."""
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={args.gpus}",
+    ]
+    shapes = [word for text in args.shape for word in ("--shape", text)]
+    options = [] if args.full else ["--causal"]
+    return [*launcher, "-m", MODULE, str(file), *shapes, *options, "--rounds", str(args.rounds)]
+
+
+def table(record: dict[str, Any], shape: dict[str, Any]) -> Table:
+    """Times of the slowest rank; the share is that of one GPU's rate on its own rows."""
+    count = record["topology"]["gpus"]
+    title = f"{artifact.shape_title(shape)} on {count} x {record['gpu']['name']}, time of the slowest"
+    found = Table(title=title)
+    for heading in ("way", "us", "TFLOP/s per GPU", "of one GPU's rate", "best peer / this", "error"):
+        found.add_column(heading, justify="left" if heading == "way" else "right")
+    alone = next((e["gpu_us"]["p50"] for e in shape["entries"] if e["label"].startswith("one GPU")), None)
+    for entry in shape["entries"]:
+        own = entry["gpu_us"]["p50"]
+        share = "-" if alone is None else f"{100 * count * alone / own:.0f} %"
+        ratio = entry["speed_up"]["best_peer"]
+        if entry["label"].startswith("one GPU"):
+            found.add_row(entry["label"], f"{own:.1f}", "-", "-", "-", "-")
+            continue
+        error = f"{entry['error']['max']:.1e}" + ("" if entry["error"]["right"] else " WRONG")
+        rate = f"{shape['flops'] / own / count / 1e6:.0f}"
+        found.add_row(
+            entry["label"], f"{own:.1f}", rate, share, "-" if ratio is None else f"{ratio:.2f}", error
+        )
+    for label, reason in shape["absent"].items():
+        found.add_row(label, json.dumps(reason), "", "", "", "")
+    return found

@@ -1,0 +1,217 @@
+"""Ranks as processes: `run` starts them with gloo, and each compares its rows with float64."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from flashcore_numba.branches.backward import bounds as gradient_bounds
+from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.branches.ring import gpus, numerics
+from flashcore_numba.branches.ring.call import RingAttention
+from flashcore_numba.branches.ring.programs import Layer, pull
+from flashcore_numba.branches.ring.sequence import even
+from flashcore_numba.checks import bounds
+from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.arrays import adopt
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(ranks: int, folder: Path, seed: int, *work: str, limit: float = 200) -> list[dict[str, Any]]:
+    """What each of `ranks` processes found, by the names of `work`: functions of this module."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, str(ranks), str(folder), str(seed), *work]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def forward(rank: int, ranks: int, rng: np.random.Generator) -> Any:
+    """Margins of ring and Ulysses, causal and full, tensors of three types, two calls on the same memory."""
+    margins = {}
+    for way in ("ring", "ulysses"):
+        attention = RingAttention(8 * ranks + 3, way=way)
+        split = attention.split
+        for causal in (True, False):
+            for dtype in ("float32", "float16", "bfloat16"):
+                heads = (2 * ranks, ranks, ranks)
+                tensors = [
+                    torch.from_numpy(rng.standard_normal((2, h, split.length, 16)).astype(np.float32)).to(
+                        getattr(torch, dtype)
+                    )
+                    for h in heads
+                ]
+                q, k, v = (each[:, :, torch.from_numpy(split.indices(rank))] for each in tensors)
+                out, lse = attention(q, k, v, causal=causal)
+                whole = [_numpy(each) for each in tensors]
+                ref = bounds.reference(*whole, causal)
+                rows = split.indices(rank)
+                own = bounds.Reference(
+                    ref.out[:, :, rows],
+                    ref.allowed[:, :, rows],
+                    ref.lse[:, :, rows],
+                    ref.lse_allowed[:, :, rows],
+                )
+                assert out.dtype == q.dtype and lse.dtype == torch.float32
+                verdicts = bounds.judge(_numpy(out), own), bounds.judge_lse(lse.numpy(), own)
+                margins[f"{way} {causal} {dtype}"] = [v.margin if v.passed else 0.0 for v in verdicts]
+    return margins
+
+
+def backward(rank: int, ranks: int, rng: np.random.Generator) -> Any:
+    """Margins of dq, dk and dv."""
+    attention = RingAttention(6 * ranks + 1, way="ring")
+    margins = {}
+    for causal in (True, False):
+        arrays = [rng.standard_normal((1, h, 6 * ranks + 1, 16)).astype(np.float32) for h in (4, 2, 2)]
+        x = backward_inputs(Inputs(*arrays, causal), rng)
+        q, k, v, out, lse, dout = (
+            attention.split.cut(each, rank) for each in (*arrays, x.out, x.lse, x.dout)
+        )
+        found = attention.backward(dout, q, k, v, out, lse, causal=causal)
+        ref, rows = gradient_bounds.reference(x), attention.split.indices(rank)
+        for output, value in zip(GRADIENTS, found, strict=True):
+            right, allowed = (each[:, :, rows] for each in ref.of(output))
+            verdict = gradient_bounds.compare(value.astype(np.float64), right, allowed)
+            margins[f"{output.name} {causal}"] = verdict.margin if verdict.passed else 0.0
+    return margins
+
+
+def decode(rank: int, ranks: int, rng: np.random.Generator) -> Any:
+    """Margins of out and LSE; the first rank has no keys."""
+    attention, share = RingAttention(2 * ranks, way="ring"), 7
+    q, k, v = (
+        rng.standard_normal((2, h, s, 16)).astype(np.float32)
+        for h, s in ((4, 3), (2, share * (ranks - 1)), (2, share * (ranks - 1)))
+    )
+    own = slice(max(0, rank - 1) * share, rank * share)
+    out, lse = attention.decode(q, k[:, :, own].copy(), v[:, :, own].copy(), causal=True)
+    ref = bounds.reference(q, k, v, True)
+    return [
+        verdict.margin if verdict.passed else 0.0
+        for verdict in (bounds.judge(out, ref), bounds.judge_lse(lse, ref))
+    ]
+
+
+def pulled(rank: int, ranks: int, rng: np.random.Generator) -> Any:
+    """Margins of `pull` by a `GpuRank` whose GPU is the host: streams do nothing, shared memory is a file."""
+    with tempfile.TemporaryDirectory() as own:
+        folders = [own]
+        dist.broadcast_object_list(folders)
+        with on_the_host(Path(folders[0])):
+            margins = _pulled(gpus.GpuRank(), ranks, rng)
+        dist.barrier()
+    return margins
+
+
+def _pulled(gpu: Any, ranks: int, rng: np.random.Generator) -> Any:
+    split, margins = even(8 * ranks + 3, ranks), {}
+    for call in range(3):
+        causal = call != 1
+        x = Inputs(
+            *(rng.standard_normal((2, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)), causal
+        )
+        q, k, v = (torch.from_numpy(split.cut(each, gpu.number)) for each in (x.q, x.k, x.v))
+        out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
+        pull(gpu, Layer(split, causal, InTorch()), q, k, v, out, lse)
+        ref, rows = bounds.reference(x.q, x.k, x.v, causal), split.indices(gpu.number)
+        verdicts = (
+            bounds.compare(out.double().numpy(), ref.out[:, :, rows], ref.allowed[:, :, rows]),
+            bounds.compare(lse.double().numpy(), ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
+        )
+        margins[f"call {call}"] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
+    return margins
+
+
+class InTorch:
+    """Attention in float32 by PyTorch's operators."""
+
+    def attend(self, reads: Any, writes: Any, *, causal: bool, scale: float | None) -> None:
+        q, k, v, *before = reads
+        k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
+        scores = q @ k.swapaxes(2, 3) / q.shape[3] ** 0.5
+        if causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), -torch.inf)
+        numerics.put(scores.softmax(3) @ v, scores.logsumexp(3), before, writes, torch)
+
+
+@contextmanager
+def on_the_host(folder: Path) -> Iterator[None]:
+    """`gpus` with a stand-in for CUDA and for symmetric memory."""
+    stream = SimpleNamespace(record_event=lambda: None, wait_event=lambda event: None)
+    cuda = SimpleNamespace(
+        current_device=lambda: 0, current_stream=lambda device: stream,
+        Stream=lambda device, priority: stream, stream=lambda stream: nullcontext(),
+    )  # fmt: skip
+    stub = SimpleNamespace(
+        cuda=cuda, float32=torch.float32, device=lambda *_: torch.device("cpu"), empty=torch.empty
+    )
+
+    def mapped(rank: int, shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
+        size = int(np.prod(shape))
+        return torch.from_file(str(folder / f"{rank}-{size}"), shared=True, size=size, dtype=dtype).view(
+            shape
+        )
+
+    def empty(shape: Any, dtype: Any, device: Any) -> torch.Tensor:
+        return mapped(dist.get_rank(), shape, dtype)
+
+    class Handle:
+        def get_buffer(self, peer: int, shape: Any, dtype: Any) -> torch.Tensor:
+            return mapped(peer, shape, dtype)
+
+        def barrier(self, channel: int) -> None:
+            assert channel in (0, 1)
+            dist.barrier()
+
+    def rendezvous(tensor: Any, group: Any) -> Handle:
+        dist.barrier()
+        return Handle()
+
+    symmetric = SimpleNamespace(empty=empty, rendezvous=rendezvous)
+    with patch.object(gpus, "torch", stub), patch.object(gpus, "symmetric", symmetric):
+        yield
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    return adopt(tensor, "tensor").view
+
+
+def one_rank(rank: int, ranks: int, folder: Path, seed: int, work: list[str]) -> None:
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=ranks)
+    found = {name: globals()[name](rank, ranks, np.random.default_rng(seed)) for name in work}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """All ranks are forks of this process, which has imported everything once."""
+    ranks, folder, seed, *work = sys.argv[1:]
+    fork = multiprocessing.get_context("fork")
+    processes = [
+        fork.Process(target=one_rank, args=(rank, int(ranks), Path(folder), int(seed), work))
+        for rank in range(int(ranks))
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return max(abs(process.exitcode or 0) for process in processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

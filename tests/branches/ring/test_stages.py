@@ -1,0 +1,103 @@
+"""The ways with FlashCore's kernels on the simulator and the CPU executor, against float64."""
+
+import numpy as np
+import pytest
+from matrix import few
+
+from flashcore_numba.branches.backward import bounds as gradient_bounds
+from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.branches.ring import numerics
+from flashcore_numba.branches.ring.checking import decoded, drawn, forward, gradients
+from flashcore_numba.branches.ring.machine import Order
+from flashcore_numba.branches.ring.numerics import Float32, Stages
+from flashcore_numba.branches.ring.sequence import Split, even
+from flashcore_numba.checks import bounds
+from flashcore_numba.checks.trial import Inputs
+from flashcore_numba.core.element import BFLOAT16, FLOAT16, Element
+
+LATE = Order("transfers late")
+
+
+def judged(x: Inputs, out: np.ndarray, lse: np.ndarray) -> None:
+    ref = bounds.reference(x.q, x.k, x.v, x.causal)
+    for verdict in (bounds.judge(out, ref), bounds.judge_lse(lse, ref)):
+        assert verdict.passed, (verdict.where, verdict.error, verdict.bound, verdict.reason)
+
+
+@pytest.mark.parametrize(
+    "stage, dim, rows, element",
+    few(
+        [
+            (5, 64, 8, FLOAT16),
+            *((stage, dim, rows, element)
+              for stage, rows in ((12, 32), (13, 32), (14, 64), (15, 64), (16, 32))
+              for dim, element in ((64, FLOAT16), (128, BFLOAT16))),
+        ],
+        (5, 64, 8, FLOAT16),
+        (15, 64, 64, FLOAT16),
+    ),
+)  # fmt: skip
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_stage_over_a_ring(
+    rng: np.random.Generator, stage: int, dim: int, rows: int, element: Element, causal: bool
+) -> None:
+    """Two ranks; grouped heads, and pieces of different lengths."""
+    split = Split((0, rows // 2 - 3, rows, 3 * rows // 2 + 2, 2 * rows))
+    x = drawn(rng, (1, 2, 1, split.length, dim), causal, dtype=element.dtype.type)
+    (found,) = forward("pull", split, [x], LATE, Stages(stage))
+    assert found.out.dtype == element.dtype
+    judged(x, *found)
+
+
+@pytest.mark.parametrize("stage, merges", [(5, False), (13, False), (12, True), (15, True), (None, True)])
+def test_which_stages_merge_as_they_write(stage: int | None, merges: bool) -> None:
+    assert Stages(stage).merges == merges
+
+
+def test_stage_15_merges_in_float32(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part is rounded to float16, and nothing is merged behind the kernel."""
+    monkeypatch.setattr(numerics, "put", None)
+    x = drawn(rng, (1, 1, 1, 64, 64), True, dtype=np.float16)
+    (found,) = forward("pull", even(64, 2), [x], LATE, Stages(15))
+    judged(x, *found)
+
+
+@pytest.mark.parametrize("way, ranks", few([("ring", 3), ("ring", 4), ("ulysses", 2)], ("ring", 3)))
+def test_other_ways_and_more_ranks(rng: np.random.Generator, way: str, ranks: int) -> None:
+    x = drawn(rng, (1, 2, 2, 8 * ranks + 1, 64), True, dtype=np.float16)
+    (found,) = forward(way, even(8 * ranks + 1, ranks, way != "ulysses"), [x], LATE, Stages(5))
+    judged(x, *found)
+
+
+def test_ulysses_is_one_rank_bit_for_bit(rng: np.random.Generator) -> None:
+    """It runs the same kernel on the same rows: only who does it differs."""
+    x = drawn(rng, (1, 4, 2, 20, 64), True, dtype=np.float16)
+    one, two = (forward("ulysses", even(20, n, zigzag=False), [x], LATE, Stages(5))[0] for n in (1, 2))
+    assert np.array_equal(one.out, two.out) and np.array_equal(one.lse, two.lse)
+
+
+@pytest.mark.parametrize("causal", few([True, False], True))
+def test_the_kernels_gradients_over_a_ring(rng: np.random.Generator, causal: bool) -> None:
+    split = even(18, 2)
+    x = backward_inputs(drawn(rng, (1, 2, 1, split.length, 64), causal, dtype=np.float16), rng)
+    (found,) = gradients(split, [x], LATE, Stages(backward_stage="backward/recompute"))
+    ref = gradient_bounds.reference(x)
+    for output, value in zip(GRADIENTS, found, strict=True):
+        verdict = gradient_bounds.judge(output, value, ref, None)
+        assert verdict.passed, (output.name, verdict.where, verdict.error, verdict.bound)
+
+
+def test_decoding_with_a_kernel(rng: np.random.Generator) -> None:
+    x = drawn(rng, (1, 4, 2, 2, 64), True, keys=21, dtype=np.float16)
+    (ranks,) = decoded((9, 0, 12), [x], LATE, Stages(5))
+    for found in ranks:
+        judged(x, *found)
+
+
+def test_float16_in_float32_arithmetic(rng: np.random.Generator) -> None:
+    """What `RingAttention` does on a CPU: tensors of 16 bits, sums of 32."""
+    for element in (FLOAT16, BFLOAT16):
+        x = drawn(rng, (1, 2, 1, 19, 64), True, dtype=element.dtype.type)
+        (found,) = forward("ring", even(19, 3), [x], LATE, Float32())
+        judged(x, *found)

@@ -1,0 +1,63 @@
+"""What each process of `test_ring_gpu.py` does on its GPU: it compares every way with float64.
+
+Prints a line of JSON per rank: the smallest margin, allowed / error, of each call.
+"""
+
+import json
+import os
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from flashcore_numba.branches.ring.call import RingAttention
+from flashcore_numba.checks import bounds
+
+LENGTH, HEADS, KV_HEADS = 2 * 613, 8, 8
+
+
+def margin(value, right, allowed):
+    verdict = bounds.compare(value.double().cpu().numpy(), right, allowed)
+    return verdict.margin if verdict.passed else 0.0
+
+
+def judged(out, lse, ref, rows):
+    return [
+        margin(out, ref.out[:, :, rows], ref.allowed[:, :, rows]),
+        margin(lse, ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
+    ]
+
+
+def main():
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    rank, found = dist.get_rank(), {}
+    rng = np.random.default_rng(int(os.environ["SEED"]))
+    for dim in (64, 128):
+        for causal in (True, False):
+            whole = [
+                rng.standard_normal((2, heads, LENGTH, dim)).astype(np.float16)
+                for heads in (HEADS, KV_HEADS, KV_HEADS)
+            ]
+            ref = bounds.reference(*whole, causal)
+            for way in ("pull", "ring", "ulysses"):
+                attention = RingAttention(LENGTH, way=way)
+                q, k, v = (torch.from_numpy(attention.split.cut(x, rank)).to(device) for x in whole)
+                rows, name = attention.split.indices(rank), f"{way} {dim} {causal}"
+                for call in range(2):
+                    found[f"{name} {call}"] = judged(*attention(q, k, v, causal=causal), ref, rows)
+                if way == "pull":
+                    graph = attention.captured(q, k, v, causal=causal)
+                    for _ in range(3):
+                        graph.out.fill_(torch.nan)
+                        graph.replay()
+                        torch.cuda.synchronize()
+                    found[f"{name} captured"] = judged(graph.out, graph.lse, ref, rows)
+    torch.cuda.synchronize()
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

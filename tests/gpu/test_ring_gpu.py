@@ -1,0 +1,50 @@
+"""Attention over a sequence that the GPUs of this machine hold together; on one GPU, a ring of one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashcore_numba.core import gpu
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 4
+SECONDS = 280
+
+
+def started(ranks, *command, **environment):
+    """What torchrun printed, with a process per GPU."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*launcher, *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_every_way_on_every_gpu(rng):
+    ranks = min(MOST, gpu.device_count())
+    seed = str(rng.integers(2**31))
+    told = started(ranks, str(Path(__file__).with_name("ring_on_gpus.py")), SEED=seed)
+    found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    assert len(found) == ranks
+    for each in found:
+        wrong = {name: margins for name, margins in each.items() if min(margins) < 1}
+        assert len(each) == 4 * 7 and not wrong, wrong
+
+
+def test_the_example_forward_and_backward():
+    """The example compares its output and gradients with float64, and fails where they are wrong."""
+    ranks = min(MOST, gpu.device_count())
+    told = started(ranks, str(ROOT / "examples" / "ring_attention.py"))
+    assert f"rank {ranks - 1} of {ranks}" in told and "dv: off by at most" in told
