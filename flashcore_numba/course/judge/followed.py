@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-PLAIN = (int, float, str, list)
+import numpy as np
+
+PLAIN = (int, float, str, list, np.number)
 MOST_LINES = 20_000  # of one call that are kept
 
 

@@ -20,12 +20,16 @@ from flashcore_numba.course.search import bench, hunt
 from flashcore_numba.course.search.cheats import CHEATS, RIGHT, Cheat, candidate, table
 from flashcore_numba.course.spec import Lesson
 
-CHILDREN = 24  # of an operator, that are looked at
+CHILDREN = 32  # of an operator, that are looked at
 FEWEST_DIFFERENT, FEWEST_IMPORTED = 8, 6  # of these
-JUDGED_CHILDREN = 8
+JUDGED_CHILDREN, MOST_CHILDREN = 6, 20  # by the answer too; until one lives and one dies
+TRIES = 20  # of an operator that is random in its own way
 MOST_LAUNCHES = 12  # of one candidate
 KIND = "search"
-ROUNDING = "Float32 sums round, and float16 results too: nothing equals float64, and no one tolerance fits all inputs."
+ROUNDING = (
+    "Float32 sums round, and float16 results too: nothing equals float64, and no one tolerance fits every "
+    "input."
+)
 
 
 class NotLoaded(Exception):
@@ -147,7 +151,7 @@ class SearchGrading:
             what = f"Of {CHILDREN} children {count} are Python; {FEWEST_IMPORTED} are wanted."
             look = "Keep the indentation of a line, and do not part a `for` from what is under it."
             self._fail("does not apply", what, found.last, look)
-        self.children, self.returned = whole[:JUDGED_CHILDREN], found.last
+        self.children, self.returned = whole[:MOST_CHILDREN], found.last
         self._end()
 
     def _changed(self, start: list[str], n: int) -> None:
@@ -162,7 +166,11 @@ class SearchGrading:
         """Raise the result where the same seed gives another child."""
         if self._mutated(list(start), n).value == child:
             return
-        one, two = (self._mutated(list(start), n, values=True) for _ in range(2))
+        one = two = self._mutated(list(start), n, values=True)
+        for _ in range(TRIES):
+            if two.value != one.value:
+                break
+            two = self._mutated(list(start), n, values=True)
         pairs = zip(one.states, two.states, strict=False)
         first = next((i for i, (a, b) in enumerate(pairs) if a != b and i), None)
         line = one.last if first is None or first > len(one.lines) else one.lines[first - 1]
@@ -267,7 +275,12 @@ class SearchGrading:
         start = bench.region_lines()
         for n, lines in enumerate(self.children):
             child = bench.of_lines(list(lines))
+            if n >= JUDGED_CHILDREN and lived and died:
+                break
             truth = hunt.evaluate(child, self._rng(4, n))
+            lived, died = lived + (not truth), died + bool(truth)
+            if n >= JUDGED_CHILDREN:
+                continue
             found, log = self._evaluated(child, 5, n)
             edit = _edit(start, list(lines))
             if found.value and not truth:
@@ -276,7 +289,6 @@ class SearchGrading:
             if truth and not found.value:
                 what = f"A child of your `mutate` that is wrong lives ({edit}): {_shortened(truth)}"
                 self._survived(what, "Compare your inputs with those of the cheats.", found, log)
-            lived, died = lived + (not truth), died + bool(truth)
         for count, cause in ((lived, "nothing lives"), (died, "nothing dies")):
             if not count:
                 look = "One kind of edit should change nothing that matters: which line can be there twice?"

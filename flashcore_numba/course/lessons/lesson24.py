@@ -40,7 +40,8 @@ Ten cheats must die. Right kernels must live: they round, so they do not equal f
         "`int(rng.integers(n))` chooses one of n. `child = list(lines)` is a copy. An output of NaN, "
         "`np.full(x.q.shape, np.nan, np.float16)`, cannot hold an answer.",
         "A comparison with NaN is false. `(error <= allowed(x)).all()` refuses it; `(error > "
-        "allowed(x)).any()` does not. The causal mask with more rows than keys leaves the first rows without a key.",
+        "allowed(x)).any()` does not. The causal mask with more rows than keys leaves the first rows without "
+        "a key.",
         "for heads, rows, keys, causal in (1, 16, 32, False), (1, 16, 38, False), (2, 41, 38, True): "
         "x = draw(rng, heads, rows, keys, causal); out = an output of NaN; reports = launch(candidate, x, "
         "out); if reports: return reports[0]; if not (np.abs(out - exact(x)) <= allowed(x)).all(): return "
