@@ -113,6 +113,11 @@ class Exercise:
         """What the region is a part of, in sentences."""
         return "kernel"
 
+    @property
+    def model(self) -> str:
+        """What is there without an answer, in sentences."""
+        return "the stage"
+
 
 @dataclass(frozen=True)
 class SearchExercise(Exercise):
@@ -125,6 +130,10 @@ class SearchExercise(Exercise):
     @property
     def subject(self) -> str:
         return "search"
+
+    @property
+    def model(self) -> str:
+        return "the lesson's own"
 
 
 @dataclass(frozen=True)

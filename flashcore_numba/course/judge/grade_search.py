@@ -2,16 +2,14 @@
 
 import ast
 import difflib
-import sys
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from flashcore_numba.course.exercise import Answer
+from flashcore_numba.course.judge.answer_stage import NotLoaded, functions
 from flashcore_numba.course.judge.causes import stated
 from flashcore_numba.course.judge.followed import Followed, follow
 from flashcore_numba.course.judge.grading import LONGEST, Step, at
@@ -30,21 +28,6 @@ ROUNDING = (
     "Float32 sums round, and float16 results too: nothing equals float64, and no one tolerance fits every "
     "input."
 )
-
-
-class NotLoaded(Exception):
-    """The module with the answer raises when it is run; the cause is the exception."""
-
-
-def functions(answer: Answer) -> tuple[Callable, Callable]:
-    """`mutate` and `evaluate` of an answer. Raises NotLoaded."""
-    module = ModuleType("flashcore_answer")
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(answer.text, answer.file, "exec"), module.__dict__)
-        return module.mutate, module.evaluate
-    except Exception as error:  # of the answer
-        raise NotLoaded(f"{type(error).__name__}: {error}") from error
 
 
 class _Found(Exception):
@@ -66,15 +49,16 @@ class SearchGrading:
 
     def result(self) -> CheckResult:
         try:
-            self.mutate, self.evaluate = functions(self.answer)
+            found = functions(self.answer)
+            self.mutate, self.evaluate = found.mutate, found.evaluate
             self._operator()
             for name, make in RIGHT.items():
                 self._lives(name, make())
             for cheat in CHEATS:
                 self._dies(cheat)
             self._children()
-        except _Found as found:
-            return replace(found.result, items=tuple(self.items))
+        except _Found as end:
+            return replace(end.result, items=tuple(self.items))
         except NotLoaded as error:
             cause = error.__cause__
             assert cause is not None

@@ -16,6 +16,14 @@ CHILDREN, SEED = 32, 24
 
 
 @dataclass(frozen=True)
+class Hunt:
+    """The two functions of a search."""
+
+    mutate: Mutate
+    evaluate: Evaluate
+
+
+@dataclass(frozen=True)
 class Tried:
     """A child: its number, that of its parent (-1 is the start), and a key of LAYERS.
 
