@@ -70,9 +70,9 @@ def draw_funnel(lesson: Any, stage: Stage, whose: str) -> Figure:
         each.spines[["top", "right", "bottom", "left"]].set_visible(False)
     better = ", ".join(str(each.number + 1) for each in tried if each.better)
     caption = (
-        f"{len(tried)} children of {len(padded())} lines of stage 04, each one edit away from the best so far. "
-        f"The start has {barriers(padded())} arrivals at barriers, the best in the end {survey.fewest(tried)}: "
-        f"child {better}, framed, took its parent's place."
+        f"{len(tried)} children of {len(padded())} lines of stage 04, each one edit from the best so far. "
+        f"The start has {barriers(padded())} arrivals at barriers, the end {survey.fewest(tried)}: child "
+        f"{better}, framed, took its parent's place."
     )
     told = "; ".join(f"{count} {name}, {price}" for name, count, price in rows)
     listed = ", ".join(f"{each.number + 1} {WORDS[each.layer]}" for each in tried)
@@ -102,11 +102,11 @@ def _children(figure: Any, place: tuple[float, float, float, float], tried: Sequ
 
 def _legend(figure: Any, y: float, layers: Sequence[str]) -> None:
     for n, layer in enumerate(layers):
-        box = figure.add_axes((0.17 + 0.21 * n, y, 0.02, 0.04))
+        box = figure.add_axes((0.17 + 0.24 * n, y, 0.02, 0.04))
         box.set_facecolor(COLOURS[layer])
         box.set_xticks([])
         box.set_yticks([])
-        figure.text(0.197 + 0.21 * n, y + 0.02, WORDS[layer], va="center")
+        figure.text(0.197 + 0.24 * n, y + 0.02, WORDS[layer], va="center")
 
 
 # Cheats
@@ -239,15 +239,16 @@ def draw_lineages(lesson: Any, stage: Any, whose: str) -> Figure:
         lived = [each for each in tried if each.layer == "lives"]
         wrong = sum(survey.wrong(each.lines) for each in lived)
         told.append(
-            f"{name}: {len(lived)} of {len(tried)} children live, {wrong} of them wrong; ends at {best}"
+            f"{name.capitalize()}: {len(lived)} of {len(tried)} children live, {wrong} of them wrong; it "
+            f"ends at {best}"
         )
     for n, (colour, text) in enumerate(
         ((GREEN, "lives, and is right"), (VERMILION, "lives, and is wrong"), (GREY, "died"))
     ):
         figure.text(0.08 + 0.24 * n, 0.08, "\u25cf", color=colour, fontsize=13, va="center")
         figure.text(0.10 + 0.24 * n, 0.08, text, va="center")
-    figure.text(0.70, 0.08, "dashed: the fewest that are right", va="center")
-    caption = f"The best so far, blue, begins at {start} arrivals. {'. '.join(told).capitalize()}."
+    figure.text(0.70, 0.08, "dashed: stage 04's own", va="center")
+    caption = f"The best so far, blue, begins at {start} arrivals. {'. '.join(told)}."
     return Figure("One operator, two evaluators", (Frame(png(figure), caption, caption),))
 
 

@@ -27,8 +27,8 @@ class Hunt:
 class Tried:
     """A child: its number, that of its parent (-1 is the start), and a key of LAYERS.
 
-    launches: what its evaluation took. barriers: how many times warps came to one at 16 rows and 32 keys; 0
-    where that was not counted. better: whether it became the parent of those after it.
+    launches: of the simulator, that its evaluation took. barriers: how many times warps came to one at 16
+    rows and 32 keys; 0 where that was not counted. better: whether it became the parent of those after it.
     """
 
     number: int
@@ -65,8 +65,9 @@ def search(
             reason = evaluate(candidate, np.random.default_rng([seed, number, 1]))
         layer = layer_of(log, reason)
         count = barriers(lines) if layer == "lives" else 0
+        ran = sum(each.loaded for each in log.launches)
         better = 0 < count < fewest
-        tried.append(Tried(number, parent, tuple(lines), layer, reason, len(log.launches), count, better))
+        tried.append(Tried(number, parent, tuple(lines), layer, reason, ran, count, better))
         if better:
             best, parent, fewest = lines, number, count
     return tried

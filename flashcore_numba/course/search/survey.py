@@ -39,11 +39,12 @@ def fewest(tried: tuple[Tried, ...]) -> int:
 def figures() -> dict[str, int]:
     """Every number by its name.
 
-    children; import, report, value, lives: what became of them; launches of all their evaluations. start:
-    barriers of the kernel that the searches begin with; everything, numbers: of the best that each found.
-    accepted: children that live by their numbers; accepted_wrong: how many of them are not right.
-    lines: of the region that it changes. cheats_alive: of the ten, by their numbers on one shape. race_wrong:
-    of 10 runs of the race, those whose numbers are wrong.
+    children; import, report, value, lives: what became of them; launches of all their evaluations; late:
+    children that a later launch than their first one stopped. start: barriers of the kernel that the searches
+    begin with; everything, numbers: of the best that each found. accepted: children that live by their numbers;
+    accepted_wrong: how many of them are not right. cheats_alive: of the ten, by their numbers on one shape;
+    cheats_unseen: those of which no report shows anything there either. lines: of the region that a search
+    changes. race_wrong: of 10 runs of the race, those whose numbers are wrong.
     """
     whole, numbers = by_everything(), by_numbers()
     layers = Counter(each.layer for each in whole)
@@ -59,9 +60,18 @@ def figures() -> dict[str, int]:
         "accepted": len(accepted),
         "accepted_wrong": sum(wrong(each.lines) for each in accepted),
         "cheats_alive": sum(not values_only(candidate(each), rng) for each in CHEATS if each.edits),
+        "late": sum(each.layer != "lives" and each.launches > 1 for each in whole),
+        "cheats_unseen": sum(not _shows(candidate(each), rng) for each in CHEATS if each.edits),
         "lines": len(padded()),
         "race_wrong": sum(_is_off(candidate(RACE), rng) for _ in range(10)),
     }
+
+
+def _shows(of: bench.Candidate, rng: np.random.Generator) -> bool:
+    """Does a launch on one head, 16 rows and 32 keys show that a candidate is not right?"""
+    x = bench.draw(rng, 1, 16, 32)
+    out = np.full(x.q.shape, np.nan, np.float16)
+    return bool(bench.launch(of, x, out)) or not bench.within(out, x)
 
 
 def _is_off(of: bench.Candidate, rng: np.random.Generator) -> bool:
