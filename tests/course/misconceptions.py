@@ -334,7 +334,8 @@ MISCONCEPTIONS = {
         (
             "own_seed",
             "A fixed seed makes an evaluation repeatable, so it is the careful choice.",
-            "What is always asked can be answered without computing. The seed has to be a secret, and recorded.",
+            "What is always asked can be answered without computing. The seed has to be a secret, and "
+            "recorded.",
         ),
     ),
 }

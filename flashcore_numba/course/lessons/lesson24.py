@@ -51,17 +51,6 @@ Ten cheats must die. Right kernels must live: they round, so they do not equal f
 
 QUESTIONS = (
     Question(
-        key="imported",
-        text='A search makes <!--calc searched("children")--><!----> children of <!--calc searched("lines")'
-        "--><!----> lines of stage 04: a line twice, a line less, or two neighbours exchanged. How many of "
-        "them are no Python?",
-        unit="children",
-        truth=lambda evidence: float(evidence.searched("import")),
-        source="counted",
-        why="A line that leaves its block, and a `for` or an `if` with nothing under it. The cheapest layer "
-        "stops them, and no launch is needed.",
-    ),
-    Question(
         key="race",
         text="The second barrier of the loop is taken out, and the kernel runs on 10 inputs, all warps in "
         "step. In how many of the runs is an output wrong?",
@@ -91,6 +80,17 @@ QUESTIONS = (
         source="counted",
         why="All barriers of the region go, the two that close a hazard and the one that does not: "
         '<!--calc searched("everything")--><!----> would be right.',
+    ),
+    Question(
+        key="wrong",
+        text='By their numbers on one shape <!--calc searched("accepted")--><!----> of <!--calc '
+        'searched("children")--><!----> children live, each a line twice, a line less, or two neighbours '
+        "exchanged. How many of these are wrong?",
+        unit="children",
+        truth=lambda evidence: float(evidence.searched("accepted_wrong")),
+        source="counted",
+        why="A child without a barrier that closes a hazard has right numbers as long as no warp is late. It "
+        "has fewer barriers too, so it becomes a parent, and all its children are wrong.",
     ),
 )
 

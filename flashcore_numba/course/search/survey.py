@@ -41,10 +41,10 @@ def figures() -> dict[str, int]:
 
     children; import, report, value, lives: what became of them; launches of all their evaluations; late:
     children that a later launch than their first one stopped. start: barriers of the kernel that the searches
-    begin with; everything, numbers: of the best that each found. accepted: children that live by their numbers;
-    accepted_wrong: how many of them are not right. cheats_alive: of the ten, by their numbers on one shape;
-    cheats_unseen: those of which no report shows anything there either. lines: of the region that a search
-    changes. race_wrong: of 10 runs of the race, those whose numbers are wrong.
+    begin with; everything, numbers: of the best that each found. accepted: children that live by their
+    numbers; accepted_wrong: how many of them are not right. cheats_alive: of the ten, by their numbers on one
+    shape; cheats_unseen: those of which no report shows anything there either. lines: of the region that a
+    search changes. race_wrong: of 10 runs of the race, those whose numbers are wrong.
     """
     whole, numbers = by_everything(), by_numbers()
     layers = Counter(each.layer for each in whole)

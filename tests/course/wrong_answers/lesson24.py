@@ -116,8 +116,9 @@ WRONG = (
     ),
     Wrong(
         "judged_by_its_text", "A kernel with all its barriers is right.",
-        ((f"    for heads, rows, keys, causal in {CASES}:\n", '    if candidate.text.count("syncthreads()") >= 4:\n'
-          f'        return ""\n    for heads, rows, keys, causal in {CASES}:\n'),),
+        ((f"    for heads, rows, keys, causal in {CASES}:\n",
+          '    if candidate.text.count("syncthreads()") >= 4:\n        return ""\n'
+          f"    for heads, rows, keys, causal in {CASES}:\n"),),
         ("launches no candidate", "unseen"),
         'return ""',
         cause="never launched",
@@ -180,7 +181,8 @@ WRONG = (
     ),
     Wrong(
         "only_comments", "An edit must not break anything.",
-        ((TWICE, 'child.insert(at, f"        # {rng.random()}")'), (LESS, 'child.insert(at, f"    # {rng.random()}")'),
+        ((TWICE, 'child.insert(at, f"        # {rng.random()}")'),
+         (LESS, 'child.insert(at, f"    # {rng.random()}")'),
          (SWAP, 'child.insert(at, f"# {rng.random()}")')),
         ("20 live and 0 die", "take lines out"),
         "return child",
