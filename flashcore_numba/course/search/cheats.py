@@ -106,7 +106,7 @@ def candidate(cheat: Cheat) -> Candidate:
 
 
 def table(outputs: list[np.ndarray]) -> Candidate:
-    """A candidate that gives these outputs, one a launch."""
+    """A candidate that gives these outputs, one per launch."""
     return Candidate(of_lines(region_lines()).text, tuple(outputs) or (np.zeros((1, 1, 1, 1), np.float16),))
 
 

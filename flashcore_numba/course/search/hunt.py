@@ -5,11 +5,17 @@ A candidate is stage 04 with other lines in the region that lesson 04 asks for.
 
 import numpy as np
 
-from flashcore_numba.course.search.bench import Candidate, allowed, draw, empty, exact, launch
+from flashcore_numba.course.search.bench import (
+    Candidate,
+    allowed,
+    draw,
+    empty,  # noqa: F401 (an answer may ask for it)
+    exact,
+    launch,
+)
 
-__all__ = ["Candidate", "allowed", "draw", "empty", "evaluate", "exact", "launch", "mutate", "np"]
 
-
+# fmt: off
 # <exercise>
 def mutate(lines: list[str], rng: np.random.Generator) -> list[str]:
     """Another version of a kernel's lines, one edit away."""
@@ -35,6 +41,5 @@ def evaluate(candidate: Candidate, rng: np.random.Generator) -> str:
         if not (np.abs(out - exact(x)) <= allowed(x)).all():  # a NaN is never <=
             return f"off by more than allowed on {x.label}"
     return ""
-
-
 # </exercise>
+# fmt: on
