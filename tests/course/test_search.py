@@ -261,6 +261,17 @@ def test_a_figure_says_its_numbers(name):
         assert "your search" in own.alt and own.alt != figure.alt
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "text, whose, why", [(SOLUTION, "yours", None), (SOLUTION + "1 / 0\n", "stage", "Your search")]
+)
+def test_what_is_watched_of_an_answer(text, whose, why):
+    reply = process.run({"job": "watch", "lesson": 24, "figure": "kills", "answer": text})
+    assert reply["status"] == "done" and reply["whose"] == whose
+    assert ("your search" if whose == "yours" else "the lesson's own") in reply["result"]["title"]
+    assert reply.get("why") is why or reply["why"].startswith(why)
+
+
 def test_a_search_is_no_kernel():
     assert LESSON.exercise.subject == "search" and LESSONS[4].exercise.subject == "kernel"
     assert replace(LESSON, number=99).exercise.model == "the lesson's own"
