@@ -17,6 +17,7 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course import experiments, launches, memory_map
+from flashcore_numba.course.search import survey
 from flashcore_numba.evidence import extracts, profile
 from flashcore_numba.evidence.counts import Counted
 from flashcore_numba.evidence.counts import count as run_counting
@@ -170,6 +171,13 @@ class Evidence:
         """Wavefronts over the fewest that the same accesses need: 1.0 is free of conflicts."""
         waves = self.wavefronts(stage, text, op, shape, variant, causal)
         return waves / max(1, waves - self.conflicts(stage, text, op, shape, variant, causal))
+
+    def searched(self, name: str) -> int:
+        """A number of lesson 24's searches: a key of `course.search.survey.figures`."""
+        found = survey.figures()
+        if name not in found:
+            raise ArgumentError(f"{name!r}: accepted are {', '.join(found)}")
+        return found[name]
 
     def _summed(self, stage: int | str, text: str, op: str, field: str, at: tuple) -> float:
         rows = self.lines(stage, *at)

@@ -108,6 +108,33 @@ class Exercise:
     under_way: tuple[str, ...] = ()
     probed: tuple[str, ...] = ()
 
+    @property
+    def subject(self) -> str:
+        """What the region is a part of, in sentences."""
+        return "kernel"
+
+    @property
+    def model(self) -> str:
+        """What is there without an answer, in sentences."""
+        return "the stage"
+
+
+@dataclass(frozen=True)
+class SearchExercise(Exercise):
+    """Two functions in place of lines of a kernel: `mutate`, which proposes kernels, and `evaluate`, which
+    refuses them. They are judged by running them on candidates.
+
+    stage: what the search begins from. file: the module of `course.search` that has the functions.
+    """
+
+    @property
+    def subject(self) -> str:
+        return "search"
+
+    @property
+    def model(self) -> str:
+        return "the lesson's own"
+
 
 @dataclass(frozen=True)
 class Question:

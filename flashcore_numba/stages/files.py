@@ -10,7 +10,10 @@ from flashcore_numba.stages.stage import Stage
 
 FOLDER = Path(__file__).parent
 PACKAGE = "flashcore_numba.stages"
-ROOMS = (FOLDER, FOLDER / "parts", FOLDER / "tuning", *sorted((FOLDER.parent / "branches").glob("*/")))
+ROOMS = (
+    *(FOLDER, FOLDER / "parts", FOLDER / "tuning", *sorted((FOLDER.parent / "branches").glob("*/"))),
+    FOLDER.parent / "course" / "search",  # no stages: an exercise is cut from it
+)
 Place = int | str
 """A stage's number; off the spine its key, "backward/mma_sync", with `_` for `/` how the names of its files
 begin: "warm_up" will do.

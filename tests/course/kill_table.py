@@ -50,6 +50,7 @@ KILLERS = {
     "value": "wrong numbers",
     "gate": "right, and a counter is too high",
     "hang": "does not end",
+    "search": "a cheat that lives, a right kernel that dies, no search",
 }
 KINDS = {
     **dict.fromkeys(("race", "barrier", "copy", "warp", "simulator"), "order"),

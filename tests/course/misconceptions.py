@@ -320,4 +320,22 @@ MISCONCEPTIONS = {
             "takes the wait out of the loop.",
         ),
     ),
+    24: (
+        (
+            "reports_not_read",
+            "A kernel whose numbers are right is right.",
+            "A race gives right numbers until a warp is late. The report does not wait for that.",
+        ),
+        (
+            "nan_passes",
+            "To refuse what is off by too much is to accept what is right.",
+            "A NaN is neither: every comparison with it is false.",
+        ),
+        (
+            "own_seed",
+            "A fixed seed makes an evaluation repeatable, so it is the careful choice.",
+            "What is always asked can be answered without computing. The seed has to be a secret, and "
+            "recorded.",
+        ),
+    ),
 }

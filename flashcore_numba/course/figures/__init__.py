@@ -22,6 +22,7 @@ from flashcore_numba.course.figures import (
     roofline,
     round_trip,
     schedules,
+    search,
     sectors,
     softmax,
     steps,
@@ -80,6 +81,9 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "pages": pages.draw,
     "read": pages.draw_read,
     "balance": pages.draw_balance,
+    "funnel": search.draw_funnel,
+    "kills": search.draw_kills,
+    "lineages": search.draw_lineages,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.spec import Lesson
+from flashcore_numba.course.search.lineage import Hunt
+from flashcore_numba.course.spec import Lesson, SearchExercise
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage, edited
 
 LAUNCH_SECONDS = 15.0  # of the CPU executor: a launch of the checks takes a tenth of a second
+
+
+class NotLoaded(Exception):
+    """The module with the answer raises when it is run; the cause is the exception."""
 
 
 @contextmanager
@@ -21,6 +28,29 @@ def loaded(lesson: Lesson, answer: Answer) -> Iterator[Stage]:
         return
     with edited.loaded(number, changed) as stage:
         yield stage
+
+
+@contextmanager
+def drawn_from(lesson: Lesson, answer: Answer) -> Iterator[Any]:
+    """What figures draw of an answer: the stage with it, or the two functions of a search.
+
+    Raises EditError, and NotLoaded.
+    """
+    if isinstance(lesson.exercise, SearchExercise):
+        yield functions(answer)
+        return
+    with loaded(lesson, answer) as stage:
+        yield stage
+
+
+def functions(answer: Answer) -> Hunt:
+    """`mutate` and `evaluate` of an answer. Raises NotLoaded."""
+    module = ModuleType("flashcore_answer")
+    try:
+        exec(compile(answer.text, answer.file, "exec"), module.__dict__)
+        return Hunt(module.mutate, module.evaluate)
+    except Exception as error:  # of the answer
+        raise NotLoaded(f"{type(error).__name__}: {error}") from error
 
 
 def _limited(stage: Stage) -> Stage:

@@ -133,11 +133,32 @@ SLIPS = {
     "score for weight": "The score stands where the weight should.",
     "weight divided": "The weight is divided by `l`.",
 }
+# What the calls of a search's two functions prove: what was launched, drawn and returned.
+SEARCH = {
+    "parent changed": "`mutate` changes the list that it is given.",
+    "no lines": "`mutate` does not give a list of lines.",
+    "no edit": "`mutate` gives its parent back.",
+    "seed not used": "What `mutate` does is not decided by `rng` alone.",
+    "few edits": "`mutate` gives the same children again and again.",
+    "does not apply": "Most of what `mutate` gives is no Python.",
+    "nothing lives": "No child of `mutate` is right: a search that begins with it ends with its parent.",
+    "nothing dies": "No child of `mutate` is wrong: it changes nothing that matters.",
+    "never launched": "`evaluate` judges a candidate that it has not run.",
+    "no sentence": "`evaluate` does not give a text.",
+    "right kernel refused": "`evaluate` refuses a right kernel.",
+    "too many launches": "`evaluate` launches each candidate more often than it needs to.",
+    "report not read": "A launch reported what is wrong, and `evaluate` lets the candidate live.",
+    "wrong output accepted": "An output was too far off, and `evaluate` lets the candidate live.",
+    "NaN accepted": "An output had elements that are NaN, and `evaluate` lets the candidate live.",
+    "answer in memory": "The memory of the output held the right answer before the launch.",
+    "inputs known": "Every evaluation draws the same inputs, so their answers can be known in advance.",
+    "no input shows it": "None of the inputs shows what is wrong with the candidate.",
+}
 # What the CPU executor reports: its own words say it, so there is no sentence.
 REPORTS = dict.fromkeys((f"reported: {kind}" for kind in (*KINDS, "counter left over")), "")
 # What an experiment proves: with this changed, and the rest as it is, the answer is right.
 EXPERIMENTS = dict.fromkeys(repair.CAUSES, "{sentence}")
-CAUSES = {**OUTPUTS, **PROVEN, **COUNTED, **SLIPS, **REPORTS, **EXPERIMENTS}
+CAUSES = {**OUTPUTS, **PROVEN, **COUNTED, **SLIPS, **SEARCH, **REPORTS, **EXPERIMENTS}
 
 
 def stated(

@@ -93,27 +93,27 @@ def _check(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], st
 
 
 def _watch(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
-    """The figure of the answer's kernel where it runs, of the stage's own otherwise."""
+    """The figure of the answer's kernel, or search, where it runs, of the stage's own otherwise."""
     from flashcore_numba.course import figures
-    from flashcore_numba.course.judge.answer_stage import loaded
+    from flashcore_numba.course.judge.answer_stage import drawn_from
     from flashcore_numba.course.judge.screen import screen
     from flashcore_numba.stages import edited
 
     name = job.get("figure") or next(iter(lesson.figures))
-    why = "There is no answer yet."
+    why, own = "There is no answer yet.", f"your {lesson.exercise.subject}"
     if answer is not None:
         refusal = screen(lesson, answer)
         if refusal is None:
             try:
-                step(0, 1, f"drawing {name} of your kernel")
-                with loaded(lesson, answer) as stage:
-                    figure = figures.draw(lesson, name, stage, "your kernel")
+                step(0, 1, f"drawing {name} of {own}")
+                with drawn_from(lesson, answer) as stage:
+                    figure = figures.draw(lesson, name, stage, own)
                 return {"status": "done", "result": figure.as_dict(), "whose": "yours"}
             except Exception as error:
-                why = f"Your kernel does not run to its end: {error}"
+                why = f"{own.capitalize()} does not run to its end: {error}"
         else:
             why = refusal.what
-    step(0, 1, f"drawing {name} of the stage")
+    step(0, 1, f"drawing {name} of {lesson.exercise.model}")
     stage = edited.original(lesson.exercise.stage)
     figure = figures.draw(lesson, name, stage, figures.whose(stage))
     return {"status": "done", "result": figure.as_dict(), "whose": "stage", "why": why}

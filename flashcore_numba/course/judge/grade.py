@@ -13,10 +13,11 @@ from flashcore_numba.course.judge.answer_stage import loaded
 from flashcore_numba.course.judge.causes import stated
 from flashcore_numba.course.judge.grade_cuda import CudaGrading
 from flashcore_numba.course.judge.grade_python import PythonGrading, line_of
+from flashcore_numba.course.judge.grade_search import SearchGrading
 from flashcore_numba.course.judge.grading import Step, at
 from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.judge.verdict import CheckResult
-from flashcore_numba.course.spec import Lesson
+from flashcore_numba.course.spec import Lesson, SearchExercise
 from flashcore_numba.run.executor import why_not_simulated
 from flashcore_numba.stages.edited import EditError
 
@@ -42,6 +43,11 @@ def check(
     if answer.is_cuda and (reason := why_not_simulated("CUDA C")) is not None:
         raise ArgumentError(f"lesson {lesson.key} is in CUDA C: {reason}")
     seed = secrets.randbits(31) if seed is None else seed
+    if isinstance(lesson.exercise, SearchExercise):
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            result = SearchGrading(lesson, answer, seed, step).result()
+        return replace(result, seed=seed, seconds=time.perf_counter() - start)
     grading = CudaGrading if answer.is_cuda else PythonGrading
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"), loaded(lesson, answer) as stage:

@@ -84,7 +84,7 @@ def screen(lesson: Lesson, answer: Answer) -> Refusal | None:
     try:
         tree = ast.parse(answer.text)
     except SyntaxError as error:
-        return _syntax(answer, error)
+        return syntax(answer, error)
     except (RecursionError, MemoryError):
         return Refusal("refused", "The answer nests too deeply for Python's own parser.")
     if not answer.is_cell and (finding := _whole_file(lesson, answer, tree)) is not None:
@@ -94,17 +94,18 @@ def screen(lesson: Lesson, answer: Answer) -> Refusal | None:
         statements = list(_statements(tree, answer))
     else:
         statements = list(function.body) if function else tree.body
-    if _is_empty(statements, answer):
+    if is_empty(statements, answer):
         return Refusal("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
     scope: list[Any] = list(statements) if answer.is_cell else [tree]
-    if (refusal := _forbidden(lesson, scope) or _not_on_a_gpu(lesson, statements)) is not None:
+    if (refusal := forbidden(lesson, scope) or _not_on_a_gpu(lesson, statements)) is not None:
         return refusal
     if function is None or answer.first is None:
         return None
     return _names(lesson, answer, tree, function, statements)
 
 
-def _syntax(answer: Answer, error: SyntaxError) -> Refusal:
+def syntax(answer: Answer, error: SyntaxError) -> Refusal:
+    """The refusal of what is no Python."""
     line = error.lineno or 1
     first, last = answer.first, answer.last
     if answer.is_cell and first is not None and last is not None and not first <= line <= last:
@@ -134,7 +135,9 @@ def _statements(tree: ast.Module, answer: Answer) -> Iterator[ast.stmt]:
     yield from walk(tree)
 
 
-def _is_empty(statements: list[ast.stmt], answer: Answer) -> bool:
+def is_empty(statements: list[ast.stmt], answer: Answer) -> bool:
+    """Do the statements of the region say nothing?"""
+
     def says_nothing(node: ast.stmt) -> bool:
         return isinstance(node, ast.Pass) or (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -171,7 +174,7 @@ def _solution_function(lesson: Lesson) -> ast.FunctionDef:
     return max(around, key=lambda f: f.lineno)
 
 
-def _forbidden(lesson: Lesson, scope: list) -> Refusal | None:
+def forbidden(lesson: Lesson, scope: list) -> Refusal | None:
     """Imports, names and attributes that no exercise needs and that reach out of it."""
     modules, own = MODULES | _stage_modules(lesson), _own_imports(lesson)
     for node in (n for statement in scope for n in ast.walk(statement)):
@@ -305,7 +308,7 @@ def _bindings(tree: ast.Module) -> list[tuple[str, str, int]]:
             module = (getattr(node, "module", None) or "").rpartition(".")[2]
             found += [(a.asname or a.name, f"{module}.{a.name}", node.lineno) for a in node.names]
             continue
-        found += [(name, "", node.lineno) for name in _stored_by(node)]  # type: ignore[attr-defined]
+        found += [(name, "", node.lineno) for name in stored_by(node)]  # type: ignore[attr-defined]
         if not isinstance(node, ast.FunctionDef | ast.Lambda):
             nodes += ast.iter_child_nodes(node)
     return found
@@ -341,7 +344,7 @@ def _names(
     given = {
         name for key in lesson.exercise.given for name in re.split(r"\s*,\s*", key) if name.isidentifier()
     }
-    defined = {n for node in outside for n in _stored_by(node)} | BUILTINS
+    defined = {n for node in outside for n in stored_by(node)} | BUILTINS
     answered = _stored(statements)
     reads = [
         node
@@ -364,7 +367,7 @@ def _names(
         name
         for node in ast.walk(function)
         if id(node) not in mine and getattr(node, "lineno", first) < first
-        for name in _stored_by(node)
+        for name in stored_by(node)
     }
     early = _read_early(answer, statements, answered - before - (defined - _stored([function])))
     if early is not None:
@@ -382,7 +385,8 @@ def _known(given: set[str]) -> str:
     return f"Given are {', '.join(sorted(given))}." if given else ""
 
 
-def _stored_by(node: ast.AST) -> set[str]:
+def stored_by(node: ast.AST) -> set[str]:
+    """The names that a node gives a value."""
     if isinstance(node, ast.Name):
         return {node.id} if isinstance(node.ctx, ast.Store) else set()
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -435,7 +439,7 @@ def _needed(lesson: Lesson) -> dict[str, tuple[int, str]]:
         for node in ast.walk(function)
         if found.first_line <= getattr(node, "lineno", 0) <= found.last_line
     ]
-    names = {name for node in inside for name in _stored_by(node)}
+    names = {name for node in inside for name in stored_by(node)}
     needed: dict[str, tuple[int, str]] = {}
     later = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.lineno > found.last_line]
     for node in sorted(later, key=lambda n: n.lineno):

@@ -26,7 +26,7 @@ from flashcore_numba.course.judge.answer_times import YOURS, own_labels
 from flashcore_numba.course.judge.verdict import TICK, CheckResult, no_result
 from flashcore_numba.course.session.card import Card, Code, Table
 from flashcore_numba.course.session.journal import Journal, today
-from flashcore_numba.course.spec import Key, Lesson, Question
+from flashcore_numba.course.spec import Key, Lesson, Question, SearchExercise
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
 from flashcore_numba.records.artifact import FORWARD
 from flashcore_numba.run.executor import why_not_simulated
@@ -118,7 +118,8 @@ class Session:
         """Judge the last answer that was written, in a process of its own. time_limit: seconds."""
         reply = process.run(self._job("check", answer=self._answer()), time_limit)
         name = self.lesson.variable
-        then = f"Next: `{name}.watch()` draws your kernel, `{name}.measure()` scores your predictions."
+        drawn = f"your {self.lesson.exercise.subject}"
+        then = f"Next: `{name}.watch()` draws {drawn}, `{name}.measure()` scores your predictions."
         if after := self._following():
             then += f" Then comes {_named(after)}, in `{after.file}.ipynb`."
         return self.note(_verdict(self.lesson.key, reply), then)
@@ -195,7 +196,9 @@ class Session:
         if self._written():
             reply = process.run(self._job("watch", figure=name, answer=self._answer()))
             if reply["status"] != "done" or reply["whose"] == "stage":
-                print(f"Your kernel is not drawn, the stage is. {reply.get('why') or reply['status']}")
+                of = self.lesson.exercise
+                why = reply.get("why") or reply["status"]
+                print(f"Your {of.subject} is not drawn, {of.model} is. {why}")
             if reply["status"] == "done":
                 return Figure.from_dict(reply["result"])
         stage = edited.original(self.lesson.exercise.stage)
@@ -267,7 +270,9 @@ class Session:
         }
 
     def _timed(self) -> tuple[list[Any], dict[str, Any]]:
-        own = {"answer": self._answer()} if self._record()["passed"] and self._written() else {}
+        has_kernel = not isinstance(self.lesson.exercise, SearchExercise)
+        passed = has_kernel and self._record()["passed"]
+        own = {"answer": self._answer()} if passed and self._written() else {}
         reply = process.run(self._job("measure", **own), MEASURE_SECONDS)
         if reply["status"] != "done" and own:
             first = reply.get("why") or reply["status"]
@@ -276,7 +281,7 @@ class Session:
         else:
             note = (
                 []
-                if own
+                if own or not has_kernel
                 else [f"Your kernel is timed too once it has passed `{self.lesson.variable}.check()`."]
             )
         if reply["status"] != "done":

@@ -1,0 +1,1 @@
+"""A search for kernels whose operator and evaluator a learner writes."""
