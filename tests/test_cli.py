@@ -25,6 +25,7 @@ COMMANDS = (
     *("stages", "dispatch", "check", "starter", "predict", "hint", "mutants", "count", "compare"),
     *(
         "tune",
+        "evolve",
         "resources",
         "profile",
         "reconcile",

@@ -1,0 +1,184 @@
+"""Who proposes: edits drawn from a seed, recorded replies, a model behind an endpoint, or a person."""
+
+import asyncio
+import json
+import os
+from collections.abc import Container
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from cuda_reference.files import write
+from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.evolve.edits import Proposal, proposals
+from flashcore_numba.evolve.ideas import IDEAS
+
+KEY_VARIABLE, URL_VARIABLE, MODEL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"
+LOOKED_AT = 1_000  # edits of one region that are looked at for a new one
+BLOCK = "<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+POLL = 0.2  # seconds between two looks for a person's answer
+
+
+class Asked(NamedTuple):
+    """What a proposal is asked for: a child of `region`, which follows `idea` and is none of `tried`.
+
+    system, user: the prompt, which a model or a person reads.
+    """
+
+    number: int
+    idea: str
+    region: str
+    tried: Container[str]
+    system: str
+    user: str
+
+
+class Reply(NamedTuple):
+    """text: blocks of SEARCH and REPLACE. operator, says: what the record calls it, and a sentence."""
+
+    text: str
+    operator: str
+    says: str = ""
+
+
+class NothingLeftError(RuntimeError):
+    """No proposal is left for this parent."""
+
+
+class Proposer(Protocol):
+    """Something that answers with a reply. `name` is what the record calls it, without secrets."""
+
+    name: str
+
+    async def propose(self, asked: Asked) -> Reply:
+        """A reply. Raises any Exception where there is none: the search notes it and goes on."""
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class Edits:
+    """Edits of the region, drawn from a seed: those of the island's idea first, and none twice."""
+
+    name = "edits"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    async def propose(self, asked: Asked) -> Reply:
+        rng = np.random.default_rng([self.seed, asked.number])
+        drawn = islice(proposals(asked.region, rng), LOOKED_AT)
+        new = [each for each in drawn if each.text not in asked.tried]
+        if not new:
+            raise NothingLeftError("every edit of this parent has been tried")
+        own = [each for each in new if each.operator in IDEAS[asked.idea]]
+        return _reply(asked.region, (own or new)[0])
+
+    async def close(self) -> None:
+        pass
+
+
+def _reply(region: str, proposal: Proposal) -> Reply:
+    block = BLOCK.format(old=region.rstrip("\n"), new=proposal.text.rstrip("\n"))
+    return Reply(block, proposal.operator, proposal.sentence)
+
+
+class Recorded:
+    """Replies of a file in the order of its lines: JSON with `reply`, and `operator` and `says` if you like.
+
+    Raises ArgumentError for a file that is no such file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = f"recorded:{path.name}"
+        try:
+            lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+            self.replies = [
+                Reply(str(each["reply"]), str(each.get("operator", "recorded")), str(each.get("says", "")))
+                for each in lines
+            ]
+        except OSError as error:
+            raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ArgumentError(
+                f"{str(path)!r}: each line is accepted as a JSON object with a reply, as in "
+                '{"reply": "<<<<<<< SEARCH ..."}'
+            ) from None
+
+    async def propose(self, asked: Asked) -> Reply:
+        if asked.number > len(self.replies):
+            raise NothingLeftError("the file has no more replies")
+        return self.replies[asked.number - 1]
+
+    async def close(self) -> None:
+        pass
+
+
+class Model:
+    """A model behind an endpoint that speaks chat/completions.
+
+    The key is read from the environment. It is in no record, no prompt and no message: where an endpoint
+    sends it back, it is blotted out. Raises ArgumentError where URL, model or key are missing.
+    """
+
+    def __init__(
+        self, url: str | None = None, model: str | None = None, timeout: float = 300.0, retries: int = 3
+    ) -> None:
+        url, model = url or os.environ.get(URL_VARIABLE), model or os.environ.get(MODEL_VARIABLE)
+        key = os.environ.get(KEY_VARIABLE)
+        for option, variable, value in (("--url", URL_VARIABLE, url), ("--model", MODEL_VARIABLE, model)):
+            if not value:
+                raise ArgumentError(f"{option}: is needed by the proposer llm, or set {variable}")
+        if not key:
+            raise ArgumentError(f"the proposer llm takes its key from {KEY_VARIABLE}, which is not set")
+        self.name, self._key = f"llm:{model}", key
+        from openevolve.config import LLMModelConfig
+        from openevolve.llm.openai import OpenAILLM
+
+        self._model = OpenAILLM(
+            LLMModelConfig(
+                name=model, api_base=url, api_key=key, timeout=timeout, retries=retries, max_tokens=4096
+            )
+        )
+
+    async def propose(self, asked: Asked) -> Reply:
+        messages = [{"role": "user", "content": asked.user}]
+        try:  # the client itself repeats a request that was refused for its rate, or timed out
+            text = await self._model.generate_with_context(asked.system, messages, retries=0)
+        except Exception as error:
+            said = self._without_key(str(error)) or "the time limit"
+            raise RuntimeError(f"The endpoint gave no reply: {type(error).__name__}: {said}") from None
+        return Reply(self._without_key(text or ""), "llm")
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "[key]")
+
+    async def close(self) -> None:
+        await self._model.client.close()
+
+
+class Answers:
+    """A person, or an agent: the prompt is written to a file, and the answer is read from one beside it."""
+
+    name = "file"
+
+    def __init__(self, folder: Path, told: Any = None) -> None:
+        self.folder, self.told = folder, told
+
+    async def propose(self, asked: Asked) -> Reply:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        prompt = self.folder / f"{asked.number:04d}.prompt.md"
+        answer = self.folder / f"{asked.number:04d}.answer.md"
+        write(prompt, f"{asked.system.rstrip()}\n\n{asked.user}")
+        if self.told is not None:
+            self.told(f"answer {prompt} in {answer}")
+        size = -1
+        while not answer.exists() or answer.stat().st_size != size:  # a file that still grows is not read
+            size = answer.stat().st_size if answer.exists() else -1
+            await asyncio.sleep(POLL)
+        return Reply(answer.read_text(), "file")
+
+    async def close(self) -> None:
+        pass
