@@ -117,7 +117,7 @@ def _start(lesson: Lesson, path: Path) -> str:
         raise ArgumentError(f"--start {str(path)!r}: cannot be read ({error})") from None
     answer = exercise.answer_in_file(lesson, text, path.name)
     if answer.first is None:
-        raise ArgumentError(f"--start {str(path)!r}: is no file of lesson {lesson.number} with its region")
+        raise ArgumentError(f"--start {str(path)!r}: is no file of {called(lesson.key)} with its region")
     return "\n".join(answer.lines)
 
 

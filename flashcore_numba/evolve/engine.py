@@ -32,7 +32,7 @@ from openevolve.utils.code_utils import extract_diffs
 from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
-from flashcore_numba.course.spec import Lesson
+from flashcore_numba.course.spec import Lesson, called
 from flashcore_numba.evolve import ideas, lineage, region
 from flashcore_numba.evolve.evaluate import Evaluation, evaluate
 from flashcore_numba.evolve.lineage import Candidate, Record
@@ -125,8 +125,9 @@ class _Search(Executor):
         self.judge, self.clock, self.progress, self.elite = judge, clock, progress, elite
         self.jobs: queue.SimpleQueue[tuple[Future, Any, tuple] | None] = queue.SimpleQueue()
         self.now: _Now | None = None
-        self.under_way: dict[int, _Now] = {}  # by number, until it is in the record
-        self.by_name: dict[str, _Now] = {}  # the same, by openevolve's name of the child
+        self.by_name: dict[
+            str, _Now
+        ] = {}  # what was judged, by openevolve's name, until it is admitted or not
         self.numbers: dict[str, int] = {}  # of candidates, by openevolve's names
         self.judged: dict[str, int] = {}  # regions, and the candidates that they are
         self.failure: BaseException | None = None
@@ -182,11 +183,12 @@ class _Search(Executor):
                 self.judged.setdefault(each.region, each.number)
             if each.valid:
                 self._take_in(each)
+        last = len(self.record.candidates)
         for name, number in self.numbers.items():
-            self.population.store_artifacts(name, self.told_of(number))
+            self.population.store_artifacts(name, self.told_of(number, last))
 
     def _start(self) -> None:
-        self.progress.step(f"judging the start of lesson {self.lesson.number}")
+        self.progress.step(f"judging the start of {called(self.lesson.key)}")
         began, lines = time.monotonic(), self.record.start
         found = self._evaluated(lines)
         if not found.valid:
@@ -261,9 +263,13 @@ class _Search(Executor):
         number, snapshot, parent, _ = arguments
         code = snapshot["programs"][parent]["code"]
         island = snapshot["sampling_island"]
-        self.now = _Now(number, self.numbers[parent], island, code, time.monotonic())
-        self.under_way[number] = self.now
-        future.set_result(function(*arguments))
+        now = self.now = _Now(number, self.numbers[parent], island, code, time.monotonic())
+        result = function(*arguments)
+        if self.failure is None:
+            if now.found is None and now.refused is None:
+                now.refused = RefusedError("reply", f"{result.error}.")
+            self._note(now, now.parent)
+        future.set_result(result)
 
     # ---- what openevolve takes for a model
 
@@ -349,37 +355,28 @@ class _Search(Executor):
         now = self.by_name.pop(child.id)
         assert now.found is not None
         self.numbers[child.id] = now.number
-        try:
-            self._note(now, now.parent)
-        except BaseException as error:
-            self.failure = error
-            return False
         if not now.found.valid:
-            self._tell(child.parent_id, now.parent)
+            self._tell(child.parent_id, now)
         return now.found.valid
 
     def log_failure(self, iteration: int, error: str, parent_id: str | None = None, **_: Any) -> None:
         """A proposal from which no candidate was made."""
-        now = self.under_way.get(iteration)
-        if now is None or self.failure is not None:
-            return
-        try:
-            now.refused = now.refused or RefusedError("reply", f"{error}.")
-            self._note(now, now.parent)
-            self._tell(parent_id, now.parent)
-        except BaseException as failure:
-            self.failure = failure
+        if parent_id is not None:
+            self.population.store_artifacts(parent_id, self.told_of(self.numbers[parent_id], iteration))
 
     def log_trace(self, **_: Any) -> None:
         """An admitted candidate, which is in the record."""
 
-    def _tell(self, name: str | None, number: int) -> None:
+    def _tell(self, name: str | None, now: _Now) -> None:
         if name is not None:
-            self.population.store_artifacts(name, self.told_of(number))
+            self.population.store_artifacts(name, self.told_of(now.parent, now.number))
 
-    def told_of(self, number: int) -> dict[str, str]:
-        """What the next prompt says of a parent: its counters, and its rejected children with the reasons."""
-        of = {each.number: each for each in self.record.candidates}
+    def told_of(self, number: int, last: int) -> dict[str, str]:
+        """What the next prompt says of a parent: its counters, and its rejected children with the reasons.
+
+        last: the proposal after which it is asked; the next may have been judged already.
+        """
+        of = {each.number: each for each in self.record.candidates if each.number <= last}
         counters = "\n".join(f"{name}: {value:g}" for name, value in of[number].counters.items())
         told = {"The region, valid": counters or "nothing is counted"}
         rejected = [each for each in of.values() if each.parent == number and not each.valid]
@@ -397,7 +394,6 @@ class _Search(Executor):
     def _note(self, now: _Now, parent: int | None) -> None:
         """One more candidate in the record, and on disk before the next is judged."""
         made = replace(_candidate(self.lesson, now), parent=parent)
-        self.under_way.pop(now.number, None)
         self.record.candidates.append(made)
         lineage.save(self.folder, self.record)
         if parent is not None:

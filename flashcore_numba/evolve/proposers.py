@@ -18,6 +18,9 @@ from flashcore_numba.evolve.ideas import IDEAS
 KEY_VARIABLE, URL_VARIABLE, MODEL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"
 LOOKED_AT = 1_000  # edits of one region that are looked at for a new one
 BLOCK = "<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+TOKENS = 4096  # of a reply at most
+BUSY = 429
+AGAIN = (408, BUSY, 500, 502, 503, 504)  # of HTTP: what may be different the next time
 POLL = 0.2  # seconds between two looks for a person's answer
 
 
@@ -124,7 +127,12 @@ class Model:
     """
 
     def __init__(
-        self, url: str | None = None, model: str | None = None, timeout: float = 300.0, retries: int = 3
+        self,
+        url: str | None = None,
+        model: str | None = None,
+        timeout: float = 300.0,
+        retries: int = 3,
+        delay: float = 5.0,
     ) -> None:
         url, model = url or os.environ.get(URL_VARIABLE), model or os.environ.get(MODEL_VARIABLE)
         key = os.environ.get(KEY_VARIABLE)
@@ -133,23 +141,28 @@ class Model:
                 raise ArgumentError(f"{option}: is needed by the proposer llm, or set {variable}")
         if not key:
             raise ArgumentError(f"the proposer llm takes its key from {KEY_VARIABLE}, which is not set")
-        self.name, self._key = f"llm:{model}", key
+        self.name, self._key, self._retries, self._delay = f"llm:{model}", key, retries, delay
         from openevolve.config import LLMModelConfig
         from openevolve.llm.openai import OpenAILLM
 
         self._model = OpenAILLM(
             LLMModelConfig(
-                name=model, api_base=url, api_key=key, timeout=timeout, retries=retries, max_tokens=4096
+                name=model, api_base=url, api_key=key, timeout=timeout, retries=0, max_tokens=TOKENS
             )
         )
 
     async def propose(self, asked: Asked) -> Reply:
         messages = [{"role": "user", "content": asked.user}]
-        try:  # the client itself repeats a request that was refused for its rate, or timed out
-            text = await self._model.generate_with_context(asked.system, messages, retries=0)
-        except Exception as error:
-            said = self._without_key(str(error)) or "the time limit"
-            raise RuntimeError(f"The endpoint gave no reply: {type(error).__name__}: {said}") from None
+        for left in range(self._retries, -1, -1):
+            try:
+                text = await self._model.generate_with_context(asked.system, messages, retries=0)
+                break
+            except Exception as error:
+                if not left or getattr(error, "status_code", BUSY) not in AGAIN:
+                    said = self._without_key(str(error)) or "the time limit is over"
+                    said = f"The endpoint gave no reply: {type(error).__name__}: {said}"
+                    raise RuntimeError(said) from None
+                await asyncio.sleep(self._delay)
         return Reply(self._without_key(text or ""), "llm")
 
     def _without_key(self, text: str) -> str:
