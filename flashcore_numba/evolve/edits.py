@@ -41,7 +41,7 @@ def _each_line(text: str) -> Iterator[Proposal]:
         if "__syncthreads()" in line or "wait" in line:
             yield Proposal(
                 "".join([*lines[:i], line, line, *lines[i + 1 :]]),
-                "duplicate_statement",
+                "duplicate_wait",
                 f"Line {number} is there twice.",
                 True,
             )
@@ -50,6 +50,6 @@ def _each_line(text: str) -> Iterator[Proposal]:
             changed = line[: match.start()] + other + line[match.end() :]
             yield Proposal(
                 "".join([*lines[:i], changed, *lines[i + 1 :]]),
-                "change_number",
+                "flip_count",
                 f"{match[0]} of line {number} becomes {other}.",
             )

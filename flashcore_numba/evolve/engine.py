@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,6 +38,7 @@ from flashcore_numba.evolve.evaluate import Evaluation, evaluate
 from flashcore_numba.evolve.lineage import Candidate, Record
 from flashcore_numba.evolve.population import Population, program
 from flashcore_numba.evolve.proposers import Asked, NothingLeftError, Proposer, Reply
+from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
 
 AXES = ("registers", "shared_bytes", "barriers", "wavefronts")
@@ -394,6 +395,9 @@ class _Search(Executor):
     def _note(self, now: _Now, parent: int | None) -> None:
         """One more candidate in the record, and on disk before the next is judged."""
         made = replace(_candidate(self.lesson, now), parent=parent)
+        made = Candidate(
+            **layout.rounded(asdict(made))
+        )  # as it is on disk: a search that goes on is the same
         self.record.candidates.append(made)
         lineage.save(self.folder, self.record)
         if parent is not None:
@@ -427,7 +431,7 @@ def _candidate(lesson: Lesson, now: _Now) -> Candidate:
     return replace(
         made,
         valid=found.valid,
-        layer=found.layer,
+        layer=found.layer or "",
         message=found.message,
         line=found.line - first + 1 if found.line is not None and inside else None,
         advice=found.advice,

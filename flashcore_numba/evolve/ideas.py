@@ -11,10 +11,11 @@ from flashcore_numba.stages.files import is_cuda
 
 PROMPTS = Path(__file__).with_name("prompts")
 IDEAS: Mapping[str, tuple[str, ...]] = {
-    "waits": ("move_wait", "weaken_barrier", "duplicate_statement"),
-    "numbers": ("change_number",),
-    "order": (),
+    "waits": ("move_wait", "weaken_barrier", "delete_wait", "duplicate_wait"),
+    "numbers": ("change_number", "flip_count", "toggle_unroll"),
+    "order": ("swap_statements", "hoist_bound"),
     "memory": (),
+    "spelling": ("rename_local", "swap_factors", "prefix_increment", "add_braces"),
 }
 """The ideas in the order in which islands take them, with the operators of `edits` that belong to each. What
 an idea asks of a model is in prompts/ideas/NAME.txt.

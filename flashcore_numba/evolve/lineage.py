@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.spec import Key
-from flashcore_numba.records import environment
+from flashcore_numba.records import environment, layout
 
 FILE = "evolution.json"
 SAME = ("lesson", "proposer", "seed", "islands", "start")
@@ -106,7 +105,7 @@ def save(folder: Path | None, record: Record) -> None:
     """Write it whole, in place of what was there; nothing without a folder."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / FILE, json.dumps(record.as_dict(), indent=1) + "\n")
+        layout.save(record.as_dict(), folder / FILE, "candidates")
 
 
 def elite(candidates: Sequence[Candidate], wanted: int) -> list[Candidate]:
