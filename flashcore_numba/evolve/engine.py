@@ -126,13 +126,10 @@ class _Search(Executor):
         self.judge, self.clock, self.progress, self.elite = judge, clock, progress, elite
         self.jobs: queue.SimpleQueue[tuple[Future, Any, tuple] | None] = queue.SimpleQueue()
         self.now: _Now | None = None
-        self.by_name: dict[
-            str, _Now
-        ] = {}  # what was judged, by openevolve's name, until it is admitted or not
+        self.by_name: dict[str, _Now] = {}  # by openevolve's name, until it is admitted or not
         self.numbers: dict[str, int] = {}  # of candidates, by openevolve's names
         self.judged: dict[str, int] = {}  # regions, and the candidates that they are
         self.failure: BaseException | None = None
-        self.left = 0
         for name in ("openevolve", "openai", "httpx", "httpx2"):  # it logs what the record says
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         self.config = self._config()
@@ -173,8 +170,6 @@ class _Search(Executor):
             evaluator=EvaluatorConfig(parallel_evaluations=1, cascade_evaluation=False, max_retries=0),
         )
 
-    # ---- before the first proposal
-
     def begin(self) -> None:
         """Judge the start, or take the candidates of a record in again."""
         if not self.record.candidates:
@@ -191,11 +186,11 @@ class _Search(Executor):
     def _start(self) -> None:
         self.progress.step(f"judging the start of {called(self.lesson.key)}")
         began, lines = time.monotonic(), self.record.start
-        found = self._evaluated(lines)
-        if not found.valid:
-            raise ArgumentError(f"the start of the search is not valid: {found.message}")
-        now = _Now(0, 0, 0, lines, began, Reply("", "start"), None, found, lines)
+        now = _Now(0, 0, 0, lines, began, Reply("", "start"), child=lines)
+        now.found = self._evaluated(lines)
         now.times = self._timed(now)
+        if not now.found.valid:
+            raise ArgumentError(f"the start of the search is not valid: {now.found.message}")
         self._note(now, parent=None)
 
     def _take_in(self, each: Candidate) -> None:
@@ -208,13 +203,11 @@ class _Search(Executor):
             found = program(name, each.region, _metrics(each), parent, self.config.language)
             self.population.add(found, iteration=each.number, target_island=island)
 
-    # ---- the search itself
-
     def run(self, iterations: int) -> None:
         """Go on until the record has so many proposals. openevolve's loop has a thread of its own."""
         first = len(self.record.candidates)
-        self.left = iterations - (first - 1)
-        if self.left <= 0:
+        left = iterations - (first - 1)
+        if left <= 0:
             return
         controller = process_parallel.ProcessParallelController(
             self.config, "", self.population, self, self.config.file_suffix
@@ -225,7 +218,7 @@ class _Search(Executor):
 
         def loop() -> None:
             try:
-                asyncio.run(controller.run_evolution(first, self.left))
+                asyncio.run(controller.run_evolution(first, left))
             except BaseException as error:
                 self.failure = self.failure or error
             finally:
@@ -272,8 +265,6 @@ class _Search(Executor):
             self._note(now, now.parent)
         future.set_result(result)
 
-    # ---- what openevolve takes for a model
-
     async def generate_with_context(
         self, system_message: str, messages: list[dict[str, str]], **_: Any
     ) -> str:
@@ -300,8 +291,6 @@ class _Search(Executor):
             now.refused = RefusedError("proposer", str(error))
             raise
         return now.reply.text
-
-    # ---- what openevolve takes for an evaluator
 
     async def evaluate_program(self, code: str, name: str) -> dict[str, float]:
         """Raw values of the axes, and the fitness."""
@@ -342,8 +331,6 @@ class _Search(Executor):
             says = f"It is right on the CPU and not on the GPU: {times['failed']}"
             now.found = replace(now.found, valid=False, layer="device", message=says, fitness=0.0)
         return times
-
-    # ---- what openevolve asks and tells, in the thread of its loop
 
     def admit(self, _: PopulationSnapshot, child: ProgramState, island: int) -> bool:
         """Only valid candidates become parents: the children of others would inherit their fault."""
@@ -395,9 +382,7 @@ class _Search(Executor):
     def _note(self, now: _Now, parent: int | None) -> None:
         """One more candidate in the record, and on disk before the next is judged."""
         made = replace(_candidate(self.lesson, now), parent=parent)
-        made = Candidate(
-            **layout.rounded(asdict(made))
-        )  # as it is on disk: a search that goes on is the same
+        made = Candidate(**layout.rounded(asdict(made)))  # as a search that goes on reads it
         self.record.candidates.append(made)
         lineage.save(self.folder, self.record)
         if parent is not None:

@@ -84,8 +84,37 @@ class Edits:
 
 
 def _reply(region: str, proposal: Proposal) -> Reply:
-    block = BLOCK.format(old=region.rstrip("\n"), new=proposal.text.rstrip("\n"))
-    return Reply(block, proposal.operator, proposal.sentence)
+    return Reply(block(region, proposal.text), proposal.operator, proposal.sentence)
+
+
+def block(old: str, new: str) -> str:
+    """The reply that makes `new` of `old`: the lines that differ, and others around them where that helps.
+
+    It takes the first place where the lines are found, and drops spaces and empty lines at the end of both.
+    """
+    before, after = old.rstrip().split("\n"), new.rstrip().split("\n")
+    shorter = min(len(before), len(after))
+    first = next((n for n in range(shorter) if before[n] != after[n]), shorter)
+    same = next((n for n in range(shorter - first) if before[-1 - n] != after[-1 - n]), shorter - first)
+    last = len(before) - same
+    while True:
+        search, replace = before[first:last], after[first : len(after) - (len(before) - last)]
+        if not (_kept(search) and _kept(replace)):
+            first, last = (first, last + 1) if last < len(before) else (first - 1, last)
+        elif _place(before, search) != first:
+            first -= 1
+        else:
+            return BLOCK.format(old="\n".join(search), new="\n".join(replace))
+
+
+def _kept(lines: list[str]) -> bool:
+    return bool(lines) and lines[-1] == lines[-1].rstrip() != ""
+
+
+def _place(lines: list[str], some: list[str]) -> int:
+    """Where some neighbouring lines are found first."""
+    size = len(some)
+    return next(n for n in range(len(lines)) if lines[n : n + size] == some)
 
 
 class Recorded:

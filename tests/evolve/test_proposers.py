@@ -8,12 +8,13 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from openevolve.utils.code_utils import apply_diff_blocks, extract_diffs
 
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.lessons import EVERY, find
 from flashcore_numba.evolve import ideas, lineage, proposers, region
 from flashcore_numba.evolve.edits import proposals
-from flashcore_numba.evolve.proposers import BLOCK, Answers, Asked, Edits, Model, Recorded
+from flashcore_numba.evolve.proposers import BLOCK, Answers, Asked, Edits, Model, Recorded, block
 
 from .stand_in import LESSON, OWN, before_last, search
 
@@ -200,6 +201,26 @@ def test_edits_follow_the_idea_while_there_are_some():
         for seed in range(5):
             reply = asyncio.run(Edits(seed).propose(ASKED._replace(idea=idea)))
             assert reply.operator in ideas.IDEAS[idea] and reply.says
+
+
+def applied(reply, lines):
+    return apply_diff_blocks(lines, extract_diffs(reply))[0]
+
+
+@pytest.mark.parametrize("key", ["warm-up", "4", "12", "14", "16"])
+def test_the_reply_of_an_edit_makes_that_edit(key, rng):
+    own = region.own(find(key))
+    for each in proposals(own, rng):
+        assert region.ended(applied(block(own, each.text), own)) == region.ended(each.text), each
+
+
+def test_a_block_finds_its_place(rng):
+    """Among lines that are there many times, or end in spaces."""
+    for _ in range(300):
+        old, new = (list(rng.choice(["a", "b", "b ", ""], rng.integers(2, 7))) for _ in range(2))
+        old, new = ("\n".join(["x", *lines, "y"]) for lines in (old, new))
+        if old != new:
+            assert applied(block(old, new), old) == new
 
 
 def test_edits_end(rng):
