@@ -41,8 +41,9 @@ from flashcore_numba.evolve.proposers import Asked, NothingLeftError, Proposer, 
 from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
 
-AXES = ("registers", "shared_bytes", "barriers", "wavefronts")
-"""The axes of the grid of cells: what is known of a kernel without running it on a GPU."""
+AXES = {"registers": 32, "shared_bytes": 32, "barriers": 20, "wavefronts": 20}
+"""The axes of the grid of cells and how many cells they have: what is known without a GPU."""
+MOST_REGISTERS, MOST_SHARED_BYTES = 256.0, 256.0 * 1024
 MIGRATION = 8  # valid candidates of an island between two exchanges of the best
 TOLD = 3  # rejected children of a parent that the next prompt tells of
 
@@ -133,9 +134,7 @@ class _Search(Executor):
         for name in ("openevolve", "openai", "httpx", "httpx2"):  # it logs what the record says
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         self.config = self._config()
-        self.population = Population(
-            self.config.database, self.admit, elite, record.seed, max(1, len(record.candidates))
-        )
+        self.population: Any = None  # a Population, made when the start is known
 
     def _config(self) -> Config:
         def client(_: Any) -> "_Search":
@@ -160,8 +159,9 @@ class _Search(Executor):
             ),
             database=DatabaseConfig(
                 num_islands=self.record.islands,
-                archive_size=self.elite,
+                archive_size=self.elite * self.record.islands,
                 feature_dimensions=list(AXES),
+                feature_bins=AXES,
                 migration_interval=MIGRATION,
                 max_snapshot_artifacts=None,
                 log_prompts=False,
@@ -174,6 +174,10 @@ class _Search(Executor):
         """Judge the start, or take the candidates of a record in again."""
         if not self.record.candidates:
             self._start()
+        candidates, seed = self.record.candidates, self.record.seed
+        self.population = Population(
+            self.config.database, self.admit, _ranges(candidates[0]), self.elite, seed, len(candidates)
+        )
         for each in self.record.candidates:
             if each.region:
                 self.judged.setdefault(each.region, each.number)
@@ -344,20 +348,20 @@ class _Search(Executor):
         assert now.found is not None
         self.numbers[child.id] = now.number
         if not now.found.valid:
-            self._tell(child.parent_id, now)
+            assert child.parent_id is not None
+            self._tell(child.parent_id, now.parent, now.number)
         return now.found.valid
 
     def log_failure(self, iteration: int, error: str, parent_id: str | None = None, **_: Any) -> None:
         """A proposal from which no candidate was made."""
         if parent_id is not None:
-            self.population.store_artifacts(parent_id, self.told_of(self.numbers[parent_id], iteration))
+            self._tell(parent_id, self.numbers[parent_id], iteration)
 
     def log_trace(self, **_: Any) -> None:
         """An admitted candidate, which is in the record."""
 
-    def _tell(self, name: str | None, now: _Now) -> None:
-        if name is not None:
-            self.population.store_artifacts(name, self.told_of(now.parent, now.number))
+    def _tell(self, name: str, number: int, last: int) -> None:
+        self.population.store_artifacts(name, self.told_of(number, last))
 
     def told_of(self, number: int, last: int) -> dict[str, str]:
         """What the next prompt says of a parent: its counters, and its rejected children with the reasons.
@@ -437,6 +441,12 @@ def _metrics(each: Candidate) -> dict[str, float]:
         "wavefronts": _counter(counters, "wavefronts"),
     }
     return {"combined_score": each.fitness} | {name: float(value) for name, value in values.items()}
+
+
+def _ranges(start: Candidate) -> dict[str, float]:
+    """The upper ends of the axes: of what is counted, twice what the start has."""
+    counted = {name: 2 * _metrics(start)[name] or 1.0 for name in ("barriers", "wavefronts")}
+    return {"registers": MOST_REGISTERS, "shared_bytes": MOST_SHARED_BYTES} | counted
 
 
 def _counter(counters: Any, word: str) -> float:

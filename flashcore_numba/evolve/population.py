@@ -6,7 +6,13 @@ from typing import Any
 
 from openevolve.config import DatabaseConfig
 from openevolve.database import Program, ProgramDatabase
-from openevolve.population import MigrationMove, PopulationSnapshot, PopulationStrategy, ProgramState
+from openevolve.population import (
+    ArchiveDecision,
+    MigrationMove,
+    PopulationSnapshot,
+    PopulationStrategy,
+    ProgramState,
+)
 
 EXPLOIT = 0.7  # the share of parents that are of the elite; the others are of any cell of the island
 
@@ -20,8 +26,21 @@ class Population(ProgramDatabase):
     `seed` and the number of the proposal. Two searches with one seed choose the same parents.
     """
 
-    def __init__(self, config: DatabaseConfig, admit: Admit, elite: int, seed: int, first: int) -> None:
-        super().__init__(config, PopulationStrategy(admit=admit, migrate=self._moves))
+    def __init__(
+        self,
+        config: DatabaseConfig,
+        admit: Admit,
+        ranges: Mapping[str, float],
+        elite: int,
+        seed: int,
+        first: int,
+    ) -> None:
+        """`ranges` has the upper end of each axis, whose lower end is 0. openevolve would take the extremes
+        seen so far, and a cell would be another one after each candidate.
+        """
+        hooks = PopulationStrategy(admit=admit, migrate=self._moves, archive=self._keep)
+        super().__init__(config, hooks)
+        self.feature_stats = {name: {"min": 0.0, "max": high, "values": []} for name, high in ranges.items()}
         self.elite, self.seed, self.number = elite, seed, first
 
     def sample_from_island(
@@ -37,8 +56,21 @@ class Population(ProgramDatabase):
 
     def _elite(self, island: int) -> list[Program]:
         """The best of an island: the fittest, of equals the first."""
-        own = [program for name, program in self.programs.items() if name in self.islands[island]]
+        own = [program for program in self.programs.values() if program.metadata["island"] == island]
         return sorted(own, key=lambda program: -program.metrics["combined_score"])[: self.elite]
+
+    def _keep(self, snapshot: PopulationSnapshot, candidate: ProgramState) -> ArchiveDecision:
+        """The elite of each island stays, also where a better candidate has taken its cell."""
+        own = [
+            each
+            for name, each in snapshot.programs.items()
+            if name in snapshot.archive and each.metadata["island"] == candidate.metadata["island"]
+        ]
+        if len(own) < self.elite:
+            return ArchiveDecision(True)
+        *_, worst = sorted(own, key=lambda each: -each.metrics["combined_score"])
+        better = candidate.metrics["combined_score"] > worst.metrics["combined_score"]
+        return ArchiveDecision(better, worst.id if better else None)
 
     def _moves(self, snapshot: PopulationSnapshot) -> list[MigrationMove]:
         """The best of each island goes to the next one."""

@@ -1,14 +1,20 @@
 """The search itself: what lives, what is told, what is kept. Its judge is a stand-in that reads words."""
 
+import asyncio
 import json
+import os
+import signal
+import threading
+import time
 import zlib
 from functools import partial
 
 import pytest
+from openevolve.config import DatabaseConfig
 
 from cuda_reference.files import MachineError
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.evolve import engine, lineage, region
+from flashcore_numba.evolve import engine, lineage, population, region
 from flashcore_numba.evolve.evaluate import Evaluation
 from flashcore_numba.evolve.proposers import BLOCK, Edits
 
@@ -280,3 +286,36 @@ def test_times_make_the_fitness_where_there_is_a_clock():
     assert bug.layer == "race" and bug.times is None
     assert (faster.valid, faster.layer) == (False, "device") and "timed output was wrong" in faster.message
     assert [each[0] for each in timed] == [OWN, faster.region] and timed[1][1] == OWN
+
+
+def test_ctrl_c_while_a_reply_is_waited_for(tmp_path):
+    class Waits(Says):
+        async def propose(self, asked):
+            if asked.number == 2:
+                threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+                await asyncio.sleep(60)
+            return await super().propose(asked)
+
+    began, proposer = time.monotonic(), Waits(before_last("faster"))
+    with pytest.raises(KeyboardInterrupt):
+        search(proposer, 3, folder=tmp_path)
+    assert time.monotonic() - began < 20 and proposer.closed
+    assert verdicts(lineage.load(tmp_path)) == ["valid", "valid"]
+
+
+def drawn(monkeypatch, exploit):
+    """The parents of many proposals, and the candidates of the population: fitness and registers."""
+    monkeypatch.setattr(population, "EXPLOIT", exploit)
+    config = DatabaseConfig(num_islands=1, feature_dimensions=list(engine.AXES), feature_bins=engine.AXES)
+    kept = population.Population(config, lambda *_: True, dict.fromkeys(engine.AXES, 256.0), 2, 0, 1)
+    for number, (fitness, registers) in enumerate([(1.0, 80), (1.2, 81), (1.3, 82), (0.9, 168)]):
+        axes = dict.fromkeys(engine.AXES, 1.0) | {"registers": registers, "combined_score": fitness}
+        kept.add(population.program(str(number), "", axes, None, "cuda"), iteration=number, target_island=0)
+    return {kept.sample_from_island(0)[0].id for _ in range(60)}
+
+
+def test_a_parent_is_of_the_elite_or_of_any_cell(monkeypatch):
+    """A worse candidate that needs other registers keeps its place, one that needs the same does not."""
+    assert drawn(monkeypatch, exploit=1.0) == {"1", "2"}, "1 has lost its cell to 2"
+    cells = drawn(monkeypatch, exploit=0.0)
+    assert cells == {"2", "3"}
