@@ -11,11 +11,23 @@ from flashcore_numba.stages.files import is_cuda
 
 PROMPTS = Path(__file__).with_name("prompts")
 IDEAS: Mapping[str, tuple[str, ...]] = {
-    "waits": ("move_wait", "weaken_barrier", "delete_wait", "duplicate_wait"),
-    "numbers": ("change_number", "flip_count", "toggle_unroll"),
-    "order": ("swap_statements", "hoist_bound"),
-    "memory": (),
-    "spelling": ("rename_local", "swap_factors", "prefix_increment", "add_braces"),
+    "waits": ("move_wait", "delete_wait", "duplicate_wait", "weaken_barrier"),
+    "numbers": ("flip_count", "change_count", "change_number", "change_bound", "toggle_unroll"),
+    "order": (
+        *("swap_statements", "hoist_statement", "hoist_bound", "delete_statement", "duplicate_statement"),
+    ),
+    "memory": (
+        *("change_slot", "change_stride", "change_register", "change_index", "change_type"),
+        "exchange_keys_and_values",
+    ),
+    "arithmetic": (
+        *("change_operator", "change_comparison", "change_condition", "change_name", "change_function"),
+        "swap_arguments",
+    ),
+    "spelling": (
+        *("rename_local", "swap_factors", "swap_terms", "flip_comparison", "spell_out_update"),
+        *("prefix_increment", "add_braces", "add_comment"),
+    ),
 }
 """The ideas in the order in which islands take them, with the operators of `edits` that belong to each. What
 an idea asks of a model is in prompts/ideas/NAME.txt.

@@ -14,9 +14,10 @@ from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.evolve.edits import Proposal, proposals
 from flashcore_numba.evolve.ideas import IDEAS
+from flashcore_numba.evolve.region import ended
 
 KEY_VARIABLE, URL_VARIABLE, MODEL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"
-LOOKED_AT = 1_000  # edits of one region that are looked at for a new one
+LOOKED_AT = 400  # edits of one region that are looked at for a new one
 BLOCK = "<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
 TOKENS = 4096  # of a reply at most
 BUSY = 429
@@ -72,12 +73,16 @@ class Edits:
 
     async def propose(self, asked: Asked) -> Reply:
         rng = np.random.default_rng([self.seed, asked.number])
-        drawn = islice(proposals(asked.region, rng), LOOKED_AT)
-        new = [each for each in drawn if each.text not in asked.tried]
-        if not new:
+        other = None
+        for each in islice(proposals(asked.region, rng), LOOKED_AT):
+            if ended(each.text) in asked.tried:
+                continue
+            if each.operator in IDEAS[asked.idea]:
+                return _reply(asked.region, each)
+            other = other or each
+        if other is None:
             raise NothingLeftError("every edit of this parent has been tried")
-        own = [each for each in new if each.operator in IDEAS[asked.idea]]
-        return _reply(asked.region, (own or new)[0])
+        return _reply(asked.region, other)
 
     async def close(self) -> None:
         pass
