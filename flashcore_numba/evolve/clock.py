@@ -13,11 +13,16 @@ from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.course.lessons import find
 from flashcore_numba.course.spec import Key, Lesson
+from flashcore_numba.evolve.floor import too_fast
 from flashcore_numba.evolve.region import whole
 from flashcore_numba.measure.stats import ratio_interval
+from flashcore_numba.predict.limits import Device
+from flashcore_numba.records import environment
 from flashcore_numba.run.progress import Progress
+from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.stages import edited
 from flashcore_numba.stages.runs import Run
+from flashcore_numba.stages.stage import Stage
 from flashcore_numba.tune.timing import apart
 
 ROUNDS = 20
@@ -42,9 +47,9 @@ def _judged(key: Key, shapes: tuple[str, ...], child: str, parent: str) -> dict[
     for shape in shapes:
         found = apart(measured, (key, shape, {PARENT: parent, CHILD: child}, ROUNDS), SECONDS)
         if found is None:
-            return {"right": False, "failed": f"at {shape} it did not end, or took its process down."}
+            return {"right": False, "failed": f"at {shape} it does not end, or takes its process down."}
         if (failed := found[CHILD].get("failed")) is not None:
-            return {"right": False, "failed": f"at {shape} {failed}."}
+            return {"right": False, "failed": f"at {shape} {failed}"}
         rounds[shape] = {name: each["rounds_us"] for name, each in found.items()}
     lows = {over: [_low(each[over], each[CHILD]) for each in rounds.values()] for over in (STAGE, PARENT)}
     return {
@@ -86,9 +91,19 @@ def measured(key: Key, shape: str, regions: Mapping[str, str], rounds: int) -> d
     for name, run in runs.items():
         entry = by_label.get(run.label)
         if entry is None:
-            found[name] = {"failed": made["absent"].get(run.label, "it did not run")}
+            found[name] = {"failed": f"it did not run: {made['absent'].get(run.label, 'no reason is known')}"}
         elif not entry["error"]["right"]:
-            found[name] = {"failed": "its timed output was wrong"}
+            found[name] = {"failed": "its timed output is wrong."}
+        elif name == CHILD and (refused := _too_fast(entry, stages[STAGE], workload)) is not None:
+            found[name] = {"failed": f"its time is impossible. {refused}"}
         else:
             found[name] = {"rounds_us": entry["gpu_us"]["rounds_us"]}
     return found
+
+
+def _too_fast(entry: Mapping[str, Any], stage: Stage, workload: Workload) -> str | None:
+    here = environment.gpu()
+    device = Device(
+        tuple(here["compute_capability"]), here["sm_count"], here["max_sm_mhz"], here["bandwidth_gbs"]
+    )
+    return too_fast(entry["gpu_us"]["p50"], stand_in_for(stage, workload.shape), device)

@@ -428,6 +428,7 @@ def _candidate(lesson: Lesson, now: _Now) -> Candidate:
         cubin=found.cubin,
         fitness=found.fitness,
         basis=found.basis,
+        seed=found.seed,
     )
 
 

@@ -24,6 +24,7 @@ class Candidate:
     start. island: where it was proposed. idea: the island's, a name of `ideas.IDEAS`. operator: what made it;
     says: in a sentence. region: its lines, "" where the reply had none that could be used. layer: what
     rejected it, "" when valid. line: of the region, counted from 1. basis: what fitness is made of, in words.
+    seed: of the judge's random inputs.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Candidate:
     reply: str = ""
     seconds: float = 0.0
     times: Mapping[str, Any] | None = None
+    seed: int | None = None
 
 
 @dataclass

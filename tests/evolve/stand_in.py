@@ -27,12 +27,10 @@ class Judge:
         lines = text.splitlines()
         line = next((n for n, each in enumerate(lines, 1) if "bug" in each), None)
         if line is not None:
-            return Evaluation(
-                lesson, False, "race", "Written by one, read by another.", line, "Look at the wait.", counters
-            )
-        return Evaluation(
-            lesson, True, "", "", None, "", counters, None, 1 + 0.1 * text.count("faster"), "words"
-        )
+            says, advice = "Written by one, read by another.", "Look at the wait."
+            return Evaluation(lesson, False, "race", says, line, advice, counters=counters)
+        fitness = 1 + 0.1 * text.count("faster")
+        return Evaluation(lesson, True, None, "", counters=counters, fitness=fitness, basis="words", seed=7)
 
 
 class Says:

@@ -169,8 +169,8 @@ def test_a_time_is_the_lower_end_of_an_interval(monkeypatch):
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (None, "at mission it did not end, or took its process down."),
-        ({clock.CHILD: {"failed": "its timed output was wrong"}}, "at mission its timed output was wrong."),
+        (None, "at mission it does not end, or takes its process down."),
+        ({clock.CHILD: {"failed": "its timed output is wrong."}}, "at mission its timed output is wrong."),
     ],
 )
 def test_what_has_no_time_is_wrong(found, says, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 
 import pytest
 from openevolve.utils.code_utils import apply_diff_blocks, extract_diffs
@@ -13,7 +14,7 @@ from openevolve.utils.code_utils import apply_diff_blocks, extract_diffs
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.lessons import EVERY, find
 from flashcore_numba.evolve import ideas, lineage, proposers, region
-from flashcore_numba.evolve.edits import proposals
+from flashcore_numba.evolve.edits import OPERATORS, proposals
 from flashcore_numba.evolve.proposers import BLOCK, Answers, Asked, Edits, Model, Recorded, block
 
 from .stand_in import LESSON, OWN, before_last, search
@@ -210,7 +211,7 @@ def applied(reply, lines):
 @pytest.mark.parametrize("key", ["warm-up", "4", "12", "14", "16"])
 def test_the_reply_of_an_edit_makes_that_edit(key, rng):
     own = region.own(find(key))
-    for each in proposals(own, rng):
+    for each in islice(proposals(own, rng), 40):
         assert region.ended(applied(block(own, each.text), own)) == region.ended(each.text), each
 
 
@@ -223,10 +224,14 @@ def test_a_block_finds_its_place(rng):
             assert applied(block(old, new), old) == new
 
 
-def test_edits_end(rng):
-    every = [each.text for each in proposals(OWN, rng)]
+class Everything:
+    def __contains__(self, text):
+        return True
+
+
+def test_edits_end():
     with pytest.raises(proposers.NothingLeftError, match="every edit of this parent has been tried"):
-        asyncio.run(Edits(0).propose(ASKED._replace(tried=every)))
+        asyncio.run(Edits(0).propose(ASKED._replace(tried=Everything())))
 
 
 def test_prompts_name_what_exists():
@@ -247,10 +252,9 @@ def test_prompts_name_what_exists():
         assert path.is_dir() or path.read_text().isascii()
 
 
-def test_every_operator_belongs_to_one_idea(rng):
+def test_every_operator_belongs_to_one_idea():
     known = [operator for operators in ideas.IDEAS.values() for operator in operators]
-    assert len(set(known)) == len(known)
-    assert {each.operator for each in proposals(OWN, rng)} <= set(known)
+    assert len(set(known)) == len(known) and set(known) == set(OPERATORS)
 
 
 def test_the_tree_and_the_operators():

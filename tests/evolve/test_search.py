@@ -49,7 +49,7 @@ def check_golden(record, judge):
     assert three.fitness == 1.1 and three.region == OWN.replace(LAST, f"        // faster\n{LAST}")
     assert "`const int lane = threadIdx.x % 32;`" in four.message and four.region == ""
     assert "Unmatched SEARCH/REPLACE" in five.message and five.reply == MALFORMED
-    assert "No valid diffs" in seven.message and start.fitness == 1
+    assert "No valid diffs" in seven.message and start.fitness == 1 and start.seed == 7
     assert [each.number for each in lineage.elite(record.candidates, 2)] == [six.number, three.number]
     assert len(judge.texts) == 4
     for text, each in zip(judge.texts, (start, one, three, six), strict=True):
@@ -165,7 +165,8 @@ class Every:
         number = zlib.crc32(text.encode())
         valid = number % 3 > 0 or text == region.whole(LESSON, OWN)
         counters = {"barriers": text.count("sync"), "wavefronts": number % 100}
-        return Evaluation(lesson, valid, "odd", "Odd.", None, "", counters, None, 1 + number % 7, "a number")
+        layer = None if valid else "odd"
+        return Evaluation(lesson, valid, layer, "Odd.", counters=counters, fitness=1 + number % 7)
 
 
 def test_a_seed_repeats_a_search(monkeypatch):

@@ -26,4 +26,4 @@ def test_what_never_ends_is_stopped(monkeypatch):
     monkeypatch.setattr(clock, "SECONDS", 45.0)
     endless = "    for (volatile int turn = 0; turn < 1; turn *= 2) {}\n"
     found = clock.clock(LESSON)(endless + OWN, OWN)
-    assert not found["right"] and "did not end" in found["failed"]
+    assert not found["right"] and "does not end" in found["failed"]

@@ -14,6 +14,7 @@ from flashcore_numba.course.judge.causes import stated
 from flashcore_numba.course.judge.grade_cuda import CudaGrading
 from flashcore_numba.course.judge.grade_python import PythonGrading, line_of
 from flashcore_numba.course.judge.grading import Step, at
+from flashcore_numba.course.judge.layers import COMPILE, SCREEN, Layers
 from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.spec import Lesson
@@ -22,14 +23,27 @@ from flashcore_numba.stages.edited import EditError
 
 
 def check(
-    lesson: Lesson, answer: Answer, seed: int | None = None, step: Step = lambda *_: None
+    lesson: Lesson,
+    answer: Answer,
+    seed: int | None = None,
+    step: Step = lambda *_: None,
+    layers: Layers | None = None,
 ) -> CheckResult:
     """Judge an answer in this process, which it may harm: `process.run` does it in another one.
 
-    seed: of the random inputs, fresh when None. step(done, total, label) is called before each part. Raises
-    ArgumentError for a whole file of something else, and for CUDA C where no C++ compiler is installed.
+    seed: of the random inputs, fresh when None. step(done, total, label) is called before each part. layers:
+    which are to run, and who is told. Raises ArgumentError for a whole file of something else, and for CUDA C
+    where no C++ compiler is installed.
     """
+    layers = layers or Layers()
+    result = _checked(lesson, answer, seed, step, layers)
+    refused = "" if result.passed else layers.current
+    return replace(result, layer=refused, layers=layers.done())
+
+
+def _checked(lesson: Lesson, answer: Answer, seed: int | None, step: Step, layers: Layers) -> CheckResult:
     start = time.perf_counter()
+    layers.enter(SCREEN)
     refusal = screen(lesson, answer)
     if refusal is not None:
         look = lesson.exercise.task.strip() if refusal.status == "empty" else refusal.look
@@ -42,11 +56,14 @@ def check(
     if answer.is_cuda and (reason := why_not_simulated("CUDA C")) is not None:
         raise ArgumentError(f"lesson {lesson.key} is in CUDA C: {reason}")
     seed = secrets.randbits(31) if seed is None else seed
+    if not layers.asked(COMPILE):
+        return CheckResult(lesson.key, "passed", "Nothing keeps it from being compiled.", seed=seed)
+    layers.enter(COMPILE)
     grading = CudaGrading if answer.is_cuda else PythonGrading
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"), loaded(lesson, answer) as stage:
             warnings.simplefilter("ignore")  # an infinity or a NaN is judged where it comes out
-            result = grading(lesson, answer, stage, seed, step).result()
+            result = grading(lesson, answer, stage, seed, step, layers).result()
     except EditError as error:
         result = _not_loaded(lesson, answer, error.__cause__ or error)
     return replace(result, seed=seed, seconds=time.perf_counter() - start)
