@@ -246,6 +246,7 @@ Draw = Callable[[SourceText, np.random.Generator], Change | None]
 
 
 def one_line(text: str) -> str:
+    """A text with its white space as single blanks."""
     return re.sub(r"\s+", " ", text).strip()
 
 

@@ -363,7 +363,7 @@ def _python(text: str) -> Mapping[str, Make]:
     def from_kind(kind: str) -> Make:
         def make(rng: np.random.Generator) -> Found | None:
             edit = python_edits.edit(source, kind, random.Random(int(rng.integers(1 << 32))))
-            return edit and back((edit.text, edit.line, edit.before, edit.after))
+            return None if edit is None else back((edit.text, edit.line, edit.before, edit.after))
 
         return make
 

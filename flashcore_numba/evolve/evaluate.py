@@ -86,9 +86,10 @@ def evaluate(
     """Judge a file that answers the exercise of a lesson, in a process of its own.
 
     path: a file as `flashcore check` takes it, or the stage's own with EVOLVE-BLOCK-START and
-    EVOLVE-BLOCK-END around the region. lesson: its number or name; None for that whose file it is. seed: of the random inputs,
-    fresh and secret when None. device: also time it on the GPU; or the times that somebody has measured.
-    through: the last layer to run, a key of `LAYERS`. time_limit: seconds for all layers but the last.
+    EVOLVE-BLOCK-END around the region. lesson: its number or name; None for that whose file it is. seed: of
+    the random inputs, fresh and secret when None. device: also time it on the GPU; or the times that somebody
+    has measured. through: the last layer to run, a key of `LAYERS`. time_limit: seconds for all layers but
+    the last.
 
     An answer that is endless, crashes or floods its output is an `Evaluation` with a layer. Raises
     ArgumentError for a file that is missing, no text, or none of the lesson, UnsupportedError for a time
@@ -101,16 +102,30 @@ def evaluate(
     path = Path(path)
     text = source.read(path)
     of = find(str(lesson)) if lesson is not None else source.lesson_of(path.name, text)
-    file = {"name": path.name, "text": source.marked(text, of)}
-    job = {"job": "check", "lesson": of.key, "file": file, "seed": seed}
+    return of_text(of, path.name, text, seed=seed, device=device, through=through, time_limit=time_limit)
+
+
+def of_text(
+    lesson: Lesson,
+    name: str,
+    text: str,
+    *,
+    seed: int | None = None,
+    device: bool | Timed = False,
+    through: str | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Evaluation:
+    """`evaluate` for a text that messages call `name`."""
+    file = {"name": name, "text": source.marked(text, lesson)}
+    job: dict[str, Any] = {"job": "check", "lesson": lesson.key, "file": file, "seed": seed}
     if through in ORDER:
         job["through"] = through
-    found = _of_check(of, process.run(job, time_limit))
+    found = _of_check(lesson, process.run(job, time_limit))
     if not found.valid or through in ORDER:
         return found
     if device is True:
-        device = measured(of, file)
-    return found if device is False else _of_time(of, found, device)
+        device = measured(lesson, file)
+    return found if device is False else _of_time(lesson, found, device)
 
 
 def _of_check(lesson: Lesson, reply: Mapping[str, Any]) -> Evaluation:

@@ -7,7 +7,7 @@ from flashcore_numba.course import exercise
 from flashcore_numba.course.exercise import LARGEST_ANSWER
 from flashcore_numba.course.lessons import EVERY
 from flashcore_numba.course.spec import Lesson
-from flashcore_numba.stages.edited import MARKS
+from flashcore_numba.stages.edited import MARKS, with_region
 from flashcore_numba.stages.files import is_cuda
 
 EVOLVE = ("EVOLVE-BLOCK-START", "EVOLVE-BLOCK-END")
@@ -62,3 +62,11 @@ def marked(text: str, lesson: Lesson) -> str:
         for n in [n for n, line in enumerate(has) if line == f"{comment} {mark}"]:
             lines[n] = "" if own in has else own
     return "\n".join(lines)
+
+
+def whole(lesson: Lesson, region: str) -> tuple[str, str]:
+    """The name and the text of a lesson's file with these lines as its region."""
+    exercise_ = lesson.exercise
+    own = exercise.source_text(exercise_.file)
+    name = exercise_.file if is_cuda(exercise_.file) else f"{exercise_.file}.py"
+    return name, with_region(own, exercise.region(exercise_), region)
