@@ -41,9 +41,11 @@ from flashcore_numba.evolve.proposers import Asked, NothingLeftError, Proposer, 
 from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
 
-AXES = {"registers": 32, "shared_bytes": 32, "barriers": 20, "wavefronts": 20}
-"""The axes of the grid of cells and how many cells they have: what is known without a GPU."""
-MOST_REGISTERS, MOST_SHARED_BYTES = 256.0, 256.0 * 1024
+MACHINE_CODE = {"registers": 256.0, "shared_bytes": 256.0 * 1024}
+"""Axes of the grid of cells that the compiler gives, and their upper ends; the others are what the lesson
+counts. All are known without a GPU.
+"""
+CELLS = 32  # of an axis
 MIGRATION = 8  # valid candidates of an island between two exchanges of the best
 TOLD = 3  # rejected children of a parent that the next prompt tells of
 
@@ -144,6 +146,7 @@ class _Search(Executor):
             ideas.system_message(self.lesson, ideas.of_island(island))
             for island in range(self.record.islands)
         ]
+        axes = [*MACHINE_CODE, *(gate.what for gate in self.lesson.exercise.gates)]
         return Config(
             language=ideas.language(self.lesson),
             file_suffix=region.suffix(self.lesson),
@@ -160,8 +163,8 @@ class _Search(Executor):
             database=DatabaseConfig(
                 num_islands=self.record.islands,
                 archive_size=self.elite * self.record.islands,
-                feature_dimensions=list(AXES),
-                feature_bins=AXES,
+                feature_dimensions=axes,
+                feature_bins=dict.fromkeys(axes, CELLS),
                 migration_interval=MIGRATION,
                 max_snapshot_artifacts=None,
                 log_prompts=False,
@@ -176,7 +179,12 @@ class _Search(Executor):
             self._start()
         candidates, seed = self.record.candidates, self.record.seed
         self.population = Population(
-            self.config.database, self.admit, _ranges(candidates[0]), self.elite, seed, len(candidates)
+            self.config.database,
+            self.admit,
+            _ranges(candidates[0], self.lesson),
+            self.elite,
+            seed,
+            len(candidates),
         )
         for each in self.record.candidates:
             if each.region:
@@ -204,7 +212,7 @@ class _Search(Executor):
         for island in places:
             name = str(each.number) if island == each.island else f"{each.number}@{island}"
             self.numbers[name] = each.number
-            found = program(name, each.region, _metrics(each), parent, self.config.language)
+            found = program(name, each.region, _metrics(each, self.lesson), parent, self.config.language)
             self.population.add(found, iteration=each.number, target_island=island)
 
     def run(self, iterations: int) -> None:
@@ -312,7 +320,7 @@ class _Search(Executor):
             self.failure = error
             raise
         self.by_name[name] = now
-        return _metrics(_candidate(self.lesson, now))
+        return _metrics(_candidate(self.lesson, now), self.lesson)
 
     def get_pending_artifacts(self, name: str) -> None:
         """What is told of a candidate comes from the record: see `told_of`."""
@@ -432,23 +440,15 @@ def _candidate(lesson: Lesson, now: _Now) -> Candidate:
     )
 
 
-def _metrics(each: Candidate) -> dict[str, float]:
+def _metrics(each: Candidate, lesson: Lesson) -> dict[str, float]:
     """What openevolve keeps of a candidate: raw values of the axes, 0 where nobody has counted."""
-    cubin, counters = each.cubin or {}, each.counters
-    values = {
-        "registers": cubin.get("registers") or 0,
-        "shared_bytes": cubin.get("shared_bytes") or 0,
-        "barriers": _counter(counters, "barriers"),
-        "wavefronts": _counter(counters, "wavefronts"),
-    }
-    return {"combined_score": each.fitness} | {name: float(value) for name, value in values.items()}
+    cubin = each.cubin or {}
+    compiled = {name: float(cubin.get(name) or 0) for name in MACHINE_CODE}
+    counted = {gate.what: each.counters.get(gate.what, 0.0) for gate in lesson.exercise.gates}
+    return {"combined_score": each.fitness} | compiled | counted
 
 
-def _ranges(start: Candidate) -> dict[str, float]:
+def _ranges(start: Candidate, lesson: Lesson) -> dict[str, float]:
     """The upper ends of the axes: of what is counted, twice what the start has."""
-    counted = {name: 2 * _metrics(start)[name] or 1.0 for name in ("barriers", "wavefronts")}
-    return {"registers": MOST_REGISTERS, "shared_bytes": MOST_SHARED_BYTES} | counted
-
-
-def _counter(counters: Any, word: str) -> float:
-    return next((value for name, value in counters.items() if word in name), 0.0)
+    found = _metrics(start, lesson)
+    return MACHINE_CODE | {gate.what: 2 * found[gate.what] or 1.0 for gate in lesson.exercise.gates}

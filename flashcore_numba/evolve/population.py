@@ -78,7 +78,7 @@ class Population(ProgramDatabase):
         for island in range(len(self.islands)):
             best = next(iter(self._elite(island)), None)
             target = (island + 1) % len(self.islands)
-            if best is not None and best.id not in self.islands[target]:
+            if best is not None and best.id in self.islands[island]:
                 moves.append(MigrationMove(best.id, target))
         return moves
 

@@ -18,7 +18,7 @@ from flashcore_numba.evolve import engine, lineage, population, region
 from flashcore_numba.evolve.evaluate import Evaluation
 from flashcore_numba.evolve.proposers import BLOCK, Edits
 
-from .stand_in import FIRST, LAST, LESSON, OWN, Judge, Says, before_last, search, trace
+from .stand_in import FIRST, GATES, LAST, LESSON, OWN, Judge, Says, before_last, search, trace
 
 OUTSIDE = BLOCK.format(old="    const int lane = threadIdx.x % 32;", new="    const int lane = 0;")
 MALFORMED = "<<<<<<< SEARCH\nno end\n"
@@ -164,7 +164,7 @@ class Every:
         text = path.read_text()
         number = zlib.crc32(text.encode())
         valid = number % 3 > 0 or text == region.whole(LESSON, OWN)
-        counters = {"barriers": text.count("sync"), "wavefronts": number % 100}
+        counters = {gate.what: number % 100 for gate in GATES}
         layer = None if valid else "odd"
         return Evaluation(lesson, valid, layer, "Odd.", counters=counters, fitness=1 + number % 7)
 
@@ -307,10 +307,13 @@ def test_ctrl_c_while_a_reply_is_waited_for(tmp_path):
 def drawn(monkeypatch, exploit):
     """The parents of many proposals, and the candidates of the population: fitness and registers."""
     monkeypatch.setattr(population, "EXPLOIT", exploit)
-    config = DatabaseConfig(num_islands=1, feature_dimensions=list(engine.AXES), feature_bins=engine.AXES)
-    kept = population.Population(config, lambda *_: True, dict.fromkeys(engine.AXES, 256.0), 2, 0, 1)
-    for number, (fitness, registers) in enumerate([(1.0, 80), (1.2, 81), (1.3, 82), (0.9, 168)]):
-        axes = dict.fromkeys(engine.AXES, 1.0) | {"registers": registers, "combined_score": fitness}
+    ranges = engine.MACHINE_CODE
+    config = DatabaseConfig(
+        num_islands=1, feature_dimensions=[*ranges], feature_bins=dict.fromkeys(ranges, engine.CELLS)
+    )
+    kept = population.Population(config, lambda *_: True, ranges, 2, 0, 1)
+    for number, (fitness, registers) in enumerate([(1.0, 81), (1.2, 82), (1.3, 83), (0.9, 168)]):
+        axes = {"registers": registers, "shared_bytes": 0.0, "combined_score": fitness}
         kept.add(population.program(str(number), "", axes, None, "cuda"), iteration=number, target_island=0)
     return {kept.sample_from_island(0)[0].id for _ in range(60)}
 
