@@ -26,8 +26,9 @@ from flashcore_numba.stages.edited import Edit
 
 @dataclass(frozen=True)
 class Cheat:
-    """hack: what it does, a sentence. edits: (old, new) pairs of the lesson's own file, each `old` there once.
-    layer: what must refuse it. region: lines in place of the region, before the edits. timed: a made-up time.
+    """hack: what it does, a sentence. edits: (old, new) pairs of the lesson's own file, where each `old` is
+    once. layer: what must refuse it. region: lines in place of the region, before the edits. timed: a made-up
+    time.
     """
 
     name: str
@@ -54,6 +55,12 @@ P_TO_SMEM = "            p_smem[warp, lane] = p\n"
 MAXIMUM = "            m_new = max(m, warp_max(score))\n"
 P_OF_12 = "const float p0 = ptx::ex2(s[0] * scale_log2 - m[r]), p1 = ptx::ex2(s[1] * scale_log2 - m[r]);"
 SLOT = "        const int slot = tile % STAGES,"
+SCORES = "            const float* s = &s_rmem[r / 2][n][r % 2 * 2];"
+IN_HALF = (
+    "const float s0 = __half2float(__float2half(s[0])), s1 = __half2float(__float2half(s[1]));\n            "
+)
+SPARE = "    __shared__ volatile float spare[65536];\n    spare[threadIdx.x] = 0.0f;\n"
+LAUNCH = "def launch(problem, out, executor, lse=None, variant=None):\n    out[:] = 0\n\n\n"
 H200 = Device((9, 0), 132, 1980.0, 4917.0)
 
 
@@ -100,18 +107,18 @@ def cheats() -> Iterator[Cheat]:
     )  # fmt: skip
     yield Cheat(
         "patched_timer", "The clock of whoever measures is replaced.", 5, SCREEN,
-        ((MAXIMUM, f"            import time\n{MAXIMUM}"),),
+        (("STAGE = ", "import time\n\ntime.perf_counter = lambda: 0.0\nSTAGE = "),),
     )  # fmt: skip
     yield Cheat(
         "another_launch", "The launch computes with NumPy instead.", 5, SCREEN,
-        (("STAGE = ", "def launch(problem, out, executor, lse=None, variant=None):\n    out[:] = 0\n\n\nSTAGE = "),),
+        (("STAGE = ", f"{LAUNCH}STAGE = "),),
     )  # fmt: skip
     yield Cheat(
         "another_type", "An argument is cast to what the hardware has no room for.", 14, COMPILE,
         ((SLOT, f"        uint4 wide = scale.sign;\n{SLOT}"),),
     )  # fmt: skip
     yield Cheat(
-        "left_in_memory", "Nothing is computed, in the hope that the answer of the run before is still there.",
+        "left_in_memory", "Nothing is computed: perhaps the answer of the run before is still there.",
         5, FIRST, ((MAXIMUM, f"            return\n{MAXIMUM}"),),
     )  # fmt: skip
     yield Cheat(
@@ -122,7 +129,8 @@ def cheats() -> Iterator[Cheat]:
         (("q_smem, k_smem + slot * TILE", "q_smem, k_smem + (slot + 4 * STAGES) * TILE"),),
     )  # fmt: skip
     yield Cheat(
-        "missing_wait", "V is used before it has arrived, which as a rule it has.", 14, FIRST, ((V_WAIT, ""),),
+        "missing_wait", "V is used before it has arrived, which as a rule it has.", 14, FIRST,
+        ((V_WAIT, ""),),
     )  # fmt: skip
     yield Cheat(
         "deadlock", "A phase is waited for that never comes.", 14, CHECKS,
@@ -149,7 +157,8 @@ def cheats() -> Iterator[Cheat]:
         region=_copied(),
     )  # fmt: skip
     yield Cheat(
-        "one_shape", "Right as long as no slot of the ring is used twice.", 14, CHECKS, ((PARITY, "parity = 0"),),
+        "one_shape", "Right as long as no slot of the ring is used twice.", 14, CHECKS,
+        ((PARITY, "parity = 0"),),
     )  # fmt: skip
     yield Cheat(
         "mask_ignored", "No mask, which whole tiles do not need.", 14, FIRST,
@@ -161,27 +170,23 @@ def cheats() -> Iterator[Cheat]:
     )  # fmt: skip
     yield Cheat(
         "skipped_rows", "The lower half of the rows is never computed.", 12, FIRST,
-        (("        for (int r = 0; r < LANE_ROWS; r++) {\n            const float* s = &s_rmem[r / 2][n][r % 2 * 2];",
-          "        for (int r = 0; r < LANE_ROWS / 2; r++) {\n            const float* s = &s_rmem[r / 2][n][r % 2 * 2];"),),
+        ((f"LANE_ROWS; r++) {{\n{SCORES}", f"LANE_ROWS / 2; r++) {{\n{SCORES}"),),
     )  # fmt: skip
     yield Cheat(
         "lower_precision", "Scores are rounded to half precision, which small ones survive.", 12, FIRST,
-        ((P_OF_12, "const float s0 = __half2float(__float2half(s[0])), s1 = __half2float(__float2half(s[1]));\n"
-                   "            " + P_OF_12.replace("s[0]", "s0").replace("s[1]", "s1")),),
+        ((P_OF_12, f"{IN_HALF}{P_OF_12.replace('s[0]', 's0').replace('s[1]', 's1')}"),),
     )  # fmt: skip
     yield Cheat(
         "warp_barrier", "One warp is waited for instead of all four.", 14, CHECKS,
-        (("        __syncthreads();  // every warp's products", "        __syncwarp();  // every warp's products"),),
+        (("__syncthreads();  // every warp's products", "__syncwarp();  // every warp's products"),),
     )  # fmt: skip
     yield Cheat(
         "old_structure", "Right, with the barriers of the stage before.", 5, GATES,
         (("            cuda.syncwarp()  #", "            cuda.syncthreads()  #"),),
     )  # fmt: skip
     yield Cheat(
-        "too_much_shared_memory", "More shared memory than a block can have, which a launch may grant in part.",
-        12, CUBIN,
-        (("    RowState sum;\n", "    __shared__ volatile float spare[65536];\n    spare[threadIdx.x] = 0.0f;\n"
-                                 "    RowState sum;\n"),),
+        "too_much_shared_memory", "More shared memory than a block can have.", 12, CUBIN,
+        (("    RowState sum;\n", f"{SPARE}    RowState sum;\n"),),
     )  # fmt: skip
     yield Cheat(
         "faster_than_physics", "A time that no tensor core allows.", 14, FLOOR,
@@ -192,14 +197,14 @@ def cheats() -> Iterator[Cheat]:
 IMPOSSIBLE = {
     "work on another stream or thread": "The host makes the stream, and a region holds device code alone.",
     "a lazy tensor that computes when it is compared": "The output is an array that the host allocated.",
-    "a patched timer, or frames of the caller": "No Python of a candidate runs where a time is taken; in lessons "
-    "00 to 06 the region is screened and only compiled lines reach the GPU.",
+    "a patched timer, or frames of the caller": "In CUDA C there is no Python; in a file in Python, imports, "
+    "attributes that are assigned to and another launch are refused before anything runs.",
     "replay of a captured graph": "The clock captures the launch itself, and the timed output is compared.",
     "an answer cached by the pointer of its input": "Buffers are fresh, and a region keeps nothing between "
     "launches.",
     "the input passed through as output": "Input and output are different arrays, with guards around both.",
-    "a persisting part of the L2 that keeps inputs warm": "Only the host can set it; warm and cold times are two "
-    "numbers.",
+    "a persisting part of the L2 that keeps inputs warm": "Only the host can set it; warm and cold times are "
+    "two numbers.",
     "a call of the library that is to be beaten": "There is no library in device code.",
 }
 """Hacks that need code on the host, and why there is no place for them."""

@@ -13,8 +13,8 @@ from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.course.lessons import find
 from flashcore_numba.course.spec import Key, Lesson
+from flashcore_numba.evolve import source
 from flashcore_numba.evolve.floor import too_fast
-from flashcore_numba.evolve.region import whole
 from flashcore_numba.measure.stats import ratio_interval
 from flashcore_numba.predict.limits import Device
 from flashcore_numba.records import environment
@@ -77,7 +77,7 @@ def measured(key: Key, shape: str, regions: Mapping[str, str], rounds: int) -> d
     with ExitStack() as stack:
         stages = {STAGE: edited.original(exercise.stage)}
         for name, region in regions.items():
-            text = whole(find(str(key)), region)
+            _, text = source.whole(find(str(key)), region)
             stages[name] = stack.enter_context(edited.loaded(exercise.stage, {exercise.file: text}))
         runs = {
             name: Run(replace(stage, name=name), exercise.variant or stage.default_variant)

@@ -33,7 +33,7 @@ from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.spec import Lesson, called
-from flashcore_numba.evolve import ideas, lineage, region
+from flashcore_numba.evolve import ideas, lineage, region, source
 from flashcore_numba.evolve.evaluate import Evaluation, evaluate
 from flashcore_numba.evolve.lineage import Candidate, Record
 from flashcore_numba.evolve.population import Population, program
@@ -91,7 +91,7 @@ def evolve(
     search.begin()
     search.run(iterations)
     if folder is not None and (best := lineage.elite(record.candidates, 1)):
-        write(folder / f"best{region.suffix(lesson)}", region.whole(lesson, best[0].region))
+        write(folder / f"best{region.suffix(lesson)}", source.whole(lesson, best[0].region)[1])
     return record
 
 
@@ -328,8 +328,9 @@ class _Search(Executor):
     def _evaluated(self, lines: str) -> Evaluation:
         """By the judge, which has a process of its own and a time limit."""
         with TemporaryDirectory(prefix="flashcore-evolve-") as place:
-            path = Path(place) / region.file_name(self.lesson)
-            path.write_text(region.whole(self.lesson, lines))
+            name, text = source.whole(self.lesson, lines)
+            path = Path(place) / name
+            path.write_text(text)
             return self.judge(path, self.lesson.key)
 
     def _timed(self, now: _Now) -> dict[str, Any] | None:

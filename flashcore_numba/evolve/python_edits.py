@@ -78,7 +78,7 @@ def edit(source: Source, kind: str, rng: random.Random) -> PythonEdit | None:
         node = rng.choice(nodes)
         new = _other(kind, node, source, rng)
         assert new is not None
-        change = (node.lineno, source.segment(node), new, source.with_part(node, new))  # type: ignore[attr-defined]
+        change = (node.lineno, source.segment(node), new, source.with_part(node, new))
     if change is None:
         return None
     line, before, after, text = change

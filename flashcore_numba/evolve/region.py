@@ -4,8 +4,7 @@ from pathlib import Path
 
 from flashcore_numba.course import exercise
 from flashcore_numba.course.spec import Lesson
-from flashcore_numba.stages import edited
-from flashcore_numba.stages.files import is_cuda
+from flashcore_numba.evolve import source
 
 
 def own(lesson: Lesson) -> str:
@@ -18,21 +17,9 @@ def ended(text: str) -> str:
     return text.rstrip() + "\n"
 
 
-def file_name(lesson: Lesson) -> str:
-    """Of the file that has the region: of lesson 12 a header, not the stage's own file."""
-    file = lesson.exercise.file
-    return file if is_cuda(file) else f"{file}.py"
-
-
 def suffix(lesson: Lesson) -> str:
-    """`.cu`, `.cuh` or `.py`."""
-    return Path(file_name(lesson)).suffix
-
-
-def whole(lesson: Lesson, region: str) -> str:
-    """The file with these lines as its region."""
-    found = exercise.region(lesson.exercise)
-    return edited.with_region(exercise.source_text(lesson.exercise.file), found, region)
+    """`.cu`, `.cuh` or `.py`: of the file that has the region; of lesson 12 it is a header."""
+    return Path(source.whole(lesson, "")[0]).suffix
 
 
 def outside(blocks: list[tuple[str, str]], region: str) -> str | None:

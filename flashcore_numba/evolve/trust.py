@@ -11,6 +11,7 @@ import argparse
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,15 @@ from flashcore_numba.course.lessons import EVERY, find
 from flashcore_numba.course.spec import Key, Lesson
 from flashcore_numba.evolve import source
 from flashcore_numba.evolve.cheats import cheats
-from flashcore_numba.evolve.edits import OPERATORS, proposals
+from flashcore_numba.evolve.edits import proposals
 from flashcore_numba.evolve.evaluate import of_text
 from flashcore_numba.evolve.floor import Timed
 from flashcore_numba.records import artifact, environment, layout
 from flashcore_numba.stages import edited
 
-PER_LESSON = 3  # harmless edits of a lesson in a record
+PER_LESSON = 2  # harmless edits of a lesson in a record
+LIVES = {(12, "weights_in_half"): "only bfloat16 shows it, and a lesson is judged in float16"}
+"""Known mistakes that the evaluator lets live, by lesson and name, and why."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +119,23 @@ def of_mutants() -> Iterator[Candidate]:
 
 
 def of_harmless(seed: int, per_lesson: int = PER_LESSON) -> Iterator[Candidate]:
-    """Edits that must leave a region as right as it was, a few of each lesson, each by another operator."""
-    for lesson in EVERY.values():
-        taken: set[str] = set()
-        rng = np.random.default_rng([seed, lesson.number, bool(lesson.name)])
-        for proposal in proposals(exercise.region(lesson.exercise).text, rng):
-            if proposal.harmless and proposal.operator not in taken:
-                taken.add(proposal.operator)
-                name, text = source.whole(lesson, proposal.text)
-                yield Candidate(lesson.key, proposal.operator, proposal.sentence, name, text, None)
-            if len(taken) == min(per_lesson, len(OPERATORS)):
-                break
+    """Edits that must leave a region as right as it was: one of each lesson, then a second, and so on."""
+    of_lessons = [list(_harmless(lesson, seed, per_lesson)) for lesson in EVERY.values()]
+    for turn in zip_longest(*of_lessons):
+        yield from (candidate for candidate in turn if candidate is not None)
+
+
+def _harmless(lesson: Lesson, seed: int, wanted: int) -> Iterator[Candidate]:
+    """A few of one lesson, each by another operator."""
+    taken: set[str] = set()
+    rng = np.random.default_rng([seed, lesson.number, bool(lesson.name)])
+    for proposal in proposals(exercise.region(lesson.exercise).text, rng):
+        if len(taken) == wanted:
+            break
+        if proposal.harmless and proposal.operator not in taken:
+            taken.add(proposal.operator)
+            name, text = source.whole(lesson, proposal.text)
+            yield Candidate(lesson.key, proposal.operator, proposal.sentence, name, text, None)
 
 
 def record_of(what: str, folder: Path | None = None) -> Path:

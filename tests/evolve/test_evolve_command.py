@@ -8,7 +8,7 @@ import pytest
 from flashcore_numba.cli import evolve as command
 from flashcore_numba.cli import main
 from flashcore_numba.course.lessons import find
-from flashcore_numba.evolve import clock, engine, lineage, region
+from flashcore_numba.evolve import clock, engine, lineage, region, source
 from flashcore_numba.evolve.proposers import BLOCK
 
 from .stand_in import LESSON, OWN, Says, before_last, search
@@ -49,7 +49,7 @@ def test_a_bad_edit_dies_and_a_harmless_one_lives(tmp_path, capsys, wide):
     assert bad.layer and "__syncwarp" in bad.message and start.counters
     assert "2 judged, 1 valid" in out and "no barrier" in out and f"wrote {folder}" in out
     assert "No time was measured" in out
-    assert (folder / "best.cu").read_text() == region.whole(find("warm-up"), WARM_UP)
+    assert (folder / "best.cu").read_text() == source.whole(find("warm-up"), WARM_UP)[1]
 
     assert main(["evolve", "--show", str(folder)]) == 0
     assert capsys.readouterr().out == out.rpartition("wrote ")[0]
@@ -137,7 +137,7 @@ def test_without_openevolve_one_sentence_says_how_to_get_it(monkeypatch, capsys)
 
 def test_a_search_begins_with_an_answer(tmp_path, monkeypatch, capsys):
     path = tmp_path / "answer.cu"
-    path.write_text(region.whole(LESSON, OWN.replace("// S is whole", "// S is there")))
+    path.write_text(source.whole(LESSON, OWN.replace("// S is whole", "// S is there"))[1])
     kept, record = [], search(Says(), 0)
     monkeypatch.setattr(engine, "evolve", lambda *given, **options: kept.append(options) or record)
     assert main(["evolve", "14", "--start", str(path), "--json"]) == 0

@@ -13,7 +13,7 @@ from openevolve.utils.code_utils import apply_diff_blocks, extract_diffs
 
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.lessons import EVERY, find
-from flashcore_numba.evolve import ideas, lineage, proposers, region
+from flashcore_numba.evolve import ideas, lineage, proposers, region, source
 from flashcore_numba.evolve.edits import OPERATORS, proposals
 from flashcore_numba.evolve.proposers import BLOCK, Answers, Asked, Edits, Model, Recorded, block
 
@@ -127,7 +127,7 @@ def test_an_endpoint_that_behaves_well_and_badly(endpoint, tmp_path, capfd):
     first, *_ = (body for _, _, body in served.requests)
     assert first["model"] == "a-model" and [each["role"] for each in first["messages"]] == ["system", "user"]
     assert OWN.rstrip() in first["messages"][1]["content"]
-    others = [line for line in region.whole(LESSON, "").splitlines() if len(line.strip()) > 30]
+    others = [line for line in source.whole(LESSON, "")[1].splitlines() if len(line.strip()) > 30]
     task = LESSON.exercise.task
     assert not [line for line in others if line.strip() in str(first).replace(OWN, "") and line not in task]
 
@@ -247,7 +247,7 @@ def test_prompts_name_what_exists():
     for key in EVERY:
         for idea in ideas.IDEAS:
             said = ideas.system_message(find(str(key)), idea)
-            assert region.file_name(find(str(key))) in said and not re.search(r"{\w+}", said)
+            assert source.whole(find(str(key)), "")[0] in said and not re.search(r"{\w+}", said)
     for path in ideas.PROMPTS.rglob("*"):
         assert path.is_dir() or path.read_text().isascii()
 

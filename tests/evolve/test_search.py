@@ -14,7 +14,7 @@ from openevolve.config import DatabaseConfig
 
 from cuda_reference.files import MachineError
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.evolve import engine, lineage, population, region
+from flashcore_numba.evolve import engine, lineage, population, region, source
 from flashcore_numba.evolve.evaluate import Evaluation
 from flashcore_numba.evolve.proposers import BLOCK, Edits
 
@@ -53,7 +53,7 @@ def check_golden(record, judge):
     assert [each.number for each in lineage.elite(record.candidates, 2)] == [six.number, three.number]
     assert len(judge.texts) == 4
     for text, each in zip(judge.texts, (start, one, three, six), strict=True):
-        assert text == region.whole(LESSON, each.region)
+        assert text == source.whole(LESSON, each.region)[1]
 
 
 def golden(folder=None):
@@ -67,7 +67,7 @@ def test_recorded_replies_give_verdicts_lineage_and_the_best(tmp_path):
     record, judge = golden(tmp_path)
     check_golden(record, judge)
     assert lineage.load(tmp_path) == record
-    assert (tmp_path / "best.cu").read_text() == region.whole(LESSON, record.candidates[6].region)
+    assert (tmp_path / "best.cu").read_text() == source.whole(LESSON, record.candidates[6].region)[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.cu", "evolution.json"]
 
 
@@ -143,7 +143,7 @@ def test_a_prompt_has_the_region_and_nothing_else_of_the_kernel():
     search(proposer, 1)
     (asked,) = proposer.asked
     assert OWN.rstrip() in asked.user and LESSON.exercise.task.strip() in asked.system
-    others = region.whole(LESSON, "").splitlines()
+    others = source.whole(LESSON, "")[1].splitlines()
     shown = f"{asked.system}\n{asked.user}".replace(OWN, "").replace(LESSON.exercise.task, "")
     assert not [line for line in others if len(line.strip()) > 30 and line.strip() in shown]
 
@@ -163,7 +163,7 @@ class Every:
     def __call__(self, path, lesson=None):
         text = path.read_text()
         number = zlib.crc32(text.encode())
-        valid = number % 3 > 0 or text == region.whole(LESSON, OWN)
+        valid = number % 3 > 0 or text == source.whole(LESSON, OWN)[1]
         counters = {gate.what: number % 100 for gate in GATES}
         layer = None if valid else "odd"
         return Evaluation(lesson, valid, layer, "Odd.", counters=counters, fitness=1 + number % 7)

@@ -39,8 +39,9 @@ def run(
     Returns a dict with "status", a key of `verdict.STATUSES` or "done"; "result", what the job made (of
     "check" a `CheckResult.as_dict()`, of "watch" a figure's, None when it did not end); "printed", the first
     characters of what the answer printed; "last", the label of the last step begun; "layer", the last layer
-    of a check that began, "" before the first; "why", a sentence when there is no result. Raises ArgumentError for a job that is none, or whose file cannot be judged, and
-    MachineError where this machine cannot compile it.
+    of a check that began, "" before the first; "why", a sentence when there is no result. Raises
+    ArgumentError for a job that is none, or whose file cannot be judged, and MachineError where this machine
+    cannot compile it.
     """
     if not isinstance(time_limit, int | float) or not 0 < time_limit < 86_400:
         raise ArgumentError(f"time_limit: {shown(time_limit)} is no number of seconds between 0 and 86400")
