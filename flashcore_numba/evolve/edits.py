@@ -166,6 +166,7 @@ class _Region(SourceText):
 
     def __init__(self, text: str) -> None:
         super().__init__("region", HEAD + text + "}\n")
+        self.constants = sorted(set(re.findall(r"\b[A-Z][A-Z_]+\b", self.code))) or ["D"]
 
     def replaced(self, start: int, end: int, new: str, before: str = "", after: str = "") -> Found:
         whole = self.text[:start] + new + self.text[end:]
