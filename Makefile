@@ -128,7 +128,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(call install,$(strip pictures $(CUDA)))
 
 $(READY_TEST): pyproject.toml constraints.txt
-	@$(call install,$(strip $(TOOLS) dev tune $(FRAMEWORKS)))
+	@$(call install,$(strip $(TOOLS) dev evolve tune $(FRAMEWORKS)))
 
 $(READY_LAB): pyproject.toml constraints.txt
 	@$(call install,$(TOOLS) notebooks)

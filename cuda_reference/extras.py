@@ -8,6 +8,7 @@ EXTRAS = {
     **dict.fromkeys(("matplotlib", "PIL"), "pictures"),
     **dict.fromkeys(("IPython", "ipykernel", "jupyterlab", "jupytext", "nbclient", "nbformat"), "notebooks"),
     "cupy": "cuda13",
+    "openevolve": "evolve",
     "torch": "peers",
 }
 """Package as it is imported -> the extra that brings it; empty for what the distribution itself needs."""

@@ -26,6 +26,7 @@ COMMANDS = (
     *(
         "tune",
         "ring",
+        "evolve",
         "resources",
         "profile",
         "reconcile",

@@ -133,6 +133,31 @@ def test_the_judges_child_goes_with_it(sent, status, to_all, start, tmp_path):
     assert "Traceback" not in running.log.read_text(), running.log.read_text()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("sent", "status", "to_all"),
+    [(signal.SIGINT, 130, False), (signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)],
+    ids=["SIGINT", "Ctrl-C", "SIGTERM"],
+)
+def test_a_search_keeps_what_is_finished(sent, status, to_all, start, tmp_path):
+    from flashcore_numba.evolve import lineage
+
+    folder = tmp_path / "run"
+    running = start(
+        flashcore("evolve", "warm-up", "--iterations", "50", "--seed", "1", "--save", str(folder))
+    )
+    running.wait_until(lambda: "candidate 1:" in running.log.read_text())
+    began = time.monotonic()
+    assert running.ends(sent, to_all) == status
+    assert time.monotonic() - began < 20
+    assert running.nothing_is_left()
+    assert "Traceback" not in running.log.read_text(), running.log.read_text()
+    finished = running.log.read_text().count("candidate ")
+    assert len(lineage.load(folder).candidates) == finished + 1
+    assert [path.name for path in folder.iterdir()] == [lineage.FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "run"]
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_workers_go_with_who_started_them(sent, start, tmp_path):
     program = tmp_path / "program.py"

@@ -84,7 +84,7 @@ def random_edits(stage: Stage, rng: np.random.Generator) -> Iterator[RandomEdit]
 
     No two are the same, and the classes take turns. Ends when it finds no more.
     """
-    files = [_File(path.name, path.read_text()) for path in _paths(stage)]
+    files = [SourceText(path.name, path.read_text()) for path in _paths(stage)]
     seen = set()
     failed = 0
     while failed < TRIES:
@@ -108,7 +108,7 @@ def _paths(stage: Stage) -> list:
     return [kernel, *(cuda_reference.INCLUDE / name for name in sorted(headers))]
 
 
-class _Change(NamedTuple):
+class Change(NamedTuple):
     """text[start:end] becomes `new`; the rest is for a reader: what it was and became, and where."""
 
     start: int
@@ -120,7 +120,7 @@ class _Change(NamedTuple):
 
 
 @dataclass
-class _Item:
+class Statement:
     """A statement. `header`: what is in the parentheses of an if or a loop. `loop`: whether it is a loop."""
 
     start: int
@@ -133,11 +133,11 @@ class _Item:
 class _Block:
     """The statements between two braces, and the loop whose body they are."""
 
-    items: list[_Item] = field(default_factory=list)
-    loop: _Item | None = None
+    items: list[Statement] = field(default_factory=list)
+    loop: Statement | None = None
 
 
-class _File:
+class SourceText:
     """A source, taken apart as far as an edit needs: statements, in blocks, in functions.
 
     `code` is the text with comments and lines for the preprocessor blanked, so that places are the same.
@@ -148,21 +148,21 @@ class _File:
         self.code = re.sub(
             r"//[^\n]*|^[ \t]*#[^\n]*", lambda match: " " * len(match[0]), text, flags=re.MULTILINE
         )
-        self.items: list[_Item] = []
+        self.items: list[Statement] = []
         self.blocks: list[_Block] = []
         self.places: list[tuple[int, int]] = []  # the bodies of functions, and constants of the file
         end = 0
         for brace in re.finditer(r"\)\s*(\{)", self.code):
             if brace.start(1) >= end:
                 self._block(brace.start(1), None)
-                end = self._closing(brace.start(1))
+                end = self.closing(brace.start(1))
                 self.places.append((brace.start(1), end))
         for line in re.finditer(r"^constexpr [^;]*;", self.code, re.MULTILINE):
             self.places.append(line.span())
         self.constants = sorted(set(re.findall(r"\b([A-Z][A-Z_]*)\b(?= = )", self.code)) | {"D"})
         self.registers = sorted(set(re.findall(r"\b\w+_rmem\b", self.code)))
 
-    def _closing(self, at: int) -> int:
+    def closing(self, at: int) -> int:
         """The place of the bracket that closes the one at `at`."""
         depth = 0
         for i in range(at, len(self.code)):
@@ -171,8 +171,8 @@ class _File:
                 return i
         raise ValueError(f"{self.name}: a bracket is never closed")
 
-    def _block(self, brace: int, loop: _Item | None) -> None:
-        block, end = _Block(loop=loop), self._closing(brace)
+    def _block(self, brace: int, loop: Statement | None) -> None:
+        block, end = _Block(loop=loop), self.closing(brace)
         self.blocks.append(block)
         at = self._skip(brace + 1)
         while at < end:
@@ -184,12 +184,12 @@ class _File:
             at += 1
         return at
 
-    def _item(self, at: int) -> _Item:
-        item = _Item(at, at)
+    def _item(self, at: int) -> Statement:
+        item = Statement(at, at)
         self.items.append(item)
         control = CONTROL.match(self.code, at)
         if control:
-            close = self._closing(control.end())
+            close = self.closing(control.end())
             item.header, item.loop = (control.end() + 1, close), control[0][0] in "fw"
             item.end = self._body(self._skip(close + 1), item)
             follows = self._skip(item.end)
@@ -200,16 +200,16 @@ class _File:
             item.end = self.code.index(";", self._body(self._skip(at + 2), item)) + 1
         elif self.code[at] == "{":
             self._block(at, None)
-            item.end = self._closing(at) + 1
+            item.end = self.closing(at) + 1
         else:
             item.end = self._simple(at)
         return item
 
-    def _body(self, at: int, owner: _Item) -> int:
+    def _body(self, at: int, owner: Statement) -> int:
         """Where the body of an if or a loop ends."""
         if self.code[at] == "{":
             self._block(at, owner if owner.loop else None)
-            return self._closing(at) + 1
+            return self.closing(at) + 1
         return self._item(at).end
 
     def _simple(self, at: int) -> int:
@@ -218,17 +218,17 @@ class _File:
             if self.code[at] in "([{":
                 if self.code[at] == "{" and self.code[:at].rstrip()[-1] in ")]":
                     self._block(at, None)
-                at = self._closing(at)
+                at = self.closing(at)
             at += 1
         return at + 1
 
-    def orders(self, item: _Item) -> bool:
+    def orders(self, item: Statement) -> bool:
         """Whether the statement is one that orders memory, and nothing else."""
         call = ORDERING.match(self.code, item.start)
         return call is not None and call.end() == item.end and not OTHER.search(call["name"])
 
-    def said(self, item: _Item) -> str:
-        return _one_line(self.code[item.start : item.end])
+    def said(self, item: Statement) -> str:
+        return one_line(self.code[item.start : item.end])
 
     def found(self, pattern: str | re.Pattern) -> list[re.Match]:
         """What matches in functions, and in constants of the file."""
@@ -239,13 +239,14 @@ class _File:
         """The calls that order memory."""
         names = r"\b(?:mbarrier|bar|cp_async|bulk|wgmma|cluster)_\w*(?:<[^;<>]*>)?\("
         calls = self.found(names)
-        return [(call.start(), self._closing(call.end() - 1)) for call in calls]
+        return [(call.start(), self.closing(call.end() - 1)) for call in calls]
 
 
-Draw = Callable[[_File, np.random.Generator], _Change | None]
+Draw = Callable[[SourceText, np.random.Generator], Change | None]
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text with its white space as single blanks."""
     return re.sub(r"\s+", " ", text).strip()
 
 
@@ -253,29 +254,29 @@ def _one_of(things: list, rng: np.random.Generator) -> Any:
     return things[rng.integers(len(things))] if things else None
 
 
-def _replace(file: _File, span: tuple[int, int], new: str) -> _Change:
+def _replace(file: SourceText, span: tuple[int, int], new: str) -> Change:
     """A change within a statement, which is shown whole."""
     start, end = span
     around = [item for item in file.items if item.start <= start and end <= item.end]
-    item = min(around, key=lambda item: item.end - item.start, default=_Item(start, end))
+    item = min(around, key=lambda item: item.end - item.start, default=Statement(start, end))
     first, last = item.start, item.end
     if item.header and not item.header[0] <= start < item.header[1]:
         first, last = start, end
     elif item.header:
         last = item.header[1] + 1
-    before = _one_line(file.code[first:last])
-    after = _one_line(file.code[first:start] + new + file.code[end:last])
-    return _Change(start, end, new, before, after, start)
+    before = one_line(file.code[first:last])
+    after = one_line(file.code[first:start] + new + file.code[end:last])
+    return Change(start, end, new, before, after, start)
 
 
-def _reordered(file: _File, items: list[_Item], order: list[int]) -> str:
+def _reordered(file: SourceText, items: list[Statement], order: list[int]) -> str:
     """The text of neighbouring statements in another order; what is between them stays."""
     between = [file.text[a.end : b.start] for a, b in pairwise(items)]
     texts = [file.text[items[i].start : items[i].end] for i in order]
     return "".join(text + gap for text, gap in zip(texts, [*between, ""], strict=True))
 
 
-def _move(file: _File, rng: np.random.Generator) -> _Change | None:
+def _move(file: SourceText, rng: np.random.Generator) -> Change | None:
     places = []
     for block in file.blocks:
         for i, item in enumerate(block.items):
@@ -292,20 +293,20 @@ def _move(file: _File, rng: np.random.Generator) -> _Change | None:
     some = items[low : high + 1]
     where = f"{abs(way)} {'down' if way > 0 else 'up'}, past `{file.said(items[i + way])}`"
     new = _reordered(file, some, order)
-    return _Change(some[0].start, some[-1].end, new, file.said(items[i]), where, items[i].start)
+    return Change(some[0].start, some[-1].end, new, file.said(items[i]), where, items[i].start)
 
 
-def _swap(file: _File, rng: np.random.Generator) -> _Change | None:
+def _swap(file: SourceText, rng: np.random.Generator) -> Change | None:
     pairs = [pair for block in file.blocks for pair in pairwise(block.items)]
     pairs = [pair for pair in pairs if not any(map(file.orders, pair))]
     a, b = _one_of(pairs, rng) or (None, None)
     if a is None or b is None:
         return None
     after = f"after `{file.said(b)}`"
-    return _Change(a.start, b.end, _reordered(file, [a, b], [1, 0]), file.said(a), after, a.start)
+    return Change(a.start, b.end, _reordered(file, [a, b], [1, 0]), file.said(a), after, a.start)
 
 
-def _hoist(file: _File, rng: np.random.Generator) -> _Change | None:
+def _hoist(file: SourceText, rng: np.random.Generator) -> Change | None:
     inside = [
         (block.loop, item)
         for block in file.blocks
@@ -325,20 +326,20 @@ def _hoist(file: _File, rng: np.random.Generator) -> _Change | None:
     if first and (pragma := re.search(r"#pragma unroll[^\n]*\n\s*$", file.text[: loop.start])):
         start, new = pragma.start(), f"{statement}\n{pragma[0]}{rest}"
     where = f"{'before' if first else 'after'} the loop `{file.said(loop).partition('{')[0].strip()}`"
-    return _Change(start, loop.end, new, file.said(item), where, item.start)
+    return Change(start, loop.end, new, file.said(item), where, item.start)
 
 
-def _duplicate(file: _File, rng: np.random.Generator) -> _Change | None:
+def _duplicate(file: SourceText, rng: np.random.Generator) -> Change | None:
     item = _one_of([item for item in file.items if not JUMP.match(file.code, item.start)], rng)
     if item is None:
         return None
     statement = file.text[item.start : item.end]
-    return _Change(
+    return Change(
         item.start, item.end, f"{{ {statement}\n{statement} }}", file.said(item), "twice", item.start
     )
 
 
-def _condition(file: _File, rng: np.random.Generator) -> _Change | None:
+def _condition(file: SourceText, rng: np.random.Generator) -> Change | None:
     item = _one_of([item for item in file.items if item.header and not item.loop], rng)
     if item is None:
         return None
@@ -346,11 +347,11 @@ def _condition(file: _File, rng: np.random.Generator) -> _Change | None:
     return _replace(file, item.header, "true" if rng.random() < 0.5 else f"!({file.code[start:end]})")
 
 
-def _arguments(file: _File, rng: np.random.Generator) -> _Change | None:
+def _arguments(file: SourceText, rng: np.random.Generator) -> Change | None:
     calls = [call for call in file.found(r"\b(\w+)(?:<[^;<>]*>)?\(") if not CONTROL.match(call[0])]
     rng.shuffle(calls)
     for call in calls:
-        parts = _parts(file, call.end(), file._closing(call.end() - 1))
+        parts = _parts(file, call.end(), file.closing(call.end() - 1))
         pairs = [
             (a, b)
             for i, a in enumerate(parts)
@@ -364,12 +365,12 @@ def _arguments(file: _File, rng: np.random.Generator) -> _Change | None:
     return None
 
 
-def _parts(file: _File, start: int, end: int) -> list[tuple[int, int]]:
+def _parts(file: SourceText, start: int, end: int) -> list[tuple[int, int]]:
     """The places between commas, without the space around them."""
     cuts, at = [start - 1], start
     while at < end:
         if file.code[at] in "([{":
-            at = file._closing(at)
+            at = file.closing(at)
         elif file.code[at] == ",":
             cuts.append(at)
         at += 1
@@ -382,7 +383,7 @@ def _parts(file: _File, start: int, end: int) -> list[tuple[int, int]]:
     return parts
 
 
-def _operands(file: _File, rng: np.random.Generator) -> _Change | None:
+def _operands(file: SourceText, rng: np.random.Generator) -> Change | None:
     way = rng.integers(3)
     if way == 0:
         match = _one_of(file.found(r"(?<= )(?:[-+*/%^]|[-+*]=)(?= )"), rng)
@@ -396,7 +397,7 @@ def _operands(file: _File, rng: np.random.Generator) -> _Change | None:
     return match and _replace(file, match.span(), match["b"] + match["between"] + match["a"])
 
 
-def _comparison(file: _File, rng: np.random.Generator) -> _Change | None:
+def _comparison(file: SourceText, rng: np.random.Generator) -> Change | None:
     match = _one_of(file.found(r"(?<= )(?:[<>]=?|[!=]=|&&|\|\|)(?= )"), rng)
     return match and _replace(file, match.span(), COMPARISONS[match[0]])
 
@@ -406,7 +407,7 @@ def _other_number(text: str, rng: np.random.Generator) -> str:
     return str(_one_of(sorted({n + 1, max(0, n - 1), 2 * n, n // 2} - {n}), rng))
 
 
-def _count(file: _File, rng: np.random.Generator) -> _Change | None:
+def _count(file: SourceText, rng: np.random.Generator) -> Change | None:
     calls = file.counts()
     found = [
         match for match in file.found(r"(?<![\w.])(?:\d+|[A-Z][A-Z_]+)(?![\w.(])")
@@ -419,7 +420,7 @@ def _count(file: _File, rng: np.random.Generator) -> _Change | None:
     return _replace(file, match.span(), _other_number(match[0], rng) if match[0].isdigit() else name)
 
 
-def _constant(file: _File, rng: np.random.Generator) -> _Change | None:
+def _constant(file: SourceText, rng: np.random.Generator) -> Change | None:
     calls = file.counts()
     found = [n for n in file.found(NUMBER) if not any(start < n.start() < end for start, end in calls)]
     found += file.found(r"(?<![\w.])\d+\.\d+f\b")
@@ -431,7 +432,7 @@ def _constant(file: _File, rng: np.random.Generator) -> _Change | None:
     return _replace(file, match.span(), "1.0f" if float(match[0][:-1]) != 1 else "0.5f")
 
 
-def _bound(file: _File, rng: np.random.Generator) -> _Change | None:
+def _bound(file: SourceText, rng: np.random.Generator) -> Change | None:
     headers = [item.header for item in file.items if item.loop and item.header]
     header = _one_of([place for place in headers if ";" in file.code[slice(*place)]], rng)
     if header is None:
@@ -450,7 +451,7 @@ def _bound(file: _File, rng: np.random.Generator) -> _Change | None:
     return None
 
 
-def _ring(file: _File, rng: np.random.Generator) -> _Change | None:
+def _ring(file: SourceText, rng: np.random.Generator) -> Change | None:
     if rng.random() < 0.3 and (modulus := _one_of(file.found(r"(?<=% )(?:[A-Z]+|2)\b"), rng)):
         new = f"({modulus[0]} {'+' if rng.random() < 0.5 else '-'} 1)"
         return _replace(file, modulus.span(), "1" if new == "(2 - 1)" else new)
@@ -460,7 +461,7 @@ def _ring(file: _File, rng: np.random.Generator) -> _Change | None:
     return match and _replace(file, match.span(), f"({match[0]} {way} 1)")
 
 
-def _stride(file: _File, rng: np.random.Generator) -> _Change | None:
+def _stride(file: SourceText, rng: np.random.Generator) -> Change | None:
     names = file.found(r"\b(?:q|k|v|out)_(?:row|head|batch)\b")
     match = _one_of([*names, *file.found(rf"\b(?:{'|'.join(file.constants)})\b")], rng)
     if match is None:
@@ -470,7 +471,7 @@ def _stride(file: _File, rng: np.random.Generator) -> _Change | None:
     return other and _replace(file, match.span(), other)
 
 
-def _keys_and_values(file: _File, rng: np.random.Generator) -> _Change | None:
+def _keys_and_values(file: SourceText, rng: np.random.Generator) -> Change | None:
     name = re.compile(r"\b[kv](?=_\w|\b(?! =))")
     simple = [item for item in file.items if item.header is None]
     item = _one_of([item for item in simple if name.search(file.code, item.start, item.end)], rng)
@@ -482,12 +483,12 @@ def _keys_and_values(file: _File, rng: np.random.Generator) -> _Change | None:
     for match in chosen:
         text[match.start() - item.start] = "v" if match[0] == "k" else "k"
     new = "".join(text)
-    return _Change(
-        item.start, item.end, new, file.said(item), _one_line(re.sub(r"//[^\n]*", "", new)), item.start
+    return Change(
+        item.start, item.end, new, file.said(item), one_line(re.sub(r"//[^\n]*", "", new)), item.start
     )
 
 
-def _registers(file: _File, rng: np.random.Generator) -> _Change | None:
+def _registers(file: SourceText, rng: np.random.Generator) -> Change | None:
     way = rng.integers(3)
     if way == 0 and len(file.registers) > 1:
         match = _one_of(file.found(r"\b\w+_rmem\b"), rng)

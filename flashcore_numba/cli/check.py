@@ -13,6 +13,7 @@ from flashcore_numba.course.judge.verdict import CheckResult, no_result
 from flashcore_numba.course.lessons import find
 from flashcore_numba.course.session.journal import Journal
 from flashcore_numba.course.session.session import Session
+from flashcore_numba.evolve import source
 
 
 def run(args: Namespace) -> int:
@@ -75,7 +76,7 @@ def _check_answer(args: Namespace) -> int:
     if len(args.stages) != 1:
         raise ArgumentError(f"--lesson {args.lesson}: one file is accepted, not {len(args.stages)}")
     path = Path(args.stages[0])
-    job = {"job": "check", "lesson": lesson.key, "file": {"name": path.name, "text": _source(path)}}
+    job = {"job": "check", "lesson": lesson.key, "file": {"name": path.name, "text": source.read(path)}}
     limit = args.time_limit or process.DEFAULT_TIME_LIMIT
     with progress_bar() as progress:
         reply = process.run(job, limit, parts(progress, f"checking {path.name}"))
@@ -86,17 +87,3 @@ def _check_answer(args: Namespace) -> int:
     if not give_json(args, result.as_dict):
         result.render(console())
     return 0 if result.passed else 1
-
-
-def _source(path: Path) -> str:
-    """The text of a source file that somebody names."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ArgumentError(f"{str(path)!r}: no file; a source file is accepted")
-        data = path.read_bytes()
-    except OSError as error:
-        raise ArgumentError(f"{str(path)!r}: cannot be read ({error.strerror})") from None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise ArgumentError(f"{str(path)!r}: no text in UTF-8; a source file is accepted") from None

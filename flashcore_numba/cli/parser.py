@@ -230,6 +230,50 @@ def build_parser() -> argparse.ArgumentParser:
     ring.add_argument("--full", action="store_true", help="without the causal mask")
     ring.add_argument("--rounds", type=_rounds, default=9, help="interleaved rounds, 9 by default")
     ring.add_argument("--save", type=_folder, metavar="DIR", help="write the artifact into DIR")
+    evolve = add(
+        "evolve",
+        "search for a better region of a lesson's kernel, with its judge as the evaluator; or show a search "
+        "that was saved",
+        stages=None,
+    )
+    evolve.add_argument("lesson", metavar="LESSON", nargs="?", help=LESSON_HELP)
+    evolve.add_argument(
+        "--proposer",
+        metavar="WHO",
+        help="edits: small edits drawn from a seed, the default; recorded:FILE: replies of a file; llm: a "
+        "model behind an endpoint; file: you, who are given a prompt and write an answer",
+    )
+    evolve.add_argument("--iterations", type=_number_of, metavar="N", help="proposals in all; 20 by default")
+    evolve.add_argument(
+        "--islands",
+        type=_number_of,
+        metavar="K",
+        help="populations, with an idea each; 2 by default",
+    )
+    evolve.add_argument(
+        "--elite", type=_number_of, metavar="K", help="so many of the best are kept and shown; 3 by default"
+    )
+    evolve.add_argument("--seed", type=_seed, metavar="S", help="repeats a search; drawn by default")
+    evolve.add_argument(
+        "--start",
+        type=Path,
+        metavar="FILE",
+        help="an answer to begin with; the stage's own by default",
+    )
+    evolve.add_argument(
+        "--url",
+        metavar="URL",
+        help="for llm: an endpoint that speaks chat/completions, or OPENAI_BASE_URL; "
+        "its key is taken from OPENAI_API_KEY",
+    )
+    evolve.add_argument("--model", metavar="NAME", help="for llm: its name, or OPENAI_MODEL")
+    evolve.add_argument(
+        "--save",
+        type=_folder,
+        metavar="DIR",
+        help="write the record into DIR as it grows, and go on with one",
+    )
+    evolve.add_argument("--show", type=Path, metavar="DIR", help="a saved search, as a tree")
     resources = add("resources", "compile stages and list registers, spills and shared memory; needs no GPU")
     resources.add_argument(
         "--cc", type=_capability, help="compute capability; this GPU's, or 9.0 without one"
@@ -404,6 +448,12 @@ def _number(text: str) -> int:
 def _number_of(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is accepted")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 32:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 0 to {(1 << 32) - 1} is accepted")
     return int(text)
 
 

@@ -60,7 +60,7 @@ SCHEMA_FILE = "artifact.schema.json"
 # What else is in the folder of recorded runs.
 FORWARD = "forward"  # the operation of an artifact that names none
 EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
-OTHERS = (RESOURCES, SCHEMA_FILE, "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
+OTHERS = (RESOURCES, "*.schema.json", "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
 
 
 Key = tuple[str, bool, str, str]

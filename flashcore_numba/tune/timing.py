@@ -1,7 +1,7 @@
 """Times of configurations, each run in a process of its own that is stopped where a kernel does not end."""
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -43,14 +43,20 @@ def _seconds(configs: Sequence[Config]) -> float:
 def _apart(
     number: int, workload: Workload, configs: Sequence[Config], rounds: int
 ) -> dict[str, dict[str, Any]] | None:
-    """`measured` in another process; None where it has not ended in time, or has ended without a result."""
+    return apart(measured, (number, workload, list(configs), rounds), _seconds(configs))
+
+
+def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any:
+    """`function(*arguments)` in another process; None where it has not ended in time, or has ended without a
+    result. The process is gone when this returns.
+    """
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(theirs, number, workload, list(configs), rounds))
+    process = context.Process(target=_send, args=(theirs, function, arguments))
     process.start()
     theirs.close()
     try:
-        return mine.recv() if mine.poll(_seconds(configs)) else None
+        return mine.recv() if mine.poll(seconds) else None
     except EOFError:  # a fault took the process with it
         return None
     finally:
@@ -58,8 +64,8 @@ def _apart(
         process.join()
 
 
-def _send(pipe: Any, number: int, workload: Workload, configs: list[Config], rounds: int) -> None:
-    pipe.send(measured(number, workload, configs, rounds))
+def _send(pipe: Any, function: Callable[..., Any], arguments: tuple) -> None:
+    pipe.send(function(*arguments))
 
 
 def measured(

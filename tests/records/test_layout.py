@@ -22,6 +22,7 @@ ENTRIES = {
     r"resources": ("kernels",),
     r"stamps-.*": ("stamps_ns",),
     r"edits": ("controls", "edits"),
+    r"evolution": ("candidates",),
     r"fuzz-.*": ("differences",),
     r"fuzz": ("faults",),
     r"mutants": ("planted",),

@@ -210,8 +210,8 @@ def _sleep(pipe, *given):
     time.sleep(60)
 
 
-def _answer(pipe, *given):
-    pipe.send({"answer": given[0]})
+def _answer(pipe, function, arguments):
+    pipe.send({"answer": arguments[0]})
 
 
 def _die(pipe, *given):

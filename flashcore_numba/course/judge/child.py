@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # nothing of the answer's world before its memory is limited
@@ -44,7 +45,11 @@ def main() -> None:
     from flashcore_numba.core.errors import ArgumentError
 
     try:
-        reply = do(job, lambda done, total, label: say({"step": [done, total, label]}))
+        reply = do(
+            job,
+            lambda done, total, label: say({"step": [done, total, label]}),
+            lambda layer: say({"layer": layer}),
+        )
     except ArgumentError as error:
         reply = {"argument_error": str(error)}
     except MachineError as error:
@@ -64,13 +69,17 @@ def main() -> None:
     os._exit(0)  # whatever the answer left running does not hold this process
 
 
-def do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
-    """One job of `process.run`, in this process. Raises ArgumentError for a job that is none."""
+def do(job: Mapping[str, Any], step: Step, entered: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """One job of `process.run`, in this process. entered(layer): called as one of a check begins.
+
+    Raises ArgumentError for a job that is none.
+    """
     from flashcore_numba.core.errors import ArgumentError
     from flashcore_numba.course import exercise
     from flashcore_numba.course.lessons import find
 
-    kinds: dict[str, Callable] = {"check": _check, "watch": _watch, "measure": _measure}
+    check = partial(_check, entered=entered)
+    kinds: dict[str, Callable] = {"check": check, "watch": _watch, "measure": _measure}
     if job.get("job") not in kinds or "lesson" not in job:
         raise ArgumentError(f"job: {job.get('job')!r} is none of {', '.join(kinds)}")
     lesson = find(job["lesson"])
@@ -82,13 +91,21 @@ def do(job: Mapping[str, Any], step: Step) -> dict[str, Any]:
     return kinds[job["job"]](lesson, answer, job, step)
 
 
-def _check(lesson: "Lesson", answer: "Answer | None", job: Mapping[str, Any], step: Step) -> dict[str, Any]:
+def _check(
+    lesson: "Lesson",
+    answer: "Answer | None",
+    job: Mapping[str, Any],
+    step: Step,
+    entered: Callable[[str], None],
+) -> dict[str, Any]:
     from flashcore_numba.course import exercise
     from flashcore_numba.course.judge.grade import check
+    from flashcore_numba.course.judge.layers import Layers
 
     if answer is None:
         answer = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise).text)
-    result = check(lesson, answer, seed=job.get("seed"), step=step)
+    layers = Layers(job.get("through"), entered)
+    result = check(lesson, answer, seed=job.get("seed"), step=step, layers=layers)
     return {"status": result.status, "result": result.as_dict()}
 
 

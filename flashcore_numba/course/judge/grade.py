@@ -15,6 +15,7 @@ from flashcore_numba.course.judge.grade_cuda import CudaGrading
 from flashcore_numba.course.judge.grade_python import PythonGrading, line_of
 from flashcore_numba.course.judge.grade_search import SearchGrading
 from flashcore_numba.course.judge.grading import Step, at
+from flashcore_numba.course.judge.layers import CHECKS, COMPILE, SCREEN, Layers
 from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.spec import Lesson, SearchExercise
@@ -23,14 +24,27 @@ from flashcore_numba.stages.edited import EditError
 
 
 def check(
-    lesson: Lesson, answer: Answer, seed: int | None = None, step: Step = lambda *_: None
+    lesson: Lesson,
+    answer: Answer,
+    seed: int | None = None,
+    step: Step = lambda *_: None,
+    layers: Layers | None = None,
 ) -> CheckResult:
     """Judge an answer in this process, which it may harm: `process.run` does it in another one.
 
-    seed: of the random inputs, fresh when None. step(done, total, label) is called before each part. Raises
-    ArgumentError for a whole file of something else, and for CUDA C where no C++ compiler is installed.
+    seed: of the random inputs, fresh when None. step(done, total, label) is called before each part. layers:
+    which are to run, and who is told. Raises ArgumentError for a whole file of something else, and for CUDA C
+    where no C++ compiler is installed.
     """
+    layers = layers or Layers()
+    result = _checked(lesson, answer, seed, step, layers)
+    refused = "" if result.passed else layers.current
+    return replace(result, layer=refused, layers=layers.done())
+
+
+def _checked(lesson: Lesson, answer: Answer, seed: int | None, step: Step, layers: Layers) -> CheckResult:
     start = time.perf_counter()
+    layers.enter(SCREEN)
     refusal = screen(lesson, answer)
     if refusal is not None:
         look = lesson.exercise.task.strip() if refusal.status == "empty" else refusal.look
@@ -43,7 +57,12 @@ def check(
     if answer.is_cuda and (reason := why_not_simulated("CUDA C")) is not None:
         raise ArgumentError(f"lesson {lesson.key} is in CUDA C: {reason}")
     seed = secrets.randbits(31) if seed is None else seed
-    if isinstance(lesson.exercise, SearchExercise):
+    searching = isinstance(lesson.exercise, SearchExercise)
+    first = CHECKS if searching else COMPILE
+    if not layers.asked(first):
+        return CheckResult(lesson.key, "passed", "Nothing keeps it from being compiled.", seed=seed)
+    layers.enter(first)
+    if searching:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             result = SearchGrading(lesson, answer, seed, step).result()
@@ -52,7 +71,7 @@ def check(
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"), loaded(lesson, answer) as stage:
             warnings.simplefilter("ignore")  # an infinity or a NaN is judged where it comes out
-            result = grading(lesson, answer, stage, seed, step).result()
+            result = grading(lesson, answer, stage, seed, step, layers).result()
     except EditError as error:
         result = _not_loaded(lesson, answer, error.__cause__ or error)
     return replace(result, seed=seed, seconds=time.perf_counter() - start)

@@ -28,7 +28,7 @@ from flashcore_numba.course.exercise import Answer, region
 from flashcore_numba.course.judge import repair_cuda
 from flashcore_numba.course.judge.causes import REPORTS, stated
 from flashcore_numba.course.judge.compile_errors import first_complaint
-from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at
+from flashcore_numba.course.judge.grading import LEFT_OUT, Grading, at, dearest
 from flashcore_numba.course.judge.pins import unpinned
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult
 from flashcore_numba.course.launches import recorded
@@ -153,8 +153,6 @@ class CudaGrading(Grading):
         return left_out if "v_ring" in words else left_out + NEVER_GOES_ON
 
     def result(self) -> CheckResult:
-        if (refused := self._compiled_here()) is not None:
-            return refused
         result = super().result()
         return self._pinned(result) if result.passed else result
 
@@ -173,7 +171,7 @@ class CudaGrading(Grading):
 
     # The compiler
 
-    def _compiled_here(self) -> CheckResult | None:
+    def _load(self) -> CheckResult | None:
         """Compile for the CPU executor, and tell the first error."""
         os.environ["LC_ALL"] = "C"  # in this process, which judges one answer: the compiler speaks English
         self._step("compiling")
@@ -499,16 +497,16 @@ class CudaGrading(Grading):
             self.notes = (f"Not compiled for a GPU here: {reason}.",)
             return None
         self._step("compiling for compute capability 9.0")
-        registers, spilled = 0, 0
-        for source in self._sources():
+        found = []
+        for launch in recorded(self.stage, self.variant, "1x1x64x64").launches:
             try:
-                compiled = device.compile(source, (9, 0))
+                compiled = device.compile(launch.kernel, (9, 0))
             except device.CompileError as error:
                 return self._not_compiled_there(str(error))
-            registers, spilled = (
-                max(registers, compiled.registers),
-                max(spilled, compiled.spill_bytes),
-            )
+            shared = compiled.shared_bytes + launch.shared_bytes
+            found.append((compiled.registers, compiled.spill_bytes, shared, compiled.warnings))
+        self.cubin = dearest(found)
+        registers, spilled = self.cubin["registers"], self.cubin["spill_bytes"]
         spills = f", {spilled} bytes spilled" if spilled else ""
         self.notes = (f"Compiled for sm_90a: {registers} registers per thread{spills}.",)
         return None

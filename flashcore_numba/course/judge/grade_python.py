@@ -17,7 +17,7 @@ from flashcore_numba.checks.cases import normal
 from flashcore_numba.course.exercise import Answer, answer_in_cell, region
 from flashcore_numba.course.judge import divergence, repair_python
 from flashcore_numba.course.judge.causes import CAUSES, OUTPUTS, REPORTED, SLIPS, stated
-from flashcore_numba.course.judge.grading import LONGEST, MAX_TURNS, Grading, at
+from flashcore_numba.course.judge.grading import LONGEST, MAX_TURNS, Grading, at, dearest
 from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.spec import Gate
 from flashcore_numba.run.compiler import Compiler, why_not
@@ -304,10 +304,17 @@ class PythonGrading(Grading):
         if self.lesson.exercise.stage == 0 or why_not() is not None:
             return None
         self._step("compiling for compute capability 9.0")
+        compiler = Compiler((9, 0))
         try:
-            self.stage.run(self._problem("1x1x64x64"), Compiler((9, 0)), self.variant)
+            self.stage.run(self._problem("1x1x64x64"), compiler, self.variant)
         except Exception as error:
             return self._not_compiled(error)
+        self.cubin = dearest(
+            [
+                (each.registers, each.spill_bytes, each.shared_bytes, each.warnings)
+                for each in compiler.kernels
+            ]
+        )
         return None
 
     def _not_compiled(self, error: Exception) -> CheckResult:

@@ -4,6 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import divergence, repair
 from flashcore_numba.course.judge.answer_stage import loaded
 from flashcore_numba.course.judge.causes import stated
+from flashcore_numba.course.judge.layers import CHECKS, COMPILE, CUBIN, GATES, Layers
+from flashcore_numba.course.judge.layers import FIRST as FIRST_CASE
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult, Item
 from flashcore_numba.course.spec import Gate, Lesson
 from flashcore_numba.run.executor import Simulator
@@ -64,10 +67,21 @@ def pointing(result: CheckResult, answer: Answer, line: int) -> CheckResult:
     return replace(result, line=number, line_text=answer.source(line))
 
 
+def dearest(found: Sequence[tuple[int | None, int | None, int | None, tuple[str, ...]]]) -> dict[str, Any]:
+    """`CheckResult.cubin` of some kernels: registers, spilled bytes, shared bytes and warnings of each."""
+    registers, spilled, shared = (max(each[n] or 0 for each in found) for n in range(3))
+    warnings = [warning for each in found for warning in each[3]]
+    return {
+        "registers": registers, "spill_bytes": spilled, "shared_bytes": shared, "warnings": warnings
+    }  # fmt: skip
+
+
 class Grading(ABC):
     """One answer under check. What depends on its language is left to a class for each."""
 
-    def __init__(self, lesson: Lesson, answer: Answer, stage: Stage, seed: int, step: Step) -> None:
+    def __init__(
+        self, lesson: Lesson, answer: Answer, stage: Stage, seed: int, step: Step, layers: Layers
+    ) -> None:
         # No lesson speaks of other features, and none of more than the first two head dimensions.
         stage = replace(stage, features=(), head_dims=stage.head_dims[:2])
         self.lesson, self.answer, self.stage, self.seed, self.step = lesson, answer, stage, seed, step
@@ -78,6 +92,8 @@ class Grading(ABC):
         self.names = sorted(names, key=lambda name: bool(re.search(LATE, name)))
         self.items: list[Item] = []
         self.gates: list[GateResult] = []
+        self.layers = layers
+        self.cubin: dict[str, Any] | None = None
         self.total = len(self.names) + len(lesson.exercise.gates) + 1
 
     def left_out(self) -> str:
@@ -86,18 +102,37 @@ class Grading(ABC):
         return LEFT_OUT_OF_SLOW if self.lesson.exercise.stage in SLOW else LEFT_OUT
 
     def result(self) -> CheckResult:
-        late = [name for name in self.names if re.search(LATE, name)]
-        first = self.names[: len(self.names) - len(late)]
-        failure = self._run_cases(first) or self._run_gates() or self._run_cases(late) or self._compile()
+        failure = self._run_layers()
         margins = [item.margin for item in self.items if item.margin is not None and np.isfinite(item.margin)]
         done: dict[str, Any] = {"items": tuple(self.items), "gates": tuple(self.gates)}
-        done["margin"] = min(margins, default=None)
+        done |= {"margin": min(margins, default=None), "cubin": self.cubin}
         if failure is not None:
             return replace(failure, notes=(*failure.notes, *filter(None, [self._float64()])), **done)
         inputs = f"Right on all {len(self.items)} checks"
         gates = f", and {len(self.gates)} of {len(self.gates)} gates are met" if self.gates else ""
         what = f"{inputs}{gates}."
         return CheckResult(self.lesson.key, "passed", what, notes=self._notes(), **done)
+
+    def _run_layers(self) -> CheckResult | None:
+        late = [name for name in self.names if re.search(LATE, name)]
+        others = self.names[: len(self.names) - len(late)]
+        for layer, run in (
+            (COMPILE, self._load),
+            (FIRST_CASE, partial(self._run_cases, others[:1])),
+            (CHECKS, partial(self._run_cases, others[1:])),
+            (GATES, self._run_gates),
+            (CHECKS, partial(self._run_cases, late)),
+            (CUBIN, self._compile),
+        ):
+            if self.layers.asked(layer):
+                self.layers.enter(layer)
+                if (failure := run()) is not None:
+                    return failure
+        return None
+
+    def _load(self) -> CheckResult | None:
+        """What the host's compiler refuses; None where it takes the answer."""
+        return None
 
     def _step(self, label: str) -> None:
         self.step(len(self.items) + len(self.gates), self.total, label)

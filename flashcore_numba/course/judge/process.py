@@ -33,13 +33,15 @@ def run(
 
     job: {"job": "check", "watch" or "measure", "lesson": 5} and either "answer", the region's lines, or
     "file": {"name", "text"}, or neither for the stage itself; "watch" takes "figure", a name of the lesson's
-    figures. time_limit: seconds. progress(done, total, label) is called from this process.
+    figures, "check" may take "seed" and "through", the last layer to run. time_limit: seconds. progress(done,
+    total, label) is called from this process.
 
     Returns a dict with "status", a key of `verdict.STATUSES` or "done"; "result", what the job made (of
     "check" a `CheckResult.as_dict()`, of "watch" a figure's, None when it did not end); "printed", the first
-    characters of what the answer printed; "last", the label of the last step begun; "why", a sentence when
-    there is no result. Raises ArgumentError for a job that is none, or whose file cannot be judged, and
-    MachineError where this machine cannot compile it.
+    characters of what the answer printed; "last", the label of the last step begun; "layer", the last layer
+    of a check that began, "" before the first; "why", a sentence when there is no result. Raises
+    ArgumentError for a job that is none, or whose file cannot be judged, and MachineError where this machine
+    cannot compile it.
     """
     if not isinstance(time_limit, int | float) or not 0 < time_limit < 86_400:
         raise ArgumentError(f"time_limit: {shown(time_limit)} is no number of seconds between 0 and 86400")
@@ -93,7 +95,7 @@ class _Child:
 
     def __init__(self, process: subprocess.Popen, reader: int, progress: Progress | None) -> None:
         self.process, self.reader, self.progress = process, reader, progress
-        self.pending, self.result, self.last = bytearray(), None, ""
+        self.pending, self.result, self.last, self.layer = bytearray(), None, "", ""
         self.printed: dict[str, bytes] = {"stdout": b"", "stderr": b""}
         self.nonsense = False  # it sent what is no line of JSON, or far too much
 
@@ -136,6 +138,9 @@ class _Child:
                 if message.keys() & {"result", "argument_error", "machine_error"}:
                     self.result = message
                     return True
+                if "layer" in message:
+                    self.layer = str(message["layer"])
+                    continue
                 done, total, self.last = message["step"]
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 self.nonsense = True
@@ -159,7 +164,7 @@ class _Child:
 
     def reply(self, ended: bool, time_limit: float) -> dict[str, Any]:
         printed = b"".join(self.printed.values()).decode(errors="replace").strip()
-        common = {"printed": printed[:KEPT_OUTPUT], "last": self.last, "result": None}
+        common = {"printed": printed[:KEPT_OUTPUT], "last": self.last, "layer": self.layer, "result": None}
         if self.result is not None:
             return common | self.result
         if not ended:

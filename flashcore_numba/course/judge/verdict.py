@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flashcore_numba.course.judge.layers import Layer
 from flashcore_numba.course.spec import Key, called
 
 STATUSES = {
@@ -81,10 +82,13 @@ class CheckResult:
     judge.causes.CAUSES, "" when none is known), certain (bool: the cause is proven, not a guess), why (the
     cause's sentence), what (what is wrong, observable), where (the place, "" when none can be named), look
     (what to look at), line (of the answer, or of the file handed in; null), line_text, kind (a key of
-    checks.runner.KINDS, "gate", "search" or ""), items (list of {name, passed, kind, message, seconds,
-    margin}), gates (list of {what, value, before, right, bar, passed, shape, message}), seconds (float), seed
-    (int or null: repeats the random inputs), margin (the smallest allowed / error, null when nothing was
-    compared), notes (list of str), following (after a pass, what comes next; "").
+    checks.runner.KINDS, "gate", "search" or ""), items (list of {name, passed, kind, message, seconds, margin}), gates
+    (list of {what, value, before, right, bar, passed, shape, message}), seconds (float), seed (int or null:
+    repeats the random inputs), margin (the smallest allowed / error, null when nothing was compared), notes
+    (list of str), following (after a pass, what comes next; ""), layer (of judge.layers.ORDER, the one that
+    refused; "" after a pass), layers (those that looked, list of {name, seconds}), cubin (what the GPU's
+    compiler gave the dearest kernel: {registers, spill_bytes, shared_bytes, warnings}; null where it did not
+    come to that).
     """
 
     lesson: Key
@@ -105,6 +109,9 @@ class CheckResult:
     cause: str = ""
     certain: bool = False
     why: str = ""
+    layer: str = ""
+    layers: tuple[Layer, ...] = ()
+    cubin: Mapping[str, Any] | None = None
 
     @property
     def passed(self) -> bool:
@@ -132,6 +139,7 @@ class CheckResult:
         own["items"] = tuple(Item(**item) for item in data.get("items", ()))
         own["gates"] = tuple(GateResult(**gate) for gate in data.get("gates", ()))
         own["notes"] = tuple(data.get("notes", ()))
+        own["layers"] = tuple(Layer(**layer) for layer in data.get("layers", ()))
         return cls(**own)
 
     @property
@@ -211,7 +219,7 @@ def no_result(lesson: Key, reply: Mapping[str, Any]) -> CheckResult:
     else:
         look = "Nothing in an exercise may end, kill or starve its process."
     notes = (f"It printed: {reply['printed'][:500]}",) if reply.get("printed") else ()
-    return CheckResult(lesson, reply["status"], reply["why"], look=look, notes=notes)
+    return CheckResult(lesson, reply["status"], reply["why"], look=look, notes=notes, layer=reply["layer"])
 
 
 def _gate_line(gate: GateResult) -> str:

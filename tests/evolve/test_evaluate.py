@@ -1,0 +1,307 @@
+"""The evaluator: what it refuses and by which layer, what it makes of counters, and what it raises."""
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from matrix import few
+
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.course import exercise
+from flashcore_numba.course.judge import child, grade, grade_python, grading, process
+from flashcore_numba.course.judge.layers import Layer, Layers
+from flashcore_numba.course.judge.verdict import CheckResult, GateResult
+from flashcore_numba.course.lessons import EVERY, find
+from flashcore_numba.evolve import evaluate as evaluator
+from flashcore_numba.evolve import source
+from flashcore_numba.evolve.cheats import H200, cheats
+from flashcore_numba.evolve.evaluate import evaluate, of_text, refused_cubin
+from flashcore_numba.evolve.floor import Timed, floor_us, too_fast
+from flashcore_numba.records import artifact
+from flashcore_numba.run.registers import stand_in
+
+CHEATS = {cheat.name: cheat for cheat in cheats()}
+CUBIN = {"registers": 96, "spill_bytes": 0, "shared_bytes": 49152, "warnings": []}
+PASSED = CheckResult(
+    14,
+    "passed",
+    "Right.",
+    gates=tuple(
+        GateResult(gate.what, gate.right, gate.before, gate.right, gate.bar, True, gate.shape)
+        for gate in find("14").exercise.gates
+    ),
+    layers=(Layer("screen", 0.1), Layer("compile", 1.0)),
+    cubin=CUBIN,
+)
+
+
+@pytest.fixture
+def says(monkeypatch):
+    """Makes the judge's process say what a test gives it: a result, or a reply without one."""
+
+    def set_reply(said):
+        reply = said
+        if isinstance(said, CheckResult):
+            reply = {"status": said.status, "result": json.loads(json.dumps(said.as_dict())), "layer": ""}
+        monkeypatch.setattr(process, "run", lambda job, time_limit: reply)
+
+    return set_reply
+
+
+def judged(cheat, **options):
+    return of_text(find(str(cheat.lesson)), *cheat.file, device=cheat.timed or False, **options)
+
+
+# What can be refused before a process is started
+
+
+@pytest.mark.parametrize(
+    "name, data, says",
+    [
+        ("none.cu", None, "cannot be read"),
+        (".", None, "no file"),
+        ("zero\0.cu", None, "cannot be read"),
+        ("binary.cu", bytes(range(256)), "no text in UTF-8"),
+        ("large.cu", b"//\n" * 300_000, "at most 200000 characters"),
+        ("other.cu", b"int main() {}\n", "not clear which lesson it answers; name it"),
+    ],
+)
+def test_a_file_that_cannot_be_judged_is_one_argument_error(tmp_path, name, data, says):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ArgumentError, match=says):
+        evaluate(tmp_path / name)
+
+
+def test_unknown_layers_and_lessons_are_named(tmp_path):
+    (tmp_path / "mine.cu").write_text("int x;\n")
+    with pytest.raises(ArgumentError, match="through: 'gate' is none of screen, compile, first case"):
+        evaluate(tmp_path / "mine.cu", 14, through="gate")
+    with pytest.raises(ArgumentError, match="lesson '99'"):
+        evaluate(tmp_path / "mine.cu", 99)
+    with pytest.raises(ArgumentError, match="through: 'floor'"):
+        Layers("floor")
+
+
+def test_the_file_of_each_lesson_is_recognised():
+    files = [lesson.exercise.file for lesson in EVERY.values()]
+    for lesson in EVERY.values():
+        name, text = source.whole(lesson, exercise.region(lesson.exercise).text)
+        if files.count(lesson.exercise.file) == 1:
+            assert source.lesson_of(name, text) is lesson
+
+
+def test_blocks_to_evolve_are_the_judges_regions_at_the_same_lines():
+    lesson = find("14")
+    region = exercise.region(lesson.exercise)
+    _, text = source.whole(lesson, region.text)
+    lines = text.split("\n")
+    lines.insert(region.first_line - 1, "        // EVOLVE-BLOCK-START")
+    lines.insert(region.last_line + 1, "        // EVOLVE-BLOCK-END")
+    marked = source.marked("\n".join(lines), lesson)
+    answer = exercise.answer_in_file(lesson, marked, "mine.cu")
+    assert (answer.first, answer.last) == (region.first_line + 1, region.last_line + 1)
+    assert "\n".join(answer.lines) + "\n" == region.text
+    lesson = find("5")
+    _, text = source.whole(lesson, "            # EVOLVE-BLOCK-START\n            x = 1\n")
+    marked = source.marked(text, lesson)
+    assert "EVOLVE" not in marked and marked.count("\n") == text.count("\n")
+    assert exercise.answer_in_file(lesson, marked, "mine.py").lines == ["", "            x = 1"]
+
+
+# What it makes of a verdict
+
+
+def test_the_stages_own_counters_are_fitness_one_and_fewer_are_more(says):
+    says(PASSED)
+    found = of_text(find("14"), "mine.cu", "")
+    assert found.valid and found.layer is None and found.fitness == 1.0 and "no time" in found.basis
+    assert found.counters == {gate.what: gate.right for gate in find("14").exercise.gates}
+    first, *others = PASSED.gates
+    says(replace(PASSED, gates=(replace(first, value=first.right / 2), *others)))
+    better = of_text(find("14"), "mine.cu", "")
+    assert better.fitness == pytest.approx(((first.right + 1) / (first.right / 2 + 1)) ** (1 / 3))
+    assert json.loads(json.dumps(better.as_json()))["gates"][0]["bar"] == first.bar
+
+
+def test_what_was_not_judged_to_the_end_has_no_fitness(says):
+    says(replace(PASSED, gates=(), cubin=None))
+    found = of_text(find("14"), "mine.cu", "", through="checks")
+    assert found.valid and found.fitness == 0.0 and found.basis == evaluator.NOT_JUDGED
+    says(replace(PASSED, status="failed", layer="gates", kind="gate", look="Look.", line=7))
+    found = of_text(find("14"), "mine.cu", "")
+    assert not found.valid and (found.layer, found.fitness, found.line) == ("gates", 0.0, 7)
+    assert (found.message, found.advice) == ("Right.", "Look.")
+
+
+@pytest.mark.parametrize("status", ["timeout", "crashed"])
+def test_a_process_that_gives_no_result_is_refused_by_the_layer_that_was_at_work(says, status):
+    says({"status": status, "result": None, "why": "It went.", "printed": "x" * 4000, "layer": "checks"})
+    found = of_text(find("14"), "mine.cu", "")
+    assert not found.valid and found.layer == "checks" and found.message == "It went."
+
+
+@pytest.mark.parametrize(
+    "change, layer, said",
+    [
+        ({}, None, ""),
+        ({"spill_bytes": 40}, "cubin", "40 bytes per thread"),
+        ({"warnings": ["ptxas info : (C7512) Potential Performance Loss: wgmma"]}, "cubin", "serialises"),
+        ({"warnings": ["ptxas info : (C7508) setmaxnreg ignored"]}, "cubin", "serialises"),
+        ({"warnings": ["ptxas warning : something else"]}, None, ""),
+    ],
+)
+def test_machine_code_that_spills_or_waits_is_refused(says, change, layer, said):
+    says(replace(PASSED, cubin=CUBIN | change))
+    found = of_text(find("14"), "mine.cu", "")
+    assert (found.layer, found.valid) == (layer, layer is None)
+    assert said in found.message and said in refused_cubin(CUBIN | change)
+    assert (found.fitness > 0) == found.valid
+
+
+def test_a_time_below_the_floor_is_refused_and_one_above_it_is_the_fitness(says):
+    says(PASSED)
+    floor = floor_us(stand_in(1, 8, 512, 64), H200)
+    assert floor == pytest.approx(4 * 8 * 512 * 512 * 64 / (4096 * 132 * 1980))
+    for us, valid in ((0.99 * floor, False), (1.01 * floor, True), (5.0, True)):
+        found = of_text(find("14"), "mine.cu", "", device=Timed(us, 10.0, "1x8x512x64", H200))
+        assert found.valid == valid and found.layer == (None if valid else "floor")
+        assert found.fitness == (pytest.approx(10.0 / us) if valid else 0.0)
+        assert found.basis.startswith("time") == valid
+        assert found.layers[-1].name == "floor"
+    unknown = replace(H200, compute_capability=(6, 1))
+    assert too_fast(1e-9, stand_in(1, 8, 512, 64), unknown) is None
+
+
+def test_a_time_needs_a_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(evaluator.gpu, "available", lambda: False)
+    monkeypatch.setattr(evaluator.gpu, "why_not", lambda: "there is none.")
+    with pytest.raises(UnsupportedError, match="device: times need a GPU; there is none"):
+        evaluate(tmp_path / "mine.cu", 14, device=True)
+
+
+# Candidates, each in a process
+
+
+def refused_by_its_layer(cheat):
+    found = judged(cheat)
+    assert not found.valid and found.layer == cheat.layer, (cheat.name, found.message)
+    assert found.fitness == 0.0 and found.message
+    if found.layers:
+        assert found.layers[-1].name == cheat.layer
+    return found
+
+
+def test_a_cheat_is_refused_at_its_line():
+    found = refused_by_its_layer(CHEATS["asm"])
+    assert CHEATS["asm"].file[1].splitlines()[found.line - 1].strip().startswith("asm volatile")
+
+
+@pytest.mark.long
+def test_cheats_that_are_drawn_are_refused_by_their_layers(rng):
+    for name in rng.choice([*CHEATS], 4, replace=False):
+        refused_by_its_layer(CHEATS[name])
+
+
+@pytest.mark.long
+def test_the_stages_own_region_is_valid_and_names_every_layer(tmp_path, rng):
+    key = int(rng.choice([14, 12, 5]))
+    lesson = find(str(key))
+    name, text = source.whole(lesson, exercise.region(lesson.exercise).text)
+    (tmp_path / name).write_text(text)
+    found = evaluate(tmp_path / name, key, seed=7)
+    assert found.valid and found.fitness == 1.0 and found.seed == 7, found.message
+    assert [layer.name for layer in found.layers] == [*evaluator.LAYERS][:-1]
+    assert found.cubin is not None and found.cubin["registers"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ("while True:\n    pass\n", "had not ended after 8 s"),
+        ("for n in range(500):\n    print('x' * 100_000)\nraise KeyboardInterrupt\n", "KeyboardInterrupt"),
+    ],
+)
+def test_a_file_that_does_not_end_dies_or_floods_is_refused_as_it_is_loaded(more, said):
+    name, text = source.whole(find("0"), exercise.region(find("0").exercise).text)
+    found = of_text(find("0"), name, f"{text}\n\n{more}", time_limit=8)
+    assert not found.valid and found.layer == "compile" and found.fitness == 0.0
+    assert said in found.message
+
+
+def test_the_commands_json_follows_its_schema():
+    schema = json.loads((artifact.recorded_dir() / "check.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    name, text = CHEATS["patched_timer"].file
+    reply = process.run({"job": "check", "lesson": 5, "file": {"name": name, "text": text}})
+    jsonschema.validate(reply["result"], schema)
+    assert reply["result"]["layer"] == "screen" == reply["layer"]
+
+
+def test_a_verdict_follows_the_schema_and_comes_back_from_it():
+    schema = json.loads((artifact.recorded_dir() / "check.schema.json").read_text())
+    data = json.loads(json.dumps(PASSED.as_dict()))
+    jsonschema.validate(data, schema)
+    assert CheckResult.from_dict(data) == PASSED
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data | {"layer": "nowhere"}, schema)
+
+
+# Mutants of the evaluator: each lets a cheat live, so the test of the cheats fails with it
+
+
+def _in_this_process(monkeypatch):
+    def run(job, time_limit):
+        return {"layer": "", **child.do(job, lambda *_: None)}
+
+    monkeypatch.setattr(process, "run", run)
+
+
+def _no_gates(monkeypatch):
+    monkeypatch.setattr(grading.Grading, "_run_gates", lambda self: None)
+    monkeypatch.setattr(grade_python.PythonGrading, "_run_gates", lambda self: None)
+
+
+def _no_screen(monkeypatch):
+    monkeypatch.setattr(grade, "screen", lambda lesson, answer: None)
+
+
+def _first_case_only(monkeypatch):
+    own = Layers.asked
+    monkeypatch.setattr(Layers, "asked", lambda self, name: own(self, name) and name != "checks")
+
+
+def _no_floor(monkeypatch):
+    monkeypatch.setattr(evaluator, "too_fast", lambda *_: None)
+
+
+def _no_cubin(monkeypatch):
+    own = Layers.asked
+    monkeypatch.setattr(Layers, "asked", lambda self, name: own(self, name) and name != "cubin")
+
+
+@pytest.mark.parametrize(
+    "weaken, name",
+    few(
+        [
+            (_no_screen, "kept_between_launches"),
+            (_first_case_only, "copied_output"),
+            (_no_gates, "old_structure"),
+            (_no_cubin, "too_much_shared_memory"),
+        ],
+        (_first_case_only, "copied_output"),
+    ),
+)
+def test_an_evaluator_without_a_layer_is_noticed(monkeypatch, weaken, name):
+    _in_this_process(monkeypatch)
+    weaken(monkeypatch)
+    assert judged(CHEATS[name]).layer != CHEATS[name].layer
+
+
+def test_an_evaluator_without_a_floor_is_noticed(monkeypatch, says):
+    says(PASSED)
+    assert judged(CHEATS["faster_than_physics"]).layer == "floor"
+    _no_floor(monkeypatch)
+    assert judged(CHEATS["faster_than_physics"]).valid
