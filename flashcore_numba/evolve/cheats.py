@@ -106,7 +106,7 @@ def cheats() -> Iterator[Cheat]:
         (("tma_wgmma(", "cutlass_tma_wgmma("),),
     )  # fmt: skip
     yield Cheat(
-        "patched_timer", "The clock of whoever measures is replaced.", 5, SCREEN,
+        "patched_timer", "The clock that times are read from is replaced.", 5, SCREEN,
         (("STAGE = ", "import time\n\ntime.perf_counter = lambda: 0.0\nSTAGE = "),),
     )  # fmt: skip
     yield Cheat(

@@ -152,7 +152,7 @@ def _is_python(text: str) -> bool:
 
 Make = Callable[[np.random.Generator], Found | None]
 ATOM = r"[A-Za-z_]\w*(?:\.\w+)?(?:\[[\w +*/%-]*\])*|\d+(?:\.\d+f)?"
-# Two atoms with nothing beside them that binds tighter than what stands between.
+# Two atoms, and nothing beside them that binds tighter than their sign.
 FACTORS = re.compile(rf"(?<=[(,=\[?+-])(?P<s> ?)(?P<a>{ATOM}) \* (?P<b>{ATOM})(?= ?[-+),;\]?]| [*/%])")
 TERMS = re.compile(rf"(?<=[(,=\[?])(?P<s> ?)(?P<a>{ATOM}) \+ (?P<b>{ATOM})(?= ?[),;\]]| [-+] )")
 COMPARED = re.compile(rf"(?<=[(;&|])(?P<s> ?)(?P<a>{ATOM}) (?P<op>[<>]=?) (?P<b>{ATOM})(?= ?[);&|?])")

@@ -256,18 +256,29 @@ def test_an_evaluator_that_takes_host_code_is_noticed(monkeypatch, says):
 # Candidates, each in a process
 
 
-@pytest.mark.parametrize("name", few(CHEATS, "asm"))
-def test_each_cheat_is_refused_by_its_layer(name):
-    cheat = CHEATS[name]
+def refused_by_its_layer(cheat):
     found = judged(cheat)
-    assert not found.valid and found.layer == cheat.layer, found.message
+    assert not found.valid and found.layer == cheat.layer, (cheat.name, found.message)
     assert found.fitness == 0.0 and found.message
     if found.layers:
-        assert [layer.name for layer in found.layers][-1] == cheat.layer
+        assert found.layers[-1].name == cheat.layer
+    return found
 
 
-@pytest.mark.parametrize("key", few([14, 12, 5]))
-def test_the_stages_own_region_is_valid_and_names_every_layer(tmp_path, key):
+def test_a_cheat_is_refused_at_its_line():
+    found = refused_by_its_layer(CHEATS["asm"])
+    assert CHEATS["asm"].file[1].splitlines()[found.line - 1].strip().startswith("asm volatile")
+
+
+@pytest.mark.long
+def test_cheats_that_are_drawn_are_refused_by_their_layers(rng):
+    for name in rng.choice([*CHEATS], 4, replace=False):
+        refused_by_its_layer(CHEATS[name])
+
+
+@pytest.mark.long
+def test_the_stages_own_region_is_valid_and_names_every_layer(tmp_path, rng):
+    key = int(rng.choice([14, 12, 5]))
     lesson = find(str(key))
     name, text = source.whole(lesson, exercise.region(lesson.exercise).text)
     (tmp_path / name).write_text(text)
@@ -278,15 +289,27 @@ def test_the_stages_own_region_is_valid_and_names_every_layer(tmp_path, key):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ("while True:\n    pass\n", "had not ended after 8 s"),
+        ("for n in range(500):\n    print('x' * 100_000)\nraise KeyboardInterrupt\n", "KeyboardInterrupt"),
+    ],
+)
+def test_a_file_that_does_not_end_dies_or_floods_is_refused_as_it_is_loaded(more, said):
+    name, text = source.whole(find("0"), exercise.region(find("0").exercise).text)
+    found = of_text(find("0"), name, f"{text}\n\n{more}", time_limit=8)
+    assert not found.valid and found.layer == "compile" and found.fitness == 0.0
+    assert said in found.message
+
+
 def test_the_commands_json_follows_its_schema():
     schema = json.loads((artifact.recorded_dir() / "check.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    for each in ("missing_wait", "asm"):
-        cheat = CHEATS[each]
-        name, text = cheat.file
-        job = {"job": "check", "lesson": cheat.lesson, "file": {"name": name, "text": text}}
-        result = CheckResult.from_dict(process.run(job)["result"])
-        jsonschema.validate(json.loads(json.dumps(result.as_dict())), schema)
+    name, text = CHEATS["patched_timer"].file
+    reply = process.run({"job": "check", "lesson": 5, "file": {"name": name, "text": text}})
+    jsonschema.validate(reply["result"], schema)
+    assert reply["result"]["layer"] == "screen" == reply["layer"]
 
 
 def test_a_verdict_follows_the_schema_and_comes_back_from_it():
@@ -339,7 +362,8 @@ def _no_cubin(monkeypatch):
             (_first_case_only, "copied_output"),
             (_no_gates, "old_structure"),
             (_no_cubin, "too_much_shared_memory"),
-        ]
+        ],
+        (_first_case_only, "copied_output"),
     ),
 )
 def test_an_evaluator_without_a_layer_is_noticed(monkeypatch, weaken, name):
