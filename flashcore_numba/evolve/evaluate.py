@@ -22,6 +22,7 @@ from flashcore_numba.predict.limits import Device
 from flashcore_numba.records import environment
 from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.stages import edited
+from flashcore_numba.stages.files import is_cuda
 from flashcore_numba.tune.funnel import SERIALISED
 
 FLOOR = "floor"
@@ -117,15 +118,20 @@ def of_text(
 ) -> Evaluation:
     """`evaluate` for a text that messages call `name`."""
     file = {"name": name, "text": source.marked(text, lesson)}
+    if not is_cuda(lesson.exercise.file) and (host := source.outside(file["text"], lesson)) is not None:
+        line, message = host
+        advice = "Only the lines between the two markers may change."
+        return Evaluation(lesson.key, False, SCREEN, message, line, advice, basis=NOT_JUDGED)
     job: dict[str, Any] = {"job": "check", "lesson": lesson.key, "file": file, "seed": seed}
     if through in ORDER:
         job["through"] = through
     found = _of_check(lesson, process.run(job, time_limit))
     if not found.valid or through in ORDER:
         return found
-    if device is True:
-        device = measured(lesson, file)
-    return found if device is False else _of_time(lesson, found, device)
+    if device is False:
+        return found
+    timed = measured(lesson, file) if device is True else device
+    return _refused(found, timed) if isinstance(timed, str) else _of_time(lesson, found, timed)
 
 
 def _of_check(lesson: Lesson, reply: Mapping[str, Any]) -> Evaluation:
@@ -175,19 +181,29 @@ def _of_time(lesson: Lesson, found: Evaluation, timed: Timed) -> Evaluation:
     refused = too_fast(timed.us, stand_in_for(stage, parse(timed.shape)), timed.device)
     layers = (*found.layers, Layer(FLOOR, time.perf_counter() - start))
     if refused is not None:
-        return replace(
-            found, valid=False, layer=FLOOR, message=refused, layers=layers, fitness=0.0, basis=NOT_JUDGED
-        )
+        return _refused(replace(found, layers=layers), refused)
     return replace(found, layers=layers, fitness=timed.stage_us / timed.us, basis=BY_TIME)
 
 
-def measured(lesson: Lesson, file: Mapping[str, str]) -> Timed:
-    """A candidate that is right, and the lesson's stage, timed in turns. Raises UnsupportedError."""
-    reply = process.run({"job": "measure", "lesson": lesson.key, "file": file}, TIME_LIMIT)
+def _refused(found: Evaluation, message: str) -> Evaluation:
+    return replace(found, valid=False, layer=FLOOR, message=message, fitness=0.0, basis=NOT_JUDGED)
+
+
+def measured(lesson: Lesson, file: Mapping[str, str]) -> Timed | str:
+    """A candidate that is right on the CPU, and the lesson's stage, timed in turns.
+
+    A sentence for a candidate that does not end there, or whose timed output is wrong. Raises
+    UnsupportedError for a lesson without a stage to compare with.
+    """
     labels = answer_times.own_labels(lesson)
-    if not reply["result"] or not labels:
-        raise UnsupportedError(f"lesson {lesson.key}: {reply.get('why') or 'its stage is on no ladder'}")
+    if not labels:
+        raise UnsupportedError(f"lesson {lesson.key}: its stage is on no ladder")
+    reply = process.run({"job": "measure", "lesson": lesson.key, "file": file}, TIME_LIMIT)
+    if not reply["result"]:
+        return f"It is right on the CPU, and was not timed: {reply['why']}"
     us = {row["label"]: row["us"] for row in reply["result"]["rows"]}
+    if not all(row["right"] for row in reply["result"]["rows"] if row["label"] == answer_times.YOURS):
+        return "It is right on the CPU, and its timed output is wrong."
     here = environment.gpu()
     device = Device(
         tuple(here["compute_capability"]), here["sm_count"], here["max_sm_mhz"], here["bandwidth_gbs"]

@@ -29,6 +29,8 @@ def outside(blocks: list[tuple[str, str]], region: str) -> str | None:
     """
     from openevolve.utils.code_utils import apply_diff_blocks
 
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for _, new in blocks for character in new):
+        return "It has characters that no source file has."
     text = region
     for old, new in blocks:
         text, applied = apply_diff_blocks(text, [(old, new)])

@@ -1,5 +1,6 @@
 """A file that somebody proposes: read, recognised, and marked as the judge expects it."""
 
+import ast
 from pathlib import Path
 
 from flashcore_numba.core.errors import ArgumentError
@@ -7,7 +8,7 @@ from flashcore_numba.course import exercise
 from flashcore_numba.course.exercise import LARGEST_ANSWER
 from flashcore_numba.course.lessons import EVERY
 from flashcore_numba.course.spec import Lesson
-from flashcore_numba.stages.edited import MARKS, with_region
+from flashcore_numba.stages.edited import MARKS, Region, marked_region, with_region
 from flashcore_numba.stages.files import is_cuda
 
 EVOLVE = ("EVOLVE-BLOCK-START", "EVOLVE-BLOCK-END")
@@ -62,6 +63,45 @@ def marked(text: str, lesson: Lesson) -> str:
         for n in [n for n, line in enumerate(has) if line == f"{comment} {mark}"]:
             lines[n] = "" if own in has else own
     return "\n".join(lines)
+
+
+def outside(text: str, lesson: Lesson) -> tuple[int | None, str] | None:
+    """The first line of a marked file in Python that is not the kernel's region and not the stage's, and a
+    sentence; None where there is none.
+
+    A learner may change what is around the region. A candidate may not: it is host code, which runs where
+    the kernel is launched. Of CUDA C the judge says it itself.
+    """
+    found, own = marked_region(text, "Python"), exercise.region(lesson.exercise)
+    if found is None:
+        return None, f"The markers {' and '.join(MARKS['Python'])} are not there once each."
+    own_text = exercise.source_text(lesson.exercise.file)
+    lines, stage = ([line.rstrip() for line in each.rstrip().splitlines()] for each in (text, own_text))
+    parts = (
+        (lines[: found.first_line - 1], stage[: own.first_line - 1], 1),
+        (lines[found.last_line :], stage[own.last_line :], found.last_line + 1),
+    )
+    for theirs, ours, first in parts:
+        for n in range(max(len(theirs), len(ours))):
+            if theirs[n : n + 1] != ours[n : n + 1]:
+                changed = (theirs[n : n + 1] or [""])[0].strip()
+                said = f"A line outside the region is not the stage's: `{changed}`."
+                return min(first + n, len(lines)), said
+    return _left_of(text, found)
+
+
+def _left_of(text: str, found: Region) -> tuple[int, str] | None:
+    """A statement of the region that stands further left than its marks, and so outside the kernel."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the judge says where
+        return None
+    lines = text.splitlines()
+    for node in [each for each in ast.walk(tree) if isinstance(each, ast.stmt)]:
+        if found.first_line <= node.lineno <= found.last_line and node.col_offset < found.indent:
+            what = lines[node.lineno - 1].strip()
+            return node.lineno, f"The region ends before `{what}`, which stands further left."
+    return None
 
 
 def whole(lesson: Lesson, region: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from matrix import few
 
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.course import exercise
-from flashcore_numba.course.judge import child, grade, grade_python, grading, process
+from flashcore_numba.course.judge import answer_times, child, grade, grade_python, grading, process
 from flashcore_numba.course.judge.layers import Layer, Layers
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult
 from flashcore_numba.course.lessons import EVERY, find
@@ -20,6 +20,7 @@ from flashcore_numba.evolve.evaluate import evaluate, of_text, refused_cubin
 from flashcore_numba.evolve.floor import Timed, floor_us, too_fast
 from flashcore_numba.records import artifact
 from flashcore_numba.run.registers import stand_in
+from flashcore_numba.stages.files import is_cuda
 
 CHEATS = {cheat.name: cheat for cheat in cheats()}
 CUBIN = {"registers": 96, "spill_bytes": 0, "shared_bytes": 49152, "warnings": []}
@@ -179,6 +180,77 @@ def test_a_time_needs_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(evaluator.gpu, "why_not", lambda: "there is none.")
     with pytest.raises(UnsupportedError, match="device: times need a GPU; there is none"):
         evaluate(tmp_path / "mine.cu", 14, device=True)
+
+
+@pytest.mark.parametrize(
+    "reply, layer, said",
+    [
+        ({"right": True}, None, ""),
+        ({"right": False}, "floor", "its timed output is wrong"),
+        (None, "floor", "was not timed: It had not ended after 180 s."),
+    ],
+)
+def test_what_is_wrong_on_the_gpu_has_no_time(monkeypatch, reply, layer, said):
+    def run(job, time_limit):
+        if job["job"] == "check":
+            return {"status": "passed", "result": json.loads(json.dumps(PASSED.as_dict())), "layer": ""}
+        if reply is None:
+            return {"status": "timeout", "result": None, "why": "It had not ended after 180 s."}
+        own, stage = answer_times.YOURS, answer_times.own_labels(find("14"))[-1]
+        rows = [{"label": stage, "us": 8.0, "right": True}, {"label": own, "us": 4.0, **reply}]
+        return {"status": "done", "result": {"rows": rows}}
+
+    gpu = {"compute_capability": [9, 0], "sm_count": 132, "max_sm_mhz": 1980.0, "bandwidth_gbs": 4917.0}
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(evaluator.gpu, "available", lambda: True)
+    monkeypatch.setattr(evaluator.environment, "gpu", lambda: gpu)
+    found = of_text(find("14"), "mine.cu", "", device=True)
+    assert found.layer == layer and said in found.message
+    assert found.fitness == (2.0 if layer is None else 0.0)
+
+
+# Host code: a learner may change what is around the region of a file in Python, a candidate may not
+
+REST = (
+    "\nKEPT = {}\n\n\ndef rest(row, visible, q, k, v, out, scale):\n    for row in range(1):\n        pass\n"
+)
+
+
+def host_code(lesson):
+    own = exercise.region(lesson.exercise).text
+    text = source.whole(lesson, own)[1]
+    yield text + "KEPT = {}\n", "`KEPT = {}`"
+    yield (
+        text.replace("import numpy as np\n", "import numpy as np\nnp.isfinite = abs\n"),
+        "`np.isfinite = abs`",
+    )
+    yield source.whole(lesson, own + REST)[1], "The region ends before `KEPT = {}`"
+    yield source.whole(lesson, f"{own}# </exercise>\n# <exercise>\n")[1], "are not there once each"
+    yield text.replace("# <exercise>", "#"), "are not there once each"
+
+
+def test_a_candidate_has_no_host_code():
+    lesson = find("0")
+    for text, said in host_code(lesson):
+        found = of_text(lesson, "mine.py", text)
+        assert not found.valid and found.layer == "screen" and found.fitness == 0.0 and said in found.message
+        if found.line is not None:
+            assert text.splitlines()[found.line - 1].strip() in ("", "KEPT = {}", "np.isfinite = abs")
+
+
+def test_the_stages_own_files_have_no_host_code():
+    """And what does not parse is left to the judge, which points at it."""
+    for lesson in [each for each in EVERY.values() if not is_cuda(each.exercise.file)]:
+        own = exercise.region(lesson.exercise).text
+        assert source.outside(f"{source.whole(lesson, own)[1]}\n\n", lesson) is None
+        assert source.outside(source.whole(lesson, "        x = (\n")[1], lesson) is None
+
+
+def test_an_evaluator_that_takes_host_code_is_noticed(monkeypatch, says):
+    says(PASSED)
+    monkeypatch.setattr(source, "outside", lambda text, lesson: None)
+    with pytest.raises(AssertionError):
+        test_a_candidate_has_no_host_code()
 
 
 # Candidates, each in a process

@@ -78,6 +78,12 @@ def test_a_reply_that_is_half_outside_is_not_half_applied():
     assert verdicts(record) == ["valid", "region"] and len(judge.texts) == 1
 
 
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_a_character_that_no_file_has_ends_a_proposal_and_not_the_search(character):
+    record = search(Says(before_last(f"x{character}"), before_last("faster")), 2, Judge())
+    assert verdicts(record) == ["valid", "region", "valid"]
+
+
 def everybody(search, original, *given):
     original(search, *given)
     return True
