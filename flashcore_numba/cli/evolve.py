@@ -14,9 +14,8 @@ from flashcore_numba.cli.output import console, give_json, progress_bar
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
-from flashcore_numba.course.lessons import find
 from flashcore_numba.course.spec import Lesson, called
-from flashcore_numba.evolve import lineage
+from flashcore_numba.evolve import lineage, source
 from flashcore_numba.evolve.lineage import Candidate, Record
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _show(args: Namespace) -> int:
 def _search(args: Namespace) -> Record:
     from flashcore_numba.evolve import clock, engine
 
-    lesson = find(args.lesson)
+    lesson = source.of_kernel(args.lesson)
     who = args.proposer or "edits"
     for name in ("url", "model"):
         if getattr(args, name) is not None and who != "llm":

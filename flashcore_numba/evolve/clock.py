@@ -106,4 +106,4 @@ def _too_fast(entry: Mapping[str, Any], stage: Stage, workload: Workload) -> str
     device = Device(
         tuple(here["compute_capability"]), here["sm_count"], here["max_sm_mhz"], here["bandwidth_gbs"]
     )
-    return too_fast(entry["gpu_us"]["p50"], stand_in_for(stage, workload.shape), device)
+    return too_fast(entry["gpu_us"]["p50"], stand_in_for(stage, workload.shape), device, stage.kernels.unit)

@@ -14,7 +14,6 @@ from flashcore_numba.course.evidence import MISSION
 from flashcore_numba.course.judge import answer_times, process
 from flashcore_numba.course.judge.layers import CHECKS, COMPILE, CUBIN, FIRST, GATES, ORDER, SCREEN, Layer
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult, no_result
-from flashcore_numba.course.lessons import find
 from flashcore_numba.course.spec import Key, Lesson
 from flashcore_numba.evolve import source
 from flashcore_numba.evolve.floor import Timed, too_fast
@@ -102,7 +101,7 @@ def evaluate(
         raise UnsupportedError(f"device: times need a GPU; {gpu.why_not()}")
     path = Path(path)
     text = source.read(path)
-    of = find(str(lesson)) if lesson is not None else source.lesson_of(path.name, text)
+    of = source.of_kernel(lesson) if lesson is not None else source.lesson_of(path.name, text)
     return of_text(of, path.name, text, seed=seed, device=device, through=through, time_limit=time_limit)
 
 
@@ -178,7 +177,8 @@ def _of_counters(gates: Sequence[GateResult]) -> float:
 def _of_time(lesson: Lesson, found: Evaluation, timed: Timed) -> Evaluation:
     start = time.perf_counter()
     stage = edited.original(lesson.exercise.stage)
-    refused = too_fast(timed.us, stand_in_for(stage, parse(timed.shape)), timed.device)
+    work = stand_in_for(stage, parse(timed.shape))
+    refused = too_fast(timed.us, work, timed.device, stage.kernels.unit)
     layers = (*found.layers, Layer(FLOOR, time.perf_counter() - start))
     if refused is not None:
         return _refused(replace(found, layers=layers), refused)

@@ -18,22 +18,25 @@ class Timed:
     device: Device
 
 
-def floor_us(work: Work, device: Device) -> float | None:
-    """Microseconds of all multiply-adds on the tensor cores at the highest clock; None where their rate is
-    not known.
+UNITS = {"tensor": "tensor cores", "fp32": "CUDA cores"}
 
-    Of the units in `limits_us` it is the only one that binds every kernel: exponentials can be computed by
-    multiply-adds, and inputs that stay in the L2 between two launches are not read from memory.
+
+def floor_us(work: Work, device: Device, unit: str) -> float | None:
+    """Microseconds of all multiply-adds at the highest clock on a unit of `limits_us`, which is that of the
+    stage's language: Numba reaches no tensor core. None where its rate is not known.
+
+    The other limits do not bind every kernel: exponentials can be computed by multiply-adds, and inputs
+    that stay in the L2 between two launches are not read from memory.
     """
-    return limits_us(work, device)["tensor"]
+    return limits_us(work, device)[unit]
 
 
-def too_fast(us: float, work: Work, device: Device) -> str | None:
+def too_fast(us: float, work: Work, device: Device, unit: str) -> str | None:
     """Why a measured time is refused, in a sentence; None for one that is possible, or cannot be judged."""
-    floor = floor_us(work, device)
+    floor = floor_us(work, device, unit)
     if floor is None or us >= floor:
         return None
     return (
-        f"It took {us:.3g} µs, and the multiply-adds alone take {floor:.3g} µs with all tensor cores at "
+        f"It took {us:.3g} µs, and the multiply-adds alone take {floor:.3g} µs with all {UNITS[unit]} at "
         "the highest clock: it does not do the work, or the clock is wrong."
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
 from flashcore_numba.course.exercise import LARGEST_ANSWER
-from flashcore_numba.course.lessons import EVERY
-from flashcore_numba.course.spec import Lesson
+from flashcore_numba.course.lessons import OF_KERNELS, find
+from flashcore_numba.course.spec import Key, Lesson
 from flashcore_numba.stages.edited import MARKS, Region, marked_region, with_region
 from flashcore_numba.stages.files import is_cuda
 
@@ -33,11 +33,20 @@ def read(path: Path) -> str:
         raise ArgumentError(f"{str(path)!r}: no text in UTF-8; a source file is accepted") from None
 
 
+def of_kernel(key: Key) -> Lesson:
+    """A lesson by number or name. Raises ArgumentError for one that there is not, or that has no kernel."""
+    lesson = find(str(key))
+    if lesson.key not in OF_KERNELS:
+        known = ", ".join(map(str, OF_KERNELS))
+        raise ArgumentError(f"lesson {lesson.key} has no kernel to evaluate: those that have are {known}")
+    return lesson
+
+
 def lesson_of(name: str, text: str) -> Lesson:
     """The lesson whose file a text is. Raises ArgumentError where it is none, or that of several."""
     lines = set(text.splitlines())
     shares: dict[float, list[Lesson]] = {}
-    for lesson in EVERY.values():
+    for lesson in OF_KERNELS.values():
         region = exercise.region(lesson.exercise)
         stage = exercise.source_text(lesson.exercise.file).splitlines()
         outside = [*stage[: region.first_line - 1], *stage[region.last_line :]]

@@ -20,7 +20,7 @@ from flashcore_numba.branches.find import BRANCHES
 from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.checks.library import MUTANTS
 from flashcore_numba.course import exercise
-from flashcore_numba.course.lessons import EVERY, find
+from flashcore_numba.course.lessons import OF_KERNELS, find
 from flashcore_numba.course.spec import Key, Lesson
 from flashcore_numba.evolve import source
 from flashcore_numba.evolve.cheats import cheats
@@ -102,7 +102,7 @@ def of_mutants() -> Iterator[Candidate]:
     Those that need another variant of the stage than the lesson's are left out.
     """
     written = [*MUTANTS, *(mutant for branch in BRANCHES.values() for mutant in branch.mutants())]
-    for lesson in EVERY.values():
+    for lesson in OF_KERNELS.values():
         task = lesson.exercise
         own, region = exercise.source_text(task.file), exercise.region(task)
         stage = edited.original(task.stage)
@@ -120,7 +120,7 @@ def of_mutants() -> Iterator[Candidate]:
 
 def of_harmless(seed: int, per_lesson: int = PER_LESSON) -> Iterator[Candidate]:
     """Edits that must leave a region as right as it was: one of each lesson, then a second, and so on."""
-    of_lessons = [list(_harmless(lesson, seed, per_lesson)) for lesson in EVERY.values()]
+    of_lessons = [list(_harmless(lesson, seed, per_lesson)) for lesson in OF_KERNELS.values()]
     for turn in zip_longest(*of_lessons):
         yield from (candidate for candidate in turn if candidate is not None)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flashcore_numba.course import exercise
-from flashcore_numba.course.lessons import EVERY, find
+from flashcore_numba.course.lessons import OF_KERNELS, find
 from flashcore_numba.evolve.edits import OPERATORS, proposals
 
 CUDA = """\
@@ -90,5 +90,5 @@ def test_deleted_waits_and_unrolling():
 
 @pytest.mark.long
 def test_every_operator_finds_something_in_the_course():
-    regions = [region(str(lesson.key)) for lesson in EVERY.values()]
+    regions = [region(str(lesson.key)) for lesson in OF_KERNELS.values()]
     assert {*OPERATORS} == {each.operator for text in regions for each in drawn(text, 1, 250)}

@@ -12,7 +12,7 @@ from flashcore_numba.course import exercise
 from flashcore_numba.course.judge import answer_times, child, grade, grade_python, grading, process
 from flashcore_numba.course.judge.layers import Layer, Layers
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult
-from flashcore_numba.course.lessons import EVERY, find
+from flashcore_numba.course.lessons import OF_KERNELS, find
 from flashcore_numba.evolve import evaluate as evaluator
 from flashcore_numba.evolve import source
 from flashcore_numba.evolve.cheats import H200, cheats
@@ -79,6 +79,8 @@ def test_unknown_layers_and_lessons_are_named(tmp_path):
     (tmp_path / "mine.cu").write_text("int x;\n")
     with pytest.raises(ArgumentError, match="through: 'gate' is none of screen, compile, first case"):
         evaluate(tmp_path / "mine.cu", 14, through="gate")
+    with pytest.raises(ArgumentError, match="lesson 24 has no kernel to evaluate: those that have are 0, "):
+        evaluate(tmp_path / "mine.cu", 24)
     with pytest.raises(ArgumentError, match="lesson '99'"):
         evaluate(tmp_path / "mine.cu", 99)
     with pytest.raises(ArgumentError, match="through: 'floor'"):
@@ -86,8 +88,8 @@ def test_unknown_layers_and_lessons_are_named(tmp_path):
 
 
 def test_the_file_of_each_lesson_is_recognised():
-    files = [lesson.exercise.file for lesson in EVERY.values()]
-    for lesson in EVERY.values():
+    files = [lesson.exercise.file for lesson in OF_KERNELS.values()]
+    for lesson in OF_KERNELS.values():
         name, text = source.whole(lesson, exercise.region(lesson.exercise).text)
         if files.count(lesson.exercise.file) == 1:
             assert source.lesson_of(name, text) is lesson
@@ -163,7 +165,7 @@ def test_machine_code_that_spills_or_waits_is_refused(says, change, layer, said)
 
 def test_a_time_below_the_floor_is_refused_and_one_above_it_is_the_fitness(says):
     says(PASSED)
-    floor = floor_us(stand_in(1, 8, 512, 64), H200)
+    floor = floor_us(stand_in(1, 8, 512, 64), H200, "tensor")
     assert floor == pytest.approx(4 * 8 * 512 * 512 * 64 / (4096 * 132 * 1980))
     for us, valid in ((0.99 * floor, False), (1.01 * floor, True), (5.0, True)):
         found = of_text(find("14"), "mine.cu", "", device=Timed(us, 10.0, "1x8x512x64", H200))
@@ -172,7 +174,16 @@ def test_a_time_below_the_floor_is_refused_and_one_above_it_is_the_fitness(says)
         assert found.basis.startswith("time") == valid
         assert found.layers[-1].name == "floor"
     unknown = replace(H200, compute_capability=(6, 1))
-    assert too_fast(1e-9, stand_in(1, 8, 512, 64), unknown) is None
+    assert too_fast(1e-9, stand_in(1, 8, 512, 64), unknown, "tensor") is None
+
+
+def test_the_floor_of_a_numba_kernel_is_that_of_cuda_cores(says):
+    says(PASSED)
+    floor = 4 * 8 * 512 * 512 * 64 / (256 * 132 * 1980)
+    text = source.whole(find("5"), exercise.region(find("5").exercise).text)[1]
+    for us, valid in ((0.99 * floor, False), (1.01 * floor, True)):
+        found = of_text(find("5"), "mine.py", text, device=Timed(us, 73.0, "1x8x512x64", H200))
+        assert found.valid == valid and ("with all CUDA cores" in found.message) != valid
 
 
 def test_a_time_needs_a_gpu(monkeypatch, tmp_path):
@@ -240,7 +251,7 @@ def test_a_candidate_has_no_host_code():
 
 def test_the_stages_own_files_have_no_host_code():
     """And what does not parse is left to the judge, which points at it."""
-    for lesson in [each for each in EVERY.values() if not is_cuda(each.exercise.file)]:
+    for lesson in [each for each in OF_KERNELS.values() if not is_cuda(each.exercise.file)]:
         own = exercise.region(lesson.exercise).text
         assert source.outside(f"{source.whole(lesson, own)[1]}\n\n", lesson) is None
         assert source.outside(source.whole(lesson, "        x = (\n")[1], lesson) is None

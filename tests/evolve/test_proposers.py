@@ -12,7 +12,7 @@ import pytest
 from openevolve.utils.code_utils import apply_diff_blocks, extract_diffs
 
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.course.lessons import EVERY, find
+from flashcore_numba.course.lessons import OF_KERNELS, find
 from flashcore_numba.evolve import ideas, lineage, proposers, region, source
 from flashcore_numba.evolve.edits import OPERATORS, proposals
 from flashcore_numba.evolve.proposers import BLOCK, Answers, Asked, Edits, Model, Recorded, block
@@ -244,7 +244,7 @@ def test_prompts_name_what_exists():
     ]
     fields = set(re.findall(r"{(\w+)}", (ideas.PROMPTS / "diff_user.txt").read_text()))
     assert fields == {"artifacts", "current_program", "language"}
-    for key in EVERY:
+    for key in OF_KERNELS:
         for idea in ideas.IDEAS:
             said = ideas.system_message(find(str(key)), idea)
             assert source.whole(find(str(key)), "")[0] in said and not re.search(r"{\w+}", said)

@@ -82,13 +82,13 @@ class CheckResult:
     judge.causes.CAUSES, "" when none is known), certain (bool: the cause is proven, not a guess), why (the
     cause's sentence), what (what is wrong, observable), where (the place, "" when none can be named), look
     (what to look at), line (of the answer, or of the file handed in; null), line_text, kind (a key of
-    checks.runner.KINDS, "gate", "search" or ""), items (list of {name, passed, kind, message, seconds, margin}), gates
-    (list of {what, value, before, right, bar, passed, shape, message}), seconds (float), seed (int or null:
-    repeats the random inputs), margin (the smallest allowed / error, null when nothing was compared), notes
-    (list of str), following (after a pass, what comes next; ""), layer (of judge.layers.ORDER, the one that
-    refused; "" after a pass), layers (those that looked, list of {name, seconds}), cubin (what the GPU's
-    compiler gave the dearest kernel: {registers, spill_bytes, shared_bytes, warnings}; null where it did not
-    come to that).
+    checks.runner.KINDS, "gate", "search" or ""), items (list of {name, passed, kind, message, seconds,
+    margin}), gates (list of {what, value, before, right, bar, passed, shape, message}), seconds (float), seed
+    (int or null: repeats the random inputs), margin (the smallest allowed / error, null when nothing was
+    compared), notes (list of str), following (after a pass, what comes next; ""), layer (of
+    judge.layers.ORDER, the one that refused; "" after a pass), layers (those that looked, list of {name,
+    seconds}), cubin (what the GPU's compiler gave the dearest kernel: {registers, spill_bytes, shared_bytes,
+    warnings}; null where it did not come to that).
     """
 
     lesson: Key
