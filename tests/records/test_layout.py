@@ -10,7 +10,9 @@ from flashcore_numba.records import artifact, layout
 
 TESTS = Path(__file__).resolve().parents[1]
 RECORDS = [
-    *sorted(path for path in artifact.recorded_dir().rglob("*.json") if path.name != artifact.SCHEMA_FILE),
+    *sorted(
+        path for path in artifact.recorded_dir().rglob("*.json") if not path.name.endswith(".schema.json")
+    ),
     TESTS / "course/wrong_answers/kills.json",
     TESTS / "simulator/nsight_h200.json",
 ]
@@ -23,6 +25,7 @@ ENTRIES = {
     r"stamps-.*": ("stamps_ns",),
     r"edits": ("controls", "edits"),
     r"evolution": ("candidates",),
+    r"evolve-.*": ("fates",),
     r"fuzz-.*": ("differences",),
     r"fuzz": ("faults",),
     r"mutants": ("planted",),
