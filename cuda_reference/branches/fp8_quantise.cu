@@ -132,14 +132,21 @@ quantise_v(const element* v, STRIDES(v), uint8_t* bytes, float* exponents, int S
     const int exponent = exponent_for(largest_of_block(largest));  // its barrier: all of V is there
     const float up = __int_as_float((127 - exponent) << 23);        // 2^-exponent
     if (threadIdx.x == 0) exponents[head * gridDim.x + blockIdx.x] = exponent;
-    for (int i = threadIdx.x; i < D * TILE / 16; i += THREADS) {
-        const int d = i % D, first = i / D * 16;
-        uint32_t packed[4];
+    for (int i = threadIdx.x; i < D / 2 * TILE / 16; i += THREADS) {  // two columns of 16 keys
+        const int d = i % (D / 2) * 2, first = i / (D / 2) * 16;
+        uint32_t packed[2][4];
         for (int t = 0; t < 4; t++) {
-            auto at = [&](int key) { return (float)v_smem[first + 2 * t + key][d] * up; };
-            packed[t] = pack4(at(0), at(1), at(8), at(9));
+            auto at = [&](int key) {
+                return Element::floats(*(const element2*)&v_smem[first + 2 * t + key][d]);
+            };
+            const float2 a = at(0), b = at(1), c = at(8), d = at(9);
+            packed[0][t] = pack4(a.x * up, b.x * up, c.x * up, d.x * up);
+            packed[1][t] = pack4(a.y * up, b.y * up, c.y * up, d.y * up);
         }
-        uint8_t* to = bytes + (head * D + d) * keys + first_key + first;
-        ptx::store_16(to, packed[0], packed[1], packed[2], packed[3]);
+        for (int column = 0; column < 2; column++) {
+            const uint32_t (&p)[4] = packed[column];
+            uint8_t* to = bytes + (head * D + d + column) * keys + first_key + first;
+            ptx::store_16(to, p[0], p[1], p[2], p[3]);
+        }
     }
 }

@@ -1,26 +1,23 @@
 // FP8 forward: stage 15's roles and rings with e4m3 in both products, which wgmma multiplies twice as fast.
 //
-// fp8_quantise.cu has made bytes and scales. A block takes work tiles of BLOCK_M query rows of one head: a thread
-// of warpgroup 0 loads, each of the CONSUMERS other warpgroups owns 64 rows, a lane those of warpgroup_rows.cuh.
-// S = Q K^T times `factor`, the scales of its row of Q and of its tile of K, is the score.
-// Softmax: P = 2^(factor S + exponent - m), the largest 2^OFFSET when m is set, where the exponent is that of the
-// tile of V: so products with tiles of different exponents add up. l takes it off again. The sums of 8 weights
-// that a lane needs anyway tell whether one may be beyond 448, the largest e4m3. If so the warp raises m and
-// exponentiates again: S is still there, since P is packed beside it.
-// P V: accumulators of e4m3 products keep about 13 bits of a sum. So each tile's product begins at 0, in the
-// registers of S, which are free by then, and is added to O in float32.
+// fp8_quantise.cu has made bytes and scales. A block takes work tiles of BLOCK_M query rows of one head: a
+// thread of warpgroup 0 loads, each of the CONSUMERS others owns 64 rows, a lane those of warpgroup_rows.cuh.
+// S = Q K^T, and `factor`, from the scales of its row of Q and its tile of K, makes scores of it.
+// Softmax: P = 2^(factor S + exponent - m). With the exponent of V's tile in P, products with all tiles add
+// up; l takes it off again. The largest P is 2^OFFSET when m is set. LAZY_MAX: m stays while the sums of 8
+// weights, which a lane needs anyway, tell that none is beyond 448, the largest e4m3. Else m rises and the
+// warp exponentiates again: S is still there, since P is packed beside it.
+// P V: accumulators of e4m3 products keep about 13 bits of a sum. So each tile's product begins at 0, where
+// D is BLOCK_N in the registers of S, which are free by then, and is added to O in float32.
 // A warpgroup's products follow each other. TURNS: from P V of a tile to Q K^T of the next it has the tensor
 // cores to itself, while the others exponentiate.
 #include "warpgroup_rows.cuh"
 
 static_assert(BLOCK_N == 128, "as many keys as have one scale; a row of V^T is 128 bytes");
-static_assert(D <= BLOCK_N, "the product P V takes the registers of S");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr int Q_TILE = ROWS * D, KV_TILE = BLOCK_N * D, O_TILE = ROWS * PITCH;  // bytes, bytes, elements
 constexpr float LARGEST = 448.0f, OFFSET = 5.0f;
-// A factor stays normal, for masked scores are -inf times it; and scores within 2^22, or m would round to steps
-// of powers of 2: more precise than that none is, since S is at most D * 448^2.
-constexpr float LEAST_FACTOR = 1e-36f, MOST_FACTOR = 4194304.0f / (D * LARGEST * LARGEST);
+constexpr float LEAST_FACTOR = 1e-36f;  // of S: above 0, since a masked score is -infinity times it
 
 using P8 = uint32_t[BLOCK_N / 32][4];  // [64, BLOCK_N] e4m3, keys in the order of fp8_quantise.cu
 
@@ -69,14 +66,18 @@ __device__ __forceinline__ void raise_max(const Scores& s_rmem, RowState& m, Row
 #pragma unroll
         for (int i = 4; i < BLOCK_N / 2; i += 4)
             even = fmaxf(even, s_rmem[i + 2 * r]), odd = fmaxf(odd, s_rmem[i + 2 * r + 1]);
-        const float m_new = fmaxf(m[r], quad_max(fmaxf(even, odd)) * factor[r] + (exponent - OFFSET));
+        const float largest = quad_max(fmaxf(even, odd));
+        const float m_new = fmaxf(m[r], __fmul_rn(largest, factor[r]) + (exponent - OFFSET));
         rescale[r] = ptx::ex2(m[r] - m_new);
         m[r] = m_new;
     }
 }
 
 // P as the left operand of P V, and `sum`, the lane's part of its row sums before rounding; S stays as it is.
-// False if one of the warp's sums of 8 shows that a weight may be beyond the largest e4m3.
+// LAZY: false if one of the warp's sums of 8 shows that a weight may be beyond the largest e4m3. Otherwise m
+// has just been set, and scores are rounded as its own was: far from 0 their steps are whole powers of 2 of a
+// weight. None may pass the largest.
+template <bool LAZY>
 __device__ __forceinline__ bool exponentiate(P8& p_rmem, const Scores& s_rmem, const RowState& factor,
                                              const RowState& m, float exponent, RowState& sum) {
     float largest = 0.0f;
@@ -86,25 +87,28 @@ __device__ __forceinline__ bool exponentiate(P8& p_rmem, const Scores& s_rmem, c
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float shift = m[r] - exponent;
+            auto weight = [&](float s) {
+                if (LAZY) return ptx::ex2(s * factor[r] - shift);
+                return ptx::ex2(fminf(__fmul_rn(s, factor[r]) - shift, OFFSET));
+            };
             float of_eight = 0.0f;
 #pragma unroll
-            for (int half = 0; half < 2; half++) {  // 16 keys each: columns 2t and 2t + 1 of both eights
+            for (int half = 0; half < 2; half++) {  // of 16 keys: columns 2t and 2t + 1 of both eights
                 const float* s = s_rmem + 16 * k + 8 * half + 2 * r;
-                const float p0 = ptx::ex2(s[0] * factor[r] - shift), p1 = ptx::ex2(s[1] * factor[r] - shift);
-                const float p2 = ptx::ex2(s[4] * factor[r] - shift), p3 = ptx::ex2(s[5] * factor[r] - shift);
+                const float p0 = weight(s[0]), p1 = weight(s[1]), p2 = weight(s[4]), p3 = weight(s[5]);
                 of_eight += (p0 + p1) + (p2 + p3);
                 p_rmem[k][2 * half + r] = ptx::pack_e4m3(p0, p1) | (uint32_t)ptx::pack_e4m3(p2, p3) << 16;
             }
             largest = fmaxf(largest, of_eight);
             sum[r] += of_eight;
         }
-    return __all_sync(ALL_LANES, largest < LARGEST);
+    return !LAZY || __all_sync(ALL_LANES, largest < LARGEST);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 fp8_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // bytes [B, H, S_q, D], boxes of [64, D]
-          const __grid_constant__ ptx::TensorMap k_map,    // bytes [B, H / group, S_k, D], boxes of [BLOCK_N, D]
-          const __grid_constant__ ptx::TensorMap v_map,    // bytes [B, H / group, D, keys], boxes of [D, BLOCK_N]
+          const __grid_constant__ ptx::TensorMap k_map,    // [B, H / group, S_k, D], boxes of [BLOCK_N, D]
+          const __grid_constant__ ptx::TensorMap v_map,    // [B, H / group, D, keys], boxes of [D, BLOCK_N]
           const __grid_constant__ ptx::TensorMap out_map,  // elements [B, H, S_q, D], boxes of [16, 64]
           const float* q_scales,                           // [B, H, S_q]
           const float* k_scales,                           // [B, H / group, tiles]
@@ -216,7 +220,8 @@ fp8_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // bytes [B, H, S_q, 
     Ring ring;  // K and V of a tile are in slots of the same number
     for (int n = 0;; n++) {
         ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and its number
-        const int index = __shfl_sync(ALL_LANES, lane == 0 ? *work_smem : 0, 0);  // by lane 0, which releases it
+        // Read by lane 0, which releases it.
+        const int index = __shfl_sync(ALL_LANES, lane == 0 ? *work_smem : 0, 0);
         if (index >= works) return;
         const auto [b, h, first_row] = work_at(index);
         const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
@@ -240,7 +245,8 @@ fp8_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // bytes [B, H, S_q, 
         }
 
         Scores s_rmem;
-        Output& t_rmem = *(Output*)s_rmem;  // P V of one tile
+        Output apart;
+        Output& t_rmem = D == BLOCK_N ? *(Output*)s_rmem : apart;  // P V of one tile
         Output o_rmem = {};
         P8 p_rmem;
         RowState m = {LOWEST, LOWEST}, l = {0.0f, 0.0f}, rescale, q_factor;
@@ -254,23 +260,23 @@ fp8_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // bytes [B, H, S_q, 
             RowState factor, sum;
 #pragma unroll
             for (int r = 0; r < 2; r++)
-                factor[r] = fminf(fmaxf(q_factor[r] * k_scale, LEAST_FACTOR), MOST_FACTOR), rescale[r] = 1.0f;
-            if (!lazy || !exponentiate(p_rmem, s_rmem, factor, m, exponent, sum)) {
+                factor[r] = fmaxf(q_factor[r] * k_scale, LEAST_FACTOR), rescale[r] = 1.0f;
+            if (!lazy || !exponentiate<true>(p_rmem, s_rmem, factor, m, exponent, sum)) {
                 if (tile >= whole_tiles) {
                     const int row = warp_row + lane / 4, first_key = tile * BLOCK_N;
-                    mask_tile(s_rmem,
-                              {mask.interval(row).from(first_key), mask.interval(row + 8).from(first_key)}, 1.0f,
-                              lane);
+                    const Interval seen[2] = {mask.interval(row).from(first_key),
+                                              mask.interval(row + 8).from(first_key)};
+                    mask_tile(s_rmem, seen, 1.0f, lane);
                 }
                 raise_max(s_rmem, m, rescale, factor, exponent);
                 l[0] *= rescale[0], l[1] *= rescale[1];
-                exponentiate(p_rmem, s_rmem, factor, m, exponent, sum);
+                exponentiate<false>(p_rmem, s_rmem, factor, m, exponent, sum);
             }
             const float without = ptx::ex2(-exponent);  // V's scale is in P, and not in l
             l[0] += sum[0] * without, l[1] += sum[1] * without;
         };
         auto add_up = [&] {  // the tile's P V, of about 13 bits, to sums of float32
-            ptx::wgmma_pin(s_rmem);
+            ptx::wgmma_pin(t_rmem);
 #pragma unroll
             for (int i = 0; i < D / 2; i++) o_rmem[i] = o_rmem[i] * rescale[i / 2 % 2] + t_rmem[i];
         };
@@ -304,6 +310,6 @@ fp8_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // bytes [B, H, S_q, 
         float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
         normalise(o_rmem, m, l, sizes, h, lse_row, S_q - warp_row, lane);
         store_rows(o_smem, &out_map, o_rmem, warp, lane, warp_row, h, {b});
-        __syncwarp();  // or ptxas takes the warp for apart, and moves addresses to uniform registers in every tile
+        __syncwarp();  // or ptxas takes the warp for apart, and moves addresses in every tile
     }
 }
