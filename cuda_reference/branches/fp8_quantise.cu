@@ -1,12 +1,12 @@
 // Q, K and V in e4m3 for fp8_wgmma.cu: bytes with 3 bits of mantissa, of numbers up to 448, and their scales.
 //
-// Outliers are the trouble: a row's scale follows its largest number, and small ones lose their bits. So a row
-// of Q or K changes its signs, by a pattern that looks random, and then its axes, by a Hadamard matrix H, which
-// spreads an outlier over all columns. H^T H = D I: Q K^T is D times what it was. Q has a scale per row, K one
-// per tile of 128 rows; a number is byte * scale. V has 2^exponent per tile, so that P can carry it.
+// Outliers are the trouble: a row's scale follows its largest number, and small ones lose their bits. So a
+// row of Q or K changes its signs, by a pattern that looks random, and then its axes, by a Hadamard matrix H,
+// which spreads an outlier over all columns. H^T H = D I: Q K^T is D times what it was. Q has a scale per
+// row, K one per tile of 128 rows; a number is byte * scale. V has 2^exponent per tile: P will carry it.
 // wgmma reads e4m3 along the keys only: V is written transposed, [D, keys]. Of each 16 keys the order is
-// 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: then the four scores that a lane has of them are four bytes in a row.
-// A block has a tile of a head. Of Q and K, D / 16 lanes have a row, 16 columns each.
+// 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: then the four scores that a lane has of them are four bytes in a
+// row. A block has a tile of a head. Of Q and K, D / 16 lanes have a row, 16 columns each.
 // What is computed before the rounding is sums and one product: a twin in NumPy gets the same bytes.
 #include "tile.cuh"
 

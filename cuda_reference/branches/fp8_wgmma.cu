@@ -89,7 +89,8 @@ __device__ __forceinline__ bool exponentiate(P8& p_rmem, const Scores& s_rmem, c
             const float shift = m[r] - exponent;
             auto weight = [&](float s) {
                 if (LAZY) return ptx::ex2(s * factor[r] - shift);
-                return ptx::ex2(fminf(__fmul_rn(s, factor[r]) - shift, OFFSET));
+                const float x = __fmul_rn(s, factor[r]) - shift;
+                return ptx::ex2(x > OFFSET ? OFFSET : x);  // a NaN stays one
             };
             float of_eight = 0.0f;
 #pragma unroll

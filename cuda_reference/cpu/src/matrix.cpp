@@ -165,7 +165,7 @@ uint32_t tile_offset(uint64_t descriptor, int row, int k, bool mn_major) {
 const char* tile_element(const Block& block, uint64_t descriptor, int row, int k, bool mn_major,
                          Element element, Place place) {
   const uint32_t offset = tile_offset(descriptor, row, mn_major ? k : k * bytes_of(element), mn_major);
-  if (offset + 2 > launch.dynamic_bytes) {
+  if (offset + bytes_of(element) > launch.dynamic_bytes) {
     add_problem(
         "out of bounds", place, 0,
         text("wgmma reads byte %u of the %u bytes of dynamic shared memory", offset, launch.dynamic_bytes));
@@ -341,8 +341,8 @@ void load_a(const Block& block, const Product& product, int warp, float (&a)[16]
     }
 }
 
-// d + a b with e4m3: an addend keeps the bits down to 2^-13 of the largest one's highest, and is cut off there
-// (DeepSeek-AI 2024, DeepSeek-V3, 3.5.2: "around 14 bits"; sums on an H200 agree).
+// d + a b of e4m3: every addend is cut off at 2^-13 of the highest bit of the largest one (DeepSeek-AI 2024,
+// DeepSeek-V3, section 3.5.2: Hopper keeps around 14 bits).
 float sum_of_e4m3(float d, const float* a, const float* b, int steps) {
   constexpr int KEPT = 13;
   float products[MOST_K], largest = fabsf(d);

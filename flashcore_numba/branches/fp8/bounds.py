@@ -1,16 +1,16 @@
-"""How wrong an answer in 8 bits may be: what quantising Q, K and V costs, and then what P and the sums may.
+"""How wrong an answer in 8 bits may be: what quantising costs, and then what P and the sums may.
 
-Quantising is the same for every right kernel, to the bit (`twin`). So an output may be as far from the answer as
-float64 attention of the quantised numbers is, and farther by the following, times 2.5:
+Quantising is the same for every right kernel, to the bit (`twin`). So an output may be as far from the answer
+as float64 attention of the quantised numbers is, and farther by the following, times 2.5:
 
 - P is rounded to e4m3, by a relative 2^-4 at most and 0.42 of that in the root mean square. Errors of weights
   are independent: 2.5 * 2^-4 |w v|_2 are 6 standard deviations.
 - The largest weight is 2^5 or more when it is stored. Steps below 2^-6 are 2^-9, so a small weight is off by
   up to 2^-10; one below that may vanish, and all that vanish pull one way, so their sum counts whole.
-- Sums of e4m3 products lose what is below 2^-13 of the highest bit of their largest addend. In P V of a tile of
-  128 keys whose addends have one sign that is at most 128 / 2 such steps of the tile's sum.
-- In Q K^T it is 8 steps of the largest addend, here 8 * 2^-13 (largest score + 4 |q| |k| scale / sqrt(D)).
-  A weight is off by twice that, relatively; from 1/4 on nothing is known of it, and the bound is the largest |v|.
+- Sums of e4m3 products lose what is below 2^-13 of the highest bit of their largest addend. In P V of a tile
+  of 128 keys whose addends have one sign that is at most 128 / 2 such steps of the tile's sum.
+- In Q K^T it is 8 steps of the largest addend, 8 * 2^-13 (largest score + 4 |q| |k| scale / sqrt(D)). A
+  weight is off by twice that, relatively; from 1/4 on nothing is known of it: the bound is the largest |v|.
 
 Rounding to q's type comes on top. Over all outputs the RMSE is at most 1.25 times what quantising and half of
 these make of it: it tells of small errors everywhere, which the bound of one element hides. The log-sum-exp
@@ -39,7 +39,7 @@ UNKNOWN = 0.25  # an error of scores from which the weights are anything
 
 @dataclass(frozen=True)
 class Reference:
-    """out, allowed: float64 [B, H, S_q, D]; lse, lse_allowed: [B, H, S_q]; rmse: the most, over all of out."""
+    """out, allowed: float64 [B, H, S_q, D]; lse, lse_allowed: [B, H, S_q]; rmse: the most over all of out."""
 
     out: np.ndarray
     allowed: np.ndarray

@@ -38,12 +38,11 @@ def attention_fp8(
 ) -> Any:
     """softmax(scale * Q K^T) V with both products in e4m3, which Hopper multiplies twice as fast as halves.
 
-    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16 or bfloat16, D 64 or 128: everything else about them
-    is as for `attention`. They are quantised on the way: a row of Q and 128 rows of K have one scale after a
-    Hadamard transform, 128 rows of V a power of 2. An output has 3 bits of mantissa from P and V each, and
-    what errors of the scores make of the weights: for normal inputs the error is about 5 % of the outputs,
-    in the root mean square (docs/fp8.md). Scores beyond 4 million are shrunk to that, and numbers of
-    bfloat16 below 2^-100 or above 2^120 lose their precision, or overflow.
+    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16 or bfloat16, D 64 or 128: everything else about
+    them is as for `attention`. They are quantised on the way: a row of Q and 128 rows of K have one scale
+    after a Hadamard transform, 128 rows of V a power of 2. For normal inputs the error is about 5 % of the
+    outputs, in the root mean square, and large scores make it larger (docs/fp8.md). Numbers of bfloat16 below
+    2^-100 lose their precision, and Q and K beyond 2^120 overflow.
 
     causal, scale, out, return_lse, time_limit, streams and capture are as for `attention`. stage: the key or
     name of a stage ("fp8/wgmma") or a `Stage`; None is the one that serves the problem on this machine.
@@ -62,7 +61,7 @@ def attention_fp8(
     targets = {} if out is None else {"out": adopt(out, "out")}
     same_kind(**arrays, **targets)
     check_limit_of_time(time_limit, arrays["q"].view)
-    problem = Problem(*(each.view for each in arrays.values()), causal, scale)
+    problem = Problem(arrays["q"].view, arrays["k"].view, arrays["v"].view, causal, scale)
     wanted = (LSE,) if wants_lse else ()
     chosen = _stage(stage, problem, wanted)
     written = Written((OUT, *wanted), targets, packed=False)

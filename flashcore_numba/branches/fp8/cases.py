@@ -80,6 +80,10 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         q[:, :, ::3], k[:, :, 128:256], v[:, :, :128] = 0, 0, 0
         return x.but(q=q, k=k, v=v)
 
+    def below_zero(rng: np.random.Generator) -> Inputs:
+        x = normal(rng, 1, 1, 40, 300, d, element=element)
+        return x.but(v=element.round(-1000 * np.abs(x.v.astype(np.float64))))
+
     largest = LARGEST_V[element]
     return [
         case("outliers", lambda rng: outliers(rng, 1, 1, 70, 300, d, element)),
@@ -90,6 +94,7 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("one key dominates", lambda rng: needle(rng, 700, d, element)),
         case("tiles of V of many sizes", tiles_of_v),
         case("tiles of K of many sizes", tiles_of_k),
+        case("values far below 0", below_zero),
         case("rows of zeros", zero_rows),
         case("q of zeros", lambda rng: sized(rng, q=0)),
         case("v of zeros", lambda rng: sized(rng, v=0)),

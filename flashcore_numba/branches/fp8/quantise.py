@@ -28,6 +28,7 @@ class Quantised(NamedTuple):
 
 
 def tiles_of(rows: int) -> int:
+    """Tiles that so many rows or keys fill, the last perhaps in part."""
     return -(-rows // TILE)
 
 

@@ -37,8 +37,8 @@ def quantised(q: np.ndarray, k: np.ndarray, v: np.ndarray, sign: float = 1.0) ->
 
 
 class Dequantised(NamedTuple):
-    """What the bytes stand for, float64: q [B, H, S_q, D] after its transform, times the scale of the softmax, k
-    [B, H_kv, S_k, D] after it, v as it was given, and of each key the exponent of its tile of V, [B, H_kv, S_k].
+    """What the bytes stand for, float64: q [B, H, S_q, D] after its transform, times the softmax's scale, k
+    [B, H_kv, S_k, D] after it, v as it was given; exponents: of each key's tile of V, [B, H_kv, S_k].
     """
 
     q: np.ndarray
