@@ -22,7 +22,7 @@ DRAWN = {
 
 
 def standard(x, lost=0.0):
-    """Attention of the quantised numbers with weights rounded to e4m3, and its LSE. lost: by P V, of itself."""
+    """Attention of the quantised numbers and rounded weights, and its LSE. lost: by P V, of itself."""
     scale = x.q.shape[3] ** -0.5
     stored = dequantised(quantised(x.q, x.k, x.v), x.k.shape[2], scale)
     out, lse = np.empty(x.q.shape), np.empty(x.q.shape[:3])

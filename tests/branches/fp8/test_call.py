@@ -37,13 +37,10 @@ def test_bad_arguments(wrong, message):
         attention_fp8(**zeros() | wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [(n, m) for w, m in BAD[:5] for n in [w]], ids=lambda x: str(x)[:20]
-)
-def test_the_messages_are_those_of_attention(name, message):
-    for call in (attention, attention_fp8):
-        with pytest.raises(ArgumentError, match=message):
-            call(**zeros() | name)
+@pytest.mark.parametrize(("wrong", "message"), BAD[:7], ids=[message for _, message in BAD[:7]])
+def test_the_messages_are_those_of_attention(wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        attention(**zeros() | wrong)
 
 
 @pytest.mark.parametrize("stage", [None, "wgmma", STAGE], ids=str)
@@ -65,7 +62,7 @@ def test_outputs_and_streams_of_bits(rng):
     assert all(FP8.judge(o, value, reference, None).passed for o, value in ((OUT, out), (LSE, lse)))
 
 
-@pytest.mark.parametrize("options", [{}, {"out": True}, {"return_lse": True}, {"causal": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"out": True}, {"return_lse": True}], ids=str)
 def test_a_plan_launches_what_the_long_way_does(stub, options):
     shape = (2, 64, 2048, 128)
 
@@ -85,6 +82,19 @@ def test_a_plan_launches_what_the_long_way_does(stub, options):
     assert len(plans._plans) == 1 and stub.launched and not stub.long_way
     fast, slow = both_ways(stub, call)
     assert len(fast) == 4 and fast == slow
+
+
+def test_blocks_draw_work_under_a_causal_mask(stub):
+    """From a counter; it is elsewhere in a plan, and all else is the same."""
+    qkv = [stub.array((2, 64, 2048, 128)) for _ in range(3)]
+
+    def call():
+        return attention_fp8(*qkv, causal=True)
+
+    call()
+    fast, slow = both_ways(stub, call)
+    assert [each[:2] for each in fast] == [each[:2] for each in slow]
+    assert any(fast[-1][3][-1]) and any(slow[-1][3][-1])
 
 
 def test_a_plan_is_not_that_of_attention(stub):

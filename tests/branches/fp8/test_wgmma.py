@@ -21,8 +21,6 @@ from flashcore_numba.stages.runs import Run
 TELLING = (
     "ragged 33 rows, 270 keys, two heads, two batches",
     "causal 300 rows, 100 keys: rows that see none",
-    "a negative scale",
-    "outliers",
     "scores rise slowly",
     "tiles of V of many sizes",
     "keys of tiles that are not seen change no bit",
@@ -87,14 +85,14 @@ def test_a_nan_stays_one(rng):
     assert np.isnan(found[20]).all() and np.isfinite(np.delete(found, 20, axis=0)).all()
 
 
-def test_less_is_lost_with_the_lazy_maximum_than_without_a_transform(rng):
-    """docs/fp8.md: outliers cost a little more than normal numbers, in any variant."""
+@pytest.mark.long
+def test_what_outliers_cost(rng):
+    """docs/fp8.md: a few percent of the outputs in the root mean square, in any variant."""
     x = outliers(rng, 1, 1, 64, 256, 128)
-    reference = FP8.reference(x)
-    for variant in ("every_max", "wgmma"):
+    right = FP8.reference(x).out
+    for variant in STAGE.variants:
         found = STAGE.run(x.problem(x.arrays), Simulator(), variant)["out"].astype(np.float64)
-        relative = np.linalg.norm(found - reference.out) / np.linalg.norm(reference.out)
-        assert 0.01 < relative < 0.1
+        assert 0.01 < np.linalg.norm(found - right) / np.linalg.norm(right) < 0.1
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -103,7 +101,8 @@ def test_less_is_lost_with_the_lazy_maximum_than_without_a_transform(rng):
 def test_registers(variant, head_dim):
     """At D = 128 some spills: O, S and P are 144 of the 160 registers. wgmma is not serialised."""
     found = registers(Run(STAGE, variant), examples(STAGE, head_dim), (9, 0))
-    assert {each["kernel"] for each in found} >= {"fp8_wgmma", "quantise_rows", "quantise_v"}
+    kernels = {each["kernel"].partition(" ")[0] for each in found}
+    assert kernels == {"fp8_wgmma", "quantise_rows", "quantise_v"}
     for each in found:
         assert not each["warnings"]
         attends = each["kernel"].startswith("fp8_wgmma")
