@@ -23,7 +23,7 @@ from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.stages import files
 from flashcore_numba.stages.files import place_of
 
-SMALL = "1x2x140x64"
+SMALL = "1x1x140x128"
 
 
 @pytest.fixture(autouse=True)
