@@ -72,6 +72,10 @@ HARMLESS: dict[tuple[str, str], str] = {
     "idle tiles than a ring has slots.",
     (
         "fp8_wgmma.cu",
+        "if (TURNS) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
+    ): "It orders products in time, for speed: no memory depends on it.",
+    (
+        "fp8_wgmma.cu",
         "__syncwarp();  // or ptxas takes the warp for apart, and moves addresses in every tile",
     ): "No memory depends on it: it tells the assembler that the lanes are together.",
     (
