@@ -60,6 +60,7 @@ def test_reconcile(capsys):
     assert not any(row["flagged"] for run in found["runs"] for row in run["rows"])
 
 
+@pytest.mark.long
 def test_resources(capsys):
     assert cli.main(["resources", "fp8/wgmma", "--json"]) == 0
     assert "fp8_wgmma" in capsys.readouterr().out
