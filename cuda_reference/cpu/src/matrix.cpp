@@ -191,8 +191,6 @@ void check_product(const Lanes& lanes, const WarpgroupArgument& first) {
     if (swizzle_of(tile) == 0 || (first.transpose_b && swizzle_of(tile) != 128))
       fault("bad instruction", lanes.site,
             "the CPU executor knows tiles that are swizzled over 128 bytes, and K-major ones over 64, only");
-  if (first.transpose_b && first.element == Element::e4m3)
-    fault("bad instruction", lanes.site, "wgmma transposes no tile of e4m3");
   for (int lane = 1; lane < 32; lane++) {
     auto& other = *(WarpgroupArgument*)lanes.argument[lane];
     if (other.a_tile != first.a_tile || other.b_tile != first.b_tile)
