@@ -92,15 +92,13 @@ quantise_rows(const element* x, STRIDES(x), uint8_t* bytes, float* scales, int S
         const int row = first_row + pass * ROWS_AT_ONCE;
         const float most = fmaxf(each_row ? largest[pass] : largest_here, LEAST);
         const float up = sign * (LARGEST / most);
-        uint32_t packed[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        auto four = [&](int i) {
             const float* v = values[pass] + 4 * i;
-            packed[i] = pack4(v[0] * up, v[1] * up, v[2] * up, v[3] * up);
-        }
+            return pack4(v[0] * up, v[1] * up, v[2] * up, v[3] * up);
+        };
         if (row >= S) continue;
         uint8_t* to = bytes + (head * S + row) * D + part * COLUMNS;
-        ptx::store_16(to, packed[0], packed[1], packed[2], packed[3]);
+        ptx::store_16(to, four(0), four(1), four(2), four(3));
         if (each_row && part == 0) scales[head * S + row] = most / LARGEST;
     }
 }
@@ -133,20 +131,18 @@ quantise_v(const element* v, STRIDES(v), uint8_t* bytes, float* exponents, int S
     const float up = __int_as_float((127 - exponent) << 23);        // 2^-exponent
     if (threadIdx.x == 0) exponents[head * gridDim.x + blockIdx.x] = exponent;
     for (int i = threadIdx.x; i < D / 2 * TILE / 16; i += THREADS) {  // two columns of 16 keys
-        const int d = i % (D / 2) * 2, first = i / (D / 2) * 16;
-        uint32_t packed[2][4];
-        for (int t = 0; t < 4; t++) {
+        const int column = i % (D / 2) * 2, first = i / (D / 2) * 16;
+        auto fours = [&](int t) {
             auto at = [&](int key) {
-                return Element::floats(*(const element2*)&v_smem[first + 2 * t + key][d]);
+                return Element::floats(*(const element2*)&v_smem[first + 2 * t + key][column]);
             };
             const float2 a = at(0), b = at(1), c = at(8), d = at(9);
-            packed[0][t] = pack4(a.x * up, b.x * up, c.x * up, d.x * up);
-            packed[1][t] = pack4(a.y * up, b.y * up, c.y * up, d.y * up);
-        }
-        for (int column = 0; column < 2; column++) {
-            const uint32_t (&p)[4] = packed[column];
-            uint8_t* to = bytes + (head * D + d + column) * keys + first_key + first;
-            ptx::store_16(to, p[0], p[1], p[2], p[3]);
-        }
+            return make_uint2(pack4(a.x * up, b.x * up, c.x * up, d.x * up),
+                              pack4(a.y * up, b.y * up, c.y * up, d.y * up));
+        };
+        const uint2 p0 = fours(0), p1 = fours(1), p2 = fours(2), p3 = fours(3);
+        uint8_t* to = bytes + (head * D + column) * keys + first_key + first;
+        ptx::store_16(to, p0.x, p1.x, p2.x, p3.x);
+        ptx::store_16(to + keys, p0.y, p1.y, p2.y, p3.y);
     }
 }

@@ -95,6 +95,7 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("tiles of V of many sizes", tiles_of_v),
         case("tiles of K of many sizes", tiles_of_k),
         case("values far below 0", below_zero),
+        case("all of V -7: bytes of -448", lambda rng: normal_with_v(rng, -7.0, d, element)),
         case("rows of zeros", zero_rows),
         case("q of zeros", lambda rng: sized(rng, q=0)),
         case("v of zeros", lambda rng: sized(rng, v=0)),
@@ -105,6 +106,12 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("extreme: values about 10^-5", lambda rng: sized(rng, v=1e-5)),
         case(f"extreme: values up to {largest:g}", lambda rng: sized(rng, v=largest / 6)),
     ]
+
+
+def normal_with_v(rng: np.random.Generator, value: float, d: int, element: Element) -> Inputs:
+    """All of V one number."""
+    x = normal(rng, 1, 1, 40, 300, d, element=element)
+    return x.but(v=np.full_like(x.v, value))
 
 
 def outliers(
