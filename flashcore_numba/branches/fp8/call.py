@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda_reference.extras import explained
 from flashcore_numba.attention import best_stage
+from flashcore_numba.branches.fp8.problem import Fp8Problem
 from flashcore_numba.calls import (
     Written,
     adopted,
@@ -61,7 +62,7 @@ def attention_fp8(
     targets = {} if out is None else {"out": adopt(out, "out")}
     same_kind(**arrays, **targets)
     check_limit_of_time(time_limit, arrays["q"].view)
-    problem = Problem(arrays["q"].view, arrays["k"].view, arrays["v"].view, causal, scale)
+    problem = Fp8Problem(arrays["q"].view, arrays["k"].view, arrays["v"].view, causal, scale)
     wanted = (LSE,) if wants_lse else ()
     chosen = _stage(stage, problem, wanted)
     written = Written((OUT, *wanted), targets, packed=False)

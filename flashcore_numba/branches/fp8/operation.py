@@ -8,6 +8,7 @@ import numpy as np
 
 from flashcore_numba.branches.fp8 import bounds
 from flashcore_numba.branches.fp8.cases import cases
+from flashcore_numba.branches.fp8.problem import Fp8Inputs, Fp8Problem
 from flashcore_numba.branches.fp8.properties import properties
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.checks.truth import Truth
@@ -24,18 +25,18 @@ def _draw(
     rng: np.random.Generator,
     element: Element = FLOAT16,
     tokens: int | None = None,
-) -> Inputs:
+) -> Fp8Inputs:
     q, k, v = shape.inputs(rng, element)
     if tokens is not None:
         q = shape.queries(rng, tokens, element)
-    return Inputs(q, k, v, causal=causal)
+    return Fp8Inputs(q, k, v, causal=causal)
 
 
-def _stand_in(shape: Shape, causal: bool) -> Problem:
+def _stand_in(shape: Shape, causal: bool) -> Fp8Problem:
     q = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), FLOAT16.dtype)
     k = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.head_dim), FLOAT16.dtype)
     v = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.value_dim), FLOAT16.dtype)
-    return Problem(q, k, v, causal)
+    return Fp8Problem(q, k, v, causal)
 
 
 def _truth(x: Inputs, rng: np.random.Generator) -> Truth:
