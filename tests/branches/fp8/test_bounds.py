@@ -1,16 +1,20 @@
 """What passes for right in 8 bits: quantising alone does, and small errors everywhere do not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from flashcore_numba.branches.fp8.bounds import reference
 from flashcore_numba.branches.fp8.cases import mean_of_one, needle, outliers
+from flashcore_numba.branches.fp8.fp8_wgmma import STAGE
 from flashcore_numba.branches.fp8.operation import FP8
 from flashcore_numba.branches.fp8.twin import dequantised, quantised
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.core import oracle
 from flashcore_numba.core.element import E4M3, FLOAT16
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.run.executor import Simulator
 
 DRAWN = {
     "normal": lambda rng: normal(rng, 1, 2, 40, 300, 128, 1),
@@ -74,3 +78,42 @@ def test_bounds_are_of_use(rng):
     """For normal inputs the RMSE that is allowed is below 10 % of the outputs."""
     ref = reference(normal(rng, 1, 1, 64, 500, 128))
     assert ref.rmse < 0.1 * ref.out.std() and np.median(ref.allowed) < 0.4 * ref.out.std()
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/fp8.md"
+ROWS = {  # of the page's table, by how they begin
+    "N(0, 1) |": lambda rng: normal(rng, 1, 1, 192, 1024, 128),
+    "and 0.1 %": lambda rng: outliers(rng, 1, 1, 192, 1024, 128),
+    "N(0, 1), scale 1": lambda rng: normal(rng, 1, 1, 192, 1024, 128, scale=1.0),
+    "one key": lambda rng: needle(rng, 1024, 128, FLOAT16),
+    "V around 1": lambda rng: mean_of_one(rng, 2048, 128, FLOAT16),
+}
+
+
+def errors(x):
+    """In percent: of the kernel, then what Q and K cost alone, V alone, P alone."""
+    scale = 128**-0.5 if x.scale is None else x.scale
+    q, k, v = (getattr(x, each)[0, 0].astype(np.float64) for each in "qkv")
+    stored = dequantised(quantised(x.q, x.k, x.v), len(k), scale)
+    scores = scale * q @ k.T
+    p = 32 * np.exp(scores - scores.max(axis=1, keepdims=True))
+    total = p.sum(axis=1, keepdims=True)
+    right = p @ v / total
+    moved = stored.q[0, 0] @ stored.k[0, 0].T
+    off = np.exp(moved - moved.max(axis=1, keepdims=True))
+    kernel = STAGE.run(x.problem(x.arrays), Simulator())["out"][0, 0].astype(np.float64)
+    found = (
+        *(kernel, off @ v / off.sum(axis=1, keepdims=True), p @ stored.v[0, 0] / total),
+        E4M3.round(p).astype(np.float64) @ v / total,
+    )
+    return [100 * np.linalg.norm(each - right) / np.linalg.norm(right) for each in found]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ROWS)
+def test_the_table_of_the_page(name, rng):
+    """The median of some draws: with outliers they differ."""
+    (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name}")]
+    said = [float(cell.strip(" %")) for cell in row.split("|")[2:6]]
+    found = np.median([errors(ROWS[name](rng)) for _ in range(5)], axis=0)
+    assert found == pytest.approx(said, rel=0.3, abs=1.0 if "0.1" in name else 0.06)
