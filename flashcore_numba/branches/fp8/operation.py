@@ -8,7 +8,8 @@ import numpy as np
 
 from flashcore_numba.branches.fp8 import bounds
 from flashcore_numba.branches.fp8.cases import cases
-from flashcore_numba.branches.fp8.problem import Fp8Inputs, Fp8Problem
+from flashcore_numba.branches.fp8.inputs import Fp8Inputs
+from flashcore_numba.branches.fp8.problem import Fp8Problem
 from flashcore_numba.branches.fp8.properties import properties
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.checks.truth import Truth
