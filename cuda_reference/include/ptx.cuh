@@ -554,6 +554,13 @@ PTX_INLINE uint64_t wgmma_tile(
     return start | (uint64_t)(panel_bytes >> 4) << 16 | (uint64_t)(row_bytes >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+// The same for e4m3, K-major: rows of 64 or 128 bytes, swizzled over as many. k32 steps: descriptor + 2.
+template <int ROW_BYTES> PTX_INLINE uint64_t wgmma_rows(const void* smem PTX_SITE) {
+    static_assert(ROW_BYTES == 64 || ROW_BYTES == 128, "swizzles of a whole row");
+    const uint64_t tile = wgmma_tile(smem, 16, 8 * ROW_BYTES PTX_PASS_SITE);
+    return ROW_BYTES == 128 ? tile : tile + ((uint64_t)1 << 62);
+}
+
 // ISA: "wgmma.fence": orders earlier accesses to the registers, and to each other, before the next wgmma
 PTX_INLINE void wgmma_fence(PTX_SITE_ONLY) PTX(
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory"),
@@ -586,6 +593,9 @@ template <int COUNT> PTX_INLINE void wgmma_pin(uint32_t (&a)[COUNT][4]) PTX(
 // lane lie as in mma_m16n8k16, columns 8j on. `_ss`: a and b from shared memory, both K-major; `_rs`: a in
 // registers as for mma_m16n8k16. TRANSPOSE_B: b MN-major.
 template <int N, int TRANSPOSE_B> struct Wgmma;
+// ISA: the same with .e4m3 inputs, m64nNk32: both operands K-major; of a in registers, a register has the four
+// columns 4t to 4t + 3, or 4t + 16 to 4t + 19, of a row.
+template <int N> struct WgmmaE4m3;
 
 #ifndef FLASHCORE_CPU
 #define PTX_D1(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
@@ -651,6 +661,19 @@ PTX_WGMMA(208, 13, 104, 105, 106, 107, 108, 109, 110)
 PTX_WGMMA(224, 14, 112, 113, 114, 115, 116, 117, 118)
 PTX_WGMMA(240, 15, 120, 121, 122, 123, 124, 125, 126)
 PTX_WGMMA(256, 16, 128, 129, 130, 131, 132, 133, 134)
+#define PTX_WGMMA_E4M3(N, EIGHTS, I0, I1, I2, I3, I4, I5) \
+    template <> struct WgmmaE4m3<N> { \
+        static PTX_INLINE void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
+            asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I2 ", 0; wgmma.mma_async.sync.aligned" \
+                ".m64n" #N "k32.f32.e4m3.e4m3 {" PTX_R##EIGHTS "}, %" #I0 ", %" #I1 ", p, 1, 1; }" \
+                : PTX_D##EIGHTS(0) : "l"(a), "l"(b), "r"(accumulate)); } \
+        static PTX_INLINE void rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) { \
+            asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #I5 ", 0; wgmma.mma_async.sync.aligned" \
+                ".m64n" #N "k32.f32.e4m3.e4m3 {" PTX_R##EIGHTS "}," \
+                " {%" #I0 ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 ", p, 1, 1; }" : PTX_D##EIGHTS(0) \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)); } };
+PTX_WGMMA_E4M3(64, 4, 32, 33, 34, 35, 36, 37)
+PTX_WGMMA_E4M3(128, 8, 64, 65, 66, 67, 68, 69)
 #endif
 
 template <int N, int TRANSPOSE_B = 0>
@@ -662,6 +685,17 @@ template <int N, int TRANSPOSE_B = 0>
 PTX_INLINE void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_SITE) PTX(
     (Wgmma<N, TRANSPOSE_B>::rs(d, a, b, accumulate)),
     cpu::wgmma(d, N, a, 0, b, TRANSPOSE_B, accumulate, CPU_ELEMENT, site))
+
+template <int N>
+PTX_INLINE void wgmma_e4m3_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate PTX_SITE) PTX(
+    (WgmmaE4m3<N>::ss(d, a, b, accumulate)),
+    cpu::wgmma(d, N, nullptr, a, b, false, accumulate, cpu::Element::e4m3, site))
+
+template <int N>
+PTX_INLINE void wgmma_e4m3_rs(
+    float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate PTX_SITE) PTX(
+    (WgmmaE4m3<N>::rs(d, a, b, accumulate)),
+    cpu::wgmma(d, N, a, 0, b, false, accumulate, cpu::Element::e4m3, site))
 #endif
 
 }  // namespace ptx

@@ -66,6 +66,19 @@ HARMLESS: dict[tuple[str, str], str] = {
         "if (PING_PONG) ptx::bar_sync(3 + consumer, 256);  // the other warpgroup has issued its products",
     ): "It orders products in time, for speed: no memory depends on it.",
     (
+        "fp8_wgmma.cu",
+        "__syncwarp();  // all lanes have seen these phases before lane 0 lets the next ones begin",
+    ): "A lane would have to lag a whole turn of the ring: turns forbid that, and without them it takes more "
+    "idle tiles than a ring has slots.",
+    (
+        "fp8_wgmma.cu",
+        "if (TURNS) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
+    ): "It orders products in time, for speed: no memory depends on it.",
+    (
+        "fp8_wgmma.cu",
+        "__syncwarp();  // or ptxas takes the warp for apart, and moves addresses in every tile",
+    ): "No memory depends on it: it tells the assembler that the lanes are together.",
+    (
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",
     ): "It orders products in time, for speed: no memory depends on it.",

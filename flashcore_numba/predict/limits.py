@@ -67,10 +67,15 @@ def limits_us(problem: Work, device: Device) -> dict[str, float | None]:
     per_us = device.sm_count * device.max_sm_mhz  # SM clocks per microsecond
     return {
         "fp32": problem.flops / (rate.fp32 * per_us) if rate else None,
-        "tensor": problem.flops / (rate.tensor * per_us) if rate else None,
+        "tensor": _tensor_flops(problem) / (rate.tensor * per_us) if rate else None,
         "exp": problem.exponentials / (rate.exp * per_us) if rate else None,
         "memory": problem.min_bytes / (device.bandwidth_gbs * 1e3) if device.bandwidth_gbs else None,
     }
+
+
+def _tensor_flops(problem: Work) -> float:
+    """Operations in 16 bits that take the tensor cores as long: those in 8 bits count half."""
+    return problem.flops / getattr(problem, "tensor_speed", 1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ def units_us(
     """
     work = {
         "fp32": (problem.flops * multiplies.get("fp32", 0), ceilings.fp32_tflops, 1e6),
-        "tensor": (problem.flops * multiplies.get("tensor", 0), ceilings.tensor_tflops, 1e6),
+        "tensor": (_tensor_flops(problem) * multiplies.get("tensor", 0), ceilings.tensor_tflops, 1e6),
         "exp": (problem.exponentials, ceilings.exp_gops, 1e3),
         "l1": (l1_bytes, ceilings.l1_gbs, 1e3),
         "l2": (l2_bytes, ceilings.l2_gbs, 1e3),

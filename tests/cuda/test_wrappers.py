@@ -306,6 +306,17 @@ def wgmma(n, transposed, in_registers, element=FLOAT16):
     return case
 
 
+def wgmma_e4m3(n, in_registers):
+    """Of n = 128 rows of 128 bytes, or 64 of 64. Small integers: sums of them are exact in 13 bits."""
+
+    def case(rng):
+        x, y = (rng.integers(-3, 4, (rows, n)).astype(FLOAT) for rows in (64, n))
+        args = (*(E4M3.round(each).view(np.uint8) for each in (x, y)), np.zeros((64, n), FLOAT))
+        return Case(f"wgmma_e4m3_{n}", 1, 128, (*args, INT(in_registers)), {2: x @ y.T}, 192 * 128)
+
+    return case
+
+
 def registers(rng):
     return Case("registers", 1, 256, (np.zeros(256, FLOAT),), {0: np.arange(256)})
 
@@ -347,6 +358,8 @@ SM90: dict[str, Callable] = {
     "wgmma_ss": wgmma(64, 0, 0), "wgmma_ss, B transposed": wgmma(64, 1, 0), "wgmma_rs": wgmma(64, 0, 1),
     "wgmma_rs, B transposed": wgmma(64, 1, 1), "wgmma_ss, N = 176": wgmma(176, 0, 0),
     "wgmma_rs, N = 256, B transposed": wgmma(256, 1, 1),
+    "wgmma_rows": wgmma_e4m3(64, 0), "wgmma_e4m3_ss": wgmma_e4m3(128, 0),
+    "wgmma_e4m3_rs": wgmma_e4m3(128, 1), "wgmma_e4m3_rs, rows of 64 bytes": wgmma_e4m3(64, 1),
     "wgmma_ss, bfloat16": wgmma(64, 0, 0, BFLOAT16),
     "wgmma_rs, bfloat16, B transposed": wgmma(256, 1, 1, BFLOAT16),
 }  # fmt: skip

@@ -248,6 +248,49 @@ wgmma_256_transposed(const half* a, const half* b, float* d, int a_in_registers)
     multiply<256, 1>(smem, a, b, d, a_in_registers);
 }
 
+// The same in e4m3: d[64, 64 or 128] = a[64, ROW_BYTES] b[.., ROW_BYTES]^T, 16-byte chunks of a row swizzled.
+template <int N, int ROW_BYTES>
+__device__ __forceinline__ void multiply_e4m3(unsigned char* smem, const unsigned char* a,
+                                              const unsigned char* b, float* d, int a_in_registers) {
+    unsigned char *a_smem = smem, *b_smem = smem + 64 * ROW_BYTES;
+    const int t = threadIdx.x, warp = t / 32, g = t % 32 / 4, four = t % 4 * 4;
+    for (int i = t; i < 64 * ROW_BYTES; i += 128) a_smem[i ^ (i >> 7 & (ROW_BYTES / 16 - 1)) << 4] = a[i];
+    for (int i = t; i < N * ROW_BYTES; i += 128) b_smem[i ^ (i >> 7 & (ROW_BYTES / 16 - 1)) << 4] = b[i];
+    ptx::fence_proxy_async();  // the tiles before wgmma reads them
+    __syncthreads();           // everyone has stored
+    float sum[N / 2] = {};
+    uint32_t a_rmem[ROW_BYTES / 32][4];
+    for (int k = 0; k < ROW_BYTES / 32; k++)
+        for (int i = 0; i < 4; i++)
+            a_rmem[k][i] = *reinterpret_cast<const uint32_t*>(
+                a + (warp * 16 + g + i % 2 * 8) * ROW_BYTES + k * 32 + four + i / 2 * 16);
+    ptx::wgmma_pin(sum);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < ROW_BYTES / 32; k++) {
+        const uint64_t b_tile = ptx::wgmma_rows<ROW_BYTES>(b_smem) + 2 * k;
+        if (a_in_registers) ptx::wgmma_e4m3_rs<N>(sum, a_rmem[k], b_tile, k > 0);
+        else ptx::wgmma_e4m3_ss<N>(sum, ptx::wgmma_rows<ROW_BYTES>(a_smem) + 2 * k, b_tile, k > 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_pin(sum);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        d[(warp * 16 + g + i / 2 % 2 * 8) * N + i / 4 * 8 + t % 4 * 2 + i % 2] = sum[i];
+}
+
+extern "C" __global__ void __launch_bounds__(128, 1)
+wgmma_e4m3_128(const unsigned char* a, const unsigned char* b, float* d, int a_in_registers) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    multiply_e4m3<128, 128>(smem, a, b, d, a_in_registers);
+}
+extern "C" __global__ void __launch_bounds__(128, 1)
+wgmma_e4m3_64(const unsigned char* a, const unsigned char* b, float* d, int a_in_registers) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    multiply_e4m3<64, 64>(smem, a, b, d, a_in_registers);
+}
+
 extern "C" __global__ void __launch_bounds__(256, 1) registers(float* out) {  // two warpgroups
     if (threadIdx.x < 128) ptx::registers_down<40>();
     else ptx::registers_up<232>();

@@ -31,7 +31,8 @@ struct Site {
   const char* file;
   int line;
 };
-enum class Element { float16, bfloat16 };  // as element.cuh names them
+// As element.cuh names them, and what wgmma alone multiplies.
+enum class Element { float16, bfloat16, e4m3 };
 // From atomic on: no race of two. An add is an atomic that needs what was there and gives nothing back.
 enum class Access { read, write, atomic, volatile_read, volatile_write, add };
 

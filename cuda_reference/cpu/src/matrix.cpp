@@ -2,6 +2,7 @@
 // computes its own 16 rows). wgmma works beside the threads: its operands are read and its accumulators
 // filled at the wait; until then the accumulators hold NaN.
 #include <algorithm>
+#include <array>
 #include <float.h>
 #include <math.h>
 #include "runtime.h"
@@ -17,7 +18,25 @@ float to_float(uint16_t bits, Element element) {
 
 float in_pair(uint32_t pair, int which, Element element) { return to_float(pair >> (16 * which), element); }
 
+float e4m3_float(uint8_t byte) {
+  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+  if ((byte & 0x7f) == 0x7f) return NAN;
+  const float size = exponent ? ldexpf(8 + mantissa, exponent - 10) : ldexpf(mantissa, -9);
+  return byte & 0x80 ? -size : size;
+}
+
+// Of the bytes of a tile or of a register.
+int bytes_of(Element element) { return element == Element::e4m3 ? 1 : 2; }
+
 float element_at(const void* address, Element element) {
+  if (element == Element::e4m3) {
+    static const auto all = [] {
+      std::array<float, 256> found;
+      for (int byte = 0; byte < 256; byte++) found[byte] = e4m3_float(byte);
+      return found;
+    }();
+    return all[*(const uint8_t*)address];
+  }
   uint16_t bits;
   memcpy(&bits, address, 2);
   return to_float(bits, element);
@@ -123,21 +142,30 @@ struct WarpgroupArgument {
   Element element;
 };
 
-// Where element (row, k) of a swizzled tile lies, from the start of dynamic shared memory; row counts m or n.
+// Of wgmma: k is so many bytes, whatever the elements.
+constexpr int K_BYTES = 32, MOST_K = K_BYTES;
+
+// Bytes over which a tile is swizzled, as many as a K-major row has; 0 for what the executor does not know.
+uint32_t swizzle_of(uint64_t descriptor) { return descriptor >> 62 == 1 ? 128 : descriptor >> 62 == 2 ? 64
+                                                                                                      : 0; }
+
+// Where byte k of a row of a swizzled tile lies, from the start of dynamic shared memory; row counts m or n.
+// MN-major: element k.
 uint32_t tile_offset(uint64_t descriptor, int row, int k, bool mn_major) {
   uint32_t at = (descriptor & 0x3fff) << 4;
   const uint32_t panel = (descriptor >> 16 & 0x3fff) << 4, group = (descriptor >> 32 & 0x3fff) << 4;
+  const uint32_t row_bytes = swizzle_of(descriptor);
   if (mn_major)
     at += row / 64 * panel + row % 64 * 2 + k / 8 * group + k % 8 * 128;
   else
-    at += row / 8 * group + row % 8 * 128 + k * 2;
-  return at ^ (at >> 7 & 7) << 4;
+    at += row / 8 * group + row % 8 * row_bytes + k;
+  return at ^ (at >> 7 & (row_bytes / 16 - 1)) << 4;
 }
 
 const char* tile_element(const Block& block, uint64_t descriptor, int row, int k, bool mn_major,
-                         Place place) {
-  const uint32_t offset = tile_offset(descriptor, row, k, mn_major);
-  if (offset + 2 > launch.dynamic_bytes) {
+                         Element element, Place place) {
+  const uint32_t offset = tile_offset(descriptor, row, mn_major ? k : k * bytes_of(element), mn_major);
+  if (offset + bytes_of(element) > launch.dynamic_bytes) {
     add_problem(
         "out of bounds", place, 0,
         text("wgmma reads byte %u of the %u bytes of dynamic shared memory", offset, launch.dynamic_bytes));
@@ -149,8 +177,8 @@ const char* tile_element(const Block& block, uint64_t descriptor, int row, int k
 void touch_tile(const Actor& actor, Block& block, uint64_t descriptor, int first, int rows, bool mn_major,
                 Place place) {
   for (int row = first; row < first + rows; row++)
-    for (int k = 0; k < 16; k++) {
-      const char* element = tile_element(block, descriptor, row, k, mn_major, place);
+    for (int k = 0; k < K_BYTES / 2; k++) {  // two bytes at a time, whatever they hold
+      const char* element = tile_element(block, descriptor, row, k, mn_major, Element::float16, place);
       touch_shared(actor, block, element - block.storage, 2, Access::read, place);
     }
 }
@@ -160,9 +188,9 @@ void check_product(const Lanes& lanes, const WarpgroupArgument& first) {
   if (first.n % 8 || first.n > 256)
     fault("bad instruction", lanes.site, "N is a multiple of 8 up to 256, not %d", first.n);
   for (uint64_t tile : {first.b_tile, first.a ? first.b_tile : first.a_tile})
-    if (tile >> 62 != 1)
+    if (swizzle_of(tile) == 0 || (first.transpose_b && swizzle_of(tile) != 128))
       fault("bad instruction", lanes.site,
-            "the CPU executor knows tiles that are swizzled over 128 bytes only");
+            "the CPU executor knows tiles that are swizzled over 128 bytes, and K-major ones over 64, only");
   for (int lane = 1; lane < 32; lane++) {
     auto& other = *(WarpgroupArgument*)lanes.argument[lane];
     if (other.a_tile != first.a_tile || other.b_tile != first.b_tile)
@@ -298,29 +326,54 @@ void issue_product(const Lanes& lanes) {
   products.open.push_back(std::move(product));
 }
 
-void load_a(const Block& block, const Product& product, int warp, float (&a)[16][16]) {
+void load_a(const Block& block, const Product& product, int warp, float (&a)[16][MOST_K]) {
+  const int bytes = bytes_of(product.element), each = 4 / bytes, steps = K_BYTES / bytes;
   for (int m = 0; m < 16; m++)
-    for (int k = 0; k < 16; k++) {
-      const int lane = m % 8 * 4 + k % 8 / 2, in_register = m / 8 + k / 8 * 2;
-      a[m][k] = product.registers_a
-                    ? in_pair(product.a_registers[lane][in_register], k % 2, product.element)
-                    : element_at(tile_element(block, product.a, warp % 4 * 16 + m, k, false, product.place),
-                                 product.element);
+    for (int k = 0; k < steps; k++) {
+      const int lane = m % 8 * 4 + k % (4 * each) / each, in_register = m / 8 + k / (4 * each) * 2;
+      const char* from = product.registers_a
+                             ? (const char*)&product.a_registers[lane][in_register] + k % each * bytes
+                             : tile_element(block, product.a, warp % 4 * 16 + m, k, false, product.element,
+                                            product.place);
+      a[m][k] = element_at(from, product.element);
     }
 }
 
+// d + a b of e4m3: every addend is cut off at 2^-13 of the highest bit of the largest one (DeepSeek-AI 2024,
+// DeepSeek-V3, section 3.5.2: Hopper keeps around 14 bits).
+float sum_of_e4m3(float d, const float* a, const float* b, int steps) {
+  constexpr int KEPT = 13;
+  float products[MOST_K], largest = fabsf(d);
+  bool bad = d != d;
+  for (int k = 0; k < steps; k++) {
+    products[k] = a[k] * b[k];
+    bad |= products[k] != products[k];
+    largest = std::max(largest, fabsf(products[k]));
+  }
+  if (bad || largest == 0) return bad ? NAN : 0.0f;
+  const int exponent = ilogbf(largest) - KEPT;
+  const float up = ldexpf(1, -exponent);
+  int sum = (int)(d * up);
+  for (int k = 0; k < steps; k++) sum += (int)(products[k] * up);
+  return ldexpf((float)sum, exponent);
+}
+
 void compute_product(const Block& block, WarpProducts& products, const Product& product, int warp) {
-  float a[16][16];
+  float a[16][MOST_K], b[MOST_K];
+  const int steps = K_BYTES / bytes_of(product.element);
   load_a(block, product, warp, a);
   for (int n = 0; n < product.n; n++) {
-    float b[16];
-    for (int k = 0; k < 16; k++)
-      b[k] = element_at(tile_element(block, product.b, n, k, product.transpose_b, product.place),
-                        product.element);
+    for (int k = 0; k < steps; k++)
+      b[k] = element_at(
+          tile_element(block, product.b, n, k, product.transpose_b, product.element, product.place),
+          product.element);
     for (int m = 0; m < 16; m++) {
       float& d = products.sums[product.d[m % 8 * 4 + n % 8 / 2]][n / 8 * 4 + m / 8 * 2 + n % 2];
       float sum = product.accumulate ? d : 0;
-      for (int k = 0; k < 16; k++) sum += a[m][k] * b[k];
+      if (product.element == Element::e4m3)
+        sum = sum_of_e4m3(sum, a[m], b, steps);
+      else
+        for (int k = 0; k < steps; k++) sum += a[m][k] * b[k];
       d = sum;
     }
   }
@@ -471,10 +524,8 @@ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c, Element element) {
 uint32_t widen_e4m3(uint16_t two) {
   uint32_t halves = 0;
   for (int i = 0; i < 2; i++) {
-    const int byte = two >> (8 * i) & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
-    const double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
-    const double value = (byte & 0x7f) == 0x7f ? NAN : size;
-    halves |= (uint32_t)(rounded(value, Element::float16) | (byte & 0x80) << 8) << (16 * i);
+    const int byte = two >> (8 * i) & 0xff;
+    halves |= (uint32_t)(rounded(e4m3_float(byte & 0x7f), Element::float16) | (byte & 0x80) << 8) << (16 * i);
   }
   return halves;
 }
