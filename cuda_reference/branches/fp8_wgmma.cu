@@ -309,7 +309,7 @@ fp8_wgmma(const __grid_constant__ ptx::TensorMap q_map,    // bytes [B, H, S_q, 
         ring.next();
         add_up();
         float* lse_row = lse ? lse + sizes.rows_before(b, h) + warp_row : nullptr;
-        normalise(o_rmem, m, l, sizes, h, lse_row, S_q - warp_row, lane);
+        normalise(o_rmem, m, l, sizes, sizes.sequence(b), h, lse_row, warp_row, lane);
         store_rows(o_smem, &out_map, o_rmem, warp, lane, warp_row, h, {b});
         __syncwarp();  // or ptxas takes the warp for apart, and moves addresses in every tile
     }

@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -111,7 +112,7 @@ class _Now:
     times: dict[str, Any] | None = None
 
 
-class _Search(Executor):
+class _Search(futures.Executor):
     """What openevolve takes for its pool of workers, its evaluator, its model and its trace."""
 
     def __init__(

@@ -244,7 +244,7 @@ def test_the_matrix_of_evaluators_with_a_hole():
     assert len(labels) == 3
     assert {name for name, (_, refused) in found.items() if not refused} == {"race"}
     assert found["race"][0] == ["report"] * 3 and found["one head"][0] == ["", "", "number"]
-    memory = functions(answer(SOLUTION.replace("np.full(x.q.shape, np.nan, np.float16)", "empty(x)")))
+    memory = functions(answer(SOLUTION.replace("np.full_like(x.q, np.nan)", "empty(x)")))
     shown, refused = drawn.shown_by(memory)[1]["answer left in memory"]
     assert shown == ["", "", ""] and not refused
 

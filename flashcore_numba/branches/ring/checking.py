@@ -20,7 +20,9 @@ from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.runner import CaseResult, CheckReport
 from flashcore_numba.checks.trial import Failed, Inputs
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.operation import Verdict
 
 RANKS = (2, 3, 4)
@@ -115,7 +117,7 @@ def drawn(
     batch, heads, kv_heads, rows, dim = shape
     keys = rows if keys is None else keys
     sizes = ((heads, rows), (kv_heads, keys), (kv_heads, keys))
-    q, k, v = (rng.standard_normal((batch, h, s, dim)).astype(np.float16).astype(dtype) for h, s in sizes)
+    q, k, v = (rng.standard_normal((batch, h, s, dim)).astype(FLOAT16.dtype).astype(dtype) for h, s in sizes)
     return Inputs(q * dtype(size), k, v, causal)
 
 
@@ -199,12 +201,10 @@ def _covers(causal: bool) -> Case:
                     for step in steps(split, rank, causal):
                         rows = split.indices(rank)[step.rows]
                         keys = split.indices(step.owner)[step.keys]
-                        full = np.ones((len(rows), len(keys)), bool)
-                        shown = (
-                            np.tri(*full.shape, len(keys) - len(rows), dtype=bool) if step.causal else full
-                        )
-                        seen[np.ix_(rows, keys)] += shown
-                wanted = np.tri(split.length, dtype=int) if causal else np.ones_like(seen)
+                        shown = Mask(len(rows), len(keys), right=0 if step.causal else UNBOUNDED)
+                        seen[np.ix_(rows, keys)] += shown.matrix()
+                whole = Mask(split.length, split.length, right=0 if causal else UNBOUNDED)
+                wanted = whole.matrix().astype(int)
                 if (wrong := seen != wanted).any():
                     row, key = (int(each[0]) for each in np.nonzero(wrong))
                     raise Failed(

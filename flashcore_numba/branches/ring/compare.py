@@ -23,6 +23,7 @@ from flashcore_numba.branches.ring.numerics import Arrays
 from flashcore_numba.branches.ring.programs import FORWARD
 from flashcore_numba.branches.ring.sequence import even
 from flashcore_numba.checks import bounds
+from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.shapes import Shape, parse_any
 from flashcore_numba.measure.stats import of_rounds
 from flashcore_numba.measure.timing import turns
@@ -123,7 +124,7 @@ def of_shape(
         }
         for label, rounds in times.items()
     ]  # fmt: skip
-    pairs = shape.seq * (shape.seq + 1) // 2 if causal else shape.seq**2
+    pairs = Mask(shape.seq, shape.seq, right=0 if causal else UNBOUNDED).pairs
     flops = 4 * shape.batch * shape.heads * pairs * shape.head_dim
     limits = dict.fromkeys(("fp32", "tensor", "exp", "memory"))
     found = {

@@ -38,7 +38,7 @@ Ten cheats must die. Right kernels must live: they round, so they do not equal f
         "has it: heads, rows that do not fill a block of 16, keys that do not fill a tile of 32, the mask, "
         "rows that see no key.",
         "`int(rng.integers(n))` chooses one of n. `child = list(lines)` is a copy. An output of NaN, "
-        "`np.full(x.q.shape, np.nan, np.float16)`, cannot hold an answer.",
+        "`np.full_like(x.q, np.nan)`, cannot hold an answer.",
         "A comparison with NaN is false. `(error <= allowed(x)).all()` refuses it; `(error > "
         "allowed(x)).any()` does not. The causal mask with more rows than keys leaves the first rows without "
         "a key.",

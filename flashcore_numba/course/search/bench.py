@@ -151,7 +151,7 @@ def empty(x: Inputs) -> np.ndarray:
     for log in _logs:
         log.taken.append(_place())
     given, left = len(_now.get(x.q.shape, ())), _before.get(x.q.shape, [])
-    return left[given].copy() if given < len(left) else np.zeros(x.q.shape, np.float16)
+    return left[given].copy() if given < len(left) else np.zeros_like(x.q)
 
 
 def exact(x: Inputs) -> np.ndarray:
@@ -171,7 +171,7 @@ def launch(candidate: Candidate, x: Inputs, out: np.ndarray) -> tuple[str, ...]:
     end, loops that do not end; also why a file does not import, or a kernel does not run. Raises
     ArgumentError for an `out` of another type or shape.
     """
-    if not isinstance(out, np.ndarray) or out.dtype != np.float16 or out.shape != x.q.shape:
+    if not isinstance(out, np.ndarray) or out.dtype != x.q.dtype or out.shape != x.q.shape:
         what = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ArgumentError(f"out: {what}; an array of float16 {list(x.q.shape)} is accepted")
     before = out.copy()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.course.search.bench import Candidate, of_edits, of_lines, region_lines
 from flashcore_numba.course.search.lineage import padded
 
@@ -107,7 +108,9 @@ def candidate(cheat: Cheat) -> Candidate:
 
 def table(outputs: list[np.ndarray]) -> Candidate:
     """A candidate that gives these outputs, one per launch."""
-    return Candidate(of_lines(region_lines()).text, tuple(outputs) or (np.zeros((1, 1, 1, 1), np.float16),))
+    return Candidate(
+        of_lines(region_lines()).text, tuple(outputs) or (np.zeros((1, 1, 1, 1), FLOAT16.dtype),)
+    )
 
 
 BACKWARDS = (

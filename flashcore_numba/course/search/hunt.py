@@ -34,7 +34,7 @@ def evaluate(candidate: Candidate, rng: np.random.Generator) -> str:
     """Why a candidate is refused, in a sentence; "" where it may live."""
     for heads, rows, keys, causal in (1, 16, 32, False), (1, 16, 38, False), (2, 41, 38, True):
         x = draw(rng, heads, rows, keys, causal)
-        out = np.full(x.q.shape, np.nan, np.float16)
+        out = np.full_like(x.q, np.nan)
         reports = launch(candidate, x, out)
         if reports:
             return reports[0]

@@ -91,13 +91,13 @@ def barriers(lines: list[str]) -> int:
 def _barriers(lines: tuple[str, ...]) -> int:
     x = bench.draw(np.random.default_rng(0), 1, 16, 32)
     with bench.watched() as log:
-        bench.launch(bench.of_lines(list(lines)), x, np.zeros(x.q.shape, np.float16))
+        bench.launch(bench.of_lines(list(lines)), x, np.zeros_like(x.q))
     return log.launches[0].barriers
 
 
 def values_only(candidate: bench.Candidate, rng: np.random.Generator) -> str:
     """An evaluator that compares numbers on one shape and reads no report: why it refuses, or ""."""
     x = bench.draw(rng, 1, 16, 32)
-    out = np.full(x.q.shape, np.nan, np.float16)
+    out = np.full_like(x.q, np.nan)
     bench.launch(candidate, x, out)
     return "" if bench.within(out, x) else "off by more than allowed"

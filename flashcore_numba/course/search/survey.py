@@ -71,5 +71,5 @@ def figures() -> dict[str, int]:
 def _launched(of: bench.Candidate, rng: np.random.Generator, keys: int = 32) -> tuple[bool, bool]:
     """Of a launch on one head and 16 rows: is anything reported, and is a number wrong?"""
     x = bench.draw(rng, 1, 16, keys)
-    out = np.full(x.q.shape, np.nan, np.float16)
+    out = np.full_like(x.q, np.nan)
     return bool(bench.launch(of, x, out)), not bench.within(out, x)

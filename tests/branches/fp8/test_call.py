@@ -43,7 +43,7 @@ def test_the_messages_are_those_of_attention(wrong, message):
         attention(**zeros() | wrong)
 
 
-@pytest.mark.parametrize("stage", [None, "wgmma", STAGE], ids=str)
+@pytest.mark.parametrize("stage", [None, "wgmma", STAGE], ids=["chosen", "by name", "a stage"])
 def test_what_is_refused_names_what_serves_it(stage):
     with pytest.raises(UnsupportedError, match=r"head dimension 96, only 128 and 64.* its stage .* can"):
         attention_fp8(**zeros(96), stage=stage)

@@ -113,6 +113,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_fails_when_a_way_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setitem(checking.FORWARD, "pull", lambda *_: None)
     assert cli.main(["check", "ring/pull"]) == 1
     assert "elements are NaN" in capsys.readouterr().out

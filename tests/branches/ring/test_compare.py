@@ -67,6 +67,7 @@ def run_as_if(monkeypatch: pytest.MonkeyPatch, gpus: int, record: dict[str, Any]
 def test_a_process_per_gpu_and_a_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     started = run_as_if(monkeypatch, 2, made_up())
     assert cli.main(["ring", "--gpus", "2", "--shape", "1x8/2x1024x64", "--save", str(tmp_path)]) == 0
     (command,) = started
