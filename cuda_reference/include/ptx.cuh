@@ -593,8 +593,8 @@ template <int COUNT> PTX_INLINE void wgmma_pin(uint32_t (&a)[COUNT][4]) PTX(
 // lane lie as in mma_m16n8k16, columns 8j on. `_ss`: a and b from shared memory, both K-major; `_rs`: a in
 // registers as for mma_m16n8k16. TRANSPOSE_B: b MN-major.
 template <int N, int TRANSPOSE_B> struct Wgmma;
-// ISA: the same with .e4m3 inputs, m64nNk32: both operands K-major; of a in registers, a register has the four
-// columns 4t to 4t + 3, or 4t + 16 to 4t + 19, of a row.
+// ISA: the same with .e4m3 inputs, m64nNk32: both operands K-major; of a in registers, a register has the
+// four columns 4t to 4t + 3, or 4t + 16 to 4t + 19, of a row.
 template <int N> struct WgmmaE4m3;
 
 #ifndef FLASHCORE_CPU

@@ -282,7 +282,7 @@ OF_CLUSTERS = [
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "cluster"), (64, "rows", "overlapped"))
+    ("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "overlapped"))
 )
 def test_a_formula_gives_what_is_counted_of_clusters(head_dim, name, variant, rng):
     """On a GPU for each tile and size of a cluster; one request has no keys."""

@@ -47,7 +47,8 @@ def assert_right(x, found):
         assert verdict.passed, (x.label, output.name, verdict)
 
 
-@pytest.mark.parametrize("stage", few(STAGES, STAGES[0]), ids=label)
+@pytest.mark.long
+@pytest.mark.parametrize("stage", STAGES, ids=label)
 def test_every_case(stage):
     chosen = of_bytes(stage)
     report = check_stage(stage, names=chosen)
