@@ -281,9 +281,7 @@ OF_CLUSTERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "overlapped"))
-)
+@pytest.mark.parametrize(("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "overlapped")))
 def test_a_formula_gives_what_is_counted_of_clusters(head_dim, name, variant, rng):
     """On a GPU for each tile and size of a cluster; one request has no keys."""
     for longest, page in ((40, 16), (900, int(rng.integers(1, 40)))):
