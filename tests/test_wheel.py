@@ -263,7 +263,7 @@ def test_every_module_is_imported_beside_what_the_wheel_declares(complete: Path,
                 try:
                     importlib.import_module(module.name)
                 except ModuleNotFoundError as error:
-                    known = {"cupy", "torch", "IPython", "jupyter_server"}
+                    known = {"cupy", "torch", "openevolve", "IPython", "jupyter_server"}
                     assert error.name.partition(".")[0] in known, f"{module.name}: {error}"
         from numba import cuda
         assert "numba_cuda" in cuda.__file__, cuda.__file__

@@ -308,10 +308,14 @@ def test_the_stages_own_region_is_valid_and_names_every_layer(tmp_path, rng):
     ],
 )
 def test_a_file_that_does_not_end_dies_or_floods_is_refused_as_it_is_loaded(more, said):
+    """By the judge, which takes a learner's whole file; the evaluator's screen does not let it come to that."""
     name, text = source.whole(find("0"), exercise.region(find("0").exercise).text)
-    found = of_text(find("0"), name, f"{text}\n\n{more}", time_limit=8)
+    text = f"{text}\n\n{more}"
+    job = {"job": "check", "lesson": 0, "file": {"name": name, "text": text}}
+    found = evaluator._of_check(find("0"), process.run(job, 8))
     assert not found.valid and found.layer == "compile" and found.fitness == 0.0
     assert said in found.message
+    assert of_text(find("0"), name, text).layer == "screen"
 
 
 def test_the_commands_json_follows_its_schema():

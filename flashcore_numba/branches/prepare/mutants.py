@@ -34,7 +34,7 @@ NORM = (
     _mutant("weights_of_q", "K takes the weights of Q.", ("is_q ? q_weight : k_weight", "q_weight")),
     _mutant(
         "v_is_normed", "The rows of V are normed like those of K.",
-        ("if (!is_v) {  // rows", "if (true) {  // rows"),
+        ("if (!is_v) {  // rows", "if (true) {  // rows"), expected=(*WRONG, "memory"),
     ),
 )  # fmt: skip
 ROPE = (
