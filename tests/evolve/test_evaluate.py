@@ -308,7 +308,7 @@ def test_the_stages_own_region_is_valid_and_names_every_layer(tmp_path, rng):
     ],
 )
 def test_a_file_that_does_not_end_dies_or_floods_is_refused_as_it_is_loaded(more, said):
-    """By the judge, which takes a learner's whole file; the evaluator's screen does not let it come to that."""
+    """By the judge, which takes a learner's file; the evaluator's screen does not let it come to that."""
     name, text = source.whole(find("0"), exercise.region(find("0").exercise).text)
     text = f"{text}\n\n{more}"
     job = {"job": "check", "lesson": 0, "file": {"name": name, "text": text}}
