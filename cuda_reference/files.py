@@ -10,9 +10,12 @@ import tempfile
 import threading
 import uuid
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 CACHE_VARIABLE = "FLASHCORE_CACHE"
+Class = TypeVar("Class", bound=type)
 SEAL = b"whole\0\1\2"  # ends what `sealed` makes, before the hash
 
 
@@ -28,6 +31,20 @@ def lock() -> AbstractContextManager:
     made = threading.RLock()
     os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
     return made
+
+
+def fork_safe(owner: Class) -> Class:
+    """The class, whose cached properties the child of a fork can use. Before Python 3.12 each has a lock, and
+    a thread that holds it is not in the child, which would wait for it without end.
+    """
+
+    def renew() -> None:
+        for each in vars(owner).values():
+            if isinstance(each, cached_property) and hasattr(each, "lock"):
+                each.lock = threading.RLock()
+
+    os.register_at_fork(after_in_child=renew)
+    return owner
 
 
 _lock = lock()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cuda_reference.cpu import tools
 from cuda_reference.cpu.facts import Memory, Piece, Thread, Variable, pieces_of
-from cuda_reference.files import MachineError
+from cuda_reference.files import MachineError, fork_safe
 
 if TYPE_CHECKING:
     from cuda_reference.cpu.build import Held
@@ -174,6 +174,7 @@ class LineCounts:
         return self.wavefronts / max(1, self.wavefronts - self.conflicts)
 
 
+@fork_safe
 class Launch:
     """The result of one launch. `seconds` is how long the executor took, which says nothing of a GPU."""
 
@@ -272,6 +273,7 @@ def _is_copy(problem: KernelProblem) -> bool:
     return only_copied(problem.variable, problem.site.text, "".join(linecache.getlines(problem.file)))
 
 
+@fork_safe
 class Places:
     """Turns the runtime's places, "file:line" or "pc:address", into sites; knows one library."""
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.extras import explained
+from cuda_reference.files import fork_safe
 
 
+@fork_safe
 @dataclass(frozen=True)
 class Element:
     """One element type, IEEE 754 or like it, with a NumPy type of the same layout.

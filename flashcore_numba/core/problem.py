@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.files import fork_safe
 from cuda_reference.shown import shown
 from flashcore_numba.core.element import ACCEPTED_NAMES, FLOAT32, Element, accepted, of
 from flashcore_numba.core.errors import ArgumentError
@@ -23,6 +24,7 @@ ALIGNMENT = 16  # bytes of one 128-bit load
 AXES = ("batch", "head", "row")
 
 
+@fork_safe
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Attention of query rows `q` over keys `k` and values `v`: softmax(scale * Q K^T) V.

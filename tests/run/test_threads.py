@@ -172,6 +172,33 @@ def test_a_fork_while_threads_launch(how):
     )
 
 
+def test_a_fork_while_a_thread_computes_a_cached_property():
+    """Python before 3.12 locks it for all objects of a class, and the child has nobody who would unlock."""
+    python(
+        """
+        from functools import cached_property
+        from cuda_reference.files import fork_safe
+        begun, over = threading.Event(), threading.Event()
+        @fork_safe
+        class Slow:
+            @cached_property
+            def value(self):
+                begun.set()
+                over.wait()
+                return 1
+        thread = threading.Thread(target=lambda: Slow().value)
+        thread.start()
+        begun.wait()
+        if not (pid := os.fork()):
+            over.set()
+            os._exit(Slow().value)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        over.set()
+        thread.join()
+        """
+    )
+
+
 def test_a_program_may_end_while_a_thread_launches():
     python(
         """
