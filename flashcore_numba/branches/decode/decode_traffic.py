@@ -46,13 +46,15 @@ def part(p: Any, tile: Tile, request: int, begin: int, end: int, first: int, las
     """Tiles `first` to `last` of the keys from `begin` to `end`, up to O of each warp in shared memory, and
     how the threads merge the warps.
     """
-    D, row_tiles = p.head_dim, tile.row_tiles
+    D, row_tiles, at_once = p.head_dim, tile.row_tiles, rows_a_request(p.head_dim)
     found = copy_rows(16 * row_tiles, rows, D) + tile.warps * loads(1, 1)  # Q, and the length once more
     for number in range(first, last):
         low, high = max(begin - KEYS * number, 0), min(end - KEYS * number, KEYS)
         sectors = (high - low) * HALF * D // SECTOR
-        # A request is what lanes read for the same time: zeros, where a window begins, read nothing.
-        copied = loads(ceil_div(high - low, rows_a_request(D)), sectors)
+        # Zeros, where a window begins, read nothing: lanes that skip a row join the others a row later,
+        # unless they meet before each row, to pass its page on.
+        skipped = 0 if _run(p) == KEYS else low % at_once
+        copied = loads(ceil_div(high - low + skipped, at_once), sectors)
         found += 2 * (copied + shared_stores(KEYS * HALF * D // 128) + Traffic(async_sectors=sectors))
         found += shared_loads(tile_fragments(row_tiles, KEYS, D, D))
     for warp in range(tile.warps):
@@ -64,7 +66,7 @@ def part(p: Any, tile: Tile, request: int, begin: int, end: int, first: int, las
 
 def _places(p: Any, tile: Tile, request: int, begin: int, end: int, tiles: range) -> Traffic:
     """What a warp with these tiles reads of the table."""
-    run = KEYS if p.page % KEYS == 0 or p.width == 1 else 1
+    run = _run(p)
     page = p.capacity if p.width == 1 else p.page
     found, held = Traffic(), LANES * run // KEYS
     for turn in range(0, len(tiles), held):
@@ -75,6 +77,11 @@ def _places(p: Any, tile: Tile, request: int, begin: int, end: int, tiles: range
         entries = np.unique(FLOAT * (request * p.table_row + keys // page) // SECTOR)
         found += loads(keys.size > 0, entries.size)
     return found
+
+
+def _run(p: Any) -> int:
+    """Keys in a row of which the table is read once."""
+    return KEYS if p.page % KEYS == 0 or p.width == 1 else 1
 
 
 def requests_of_o(rows: int, D: int) -> int:

@@ -272,6 +272,28 @@ def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
         assert_foretold(SPLIT, variant, problem, sm_count, tile, head_dim // 4)
 
 
+@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize(
+    ("stage", "head_dim"), few(list(product((SPLIT, CLUSTER), (64, 128, 256))), (CLUSTER, 128))
+)
+def test_a_formula_knows_where_a_window_begins_and_ends(stage, head_dim, page, rng):
+    """Inside one tile, at any of its keys."""
+    variant = next(iter(stage.variants))
+    for left in range(13):
+        lengths = rng.integers(left + 1, 40, 2).tolist()
+        x = paged(rng, lengths, 2, 2, 1, head_dim, page, features=Features(window=(left, -1)))
+        problem = x.problem(x.arrays)
+        if stage is SPLIT:
+            tile, lanes = (
+                decode_split.TILES[head_dim][decode_split.plan(problem, variant, 132)[0]],
+                head_dim // 4,
+            )
+        else:
+            name, blocks = decode_cluster.choose(problem, 132)
+            tile, lanes = decode_cluster.TILES[head_dim][name], head_dim // 4 // blocks
+        assert_foretold(stage, variant, problem, 132, tile, lanes)
+
+
 OF_CLUSTERS = [
     (head_dim, name, variant)
     for head_dim, tiles in decode_cluster.TILES.items()
