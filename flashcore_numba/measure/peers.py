@@ -371,9 +371,11 @@ def fa3_arguments(
     most: tuple[int, int],
     pages: Any,
     splits: int,
+    descales: Sequence[Any] = (None, None, None),
 ) -> tuple[Any, ...]:
     """What `fa3_forward` takes: q, k, v; bounds of packed queries and keys; how many keys count; the most
-    queries and keys of a sequence; the table of pages; in how many parts keys are divided, 0: it chooses.
+    queries and keys of a sequence; the table of pages; in how many parts keys are divided, 0: it chooses;
+    of e4m3 the scales of q, k and v, float32 [B, H_kv].
     """
     import torch
 
@@ -384,7 +386,7 @@ def fa3_arguments(
     # splits, packing of groups, SMs to spare; sinks; a context spread over one of one GPU.
     return (
         *(*tokens, None, None, None, None, *bounds, None, None, used, *most),
-        *(pages, *[None] * 5, *[None] * 3, problem.scale, problem.causal, mask.left, mask.right),
+        *(pages, *[None] * 5, *descales, problem.scale, problem.causal, mask.left, mask.right),
         *(problem.features.softcap, True, None, splits, None, 0, sinks, 1, 0, None),
     )
 

@@ -61,6 +61,11 @@ def _caller(problem: Problem, stage: Any, outputs: Mapping[str, Any]) -> Callabl
     return lambda: call(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=stage, out=out)
 
 
+def _peers() -> Mapping[str, Any]:
+    """By name, because only a measurement needs them."""
+    return import_module("flashcore_numba.branches.fp8.peers").PEERS
+
+
 FP8 = Operation(
     name="fp8",
     outputs=(OUT, LSE),
@@ -75,5 +80,6 @@ FP8 = Operation(
     ladder=_ladder,
     mutants=_mutants,
     stand_in=_stand_in,
+    peers=_peers,
     choices=("tokens",),
 )
