@@ -6,12 +6,14 @@
 // row, K one per tile of 128 rows; a number is byte * scale. V has 2^exponent per tile: P will carry it.
 // wgmma reads e4m3 along the keys only: V is written transposed, [D, keys]. Of each 16 keys the order is
 // 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: then the four scores that a lane has of them are four bytes in a
-// row. A block has a tile of a head. Of Q and K, D / 16 lanes have a row, 16 columns each.
+// row. Of Q and K, D / 16 lanes have a row, 16 columns each. A block has a tile of a head of K or V, which
+// waits in registers or shared memory for its scale; of Q (EACH_ROW) it has the rows that its threads hold at once.
 // What is computed before the rounding is sums and one product: a twin in NumPy gets the same bytes.
 #include "tile.cuh"
 
 constexpr int D = HEAD_DIM, TILE = 128, THREADS = 256, COLUMNS = 16;
-constexpr int LANES = D / COLUMNS, ROWS_AT_ONCE = THREADS / LANES, PASSES = TILE / ROWS_AT_ONCE;
+constexpr int LANES = D / COLUMNS, ROWS_AT_ONCE = THREADS / LANES;
+constexpr int PASSES = EACH_ROW ? 1 : TILE / ROWS_AT_ONCE;
 constexpr float LARGEST = 448.0f, LEAST = 7.8886091e-31f;  // 2^-100: what is scaled by it stays a float
 
 // The row's columns 16 * part to 16 * part + 15, times signs and H: sums and differences of columns whose
@@ -57,12 +59,12 @@ __device__ __forceinline__ uint32_t pack4(float a, float b, float c, float d) {
     return ptx::pack_e4m3(a, b) | (uint32_t)ptx::pack_e4m3(c, d) << 16;
 }
 
-// bytes [B, H, S, D] of x. scales: [B, H, S] of Q (`each_row`), else [B, H, tiles]. `sign`: of the softmax's
-// scale, 0 if that is 0; it goes into the bytes of Q.
+// bytes [B, H, S, D] of x. scales: [B, H, S] of Q, else [B, H, tiles]. `sign`: of the softmax's scale, 0 if
+// that is 0; it goes into the bytes of Q.
 extern "C" __global__ void __launch_bounds__(THREADS)
-quantise_rows(const element* x, STRIDES(x), uint8_t* bytes, float* scales, int S, int H, float sign,
-              int each_row) {
-    const int part = threadIdx.x % LANES, first_row = blockIdx.x * TILE + threadIdx.x / LANES;
+quantise_rows(const element* x, STRIDES(x), uint8_t* bytes, float* scales, int S, int H, float sign) {
+    const int part = threadIdx.x % LANES;
+    const int first_row = blockIdx.x * PASSES * ROWS_AT_ONCE + threadIdx.x / LANES;
     const int64_t head = (int64_t)blockIdx.z * H + blockIdx.y;
     const Strides strides STRIDES_GIVEN(x);
     const element* of_lane = x + strides.at(blockIdx.z, blockIdx.y, 0) + part * COLUMNS;
@@ -83,14 +85,14 @@ quantise_rows(const element* x, STRIDES(x), uint8_t* bytes, float* scales, int S
         largest[pass] = largest_of(most, LANES);
         largest_here = fmaxf(largest_here, most);
     }
-    if (!each_row) {
+    if (!EACH_ROW) {
         largest_here = largest_of_block(largest_here);
         if (threadIdx.x == 0) scales[head * gridDim.x + blockIdx.x] = fmaxf(largest_here, LEAST) / LARGEST;
     }
 #pragma unroll
     for (int pass = 0; pass < PASSES; pass++) {
         const int row = first_row + pass * ROWS_AT_ONCE;
-        const float most = fmaxf(each_row ? largest[pass] : largest_here, LEAST);
+        const float most = fmaxf(EACH_ROW ? largest[pass] : largest_here, LEAST);
         const float up = sign * (LARGEST / most);
         auto four = [&](int i) {
             const float* v = values[pass] + 4 * i;
@@ -99,7 +101,7 @@ quantise_rows(const element* x, STRIDES(x), uint8_t* bytes, float* scales, int S
         if (row >= S) continue;
         uint8_t* to = bytes + (head * S + row) * D + part * COLUMNS;
         ptx::store_16(to, four(0), four(1), four(2), four(3));
-        if (each_row && part == 0) scales[head * S + row] = most / LARGEST;
+        if (EACH_ROW && part == 0) scales[head * S + row] = most / LARGEST;
     }
 }
 
@@ -112,7 +114,10 @@ __device__ __forceinline__ int exponent_for(float largest) {
 // bytes [B, H, D, gridDim.x * TILE] of v, keys in the order above, zeros past S; exponents [B, H, tiles].
 extern "C" __global__ void __launch_bounds__(THREADS)
 quantise_v(const element* v, STRIDES(v), uint8_t* bytes, float* exponents, int S, int H) {
-    __shared__ __align__(16) element v_smem[TILE][D + 8];
+    __shared__ __align__(16) element v_smem[TILE * D];  // [key, D], 8 columns swizzled by key / 16
+    auto at_smem = [&](int key, int column) {
+        return v_smem + key * D + ((column / 8 ^ key / 16) * 8 | column % 8);
+    };
     const int64_t head = (int64_t)blockIdx.z * H + blockIdx.y, keys = (int64_t)gridDim.x * TILE;
     const int first_key = blockIdx.x * TILE;
     const Strides strides STRIDES_GIVEN(v);
@@ -122,19 +127,20 @@ quantise_v(const element* v, STRIDES(v), uint8_t* bytes, float* exponents, int S
         const int key = i / (D / 8), column = i % (D / 8) * 8;
         uint4 eight = {};
         if (first_key + key < S) eight = *(const uint4*)(of_head + (first_key + key) * strides.row + column);
-        *(uint4*)&v_smem[key][column] = eight;
+        *(uint4*)at_smem(key, column) = eight;
         float values[8];
-        tile::load8(values, &v_smem[key][column]);
+        tile::load8(values, at_smem(key, column));
         for (float each : values) largest = fmaxf(largest, fabsf(each));
     }
     const int exponent = exponent_for(largest_of_block(largest));  // its barrier: all of V is there
     const float up = __int_as_float((127 - exponent) << 23);        // 2^-exponent
     if (threadIdx.x == 0) exponents[head * gridDim.x + blockIdx.x] = exponent;
-    for (int i = threadIdx.x; i < D / 2 * TILE / 16; i += THREADS) {  // two columns of 16 keys
-        const int column = i % (D / 2) * 2, first = i / (D / 2) * 16;
+    // Two columns of 16 keys: 8 lanes store a row's 128 bytes, from words of as many banks.
+    for (int i = threadIdx.x; i < D / 2 * TILE / 16; i += THREADS) {
+        const int column = i / (TILE / 16) * 2, first = i % (TILE / 16) * 16;
         auto fours = [&](int t) {
             auto at = [&](int key) {
-                return Element::floats(*(const element2*)&v_smem[first + 2 * t + key][column]);
+                return Element::floats(*(const element2*)at_smem(first + 2 * t + key, column));
             };
             const float2 a = at(0), b = at(1), c = at(8), d = at(9);
             return make_uint2(pack4(a.x * up, b.x * up, c.x * up, d.x * up),

@@ -11,7 +11,8 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import defines, strides
 
 FILE = "fp8_quantise"
-TILE, THREADS = 128, 256  # rows or keys of a block, which have one scale in K and V
+TILE, THREADS = 128, 256  # rows or keys that have one scale in K and V; of a block
+COLUMNS = 16  # of a row, that a thread has
 
 
 class Quantised(NamedTuple):
@@ -32,6 +33,11 @@ def tiles_of(rows: int) -> int:
     return -(-rows // TILE)
 
 
+def rows_at_once(head_dim: int) -> int:
+    """Rows of Q that a block has: as many as its threads hold."""
+    return THREADS * COLUMNS // head_dim
+
+
 def quantise(problem: Problem, executor: Executor) -> Quantised:
     """Queue the kernels, which write scratch memory of this call."""
     p, d = problem, problem.head_dim
@@ -46,21 +52,20 @@ def quantise(problem: Problem, executor: Executor) -> Quantised:
         executor.empty((*of_kv, tiles), FLOAT32.dtype),
     )
     macros: dict[str, Any] = {"HEAD_DIM": d, **defines(p)}
-    rows, values = (source(FILE, entry, **macros) for entry in ("quantise_rows", "quantise_v"))
     for x, written, scales, sign, each_row in (
         (p.q, made.q, made.q_scales, np.sign(p.scale), True),
         (p.k, made.k, made.k_scales, 1, False),
     ):
         batch, heads, length = x.shape[:3]
+        rows = rows_at_once(d) if each_row else TILE
         executor.launch(
-            rows,
-            (tiles_of(length), heads, batch),
+            source(FILE, "quantise_rows", EACH_ROW=each_row, **macros),
+            (-(-length // rows), heads, batch),
             THREADS,
-            *(x, *strides(x), written, scales, np.int32(length), np.int32(heads)),
-            *(np.float32(sign), np.int32(each_row)),
+            *(x, *strides(x), written, scales, np.int32(length), np.int32(heads), np.float32(sign)),
         )
     executor.launch(
-        values,
+        source(FILE, "quantise_v", EACH_ROW=False, **macros),
         (tiles, p.kv_heads, p.batch),
         THREADS,
         *(p.v, *strides(p.v), made.v, made.v_exponents, np.int32(p.seq_k), np.int32(p.kv_heads)),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.branches.fp8.fp8_wgmma import CONSUMERS, KEYS, ROWS, longest_first, works
-from flashcore_numba.branches.fp8.quantise import THREADS, TILE
+from flashcore_numba.branches.fp8.quantise import COLUMNS, THREADS, TILE
 from flashcore_numba.predict.formula import (
     FLOAT,
     HALF,
@@ -23,7 +23,6 @@ from flashcore_numba.predict.formula import (
 )
 from flashcore_numba.predict.warpgroup_rows import WARPS, store_rows
 
-COLUMNS = 16  # of a lane that quantises Q or K
 CHUNK = 16  # bytes of one load or store
 QUANTISING = THREADS // LANES  # warps of a block
 
@@ -68,7 +67,7 @@ def _values(length: int, d: int) -> Traffic:
         found += loads(ceil_div(inside, at_once), inside * d * HALF // SECTOR)
         found += shared_stores(wavefronts) + shared_loads(wavefronts) + _largest()
         of_pairs = d // 2 * TILE // CHUNK // LANES  # requests for two columns of 16 keys each
-        found += shared_loads(CHUNK * of_pairs) + stores(2 * of_pairs, 2 * of_pairs * LANES)
+        found += shared_loads(CHUNK * of_pairs) + stores(2 * of_pairs, 2 * of_pairs * LANES * CHUNK // SECTOR)
     return found
 
 
