@@ -10,7 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from flashcore_numba.branches.ring.call import RingAttention
+from flashcore_numba.branches.ring.call import CAPTURED, RingAttention
+from flashcore_numba.branches.ring.programs import FORWARD
 from flashcore_numba.checks import bounds
 
 LENGTH, HEADS, KV_HEADS = 2 * 613, 8, 8
@@ -41,13 +42,13 @@ def main():
                 for heads in (HEADS, KV_HEADS, KV_HEADS)
             ]
             ref = bounds.reference(*whole, causal)
-            for way in ("pull", "ring", "ulysses"):
+            for way in FORWARD:
                 attention = RingAttention(LENGTH, way=way)
                 q, k, v = (torch.from_numpy(attention.split.cut(x, rank)).to(device) for x in whole)
                 rows, name = attention.split.indices(rank), f"{way} {dim} {causal}"
                 for call in range(2):
                     found[f"{name} {call}"] = judged(*attention(q, k, v, causal=causal), ref, rows)
-                if way == "pull":
+                if way in CAPTURED:
                     graph = attention.captured(q, k, v, causal=causal)
                     for _ in range(3):
                         graph.out.fill_(torch.nan)

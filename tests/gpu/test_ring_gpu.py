@@ -40,7 +40,7 @@ def test_every_way_on_every_gpu(rng):
     assert len(found) == ranks
     for each in found:
         wrong = {name: margins for name, margins in each.items() if min(margins) < 1}
-        assert len(each) == 4 * 7 and not wrong, wrong
+        assert len(each) == 4 * 10 and not wrong, wrong
 
 
 def test_the_example_forward_and_backward():

@@ -14,6 +14,8 @@ from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.core.arrays import adopt
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 
+CAPTURED = ("gather", "pull")  # ways whose transfers are copies
+
 
 class Captured(NamedTuple):
     """A CUDA graph of a call: `replay()` does it again on the memory of the arguments and of out and lse."""
@@ -30,7 +32,8 @@ class RingAttention:
     rank r of N holds pieces r and 2N - 1 - r of 2N ("zigzag"), but with way="ulysses" the pieces 2r and
     2r + 1; `split.cut` and `split.joined` go from the sequence to the ranks and back.
     way: "pull", each step's keys come from their owner by the copy engine (GPUs that reach each other's
-    memory); "ring", from the neighbour by NCCL or gloo; "ulysses", all-to-all of heads.
+    memory); "gather", those of all ranks, some heads after the others, and every rank has room for them;
+    "ring", from the neighbour by NCCL or gloo; "ulysses", all-to-all of heads.
     group: of torch.distributed, None is all processes. stage, backward_stage: as for `attention` and
     `attention_backward`. On GPUs None is the fastest stage; on CPUs it is NumPy in float32, and a stage runs
     on the simulator.
@@ -134,12 +137,12 @@ class RingAttention:
         """The call as one CUDA graph with streams, copies and barriers: new contents of q, k and v, and
         `replay()`. All ranks replay alike.
 
-        Raises as the call does, and UnsupportedError with another way than "pull", or without a GPU.
+        Raises as the call does, and UnsupportedError with another way than "pull" and "gather", or without
+        a GPU.
         """
-        if self.way != "pull" or _on_host(q):
-            raise UnsupportedError(
-                "only way='pull' on GPUs can be captured: NCCL stays outside of CUDA graphs"
-            )
+        if self.way not in CAPTURED or _on_host(q):
+            able = " and ".join(f"way={way!r}" for way in CAPTURED)
+            raise UnsupportedError(f"only {able} on GPUs can be captured: NCCL stays outside of CUDA graphs")
         import torch
 
         for _ in range(2):  # kernels are compiled, memory is allocated, plans are kept

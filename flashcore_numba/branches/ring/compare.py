@@ -18,7 +18,7 @@ import numpy as np
 
 from cuda_reference.extras import explained
 from flashcore_numba.attention import attention
-from flashcore_numba.branches.ring.call import RingAttention
+from flashcore_numba.branches.ring.call import CAPTURED, RingAttention
 from flashcore_numba.branches.ring.numerics import Arrays
 from flashcore_numba.branches.ring.programs import FORWARD
 from flashcore_numba.branches.ring.sequence import even
@@ -69,6 +69,11 @@ class CuDnn:
             grouped = q.shape[1] != k.shape[1]
             found = self.function(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         writes[0].copy_(found)
+
+    def attend_pieces(
+        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
+    ) -> None:
+        raise NotImplementedError
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         raise NotImplementedError
@@ -200,11 +205,12 @@ def _entries(q: Any, k: Any, v: Any, causal: bool, stack: ExitStack) -> tuple[li
             absent[way] = _reason(error)
             continue
         found.append(Timed(way, call, "stage", value, whole, rows))
-        if way == "pull":
+        if way in CAPTURED:
             graph = ring.captured(*own, causal=causal)
             found.append(
-                Timed("pull, captured", graph.replay, "stage", partial(_same, graph.out), whole, rows)
+                Timed(f"{way}, captured", graph.replay, "stage", partial(_same, graph.out), whole, rows)
             )
+        if way == "pull":
             call, value = _kept(partial(attention, *own, causal=causal))
             found.append(Timed(ONE_GPU, call, "stage", value, own, np.arange(len(rows))))
     for label, make in _peers(q, k, v, causal, stack).items():

@@ -7,8 +7,10 @@ unused. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private n
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from cuda_reference.extras import explained
-from flashcore_numba.branches.ring.rank import MAIN, Function
+from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Function
 
 with explained():
     import torch
@@ -31,7 +33,8 @@ class GpuRank:
         self.group = dist.group.WORLD if group is None else group
         self.number, self.count = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self._side = torch.cuda.Stream(self.device, priority=-1)  # transfers go first
+        transfers = torch.cuda.Stream(self.device, priority=-1)  # which go first
+        self._streams = {SIDE: transfers, ALSO: torch.cuda.Stream(self.device)}
         self._memory: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._handles: dict[str, tuple[Any, Any]] = {}
         self._peers: dict[tuple[str, int], Any] = {}
@@ -72,7 +75,10 @@ class GpuRank:
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
         with self._on(stream):
-            to.copy_(source, non_blocking=True)
+            if to.is_contiguous() and source.is_contiguous():
+                to.copy_(source, non_blocking=True)
+            else:
+                copy_heads(to, source)
 
     def exchange(self, stream: str, send: Any, to: int, receive: Any, source: int, step: int) -> None:
         with self._on(stream):
@@ -105,7 +111,24 @@ class GpuRank:
         self._stream(stream).wait_event(event)
 
     def _stream(self, stream: str) -> Any:
-        return torch.cuda.current_stream(self.device) if stream == MAIN else self._side
+        return torch.cuda.current_stream(self.device) if stream == MAIN else self._streams[stream]
 
     def _on(self, stream: str) -> Any:
         return torch.cuda.stream(self._stream(stream))
+
+
+def copy_heads(to: Any, source: Any) -> None:
+    """Queue the copy of [..., H, rows, D], whose heads are contiguous each, on the current stream: PyTorch
+    would copy it by a kernel.
+    """
+    from cupy.cuda import runtime
+
+    (heads, rows, dim), width = to.shape[-3:], to.element_size()
+    stream = torch.cuda.current_stream().cuda_stream
+    assert {each.stride()[-2:] for each in (to, source)} == {(dim, 1)}, "rows of a head follow each other"
+    for index in np.ndindex(*to.shape[:-3]):
+        one, other = to[index], source[index]
+        runtime.memcpy2DAsync(
+            *(one.data_ptr(), width * one.stride(0), other.data_ptr(), width * other.stride(0)),
+            *(width * rows * dim, heads, runtime.memcpyDefault, stream),
+        )

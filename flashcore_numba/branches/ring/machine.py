@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashcore_numba.branches.ring.clocks import Clock, Clocks
-from flashcore_numba.branches.ring.rank import MAIN, SIDE, Function
+from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Function
 
 
 class Agent(NamedTuple):
@@ -84,6 +84,7 @@ class Buffer:
 class Event:
     """A point in a stream: all that was over there, once it has been passed."""
 
+    stream: str
     clock: Clock | None = None
 
 
@@ -160,7 +161,7 @@ class _Wait(_Work):
 
     @property
     def waits_for(self) -> str:
-        return f"an event of the {'side' if self.agent.stream == MAIN else 'main'} stream"
+        return f"an event of the {self.event.stream} stream"
 
 
 @dataclass(eq=False)
@@ -271,7 +272,7 @@ class Machine:
         self.clocks = Clocks()
         self.ranks = [SimulatedRank(self, number) for number in range(ranks)]
         self._queues: dict[Agent, deque[_Work]] = {
-            Agent(rank, stream): deque() for rank in range(ranks) for stream in (MAIN, SIDE)
+            Agent(rank, stream): deque() for rank in range(ranks) for stream in (MAIN, SIDE, ALSO)
         }
         self._buffers: dict[int, Buffer] = {}
         self._accesses: dict[int, list[tuple[_Work, int, np.ndarray, bool]]] = {}
@@ -409,7 +410,7 @@ class SimulatedRank:
         self._queue(_Together, stream, f"the barrier at the {name}", ranks=self.count)
 
     def record(self, stream: str) -> Event:
-        event = Event()
+        event = Event(stream)
         self._queue(_Record, stream, "an event", event=event)
         return event
 

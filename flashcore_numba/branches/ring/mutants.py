@@ -133,6 +133,58 @@ PULL = (
     ),
 )  # fmt: skip
 
+GATHER = (
+    _mutant(
+        "gather", "no_start_barrier", "Keys are copied which their owner has not written yet.",
+        ('    rank.barrier(MAIN, "start")  # or a copy reads keys that their owner has not written\n', ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gather", "copies_do_not_wait", "The barrier is on the main stream, and copies begin before it.",
+        ("    rank.wait(SIDE, rank.record(MAIN))\n    rank.wait(ALSO, rank.record(MAIN))\n",
+         "    rank.wait(ALSO, rank.record(MAIN))\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gather", "half_the_heads_do_not_wait", "The heads of the other stream are attended to at once.",
+        ("        rank.wait(stream, rank.record(SIDE))", "        rank.wait(MAIN, rank.record(SIDE))"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gather", "arrival_not_awaited", "Heads are attended to while their keys are on their way.",
+        ("        rank.wait(stream, rank.record(SIDE))  # or it reads keys that have not come\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gather", "other_stream_left_behind", "The call ends while the other stream still computes.",
+        ("    rank.wait(MAIN, rank.record(ALSO))  # or the caller reads rows that are still computed\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gather", "no_end_barrier", "An owner writes its next keys while a peer still copies these.",
+        ('    rank.barrier(SIDE, "end")  # or an owner writes its next keys while a peer copies these\n',
+         ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gather", "seen_by_the_first_piece", "Keys come as far as the first piece of the rows sees.",
+        ("        seen = ends[1]\n", "        seen = ends[0]\n"), expected=MISFIT,
+    ),
+    _mutant(
+        "gather", "heads_of_the_queries", "Groups of K/V heads are taken for as many query heads.",
+        ("slice(begin * group, heads.stop * group)", "slice(begin, heads.stop)"), expected=MISFIT,
+    ),
+    _mutant(
+        "gather", "halves_exchanged", "Our second piece is written to the place of the first.",
+        ("zip(pieces, (slice(0, half), slice(half, None)), strict=True)",
+         "zip(pieces[::-1], (slice(0, half), slice(half, None)), strict=True)"), expected=MISFIT,
+    ),
+    _mutant(
+        "gather", "a_group_left_out", "The heads that do not fill a group are forgotten.",
+        ("range(0, kv_heads, share)", "range(0, kv_heads - 1, share)"), expected=MISFIT,
+    ),
+)  # fmt: skip
+
 SCHEDULE = (
     _mutant(
         "schedule", "halves_of_keys_exchanged", "All rows see an earlier chunk's second piece.",
@@ -307,4 +359,4 @@ DECODE = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*SCHEDULE, *PULL, *RING, *ULYSSES, *BACKWARD, *DECODE)
+MUTANTS = (*SCHEDULE, *PULL, *GATHER, *RING, *ULYSSES, *BACKWARD, *DECODE)

@@ -4,6 +4,7 @@ Queries and outputs are [B, H, rows, D], keys and values [B, H_kv, rows, D].
 """
 
 import math
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,13 @@ class Numerics(Protocol):
         natural logarithm.
         """
 
+    def attend_pieces(
+        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
+    ) -> None:
+        """reads: q, k, v. The first `half` of the rows see the keys up to ends[0], the others up to ends[1],
+        under a causal mask that is aligned bottom-right for each. writes: out and LSE.
+        """
+
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         """reads: q, k, v, out and LSE over *all* keys, dout, dq so far. writes: dq with this step's part
         added, and the part of these rows in dk and dv, all float32.
@@ -40,6 +48,11 @@ class Float32:
         q, k, v, *before = reads
         p, lse = _weights(q, k, causal, scale)
         put(p @ _repeated(v, q), lse, before, writes, np)
+
+    def attend_pieces(
+        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
+    ) -> None:
+        _one_by_one(self, reads, writes, half, ends, scale)
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
@@ -67,6 +80,7 @@ class Stages:
     def __init__(self, stage: Any = None, backward_stage: Any = None) -> None:
         self.stage, self.backward_stage = stage, backward_stage
         self.merges = stage is None or {*MERGING} <= {*find_stage(stage).features}
+        self.takes_lengths = stage is None or "seqused_k" in find_stage(stage).features
 
     def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, *before = reads
@@ -78,6 +92,20 @@ class Stages:
             part, lse = attention(q, k, v, **how)
             put(part, lse, before, writes, module_of(q))
 
+    def attend_pieces(
+        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
+    ) -> None:
+        """In one call where that can be: a batch of two sequences, which see some of the same keys."""
+        q, k, v = reads
+        if isinstance(q, np.ndarray) or q.shape[0] > 1 or q.shape[2] != 2 * half or not self.takes_lengths:
+            _one_by_one(self, reads, writes, half, ends, scale)
+            return
+        pieces = [each[0].unflatten(1, (2, half)).transpose(0, 1) for each in (q, *writes)]
+        keys = [each[:, :, : ends[1]].expand(2, -1, -1, -1) for each in (k, v)]
+        used, how = _lengths(ends, q.device), {"causal": True, "scale": scale, "stage": self.stage}
+        _, lse = attention(pieces[0], *keys, seqused_k=used, out=pieces[1], return_lse=True, **how)
+        pieces[2].copy_(lse)
+
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
         parts = attention_backward(
@@ -85,6 +113,24 @@ class Stages:
         )
         writes[0][...] = dq + parts[0]
         writes[1][...], writes[2][...] = parts[1:]
+
+
+@cache
+def _lengths(ends: tuple[int, int], device: Any) -> Any:
+    """On the device, once: a call that is captured copies nothing from the host."""
+    import torch
+
+    return torch.tensor(ends, dtype=torch.int32, device=device)
+
+
+def _one_by_one(
+    numerics: Numerics, reads: Arrays, writes: Arrays, half: int, ends: tuple[int, int], scale: float | None
+) -> None:
+    """`attend_pieces` as two calls of `attend`."""
+    q, k, v = reads
+    for rows, end in ((slice(0, half), ends[0]), (slice(half, None), ends[1])):
+        one = (q[:, :, rows], k[:, :, :end], v[:, :, :end])
+        numerics.attend(one, tuple(each[:, :, rows] for each in writes), causal=True, scale=scale)
 
 
 def merge_parts(reads: Arrays, writes: Arrays) -> None:

@@ -14,11 +14,14 @@ with explained():
     import torch.distributed as dist
 
 
+ALONE = "way='pull' and way='gather' need GPUs that read each other's memory; way='ring' runs on CPUs"
+
+
 class ProcessRank:
     """The process as a rank of a process group.
 
     What is launched runs at once, and `exchange` goes on beside it until an event recorded after it is
-    waited for. There is no memory that peers read, so `pull` does not run here.
+    waited for. There is no memory that peers read, so `pull` and `gather` do not run here.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -35,10 +38,10 @@ class ProcessRank:
         return found
 
     def shared(self, name: str, shape: tuple[int, ...], like: Any) -> np.ndarray:
-        raise UnsupportedError("way='pull' needs GPUs that read each other's memory; way='ring' runs on CPUs")
+        raise UnsupportedError(ALONE)
 
     def of(self, peer: int, name: str) -> np.ndarray:
-        raise UnsupportedError("way='pull' needs GPUs that read each other's memory; way='ring' runs on CPUs")
+        raise UnsupportedError(ALONE)
 
     def launch(
         self,

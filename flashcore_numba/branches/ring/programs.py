@@ -10,10 +10,13 @@ from functools import partial
 from typing import Any
 
 from flashcore_numba.branches.ring.numerics import Arrays, Numerics, merge_parts
-from flashcore_numba.branches.ring.rank import MAIN, SIDE, Rank
+from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Rank
 from flashcore_numba.branches.ring.schedule import Step, steps
 from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.core.errors import UnsupportedError
+
+GROUPS = 4
+"""Of K/V heads, which `gather` brings and attends to in turn: only the way of the first one is not hidden."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,48 @@ def pull(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -
     attention.finish()
     rank.barrier(SIDE, "end")  # without it an owner may write its next keys while a peer copies these
     rank.wait(MAIN, rank.record(SIDE))  # our next keys are written on the main stream: after the barrier
+
+
+def gather(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
+    """All keys that the rows see come to their places by the copy engine, some heads at a time: no step, no
+    merge. While the keys of the next heads come, those before are attended to.
+
+    Shapes as for `pull`. Every rank has room for K and V of the whole sequence. Heads take turns on two
+    streams, so that those which follow fill the SMs that a call leaves idle at its end.
+    """
+    split, (batch, kv_heads, _, dim) = layer.split, k.shape
+    half, pieces = split.half(rank.number), split.pieces(rank.number)
+    whole = rank.shared("keys of the sequence", (2, batch, kv_heads, split.length, dim), k)
+    for piece, rows in zip(pieces, (slice(0, half), slice(half, None)), strict=True):
+        place = whole[..., _of_piece(split, piece), :]
+        rank.launch(MAIN, "filling", _stack, (k[:, :, rows], v[:, :, rows]), (place,), 0)
+    # Peers read our keys after the barrier, so they are written before it; and copies begin when the kernels
+    # of an earlier call have left their places.
+    rank.barrier(MAIN, "start")  # or a copy reads keys that their owner has not written
+    rank.wait(SIDE, rank.record(MAIN))
+    rank.wait(ALSO, rank.record(MAIN))
+    if layer.causal:
+        ends = split.bounds[pieces[0] + 1], split.bounds[pieces[1] + 1]
+        call = partial(layer.numerics.attend_pieces, half=half, ends=ends, **layer.how)
+        seen = ends[1]
+    else:
+        call, seen = partial(layer.numerics.attend, causal=False, **layer.how), split.length
+    share, group = -(-kv_heads // GROUPS), q.shape[1] // kv_heads
+    for i, begin in enumerate(range(0, kv_heads, share)):
+        heads = slice(begin, min(begin + share, kv_heads))
+        for step in range(1, rank.count):
+            owner = (rank.number + step) % rank.count  # no two ranks pull from one at a time
+            for piece in split.pieces(owner):
+                if split.bounds[piece] < seen:
+                    part = (slice(None), slice(None), heads, _of_piece(split, piece))
+                    rank.copy(SIDE, whole[part], rank.of(owner, "keys of the sequence")[part], i)
+        stream, of_heads = (MAIN, ALSO)[i % 2], slice(begin * group, heads.stop * group)
+        rank.wait(stream, rank.record(SIDE))  # or it reads keys that have not come
+        reads = (q[:, of_heads], *whole[:, :, heads, :seen])
+        rank.launch(stream, "attention", call, reads, (out[:, of_heads], lse[:, of_heads]), i)
+    rank.wait(MAIN, rank.record(ALSO))  # or the caller reads rows that are still computed
+    rank.barrier(SIDE, "end")  # or an owner writes its next keys while a peer copies these
+    rank.wait(MAIN, rank.record(SIDE))  # on which our next keys are written
 
 
 def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
@@ -197,7 +242,7 @@ def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     rank.launch(MAIN, "merging", merge_parts, (every,), (out, lse), 0)
 
 
-FORWARD: dict[str, Callable[..., None]] = {"pull": pull, "ring": ring, "ulysses": ulysses}
+FORWARD: dict[str, Callable[..., None]] = {"gather": gather, "pull": pull, "ring": ring, "ulysses": ulysses}
 """The ways of the forward pass, by name."""
 
 
@@ -230,6 +275,11 @@ class _Forward:
 def _k_and_v(chunk: Any) -> tuple[Any, Any]:
     """[rows, 2, B, H_kv, D] as K and V, [B, H_kv, rows, D] each, without a copy."""
     return chunk[:, 0].swapaxes(0, 1).swapaxes(1, 2), chunk[:, 1].swapaxes(0, 1).swapaxes(1, 2)
+
+
+def _of_piece(split: Split, piece: int) -> slice:
+    """Where a piece is in the sequence."""
+    return slice(split.bounds[piece], split.bounds[piece + 1])
 
 
 def _neighbours(rank: Rank) -> tuple[int, int]:
@@ -301,6 +351,11 @@ def _fill(reads: Arrays, writes: Arrays) -> None:
     """K and V side by side: [B, H_kv, rows, D] into [rows, 2, B, H_kv, D]."""
     for i, each in enumerate(reads):
         writes[0][:, i] = each.swapaxes(1, 2).swapaxes(0, 1)
+
+
+def _stack(reads: Arrays, writes: Arrays) -> None:
+    for i, each in enumerate(reads):
+        writes[0][i] = each
 
 
 def _assign(reads: Arrays, writes: Arrays) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-MAIN, SIDE = "main", "side"
-"""The streams of a rank: kernels run on the first, transfers on the second. Each works in order."""
+MAIN, SIDE, ALSO = "main", "side", "also"
+"""The streams of a rank: kernels run on the first and the third, transfers on the second."""
 
 Function = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
 """What a launch does: (reads, writes) -> None, on arrays of the rank."""
@@ -13,7 +13,8 @@ Function = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
 class Rank(Protocol):
     """One of `count` ranks. Its methods queue work on a stream and return; only the streams wait.
 
-    Arrays are NumPy's or PyTorch's. Transfers take contiguous arrays. step: of the schedule, for messages.
+    Arrays are NumPy's or PyTorch's. Exchanges take contiguous arrays; a copy takes others too, if each head's
+    [rows, D] are in one piece. step: of the schedule, for messages.
     """
 
     number: int

@@ -22,7 +22,7 @@ from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.ring import gpus, numerics
 from flashcore_numba.branches.ring.call import RingAttention
-from flashcore_numba.branches.ring.programs import Layer, pull
+from flashcore_numba.branches.ring.programs import FORWARD, Layer
 from flashcore_numba.branches.ring.sequence import even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Inputs
@@ -108,7 +108,7 @@ def decode(rank: int, ranks: int, rng: np.random.Generator) -> Any:
 
 
 def pulled(rank: int, ranks: int, rng: np.random.Generator) -> Any:
-    """Margins of `pull` by a `GpuRank` whose GPU is the host: streams do nothing, shared memory is a file."""
+    """Margins of a `GpuRank` whose GPU is the host: streams do nothing, shared memory is a file."""
     with tempfile.TemporaryDirectory() as own:
         folders = [own]
         dist.broadcast_object_list(folders)
@@ -120,20 +120,20 @@ def pulled(rank: int, ranks: int, rng: np.random.Generator) -> Any:
 
 def _pulled(gpu: Any, ranks: int, rng: np.random.Generator) -> Any:
     split, margins = even(8 * ranks + 3, ranks), {}
-    for call in range(3):
-        causal = call != 1
+    for call, way in enumerate(("pull", "pull", "gather", "pull", "gather")):
+        causal = call not in (1, 4)
         x = Inputs(
             *(rng.standard_normal((2, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)), causal
         )
         q, k, v = (torch.from_numpy(split.cut(each, gpu.number)) for each in (x.q, x.k, x.v))
         out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
-        pull(gpu, Layer(split, causal, InTorch()), q, k, v, out, lse)
+        FORWARD[way](gpu, Layer(split, causal, InTorch()), q, k, v, out, lse)
         ref, rows = bounds.reference(x.q, x.k, x.v, causal), split.indices(gpu.number)
         verdicts = (
             bounds.compare(out.double().numpy(), ref.out[:, :, rows], ref.allowed[:, :, rows]),
             bounds.compare(lse.double().numpy(), ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
         )
-        margins[f"call {call}"] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
+        margins[f"{way}, call {call}"] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
     return margins
 
 
@@ -145,8 +145,18 @@ class InTorch:
         k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
         scores = q @ k.swapaxes(2, 3) / q.shape[3] ** 0.5
         if causal:
-            scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), -torch.inf)
+            rows, keys = scores.shape[2:]
+            hidden = torch.ones(rows, keys, dtype=torch.bool).triu(1 + keys - rows)
+            scores = scores.masked_fill(hidden, -torch.inf)
         numerics.put(scores.softmax(3) @ v, scores.logsumexp(3), before, writes, torch)
+
+    def attend_pieces(
+        self, reads: Any, writes: Any, *, half: int, ends: tuple[int, int], scale: float | None
+    ) -> None:
+        numerics._one_by_one(self, reads, writes, half, ends, scale)
+
+    def backward(self, reads: Any, writes: Any, *, causal: bool, scale: float | None) -> None:
+        raise NotImplementedError
 
 
 @contextmanager
@@ -155,7 +165,7 @@ def on_the_host(folder: Path) -> Iterator[None]:
     stream = SimpleNamespace(record_event=lambda: None, wait_event=lambda event: None)
     cuda = SimpleNamespace(
         current_device=lambda: 0, current_stream=lambda device: stream,
-        Stream=lambda device, priority: stream, stream=lambda stream: nullcontext(),
+        Stream=lambda device, priority=0: stream, stream=lambda stream: nullcontext(),
     )  # fmt: skip
     stub = SimpleNamespace(
         cuda=cuda, float32=torch.float32, device=lambda *_: torch.device("cpu"), empty=torch.empty
@@ -183,7 +193,11 @@ def on_the_host(folder: Path) -> Iterator[None]:
         return Handle()
 
     symmetric = SimpleNamespace(empty=empty, rendezvous=rendezvous)
-    with patch.object(gpus, "torch", stub), patch.object(gpus, "symmetric", symmetric):
+    with (
+        patch.object(gpus, "torch", stub),
+        patch.object(gpus, "symmetric", symmetric),
+        patch.object(gpus, "copy_heads", lambda to, source: to.copy_(source)),
+    ):
         yield
 
 

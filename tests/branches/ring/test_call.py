@@ -35,7 +35,7 @@ def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Gen
     found = run(ranks, tmp_path, int(rng.integers(2**31)), *work)
     for each in found:
         assert set(each) == {*work} and min(numbers(each)) > 1, each
-    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 6 + 2 + 6)
+    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 6 + 2 + 10)
 
 
 @pytest.fixture
@@ -73,7 +73,10 @@ class TestOneRank:
     @pytest.mark.parametrize(
         "call, told",
         [
-            (lambda q: RingAttention(9, way="push"), "way is 'push': accepted are pull, ring, ulysses"),
+            (
+                lambda q: RingAttention(9, way="push"),
+                "way is 'push': accepted are gather, pull, ring, ulysses",
+            ),
             (lambda q: RingAttention(9.0), "length is 9.0: a whole number of rows or a Split"),
             (lambda q: RingAttention(1), "length is 1: 1 ranks need at least 2 rows"),
             (lambda q: RingAttention(even(9, 2)), "a split for 2 ranks: the group has 1"),
@@ -84,8 +87,11 @@ class TestOneRank:
             ),
             (lambda q: RingAttention(9, way="ring")(q, q, q[:, :1]), "v is .* must be equal"),
             (lambda q: RingAttention(9, way="ring")(q, q.half(), q.half()), "k is torch.float16"),
-            (lambda q: RingAttention(9)(q, q, q), "way='pull' needs GPUs"),
-            (lambda q: RingAttention(9).captured(q, q, q), "only way='pull' on GPUs can be captured"),
+            (lambda q: RingAttention(9)(q, q, q), "way='pull' and way='gather' need GPUs"),
+            (
+                lambda q: RingAttention(9).captured(q, q, q),
+                "only way='gather' and way='pull' on GPUs can be captured",
+            ),
             (
                 lambda q: RingAttention(9, way="ring").decode(q, q[:, :, :4], q[:, :, :4], causal=True),
                 "holds 4 keys: with causal=True it must hold those of all 9 tokens",

@@ -31,16 +31,22 @@ QUICK = [
     or mutant.name in ("halves_of_keys_exchanged", "out_of_one_chunk", "parts_in_float16")
 ]
 HARMLESS = [
-    Mutant("ring/pull", name, "None.", tuple(Edit(old, new, file) for old, new in edits))
+    Mutant(
+        f"ring/{'gather' if 'head' in name else 'pull'}",
+        name,
+        "None.",
+        tuple(Edit(old, new, file) for old, new in edits),
+    )
     for name, file, *edits in (
         (
             "another_barrier",
             "programs",
             (
-                '    rank.barrier(SIDE, "end")',
-                '    rank.barrier(SIDE, "middle")\n    rank.barrier(SIDE, "end")',
+                '    rank.barrier(SIDE, "end")  # without',
+                '    rank.barrier(SIDE, "middle")\n    rank.barrier(SIDE, "end")  # without',
             ),
         ),
+        ("copies_of_each_head", "programs", ("GROUPS = 4", "GROUPS = 99")),
         ("other_direction", "schedule", ("owner = (rank + i)", "owner = (rank - i)")),
         (
             "three_buffers",
@@ -71,7 +77,8 @@ HARMLESS = [
 def test_every_way_is_right() -> None:
     reports = checking.check()
     assert [report.label for report in reports] == [
-        "ring/schedule", "ring/pull", "ring/ring", "ring/ulysses", "ring/backward", "ring/decode",
+        "ring/schedule", "ring/gather", "ring/pull", "ring/ring", "ring/ulysses", "ring/backward",
+        "ring/decode",
     ]  # fmt: skip
     for report in reports:
         assert report.passed, [(failure.name, failure.message) for failure in report.failures]
@@ -122,7 +129,7 @@ def test_the_command_fails_when_a_way_is_wrong(
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["ring/pool"], "ring/pool: accepted are ring/schedule, ring/pull"),
+        (["ring/pool"], "ring/pool: accepted are ring/schedule, ring/gather"),
         (["ring", "5"], "name no other stage beside it"),
     ],
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matrix import few
 
+from flashcore_numba.attention import attention
 from flashcore_numba.branches.backward import bounds as gradient_bounds
 from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.branches.backward.outputs import GRADIENTS
@@ -63,7 +64,9 @@ def test_stage_15_merges_in_float32(rng: np.random.Generator, monkeypatch: pytes
     judged(x, *found)
 
 
-@pytest.mark.parametrize("way, ranks", few([("ring", 3), ("ring", 4), ("ulysses", 2)], ("ring", 3)))
+@pytest.mark.parametrize(
+    "way, ranks", few([("ring", 3), ("ring", 4), ("gather", 3), ("ulysses", 2)], ("ring", 3))
+)
 def test_other_ways_and_more_ranks(rng: np.random.Generator, way: str, ranks: int) -> None:
     x = drawn(rng, (1, 2, 2, 8 * ranks + 1, 64), True, dtype=np.float16)
     (found,) = forward(way, even(8 * ranks + 1, ranks, way != "ulysses"), [x], LATE, Stages(5))
@@ -75,6 +78,33 @@ def test_ulysses_is_one_rank_bit_for_bit(rng: np.random.Generator) -> None:
     x = drawn(rng, (1, 4, 2, 20, 64), True, dtype=np.float16)
     one, two = (forward("ulysses", even(20, n, zigzag=False), [x], LATE, Stages(5))[0] for n in (1, 2))
     assert np.array_equal(one.out, two.out) and np.array_equal(one.lse, two.lse)
+
+
+@pytest.mark.parametrize("heads, ends", [((2, 1), (9, 14)), ((2, 2), (3, 12)), ((1, 1), (6, 6))])
+def test_two_pieces_of_tensors_in_one_call(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, heads: tuple[int, int], ends: tuple[int, int]
+) -> None:
+    """Of heads between others, as `gather` gives them; the answer is that of two calls."""
+    torch = pytest.importorskip("torch")
+    calls = []
+    monkeypatch.setattr(numerics, "_one_by_one", None)
+    monkeypatch.setattr(numerics, "attention", lambda *a, **how: calls.append(how) or attention(*a, **how))
+    wide = [
+        rng.standard_normal((1, h + 2, s, 64)).astype(np.float16)
+        for h, s in zip((*heads, heads[1]), (6, 14, 14), strict=True)
+    ]
+    q, k, v = (x[:, 1:-1] for x in wide)
+    out, lse = (
+        torch.full(wide[0].shape, torch.nan, dtype=torch.half),
+        torch.full(wide[0].shape[:3], torch.nan),
+    )
+    reads = tuple(torch.from_numpy(x)[:, 1:-1] for x in wide)
+    writes = out[:, 1:-1], lse[:, 1:-1]
+    Stages(5).attend_pieces(reads, writes, half=3, ends=ends, scale=None)
+    assert len(calls) == 1 and out[:, [0, -1]].isnan().all() and lse[:, [0, -1]].isnan().all()
+    for rows, end in ((slice(0, 3), ends[0]), (slice(3, 6), ends[1])):
+        x = Inputs(q[:, :, rows], k[:, :, :end], v[:, :, :end], True)
+        judged(x, *(each[:, :, rows].numpy() for each in writes))
 
 
 @pytest.mark.parametrize("causal", few([True, False], True))
