@@ -496,7 +496,7 @@ def _forward_paged(
         scale=scale,
         window=(left, right),
         softcap=softcap,
-        sinks=sinks,
+        sinks=None if sinks is None else sinks.detach(),
         batch_invariant=batch_invariant,
         return_lse=return_lse,
     )

@@ -4,7 +4,7 @@ Checking the arguments, choosing a stage and packing what its kernels take depen
 out, not on where they lie. The first call of a layout does all of it and keeps the launches; the calls after
 it put in the addresses. Plans serve CuPy arrays and PyTorch tensors whose rows start at multiples of 16
 bytes, and stages in CUDA C; all other calls go the long way each time. Small outputs that the caller does
-not give are allocated ahead, while the GPU works on the call before.
+not give are allocated ahead, while the GPU works on the call before; tensors on the default stream alone.
 
 A plan holds compiled kernels: it does not see that a file has been edited since. `forget()` after an edit.
 """
@@ -297,11 +297,13 @@ class Plan:
         if not self._made:
             self._launch(addresses, stream, captured)
             return ()
+        # On another stream memory may come from a pool whose owner counts what is alive in it: PyTorch's own
+        # CUDA graphs run a function there once before they capture it.
+        ahead = self._ahead and stream in LEGACY
         spare = self, stream, self._torch.is_inference_mode_enabled()
-        # A graph has memory of its own.
-        made, places = (not captured and _spares.pop(spare, None)) or self._tensors(like)
+        made, places = (ahead and _spares.pop(spare, None)) or self._tensors(like)
         self._launch(addresses + places, stream, captured)
-        if self._ahead and not captured:
+        if ahead:
             _put_aside(spare, self._tensors(like))
         return made
 

@@ -1,5 +1,7 @@
 """transformers on a GPU by the adapter: `generate` with both caches, compiled decoding, padding, training."""
 
+from copy import deepcopy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -49,7 +51,7 @@ def made(name):
     for path, weights in model.named_parameters():
         if path.endswith("sinks"):
             torch.nn.init.normal_(weights, 1.0)
-    exact = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    exact = getattr(transformers, f"{name}ForCausalLM")(deepcopy(config)).eval()  # it stays eager
     exact.load_state_dict(model.bfloat16().float().state_dict())
     return model.bfloat16().cuda(), exact.float().cuda()
 
@@ -120,7 +122,7 @@ def test_logits_and_gradients(rng, name):
     expected, eager = gradients(exact, "eager"), gradients(model, "eager")
     found = gradients(model, huggingface.register())
     for path, gradient in expected.items():
-        allowed = 3 * (eager[path] - gradient).norm() + 0.01 * gradient.norm()
+        allowed = 3 * (eager[path] - gradient).norm() + 0.03 * gradient.norm()
         assert (found[path] - gradient).norm() <= allowed, path
 
 

@@ -172,7 +172,7 @@ GATHER = (
     ),
     _mutant(
         "gather", "heads_of_the_queries", "Groups of K/V heads are taken for as many query heads.",
-        ("slice(begin * group, heads.stop * group)", "slice(begin, heads.stop)"), expected=MISFIT,
+        ("slice(heads.start * group, heads.stop * group)", "heads"), expected=MISFIT,
     ),
     _mutant(
         "gather", "halves_exchanged", "Our second piece is written to the place of the first.",
@@ -180,8 +180,8 @@ GATHER = (
          "zip(pieces[::-1], (slice(0, half), slice(half, None)), strict=True)"), expected=MISFIT,
     ),
     _mutant(
-        "gather", "a_group_left_out", "The heads that do not fill a group are forgotten.",
-        ("range(0, kv_heads, share)", "range(0, kv_heads - 1, share)"), expected=MISFIT,
+        "gather", "a_group_left_out", "Heads after the first group are forgotten.",
+        ("[: 1 + (first < kv_heads)]", "[:1]"), expected=MISFIT,
     ),
 )  # fmt: skip
 

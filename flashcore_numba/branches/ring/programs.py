@@ -15,8 +15,10 @@ from flashcore_numba.branches.ring.schedule import Step, steps
 from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.core.errors import UnsupportedError
 
-GROUPS = 4
-"""Of K/V heads, which `gather` brings and attends to in turn: only the way of the first one is not hidden."""
+FIRST = 4
+"""`gather` brings a fourth of the K/V heads first, and the others while it attends to those: what comes last
+should be much, because blocks that share little work do not end together.
+"""
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,15 @@ def gather(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
         seen = ends[1]
     else:
         call, seen = partial(layer.numerics.attend, causal=False, **layer.how), split.length
-    share, group = -(-kv_heads // GROUPS), q.shape[1] // kv_heads
-    for i, begin in enumerate(range(0, kv_heads, share)):
-        heads = slice(begin, min(begin + share, kv_heads))
+    first, group = -(-kv_heads // FIRST), q.shape[1] // kv_heads
+    for i, heads in enumerate((slice(0, first), slice(first, kv_heads))[: 1 + (first < kv_heads)]):
         for step in range(1, rank.count):
             owner = (rank.number + step) % rank.count  # no two ranks pull from one at a time
             for piece in split.pieces(owner):
                 if split.bounds[piece] < seen:
                     part = (slice(None), slice(None), heads, _of_piece(split, piece))
                     rank.copy(SIDE, whole[part], rank.of(owner, "keys of the sequence")[part], i)
-        stream, of_heads = (MAIN, ALSO)[i % 2], slice(begin * group, heads.stop * group)
+        stream, of_heads = (MAIN, ALSO)[i % 2], slice(heads.start * group, heads.stop * group)
         rank.wait(stream, rank.record(SIDE))  # or it reads keys that have not come
         reads = (q[:, of_heads], *whole[:, :, heads, :seen])
         rank.launch(stream, "attention", call, reads, (out[:, of_heads], lse[:, of_heads]), i)

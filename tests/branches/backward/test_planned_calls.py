@@ -282,6 +282,7 @@ class TestScratchMemory:
 
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
 def test_small_gradients_are_allocated_ahead(stub, fake_torch, kind):
+    fake_torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=0)
     arrays = given(stub)
     if kind == "torch":
         arrays = tensors_like(fake_torch, arrays)

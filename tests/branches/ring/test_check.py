@@ -46,7 +46,7 @@ HARMLESS = [
                 '    rank.barrier(SIDE, "middle")\n    rank.barrier(SIDE, "end")  # without',
             ),
         ),
-        ("copies_of_each_head", "programs", ("GROUPS = 4", "GROUPS = 99")),
+        ("copies_of_each_head", "programs", ("FIRST = 4", "FIRST = 99")),
         ("other_direction", "schedule", ("owner = (rank + i)", "owner = (rank - i)")),
         (
             "three_buffers",
