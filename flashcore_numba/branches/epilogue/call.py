@@ -68,6 +68,13 @@ def attention_norm(
     targets = {name: rows[name] for name in targets}
     views = {name: each.view for name, each in arrays.items()}
     problem = EpilogueProblem(**views, causal=causal, scale=scale, norm=norm, eps=eps)
+    for each in targets.values():
+        (batch, _, *found), (_, _, *right) = each.view.shape, OUT.shape(problem)
+        if (batch, *found) != (problem.batch, *right):
+            raise ArgumentError(
+                f"out has shape {(batch, *found)}: it must be {(problem.batch, *right)}, the rows of q with "
+                "the columns of all heads"
+            )
     wanted = (SUMMED,) if wants_sum else ()
     chosen = _stage(stage, problem, wanted)
     written = Written((OUT, *wanted), targets, packed=False)
@@ -84,7 +91,7 @@ def _of_one_head(rows: Adopted, name: str) -> Adopted:
     if rows.view.ndim != 3:
         shape = tuple(rows.view.shape)
         raise ArgumentError(f"{name} has shape {shape}: three dimensions are needed, [B, S_q, H * D]")
-    return replace(rows, view=rows.view[:, None])
+    return replace(rows, view=rows.view[None].swapaxes(0, 1))
 
 
 def _returned(done: tuple, out: Any, both: bool) -> Any:

@@ -67,7 +67,9 @@ class EpilogueProblem(Problem):
                 f"{name} has dtype {str(array.dtype)[:100]}: q has {self.q.dtype}, and they must be equal"
             )
         if tuple(array.shape) != shape:
-            found, wanted = (tuple(n for i, n in enumerate(x) if i != 1) for x in (array.shape, shape))
+            found, wanted = (
+                (each[0], *each[2:]) if name == "residual" else tuple(each) for each in (array.shape, shape)
+            )
             raise ArgumentError(f"{name} has shape {found}: it must be {wanted}")
         check_layout(name, array, last="H * D")
         if array.ndim == 1 and address(array) % ALIGNMENT:
