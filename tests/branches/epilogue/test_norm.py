@@ -6,7 +6,7 @@ from matrix import few
 
 from cuda_reference.compile import why_not
 from flashcore_numba.branches.epilogue import epilogue_norm
-from flashcore_numba.branches.epilogue.epilogue_norm import STAGE, choose
+from flashcore_numba.branches.epilogue.epilogue_norm import BLOCKS, STAGE, choose
 from flashcore_numba.branches.epilogue.inputs import drawn
 from flashcore_numba.branches.epilogue.operation import EPILOGUE
 from flashcore_numba.branches.epilogue.outputs import WRITTEN
@@ -41,8 +41,8 @@ def test_every_case():
 
 
 def random_problem(rng):
-    kv_heads, group, batch = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 3))
-    rows, keys = (int(n) for n in rng.integers(1, (150, 600)))
+    kv_heads, group = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    batch, rows, keys = (int(n) for n in rng.integers(1, (3, 80, 600)))
     options = {name: bool(rng.integers(2)) for name in ("causal", "bias", "residual")}
     options |= {"norm": str(rng.choice(["layer", "rms"])), "eps": float(10.0 ** rng.uniform(-6, 0))}
     options |= {"element": STAGE.elements[rng.integers(2)], "scale": float(rng.uniform(-0.3, 0.3))}
@@ -93,16 +93,16 @@ def test_how_many_blocks_a_head_has(rng):
     assert chosen(16, 64, 512, "two_blocks") == chosen(9, 64, 512) == 1
 
 
-COUNTED = [(variant, d) for variant in STAGE.variants for d in STAGE.head_dims]
+COUNTED = [(variant, d) for variant in BLOCKS for d in STAGE.head_dims]
 
 
 @pytest.mark.parametrize(("variant", "d"), few(COUNTED, ("two_blocks", 64)))
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_the_formula_is_what_is_counted(variant, d, causal, rng):
-    rows, keys, heads = (int(n) for n in rng.integers(1, (150, 700, 5)))
+    rows, keys, heads = (int(n) for n in rng.integers(1, (80, 500, 4)))
     options = {name: bool(rng.integers(2)) for name in ("bias", "residual")}
     norm = str(rng.choice(["layer", "rms"]))
-    x = drawn(rng, 2, 2 * heads, rows, keys, d, 2, causal=causal, norm=norm, **options)
+    x = drawn(rng, 1, 2 * heads, rows, keys, d, 2, causal=causal, norm=norm, **options)
     problem, executor = x.problem(x.arrays), Simulator(races=False)
     STAGE.run(problem, executor, variant, optional=False)
     (launch,) = executor.launches
