@@ -50,7 +50,7 @@ def random_problem(rng):
     return drawn(rng, batch, kv_heads * group, rows, keys, d, kv_heads, **options)
 
 
-@pytest.mark.parametrize("count", few([1, 6], 1))
+@pytest.mark.parametrize("count", few([1, 4], 1))
 def test_random_problems(count, rng):
     for _ in range(count):
         x = random_problem(rng)
@@ -111,8 +111,9 @@ def test_the_formula_is_what_is_counted(variant, d, causal, rng):
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("head_dim", few(STAGE.head_dims, 64))
-@pytest.mark.parametrize("variant", few(STAGE.variants, "two_blocks"))
+@pytest.mark.parametrize("variant", few(["norm", "overlapped"], "overlapped"))
 def test_nothing_spills(variant, head_dim):
+    """Of one block per head and of two: the examples are small, of few rows and keys enough, and large."""
     found = registers(Run(STAGE, variant), examples(STAGE, head_dim), (9, 0))
     assert {each["kernel"].partition(" ")[0] for each in found} == {"epilogue_norm"}
     for each in found:
