@@ -149,7 +149,7 @@ epilogue_norm(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     ptx::wgmma_pin(o_rmem);
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o_rmem[i] *= factor[i / 2 % 2];
-    keep_half<LEFT>(o_rmem, warpgroup, [&](int i, const float (&x)[4]) {
+    trade_halves<LEFT>(o_rmem, warpgroup, [&](int i, const float (&x)[4]) {
         sum_smem[(other_box * LEFT / 4 + i) * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
     });
     ptx::bar_sync(3 + warp, 64);  // the two warps have stored what they give away
@@ -160,7 +160,7 @@ epilogue_norm(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     factor[0] = factor[1] = 1.0f;
     if (CLUSTER > 1) {
-        keep_half<OWN>(o_rmem, rank, [&](int i, const float (&x)[4]) {
+        trade_halves<OWN>(o_rmem, rank, [&](int i, const float (&x)[4]) {
             ptx::store_async(share_smem + (box * OWN / 4 + i) * 32 + lane, x, share_full + box,
                              cluster_rank ^ 1);
         });

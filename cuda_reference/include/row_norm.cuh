@@ -25,7 +25,8 @@ __device__ __forceinline__ void join(float (&m)[2], float (&l)[2], float4 other,
 
 // Of the first 2 N accumulators one half, the upper one if `upper`, become the first N; the others go to
 // `give(i, four)`, four at a time.
-template <int N, class Give> __device__ __forceinline__ void keep_half(float* x, bool upper, Give give) {
+template <int N, class Give>
+__device__ __forceinline__ void trade_halves(float* x, bool upper, Give give) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
         float four[4];
