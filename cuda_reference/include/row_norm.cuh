@@ -1,5 +1,5 @@
-// LayerNorm or RMSNorm of rows whose columns are spread over the warps of a cluster: what the kernels of
-// `branches/epilogue_*.cu` share.
+// LayerNorm or RMSNorm of rows whose columns are spread over the warps of a cluster: what epilogue_norm.cu
+// does with O when the products are done.
 //
 // A lane 4g + t has accumulators x of rows g and g + 8: 4j + 2r + i is row g + 8r, column 8j + 2t + i of the
 // warp's WIDTH = 2 OWN columns. A warp tells the others the mean and M2, the sum of (x - mean)^2, of its
@@ -89,8 +89,7 @@ __device__ __forceinline__ void moments_of(float (&moments)[4], const float* x) 
 // that 8 lanes that read four shares of two g meet 8 different groups of 4 banks.
 __device__ __forceinline__ int moments_at(int share, int g) { return 8 * share + (g ^ share % 4 * 2); }
 
-// x normalised by the moments of SHARES warps, of which each lane of a quad adds
-// up every fourth.
+// x normalised by the moments of SHARES warps, of which each lane of a quad adds up every fourth.
 template <int OWN, int SHARES, bool CENTRED>
 __device__ __forceinline__ void normalise_rows(float* x, const float4* moments_smem, float eps, int lane) {
     float4 parts[(SHARES + 3) / 4];

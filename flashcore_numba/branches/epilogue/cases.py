@@ -25,7 +25,7 @@ def cases(stage: Any, full_size: bool) -> list[Case]:
                 if first or name.startswith(EVERYWHERE):
                     found.append(Case(name + ending, make, layout=layout))
     if full_size:
-        for rows in (512, 4096):
+        for rows in (512, 2048):
             shape = (1, 8, rows, rows, 64)
             found.append(Case(f"{rows} rows and keys", lambda rng, s=shape: drawn(rng, *s)))  # type: ignore[misc]
     return found
