@@ -1,10 +1,14 @@
 """The commands take epilogue and epilogue/norm as they take backward."""
 
 import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cuda_reference import driver, source
+from cuda_reference.gpu import GpuKernel
 from flashcore_numba import checks, cli
 from flashcore_numba.branches.epilogue.epilogue_norm import STAGE
 from flashcore_numba.branches.epilogue.mutants import MUTANTS
@@ -84,3 +88,30 @@ def test_a_large_cluster_is_asked_for():
     assert source("epilogue_norm", CLUSTER=2, HEADS=8).cluster == 16 > driver.PORTABLE_CLUSTER
     assert source("epilogue_norm", CLUSTER=1, HEADS=8).cluster == driver.PORTABLE_CLUSTER
     assert source("stage12_mma_sync").cluster == 1 and source("decode_cluster", CLUSTER=8).cluster == 8
+
+
+def test_the_driver_is_told_of_it_once(monkeypatch):
+    """When the kernel is loaded, and of no kernel whose cluster every GPU has room for."""
+    told = []
+
+    class Driver:
+        def cuFuncSetAttribute(self, function, attribute, value):
+            told.append((function.value, attribute, value))
+            return 0
+
+    class RawModule:
+        def __init__(self, path):
+            pass
+
+        def get_function(self, entry):
+            return SimpleNamespace(kernel=SimpleNamespace(ptr=77))
+
+    cupy = SimpleNamespace(RawModule=RawModule, cuda=SimpleNamespace(Device=lambda: None))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(driver, "driver", Driver)
+    for clusters, heads, expected in ((1, 8, []), (2, 8, [(77, driver.NON_PORTABLE, 1)])):
+        compiled = SimpleNamespace(
+            source=source("epilogue_norm", CLUSTER=clusters, HEADS=heads), cubin=Path("none.cubin")
+        )
+        GpuKernel(compiled)
+        assert told == expected
