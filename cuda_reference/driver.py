@@ -8,6 +8,8 @@ from ctypes import CDLL, byref, c_int, c_uint64, c_void_p, cast
 from functools import cache
 from typing import Any
 
+PORTABLE_CLUSTER = 8  # blocks that CUDA promises of every GPU from sm_90 on
+NON_PORTABLE = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 LEGACY = (0, 1)  # handles of the default stream, which cannot be captured
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used the GPU before
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -38,6 +40,11 @@ def _call(name: str, *args: Any) -> None:
         cupy.cuda.Device().use()
         status = getattr(driver(), name)(*args)
     check(status)
+
+
+def allow_large_clusters(function: int) -> None:
+    """Let the kernel of this handle have clusters of more than `PORTABLE_CLUSTER` blocks."""
+    _call("cuFuncSetAttribute", c_void_p(function), NON_PORTABLE, 1)
 
 
 class Allowed:

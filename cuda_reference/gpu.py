@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuda_reference.compile import Compiled, compile
-from cuda_reference.driver import graph_of
+from cuda_reference.driver import PORTABLE_CLUSTER, allow_large_clusters, graph_of
 from cuda_reference.extents import block_extents, grid_extents
 from cuda_reference.packed import PackedLaunches
 from cuda_reference.source import Source
@@ -35,6 +35,8 @@ class GpuKernel:
         self._kernel = cupy.RawModule(path=str(compiled.cubin)).get_function(compiled.source.entry)
         self._device = cupy.cuda.Device()
         self._opted_in = False
+        if self.source.cluster > PORTABLE_CLUSTER:
+            allow_large_clusters(self.handle)
 
     @property
     def source(self) -> Source:

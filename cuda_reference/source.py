@@ -34,6 +34,12 @@ class Source:
         return ("EARLY", 1) in self.defines
 
     @property
+    def cluster(self) -> int:
+        """Blocks of a cluster, where macros say so: CLUSTER of them, for each of HEADS heads if it is one."""
+        of = dict(self.defines)
+        return int(of.get("CLUSTER", 1)) * int(of.get("HEADS", 1))
+
+    @property
     def label(self) -> str:
         """`mma_sync (HEAD_DIM=64)`."""
         values = ", ".join(f"{name}={value}" for name, value in self.defines)

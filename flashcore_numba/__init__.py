@@ -6,6 +6,7 @@ from flashcore_numba.attention import attention, attention_varlen
 from flashcore_numba.branches.backward.call import attention_backward, attention_varlen_backward
 from flashcore_numba.branches.decode.call import attention_paged
 from flashcore_numba.branches.decode.merging import merge
+from flashcore_numba.branches.epilogue.call import attention_norm
 from flashcore_numba.branches.fp8.call import attention_fp8
 from flashcore_numba.branches.prepare.call import write_kv_pages
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
@@ -21,6 +22,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "attention_fp8",
+    "attention_norm",
     "attention_paged",
     "attention_varlen",
     "attention_varlen_backward",

@@ -38,6 +38,14 @@ HARMLESS: dict[tuple[str, str], str] = {
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out",
     ): "The same: the CPU executor runs one kernel after the other.",
     (
+        "epilogue_norm.cu",
+        "if (EARLY) ptx::grid_dependency_wait();             // kernels before have written Q, K, V",
+    ): "The same.",
+    (
+        "epilogue_norm.cu",
+        "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written the residual and read out",
+    ): "The same.",
+    (
         "decode_cluster.cu",
         "__syncwarp();  // the warp's lanes arrive together",
     ): "The barrier of a cluster takes lanes that are together; a compiler joins them after the branch.",
