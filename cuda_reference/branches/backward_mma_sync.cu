@@ -34,8 +34,8 @@ __device__ __forceinline__ void exponentiate(P& p_rmem, Scores& s_rmem, const fl
     }
 }
 
-// A bit for each of the lane's elements, in the order of `bit`: whether it is kept. `key`, `row`: the lane's first
-// of the warp's keys, and the tile's first query row.
+// A bit for each of the lane's elements, in the order of `bit`: whether it is kept. `key`, `row`: the first of
+// the lane's keys, and the tile's first query row.
 __device__ __forceinline__ constexpr uint32_t bit(int r, int n, int i) {
     return 1u << (2 * LANE_ROWS * n + 2 * r + i);
 }

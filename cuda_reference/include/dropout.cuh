@@ -1,4 +1,4 @@
-// Which elements of P are dropped: a function of seed, offset, batch, head, query row and key, whatever the tiles.
+// Which elements of P are dropped: a function of seed, offset, batch, head, query row and key alone.
 //
 // Philox4x32-10 (Salmon et al. 2011) makes four words of a key, the seed, and of a counter of four words:
 // offset / 4; row / 16 * 8 + row % 8; key / 32 * 8 + key % 8; batch * 2^16 + head. They serve eight elements,

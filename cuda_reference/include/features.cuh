@@ -124,7 +124,7 @@
 #if DROPOUT
 #define DROPOUT_PARAMS , unsigned drop_below, float keep_scale, unsigned long long seed, unsigned draw
 #define DROPOUT_GIVEN , drop_below, keep_scale, seed, draw
-#define DROPOUT_MEMBERS                                                   \
+#define DROPOUT_MEMBERS                                                    \
     unsigned drop_below;     /* p in units of 2^-32, a multiple of 2^16 */ \
     float keep_scale;        /* 1 / (1 - p) */                             \
     unsigned long long seed; /* Philox's key */                            \
@@ -132,9 +132,9 @@
 #else
 #define DROPOUT_PARAMS
 #define DROPOUT_GIVEN
-#define DROPOUT_MEMBERS                               \
+#define DROPOUT_MEMBERS                                 \
     static constexpr unsigned drop_below = 0, draw = 0; \
-    static constexpr float keep_scale = 1;            \
+    static constexpr float keep_scale = 1;              \
     static constexpr unsigned long long seed = 0;
 #endif
 
@@ -182,8 +182,9 @@
 #define BATCHES_MEMBERS static constexpr int k = 0, v = 0;
 #endif
 
-#define FEATURES                                                                                              \
-    WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS DROPOUT_PARAMS
+#define FEATURES                                                                                  \
+    WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS \
+        DROPOUT_PARAMS
 #define FEATURES_GIVEN                                                                                   \
     WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN DROPOUT_GIVEN
 

@@ -57,7 +57,7 @@ def of_stage(place: Place) -> list[Path]:
 
 def kernels_of(place: Place) -> list[Path]:
     """The `.cu` files of a stage in the order of their names, then those that it shares with others: the ones
-    that a module beside its own names, and its own import, and, off the spine, those of the spine that its own
+    that a module beside its own names, and its own import, and, for a branch, those of the spine that its own
     name.
     """
     folders = (cuda_reference.FOLDER, BRANCHES)

@@ -1,4 +1,4 @@
-"""What the kernels of `dropout_backward/mma_sync` move: what those without dropout do, as a mask is not stored."""
+"""What the kernels of `dropout_backward/mma_sync` move: the same without dropout: no mask is stored."""
 
 from typing import Any
 

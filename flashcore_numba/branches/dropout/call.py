@@ -43,10 +43,10 @@ def attention_dropout(
     whenever its graph runs. stage: the key or name of a stage ("dropout/mma_sync") or a `Stage`; None is the
     one that serves the problem on this machine.
 
-    Returns (out, lse): out [B, H, S_q, D] of q's type and lse float32 [B, H, S_q], of the caller's kind and on
-    its device. The LSE is that of all scores, without dropout. A row that sees no key is zeros, its LSE -inf.
-    Raises ArgumentError for a bad argument and UnsupportedError when no stage serves the problem; then nothing
-    has been written. Raises SimulationError as `attention` does.
+    Returns (out, lse), of the caller's kind and on its device: out [B, H, S_q, D] of q's type and lse float32
+    [B, H, S_q]. The LSE is that of all scores, without dropout. A row that sees no key is zeros, its LSE is
+    -inf. Raises ArgumentError for a bad argument and UnsupportedError when no stage serves the problem; then
+    nothing has been written. Raises SimulationError as `attention` does.
     """
     arrays = {name: adopted(x, name, False) for name, x in (("q", q), ("k", k), ("v", v))}
     targets = {} if out is None else {"out": adopt(out, "out")}

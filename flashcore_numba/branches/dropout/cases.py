@@ -1,4 +1,4 @@
-"""The inputs on which attention with dropout is checked: tiles, masks, groups, layouts, shares and addresses."""
+"""The inputs on which attention with dropout is checked: tiles, masks, groups, layouts and shares."""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,6 +16,17 @@ STEPS = 1 << 16  # p is a multiple of 1 / STEPS
 SEEDS, OFFSETS, EACH = 1 << 64, 1 << 34, 4  # offsets count numbers of 32 bits, of which a draw makes four
 
 
+def _whole(name: str, value: Any, end: int, multiple: int) -> int:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+    if not (whole and 0 <= value < end and value % multiple == 0):
+        of = f", a multiple of {multiple}" if multiple > 1 else ""
+        raise ArgumentError(
+            f"{name} is {shown(value)}: it must be a whole number from 0 to 2^{end.bit_length() - 1} - "
+            f"{multiple}{of}"
+        )
+    return int(value)
+
+
 @dataclass(frozen=True)
 class Dropout:
     """Elements of P are dropped with probability p, those that are kept are multiplied by 1 / (1 - p).
@@ -53,6 +64,11 @@ class Dropout:
         return STEPS / (STEPS - self.steps)
 
     @property
+    def macros(self) -> dict[str, Any]:
+        """What a kernel is compiled with for it; nothing where nothing is dropped."""
+        return {"DROPOUT": True} if self.on else {}
+
+    @property
     def arguments(self) -> tuple:
         """Those of `DROPOUT_PARAMS` in `features.cuh`; none where nothing is dropped."""
         if not self.on:
@@ -63,6 +79,9 @@ class Dropout:
     def kept(self, batch: int, head: int, rows: range, keys: range) -> np.ndarray:
         """Which elements of P of one query head are kept: bool [rows, keys]."""
         return uniforms(self.seed, self.offset, batch, head, rows, keys) >= self.steps
+
+
+NOTHING = Dropout()
 
 
 def dropout_mask(shape: Any, *, p: float, seed: int, offset: int = 0) -> np.ndarray:
@@ -89,14 +108,3 @@ def dropout_mask(shape: Any, *, p: float, seed: int, offset: int = 0) -> np.ndar
     for b, h in np.ndindex(batch, heads):
         found[b, h] = dropout.kept(b, h, range(seq_q), range(seq_k))
     return found
-
-
-def _whole(name: str, value: Any, end: int, multiple: int) -> int:
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
-    if not (whole and 0 <= value < end and value % multiple == 0):
-        of = f", a multiple of {multiple}" if multiple > 1 else ""
-        raise ArgumentError(
-            f"{name} is {shown(value)}: it must be a whole number from 0 to 2^{end.bit_length() - 1} - "
-            f"{multiple}{of}"
-        )
-    return int(value)

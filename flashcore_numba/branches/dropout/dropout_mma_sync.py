@@ -1,4 +1,4 @@
-"""Stage 12 with dropout: a lane draws for eight elements at once, all of them its own. The kernel: stage 12's."""
+"""Stage 12, its kernel, with dropout: a lane draws for eight elements at once, all of them its own."""
 
 import math
 
@@ -41,7 +41,7 @@ def launch(
         BLOCKS_PER_SM=blocks_an_sm,
         LAZY_MAX=lazy,
         **defines(p),
-        **({"DROPOUT": True} if p.dropout.on else {}),
+        **p.dropout.macros,
     )
     tiles = row_tiles_at_most(p, rows)
     waiting = tiles * p.heads * p.batch > blocks_an_sm * executor.sm_count
@@ -61,7 +61,7 @@ STAGE = Stage(
     number=None,
     name="mma_sync",
     title="Dropout where P is packed",
-    idea="What decides on an element is drawn from its place, so nothing is stored and any kernel can redo it.",
+    idea="What decides on an element is drawn from its place: nothing is stored, and any kernel can redo it.",
     launch=launch,
     language="CUDA C",
     compute_capability=(8, 0),

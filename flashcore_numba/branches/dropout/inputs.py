@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.branches.dropout.dropout import Dropout
+from flashcore_numba.branches.dropout.dropout import NOTHING, Dropout
 from flashcore_numba.branches.dropout.problem import DropoutProblem
 from flashcore_numba.checks.trial import Inputs
 
@@ -15,7 +15,7 @@ from flashcore_numba.checks.trial import Inputs
 class DropoutInputs(Inputs):
     """As `Inputs`. first: the batch and the query head that the arrays begin with, where they are a part."""
 
-    dropout: Dropout = Dropout()
+    dropout: Dropout = NOTHING
     first: tuple[int, int] = (0, 0)
 
     def problem(self, arrays: Mapping[str, Any]) -> DropoutProblem:

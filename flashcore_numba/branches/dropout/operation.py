@@ -58,6 +58,14 @@ def _stand_in_backward(shape: Shape, causal: bool) -> BackwardProblem:
     return BackwardProblem(forward, out, np.empty(out.shape[:3], np.float32), out)
 
 
+def _truth(x: DropoutInputs, rng: np.random.Generator) -> HeadTruth:
+    return HeadTruth(DROPOUT, x, rng)
+
+
+def _backward_truth(x: BackwardInputs, rng: np.random.Generator) -> HeadTruth:
+    return HeadTruth(DROPOUT_BACKWARD, x, rng)
+
+
 def _ladder() -> Sequence[Any]:
     """By name, because its stages import this module."""
     return import_module("flashcore_numba.branches.dropout.ladder").FORWARD
@@ -103,7 +111,7 @@ DROPOUT = Operation(
     judge=verdict,
     cases=cases,
     properties=properties,
-    truth=lambda x, rng: HeadTruth(DROPOUT, x, rng),
+    truth=_truth,
     caller=_caller,
     ladder=_ladder,
     mutants=_mutants,
@@ -118,7 +126,7 @@ DROPOUT_BACKWARD = Operation(
     judge=backward.judge,
     cases=backward_cases,
     properties=backward_properties,
-    truth=lambda x, rng: HeadTruth(DROPOUT_BACKWARD, x, rng),
+    truth=_backward_truth,
     caller=_backward_caller,
     ladder=_backward_ladder,
     borrowed=BACKWARD.ladder,

@@ -1,4 +1,4 @@
-"""What attention with dropout and its gradients are, in NumPy: float64, and what rounding P and dS makes of it.
+"""Attention with dropout and its gradients in NumPy: in float64, and as rounding P and dS makes them.
 
 With M the mask times 1 / (1 - p), P = softmax(scores) and D = rowsum(dO * O) - dLSE:
 
@@ -23,8 +23,8 @@ Stored = Callable[[np.ndarray], np.ndarray]
 
 
 class Weights(NamedTuple):
-    """Of rows of a query head. p, factors: [rows, keys], what the softmax makes and what dropout multiplies it
-    by; lse: [rows], -inf where nothing is seen.
+    """Of rows of a query head. p, factors: [rows, keys], the softmax and what dropout multiplies it by; lse:
+    [rows], -inf where nothing is seen.
     """
 
     head: oracle.Head
@@ -79,7 +79,9 @@ def standard_attention(x: DropoutInputs) -> np.ndarray:
     return element.round(out).astype(np.float64)
 
 
-def of_heads(x: BackwardInputs, number: Any = np.float64) -> Iterator[tuple[backward.HeadGradients, np.ndarray]]:
+def of_heads(
+    x: BackwardInputs, number: Any = np.float64
+) -> Iterator[tuple[backward.HeadGradients, np.ndarray]]:
     """What the backward pass has of each head, with dP and dS as dropout makes them, and the factors."""
     for each in backward.of_heads(x, number):
         times = factors(x.forward, each.head).astype(number)

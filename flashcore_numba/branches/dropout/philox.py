@@ -1,4 +1,4 @@
-"""Philox4x32 in NumPy, and the mask that `cuda_reference/include/dropout.cuh` makes of it: bit for bit the same.
+"""Philox4x32 in NumPy, and the bits that `cuda_reference/include/dropout.cuh` takes of it.
 
 Salmon, Moraes, Dror and Shaw 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.3.
 """

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flashcore_numba.branches.dropout.dropout import Dropout
+from flashcore_numba.branches.dropout.dropout import NOTHING, Dropout
 from flashcore_numba.core.problem import Problem
 
 
@@ -10,4 +10,4 @@ from flashcore_numba.core.problem import Problem
 class DropoutProblem(Problem):
     """As `Problem`; `dropout` says what of P is dropped."""
 
-    dropout: Dropout = Dropout()
+    dropout: Dropout = NOTHING

@@ -39,7 +39,7 @@ def backward_properties(stage: object, backend: str) -> list[Property]:
 
 
 def the_mask_itself(run: Run, rng: np.random.Generator) -> float:
-    """Read out of O, for every element: batches, heads, rows and keys, some of them in several tiles."""
+    """Read out of O, for every element: of batches, heads, rows and keys of several tiles."""
     shape = (2, 4, 150, 200)
     dropout = at_the_threshold(shape, rng)
     return _same_mask(seen_mask(run, shape, dropout), dropout_mask(shape, **options(dropout)))
@@ -170,7 +170,7 @@ def _read(x: np.ndarray, keys: int, dropout: Dropout) -> np.ndarray:
 
 
 def at_the_threshold(shape: tuple[int, ...], rng: np.random.Generator) -> Dropout:
-    """A share around 0.4 such that the bits of one element equal the threshold: it is the last that is kept."""
+    """A share around 0.4 such that the bits of one element equal the threshold: that element is kept."""
     batch, heads, rows, keys = shape
     any_share = drawn(rng, 0.4)
     # Of the first half of a word: of the other, the lower bits are compared too.

@@ -18,7 +18,7 @@ class HeadTruth(Whole):
     def __init__(self, operation: Operation, inputs: Any, rng: np.random.Generator) -> None:
         """inputs: `DropoutInputs`, or `BackwardInputs` of one."""
         self.operation = operation
-        f = inputs.forward if isinstance(inputs, BackwardInputs) else inputs
+        f: Any = inputs.forward if isinstance(inputs, BackwardInputs) else inputs
         heads, group = f.k.shape[1], f.q.shape[1] // f.k.shape[1]
         self.heads_total = len(f.q) * heads
         pairs = np.full(len(f.q), group * f.q.shape[2] * f.k.shape[2])
