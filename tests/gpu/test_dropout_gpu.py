@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from branches.dropout.running import seen_by_a_call
-from matrix import few
 from test_attention_gpu import make_cupy, make_torch, to_host
 
 from flashcore_numba import attention, attention_backward, attention_dropout, attention_dropout_backward
@@ -36,7 +35,7 @@ def test_every_case(run):
     assert report.passed, report.failures[0]
 
 
-@pytest.mark.parametrize("shape", few([(2, 3, 700, 520), (3, 40, 129, 65)], (3, 40, 129, 65)), ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 700, 520), (3, 40, 129, 65)], ids=str)
 def test_the_mask_is_that_of_numpy(shape, rng):
     dropout = drawn(rng, 0.4)
     found = seen_by_a_call(shape, dropout, make_cupy, to_host)
