@@ -7,7 +7,9 @@ With M the mask times 1 / (1 - p), P = softmax(scores) and D = rowsum(dO * O) - 
 rowsum(P * dP) = rowsum(dO * O), so D needs no mask of its own.
 """
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,14 +40,18 @@ def weights(x: DropoutInputs, number: Any = np.float64, stored: Stored = lambda 
     scores where they are stored.
     """
     for head in oracle.heads_of(x.q, x.k, x.v, x.causal, x.scale, None, OFF, number):
-        scores = np.where(head.seen, head.scores(stored), -np.inf)
-        row_max = scores.max(axis=1, initial=-np.inf, keepdims=True)
-        p = np.exp(scores - np.where(np.isneginf(row_max), number(0), row_max))
-        total = p.sum(axis=1, keepdims=True)
-        some = total > 0
-        with np.errstate(divide="ignore"):
-            lse = (row_max + np.log(total))[:, 0]
-        yield Weights(head, p / np.where(some, total, 1), factors(x, head).astype(number), lse)
+        yield _weights_of(x, head, stored)
+
+
+def _weights_of(x: DropoutInputs, head: oracle.Head, stored: Stored) -> Weights:
+    number = head.q.dtype.type
+    scores = np.where(head.seen, head.scores(stored), -np.inf)
+    row_max = scores.max(axis=1, initial=-np.inf, keepdims=True)
+    p = np.exp(scores - np.where(np.isneginf(row_max), number(0), row_max))
+    total = p.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (row_max + np.log(total))[:, 0]
+    return Weights(head, p / np.where(total > 0, total, 1), factors(x, head).astype(number), lse)
 
 
 def factors(x: Any, head: oracle.Head) -> np.ndarray:
@@ -57,11 +63,16 @@ def factors(x: Any, head: oracle.Head) -> np.ndarray:
 
 
 def attention(x: DropoutInputs) -> tuple[np.ndarray, np.ndarray]:
-    """The output and the LSE, of all scores, float64."""
+    """The output and the LSE, of all scores, float64; heads side by side, in threads."""
     out, lse = np.zeros((*x.q.shape[:3], x.v.shape[3])), np.zeros(x.q.shape[:3])
-    for each in weights(x):
-        out[each.head.place] = (each.p * each.factors) @ each.head.v
-        lse[each.head.place] = each.lse
+
+    def fill(head: oracle.Head) -> None:
+        each = _weights_of(x, head, lambda x: x)
+        out[head.place] = (each.p * each.factors) @ head.v
+        lse[head.place] = each.lse
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(fill, oracle.heads_of(x.q, x.k, x.v, x.causal, x.scale, None, OFF, np.float64)))
     return out, lse
 
 
