@@ -62,9 +62,9 @@ def test_every_case(stage):
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.label)
 def test_random_problems(run, rng):
     operation = run.stage.operation
-    for _ in range(6):
+    for _ in range(2):
         kv_heads, group, batch = (int(n) for n in rng.integers(1, 4, 3))
-        rows, keys = (int(n) for n in rng.integers(1, (300, 300)))
+        rows, keys = (int(n) for n in rng.integers(1, 200, 2))
         element = run.stage.elements[rng.integers(2)]
         how = {"causal": bool(rng.integers(2)), "element": element}
         shape = (batch, kv_heads * group, rows, keys, int(rng.choice([64, 128])), kv_heads)
