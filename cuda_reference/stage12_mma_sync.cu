@@ -10,7 +10,7 @@
 // and rescaling only for the first tile, tiles that cross the diagonal or the end of K, and tiles whose P
 // outgrows the old m. Without LAZY_MAX for every tile: shorter code, which pays where a warp has few tiles.
 // cp.async fills the slot of tile t + STAGES - 1 while tile t is multiplied.
-#include "warp_rows.cuh"
+#include "dropout.cuh"
 
 constexpr int BLOCK_M = WARPS * WARP_ROWS, THREADS = 32 * WARPS;
 using Keys = Tile<D>;
@@ -133,6 +133,8 @@ mma_sync(const element* q,                    // [B, H, S_q, D]
             }
             scale_left = softmax_tile(p_rmem, s_rmem, o_rmem, m, l, scale.log2);
         }
+        if (DROPOUT)
+            drop_tile(p_rmem, Dropout(params.features, b, h), warp_row + lane / 4, first_key, lane);
         accumulate_pv(o_rmem, p_rmem, v_smem + slot, lane);
     }
 
@@ -146,7 +148,7 @@ mma_sync(const element* q,                    // [B, H, S_q, D]
             merge_prior(o_rmem, r, m[r], total, rescale, params, sequence, h, warp_row + row, lane);
             rescale = 1.0f;
         }
-        const float inv_l = inverse_sum(total) * rescale;
+        const float inv_l = inverse_sum(total) * rescale * params.features.keep_scale;
         if (FLOAT_OUT) {
             OUT_ELEMENT* out_row = out + params.out.at(b, h, sequence.first_row + warp_row + row);
             if (warp_row + row < sequence.S_q) store_floats(out_row, o_rmem, r, inv_l, lane);

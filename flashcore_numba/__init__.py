@@ -6,6 +6,8 @@ from flashcore_numba.attention import attention, attention_varlen
 from flashcore_numba.branches.backward.call import attention_backward, attention_varlen_backward
 from flashcore_numba.branches.decode.call import attention_paged
 from flashcore_numba.branches.decode.merging import merge
+from flashcore_numba.branches.dropout.call import attention_dropout, attention_dropout_backward
+from flashcore_numba.branches.dropout.dropout import dropout_mask
 from flashcore_numba.branches.epilogue.call import attention_norm
 from flashcore_numba.branches.fp8.call import attention_fp8
 from flashcore_numba.branches.prepare.call import write_kv_pages
@@ -21,11 +23,14 @@ __all__ = [
     "__version__",
     "attention",
     "attention_backward",
+    "attention_dropout",
+    "attention_dropout_backward",
     "attention_fp8",
     "attention_norm",
     "attention_paged",
     "attention_varlen",
     "attention_varlen_backward",
+    "dropout_mask",
     "merge",
     "write_kv_pages",
 ]

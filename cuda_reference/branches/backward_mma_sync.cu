@@ -10,6 +10,7 @@
 // padded by 16 bytes, which 4-byte stores and ldmatrix meet without conflicts. A warp multiplies 16 queries
 // by COLUMNS columns of K, and adds to the sums in global memory, as the blocks of other keys do.
 // cp.async fills the other slot of Q, dO, lse2 and delta while a tile is multiplied.
+#include "dropout.cuh"
 #include "gradient_keys.cuh"
 
 constexpr int THREADS = 32 * WARPS, BLOCK_KEYS = WARPS * WARP_ROWS, TILE = BLOCK_N * D, SLOTS = 2;
@@ -33,18 +34,49 @@ __device__ __forceinline__ void exponentiate(P& p_rmem, Scores& s_rmem, const fl
     }
 }
 
+// A bit for each of the lane's elements, in the order of `bit`: whether it is kept. `key`, `row`: the first of
+// the lane's keys, and the tile's first query row.
+__device__ __forceinline__ constexpr uint32_t bit(int r, int n, int i) {
+    return 1u << (2 * LANE_ROWS * n + 2 * r + i);
+}
+__device__ __forceinline__ uint32_t kept_elements(const Dropout& dropout, int key, int row, int lane) {
+    static_assert(!DROPOUT || LANE_ROWS * BLOCK_N / 4 <= 32, "a register has all bits");
+    uint32_t kept = 0;
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; n += 2)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            Draws words;
+            dropout.draw(words, row + 8 * n + lane % 4 * 2 + i, key);
+            if (ROW_TILES == 1 && key & 16) words[0] = words[2], words[1] = words[3];
+#pragma unroll
+            for (int r = 0; r < LANE_ROWS; r++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (dropout.kept(words[r], half)) kept |= bit(r, n + half, i);
+        }
+    return kept;
+}
+
 // P^T and dS^T as left operands, and dS^T of the warp's keys into shared memory.
 __device__ __forceinline__ void pack_gradients(P& p_rmem, P& ds_rmem, const Scores& s_rmem,
                                                const Scores& dp_rmem, element* ds_smem,
-                                               const float* delta_smem, int lane) {
+                                               const float* delta_smem, uint32_t kept, float keep_scale,
+                                               int lane) {
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 8; n++) {
         const float2 delta = *(const float2*)(delta_smem + 8 * n + lane % 4 * 2);
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) {
             const float *p = &s_rmem[r / 2][n][r % 2 * 2], *dp = &dp_rmem[r / 2][n][r % 2 * 2];
-            const uint32_t ds = ptx::pack_pair(p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y));
+            uint32_t ds = ptx::pack_pair(p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y));
             if (!SOFTCAP) p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
+            if (DROPOUT) {  // P as it met V, and dP for P as it was before
+                const bool x = kept & bit(r, n, 0), y = kept & bit(r, n, 1);
+                p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(x ? p[0] : 0.0f, y ? p[1] : 0.0f);
+                ds = ptx::pack_pair(p[0] * (x ? dp[0] * keep_scale - delta.x : -delta.x),
+                                    p[1] * (y ? dp[1] * keep_scale - delta.y : -delta.y));
+            }
             ds_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ds;
             *(uint32_t*)(ds_smem + (8 * r + lane / 4) * DS_PITCH + 8 * n + lane % 4 * 2) = ds;
         }
@@ -131,6 +163,10 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
         Scores s_rmem, dp_rmem;
         Queries keys_rmem;
         P p_rmem, ds_rmem;
+        uint32_t kept = 0;
+        if (DROPOUT)
+            kept = kept_elements(Dropout(sizes.features, sequence.batch, h), warp_key + lane / 4, first_row,
+                                 lane);
         score_tile<false>(s_rmem, keys_rmem, k_own, q_tile, lane);
         const Adjustment adjustment(sizes, sequence, h);
         const int diagonal = warp_key + lane / 4 - keys.mask.diagonal(first_row);  // its distance has no sign
@@ -147,7 +183,7 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
         exponentiate(p_rmem, s_rmem, rows_smem + 2 * slot * BLOCK_N, scale.log2, adjustment, diagonal, lane);
         score_tile<false>(dp_rmem, keys_rmem, v_own, do_tile, lane);
         pack_gradients(p_rmem, ds_rmem, s_rmem, dp_rmem, ds_smem + warp * WARP_ROWS * DS_PITCH,
-                       rows_smem + (2 * slot + 1) * BLOCK_N, lane);
+                       rows_smem + (2 * slot + 1) * BLOCK_N, kept, sizes.features.keep_scale, lane);
         accumulate_pv(dv_rmem, p_rmem, do_tile, lane);
         accumulate_pv(dk_rmem, ds_rmem, q_tile, lane);
         __syncthreads();  // dS of all keys is there
@@ -163,5 +199,5 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
     store_gradient(dk + dk_strides.at(sequence.batch, kv_head, warp_row), dk_strides.row,
                    dk_rmem, dk_scale, k_own, 0, inside, lane);
     store_gradient(dv + dv_strides.at(sequence.batch, kv_head, warp_row), dv_strides.row,
-                   dv_rmem, 1.0f, v_own, 0, inside, lane);
+                   dv_rmem, sizes.features.keep_scale, v_own, 0, inside, lane);
 }

@@ -27,6 +27,9 @@
 #ifndef FLOAT_OUT
 #define FLOAT_OUT 0  // O is float32
 #endif
+#ifndef DROPOUT
+#define DROPOUT 0  // some elements of P are dropped: dropout.cuh
+#endif
 #ifndef E4M3
 #define E4M3 0  // K and V of a cache are bytes of e4m3, and a scale of each K/V head multiplies them
 #endif
@@ -118,6 +121,23 @@
     static constexpr Strides prior_out_strides{}, prior_lse_strides{};
 #endif
 
+#if DROPOUT
+#define DROPOUT_PARAMS , unsigned drop_below, float keep_scale, unsigned long long seed, unsigned draw
+#define DROPOUT_GIVEN , drop_below, keep_scale, seed, draw
+#define DROPOUT_MEMBERS                                                    \
+    unsigned drop_below;     /* p in units of 2^-32, a multiple of 2^16 */ \
+    float keep_scale;        /* 1 / (1 - p) */                             \
+    unsigned long long seed; /* Philox's key */                            \
+    unsigned draw;           // offset / 4
+#else
+#define DROPOUT_PARAMS
+#define DROPOUT_GIVEN
+#define DROPOUT_MEMBERS                                 \
+    static constexpr unsigned drop_below = 0, draw = 0; \
+    static constexpr float keep_scale = 1;              \
+    static constexpr unsigned long long seed = 0;
+#endif
+
 // TMA stores elements; in float32 each lane stores what it has. OUT_ROWS is what `store_rows` of
 // warpgroup_rows.cuh takes, and OUT_ROWS_PARAM the parameter that it is made of.
 #if FLOAT_OUT
@@ -162,9 +182,11 @@
 #define BATCHES_MEMBERS static constexpr int k = 0, v = 0;
 #endif
 
-#define FEATURES WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS
-#define FEATURES_GIVEN                                                                     \
-    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN
+#define FEATURES                                                                                  \
+    WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS \
+        DROPOUT_PARAMS
+#define FEATURES_GIVEN                                                                                   \
+    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN DROPOUT_GIVEN
 
 // Elements from one batch, head or row of a [B, H, S, D] array to the next.
 struct Strides {
@@ -183,6 +205,7 @@ struct Features {
     USED_MEMBERS
     RAGGED_MEMBERS
     PRIOR_MEMBERS
+    DROPOUT_MEMBERS
 };
 
 // Of a K/V head: what is stored times it is meant.

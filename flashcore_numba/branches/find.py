@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from cuda_reference.shown import shown
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.decode.operation import DECODE
+from flashcore_numba.branches.dropout.operation import DROPOUT, DROPOUT_BACKWARD
 from flashcore_numba.branches.epilogue.operation import EPILOGUE
 from flashcore_numba.branches.fp8.operation import FP8
 from flashcore_numba.branches.prepare.operation import PREPARE
@@ -13,7 +14,9 @@ from flashcore_numba.core.operation import Operation
 from flashcore_numba.stages import find as spine
 from flashcore_numba.stages.stage import Stage
 
-BRANCHES: dict[str, Operation] = {each.name: each for each in (BACKWARD, DECODE, EPILOGUE, FP8, PREPARE)}
+BRANCHES: dict[str, Operation] = {
+    each.name: each for each in (BACKWARD, DECODE, DROPOUT, DROPOUT_BACKWARD, EPILOGUE, FP8, PREPARE)
+}
 """The operations beside the forward pass, by name."""
 
 

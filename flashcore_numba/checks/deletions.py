@@ -144,10 +144,13 @@ def one_of_each(mutants: Iterable[Mutant]) -> list[Mutant]:
 
 
 def _files(stage: Stage) -> list[Path]:
-    """Its kernels and headers, without what an earlier stage has: of the spine, or of its own branch."""
+    """Its kernels and headers, without what an earlier stage has: of the spine, of its own branch, or of one
+    that its branch takes kernels from.
+    """
     kernels = files.kernels_of(files.place_of(stage))
     earlier: list[Path] = []
-    for each in (*LADDER, *operation(stage).ladder()):
+    own_operation = operation(stage)
+    for each in (*LADDER, *own_operation.borrowed(), *own_operation.ladder()):
         if each.key == stage.key:
             break
         earlier += files.kernels_of(files.place_of(each))

@@ -114,6 +114,7 @@ class Operation:
     caller(problem, stage, outputs): a function of no arguments that does what a caller of the library does to
     have `outputs` written by that stage; None where the operation has no such call.
     ladder(): its stages, simplest first.
+    borrowed(): stages of another branch whose kernels these add something to.
     mutants(): `checks.mutation.Mutant`s of these stages; those of the forward pass are in `checks.library`.
     stand_in(shape, causal): a problem on the host whose elements nobody reads, so that its memory is never
     touched; None: one that is drawn.
@@ -136,6 +137,7 @@ class Operation:
     explain: Callable[[Any, Output, np.ndarray, Any, Verdict], str] = _no_words
     truth: Callable[[Any, np.random.Generator], Any] | None = None
     caller: Callable[[Any, Any, Mapping[str, Any]], Callable[[], Any]] | None = None
+    borrowed: Callable[[], Sequence[Any]] = _nothing
     mutants: Callable[[], Sequence[Any]] = _nothing
     stand_in: Callable[[Any, bool], Any] | None = None
     also_compiled: Callable[[Any, bool], Sequence[Any]] = _nothing

@@ -36,6 +36,8 @@ FORMULAS = {  # the module by the key of the stage, here or in a branch; loaded 
     "decode/chunks": "flashcore_numba.branches.decode.chunks_traffic",
     "decode/cluster": "flashcore_numba.branches.decode.cluster_traffic",
     "decode/split": "flashcore_numba.branches.decode.split_traffic",
+    "dropout/mma_sync": "stage12",
+    "dropout_backward/mma_sync": "flashcore_numba.branches.dropout.backward_traffic",
     "epilogue/norm": "flashcore_numba.branches.epilogue.norm_traffic",
     "fp8/wgmma": "flashcore_numba.branches.fp8.wgmma_traffic",
     "prepare/pages": "flashcore_numba.branches.prepare.pages_traffic",

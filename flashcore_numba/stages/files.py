@@ -57,7 +57,8 @@ def of_stage(place: Place) -> list[Path]:
 
 def kernels_of(place: Place) -> list[Path]:
     """The `.cu` files of a stage in the order of their names, then those that it shares with others: the ones
-    that a module beside its own names, and its own import.
+    that a module beside its own names, and its own import, and, for a branch, those of the spine that its own
+    name.
     """
     folders = (cuda_reference.FOLDER, BRANCHES)
     own = sorted(file for folder in folders for file in _named(place, folder, ".cu"))
@@ -65,6 +66,9 @@ def kernels_of(place: Place) -> list[Path]:
     beside = {name for text in texts for name in re.findall(r"branches\.\w+\.(\w+) import", text)}
     named = {name for each in beside for name in re.findall(r'"(\w+)"', path(each).read_text())}
     shared = {file for name in named if (file := BRANCHES / f"{name}.cu").exists()}
+    if isinstance(place, str):
+        quoted = {name for text in texts for name in re.findall(r'"(stage\w+)"', text)}
+        shared |= {file for name in quoted if (file := cuda_reference.FOLDER / f"{name}.cu").exists()}
     return [*own, *sorted(shared - set(own))]
 
 
