@@ -79,10 +79,7 @@ def measured(key: Key, shape: str, regions: Mapping[str, str], rounds: int) -> d
         for name, region in regions.items():
             _, text = source.whole(find(str(key)), region)
             stages[name] = stack.enter_context(edited.loaded(exercise.stage, {exercise.file: text}))
-        runs = {
-            name: Run(replace(stage, name=name), exercise.variant or stage.default_variant)
-            for name, stage in stages.items()
-        }
+        runs = {name: _alone(stage, exercise.variant, name) for name, stage in stages.items()}
         workload = Workload(parse_any(shape), False)
         quiet = Progress(Console(quiet=True))
         made = timed([([workload], list(runs.values()))], rounds, quiet, alone=True)["shapes"][0]
@@ -99,6 +96,13 @@ def measured(key: Key, shape: str, regions: Mapping[str, str], rounds: int) -> d
         else:
             found[name] = {"rounds_us": entry["gpu_us"]["rounds_us"]}
     return found
+
+
+def _alone(stage: Stage, variant: str | None, name: str) -> Run:
+    """The stage by another name, with this variant alone, which labels then leave out; None: its default."""
+    variant = variant or stage.default_variant
+    variants = {key: words for key, words in stage.variants.items() if key == variant}
+    return Run(replace(stage, name=name, variants=variants, default=variant), variant)
 
 
 def _too_fast(entry: Mapping[str, Any], stage: Stage, workload: Workload) -> str | None:

@@ -10,6 +10,7 @@ from flashcore_numba.cli import main
 from flashcore_numba.course.lessons import find
 from flashcore_numba.evolve import clock, engine, lineage, region, source
 from flashcore_numba.evolve.proposers import BLOCK
+from flashcore_numba.stages import edited
 
 from .stand_in import LESSON, OWN, Says, before_last, search
 
@@ -153,6 +154,16 @@ def rounds(stage, parent, child):
         name: {"rounds_us": [us * (1 + k / 1000) for k in range(20)]}
         for name, us in ((clock.STAGE, stage), (clock.PARENT, parent), (clock.CHILD, child))
     }
+
+
+@pytest.mark.parametrize("lesson", ["5", "12", "14"])
+def test_what_is_timed_has_labels_of_its_own(lesson):
+    exercise = find(lesson).exercise
+    stage, names = edited.original(exercise.stage), (clock.STAGE, clock.PARENT, clock.CHILD)
+    runs = [clock._alone(stage, exercise.variant, name) for name in names]
+    assert len({run.label for run in runs}) == 3
+    wanted = exercise.variant or stage.default_variant
+    assert {run.variant for run in runs} == {wanted} and all(run.is_default for run in runs)
 
 
 def clocked(monkeypatch, found):

@@ -28,19 +28,13 @@ class Split(NamedTuple):
 
 
 SPLITS = {64: {1: Split(1, 128, 2), 2: Split(2, 128, 2)}, 128: {1: Split(1, 64, 2), 2: Split(2, 128, 1)}}
-BLOCKS = {"one_block": 1, "two_blocks": 2}
 
 
-def choose(problem: EpilogueProblem, variant: str | None, sm_count: int) -> Split:
-    """The split of a variant. By itself a head gets two blocks where the cluster and the GPU have room for
-    them and each has a tile for both of its warpgroups; more heads than `MOST_BLOCKS` / 2 have one.
-    """
+def choose(problem: EpilogueProblem, variant: str | None) -> Split:
+    """The split of a variant: one block per head, or two where the cluster has room for them."""
     p = problem
-    room = 2 * p.heads <= MOST_BLOCKS
-    all_at_once = 2 * p.batch * p.heads * row_tiles_at_most(p, ROWS) <= sm_count
-    worth_it = all_at_once and p.seq_k > 3 * SPLITS[p.head_dim][2].keys
-    blocks = BLOCKS.get(variant or "", 2 if worth_it else 1)
-    split = SPLITS[p.head_dim][blocks if room else 1]
+    blocks = 2 if variant == "two_blocks" and 2 * p.heads <= MOST_BLOCKS else 1
+    split = SPLITS[p.head_dim][blocks]
     iterations = -(-p.seq_k // (split.keys * split.cluster * WARPGROUPS))
     return split._replace(stages=min(split.stages, iterations))
 
@@ -62,7 +56,7 @@ def launch(
     variant: str | None = None,
 ) -> None:
     """Queue the one kernel: out and summed, [B, 1, S_q, H * D]."""
-    p, split = problem, choose(problem, variant, executor.sm_count)
+    p, split = problem, choose(problem, variant)
     macros: dict[str, Any] = {"CLUSTER": split.cluster, "BLOCK_N": split.keys, "STAGES": split.stages}
     macros |= {"HEADS": p.heads, "HEAD_DIM": p.head_dim, "RMS": p.norm == "rms"}
     macros |= {"EARLY": variant == "overlapped", **defines(p)}
@@ -106,10 +100,9 @@ STAGE = Stage(
     operation=EPILOGUE,
     limit=_limit,
     variants={
-        "one_block": "a head has one block, whose two warpgroups divide its keys",
         "two_blocks": "a head has two blocks, where the cluster has room for them",
-        "overlapped": "as many as fit, and begins under the end of the kernel before it",
-        "norm": "two blocks per head where all are on the GPU at once and have keys enough, else one",
+        "overlapped": "a block per head, and begins under the end of the kernel before it",
+        "norm": "a head has one block, whose two warpgroups divide its keys",
     },
     called="overlapped",
 )

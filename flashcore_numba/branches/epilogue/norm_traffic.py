@@ -14,7 +14,7 @@ CHUNK = 8  # columns that a quad reads at once: 16 bytes
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     """What is counted asks for no sum. Messages between blocks are stores past the warp's wavefronts."""
-    p, split = problem, choose(problem, variant, sm_count)
+    p, split = problem, choose(problem, variant)
     found, parts = Traffic(), split.cluster * WARPGROUPS
     for first_row in range(0, p.seq_q, ROWS):
         tiles = tiles_seen(p.mask, first_row, first_row + ROWS, split.keys)

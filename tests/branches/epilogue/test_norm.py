@@ -6,7 +6,7 @@ from matrix import few
 
 from cuda_reference.compile import why_not
 from flashcore_numba.branches.epilogue import epilogue_norm
-from flashcore_numba.branches.epilogue.epilogue_norm import BLOCKS, STAGE, choose
+from flashcore_numba.branches.epilogue.epilogue_norm import STAGE, choose
 from flashcore_numba.branches.epilogue.inputs import drawn
 from flashcore_numba.branches.epilogue.operation import EPILOGUE
 from flashcore_numba.branches.epilogue.outputs import WRITTEN
@@ -81,19 +81,17 @@ def test_the_oracle_is_the_textbook(rng):
 
 
 def test_how_many_blocks_a_head_has(rng):
-    """Two where all are on the GPU at once and have keys for it; more than eight heads have one."""
+    """One, unless the variant says two and the cluster has room for them."""
 
-    def chosen(heads, rows, keys, variant=None, sm_count=132):
-        x = drawn(rng, 1, heads, rows, keys, 64)
-        return choose(x.problem(x.arrays), variant, sm_count).cluster
+    def chosen(heads, variant=None):
+        x = drawn(rng, 1, heads, 64, 512, 64)
+        return choose(x.problem(x.arrays), variant).cluster
 
-    assert chosen(8, 512, 512) == 2 and chosen(8, 512, 512, "one_block") == 1
-    assert chosen(8, 640, 512) == 1 and chosen(8, 640, 512, "two_blocks") == 2
-    assert chosen(8, 64, 300) == 1 and chosen(8, 64, 512, sm_count=15) == 1
-    assert chosen(16, 64, 512, "two_blocks") == chosen(9, 64, 512) == 1
+    assert chosen(8) == chosen(8, "norm") == chosen(8, "overlapped") == 1
+    assert chosen(8, "two_blocks") == 2 and chosen(9, "two_blocks") == chosen(16) == 1
 
 
-COUNTED = [(variant, d) for variant in BLOCKS for d in STAGE.head_dims]
+COUNTED = [(variant, d) for variant in ("norm", "two_blocks") for d in STAGE.head_dims]
 
 
 @pytest.mark.parametrize(("variant", "d"), few(COUNTED, ("two_blocks", 64)))
