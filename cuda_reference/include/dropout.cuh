@@ -12,13 +12,16 @@
 
 using Draws = uint32_t[4];
 
-// Ten rounds of Philox4x32: the counter becomes what is drawn.
-__device__ __forceinline__ void philox(Draws& counter, uint32_t key_low, uint32_t key_high) {
+// Ten rounds of Philox4x32: counters become what is drawn. Two at once share the additions to the key.
+__device__ __forceinline__ void philox(Draws (&counters)[2], uint32_t key_low, uint32_t key_high) {
 #pragma unroll
     for (int round = 0; round < 10; round++) {
-        const uint64_t a = (uint64_t)0xd2511f53 * counter[0], b = (uint64_t)0xcd9e8d57 * counter[2];
-        counter[0] = (uint32_t)(b >> 32) ^ counter[1] ^ key_low, counter[1] = (uint32_t)b;
-        counter[2] = (uint32_t)(a >> 32) ^ counter[3] ^ key_high, counter[3] = (uint32_t)a;
+#pragma unroll
+        for (Draws& counter : counters) {
+            const uint64_t a = (uint64_t)0xd2511f53 * counter[0], b = (uint64_t)0xcd9e8d57 * counter[2];
+            counter[0] = (uint32_t)(b >> 32) ^ counter[1] ^ key_low, counter[1] = (uint32_t)b;
+            counter[2] = (uint32_t)(a >> 32) ^ counter[3] ^ key_high, counter[3] = (uint32_t)a;
+        }
         key_low += 0x9e3779b9, key_high += 0xbb67ae85;
     }
 }
@@ -30,10 +33,14 @@ struct Dropout {
 
     __device__ __forceinline__ Dropout(const Features& features, int b, int h)
         : features(features), head((uint32_t)b << 16 | h) {}
-    // For the eight elements that this one belongs to.
-    __device__ __forceinline__ void draw(Draws& words, int row, int key) const {
-        words[0] = features.draw, words[1] = row / 16 * 8 + row % 8;
-        words[2] = key / 32 * 8 + key % 8, words[3] = head;
+    // For the eight elements that this one belongs to, and those that the next row or key does.
+    __device__ __forceinline__ void draw(Draws (&words)[2], int row, int key, bool next_row) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            words[i][0] = features.draw, words[i][3] = head;
+            words[i][1] = row / 16 * 8 + row % 8 + (next_row ? i : 0);
+            words[i][2] = key / 32 * 8 + key % 8 + (next_row ? 0 : i);
+        }
         philox(words, (uint32_t)features.seed, (uint32_t)(features.seed >> 32));
     }
     // Whether the element of this half of a word is kept.
@@ -51,9 +58,7 @@ __device__ __forceinline__ void drop_tile(P& p_rmem, const Dropout& dropout, int
 #pragma unroll
         for (int block = 0; block < BLOCK_N / 32; block++) {
             Draws words[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                dropout.draw(words[i], row + 16 * r, first_key + 32 * block + lane % 4 * 2 + i);
+            dropout.draw(words, row + 16 * r, first_key + 32 * block + lane % 4 * 2, false);
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
