@@ -52,8 +52,8 @@ __device__ __forceinline__ uint32_t kept_elements(const Dropout& dropout, int ke
 #pragma unroll
             for (int r = 0; r < LANE_ROWS; r++)
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (dropout.kept(words[i][r], half)) kept |= bit(r, n + half, i);
+                for (int upper = 0; upper < 2; upper++)
+                    if (dropout.kept(words[i][r], upper)) kept |= bit(r, n + upper, i);
         }
     }
     return kept;

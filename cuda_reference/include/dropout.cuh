@@ -2,11 +2,11 @@
 //
 // Philox4x32-10 (Salmon et al. 2011) makes four words of a key, the seed, and of a counter of four words:
 // offset / 4; row / 16 * 8 + row % 8; key / 32 * 8 + key % 8; batch * 2^16 + head. They serve eight elements,
-// rows i and i + 8 of 16 and keys j, j + 8, j + 16, j + 24 of 32: word key / 8 % 4, its low half for the
-// first of the rows, its high half for the second. An element is dropped if its half is less than p * 2^16.
+// rows i and i + 8 of 16 and keys j, j + 8, j + 16, j + 24 of 32: word key / 8 % 4, its lower bits for the
+// first of the rows, its upper bits for the second. An element is dropped if its bits are less than p * 2^16.
 // On mma.sync a lane has rows g + 8r and columns 2t + 8n, 2t + 1 + 8n, be the rows queries or keys. So all
 // eight are one lane's in the forward pass, where rows are queries, and in the backward pass, where they are
-// keys, and no word is made twice.
+// keys: no lane hands bits to another.
 #pragma once
 #include "warp_rows.cuh"
 
@@ -43,9 +43,9 @@ struct Dropout {
         }
         philox(words, (uint32_t)features.seed, (uint32_t)(features.seed >> 32));
     }
-    // Whether the element of this half of a word is kept.
-    __device__ __forceinline__ bool kept(uint32_t word, int half) const {
-        return (half == 0 ? word << 16 : word) >= features.drop_below;
+    // Whether the element of the upper or lower 16 bits of a word is kept.
+    __device__ __forceinline__ bool kept(uint32_t word, bool upper) const {
+        return (upper ? word : word << 16) >= features.drop_below;
     }
 };
 
@@ -62,9 +62,9 @@ __device__ __forceinline__ void drop_tile(P& p_rmem, const Dropout& dropout, int
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    p_rmem[r][2 * block + n / 2][n % 2 * 2 + half] &=
-                        (dropout.kept(words[0][n], half) ? 0xffff : 0) |
-                        (dropout.kept(words[1][n], half) ? 0xffff0000 : 0);
+                for (int upper = 0; upper < 2; upper++)
+                    p_rmem[r][2 * block + n / 2][n % 2 * 2 + upper] &=
+                        (dropout.kept(words[0][n], upper) ? 0xffff : 0) |
+                        (dropout.kept(words[1][n], upper) ? 0xffff0000 : 0);
         }
 }

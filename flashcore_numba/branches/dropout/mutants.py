@@ -59,7 +59,7 @@ def _of_mask(stage: str) -> tuple[Mutant, ...]:
         ),
         _mutant(
             stage, "halves_swapped", "The upper half of a word is for the first row.", MASK,
-            ("half == 0 ? word << 16 : word", "half == 1 ? word << 16 : word"),
+            ("upper ? word : word << 16", "upper ? word << 16 : word"),
         ),
         _mutant(
             stage, "kept_is_dropped", "What should be kept is dropped.", MASK,
@@ -157,10 +157,10 @@ BACKWARD = (
     ),
     _mutant(
         "dropout_backward", "second_rows", "Rows 8 to 15 of 16 have the mask of the 8 before.", BACK,
-        ("dropout.kept(words[i][r], half)", "dropout.kept(words[i][r], 0)"),
+        ("dropout.kept(words[i][r], upper)", "dropout.kept(words[i][r], false)"),
     ),
     _mutant(
         "dropout_backward", "second_keys", "All of a lane's keys have the mask of the first.", BACK,
-        ("dropout.kept(words[i][r], half)", "dropout.kept(words[i][0], half)"),
+        ("dropout.kept(words[i][r], upper)", "dropout.kept(words[i][0], upper)"),
     ),
 )  # fmt: skip
