@@ -43,18 +43,19 @@ __device__ __forceinline__ uint32_t kept_elements(const Dropout& dropout, int ke
     static_assert(!DROPOUT || LANE_ROWS * BLOCK_N / 4 <= 32, "a register has all bits");
     uint32_t kept = 0;
 #pragma unroll
-    for (int n = 0; n < BLOCK_N / 8; n += 2)
+    for (int n = 0; n < BLOCK_N / 8; n += 2) {
+        Draws words[2];
+        dropout.draw(words, row + 8 * n + lane % 4 * 2, key, true);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            Draws words;
-            dropout.draw(words, row + 8 * n + lane % 4 * 2 + i, key);
-            if (ROW_TILES == 1 && key & 16) words[0] = words[2], words[1] = words[3];
+            if (ROW_TILES == 1 && key & 16) words[i][0] = words[i][2], words[i][1] = words[i][3];
 #pragma unroll
             for (int r = 0; r < LANE_ROWS; r++)
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (dropout.kept(words[r], half)) kept |= bit(r, n + half, i);
+                for (int upper = 0; upper < 2; upper++)
+                    if (dropout.kept(words[i][r], upper)) kept |= bit(r, n + upper, i);
         }
+    }
     return kept;
 }
 

@@ -107,7 +107,7 @@ def _options(
 
 def _refuse_dropout(dropout_p: float) -> None:
     if dropout_p:
-        raise UnsupportedError(f"dropout_p is {dropout_p}: no kernel drops weights, so it must be 0")
+        raise UnsupportedError(f"dropout_p is {dropout_p}: this function drops no weights, so it must be 0")
 
 
 def write_hub_package(path: str | Path) -> Path:

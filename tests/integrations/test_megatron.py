@@ -385,7 +385,10 @@ def test_autocast(rng):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"attention_dropout": 0.1}, r"attention_dropout is 0\.1: no kernel has dropout, set it to 0\.0"),
+        (
+            {"attention_dropout": 0.1},
+            r"attention_dropout is 0\.1: the adapter drops no weights, set it to 0\.0",
+        ),
         ({"context_parallel_size": 2}, "context_parallel_size is 2: .* set it to 1"),
         ({"qk_clip": True}, "qk_clip is True: .* set it to False"),
         ({"log_max_attention_logit": True}, "log_max_attention_logit is True"),

@@ -19,7 +19,7 @@ def _of_mask(stage: str) -> tuple[Mutant, ...]:
     return (
         _mutant(
             stage, "offset_ignored", "Every call with a seed has the same mask.", MASK,
-            ("words[0] = features.draw", "words[0] = 0"),
+            ("words[i][0] = features.draw", "words[i][0] = 0"),
         ),
         _mutant(
             stage, "half_a_seed", "The upper 32 bits of the seed are ignored.", MASK,
@@ -46,20 +46,20 @@ def _of_mask(stage: str) -> tuple[Mutant, ...]:
         ),
         _mutant(
             stage, "mask_transposed", "Row and key change places in the counter.", MASK,
-            ("words[1] = row / 16 * 8 + row % 8", "words[1] = key / 32 * 8 + key % 8"),
-            ("words[2] = key / 32 * 8 + key % 8", "words[2] = row / 16 * 8 + row % 8"),
+            ("words[i][1] =", "words[i][-2] ="), ("words[i][2] =", "words[i][1] ="),
+            ("words[i][-2] =", "words[i][2] ="),
         ),
         _mutant(
             stage, "rows_repeat", "Every 16 rows have the same mask.", MASK,
-            ("words[1] = row / 16 * 8 + row % 8", "words[1] = row % 8"),
+            ("words[i][1] = row / 16 * 8 + row % 8", "words[i][1] = row % 8"),
         ),
         _mutant(
             stage, "keys_repeat", "Groups of 32 keys share half of their draws.", MASK,
-            ("words[2] = key / 32 * 8 + key % 8", "words[2] = key / 32 * 4 + key % 8"),
+            ("words[i][2] = key / 32 * 8 + key % 8", "words[i][2] = key / 32 * 4 + key % 8"),
         ),
         _mutant(
             stage, "halves_swapped", "The upper half of a word is for the first row.", MASK,
-            ("half == 0 ? word << 16 : word", "half == 1 ? word << 16 : word"),
+            ("upper ? word : word << 16", "upper ? word << 16 : word"),
         ),
         _mutant(
             stage, "kept_is_dropped", "What should be kept is dropped.", MASK,
@@ -145,7 +145,7 @@ BACKWARD = (
     ),
     _mutant(
         "dropout_backward", "row_of_the_tile", "Rows are counted from the tile's first one.", BACK,
-        ("row + 8 * n + lane % 4 * 2 + i, key", "8 * n + lane % 4 * 2 + i, key"),
+        ("row + 8 * n + lane % 4 * 2, key", "8 * n + lane % 4 * 2, key"),
     ),
     _mutant(
         "dropout_backward", "key_of_the_warp", "Keys are counted from the warp's first one.", BACK,
@@ -153,14 +153,14 @@ BACKWARD = (
     ),
     _mutant(
         "dropout_backward", "upper_keys", "Keys 16 to 31 of 32 have the mask of the 16 before.", BACK,
-        ("            if (ROW_TILES == 1 && key & 16) words[0] = words[2], words[1] = words[3];\n", ""),
+        ("if (ROW_TILES == 1 && key & 16) words[i][0] = words[i][2], words[i][1] = words[i][3];\n", ""),
     ),
     _mutant(
         "dropout_backward", "second_rows", "Rows 8 to 15 of 16 have the mask of the 8 before.", BACK,
-        ("dropout.kept(words[r], half)", "dropout.kept(words[r], 0)"),
+        ("dropout.kept(words[i][r], upper)", "dropout.kept(words[i][r], false)"),
     ),
     _mutant(
         "dropout_backward", "second_keys", "All of a lane's keys have the mask of the first.", BACK,
-        ("dropout.kept(words[r], half)", "dropout.kept(words[0], half)"),
+        ("dropout.kept(words[i][r], upper)", "dropout.kept(words[i][0], upper)"),
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import re
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,3 +181,24 @@ def test_truth_of_some_heads(operation, rng, monkeypatch):
     assert not judge.judge([{name: np.zeros_like(value) for name, value in answers.items()}])["right"]
     elsewhere = {name: np.roll(value, 1, axis=0) for name, value in answers.items()}
     assert not judge.judge([elsewhere])["right"]
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/dropout.md"
+COST = r"\| (forward, tile `large`|backward) \| (64|128) \| [48] \| ([0-9.]+) \|"
+
+
+@NO_COMPILER
+@pytest.mark.parametrize("row", few(range(4), 2))
+def test_the_instructions_that_the_page_counts(row):
+    """Of the loops, which are unrolled, per score of a lane; another compiler may differ a little."""
+    kind, head_dim, more = re.findall(COST, PAGE.read_text())[row]
+    tile = BACKWARD_TILES[int(head_dim)][TILE]
+    back = kind == "backward"
+    macros = tile.macros(int(head_dim)) if back else FORWARD_TILE | {"HEAD_DIM": int(head_dim)}
+    scores = macros["ROW_TILES"] * 16 * macros["BLOCK_N"] // 32
+    kernel = tile.kernel if back else "stage12_mma_sync"
+    on, off = (
+        sum(map(len, machine_code(source(kernel, **macros, **drops), (9, 0)).values())) / 16
+        for drops in ({"DROPOUT": 1}, {})
+    )
+    assert (on - off) / scores == pytest.approx(float(more), rel=0.1)

@@ -1,0 +1,136 @@
+"""Attention with dropout in PyTorch: outputs, gradients, and what a generator counts."""
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from flashcore_numba import ArgumentError, dropout_mask
+from flashcore_numba.integrations import dropout as ADAPTER
+from flashcore_numba.integrations.dropout import attention_dropout, reserve
+from integrations.broken import broken, must_notice
+
+SCALE = 0.2
+
+
+class CudaGenerator:
+    """What `reserve` asks of a generator on a GPU."""
+
+    def __init__(self, seed, offset):
+        self.device, self.seed, self.offset = torch.device("cuda", 0), seed, offset
+
+    def initial_seed(self):
+        return self.seed
+
+    def get_offset(self):
+        return self.offset
+
+    def set_offset(self, offset):
+        self.offset = offset
+
+
+def drawn(shape, seed, dtype=torch.float16):
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float32, generator=made).to(dtype).requires_grad_()
+
+
+def inputs(dtype=torch.float16):
+    return drawn((1, 4, 33, 64), 1, dtype), drawn((1, 2, 70, 64), 2, dtype), drawn((1, 2, 70, 64), 3, dtype)
+
+
+def standard(q, k, v, mask, p):
+    """Float64, with autograd's own gradients."""
+    q, k, v = (x.detach().double().requires_grad_() for x in (q, k, v))
+    keys, values = (x.repeat_interleave(2, dim=1) for x in (k, v))
+    weights = torch.softmax(SCALE * q @ keys.transpose(2, 3), dim=-1) * torch.from_numpy(mask) / (1 - p)
+    return weights @ values, (q, k, v)
+
+
+def outputs_and_gradients(adapter, dtype):
+    """Against float64 under the mask that the generator's state asks for, twice from one generator."""
+    p, given, generator = 0.25, inputs(dtype), torch.Generator().manual_seed(5)
+    same = torch.Generator().manual_seed(5)
+    close = {"atol": 0.02, "rtol": 0.02} if dtype is torch.bfloat16 else {"atol": 0.003, "rtol": 0.003}
+    for _ in range(2):
+        seed, offset = reserve(same)
+        out = adapter.attention_dropout(*given, p=p, scale=SCALE, generator=generator)
+        right, leaves = standard(*given, dropout_mask((1, 4, 33, 70), p=p, seed=seed, offset=offset), p)
+        assert torch.allclose(out.double(), right, **close)
+        dout = drawn(out.shape, 4, dtype).detach()
+        grads = torch.autograd.grad(out, given, dout)
+        for one, other in zip(grads, torch.autograd.grad(right, leaves, dout.double()), strict=True):
+            assert torch.allclose(one.double(), other, atol=4 * close["atol"], rtol=4 * close["rtol"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_output_and_gradients(dtype):
+    outputs_and_gradients(ADAPTER, dtype)
+
+
+def counts(adapter):
+    """A CUDA generator keeps its seed, and each call takes 4 of its offset."""
+    generator = CudaGenerator((1 << 64) - 1, 8)
+    assert [adapter.reserve(generator) for _ in range(3)] == [((1 << 64) - 1, 8 + 4 * i) for i in range(3)]
+    assert generator.offset == 20
+
+
+def test_what_is_taken_from_a_cuda_generator():
+    counts(ADAPTER)
+
+
+MISTAKES = {
+    "the mask of no call": ("lse, **saved[-1])", "lse, **saved[-1] | {'seed': 0})"),
+    "another p": ("ctx.options = options", "ctx.options = options | {'p': 0.5}"),
+    "the scale is forgotten": ('"scale": scale}', '"scale": None}'),
+    "always the default generator": ("if generator is None:", "if True:"),
+}
+MISCOUNTS = {
+    "nothing is reserved": ("generator.set_offset(offset + EACH)", "pass"),
+    "offsets of one": ("offset + EACH", "offset + 1"),
+    "after, not before": ("% SEEDS, offset", "% SEEDS, generator.get_offset()"),
+    "half a seed": ("% SEEDS, offset", "% (1 << 32), offset"),
+}
+
+
+@pytest.mark.parametrize("edit", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_noticed(edit):
+    must_notice(lambda adapter: outputs_and_gradients(adapter, torch.float16), broken(ADAPTER, edit))
+
+
+@pytest.mark.parametrize("edit", MISCOUNTS.values(), ids=MISCOUNTS)
+def test_a_miscount_is_noticed(edit):
+    must_notice(counts, broken(ADAPTER, edit))
+
+
+def test_a_generator_repeats_a_call_and_moves_on():
+    q, k, v = inputs()
+    one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+    first, again = (attention_dropout(q, k, v, p=0.5, generator=g) for g in (one, two))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, attention_dropout(q, k, v, p=0.5, generator=one))
+    torch.manual_seed(11)
+    first = attention_dropout(q, k, v, p=0.5)
+    torch.manual_seed(11)
+    assert torch.equal(first, attention_dropout(q, k, v, p=0.5))
+
+
+def test_a_step_computed_again_has_its_mask():
+    """Checkpointing restores the generator's state, and with it the mask."""
+    q, k, v = inputs()
+    torch.manual_seed(9)
+    plain = torch.autograd.grad(attention_dropout(q, k, v, p=0.3).square().sum(), (q, k, v))
+    torch.manual_seed(9)
+    out = checkpoint(lambda *x: attention_dropout(*x, p=0.3), q, k, v, use_reentrant=False)
+    again = torch.autograd.grad(out.square().sum(), (q, k, v))
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+
+
+def test_what_is_refused():
+    q, k, v = inputs()
+    with pytest.raises(ArgumentError, match="generator is on cuda but q is on cpu"):
+        attention_dropout(q, k, v, p=0.1, generator=CudaGenerator(0, 0))
+    with pytest.raises(ArgumentError, match=r"p is 1\.5"):
+        attention_dropout(q, k, v, p=1.5)
+    out = attention_dropout(q, k, v, p=0.1)
+    (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        grad.sum().backward()
