@@ -16,7 +16,7 @@ EXERCISE = RanksExercise(
         "pull": ("rank", "plan", "buffers", "attention"),
     },
     task="""\
-Three functions. N ranks hold a sequence of 2 N pieces under a causal mask. Each calls `pull` once per call.
+Three functions. N ranks hold a sequence of 2 N pieces under a causal mask. Each runs `pull` once per call.
 
 def pieces(number, ranks): the two pieces that a rank holds, the earlier one first.
 1. Every piece belongs to one rank, and all ranks have the same work. A piece sees all before it, half of
@@ -47,14 +47,14 @@ def pull(rank, plan, buffers, attention): queue what this rank does. Nothing is 
     wanted=(),
     hints=(
         "Pair a cheap piece with a dear one: how much do the first and the last see together? For `seen`, "
-        "compare pieces: with N = 4, rank 1 holds 1 and 6, and rank 2 holds 2 and 5. For `pull`, write down "
-        "for each array who writes it and who reads it.",
-        "A later rank's pieces are both between our two; an earlier rank's are on either side of them. In "
-        "`pull`, copies go on SIDE, kernels on MAIN. A stream learns what the other has done only by "
-        "rank.wait(one, rank.record(other)).",
+        "compare each of our pieces with each of the other rank's. For `pull`, write down for each array who "
+        "writes it and who reads it.",
+        "With N = 4, rank 1 holds 1 and 6, and rank 2 holds 2 and 5. A later rank's pieces are both between "
+        "our two; an earlier rank's are on either side of them. In `pull`, copies go on SIDE, kernels on "
+        "MAIN. A stream learns what the other has done only by rank.wait(one, rank.record(other)).",
         "Before the first copy: SIDE waits for MAIN, then a barrier. In the loop: queue the copy for step "
-        "i + 1, record it, then queue step i, then let MAIN wait for what was recorded. The copy for step i + 1 "
-        "goes where step i - 1 reads. At the end: a barrier, for which MAIN waits.",
+        "i + 1, record it, then queue step i, then let MAIN wait for what was recorded. The copy for step "
+        "i + 1 goes where step i - 1 reads. At the end: a barrier, for which MAIN waits.",
         "return number, 2 * ranks - 1 - number. return ((1,), (0, 1)) if owner > number else ((0, 1), (0,)). "
         'rank.wait(SIDE, rank.record(MAIN)); rank.barrier(SIDE, "start"); left = []; for i, step in '
         "enumerate(plan): held = rank.of(rank.number) if i == 0 else buffers[i % 2]; where a step follows: "
@@ -100,8 +100,8 @@ QUESTIONS = (
         truth=lambda evidence: 32 / 8 + 1.0,
         source="computed",
         why="Per row that a rank holds, the ring moves N - 1 times 2 x 8 heads, and Ulysses (N - 1) / N "
-        "times 2 x 32 + 2 x 8. They are equal at N = H / H_kv + 1. With more ranks Ulysses moves less, as long "
-        "as N divides the K/V heads.",
+        "times 2 x 32 + 2 x 8. They are equal at N = H / H_kv + 1. With more ranks Ulysses moves less, as "
+        "long as N divides the K/V heads.",
     ),
     Question(
         key="gbs",
