@@ -315,7 +315,7 @@ def test_a_figure_is_of_the_answer():
 
     own = Ring(shares.contiguous, OWN.seen, late)
     drawn = figures.draw(LESSON, "shares", own, "your program")
-    assert "`pieces`, your program" in drawn.frames[1].caption and "rank 3 14" in drawn.frames[1].alt
+    assert "your program" in drawn.title and "takes 1.75 times" in drawn.alt and "rank 3 14" in drawn.alt
     side = figures.draw(LESSON, "side_by_side", own, "your program")
     took = model.end(model.timeline(late, 4))
     assert took > 16 and f"ends after {took:g}" in side.alt and "your program" in side.title

@@ -72,45 +72,47 @@ def _bars(figure: Any, place: tuple[float, float, float, float], does: Sequence[
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _told(does: Sequence[float]) -> str:
-    return ", ".join(f"rank {rank} {amount:g}" for rank, amount in enumerate(does))
+def _frame(held: Sequence[Sequence[int]], caption: str) -> Frame:
+    """The mask by rank, and the work of each."""
+    does = work(held)
+    figure = paper(9.4, 4.2)
+    _mask(figure, (0.09, 0.13, 0.37, 0.82), held)
+    _bars(figure, (0.57, 0.3, 0.4, 0.5), does)
+    told = ", ".join(f"rank {rank} {amount:g}" for rank, amount in enumerate(does))
+    return Frame(png(figure), caption, f"{caption} Pairs of pieces: {told}.")
+
+
+def _longest(held: Sequence[Sequence[int]]) -> float:
+    """The time of the rank with most work over that of equal shares."""
+    does = work(held)
+    return max(does) * len(does) / sum(does)
+
+
+IN_ORDER = [contiguous(number, RANKS) for number in range(RANKS)]
 
 
 @lettered
 def draw_in_order(lesson: Any, stage: Any, whose: str) -> Figure:
     """Rows in order under a causal mask: who computes which part of it, and how much that is."""
-    held = [contiguous(number, RANKS) for number in range(RANKS)]
-    does = work(held)
-    figure = paper(9.4, 4.2)
-    _mask(figure, (0.09, 0.13, 0.37, 0.82), held)
-    _bars(figure, (0.57, 0.3, 0.4, 0.5), does)
+    does = work(IN_ORDER)
     caption = (
         f"{RANKS} ranks hold a sequence of {2 * RANKS} pieces in order. Under a causal mask a piece of rows "
         f"sees the pieces of keys before it, and half of itself. Rank {RANKS - 1} computes "
         f"{does[-1] / does[0]:g} times as much as rank 0, and all wait for it."
     )
-    alt = f"{caption} Pairs of pieces: {_told(does)}."
-    return Figure("Rows in order", (Frame(png(figure), caption, alt),))
+    return Figure("Rows in order", (_frame(IN_ORDER, caption),))
 
 
 @lettered
 def draw_shares(lesson: Any, stage: Any, whose: str) -> Figure:
-    """Who computes which part of a causal mask: rows in order, and by `pieces`."""
+    """Who computes which part of a causal mask, by `pieces`."""
     of, whose = _ring(stage, whose)
-    frames = []
-    for name, pieces in (("rows in order", contiguous), (f"`pieces`, {whose}", of.pieces)):
-        held = [[int(piece) for piece in pieces(number, RANKS)] for number in range(RANKS)]
-        does = work(held)
-        figure = paper(9.4, 4.2)
-        _mask(figure, (0.09, 0.13, 0.37, 0.82), held)
-        _bars(figure, (0.57, 0.3, 0.4, 0.5), does)
-        longest = max(does) * RANKS / sum(does)
-        caption = (
-            f"{name.capitalize()}: the rank with most work takes {longest:.3g} times as long as with equal "
-            "shares."
-        )
-        frames.append(Frame(png(figure), caption, f"{caption} Pairs of pieces: {_told(does)}."))
-    return Figure("Who computes which part of the mask", tuple(frames))
+    held = [[int(piece) for piece in of.pieces(number, RANKS)] for number in range(RANKS)]
+    caption = (
+        f"The rank with most work takes {_longest(held):.2f} times as long as with equal shares; with rows "
+        f"in order it was {_longest(IN_ORDER):.2f}."
+    )
+    return Figure(f"Who computes which part of the mask: {whose}", (_frame(held, caption),))
 
 
 @lettered

@@ -141,7 +141,7 @@ LESSON = Lesson(
     ),
     figures={
         "side_by_side": "Your `pull` in a model: what each rank's two streams do, and whose keys it has.",
-        "shares": "Who computes what: rows in order, and your `pieces`.",
+        "shares": "Who computes which part of the mask, by your `pieces`.",
         "moved": "Bytes that a rank receives in a call, by the number of ranks.",
         "needed": "The bandwidth at which copies hide, by rows per rank.",
     },
