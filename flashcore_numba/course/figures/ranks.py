@@ -19,9 +19,8 @@ from flashcore_numba.course.figures.canvas import (
     png,
 )
 from flashcore_numba.course.figures.figure import Figure, Frame
-from flashcore_numba.course.lessons.lesson23 import KERNEL, LONG
 from flashcore_numba.course.ranks.model import PIECE, STEP, end, timeline
-from flashcore_numba.course.ranks.shares import RANKS, contiguous, moved, needed, work
+from flashcore_numba.course.ranks.shares import KERNEL, LONG, RANKS, contiguous, moved, needed, work
 from flashcore_numba.course.ranks.together import OWN, Ring, plan_of
 from flashcore_numba.records.amounts import provenance
 from flashcore_numba.stages import Stage

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from flashcore_numba.course.ranks.shares import needed
+from flashcore_numba.course.ranks.shares import KERNEL, LONG, needed
 from flashcore_numba.course.spec import Explanation, Lesson, Question, RanksExercise
 
-LONG = "1x16x16384x128"  # the recorded shape whose rate the lesson takes
-KERNEL = "15 ping_pong"
 EXERCISE = RanksExercise(
     stage=15,
     file="pulling",

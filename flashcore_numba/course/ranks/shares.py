@@ -15,6 +15,7 @@ from flashcore_numba.course.ranks.model import end, timeline
 
 RANKS = 4  # of the lesson's examples
 ELEMENT = 2  # bytes
+KERNEL, LONG = "15 ping_pong", "1x16x16384x128"  # of a step, and the recorded shape whose rate is taken
 
 
 def work(held: Sequence[Sequence[int]]) -> list[float]:
