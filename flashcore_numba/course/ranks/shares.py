@@ -1,4 +1,4 @@
-"""What each rank has to compute and to move: by the split of the rows, and by the way to get at the keys."""
+"""What each rank has to compute and to move: by the split of the rows, and by the way to the keys."""
 
 import functools
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ def contiguous(number: int, ranks: int) -> tuple[int, int]:
 
 def moved(way: str, ranks: int, rows: int, heads: int, kv_heads: int, dim: int) -> float:
     """Bytes that a rank receives in one call on a sequence of `rows` rows, as a mean of all ranks. Elements
-    have 2 bytes. "pull" and "ring" are under a causal mask; an LSE that travels is float32.
+    have 2 bytes, under a causal mask; an LSE that travels is float32.
     """
     own, others = rows / ranks, ranks - 1
     chunk = 2 * kv_heads * own * dim * ELEMENT
     if way == "ring":
         return others * chunk
-    if way == "pull":  # of later ranks the whole chunk, of earlier ones half of it
+    if way in ("pull", "gather"):  # of later ranks the whole chunk, of earlier ones half of it
         return others * chunk * 3 / 4
     each = (2 * heads + 2 * kv_heads) * dim * ELEMENT + heads * 4  # q, k, v and out; LSE
     return each * own * others / ranks
