@@ -27,6 +27,7 @@ from flashcore_numba.stages import Stage
 
 ROWS, DIM, HEADS = 65_536, 128, 32  # of the sequence whose bytes are drawn
 COUNTS = (2, 4, 8, 16)
+NAMES = {"ring": "ring", "pull": "pull, gather", "ulysses": "Ulysses"}
 
 
 def _ring(stage: Any, whose: str) -> tuple[Ring, str]:
@@ -175,17 +176,9 @@ def draw_moved(lesson: Any, stage: Stage, whose: str) -> Figure:
         for way, colour, mark in (("ring", ORANGE, "o"), ("pull", BLUE, "s"), ("ulysses", VERMILION, "^")):
             counts = [count for count in COUNTS if way != "ulysses" or kv_heads % count == 0]
             sizes = [moved(way, count, ROWS, HEADS, kv_heads, DIM) / 2**20 for count in counts]
-            axes.plot(
-                counts,
-                sizes,
-                f"{mark}-",
-                color=colour,
-                mec=INK,
-                mew=0.4,
-                label="Ulysses" if way == "ulysses" else way,
-            )
+            axes.plot(counts, sizes, f"{mark}-", color=colour, mec=INK, mew=0.4, label=NAMES[way])
             listed = ", ".join(f"{size:,.0f} on {count}" for count, size in zip(counts, sizes, strict=True))
-            told.append(f"{kv_heads} K/V heads, {way}: {listed}")
+            told.append(f"{kv_heads} K/V heads, {NAMES[way]}: {listed}")
         axes.set_xscale("log", base=2)
         axes.set_xticks(COUNTS, [str(count) for count in COUNTS])
         axes.minorticks_off()

@@ -21,7 +21,7 @@ def pieces(number, ranks): the two pieces that a rank holds, the earlier one fir
    itself. Rank `number` has piece `number`, and one more.
 
 def seen(number, owner): which of our two pieces of rows see which pieces of keys of another rank, `owner`?
-2. Two tuples of 0 (the earlier piece) and 1: ((1,), (0, 1)) says that our later one sees both of its own.
+2. Two tuples of 0 (the earlier) and 1: ((1,), (0, 1)) says that our later one sees both of the owner's.
 
 def pull(rank, plan, buffers, attention): queue what this rank does. Nothing is done yet when it returns.
 3. Step 0 has our own keys. While step i computes, the keys of step i + 1 come into a buffer. There are two.
