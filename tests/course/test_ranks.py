@@ -139,6 +139,9 @@ def test_what_a_rank_does_not_take(rng):
             "no event": lambda: rank.wait(MAIN, None),
             "0 to 1 are accepted": lambda: attention.step(2, keys),
             "the part of its owner's chunk": lambda: attention.step(1, keys[:1]),
+            "in the memory of rank 0" if rank.number else "in the memory of rank 1": lambda: attention.step(
+                1, rank.of(1 - rank.number)[plan[1].keys]
+            ),
         }
         for text, call in bad.items():
             with pytest.raises(ArgumentError, match=text):

@@ -224,7 +224,7 @@ def draw_needed(lesson: Any, stage: Stage, whose: str) -> Figure:
     axes.grid(color=GREY, lw=0.6)
     axes.set_xlabel("rows per rank")
     axes.set_ylabel("GB/s")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower left")
     axes.spines[["top", "right"]].set_visible(False)
     caption = (
         f"A copy hides behind attention above its line: GB/s that must arrive, at {rate:.0f} TFLOP/s, the "

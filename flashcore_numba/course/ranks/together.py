@@ -130,6 +130,12 @@ class Attention:
                 f"step {i}: {wanted} rows of keys are wanted and {len(keys)} are given: the step has `keys`, "
                 "the part of its owner's chunk that is seen"
             )
+        for peer in (each for each in range(self._rank.count) if each != self._rank.number):
+            if np.shares_memory(keys, self._rank.of(peer)):
+                raise ArgumentError(
+                    f"step {i}: these keys are in the memory of rank {peer}; keys of this rank are accepted, "
+                    "its own or copied ones: a kernel reads each key once per tile of rows"
+                )
         rows, first = plan.rows, not self._merged
         self._rank.note("attention", MAIN, i, np.shares_memory(keys, self._rank.of(self._rank.number)))
         before = (self._sums[:, :, rows], self._lse[:, :, rows])

@@ -143,6 +143,12 @@ WRONG = (
         "attention.step(i, held)",
     ),
     Wrong(
+        "keys_where_they_are", "All memory can be read, so nothing has to be copied.",
+        ((STEP, "attention.step(i, rank.of(step.owner)[step.keys])"),),
+        ("in the memory of rank 1", "once per tile of rows"),
+        "attention.step(i, rank.of(step.owner)[step.keys])",
+    ),
+    Wrong(
         "rows_in_order", "A rank holds neighbouring rows.",
         ((PIECES, "return 2 * number, 2 * number + 1"),),
         ("more work than others", "sees all pieces before it"),
