@@ -17,6 +17,7 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.shapes import Shape, parse
 from flashcore_numba.course import experiments, launches, memory_map
+from flashcore_numba.course.ranks import shares
 from flashcore_numba.course.search import survey
 from flashcore_numba.evidence import extracts, profile
 from flashcore_numba.evidence.counts import Counted
@@ -175,6 +176,13 @@ class Evidence:
     def searched(self, name: str) -> int:
         """A number of lesson 24's searches: a key of `course.search.survey.figures`."""
         found = survey.figures()
+        if name not in found:
+            raise ArgumentError(f"{name!r}: accepted are {', '.join(found)}")
+        return found[name]
+
+    def across(self, name: str) -> float:
+        """A number of lesson 23's ranks: a key of `course.ranks.shares.figures`."""
+        found = shares.figures()
         if name not in found:
             raise ArgumentError(f"{name!r}: accepted are {', '.join(found)}")
         return found[name]

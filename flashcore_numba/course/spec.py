@@ -120,9 +120,22 @@ class Exercise:
 
 
 @dataclass(frozen=True)
-class SearchExercise(Exercise):
-    """Two functions in place of lines of a kernel: `mutate`, which proposes kernels, and `evaluate`, which
-    refuses them. They are judged by running them on candidates.
+class FunctionsExercise(Exercise):
+    """Some functions in place of lines of a kernel, judged by calling them.
+
+    functions: name -> what it is called with.
+    """
+
+    functions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        return "the lesson's own"
+
+
+@dataclass(frozen=True)
+class SearchExercise(FunctionsExercise):
+    """`mutate`, which proposes kernels, and `evaluate`, which refuses them: they are run on candidates.
 
     stage: what the search begins from. file: the module of `course.search` that has the functions.
     """
@@ -131,9 +144,18 @@ class SearchExercise(Exercise):
     def subject(self) -> str:
         return "search"
 
+
+@dataclass(frozen=True)
+class RanksExercise(FunctionsExercise):
+    """What each of several ranks does: its functions are run on ranks in one process.
+
+    stage: the kernel of a step, whose recorded times the lesson shows. file: the module of `course.ranks`
+    that has the functions.
+    """
+
     @property
-    def model(self) -> str:
-        return "the lesson's own"
+    def subject(self) -> str:
+        return "program"
 
 
 @dataclass(frozen=True)

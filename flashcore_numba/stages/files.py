@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 PACKAGE = "flashcore_numba.stages"
 ROOMS = (
     *(FOLDER, FOLDER / "parts", FOLDER / "tuning", *sorted((FOLDER.parent / "branches").glob("*/"))),
-    FOLDER.parent / "course" / "search",  # no stages: an exercise is cut from it
+    *(FOLDER.parent / "course" / room for room in ("search", "ranks")),  # no stages: for exercises
 )
 Place = int | str
 """A stage's number; off the spine its key, "backward/mma_sync", with `_` for `/` how the names of its files

@@ -320,6 +320,24 @@ MISCONCEPTIONS = {
             "takes the wait out of the loop.",
         ),
     ),
+    23: (
+        (
+            "no_end_barrier",
+            "A call is over when all that it computes is there.",
+            "A peer may still be copying from this rank, and the next call writes there.",
+        ),
+        (
+            "barrier_before_the_keys",
+            "A barrier orders all that a GPU does.",
+            "It orders the streams that come to it. What another stream has to do is unknown to it.",
+        ),
+        (
+            "every_nth",
+            "Pieces dealt out in turn are equal work.",
+            "Each rank then has more than the rank before it. An early piece and a late one make up for each "
+            "other.",
+        ),
+    ),
     24: (
         (
             "reports_not_read",

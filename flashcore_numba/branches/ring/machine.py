@@ -265,10 +265,12 @@ class Machine:
 
     A program that is called again must not overwrite what a peer still reads: queue at least two calls, with
     `next_call` between them, so that a missing barrier at the end can be seen.
+
+    kept: where hazards are put while the run goes on; None: the first one is raised.
     """
 
-    def __init__(self, ranks: int, order: Order) -> None:
-        self.count, self.order, self.call = ranks, order, 0
+    def __init__(self, ranks: int, order: Order, kept: list[Hazard] | None = None) -> None:
+        self.count, self.order, self.call, self.kept = ranks, order, 0, kept
         self.clocks = Clocks()
         self.ranks = [SimulatedRank(self, number) for number in range(ranks)]
         self._queues: dict[Agent, deque[_Work]] = {
@@ -286,7 +288,7 @@ class Machine:
         self.call += 1
 
     def run(self) -> None:
-        """Do all that is queued. Raises Hazard or Stuck."""
+        """Do all that is queued. Raises Hazard, unless they are kept, or Stuck."""
         while any(self._queues.values()):
             heads = [(agent, queue[0]) for agent, queue in self._queues.items() if queue]
             ready = [
@@ -321,13 +323,16 @@ class Machine:
         work.begin(self)
 
     def _check(self, work: _Work, number: int, view: np.ndarray, writes: bool) -> None:
-        """Note an access. Raises Hazard where an earlier one to the same memory is not certain to be over."""
+        """Note an access. One to the same memory before it that is not certain to be over makes a Hazard."""
         memory = _memory(view)
         before = self._accesses.setdefault(memory, [])
         for other, other_number, other_view, other_writes in before:
             unordered = not self.clocks.is_over(other.agent, other_number, work.agent)
             if (writes or other_writes) and unordered and np.shares_memory(view, other_view):
-                raise _hazard(self._buffers[memory], other, work, other_writes)
+                found = _hazard(self._buffers[memory], other, work, other_writes)
+                if self.kept is None:
+                    raise found
+                self.kept.append(found)
         before.append((work, number, view, writes))
 
     def queue(self, work: _Work) -> None:

@@ -19,6 +19,7 @@ from flashcore_numba.course.figures import (
     ownership,
     pages,
     parts,
+    ranks,
     roofline,
     round_trip,
     schedules,
@@ -84,6 +85,11 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "funnel": search.draw_funnel,
     "kills": search.draw_kills,
     "lineages": search.draw_lineages,
+    "in_order": ranks.draw_in_order,
+    "shares": ranks.draw_shares,
+    "side_by_side": ranks.draw_side_by_side,
+    "moved": ranks.draw_moved,
+    "needed": ranks.draw_needed,
 }
 """Name -> function of the lesson, the stage and the words that say whose kernel it is."""
 

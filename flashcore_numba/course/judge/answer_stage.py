@@ -7,8 +7,9 @@ from typing import Any
 
 from flashcore_numba.core.executor import Executor
 from flashcore_numba.course.exercise import Answer
+from flashcore_numba.course.ranks.together import Ring
 from flashcore_numba.course.search.lineage import Hunt
-from flashcore_numba.course.spec import Lesson, SearchExercise
+from flashcore_numba.course.spec import Lesson, RanksExercise, SearchExercise
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import Stage, edited
 
@@ -32,12 +33,15 @@ def loaded(lesson: Lesson, answer: Answer) -> Iterator[Stage]:
 
 @contextmanager
 def drawn_from(lesson: Lesson, answer: Answer) -> Iterator[Any]:
-    """What figures draw of an answer: the stage with it, or the two functions of a search.
+    """What figures draw of an answer: the stage with it, or its functions.
 
     Raises EditError, and NotLoaded.
     """
     if isinstance(lesson.exercise, SearchExercise):
         yield functions(answer)
+        return
+    if isinstance(lesson.exercise, RanksExercise):
+        yield ring(answer)
         return
     with loaded(lesson, answer) as stage:
         yield stage
@@ -45,12 +49,23 @@ def drawn_from(lesson: Lesson, answer: Answer) -> Iterator[Any]:
 
 def functions(answer: Answer) -> Hunt:
     """`mutate` and `evaluate` of an answer. Raises NotLoaded."""
+    module = _executed(answer)
+    return Hunt(module.mutate, module.evaluate)
+
+
+def ring(answer: Answer) -> Ring:
+    """`pieces`, `seen` and `pull` of an answer. Raises NotLoaded."""
+    module = _executed(answer)
+    return Ring(module.pieces, module.seen, module.pull)
+
+
+def _executed(answer: Answer) -> ModuleType:
     module = ModuleType("flashcore_answer")
     try:
         exec(compile(answer.text, answer.file, "exec"), module.__dict__)
-        return Hunt(module.mutate, module.evaluate)
     except Exception as error:  # of the answer
         raise NotLoaded(f"{type(error).__name__}: {error}") from error
+    return module
 
 
 def _limited(stage: Stage) -> Stage:

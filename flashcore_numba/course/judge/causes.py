@@ -154,11 +154,31 @@ SEARCH = {
     "inputs known": "Every evaluation draws the same inputs, so their answers can be known in advance.",
     "no input shows it": "None of the inputs shows what is wrong with the candidate.",
 }
+# What the functions of lesson 23 give, and what several ranks in one process do with them.
+RANKS = {
+    "no pieces": "`pieces` does not give the numbers of two pieces.",
+    "pieces not shared out": "The pieces are not shared out: each of them belongs to one rank.",
+    "work unequal": "Under a causal mask some ranks have more work than others.",
+    "other pieces": "The pieces are equal work, and not those that the task names.",
+    "no parts": "`seen` does not give two tuples of the numbers 0 and 1.",
+    "keys of the future": "`seen` shows rows keys that come after them.",
+    "keys lost": "`seen` hides keys that rows must see.",
+    "start barrier": "A copy reads keys that their owner may not have written yet.",
+    "end barrier": "An owner writes its next keys while a peer may still copy these.",
+    "arrival": "A step uses keys that may still be on their way.",
+    "reuse": "A copy overwrites keys that an earlier step may still read.",
+    "no order": "Nothing orders two accesses to the same memory, one of them to write.",
+    "stuck": "Ranks wait for what never comes.",
+    "step missing": "Not every step is computed once.",
+    "other keys": "A step sees other keys than those of its owner.",
+    "too many barriers": "Ranks meet more often than they need to.",
+    "copies not hidden": "Copies and attention take turns, where they could run side by side.",
+}
 # What the CPU executor reports: its own words say it, so there is no sentence.
 REPORTS = dict.fromkeys((f"reported: {kind}" for kind in (*KINDS, "counter left over")), "")
 # What an experiment proves: with this changed, and the rest as it is, the answer is right.
 EXPERIMENTS = dict.fromkeys(repair.CAUSES, "{sentence}")
-CAUSES = {**OUTPUTS, **PROVEN, **COUNTED, **SLIPS, **SEARCH, **REPORTS, **EXPERIMENTS}
+CAUSES = {**OUTPUTS, **PROVEN, **COUNTED, **SLIPS, **SEARCH, **RANKS, **REPORTS, **EXPERIMENTS}
 
 
 def stated(

@@ -13,12 +13,13 @@ from flashcore_numba.course.judge.answer_stage import loaded
 from flashcore_numba.course.judge.causes import stated
 from flashcore_numba.course.judge.grade_cuda import CudaGrading
 from flashcore_numba.course.judge.grade_python import PythonGrading, line_of
+from flashcore_numba.course.judge.grade_ranks import RanksGrading
 from flashcore_numba.course.judge.grade_search import SearchGrading
 from flashcore_numba.course.judge.grading import Step, at
 from flashcore_numba.course.judge.layers import CHECKS, COMPILE, SCREEN, Layers
 from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.judge.verdict import CheckResult
-from flashcore_numba.course.spec import Lesson, SearchExercise
+from flashcore_numba.course.spec import FunctionsExercise, Lesson, SearchExercise
 from flashcore_numba.run.executor import why_not_simulated
 from flashcore_numba.stages.edited import EditError
 
@@ -57,15 +58,16 @@ def _checked(lesson: Lesson, answer: Answer, seed: int | None, step: Step, layer
     if answer.is_cuda and (reason := why_not_simulated("CUDA C")) is not None:
         raise ArgumentError(f"lesson {lesson.key} is in CUDA C: {reason}")
     seed = secrets.randbits(31) if seed is None else seed
-    searching = isinstance(lesson.exercise, SearchExercise)
-    first = CHECKS if searching else COMPILE
+    of_functions = isinstance(lesson.exercise, FunctionsExercise)
+    first = CHECKS if of_functions else COMPILE
     if not layers.asked(first):
         return CheckResult(lesson.key, "passed", "Nothing keeps it from being compiled.", seed=seed)
     layers.enter(first)
-    if searching:
+    if of_functions:
+        kind = SearchGrading if isinstance(lesson.exercise, SearchExercise) else RanksGrading
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            result = SearchGrading(lesson, answer, seed, step).result()
+            result = kind(lesson, answer, seed, step).result()
         return replace(result, seed=seed, seconds=time.perf_counter() - start)
     grading = CudaGrading if answer.is_cuda else PythonGrading
     try:

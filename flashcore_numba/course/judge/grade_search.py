@@ -2,18 +2,15 @@
 
 import ast
 import difflib
-import traceback
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from flashcore_numba.course.exercise import Answer
-from flashcore_numba.course.judge.answer_stage import NotLoaded, functions
-from flashcore_numba.course.judge.causes import stated
+from flashcore_numba.course.judge.answer_stage import functions
 from flashcore_numba.course.judge.followed import Followed, follow
-from flashcore_numba.course.judge.grading import LONGEST, Step, at
-from flashcore_numba.course.judge.verdict import CheckResult, Item
+from flashcore_numba.course.judge.grade_functions import FunctionsGrading
+from flashcore_numba.course.judge.grading import LONGEST, Step
+from flashcore_numba.course.judge.verdict import CheckResult
 from flashcore_numba.course.search import bench, hunt
 from flashcore_numba.course.search.cheats import CHEATS, RIGHT, Cheat, candidate, table
 from flashcore_numba.course.spec import Lesson
@@ -30,84 +27,42 @@ ROUNDING = (
 )
 
 
-class _Found(Exception):
-    """A result that ends the check."""
+class SearchGrading(FunctionsGrading):
+    """An answer of lesson 24: its two functions are run on candidates."""
 
-    def __init__(self, result: CheckResult) -> None:
-        super().__init__(result.what)
-        self.result = result
-
-
-class SearchGrading:
-    """One answer under check: its two functions, run on candidates."""
+    kind = KIND
 
     def __init__(self, lesson: Lesson, answer: Answer, seed: int, step: Step) -> None:
-        self.lesson, self.answer, self.seed, self.step = lesson, answer, seed, step
-        self.items: list[Item] = []
+        super().__init__(lesson, answer, seed, step)
         self.total = 2 + len(RIGHT) + len(CHEATS)
         self.launches = 0
 
-    def result(self) -> CheckResult:
-        try:
-            found = functions(self.answer)
-            self.mutate, self.evaluate = found.mutate, found.evaluate
-            self._operator()
-            for name, make in RIGHT.items():
-                self._lives(name, make())
-            for cheat in CHEATS:
-                self._dies(cheat)
-            self._children()
-        except _Found as end:
-            return replace(end.result, items=tuple(self.items))
-        except NotLoaded as error:
-            cause = error.__cause__
-            assert cause is not None
-            result = CheckResult(self.lesson.key, "failed", f"It cannot be run: {error}", kind="error")
-            line = _line_of(cause, self.answer.file)
-            return result if line is None else at(result, self.answer, line)
+    def run(self) -> CheckResult:
+        found = functions(self.answer)
+        self.mutate, self.evaluate = found.mutate, found.evaluate
+        self._operator()
+        for name, make in RIGHT.items():
+            self._lives(name, make())
+        for cheat in CHEATS:
+            self._dies(cheat)
+        self._children()
         dead, alive = len(CHEATS), len(RIGHT)
         what = (
             f"All {dead} cheats die and {alive} right kernels live; of the children some live and some die."
         )
         note = f"An evaluation of stage 04 takes {self.launches} launches."
-        return CheckResult(self.lesson.key, "passed", what, items=tuple(self.items), notes=(note,))
-
-    def _begin(self, label: str) -> None:
-        self.step(len(self.items), self.total, label)
-        self.items.append(Item(label, False, KIND))
-
-    def _end(self) -> None:
-        self.items[-1] = replace(self.items[-1], passed=True, kind="")
-
-    def _fail(self, cause: str, what: str, line: int | None, look: str = "", **words: Any) -> None:
-        """Raise the result, with the cause that is proven."""
-        result = CheckResult(self.lesson.key, "failed", what[:LONGEST], look=look, kind=KIND)
-        self.items[-1] = replace(self.items[-1], message=what[:LONGEST])
-        if line is not None and self.answer.inside(line):
-            result = at(result, self.answer, line)
-        raise _Found(stated(result, cause, words))
-
-    def _raised(self, error: Exception, of: str) -> None:
-        line = _line_of(error, self.answer.file)
-        text = f"{type(error).__name__}: {error}"
-        what = f"`{of}` raises {text}"[:LONGEST]
-        result = CheckResult(self.lesson.key, "failed", what, kind="error")
-        self.items[-1] = replace(self.items[-1], message=what, kind="error")
-        raise _Found(result if line is None else at(result, self.answer, line))
-
-    def _rng(self, *numbers: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, *numbers])
+        return CheckResult(self.lesson.key, "passed", what, notes=(note,))
 
     # The operator
 
     def _mutated(self, lines: list[str], *numbers: int, values: bool = False) -> Followed:
-        found = follow(self.mutate, lines, self._rng(*numbers), values=values)
+        found = follow(self.mutate, lines, self.rng(*numbers), values=values)
         if found.error is not None:
-            self._raised(found.error, "mutate")
+            self.raised(found.error, "mutate")
         return found
 
     def _operator(self) -> None:
-        self._begin("`mutate`: seeded, different, applicable")
+        self.begin("`mutate`: seeded, different, applicable")
         start, children = bench.region_lines(), list[tuple[str, ...]]()
         for n in range(CHILDREN):
             given = list(start)
@@ -117,10 +72,10 @@ class SearchGrading:
                 self._changed(start, n)
             if not isinstance(child, list) or not all(isinstance(line, str) for line in child):
                 what = f"`mutate` gives {type(child).__name__}; a list of lines is wanted."
-                self._fail("no lines", what, found.last)
+                self.fail("no lines", what, found.last)
             if child == start:
                 what = f"Child {n + 1} of {CHILDREN} has the lines of its parent, every one in its place."
-                self._fail(
+                self.fail(
                     "no edit", what, found.last, "An edit that may change nothing wastes an evaluation."
                 )
             self._repeated(start, child, n)
@@ -129,14 +84,14 @@ class SearchGrading:
         if different < FEWEST_DIFFERENT:
             what = f"Of {CHILDREN} children {different} differ; {FEWEST_DIFFERENT} are wanted."
             look = "Let `rng` choose the line, and what is done with it."
-            self._fail("few edits", what, found.last, look)
+            self.fail("few edits", what, found.last, look)
         whole = [child for child in dict.fromkeys(children) if _parses(list(child))]
         if (count := sum(child in whole for child in children)) < FEWEST_IMPORTED:
             what = f"Of {CHILDREN} children {count} are Python; {FEWEST_IMPORTED} are wanted."
             look = "Keep the indentation of a line, and do not part a `for` from what is under it."
-            self._fail("does not apply", what, found.last, look)
+            self.fail("does not apply", what, found.last, look)
         self.children, self.returned = whole[:MOST_CHILDREN], found.last
-        self._end()
+        self.end()
 
     def _changed(self, start: list[str], n: int) -> None:
         """Raise the result on an operator that edits the list of its caller."""
@@ -144,7 +99,7 @@ class SearchGrading:
         name = self.mutate.__code__.co_varnames[0]
         lines = (found.lines[i - 1] for i, s in enumerate(found.states) if i and s.get(name, start) != start)
         what = "After the call the parent's own list has changed, and its next child has two edits."
-        self._fail("parent changed", what, next(lines, found.last), "Edit a copy: `list(lines)`.")
+        self.fail("parent changed", what, next(lines, found.last), "Edit a copy: `list(lines)`.")
 
     def _repeated(self, start: list[str], child: list[str], n: int) -> None:
         """Raise the result where the same seed gives another child."""
@@ -159,39 +114,39 @@ class SearchGrading:
         first = next((i for i, (a, b) in enumerate(pairs) if a != b and i), None)
         line = one.last if first is None or first > len(one.lines) else one.lines[first - 1]
         what = "Called twice with generators of one seed, `mutate` gives two different children."
-        self._fail("seed not used", what, line, "Ask `rng` for every random number.")
+        self.fail("seed not used", what, line, "Ask `rng` for every random number.")
 
     # The evaluator
 
     def _evaluated(self, of: bench.Candidate, *numbers: int) -> tuple[Followed, bench.Log]:
         """An evaluation of a candidate, of which nothing but its verdict is wanted."""
         with bench.watched() as log:
-            found = follow(self.evaluate, of, self._rng(*numbers))
+            found = follow(self.evaluate, of, self.rng(*numbers))
         if found.error is not None:
-            self._raised(found.error, "evaluate")
+            self.raised(found.error, "evaluate")
         if not isinstance(found.value, str):
             what = f'`evaluate` gives {found.value!r}; a sentence is wanted, or "".'[:LONGEST]
-            self._fail("no sentence", what, found.last, 'A candidate that may live gets "".')
+            self.fail("no sentence", what, found.last, 'A candidate that may live gets "".')
         return found, log
 
     def _lives(self, name: str, right: bench.Candidate, number: int = 0) -> None:
-        self._begin(f"{name} lives")
+        self.begin(f"{name} lives")
         found, log = self._evaluated(right, 1, number)
         if not log.launches:
             what = f"`evaluate` launches no candidate: of {name} it says {found.value!r} unseen."
-            self._fail("never launched", what, found.last)
+            self.fail("never launched", what, found.last)
         if found.value:
             what = f"Refused is {name}, though it is right: {_shortened(found.value)!r}. {_record(log)}"
-            self._fail("right kernel refused", what, found.last, ROUNDING)
+            self.fail("right kernel refused", what, found.last, ROUNDING)
         if len(log.launches) > MOST_LAUNCHES:
             what = f"An evaluation takes {len(log.launches)} launches; {MOST_LAUNCHES} are allowed."
             look = "A search evaluates thousands of candidates: let one input show several things."
-            self._fail("too many launches", what, log.launches[-1].line, look)
+            self.fail("too many launches", what, log.launches[-1].line, look)
         self.launches = self.launches or len(log.launches)
-        self._end()
+        self.end()
 
     def _dies(self, cheat: Cheat) -> None:
-        self._begin(f"{cheat.name} dies")
+        self.begin(f"{cheat.name} dies")
         number = CHEATS.index(cheat)
         if cheat.edits:
             if cheat is CHEATS[0]:  # its parent was evaluated just before, on the same inputs
@@ -202,20 +157,20 @@ class SearchGrading:
             found, log = self._evaluated(table([each.after for each in before.launches]), 3, number)
         if not found.value:
             self._cheated(cheat, found, log)
-        self._end()
+        self.end()
 
     def _cheated(self, cheat: Cheat, found: Followed, log: bench.Log) -> None:
         """Raise the result on a cheat that lives, with what the evaluation did and did not."""
         what = f'The cheat "{cheat.name}" lives. {cheat.how}'
         if not cheat.edits and log.drawn and not any(each.shows for each in log.launches):
-            self._fail("inputs known", what, log.drawn[-1][1], cheat.needs)
+            self.fail("inputs known", what, log.drawn[-1][1], cheat.needs)
         self._survived(what, cheat.needs, found, log)
 
     def _survived(self, what: str, needs: str, found: Followed, log: bench.Log) -> None:
         for each in log.launches:
             if each.reports:
                 told = f"{what} The launch on {each.inputs.label} reported: {_shortened(each.reports[0])}"
-                self._fail(
+                self.fail(
                     "report not read", told, each.line, "What `launch` returns is empty for a right kernel."
                 )
         for each in log.launches:
@@ -224,10 +179,10 @@ class SearchGrading:
         for each in log.launches:
             if bench.within(each.before, each.inputs):
                 taken = log.taken[-1][1] if log.taken else each.line
-                self._fail("answer in memory", what, taken, needs)
+                self.fail("answer in memory", what, taken, needs)
         seen = "; ".join(dict.fromkeys(each.inputs.label for each in log.launches)) or "nothing"
         line = log.drawn[-1][1] if log.drawn else found.last
-        self._fail("no input shows it", f"{what} You launched it on: {seen}.", line, needs)
+        self.fail("no input shows it", f"{what} You launched it on: {seen}.", line, needs)
 
     def _accepted(self, what: str, each: bench.Launch, found: Followed) -> None:
         """Raise the result on an output that is wrong and was let through."""
@@ -238,10 +193,10 @@ class SearchGrading:
         if not numbers.all() and (error <= bench.allowed(each.inputs))[numbers].all():
             told = f"{what} {on} {int((~numbers).sum())} of {numbers.size} elements of the output are NaN."
             look = "Ask whether every error is <= what is allowed: of a NaN that is false."
-            self._fail("NaN accepted", told, line, look)
+            self.fail("NaN accepted", told, line, look)
         share = (error / bench.allowed(each.inputs))[numbers].max(initial=0)
         told = f"{what} {on} an element is off by {share:.3g} times what `allowed` gives."
-        self._fail("wrong output accepted", told, line, "Compare every element with `allowed(x)`.")
+        self.fail("wrong output accepted", told, line, "Compare every element with `allowed(x)`.")
 
     def _test_after(self, each: bench.Launch, found: Followed) -> int | None:
         """The condition that was asked after a launch, else the line that was executed last."""
@@ -254,14 +209,14 @@ class SearchGrading:
     # Both
 
     def _children(self) -> None:
-        self._begin("children of `mutate`: the right ones live, the others die")
+        self.begin("children of `mutate`: the right ones live, the others die")
         lived = died = 0
         start = bench.region_lines()
         for n, lines in enumerate(self.children):
             child = bench.of_lines(list(lines))
             if n >= JUDGED_CHILDREN and lived and died:
                 break
-            truth = hunt.evaluate(child, self._rng(4, n))
+            truth = hunt.evaluate(child, self.rng(4, n))
             lived, died = lived + (not truth), died + bool(truth)
             if n >= JUDGED_CHILDREN:
                 continue
@@ -269,7 +224,7 @@ class SearchGrading:
             edit = _edit(start, list(lines))
             if found.value and not truth:
                 what = f"Refused is a right child of your `mutate` ({edit}): {_shortened(found.value)!r}."
-                self._fail("right kernel refused", f"{what} {_record(log)}", found.last, ROUNDING)
+                self.fail("right kernel refused", f"{what} {_record(log)}", found.last, ROUNDING)
             if truth and not found.value:
                 what = f"A child of your `mutate` that is wrong lives ({edit}): {_shortened(truth)}"
                 self._survived(what, "Compare your inputs with those of the cheats.", found, log)
@@ -282,8 +237,8 @@ class SearchGrading:
                     else "Which line is needed? Let one kind of edit take lines out."
                 )
                 what = f"Of {len(self.children)} children that are Python {lived} live and {died} die."
-                self._fail(cause, what, self.returned, look)
-        self._end()
+                self.fail(cause, what, self.returned, look)
+        self.end()
 
 
 def _parses(lines: list[str]) -> bool:
@@ -292,14 +247,6 @@ def _parses(lines: list[str]) -> bool:
     except (SyntaxError, ValueError):
         return False
     return True
-
-
-def _line_of(error: BaseException, file: str) -> int | None:
-    """The last line of a file that an exception passed."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno
-    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
-    return lines[-1] if lines else None
 
 
 def _shortened(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from cuda_reference.shown import shown
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.lessons import warm_up
-from flashcore_numba.course.spec import Key, Lesson, SearchExercise
+from flashcore_numba.course.spec import FunctionsExercise, Key, Lesson
 
 __all__ = ["EVERY", "LESSONS", "OF_KERNELS", "find"]
 
@@ -26,7 +26,7 @@ EVERY: dict[Key, Lesson] = {
     for each in sorted([*LESSONS.values(), warm_up.LESSON], key=lambda each: (each.number, not each.name))
 }
 """The lessons and their warm-ups, in the order in which they are done."""
-OF_KERNELS = {key: each for key, each in EVERY.items() if not isinstance(each.exercise, SearchExercise)}
+OF_KERNELS = {key: each for key, each in EVERY.items() if not isinstance(each.exercise, FunctionsExercise)}
 """Those whose exercise is a region of a kernel."""
 
 

@@ -5,6 +5,7 @@ from flashcore_numba.course.spec import Explanation, Lesson, Question, SearchExe
 EXERCISE = SearchExercise(
     stage=4,
     file="hunt",
+    functions={"mutate": ("lines", "rng"), "evaluate": ("candidate", "rng")},
     task="""\
 Two functions. Their region of stage 04 is what a search changes: the loop over the tiles of K.
 

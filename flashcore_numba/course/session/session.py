@@ -26,7 +26,7 @@ from flashcore_numba.course.judge.answer_times import YOURS, own_labels
 from flashcore_numba.course.judge.verdict import TICK, CheckResult, no_result
 from flashcore_numba.course.session.card import Card, Code, Table
 from flashcore_numba.course.session.journal import Journal, today
-from flashcore_numba.course.spec import Key, Lesson, Question, SearchExercise
+from flashcore_numba.course.spec import FunctionsExercise, Key, Lesson, Question
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
 from flashcore_numba.records.artifact import FORWARD
 from flashcore_numba.run.executor import why_not_simulated
@@ -270,7 +270,7 @@ class Session:
         }
 
     def _timed(self) -> tuple[list[Any], dict[str, Any]]:
-        has_kernel = not isinstance(self.lesson.exercise, SearchExercise)
+        has_kernel = not isinstance(self.lesson.exercise, FunctionsExercise)
         passed = has_kernel and self._record()["passed"]
         own = {"answer": self._answer()} if passed and self._written() else {}
         reply = process.run(self._job("measure", **own), MEASURE_SECONDS)

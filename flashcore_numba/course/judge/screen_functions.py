@@ -1,4 +1,4 @@
-"""A look at the two functions of a search before they run: are they there, do they keep to the exercise?"""
+"""A look at functions that an exercise asks for before they run: are they there, do they keep to it?"""
 
 import ast
 import difflib
@@ -7,10 +7,7 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import screen_python
 from flashcore_numba.course.judge.verdict import Refusal
-from flashcore_numba.course.spec import Lesson
-
-PARAMETERS = {"mutate": ("lines", "rng"), "evaluate": ("candidate", "rng")}
-"""What the exercise asks for: the functions, and what they are called with."""
+from flashcore_numba.course.spec import FunctionsExercise, Lesson
 
 
 def screen(lesson: Lesson, answer: Answer) -> Refusal | None:
@@ -34,13 +31,14 @@ def screen(lesson: Lesson, answer: Answer) -> Refusal | None:
         return Refusal("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
     scope = statements if answer.is_cell else [tree]
     refusal = screen_python.forbidden(lesson, scope)
-    return refusal or _functions(statements) or _undefined(answer, tree, statements)
+    return refusal or _functions(lesson, statements) or _undefined(answer, tree, statements)
 
 
-def _functions(statements: list[ast.stmt]) -> Refusal | None:
+def _functions(lesson: Lesson, statements: list[ast.stmt]) -> Refusal | None:
     """A function that is missing, or takes something else."""
+    assert isinstance(lesson.exercise, FunctionsExercise)
     found = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
-    for name, parameters in PARAMETERS.items():
+    for name, parameters in lesson.exercise.functions.items():
         form = f"def {name}({', '.join(parameters)}):"
         if name not in found:
             return Refusal("refused", f"There is no function `{name}`.", None, f"It begins with `{form}`.")

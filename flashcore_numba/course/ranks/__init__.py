@@ -1,0 +1,1 @@
+"""Programs of several ranks in one process: what lesson 23 asks for, runs, counts and draws."""
