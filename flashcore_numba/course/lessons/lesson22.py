@@ -4,7 +4,7 @@ from typing import Any
 
 from flashcore_numba.branches.fp8.quantise import TILE
 from flashcore_numba.core.element import E4M3
-from flashcore_numba.course.counters import in_file
+from flashcore_numba.course.counters import of_line, total
 from flashcore_numba.course.figures.eight_bits import spacing, stuck_at
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Given, Lesson, Question, Wanted
 from flashcore_numba.stages.edited import Edit
@@ -12,6 +12,15 @@ from flashcore_numba.stages.edited import Edit
 STAGE, FOUR_TILES = "fp8/wgmma", "1x1x512x64"
 WARPS = 32  # of 16 query rows, in FOUR_TILES
 READ_AND_WRITTEN = 3 * (2 + 1)  # bytes per element of a head: Q, K and V in float16, and in e4m3
+
+PRODUCTS_OF_A_TILE = (64 + TILE) // 32  # wgmma of a warp in FOUR_TILES: of Q K^T, and of P V
+
+
+def not_tried(launches: list[Any]) -> float:
+    """Tiles, counted once per warp, whose weights no vote has been asked about."""
+    tiles = total("wgmma")(launches) / PRODUCTS_OF_A_TILE
+    return tiles - of_line("largest < LARGEST", "vote")(launches)
+
 
 EXERCISE = Exercise(
     stage=STAGE,
@@ -78,15 +87,14 @@ query rows, r = 0 and 1. On the line before, S of the tile is whole, in s_rmem: 
     ),
     gates=(
         Gate(
-            what="shuffles of row maxima and row sums",
-            value=in_file("quad.cuh", "shuffle"),
+            what="tiles of a warp whose weights are made without a try",
+            value=not_tried,
             before=None,
-            right=256,
-            bar=256,
-            advice="Where `lazy` is true and the try is good, m stays: no maximum is needed, and its "
-            "shuffles are not either.",
+            right=32,
+            bar=32,
+            advice="Where `lazy` is true, try it with m as it is: the maximum of a tile costs a pass over "
+            "its scores, and shuffles. (32 are the first tiles, in which there is no m yet.)",
             shape=FOUR_TILES,
-            cause="shuffles",
         ),
     ),
     advice={
@@ -117,15 +125,14 @@ QUESTIONS = (
         why="From 2^14 on the lowest bit that is kept is worth 2. A 1 is cut off, however many come.",
     ),
     Question(
-        key="shuffles",
-        text="512 keys are four tiles. A warp of 16 rows needs 4 shuffles for the maxima of a tile: 2 "
-        "for each of the two rows that a lane has. Inputs are N(0, 1). How many shuffles for maxima "
-        "does a warp make in all?",
-        unit="shuffles",
-        truth=lambda evidence: _of_maxima(evidence) / WARPS,
+        key="tries",
+        text="512 keys are four tiles. In how many of them does a warp make its weights without having looked "
+        "for the tile's maximum first?",
+        unit="tiles",
+        truth=lambda evidence: evidence.requests(STAGE, "largest < LARGEST", "vote", FOUR_TILES) / WARPS,
         source="counted",
-        why="In the first tile m is set, with the largest weight at 2^5. No sum of 8 weights of the "
-        "other tiles comes to 448, so m stays.",
+        why="In the first tile m must be set. In each other one it is tried with m as it is, and a vote asks "
+        "whether a weight may be beyond 448. In N(0, 1) inputs that is rare.",
     ),
     Question(
         key="length",
@@ -142,11 +149,6 @@ QUESTIONS = (
         "Exponentials do not become cheaper, so in truth more keys are needed.",
     ),
 )
-
-
-def _of_maxima(evidence: Any) -> float:
-    """Shuffles for row maxima in the attending kernel; those of quantising name another constant."""
-    return evidence.requests(STAGE, "fmaxf(x, __shfl_xor_sync(ALL_LANES", "shuffle", FOUR_TILES)
 
 
 def _equal_at(evidence: Any) -> float:

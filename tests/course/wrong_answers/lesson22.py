@@ -127,9 +127,9 @@ WRONG = (
     Wrong(
         "always_raised", "An online softmax needs the maximum of every tile.",
         ((IF, "if (true) {"),),
-        (r"counter is too high", r"shuffles of row maxima and row sums",),
+        (r"counter is too high", r"the condition, `true`",),
         "if (true) {",
-        cause="shuffles",
+        cause="condition",
     ),
     Wrong(
         "added_before_it_follows", "First the sum, then its new reference.",
