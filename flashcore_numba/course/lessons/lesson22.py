@@ -126,8 +126,8 @@ QUESTIONS = (
     ),
     Question(
         key="tries",
-        text="512 keys are four tiles. In how many of them does a warp make its weights without having looked "
-        "for the tile's maximum first?",
+        text="512 keys are four tiles. In how many of them does a warp make its weights before anything is "
+        "known of the tile's maximum?",
         unit="tiles",
         truth=lambda evidence: evidence.requests(STAGE, "largest < LARGEST", "vote", FOUR_TILES) / WARPS,
         source="counted",
@@ -161,8 +161,8 @@ def _equal_at(evidence: Any) -> float:
 GIVEN = (
     Given(
         name="never_beyond_448",
-        story='"A weight is at most 2^5 when m is set, and 448 is 14 times as much. In a thousand '
-        'random inputs no weight came near it. So the vote of the warp went: it always said yes."',
+        story='"A weight is at most 2^5 when m is set, and 448 is 14 times as much. I tried a hundred random '
+        'inputs, long ones too, and all came out right. So the vote of the warp went: it always says yes."',
         edits=(
             Edit("return !LAZY || __all_sync(ALL_LANES, largest < LARGEST);", "return true;", "fp8_wgmma.cu"),
         ),
