@@ -1,6 +1,6 @@
 // Q, K and V in e4m3 for fp8_wgmma.cu: bytes with 3 bits of mantissa, of numbers up to 448, and their scales.
 //
-// Outliers are the trouble: a row's scale follows its largest number, and small ones lose their bits. So a
+// Outliers are the trouble: where one column makes a large score, its rounding error is the score's. So a
 // row of Q or K changes its signs, by a pattern that looks random, and then its axes, by a Hadamard matrix H,
 // which spreads an outlier over all columns. H^T H = D I: Q K^T is D times what it was. Q has a scale per
 // row, K one per tile of 128 rows; a number is byte * scale. V has 2^exponent per tile: P will carry it.

@@ -320,6 +320,24 @@ MISCONCEPTIONS = {
             "takes the wait out of the loop.",
         ),
     ),
+    22: (
+        (
+            "scale_of_v_in_l",
+            "The sum of P is what O is divided by.",
+            "P carries the scale of V, so that tiles add up. The sum of the weights must not.",
+        ),
+        (
+            "try_not_asked",
+            "448 is 14 times the largest weight, so m may stay for good.",
+            "A weight of a later tile may be any power of 2. What is beyond 448 is stored as 448, and l has "
+            "all of it.",
+        ),
+        (
+            "factor_may_be_0",
+            "A product with 0 is 0.",
+            "Not with minus infinity, which every masked score is.",
+        ),
+    ),
     23: (
         (
             "no_end_barrier",

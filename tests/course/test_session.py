@@ -22,6 +22,7 @@ from flashcore_numba.stages.runs import Run
 
 NUMBERS = sorted(lessons.LESSONS)
 SLOW = 24  # its questions run searches
+UNTIMED = (22,)  # whose stage no recorded run has yet
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def test_nothing_filled_in_shows_and_does_not_raise(number, recorded):
     text = repr(measured)
     assert "You made no prediction" in text and not measured.data["scores"]
     if number:
-        assert "NVIDIA H200" in text
+        assert ("not timed yet" if number in UNTIMED else "NVIDIA H200") in text
         assert course.lesson.explanation.text
     assert course.explain().data["choices"] == list(course.lesson.explanation.feedback)
     for shown in (course, course.predict(), measured, course.hints(), course.source(), course.progress()):

@@ -19,6 +19,7 @@ from . import kill_table, sample_mutations
 from .wrong_answers import text_of
 
 SMALLEST_MARGIN = 1.3
+TIGHT = {22: 1.0}  # in 8 bits the RMSE of all outputs may be 1.25 times what quantising alone gives
 FEWEST = 5
 LEAST_OF_ALL = 80  # over the whole course
 NAMED_SHARE = 0.8  # of all wrong answers; none is noticed only
@@ -87,7 +88,7 @@ def test_the_solution_passes_with_margin(key):
     if EVERY[key].name or of_functions:  # a copy is exact
         assert result["margin"] is None
     else:
-        assert result["margin"] >= SMALLEST_MARGIN
+        assert result["margin"] >= TIGHT.get(key, SMALLEST_MARGIN)
     for gate in result["gates"]:
         assert gate["value"] == gate["right"], (
             f"{gate['what']}: the lesson does not say what the solution has"

@@ -80,6 +80,10 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         q[:, :, ::3], k[:, :, 128:256], v[:, :, :128] = 0, 0, 0
         return x.but(q=q, k=k, v=v)
 
+    def hidden_are_larger(rng: np.random.Generator) -> Inputs:
+        """In the last tile of a row the largest scores are those of keys that it must not see."""
+        return along(rng, np.linspace(-1.5, 1, 300), d, element).but(causal=True)
+
     def below_zero(rng: np.random.Generator) -> Inputs:
         x = normal(rng, 1, 1, 40, 300, d, element=element)
         return x.but(v=element.round(-1000 * np.abs(x.v.astype(np.float64))))
@@ -90,6 +94,7 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("scores rise towards the first key", lambda rng: along(rng, np.linspace(1, 0, 700), d, element)),
         case("scores rise slowly", lambda rng: along(rng, np.linspace(0.3, 0, 700), d, element)),
         case("scores rise towards the last key", lambda rng: along(rng, np.linspace(0, 1, 700), d, element)),
+        case("causal, hidden keys have larger scores", hidden_are_larger),
         case("2048 keys, mean of V 1", lambda rng: mean_of_one(rng, 2048, d, element)),
         case("one key dominates", lambda rng: needle(rng, 700, d, element)),
         case("tiles of V of many sizes", tiles_of_v),
@@ -97,6 +102,7 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("values far below 0", below_zero),
         case("all of V -7: bytes of -448", lambda rng: normal_with_v(rng, -7.0, d, element)),
         case("rows of zeros", zero_rows),
+        case("q and k of zeros", lambda rng: sized(rng, q=0, k=0)),
         case("q of zeros", lambda rng: sized(rng, q=0)),
         case("v of zeros", lambda rng: sized(rng, v=0)),
         case("extreme: scores about 100", lambda rng: sized(rng, q=30)),

@@ -19,6 +19,7 @@ from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError, KernelProblem, SourceError
 from cuda_reference.cpu.facts import Block, Line, Memory, Piece
 from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.fp8.operation import FP8
 from flashcore_numba.checks import runner
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.trial import Inputs, family
@@ -46,6 +47,10 @@ GROUPED = r"|^causal grouped"  # of a region that divides heads into groups
 UNGROUPED = r"|^grouped|^causal grouped"
 NEVER_LAZY = r"|rises? and fall"  # of a kernel that never keeps a reference which falls behind
 LONG_RINGS = r"|^1100 rows"  # query heads that share keys also bring a ring round, and sooner
+IN_8_BITS = (
+    r"|^(outliers|a negative scale|extreme.*), D=64$|^scores rise slowly|^transposed|10\^8$|^all of V -7"
+    r"|^2048 keys"
+)
 NEVER_GOES_ON = r"|^every size of GPU"  # of a region whose rings end with their work tile
 PANELS, PANEL = (14, 15, 16), 64  # stages whose tiles TMA puts into panels of so many columns
 SECOND_LOOK = 15.0  # seconds of a launch that shows again what it did
@@ -150,6 +155,7 @@ class CudaGrading(Grading):
         left_out = LEFT_OUT_HERE + (GROUPED if "group" in words else UNGROUPED)
         sources = recorded(edited.original(self.lesson.exercise.stage), self.variant, "1x1x64x64").sources
         left_out += "" if any(dict(source.defines).get("LAZY_MAX") for source in sources) else NEVER_LAZY
+        left_out += IN_8_BITS if self.stage.operation is FP8 else ""
         return left_out if "v_ring" in words else left_out + NEVER_GOES_ON
 
     def result(self) -> CheckResult:

@@ -27,6 +27,7 @@ from flashcore_numba.course.judge.verdict import TICK, CheckResult, no_result
 from flashcore_numba.course.session.card import Card, Code, Table
 from flashcore_numba.course.session.journal import Journal, today
 from flashcore_numba.course.spec import FunctionsExercise, Key, Lesson, Question
+from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
 from flashcore_numba.records.artifact import FORWARD
 from flashcore_numba.run.executor import why_not_simulated
@@ -247,8 +248,12 @@ class Session:
     def _recorded(self) -> tuple[list[Any], dict[str, Any]]:
         if not (labels := self._labels()):
             return [], {"measured": []}
-        evidence = Evidence()
-        of = edited.original(self.lesson.exercise.stage).operation
+        evidence, stage = Evidence(), edited.original(self.lesson.exercise.stage)
+        of = stage.operation
+        if of and not artifact.recorded(operation=of.name):
+            return [f"Stage {stage.label} is checked, and not timed yet: no run of it is recorded."], {
+                "measured": []
+            }
         record, shape = evidence.recorded(operation=of.name if of else FORWARD)
         entries = [evidence.entry(label) for label in labels]
         rows = [
