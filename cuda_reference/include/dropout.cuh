@@ -10,6 +10,7 @@
 #pragma once
 #include "warp_rows.cuh"
 
+static_assert(!DROPOUT || !(SOFTCAP || RAGGED || PRIOR), "nothing says what these do with dropout");
 using Draws = uint32_t[4];
 
 // Ten rounds of Philox4x32: counters become what is drawn. Two at once share the additions to the key.

@@ -48,7 +48,9 @@ class FlashCoreAttention(DotProductAttention):
     ) -> None:
         dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         if dropout:
-            raise UnsupportedError(f"attention_dropout is {dropout}: this drops no weights, set it to 0.0")
+            raise UnsupportedError(
+                f"attention_dropout is {dropout}: the adapter drops no weights, set it to 0.0"
+            )
         for name, right, remedy in REFUSED:
             if (given := getattr(config, name, right)) != right:
                 raise UnsupportedError(f"{name} is {given}: {remedy}")

@@ -27,6 +27,7 @@ from flashcore_numba.branches.dropout.properties import options
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.core.element import BFLOAT16
 from flashcore_numba.core.output import LSE, OUT
+from flashcore_numba.run import plans
 
 BAD = [
     ({"q": np.zeros((1, 2, 8, 64), np.float32)}, "q has dtype float32"),
@@ -157,3 +158,17 @@ def test_the_mean_over_seeds_is_attention(rng):
     outs = np.stack([oracle.attention(with_dropout(x, drawn(rng, 0.3)))[0] for _ in range(400)])
     error = (outs.mean(axis=0) - right) / (outs.std(axis=0) / 20)
     assert np.abs(error).max() < 6
+
+
+def test_each_call_on_a_gpu_has_its_own_seed_and_offset(stub):
+    """No plan is kept: it would drop the same elements again."""
+    q, k, v = (stub.array((2, 8, 512, 64)) for _ in range(3))
+    for seed, offset in ((5, 8), ((1 << 64) - 1, 12)):
+        stub.long_way.clear()
+        out, lse = attention_dropout(q, k, v, p=0.25, seed=seed, offset=offset)
+        attention_dropout_backward(out, q, k, v, out, lse, p=0.25, seed=seed, offset=offset)
+        assert not plans._plans
+        for each in (stub.long_way[0], stub.long_way[2]):
+            threshold, _, *words = each[3][-5:-1]
+            given = [int.from_bytes(x, "little") for x in (threshold, *words)]
+            assert given == [1 << 30, seed, offset // 4], each[0]
