@@ -14,6 +14,7 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.records import artifact
 from flashcore_numba.report import (
     backward_tables,
+    branch_tables,
     decode_tables,
     feature_tables,
     gpu_tables,
@@ -92,7 +93,13 @@ def _pages(
     """The text that README and the pages of docs/ must have."""
     by_name = dict.fromkeys(pictures.NAMES) | {picture.name: picture for picture in drawable}
     made = ladder_tables.TABLES | limit_tables.TABLES | gpu_tables.TABLES | trust_tables.TABLES
-    made |= feature_tables.TABLES | backward_tables.TABLES | decode_tables.TABLES | search_tables.TABLES
+    made |= (
+        branch_tables.TABLES
+        | feature_tables.TABLES
+        | backward_tables.TABLES
+        | decode_tables.TABLES
+        | search_tables.TABLES
+    )
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     sentences = ladder_tables.TEXTS | feature_tables.TEXTS | decode_tables.TEXTS
     texts = {name: make(folder) for name, make in sentences.items()}

@@ -1,0 +1,82 @@
+"""Attention in 8 bits and over several GPUs in Markdown: a row per recorded problem."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flashcore_numba.branches.fp8.operation import FP8
+from flashcore_numba.branches.fp8.peers import PEERS
+from flashcore_numba.records import artifact
+from flashcore_numba.records.amounts import markdown, percent, provenance, short_us, tflops
+
+RING, ALONE = "ring", "one GPU, its own rows"
+WAYS = ("gather, captured", "pull, captured", "pull", "ring", "ulysses")
+TORCH = ("torch allgather", "torch alltoall")
+CUDNN = "Ulysses, cuDNN"
+
+
+def ring(folder: Path | None = None) -> str | None:
+    """A row per shape: what one GPU takes for as many rows as it holds, and each way's time and share of that
+    rate; None without a record.
+
+    folder: of the recorded runs; the package's own by default.
+    """
+    lines, sources = [], []
+    for record, shape in _runs(folder, RING):
+        us = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"] if entry["error"]["right"]}
+        gpus, alone = record["topology"]["gpus"], us.get(ALONE)
+        torch = min((us[label] for label in TORCH if label in us), default=None)
+        cells = [_share(us.get(label), alone, gpus) for label in WAYS]
+        name = f"{artifact.shape_title(shape)}, {gpus} GPUs"
+        lines.append(
+            [name, short_us(alone), *cells, *(_share(x, alone, gpus) for x in (torch, us.get(CUDNN)))]
+        )
+        sources.append(provenance(record))
+    if not lines:
+        return None
+    head = ["rows of all GPUs", "one GPU, its own rows", *(f"`{each}`" for each in WAYS)]
+    return markdown([*head, "torch", CUDNN], lines, 1) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. Medians of interleaved rounds in microseconds, of the "
+        "slowest rank; in brackets the share of the rate that one GPU has alone. torch: the faster of its two "
+        "rotate methods, called as one does; captured: one CUDA graph per call."
+    )
+
+
+def fp8(folder: Path | None = None) -> str | None:
+    """A row per shape and mask: time and rate of the stage with all that it launches, beside each peer."""
+    lines, sources = [], []
+    for record, shape in _runs(folder, FP8.name):
+        (own,) = (entry for entry in shape["entries"] if entry["kind"] == "stage" and entry["default"])
+        time = own["gpu_us"]["p50"]
+        by_label = {entry["label"]: entry for entry in shape["entries"]}
+        cells = [short_us(time), f"{tflops(shape, own):.0f}", f"{own['error']['max']:.1e}"]
+        for label in PEERS:
+            peer = by_label.get(label)
+            cells += ["-", "-"] if peer is None else [
+                f"{peer['gpu_us']['p50'] / time:.2f}", f"{peer['error']['max']:.1e}"
+            ]  # fmt: skip
+        lines.append([artifact.shape_title(shape), *cells])
+        sources.append(provenance(record))
+    if not lines:
+        return None
+    head = ["", "µs", "TFLOP/s", "error"]
+    head += [cell for label in PEERS for cell in (f"{label}: its time over ours", "its error")]
+    return markdown(head, lines, 1) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. Medians of interleaved rounds in CUDA graphs, the "
+        "launches that quantise included; FA3 is given bytes. Errors: the largest beside float64, of N(0, 1) inputs."
+    )
+
+
+TABLES: dict[str, Callable[[Path | None], str | None]] = {"ring": ring, "fp8": fp8}
+
+
+def _runs(folder: Path | None, operation: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for _, record in artifact.recorded_whole(folder):
+        if artifact.operation_of(record) == operation:
+            yield from ((record, shape) for shape in record["shapes"])
+
+
+def _share(us: float | None, alone: float | None, gpus: int) -> str:
+    if us is None:
+        return "-"
+    return short_us(us) if alone is None else f"{short_us(us)} ({percent(gpus * alone / us)})"
