@@ -62,24 +62,40 @@ __device__ __forceinline__ uint32_t kept_elements(const Dropout& dropout, int ke
 // P^T and dS^T as left operands, and dS^T of the warp's keys into shared memory.
 __device__ __forceinline__ void pack_gradients(P& p_rmem, P& ds_rmem, const Scores& s_rmem,
                                                const Scores& dp_rmem, element* ds_smem,
-                                               const float* delta_smem, uint32_t kept, float keep_scale,
-                                               int lane) {
+                                               const float* delta_smem, int lane) {
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 8; n++) {
         const float2 delta = *(const float2*)(delta_smem + 8 * n + lane % 4 * 2);
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) {
             const float *p = &s_rmem[r / 2][n][r % 2 * 2], *dp = &dp_rmem[r / 2][n][r % 2 * 2];
-            uint32_t ds = ptx::pack_pair(p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y));
+            const uint32_t ds = ptx::pack_pair(p[0] * (dp[0] - delta.x), p[1] * (dp[1] - delta.y));
             if (!SOFTCAP) p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(p[0], p[1]);
-            if (DROPOUT) {  // P as it met V, and dP for P as it was before
-                const bool x = kept & bit(r, n, 0), y = kept & bit(r, n, 1);
-                p_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ptx::pack_pair(x ? p[0] : 0.0f, y ? p[1] : 0.0f);
-                ds = ptx::pack_pair(p[0] * (x ? dp[0] * keep_scale - delta.x : -delta.x),
-                                    p[1] * (y ? dp[1] * keep_scale - delta.y : -delta.y));
-            }
             ds_rmem[r / 2][n / 2][n % 2 * 2 + r % 2] = ds;
             *(uint32_t*)(ds_smem + (8 * r + lane / 4) * DS_PITCH + 8 * n + lane % 4 * 2) = ds;
+        }
+    }
+}
+
+// The same with dropout: P^T as it met V, and dP^T for P as it was before.
+__device__ __forceinline__ void pack_dropped(P& p_rmem, P& ds_rmem, const Scores& s_rmem,
+                                             const Scores& dp_rmem, element* ds_smem,
+                                             const float* delta_smem, uint32_t kept, float keep_scale,
+                                             int lane) {
+    element* row_smem = ds_smem + lane / 4 * DS_PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; n++) {
+        const float2 delta = *(const float2*)&delta_smem[8 * n + lane % 4 * 2];
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const float *p = s_rmem[r / 2][n] + r % 2 * 2, *dp = dp_rmem[r / 2][n] + r % 2 * 2;
+            const bool x = kept & bit(r, n, 0), y = kept & bit(r, n, 1);
+            const int place = n % 2 * 2 + r % 2;
+            p_rmem[r / 2][n / 2][place] = ptx::pack_pair(x ? p[0] : 0.0f, y ? p[1] : 0.0f);
+            const uint32_t ds = ptx::pack_pair(p[0] * (x ? dp[0] * keep_scale - delta.x : -delta.x),
+                                               p[1] * (y ? dp[1] * keep_scale - delta.y : -delta.y));
+            ds_rmem[r / 2][n / 2][place] = ds;
+            *(uint32_t*)(row_smem + 8 * r * DS_PITCH + 8 * n) = ds;
         }
     }
 }
@@ -183,8 +199,12 @@ backward_mma_sync(const element* q, const element* k, const element* v,  // as P
         }
         exponentiate(p_rmem, s_rmem, rows_smem + 2 * slot * BLOCK_N, scale.log2, adjustment, diagonal, lane);
         score_tile<false>(dp_rmem, keys_rmem, v_own, do_tile, lane);
-        pack_gradients(p_rmem, ds_rmem, s_rmem, dp_rmem, ds_smem + warp * WARP_ROWS * DS_PITCH,
-                       rows_smem + (2 * slot + 1) * BLOCK_N, kept, sizes.features.keep_scale, lane);
+        if (DROPOUT)
+            pack_dropped(p_rmem, ds_rmem, s_rmem, dp_rmem, ds_smem + warp * WARP_ROWS * DS_PITCH,
+                         rows_smem + BLOCK_N + 2 * slot * BLOCK_N, kept, sizes.features.keep_scale, lane);
+        else
+            pack_gradients(p_rmem, ds_rmem, s_rmem, dp_rmem, ds_smem + warp * WARP_ROWS * DS_PITCH,
+                           rows_smem + (2 * slot + 1) * BLOCK_N, lane);
         accumulate_pv(dv_rmem, p_rmem, do_tile, lane);
         accumulate_pv(dk_rmem, ds_rmem, q_tile, lane);
         __syncthreads();  // dS of all keys is there

@@ -37,8 +37,8 @@ def ring(folder: Path | None = None) -> str | None:
     head = ["rows of all GPUs", "one GPU, its own rows", *(f"`{each}`" for each in WAYS)]
     return markdown([*head, "torch", CUDNN], lines, 1) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. Medians of interleaved rounds in microseconds, of the "
-        "slowest rank; in brackets the share of the rate that one GPU has alone. torch: the faster of its two "
-        "rotate methods, called as one does; captured: one CUDA graph per call."
+        "slowest rank; in brackets the share of the rate that one GPU has alone. torch: the faster of its "
+        "two rotate methods, called as one does; captured: one CUDA graph per call."
     )
 
 
@@ -63,7 +63,8 @@ def fp8(folder: Path | None = None) -> str | None:
     head += [cell for label in PEERS for cell in (f"{label}: its time over ours", "its error")]
     return markdown(head, lines, 1) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. Medians of interleaved rounds in CUDA graphs, the "
-        "launches that quantise included; FA3 is given bytes. Errors: the largest beside float64, of N(0, 1) inputs."
+        "launches that quantise included; FA3 is given bytes. Errors: the largest beside float64, of N(0, 1) "
+        "inputs."
     )
 
 

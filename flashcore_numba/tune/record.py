@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.workload import Workload
-from flashcore_numba.records import environment
+from flashcore_numba.records import environment, layout
 from flashcore_numba.tune.spaces import Config, Space
 
 FAILED = "CompilationFailedConfig", "RuntimeFailedConfig"
@@ -80,7 +79,7 @@ def save(path: Path | None, record: Mapping[str, Any]) -> None:
     """Write it whole, in place of what was there; nothing without a path."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps(record, indent=1) + "\n")
+        layout.save(dict(record), path, "cache")
 
 
 def file_name(space: Space, workload: Workload) -> str:

@@ -30,6 +30,7 @@ ENTRIES = {
     r"fuzz": ("faults",),
     r"mutants": ("planted",),
     r"mutations-.*": ("mutations",),
+    r"tune-.*": ("cache",),
     r"kills": (),
 }
 

@@ -16,6 +16,7 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.output import OUT
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
+from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
 from flashcore_numba.tune import funnel, record, replay, timing
 from flashcore_numba.tune.spaces import SPACES, name_of
@@ -122,7 +123,7 @@ def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
     shipped = found["shipped"]
     assert all(names[-1] == shipped for _, names in timed.asked), "what all others are compared with"
     assert [rounds for rounds, _ in timed.asked][-1] == funnel.LONG_ROUNDS
-    assert json.loads(path.read_text()) == json.loads(json.dumps(found))
+    assert json.loads(path.read_text()) == layout.rounded(json.loads(json.dumps(found)))
     ratio = found["cache"][name_of(best)]["of_shipped"]
     assert ratio == pytest.approx(found["cache"][name_of(best)]["time"] / found["cache"][shipped]["time"])
 

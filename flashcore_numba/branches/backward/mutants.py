@@ -308,7 +308,7 @@ MMA_SYNC = (
     ),
     _by_keys(
         "dv_scaled", "dV is scaled as dK is: but O is linear in V, without a scale.",
-        ("dv_rmem, 1.0f, v_own", "dv_rmem, dk_scale, v_own"),
+        ("dv_rmem, sizes.features.keep_scale, v_own", "dv_rmem, dk_scale, v_own"),
     ),
     _by_keys(
         "dv_of_q", "dV = P^T Q: the wrong tile.",

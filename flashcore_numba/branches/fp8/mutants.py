@@ -154,7 +154,7 @@ QUANTISED = (
     ),
     _mutant(
         "rows_in_place", "The keys of V stay in their order, and P is packed as it is.", QUANTISE,
-        ("v_smem[first + 2 * t + key][column]", "v_smem[first + 4 * t + key][column]"),
+        ("at_smem(first + 2 * t + key, column)", "at_smem(first + 4 * t + key, column)"),
         ("a = at(0), b = at(1), c = at(8), d = at(9)", "a = at(0), b = at(1), c = at(2), d = at(3)"),
     ),
     _mutant(

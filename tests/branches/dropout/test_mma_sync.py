@@ -133,11 +133,9 @@ CUT_OUT = {  # everything that a kernel has of dropout, as patterns, and what wa
     "backward_mma_sync": {
         r'#include "dropout.cuh"\n': "",
         r"(?s)// A bit for each of the lane's.*?(?=// P\^T and dS\^T as left)": "",
-        r", uint32_t kept, float keep_scale,\s+int lane": ", int lane",
-        r"(?s)if \(DROPOUT\) \{.*?\n            \}\n": "",
-        r"uint32_t ds = ": "const uint32_t ds = ",
+        r"(?s)// The same with dropout.*?(?=// dQ \+= dS K)": "",
         r"uint32_t kept = 0;\s+if \(DROPOUT\)\s+kept = [^;]*;": "",
-        r" kept, sizes.features.keep_scale,": "",
+        r"if \(DROPOUT\)\s+pack_dropped[^;]*;\s+else": "",
         r"dv_rmem, sizes.features.keep_scale,": "dv_rmem, 1.0f,",
     },
 }

@@ -1,0 +1,57 @@
+"""The tables of eight bits and of several GPUs say what the recorded runs say."""
+
+import json
+
+from flashcore_numba.records import artifact
+from flashcore_numba.report import branch_tables
+
+
+def recorded(operation):
+    """Every workload of the operation, read without the code that writes the tables."""
+    records = [json.loads(path.read_text()) for path in sorted(artifact.recorded_dir().glob("*.json"))]
+    return [
+        {"us": {e["label"]: e["gpu_us"]["p50"] for e in shape["entries"]}} | shape
+        for record in records
+        if record.get("operation") == operation
+        for shape in record["shapes"]
+    ]
+
+
+def rows(text):
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def agrees(text, number):
+    digits = len(text.partition(".")[2].rstrip("%"))
+    return abs(float(text.rstrip("%")) - number) <= max(0.51 * 10**-digits, 0.006 * number)
+
+
+def test_a_row_of_the_ring_is_its_shape():
+    shapes = recorded("ring")
+    found = rows(branch_tables.ring())
+    assert len(found) == len(shapes) > 3
+    for (name, alone, *cells), shape in zip(found, shapes, strict=True):
+        assert name.startswith(shape["shape"]) and name.endswith("2 GPUs")
+        us = shape["us"]
+        assert agrees(alone, us[branch_tables.ALONE])
+        wanted = [*(us[way] for way in branch_tables.WAYS), min(us[each] for each in branch_tables.TORCH)]
+        for cell, time in zip(cells, [*wanted, us[branch_tables.CUDNN]], strict=True):
+            text, share = cell.removesuffix(")").split(" (")
+            assert agrees(text, time) and agrees(share, 200 * us[branch_tables.ALONE] / time)
+
+
+def test_a_row_of_eight_bits_is_its_shape():
+    shapes = recorded("fp8")
+    found = rows(branch_tables.fp8())
+    assert len(found) == len(shapes) > 3
+    for (name, time, rate, _, fa3, _, own, _), shape in zip(found, shapes, strict=True):
+        assert name.startswith(shape["shape"]) and name.endswith("causal") == shape["causal"]
+        us = shape["us"]
+        assert agrees(time, us["fp8/wgmma"]) and agrees(rate, shape["flops"] / us["fp8/wgmma"] / 1e6)
+        assert agrees(fa3, us["FA3"] / us["fp8/wgmma"])
+        assert agrees(own, us["attention, 16 bits"] / us["fp8/wgmma"])
+
+
+def test_without_records_there_is_none(tmp_path):
+    assert branch_tables.ring(tmp_path) is None and branch_tables.fp8(tmp_path) is None
