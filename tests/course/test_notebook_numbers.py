@@ -16,6 +16,7 @@ from matrix import few
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.core import gpu
 from flashcore_numba.course import lesson, lessons
+from flashcore_numba.course.evidence import MISSION
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import percent, provenance, short_us, times
 from flashcore_numba.stages import edited
@@ -53,7 +54,12 @@ def measured_table(number: int) -> str:
 def recorded(number: int) -> list[dict[str, Any]]:
     """The recorded runs of what the lesson's stage computes."""
     of = operation(edited.original(lessons.LESSONS[number].exercise.stage))
-    return [record for _, record in artifact.recorded(operation=of.name)]
+    found = [record for _, record in artifact.recorded(operation=of.name)]
+    return [
+        record
+        for record in found
+        if any(artifact.find_shape(each, MISSION, causal) for each in found for causal in (False, True))
+    ]
 
 
 def mission(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -61,7 +67,7 @@ def mission(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
     causal mask, which hides nothing of one row.
     """
     found = (
-        (record, artifact.find_shape(record, "1x8x512x64", causal))
+        (record, artifact.find_shape(record, MISSION, causal))
         for causal in (False, True)
         for record in recorded(number)
     )
