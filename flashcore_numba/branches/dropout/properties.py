@@ -105,7 +105,7 @@ def the_same_mask_back(run: Run, rng: np.random.Generator) -> float:
     found = np.empty(shape, bool)
     x = _equal_scores(shape, dropout)
     for first in range(0, rows, D):
-        dout = np.zeros((batch, heads, rows, D), np.float16)
+        dout = np.zeros((batch, heads, rows, D), FLOAT16.dtype)
         for row in range(first, min(first + D, rows)):
             dout[:, :, row, row - first] = 1
         out, lse = np.zeros_like(dout), np.full(shape[:3], math.log(keys), np.float32)
@@ -148,7 +148,7 @@ def seen_mask(run: Run, shape: tuple[int, ...], dropout: Dropout) -> np.ndarray:
     batch, heads, _, keys = shape
     x, found = _equal_scores(shape, dropout), []
     for first in range(0, keys, D):
-        v = np.zeros((batch, heads, keys, D), np.float16)
+        v = np.zeros((batch, heads, keys, D), FLOAT16.dtype)
         for key in range(first, min(first + D, keys)):
             v[:, :, key, key - first] = 1
         found.append(_read(run(x.but(v=v)).out.astype(np.float64), keys, dropout)[..., : keys - first])
@@ -157,7 +157,7 @@ def seen_mask(run: Run, shape: tuple[int, ...], dropout: Dropout) -> np.ndarray:
 
 def _equal_scores(shape: tuple[int, ...], dropout: Dropout) -> DropoutInputs:
     batch, heads, rows, keys = shape
-    q, k = (np.zeros((batch, heads, n, D), np.float16) for n in (rows, keys))
+    q, k = (np.zeros((batch, heads, n, D), FLOAT16.dtype) for n in (rows, keys))
     return DropoutInputs(q, k, k, dropout=dropout)
 
 

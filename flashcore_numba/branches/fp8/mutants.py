@@ -140,11 +140,11 @@ TILES = (
 QUANTISED = (
     _mutant(
         "hadamard_on_q_alone", "The rows of K are quantised as they came.", QUANTISE,
-        ("        transform(v, part);\n", "        if (each_row) transform(v, part);\n"),
+        ("        transform(v, part);\n", "        if (EACH_ROW) transform(v, part);\n"),
     ),
     _mutant(
         "no_signs_for_k", "Q changes its signs, and K does not.", QUANTISE,
-        ("        transform(v, part);\n", "        for (int i = 0; i < COLUMNS && !each_row; i++)\n"
+        ("        transform(v, part);\n", "        for (int i = 0; i < COLUMNS && !EACH_ROW; i++)\n"
          "            v[i] = 0x9e3779b9u * (2 * part + 1) >> (16 + i) & 1 ? -v[i] : v[i];\n"
          "        transform(v, part);\n"),
     ),

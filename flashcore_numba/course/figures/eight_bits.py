@@ -95,7 +95,7 @@ def _error() -> Frame:
     with np.errstate(divide="ignore"):
         eight = 100 * np.abs(e4m3(x).astype(np.float64) - x) / x
         half = 100 * np.abs(FLOAT16.round(x).astype(np.float64) - x) / x
-    axes.plot(x, np.maximum(half, 1e-4), color=SKY, lw=0.7, label="float16")
+    axes.plot(x, np.maximum(half, 1e-4), color=SKY, lw=0.7, label=FLOAT16.name)
     axes.plot(x, np.maximum(eight, 1e-4), color=VERMILION, lw=0.7, label="e4m3")
     axes.axhline(100 * E4M3.unit_roundoff, color=INK, lw=0.8, ls="--")
     axes.text(2.0**-13.8, 100 * E4M3.unit_roundoff * 1.25, "2⁻⁴ = 6.25 %")

@@ -10,6 +10,7 @@ from flashcore_numba.branches.ring.machine import Machine, Order, orders
 from flashcore_numba.branches.ring.numerics import Float32
 from flashcore_numba.branches.ring.programs import FORWARD, Layer
 from flashcore_numba.branches.ring.sequence import even
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.course.ranks import together
 from flashcore_numba.course.ranks.model import end, timeline
 
@@ -79,7 +80,7 @@ def counted(way: str, ranks: int, rows: int, heads: int, kv_heads: int, dim: int
         counting = _Counting(rank)
         shape = split.rows(rank.number), dim
         q, k, v = (
-            rng.standard_normal((1, h, *shape)).astype(np.float16) for h in (heads, kv_heads, kv_heads)
+            rng.standard_normal((1, h, *shape)).astype(FLOAT16.dtype) for h in (heads, kv_heads, kv_heads)
         )
         out, lse = np.empty_like(q), np.empty(q.shape[:3], np.float32)
         FORWARD[way](counting, Layer(split, True, Float32()), q, k, v, out, lse)
