@@ -10,10 +10,11 @@ PLACE = (*WRONG, "memory", "guard", "race", "unwritten", "copy", "hang")
 
 
 def _mutant(
-    name: str, mistake: str, file: str, *edits: tuple[str, str], expected: tuple[str, ...] = WRONG
-) -> Mutant:
+    name: str, mistake: str, file: str, *edits: tuple[str, str], expected: tuple[str, ...] = WRONG,
+    variant: str | None = None,
+) -> Mutant:  # fmt: skip
     made = tuple(Edit(old, new, file) for old, new in edits)
-    return Mutant("epilogue/norm", name, mistake, made, expected)
+    return Mutant("epilogue/norm", name, mistake, made, expected, variant)
 
 
 NORM = (
@@ -142,6 +143,7 @@ ROWS = (
     _mutant(
         "other_block_forgotten", "The other block's part of O is not added.", KERNEL,
         ("o_rmem[i] += other_factor[0] * x.x, o_rmem[i + 1] += other_factor[0] * x.y;", ""),
+        variant="two_blocks",
     ),
     _mutant(
         "halves_swapped", "The second warpgroup of a block writes where the first does.", KERNEL,
