@@ -13,9 +13,10 @@ from flashcore_numba.core.version import VERSION
 if TYPE_CHECKING:
     from flashcore_numba.core.element import Element
 
+OPERATIONS = "backward, decode, dropout, dropout_backward, epilogue, fp8 or prepare"
 STAGE_HELP = (
-    "a number, a range such as 2-5, or a name; backward, decode or prepare, the ladder of that operation, or "
-    "one of its stages as backward/NAME; all stages of the forward pass when none is given"
+    f"a number, a range such as 2-5, or a name; {OPERATIONS}, the ladder of that operation, or one of its "
+    "stages as backward/NAME; all stages of the forward pass when none is given"
 )
 FEWEST_ROUNDS = 5
 COUNT_SHAPE = "1x1x128x64"
@@ -133,8 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--operation",
         metavar="NAME",
-        help="what the stages compute, forward by default: with backward, decode or prepare and no STAGE, "
-        "its whole ladder",
+        help=f"what the stages compute, forward by default: with {OPERATIONS} and no STAGE, its whole ladder",
     )
     compare.add_argument("--causal", action="store_true", help="with the causal mask")
     compare.add_argument(

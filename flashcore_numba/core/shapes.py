@@ -60,6 +60,12 @@ class Shape:
         k, v = (_normal(rng, (self.batch, heads, self.seq, dim), element) for heads, dim in sizes)
         return self.queries(rng, self.seq, element), k, v
 
+    def untouched(self, element: Element = FLOAT16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Arrays like `inputs`, whose memory nobody has touched: for what depends on shapes alone."""
+        sizes = (self.heads, self.head_dim), (self.kv_heads, self.head_dim), (self.kv_heads, self.value_dim)
+        q, k, v = (np.empty((self.batch, heads, self.seq, dim), element.dtype) for heads, dim in sizes)
+        return q, k, v
+
     def queries(self, rng: np.random.Generator, rows: int, element: Element = FLOAT16) -> np.ndarray:
         """q of so many rows, [B, H, rows, D]: fresh standard normal numbers of the element type."""
         return _normal(rng, (self.batch, self.heads, rows, self.head_dim), element)

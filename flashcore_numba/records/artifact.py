@@ -178,6 +178,13 @@ def recorded_whole(folder: Path | None = None) -> list[tuple[Path, dict[str, Any
     return found
 
 
+def workloads(operation: str, folder: Path | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every workload of every recorded run of an operation, and its run, ordered as by `recorded_whole`."""
+    for _, record in recorded_whole(folder):
+        if operation_of(record) == operation:
+            yield from ((record, shape) for shape in record["shapes"])
+
+
 def in_type(
     records: Iterable[tuple[Path, dict[str, Any]]], element: Element = FLOAT16, operation: str = FORWARD
 ) -> list[tuple[Path, dict[str, Any]]]:

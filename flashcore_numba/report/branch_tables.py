@@ -1,8 +1,7 @@
 """Attention in 8 bits and over several GPUs in Markdown: a row per recorded problem."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from flashcore_numba.branches.fp8.operation import FP8
 from flashcore_numba.branches.fp8.peers import PEERS
@@ -22,7 +21,7 @@ def ring(folder: Path | None = None) -> str | None:
     folder: of the recorded runs; the package's own by default.
     """
     lines, sources = [], []
-    for record, shape in _runs(folder, RING):
+    for record, shape in artifact.workloads(RING, folder):
         us = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"] if entry["error"]["right"]}
         gpus, alone = record["topology"]["gpus"], us.get(ALONE)
         torch = min((us[label] for label in TORCH if label in us), default=None)
@@ -45,7 +44,7 @@ def ring(folder: Path | None = None) -> str | None:
 def fp8(folder: Path | None = None) -> str | None:
     """A row per shape and mask: time and rate of the stage with all that it launches, beside each peer."""
     lines, sources = [], []
-    for record, shape in _runs(folder, FP8.name):
+    for record, shape in artifact.workloads(FP8.name, folder):
         (own,) = (entry for entry in shape["entries"] if entry["kind"] == "stage" and entry["default"])
         time = own["gpu_us"]["p50"]
         by_label = {entry["label"]: entry for entry in shape["entries"]}
@@ -69,12 +68,6 @@ def fp8(folder: Path | None = None) -> str | None:
 
 
 TABLES: dict[str, Callable[[Path | None], str | None]] = {"ring": ring, "fp8": fp8}
-
-
-def _runs(folder: Path | None, operation: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for _, record in artifact.recorded_whole(folder):
-        if artifact.operation_of(record) == operation:
-            yield from ((record, shape) for shape in record["shapes"])
 
 
 def _share(us: float | None, alone: float | None, gpus: int) -> str:

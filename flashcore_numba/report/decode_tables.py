@@ -1,6 +1,6 @@
 """Decoding in Markdown: the faster stage of each workload beside libraries, from the recorded runs of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def one_token(folder: Path | None = None) -> str | None:
     folder: of the recorded runs; the package's own by default.
     """
     lines, sources = {}, []
-    for record, shape in sorted(_runs(folder), key=lambda each: _size(each[1])):
+    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
         features = shape.get("features", {})
         if "tokens" not in features and "lengths" not in features and not _is_yardstick(record, shape):
             words = [workload.label({k: v for k, v in features.items() if k != "page"})]
@@ -45,7 +45,7 @@ def one_token(folder: Path | None = None) -> str | None:
 def tokens(folder: Path | None = None) -> str | None:
     """A row per shape and number of tokens, where a run has several."""
     lines, sources = {}, []
-    for record, shape in sorted(_runs(folder), key=lambda each: _size(each[1])):
+    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
         features = shape.get("features", {})
         if "tokens" not in features or (row := (shape["shape"], str(features["tokens"]))) in lines:
             continue
@@ -67,7 +67,7 @@ def tokens(folder: Path | None = None) -> str | None:
 def lengths(folder: Path | None = None) -> str | None:
     """A row per stage and library and batch of different lengths: its rate, beside that at equal lengths."""
     lines, sources = [], []
-    for record, shape in sorted(_runs(folder), key=lambda each: _size(each[1])):
+    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
         if (equal := equal_lengths(record, shape)) is None:
             continue
         reached = rates(equal)
@@ -89,7 +89,7 @@ def lengths(folder: Path | None = None) -> str | None:
 def sentence(folder: Path | None = None) -> str | None:
     """What a reader of the README should know: the largest cache of D = 128 beside FA3, and the smallest."""
     found = []
-    for record, shape in _runs(folder):
+    for record, shape in artifact.workloads(DECODE.name, folder):
         best = fastest(shape)
         plain = {*shape.get("features", {})} == {"page"} and _size(shape)[0] == 128
         if best and plain and (faster := how_much_faster(shape, best, "FA3")) != "-":
@@ -112,13 +112,6 @@ TABLES: dict[str, Callable[[Path | None], str | None]] = {
     "decode-lengths": lengths,
 }
 TEXTS: dict[str, Callable[[Path | None], str | None]] = {"decode": sentence}
-
-
-def _runs(folder: Path | None) -> Iterator[tuple[dict[str, Any], Results]]:
-    """Every workload of every recorded run of decoding."""
-    for _, record in artifact.recorded_whole(folder):
-        if artifact.operation_of(record) == DECODE.name:
-            yield from ((record, shape) for shape in record["shapes"])
 
 
 def _size(shape: Results) -> tuple[int, int, int]:

@@ -67,8 +67,8 @@ def kernels_of(place: Place) -> list[Path]:
     named = {name for each in beside for name in re.findall(r'"(\w+)"', path(each).read_text())}
     shared = {file for name in named if (file := BRANCHES / f"{name}.cu").exists()}
     if isinstance(place, str):
-        quoted = {name for text in texts for name in re.findall(r'"(stage\w+)"', text)}
-        shared |= {file for name in quoted if (file := cuda_reference.FOLDER / f"{name}.cu").exists()}
+        spine = {name for text in texts for name in re.findall(r"\b(stage\d\d_\w+)", text)}
+        shared |= {file for name in spine if (file := cuda_reference.FOLDER / f"{name}.cu").exists()}
     return [*own, *sorted(shared - set(own))]
 
 

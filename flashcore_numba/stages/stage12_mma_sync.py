@@ -1,6 +1,9 @@
 """Stage 12: FlashAttention-2 on mma.sync, P and O in registers. The kernel: `stage12_mma_sync.cu`."""
 
 import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +27,21 @@ from flashcore_numba.stages.tuning.stage12_tiles import (
 
 
 def launch(
-    problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
+    problem: Problem,
+    out: Array,
+    executor: Executor,
+    lse: Array = None,
+    variant: str | None = None,
+    macros: Mapping[str, Any] = MappingProxyType({}),
+    added: Sequence[Any] = (),
 ) -> None:
+    """macros, added: what a branch defines for the kernel, and the arguments which that adds."""
     p = problem
     name = variant if variant in TILES[64] else choose(p, executor.sm_count, executor.shared_limit)
     row_tiles, warps, _, blocks_an_sm, lazy = tiles_for(p.columns)[name]
     keys = fitting_keys(p.columns, name, executor.shared_limit)
-    run(p, out, executor, lse, (row_tiles, warps, keys, blocks_an_sm, lazy), variant != "in_order")
+    tile = row_tiles, warps, keys, blocks_an_sm, lazy
+    run(p, out, executor, lse, tile, variant != "in_order", macros, added)
 
 
 def run(
@@ -40,8 +51,10 @@ def run(
     lse: Array,
     tile: Tile,
     ordered: bool = True,
+    macros: Mapping[str, Any] = MappingProxyType({}),
+    added: Sequence[Any] = (),
 ) -> None:
-    """Launch any configuration, those of `TILES` and those that a search tries."""
+    """Launch any configuration, one of `TILES` or one that a search tries. macros, added: see `launch`."""
     p = problem
     row_tiles, warps, keys, blocks_an_sm, lazy = tile
     rows = 16 * row_tiles * warps
@@ -55,6 +68,7 @@ def run(
         BLOCKS_PER_SM=blocks_an_sm,
         LAZY_MAX=lazy,
         **defines(p),
+        **macros,
     )
     tiles = row_tiles_at_most(p, rows)
     # An order matters to blocks that wait for a place. The x of a grid runs fastest.
@@ -62,7 +76,8 @@ def run(
     longest_first = p.causal and not p.features.ragged and waiting and ordered and tiles <= GRID_LIMIT
     grid = (p.heads, p.batch, tiles) if longest_first else (tiles, p.heads, p.batch)
     shared_bytes = block_bytes(p.columns, rows, keys)
-    arguments = (*cuda_arguments(p, out, lse, p.scale * math.log2(math.e)), np.int32(longest_first))
+    given = cuda_arguments(p, out, lse, p.scale * math.log2(math.e))
+    arguments = (*given, *added, np.int32(longest_first))
     executor.launch(kernel, grid, 32 * warps, *arguments, shared_bytes=shared_bytes)
 
 

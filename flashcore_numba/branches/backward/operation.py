@@ -33,9 +33,7 @@ def _draw(
 
 
 def _stand_in(shape: Shape, causal: bool) -> BackwardProblem:
-    q = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), FLOAT16.dtype)
-    k = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.head_dim), FLOAT16.dtype)
-    v = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.value_dim), FLOAT16.dtype)
+    q, k, v = shape.untouched()
     out = np.empty((*q.shape[:3], shape.value_dim), FLOAT16.dtype)
     return BackwardProblem(Problem(q, k, v, causal), out, np.empty(q.shape[:3], np.float32), out)
 

@@ -46,10 +46,7 @@ def _draw_backward(
 
 
 def _stand_in(shape: Shape, causal: bool) -> DropoutProblem:
-    q = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), FLOAT16.dtype)
-    k = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.head_dim), FLOAT16.dtype)
-    v = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.value_dim), FLOAT16.dtype)
-    return DropoutProblem(q, k, v, causal, dropout=Dropout(P))
+    return DropoutProblem(*shape.untouched(), causal, dropout=Dropout(P))
 
 
 def _stand_in_backward(shape: Shape, causal: bool) -> BackwardProblem:

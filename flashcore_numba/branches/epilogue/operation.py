@@ -24,8 +24,7 @@ def _draw(shape: Shape, causal: bool, rng: np.random.Generator, element: Element
 
 def _unread(shape: Shape, causal: bool, element: Element = FLOAT16, **options: Any) -> EpilogueProblem:
     columns = shape.heads * shape.head_dim
-    q = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), element.dtype)
-    k = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.head_dim), element.dtype)
+    q, k, _ = shape.untouched(element)
     residual, weight = np.empty((shape.batch, 1, shape.seq, columns), element.dtype), q.ravel()[:columns]
     given: dict[str, Any] = {"residual": residual, "weight": weight, "bias": weight} | options
     return EpilogueProblem(q, k, k, causal, **given)

@@ -34,10 +34,7 @@ def _draw(
 
 
 def _stand_in(shape: Shape, causal: bool) -> Fp8Problem:
-    q = np.empty((shape.batch, shape.heads, shape.seq, shape.head_dim), FLOAT16.dtype)
-    k = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.head_dim), FLOAT16.dtype)
-    v = np.empty((shape.batch, shape.kv_heads, shape.seq, shape.value_dim), FLOAT16.dtype)
-    return Fp8Problem(q, k, v, causal)
+    return Fp8Problem(*shape.untouched(), causal)
 
 
 def _truth(x: Inputs, rng: np.random.Generator) -> Truth:

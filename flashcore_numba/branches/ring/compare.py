@@ -70,11 +70,6 @@ class CuDnn:
             found = self.function(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         writes[0].copy_(found)
 
-    def attend_pieces(
-        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
-    ) -> None:
-        raise NotImplementedError
-
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         raise NotImplementedError
 

@@ -28,13 +28,6 @@ class Numerics(Protocol):
         natural logarithm.
         """
 
-    def attend_pieces(
-        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
-    ) -> None:
-        """reads: q, k, v. The first `half` of the rows see the keys up to ends[0], the others up to ends[1],
-        under a causal mask that is aligned bottom-right for each. writes: out and LSE.
-        """
-
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         """reads: q, k, v, out and LSE over *all* keys, dout, dq so far. writes: dq with this step's part
         added, and the part of these rows in dk and dv, all float32.
@@ -48,11 +41,6 @@ class Float32:
         q, k, v, *before = reads
         p, lse = _weights(q, k, causal, scale)
         put(p @ _repeated(v, q), lse, before, writes, np)
-
-    def attend_pieces(
-        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
-    ) -> None:
-        _one_by_one(self, reads, writes, half, ends, scale)
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
@@ -92,19 +80,21 @@ class Stages:
             part, lse = attention(q, k, v, **how)
             put(part, lse, before, writes, module_of(q))
 
-    def attend_pieces(
-        self, reads: Arrays, writes: Arrays, *, half: int, ends: tuple[int, int], scale: float | None
-    ) -> None:
-        """In one call where that can be: a batch of two sequences, which see some of the same keys."""
+    def attend_both(
+        self, reads: Arrays, writes: Arrays, half: int, ends: tuple[int, int], scale: float | None
+    ) -> bool:
+        """`attend_pieces` of equal pieces in one call, as a batch of two sequences which see some of the same
+        keys. Returns False, and nothing is written, where that cannot be.
+        """
         q, k, v = reads
         if isinstance(q, np.ndarray) or q.shape[0] > 1 or q.shape[2] != 2 * half or not self.takes_lengths:
-            _one_by_one(self, reads, writes, half, ends, scale)
-            return
+            return False
         pieces = [each[0].unflatten(1, (2, half)).transpose(0, 1) for each in (q, *writes)]
         keys = [each[:, :, : ends[1]].expand(2, -1, -1, -1) for each in (k, v)]
         used, how = _lengths(ends, q.device), {"causal": True, "scale": scale, "stage": self.stage}
         _, lse = attention(pieces[0], *keys, seqused_k=used, out=pieces[1], return_lse=True, **how)
         pieces[2].copy_(lse)
+        return True
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
         q, k, v, out, lse, dout, dq = reads
@@ -123,11 +113,21 @@ def _lengths(ends: tuple[int, int], device: Any) -> Any:
     return torch.tensor(ends, dtype=torch.int32, device=device)
 
 
-def _one_by_one(
-    numerics: Numerics, reads: Arrays, writes: Arrays, half: int, ends: tuple[int, int], scale: float | None
+def attend_pieces(
+    reads: Arrays,
+    writes: Arrays,
+    *,
+    numerics: Numerics,
+    half: int,
+    ends: tuple[int, int],
+    scale: float | None,
 ) -> None:
-    """`attend_pieces` as two calls of `attend`."""
+    """reads: q, k, v. The first `half` of the rows see the keys up to ends[0], the others up to ends[1], each
+    under a causal mask that is aligned bottom-right. writes: out and LSE.
+    """
     q, k, v = reads
+    if isinstance(numerics, Stages) and numerics.attend_both(reads, writes, half, ends, scale):
+        return
     for rows, end in ((slice(0, half), ends[0]), (slice(half, None), ends[1])):
         one = (q[:, :, rows], k[:, :, :end], v[:, :, :end])
         numerics.attend(one, tuple(each[:, :, rows] for each in writes), causal=True, scale=scale)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flashcore_numba.branches.ring.numerics import Arrays, Numerics, merge_parts
+from flashcore_numba.branches.ring.numerics import Arrays, Numerics, attend_pieces, merge_parts
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Rank
 from flashcore_numba.branches.ring.schedule import Step, steps
 from flashcore_numba.branches.ring.sequence import Split
@@ -89,7 +89,7 @@ def gather(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     rank.wait(ALSO, rank.record(MAIN))
     if layer.causal:
         ends = split.bounds[pieces[0] + 1], split.bounds[pieces[1] + 1]
-        call = partial(layer.numerics.attend_pieces, half=half, ends=ends, **layer.how)
+        call = partial(attend_pieces, numerics=layer.numerics, half=half, ends=ends, **layer.how)
         seen = ends[1]
     else:
         call, seen = partial(layer.numerics.attend, causal=False, **layer.how), split.length

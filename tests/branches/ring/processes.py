@@ -150,14 +150,6 @@ class InTorch:
             scores = scores.masked_fill(hidden, -torch.inf)
         numerics.put(scores.softmax(3) @ v, scores.logsumexp(3), before, writes, torch)
 
-    def attend_pieces(
-        self, reads: Any, writes: Any, *, half: int, ends: tuple[int, int], scale: float | None
-    ) -> None:
-        numerics._one_by_one(self, reads, writes, half, ends, scale)
-
-    def backward(self, reads: Any, writes: Any, *, causal: bool, scale: float | None) -> None:
-        raise NotImplementedError
-
 
 @contextmanager
 def on_the_host(folder: Path) -> Iterator[None]:

@@ -86,8 +86,7 @@ def test_two_pieces_of_tensors_in_one_call(
 ) -> None:
     """Of heads between others, as `gather` gives them; the answer is that of two calls."""
     torch = pytest.importorskip("torch")
-    calls = []
-    monkeypatch.setattr(numerics, "_one_by_one", None)
+    calls: list[dict] = []
     monkeypatch.setattr(numerics, "attention", lambda *a, **how: calls.append(how) or attention(*a, **how))
     wide = [
         rng.standard_normal((1, h + 2, s, 64)).astype(np.float16)
@@ -100,7 +99,7 @@ def test_two_pieces_of_tensors_in_one_call(
     )
     reads = tuple(torch.from_numpy(x)[:, 1:-1] for x in wide)
     writes = out[:, 1:-1], lse[:, 1:-1]
-    Stages(5).attend_pieces(reads, writes, half=3, ends=ends, scale=None)
+    numerics.attend_pieces(reads, writes, numerics=Stages(5), half=3, ends=ends, scale=None)
     assert len(calls) == 1 and out[:, [0, -1]].isnan().all() and lse[:, [0, -1]].isnan().all()
     for rows, end in ((slice(0, 3), ends[0]), (slice(3, 6), ends[1])):
         x = Inputs(q[:, :, rows], k[:, :, :end], v[:, :, :end], True)
