@@ -157,9 +157,9 @@ def attention_paged(
     """`flashcore_numba.attention_paged` of tensors, as an operator that a compiler keeps.
 
     It has no gradients. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
-    of q's type.
+    of q's type; sinks may be of any floating-point type.
     """
-    options = (causal, scale, *_sides(window), softcap, sinks, batch_invariant, return_lse)
+    options = (causal, scale, *_sides(window), softcap, _in_float32(sinks), batch_invariant, return_lse)
     found = _operators.attention_paged(q, k_pool, v_pool, block_table, lengths, *options)
     return found if return_lse else found[0]
 
@@ -174,15 +174,18 @@ def _sides(window: Any) -> tuple[int, int]:
     return left, right
 
 
+def _in_float32(sinks: Tensor | None) -> Tensor | None:
+    """As the kernels take them: a model in bfloat16 has its sinks in bfloat16 too."""
+    return sinks if sinks is None or not sinks.dtype.is_floating_point else sinks.float()
+
+
 SINKS, PACKED = 5, 8  # places among the options of `attention`
 
 
 def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
     """As an operator where somebody looks on, otherwise as directly as gradients allow."""
-    sinks = options[SINKS]
-    if sinks is not None and sinks.dtype is not torch.float32:
-        sinks = sinks.float()
-        options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
+    sinks = _in_float32(options[SINKS])
+    options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
     if torch.compiler.is_compiling():
         found = _operators.attention(q, k, v, *options, True)
         return found if return_lse else found[0]

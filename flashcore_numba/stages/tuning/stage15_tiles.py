@@ -36,7 +36,7 @@ LONG = 4096
 WITH_Q = Tile(3, 96, 3, overlap=False, queries=4), TILES[64]._replace(queries=1)
 # Two tiles of keys are too few to overlap anything: blocks that share an SM do.
 SHORT = Tile(1, 64, 2, overlap=False, turns=False, lazy=False, blocks=3, queries=4)
-SHORT_KEYS, SHORT_PIECES = 128, 12  # at most, for each SM at least
+SHORT_KEYS, SHORT_PIECES = 128, 9  # at most, for each SM at least
 # Where large work tiles would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
 # what a work tile adds.
 TIMES = {
