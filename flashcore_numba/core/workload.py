@@ -17,7 +17,8 @@ DRAWN = ("sinks", "alibi_slopes", "seqused_k")
 """The features that are arrays of random numbers; a ragged batch is a matter of the shape."""
 PAGE = 16  # keys of a page where none is named, as in most servers
 CONTIGUOUS = 0  # a cache without pages
-CHOICES: dict[str, Any] = {"tokens": None, "page": PAGE}
+E4M3_CACHE = "e4m3"
+CHOICES: dict[str, Any] = {"tokens": None, "page": PAGE, "cache": None, "batch_invariant": None}
 """What an operation may add (see `Operation.choices`), and what is meant where nothing is said."""
 
 
@@ -26,7 +27,8 @@ class Workload:
     """A shape, a mask, an element type and features.
 
     tokens: query rows of each sequence, where they are not what the operation has anyway (as many as keys, or
-    1 in decoding). page: keys of a page of its cache, or `CONTIGUOUS`.
+    1 in decoding). page: keys of a page of its cache, or `CONTIGUOUS`. cache: the name of its type, where
+    it is not that of q. batch_invariant: True where the same bits are asked for whatever the batch.
     drawn: which of `DRAWN` are on. lengths: of the sequences of a ragged batch, once they are drawn.
     yardstick: whether it is here only to be compared with a ragged batch.
     """
@@ -41,6 +43,8 @@ class Workload:
     yardstick: bool = False
     tokens: int | None = CHOICES["tokens"]
     page: int = CHOICES["page"]
+    cache: str | None = CHOICES["cache"]
+    batch_invariant: bool | None = CHOICES["batch_invariant"]
 
     @property
     def plain(self) -> bool:
@@ -48,7 +52,7 @@ class Workload:
         return self.shape.plain and not self.arguments and not self.yardstick and not self.chosen
 
     @property
-    def chosen(self) -> dict[str, int]:
+    def chosen(self) -> dict[str, Any]:
         """Of `CHOICES`, those that are not as ever."""
         return {name: getattr(self, name) for name, usual in CHOICES.items() if getattr(self, name) != usual}
 
@@ -143,7 +147,21 @@ def page(text: str) -> int:
     return int(text)
 
 
-def fields(features: Features, chosen: Mapping[str, int] | None = None) -> dict[str, Any]:
+def cache(text: str) -> str | None:
+    """`e4m3`, or `own` for the type of q. Raises ArgumentError."""
+    if text not in ("own", E4M3_CACHE):
+        raise ArgumentError(f"cache {shown(text)}: accepted are own, the type of q, and {E4M3_CACHE}")
+    return None if text == "own" else text
+
+
+def batch_invariant(text: str) -> bool | None:
+    """`yes` or `no`. Raises ArgumentError."""
+    if text not in ("yes", "no"):
+        raise ArgumentError(f"batch-invariant {shown(text)}: accepted are yes and no")
+    return True if text == "yes" else None
+
+
+def fields(features: Features, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What an artifact says of features, whose arrays are on the host, and of `CHOICES`: numbers, words and
     lists of JSON.
     """
@@ -157,8 +175,9 @@ def fields(features: Features, chosen: Mapping[str, int] | None = None) -> dict[
     if features.cu_seqlens_q is not None:
         found["lengths"] = np.diff(features.cu_seqlens_q).tolist()
     told = {name: value for name, value in (chosen or {}).items() if value is not None}
-    named = {name: "contiguous" if value == CONTIGUOUS else value for name, value in told.items()}
-    return named | found
+    if told.get("page") == CONTIGUOUS:
+        told["page"] = "contiguous"
+    return told | found
 
 
 def label(found: Mapping[str, Any]) -> str:
@@ -171,7 +190,7 @@ def label(found: Mapping[str, Any]) -> str:
             words.append(f"window={value[0]},{value[1]}")
         elif name == "softcap":
             words.append(f"softcap={value:g}")
-        elif name in CHOICES:
+        elif name in CHOICES and value is not True:
             words.append(f"{name}={value}")
         elif name != "lengths":
             words.append(name)

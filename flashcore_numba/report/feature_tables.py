@@ -154,8 +154,9 @@ def _without(record: dict[str, Any], shape: Results) -> Results | None:
 def _window(record: dict[str, Any], shape: Results) -> str | None:
     best, bare = fastest(shape), _without(record, shape)
     whole = fastest(bare) if bare else None
-    window = shape.get("features", {}).get("window")
-    if not (window and best and whole):
+    features = shape.get("features", {})
+    window = features.get("window")
+    if not (window and best and whole) or len(features) > 1:
         return None
     share = percent(best["gpu_us"]["p50"] / whole["gpu_us"]["p50"])
     keys, seen = shape["shape"].split("x")[2], sum(window) + 1
