@@ -50,9 +50,8 @@ def run(args: Namespace) -> int:
         return _compare_on_gpu(args, stages, shapes)
     for option in MEASURED_WITH:
         if getattr(args, option):
-            raise ArgumentError(
-                f"--{_option(option)} {_as_given(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
-            )
+            given = f"--{_option(option)} {_as_given(getattr(args, option))!r}"
+            raise ArgumentError(f"{given}: needs a measurement on a GPU; {why_not}")
     return _compare_without_gpu(args, stages, [(shape, args.causal) for shape in shapes], why_not)
 
 
