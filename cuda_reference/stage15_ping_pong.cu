@@ -9,11 +9,11 @@
 // the P before. LAZY_MAX: m stays as long as P is safe; else the warp computes S again alone, on mma.sync,
 // while it still holds K. POLYNOMIALS of every 16 exponentials do not use the special-function unit.
 // PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
-// The next work tile's loads run under the end of this one: O has memory beside Q. TWO_Q: its Q as well, and O
-// takes the place of the Q that it is of. Under a causal mask the longest work tiles come first, and a block
-// that has finished draws the next one.
-// WINDOW: a work tile is as many turns as the warpgroup with the most tiles takes. Each begins with the first
-// tile that its own rows see, whatever the others are at, so that nobody has a turn for keys that it hides.
+// The next work tile's loads run under the end of this one: O has memory beside Q. With TWO_Q the next Q does
+// as well, and O takes the place of its own Q. Under a causal mask the longest work tiles come first, and a
+// block that has finished draws the next one.
+// WINDOW: in its first turn each warpgroup has the first tile that its own rows see, and so in the same turn
+// others are at other tiles. A work tile takes as many turns as the warpgroup with the most tiles has.
 // Of sequences whose lengths only the GPU knows, the loading thread tells the others the work tile itself.
 #include "q_registers.cuh"
 #include "warpgroup_rows.cuh"
@@ -24,15 +24,14 @@
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
-constexpr bool TOLD = BOUNDED_KV;
+constexpr bool TOLD = BOUNDED_KV || TWO_Q;
 // 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
 constexpr int Q_SLOTS = TWO_Q ? 2 : 1;
 constexpr int WORDS = TOLD ? 6 : 1;  // that tell of a work tile
-// A warpgroup is so many tiles ahead of the one with the last rows, and gets no tile before that has read others.
-constexpr int AHEAD = ((CONSUMERS - 1) * ROWS + BLOCK_N - 1) / BLOCK_N;
-static_assert(!(WINDOW && PING_PONG) || AHEAD <= STAGES, "warpgroups would wait for each other");
+constexpr int APART = ((CONSUMERS - 1) * ROWS + BLOCK_N - 1) / BLOCK_N;  // tiles between two warpgroups
+static_assert(!(WINDOW && PING_PONG) || APART <= STAGES, "the first would wait for the slot of the last");
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
 struct Ring {
@@ -163,8 +162,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 ptx::mbarrier_wait(q_empty + q_slot, n / Q_SLOTS % 2 ^ 1);
                 work_smem[0] = TOLD && none ? -1 : TOLD ? work.sequence.index : index;
                 if (!TOLD || none) return;
-                work_smem[1] = work.sequence.first_row, work_smem[2] = work.sequence.S_q;
-                work_smem[3] = work.sequence.S_k, work_smem[4] = work.h, work_smem[5] = work.first_row;
+                if (BOUNDED_KV) {
+                    work_smem[1] = work.sequence.first_row, work_smem[2] = work.sequence.S_q;
+                    work_smem[3] = work.sequence.S_k;
+                }
+                work_smem[4] = work.h, work_smem[5] = work.first_row;
             };
             if (RAGGED ? !cursor.find(work, sizes, index) : index >= works) {
                 tell_next(true);
@@ -219,7 +221,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     ptx::registers_up<CONSUMER_REGISTERS>();
     const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    // Under a window the first turn is that of the last rows, whose tiles arrive first.
+    // Under a window the last rows have the first turn: their tiles arrive first, and leave their slots last.
     const int part = WINDOW ? CONSUMERS - 1 - consumer : consumer;
     const Scale scale(sizes.softmax_scale_log2());
     q_slots += part * Q_TILE, o_smem += part * Q_TILE;
@@ -250,8 +252,10 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         const int index = told(0);
         if (TOLD ? index < 0 : index >= works) return;
         Work work;
-        if (TOLD)
+        if (BOUNDED_KV)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
+        else if (TOLD)
+            work = {sizes.sequence(index), told(4), told(5)};
         else
             work = work_at(index);
         const auto& [sequence, h, first_row] = work;
@@ -294,7 +298,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 ::issue_qk(s_rmem, q_smem, k_smem);
         };
 
-        // Under a window, turns without products: all warpgroups take as many as the one with the most tiles.
+        // Of a window: those that the warpgroup with the most tiles has beyond this one.
         auto turns_left = [&] {
             int turns = 0;
             for (int i = 0; i < CONSUMERS; i++) {
@@ -306,7 +310,10 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
         int turns = WINDOW && idle ? turns_left() : 0;
         auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
-            if (!WINDOW || turns-- > 0) begin_turn(), end_turn();
+            if (!WINDOW || turns-- > 0) {
+                begin_turn();
+                end_turn();
+            }
             fetched(k_full, k_ring);  // or the slots would be released twice
             fetched(v_full, v_ring);
             __syncwarp();  // all lanes have seen these phases before lane 0 lets the next ones begin
@@ -381,9 +388,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             for (; tile >= first_tile; tile--) skip();
             for (; turns > 0; turns--) begin_turn(), end_turn();
         }
-        if (TWO_Q && !FLOAT_OUT) ptx::bar_sync(1 + CONSUMERS + consumer, 128);  // all warps have read Q
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
         normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
+        // O may take the place of Q: all four warps have issued the last P V, and had their last S before.
         store_rows<BOUNDED_Q>(TWO_Q ? q_smem : o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
                               {sequence.batch, sequence.first_row, sequence.S_q});
         if (TWO_Q) release(q_empty + q_slot);

@@ -37,8 +37,8 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     pieces = p.batch * p.heads * row_tiles_at_most(p, block_rows)
     blocks = min(pieces, sm_count * tile.blocks)
     # Of every work tile, and of the end of every block, one thread writes the number and each warp reads it;
-    # of lengths that only the GPU knows, 6 words.
-    words = works * (6 if bounded_kv(p) else 1) + blocks
+    # with two places for Q its head and first row, and of lengths that only the GPU knows 6 words.
+    words = works * (6 if bounded_kv(p) else 3 if tile.two_q else 1) + blocks
     whole = p.heads * of_a_head + _lengths(p, works, blocks) + merging(p)
     whole += Traffic(shared_store_wavefronts=words, shared_load_wavefronts=words * WARPS * tile.consumers)
     if (longest_first or bounded_kv(p)) and blocks < pieces:
@@ -62,8 +62,6 @@ def _work_tile(p: Any, mask: Mask, first_row: int, tile: Tile) -> Traffic:
         moved += read_sinks(p, WARPS * 2)  # a lane has two rows
         moved += _again(p, mask, group_row, tile)
         moved += shared_loads(WARPS * tile.queries * LDMATRIX_WAVEFRONTS)  # 16 columns of Q each
-        if tile.two_q and not p.features.float32_out:
-            moved += Traffic(barriers=WARPS)  # O takes the place of Q
         turns = max(turns, _tiles(mask, group_row, group_row + ROWS, tile.keys))
     if p.features.alibi_slopes is not None:
         moved += loads(WARPS * tile.consumers, WARPS * tile.consumers)

@@ -35,7 +35,7 @@ def block_bytes(p: Problem, tile: Tile) -> int:
     """Of shared memory: Q and O, or two of Q, the rings of K and V, the mbarriers, the work tile."""
     pitch = PANEL * -(-p.columns // PANEL)
     slots, rows = 1 + tile.two_q, ROWS * tile.consumers
-    words = slots * (6 if bounded_kv(p) else 1) + 1  # a multiple of 8 bytes in all
+    words = slots * (6 if bounded_kv(p) or tile.two_q else 1) + 1  # a multiple of 8 bytes in all
     return 4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2 * slots) + 8 * (words // 2)
 
 
