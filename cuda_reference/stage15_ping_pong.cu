@@ -250,7 +250,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0);
         };
         const int index = told(0);
-        if (TOLD ? index < 0 : index >= works) return;
+        auto o_before_stored = [&] {  // so its place is free for the next Q
+            if (!TWO_Q) return;
+            if (lane == 0) ptx::bulk_wait_read<0>();  // TMA has read it
+            if (n > 0) release(q_empty + (q_slot ^ 1));
+        };
+        if (TOLD ? index < 0 : index >= works) {
+            o_before_stored();  // the block's shared memory stays until then
+            return;
+        }
         Work work;
         if (BOUNDED_KV)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
@@ -324,7 +332,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
         for (; tile >= own.end; tile--) skip();
         if (own.end == first_tile) {  // idle
-            release(q_empty + q_slot);
+            if (!TWO_Q) release(q_empty + q_slot);
+            o_before_stored();
             continue;
         }
         if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
@@ -336,6 +345,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         begin_turn();
         issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);
         end_turn();
+        o_before_stored();
         ptx::wgmma_wait<0>();  // S is whole, K has been read
         ptx::wgmma_pin(s_rmem);
         release(k_empty + k_ring.slot);
@@ -391,8 +401,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
         normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
         // O may take the place of Q: all four warps have issued the last P V, and had their last S before.
-        store_rows<BOUNDED_Q>(TWO_Q ? q_smem : o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
-                              {sequence.batch, sequence.first_row, sequence.S_q});
-        if (TWO_Q) release(q_empty + q_slot);
+        store_rows<BOUNDED_Q, !TWO_Q>(TWO_Q ? q_smem : o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
+                                     {sequence.batch, sequence.first_row, sequence.S_q});
     }
 }

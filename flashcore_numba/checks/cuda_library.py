@@ -440,7 +440,7 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         15, "q_given_away_early", "The next Q may come as soon as this one is read, where O is still to be.",
-        ("        if (TWO_Q) release(q_empty + q_slot);\n", ""),
+        ("if (n > 0) release(q_empty + (q_slot ^ 1));", ""),
         ("if (!Q_KEPT && !TWO_Q) release(", "if (!Q_KEPT || TWO_Q) release("),
         expected=(*RACE, *COPY, *VALUE), on_gpu=False,
     ),
