@@ -239,8 +239,9 @@ __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_r
 }
 
 // What pack_rows has written goes on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor
-// are not written. `row`: of the warp's first in the tensor.
-template <bool BOUNDED = false>
+// are not written. `row`: of the warp's first in the tensor. WAIT: until TMA has read the memory, which must
+// stay as it is so long, in the block too.
+template <bool BOUNDED = false, bool WAIT = true>
 __device__ __forceinline__ void store_packed(const element* panel_smem, const ptx::TensorMap* out_map,
                                              int lane, int row, int h, const Place& at) {
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
@@ -256,19 +257,19 @@ __device__ __forceinline__ void store_packed(const element* panel_smem, const pt
                 ptx::tma_store_4d(out_map, rows_smem, 64 * panel, row, h, at.batch);
         }
         ptx::bulk_commit();
-        ptx::bulk_wait_read<0>();  // the block's shared memory stays until TMA has read it
+        if (WAIT) ptx::bulk_wait_read<0>();  // the block's shared memory stays until TMA has read it
     }
 }
 
 // Both, for the rows of O.
-template <bool BOUNDED = false>
+template <bool BOUNDED = false, bool WAIT = true>
 __device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map,
                                            const Output& o_rmem, int warp, int lane, int row, int h,
                                            const Place& at) {
     element* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
     if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
         pack_rows<true>(panel_smem, o_rmem, lane);
-    store_packed<BOUNDED>(panel_smem, out_map, lane, row, h, at);
+    store_packed<BOUNDED, WAIT>(panel_smem, out_map, lane, row, h, at);
 }
 
 // An output in float32, [B, H, S_q, D_v].
@@ -278,7 +279,7 @@ struct FloatRows {
 };
 
 // The same, from the registers, of the rows that the sequence has.
-template <bool BOUNDED = false>
+template <bool BOUNDED = false, bool WAIT = true>
 __device__ __forceinline__ void store_rows(element*, const FloatRows& rows, const Output& o_rmem, int,
                                            int lane, int row, int h, const Place& at) {
 #pragma unroll

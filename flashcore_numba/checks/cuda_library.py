@@ -392,10 +392,28 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("own.begin) {\n            if (WINDOW && tile < whole_begin) whole_tiles = 0;", "own.begin) {"),
     ),
     _mutant(
+        15, "window_ends_unmasked", "Under a window, a tile in which the first row's keys end needs no mask.",
+        ("mask.interval(group_row).end / BLOCK_N",
+         "mask.interval(group_row + (WINDOW ? ROWS - 1 : 0)).end / BLOCK_N"),
+    ),
+    _mutant(
+        15, "window_skips_the_last_tile", "A warpgroup skips the last tile that its own rows see.",
+        ("for (; tile >= own.end; tile--) skip();",
+         "for (; tile >= own.end - (WINDOW && own.end - own.begin > 1); tile--) skip();"),
+        expected=("hang", *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_skips_the_first_tile", "A warpgroup skips the first tile that its own rows see.",
+        ("while (tile-- > own.begin) {",
+         "while (tile-- > own.begin + (WINDOW && own.end - own.begin > 1)) {"),
+        expected=("hang", *VALUE), on_gpu=False,
+    ),
+    _mutant(
         15, "window_keeps_a_ring", "Tiles before a warpgroup's window: it releases their K, not their V.",
         ("for (; tile >= first_tile; tile--) skip();",
          "for (; tile >= first_tile; tile--) {\n"
-         "                begin_turn(), end_turn(), fetched(k_full, k_ring);\n"
+         "                if (turns-- > 0) begin_turn(), end_turn();\n"
+         "                fetched(k_full, k_ring);\n"
          "                __syncwarp();\n"
          "                release(k_empty + k_ring.slot);\n"
          "                k_ring.next(), v_ring.next();\n"
@@ -403,15 +421,33 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _mutant(
-        15, "window_misses_turns", "Tiles before a warpgroup's window: it does not wait for its turns.",
-        ("for (; tile >= first_tile; tile--) skip();",
-         "for (; tile >= first_tile; tile--) {\n"
-         "                fetched(k_full, k_ring), fetched(v_full, v_ring);\n"
-         "                __syncwarp();\n"
-         "                release(k_empty + k_ring.slot), release(v_empty + v_ring.slot);\n"
-         "                k_ring.next(), v_ring.next();\n"
-         "            }"),
+        15, "window_misses_turns", "A warpgroup that has done its tiles leaves turns to nobody.",
+        ("turns = turns_left();", ""), expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_counts_its_own_turns", "Warpgroups hand on a turn for each tile of their own, no more.",
+        ("return turns - (own.end - own.begin);", "return 0;"), expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "idle_without_turns", "Warpgroups before the first row, or after the last, hand on no turns.",
+        ("int turns = WINDOW && idle ? turns_left() : 0;", "int turns = 0;"),
         expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_takes_turns_twice", "Tiles that come before a warpgroup's own take a turn each, too.",
+        ("if (!WINDOW || turns-- > 0)", "if (!WINDOW || !idle || turns-- > 0)"),
+        expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "q_given_away_early", "The next Q may come as soon as this one is read, where O is still to be.",
+        ("if (n > 0) release(q_empty + (q_slot ^ 1));", ""),
+        ("if (!Q_KEPT && !TWO_Q) release(", "if (!Q_KEPT || TWO_Q) release("),
+        expected=(*RACE, *COPY, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        15, "one_q_for_all", "Every work tile reads the first of the two places that Q has.",
+        ("element* q_smem = q_slots + q_slot * CONSUMERS * Q_TILE;", "element* q_smem = q_slots;"),
+        expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _mutant(
         15, "output_beside_the_sink", "The sink joins m and l, and O stays as large as before.",

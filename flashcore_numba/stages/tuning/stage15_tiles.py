@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from flashcore_numba.core.features import MERGING
 from flashcore_numba.core.problem import Problem
+from flashcore_numba.stages.parts.tile_maps import PANEL
 
 ROWS = 64  # of a warpgroup
 
@@ -15,7 +16,8 @@ class Tile(NamedTuple):
     overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
     maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
     special-function unit. blocks: so many share an SM. queries: so many times 16 columns of Q are in
-    registers, where D is no less.
+    registers, where D is no less. two_q: the next work tile's Q arrives under this one, and O takes the place
+    of its own Q.
     """
 
     consumers: int
@@ -27,6 +29,7 @@ class Tile(NamedTuple):
     polynomials: int = 0
     blocks: int = 1
     queries: int = 0
+    two_q: bool = False
 
 
 # By the most columns. Those of 192 and 256 are what fits beside their Q and O; nobody has measured them.
@@ -55,6 +58,7 @@ TIMES = {
 # Softcap and ALiBi take registers beside these: what the others would move to local memory, these do not.
 ADJUSTED = {64: (TILES[64], Tile(2, 128, 3)), 128: (Tile(2, 128, 2),), 192: (TILES[192],), 256: (TILES[256],)}
 PIECE_TIME = 2.0
+RING_BYTES = 226 << 10  # of shared memory, for Q, O, K and V of a block
 GAPS = 1.25  # what is left of them, where pieces of different length meet
 VARIANTS: dict[str, dict[str, Any]] = {
     "in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}
@@ -71,6 +75,8 @@ def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, 
         few_keys = p.seq_k <= SHORT_KEYS and not p.causal and _plain_64(p)
         if few_keys and pieces(p, SHORT.consumers) >= SHORT_PIECES * sm_count:
             tile = SHORT
+    if p.windowed and variant not in VARIANTS:
+        tile = _windowed(p, tile)
     # An order matters to blocks that wait for a place.
     return tile, p.causal and pieces(p, tile.consumers) > sm_count
 
@@ -84,6 +90,16 @@ def _tiles(p: Problem) -> tuple[Tile, ...]:
     if p.seq_k < LONG or not _plain_64(p):
         return tiles
     return tiles + (WITH_Q[1:] if p.causal else WITH_Q)
+
+
+def _windowed(p: Problem, tile: Tile) -> Tile:
+    """The next work tile's Q comes early. Warpgroups that are some tiles apart hold so many slots: there are
+    two more, where they fit.
+    """
+    apart = math.ceil(ROWS * (tile.consumers - 1) / tile.keys)
+    rows = RING_BYTES // (4 * PANEL * math.ceil(p.columns / PANEL))  # of O and Q, or V and K
+    fit = (rows - ROWS * tile.consumers) // tile.keys
+    return tile._replace(stages=max(tile.stages, min(apart + 2, fit)), two_q=True)
 
 
 def _plain_64(p: Problem) -> bool:
@@ -109,10 +125,12 @@ def _each(p: Problem, rows: int) -> int:
 def _predicted(p: Problem, tile: Tile, sm_count: int) -> float:
     """Microseconds of a launch: pieces of one length go in rounds, others fill most of each other's gaps."""
     keys = _each(p, p.seq_k)
-    if min(p.mask.left, p.mask.right) >= 0:  # a window with two ends
-        keys = min(keys, p.mask.left + p.mask.right + ROWS * tile.consumers)
     works, longest = pieces(p, tile.consumers), math.ceil(keys / tile.keys)
     rounds = math.ceil(works / sm_count)
+    # What the rows of a warpgroup see through a window with two ends, which may begin anywhere in a tile.
+    seen = (p.mask.left + p.mask.right + ROWS - 1) / tile.keys + 1
+    if min(p.mask.left, p.mask.right) >= 0 and seen < longest:
+        return rounds * (PIECE_TIME + seen * TIMES[_width(p)][tile])
     tiles, time = float(rounds * longest), rounds * PIECE_TIME
     if p.causal and rounds > 1:
         shift = keys - _each(p, p.seq_q)
