@@ -4,9 +4,9 @@
 // of the keys that they see (decode.cuh), even if none is left for it. All blocks merge: float4 i of the rows
 // belongs to block i % CLUSTER. The warps of a block, with WGMMA its warpgroups, merge in shared memory; the
 // block then sends O / l of each float4 to its owner and m + log2 l of each row to all, itself included,
-// through distributed shared memory. An mbarrier of the owner counts the bytes. Each message has a place of its
-// own, so no warp waits to send. A block is written to only after it has started (cluster barrier), and ends
-// after all messages to it have come.
+// through distributed shared memory. An mbarrier of the owner counts the bytes. Each message has a place of
+// its own, so no warp waits to send. A block is written to only after it has started (cluster barrier), and
+// ends after all messages to it have come.
 // EARLY: launched so that it may begin under the end of the kernel before, for which every thread then waits.
 #include "decode.cuh"
 #if WGMMA
@@ -46,7 +46,7 @@ decode_cluster(const element* q,                    // [B, H, S_q, D]
     const Interval seen = rows.see(mask), tiles = seen.tiles(16);
     const int part_tiles = ceil_div(ceil_div(tiles.end - tiles.begin, CLUSTER), WARPS) * WARPS;
     const int first_tile = tiles.begin + rank * part_tiles + warp;  // of this warp
-    // As many for all warps that share a ring: some of them may have no keys in the last turn.
+    // As many for all warps that share a ring, of which some may have no keys at the end.
     const int share = warp / SHARERS, later = warp % SHARERS;
     const int turns = ceil_div(min(tiles.end - first_tile + later, part_tiles - warp + later), WARPS);
     WarpKeys keys{cache, smem + share * RING, b, first_tile, turns, lane, seen};

@@ -1,6 +1,6 @@
 // Decoding: a few query tokens over a long cache of keys, in one launch and at the speed of memory.
 //
-// A block has BLOCK_ROWS query rows of one K/V head and one part of the keys that they see (decode.cuh).
+// A block has WARP_ROWS query rows of one K/V head and one part of the keys that they see (decode.cuh).
 // How many parts a request makes follows from what its own rows see, so that no other request changes a bit
 // of it. Blocks number the parts of all requests, and each takes every gridDim.x-th: the grid depends on no
 // length, and no block is spent on keys that do not exist. Where lengths have room for no more parts than there
@@ -57,8 +57,8 @@ decode_split(const element* q,                    // [B, H, S_q, D]
     const Params params = PARAMS_GIVEN;
     const Table cache CACHE_GIVEN;
     extern __shared__ __align__(128) stored smem[];     // [WARPS, STAGES, 2, 16, D]
-    element* q_smem = (element*)(smem + WARPS * RING);  // [BLOCK_ROWS, D]
-    __shared__ float m_smem[WARPS][BLOCK_ROWS], l_smem[WARPS][BLOCK_ROWS], lse_smem[MAX_PARTS][BLOCK_ROWS];
+    element* q_smem = (element*)(smem + WARPS * RING);  // [WARP_ROWS, D]
+    __shared__ float m_smem[WARPS][WARP_ROWS], l_smem[WARPS][WARP_ROWS], lse_smem[MAX_PARTS][WARP_ROWS];
     __shared__ bool last_smem;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
     const int h_kv = blockIdx.y;
@@ -116,8 +116,8 @@ decode_split(const element* q,                    // [B, H, S_q, D]
         };
         fetch(threadIdx.x);  // the log-sum-exps come meanwhile
 #pragma unroll 1
-        for (int i = threadIdx.x; i < cut.count * BLOCK_ROWS; i += THREADS) {
-            const int number = i / BLOCK_ROWS, row = i % BLOCK_ROWS;
+        for (int i = threadIdx.x; i < cut.count * WARP_ROWS; i += THREADS) {
+            const int number = i / WARP_ROWS, row = i % WARP_ROWS;
             if (row < rows.inside) lse_smem[number][row] = part_lse[part_row(number, row)];
         }
         __syncthreads();  // the parts' log-sum-exps are there

@@ -135,9 +135,9 @@ struct BlockRows {
     }
 };
 
-// The tiles of 16 keys of one warp: tile `first_tile`, every WARPS-th after it, `turns` of them; of their keys
-// those in `seen` count. The lanes keep where the next runs are, a run each: 32 of RUN keys, of HELD_TURNS
-// tiles.
+// The tiles of 16 keys of one warp: tile `first_tile`, every WARPS-th after it, `turns` of them; of their
+// keys those in `seen` count. The lanes keep where the next runs are, a run each: 32 of RUN keys, of
+// HELD_TURNS tiles.
 struct WarpKeys {
     struct Place {
         int page, slot;
@@ -183,19 +183,6 @@ struct WarpKeys {
         if (turn < turns) load_rows(slot_smem, k, params.k, h_kv, turn);
         ptx::cp_async_commit();
         if (turn < turns) load_rows(slot_smem + TILE, v, params.v, h_kv, turn);
-        ptx::cp_async_commit();
-    }
-    // WGMMA: where K or V of a turn is, all 64 keys.
-    template <bool IS_V> __device__ __forceinline__ stored* place(int turn) const {
-        return ring + (2 * turn + IS_V) % STAGES * TILE;
-    }
-    // The warp's 16 of them, a group, empty after the last turn. For K and V in turn.
-    template <bool IS_V>
-    __device__ __forceinline__ void load_half(const stored* k, const stored* v, const Params& params,
-                                              int h_kv, int turn) {
-        stored* own_smem = place<IS_V>(turn) + threadIdx.x / 32 % SHARERS * 16 * 64;
-        if (!IS_V && turn % HELD_TURNS == 0) here = next, next = find_run(turn + HELD_TURNS);
-        if (turn < turns) load_rows(own_smem, IS_V ? v : k, IS_V ? params.v : params.k, h_kv, turn);
         ptx::cp_async_commit();
     }
 };

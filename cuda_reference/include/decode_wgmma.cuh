@@ -1,11 +1,28 @@
 // What a warpgroup makes of its tiles of 64 keys: as `attend` of decode.cuh, for 64 query rows at a time.
 //
 // Each of the four warps copies 16 keys of a tile to the panels that wgmma reads (warpgroup_rows.cuh), K and
-// V to places of their own in the ring. A lane's copies reach wgmma by a wait, a fence between the proxies and
-// a barrier of the warpgroup. The same barrier tells that all four warps have the product before this one, so
-// that the place that it was read from may be filled again.
+// V to places of their own in the ring. A lane's copies reach wgmma by a wait, a fence between the proxies
+// and a barrier of the warpgroup. The same barrier tells that all four warps have the product before this
+// one, so that the place that it was read from may be filled again.
 #pragma once
 #include "decode.cuh"
+
+// Where K or V of a turn is, all 64 keys.
+template <bool IS_V> __device__ __forceinline__ element* place(const WarpKeys& keys, int turn) {
+    return keys.ring + (2 * turn + IS_V) % STAGES * TILE;
+}
+
+// The warp's 16 of them: a group, empty where no tile is left. For K and V in turn.
+template <bool IS_V>
+__device__ __forceinline__ void load_half(WarpKeys& keys, const BlockRows& rows, const element* k,
+                                          const element* v, int turn) {
+    const Params& params = rows.params;
+    element* own_smem = place<IS_V>(keys, turn) + threadIdx.x / 32 % SHARERS * 16 * 64;
+    if (!IS_V && turn % HELD_TURNS == 0) keys.here = keys.next, keys.next = keys.find_run(turn + HELD_TURNS);
+    if (turn < keys.turns)
+        keys.load_rows(own_smem, IS_V ? v : k, IS_V ? params.v : params.k, rows.h_kv, turn);
+    ptx::cp_async_commit();
+}
 
 // O, m and l of the warpgroup's keys, for all rows of the block: m and l to `m_smem` and `l_smem`, and O in
 // the place of the ring, [BLOCK_ROWS, PART_ROW]. Q is the group of copies before these. `loaded()` is called
@@ -21,10 +38,10 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
     keys.next = keys.find_run(0);
 #pragma unroll 1
     for (int turn = 0; turn < (STAGES - 1) / 2; turn++) {
-        keys.load_half<false>(k, v, params, rows.h_kv, turn);
-        keys.load_half<true>(k, v, params, rows.h_kv, turn);
+        load_half<false>(keys, rows, k, v, turn);
+        load_half<true>(keys, rows, k, v, turn);
     }
-    if (STAGES % 2 == 0) keys.load_half<false>(k, v, params, rows.h_kv, (STAGES - 1) / 2);
+    if (STAGES % 2 == 0) load_half<false>(keys, rows, k, v, (STAGES - 1) / 2);
 
     Scores s_rmem;
     P p_rmem;
@@ -34,19 +51,19 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
     const Adjustment adjustment(params, Sequence{}, 0);  // the softcap of all heads
     const Interval first_sees = rows.sees(mask, warp_row), last_sees = rows.sees(mask, warp_row + 15);
     ptx::cp_async_wait<STAGES - 1>();  // Q, the oldest group: this thread's part has arrived
-    ptx::fence_proxy_async();          // wgmma sees it
+    ptx::fence_proxy_async();          // wgmma sees it: Q
     __syncthreads();                   // so have the other threads' parts
     loaded();
 
 #pragma unroll 1
     for (int turn = 0; turn < keys.turns; turn++) {
         const int key = keys.key_of(turn) - own_warp % SHARERS * 16;  // the first of the tile
-        const element *k_smem = keys.place<false>(turn), *v_smem = keys.place<true>(turn);
+        const element *k_smem = place<false>(keys, turn), *v_smem = place<true>(keys, turn);
         ptx::cp_async_wait<STAGES - 2>();  // this lane's part of K has arrived
         ptx::fence_proxy_async();          // wgmma sees it
         ptx::bar_sync(barrier, 128);       // so have the other lanes'; all warps have read the V before
         issue_qk(s_rmem, q_smem, k_smem);
-        keys.load_half<(STAGES - 1) % 2>(k, v, params, rows.h_kv, turn + (STAGES - 1) / 2);
+        load_half<(STAGES - 1) % 2>(keys, rows, k, v, turn + (STAGES - 1) / 2);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
         if (ADJUSTED) adjust_tile(s_rmem, adjustment, 0, lane);
@@ -64,7 +81,7 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
         issue_pv<0, HALF>(o_rmem, p_rmem, v_smem);
         exponentiate<false, 0, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);  // under the first half's
         issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem);
-        keys.load_half<STAGES % 2>(k, v, params, rows.h_kv, turn + STAGES / 2);
+        load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);
         ptx::wgmma_wait<0>();  // O is whole
         ptx::wgmma_pin(o_rmem);
     }

@@ -13,25 +13,21 @@ from flashcore_numba.stages.stage import Stage
 
 CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
 START_KEYS = 256  # that a block would read while it starts and merges
+NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
 PLACED = {1: 1.0, 2: 1.0, 4: 0.91, CLUSTER: 0.91}
+
+
+def _wide(two: int, three: int) -> dict[str, Tile]:
+    """64 rows, of two and of three warpgroups, with so many slots in the ring of each."""
+    return {"wide": Tile(4, 8, two, 1, wgmma=True), "wide_3": Tile(4, 12, three, 1, wgmma=True)}
+
+
 # By head dimension: where an SM has one block at most, for more, for more than 16 rows, and for more than 32.
 TILES: dict[int, dict[str, Tile]] = {
-    64: {
-        "few": Tile(1, 8, 4, 1),
-        "many": Tile(1, 4, 4, 3),
-        "rows": Tile(2, 8, 4, 1),
-        "wide": Tile(4, 8, 7, 1, wgmma=True),
-        "wide_3": Tile(4, 12, 6, 1, wgmma=True),
-    },
-    128: {
-        "few": Tile(1, 8, 3, 1),
-        "many": Tile(1, 4, 2, 2),
-        "rows": Tile(2, 8, 3, 1),
-        "wide": Tile(4, 8, 5, 1, wgmma=True),
-        "wide_3": Tile(4, 12, 3, 1, wgmma=True),
-    },
+    64: {"few": Tile(1, 8, 4, 1), "many": Tile(1, 4, 4, 3), "rows": Tile(2, 8, 4, 1), **_wide(7, 6)},
+    128: {"few": Tile(1, 8, 3, 1), "many": Tile(1, 4, 2, 2), "rows": Tile(2, 8, 3, 1), **_wide(5, 3)},
     256: {"few": Tile(1, 4, 3, 1), "many": Tile(1, 2, 2, 2)},
 }
 
@@ -39,7 +35,7 @@ TILES: dict[int, dict[str, Tile]] = {
 def serves_wide(problem: Any) -> bool:
     """Whether blocks of 64 rows are for more rows of the problem, of decoding or of the forward pass."""
     p, tiles = problem, TILES.get(problem.head_dim, {})
-    return p.seq_q * p.group > 32 and "wide" in tiles and tiles["wide"].serves(p)
+    return p.seq_q * p.group > NARROW_ROWS and "wide" in tiles and tiles["wide"].serves(p)
 
 
 def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) -> tuple[str, int]:

@@ -364,11 +364,11 @@ WARPGROUPS = (
     ),
     _cluster(
         "one_place_for_k_and_v", "K and V of a tile go to the same place.",
-        ("(2 * turn + IS_V) % STAGES", "2 * turn % STAGES", HEADER), expected=OPERANDS, variant=WIDE,
+        ("(2 * turn + IS_V) % STAGES", "2 * turn % STAGES", WGMMA), expected=OPERANDS, variant=WIDE,
     ),
     _cluster(
         "rows_of_the_first_warp", "All warps copy their keys to the tile's first 16 rows.",
-        ("place<IS_V>(turn) + threadIdx.x / 32 % SHARERS * 16 * 64", "place<IS_V>(turn)", HEADER),
+        ("place<IS_V>(keys, turn) + threadIdx.x / 32 % SHARERS * 16 * 64", "place<IS_V>(keys, turn)", WGMMA),
         expected=OPERANDS, variant=WIDE,
     ),
     _cluster(
@@ -397,8 +397,8 @@ WARPGROUPS = (
     ),
     _cluster(
         "filled_a_turn_late", "The ring is filled a turn later than it is read.",
-        ("keys.load_half<STAGES % 2>(k, v, params, rows.h_kv, turn + STAGES / 2);",
-         "keys.load_half<STAGES % 2>(k, v, params, rows.h_kv, turn + STAGES / 2 - 1);", WGMMA),
+        ("load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);",
+         "load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2 - 1);", WGMMA),
         expected=OPERANDS,
     ),
     _cluster(
