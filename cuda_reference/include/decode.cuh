@@ -14,6 +14,7 @@
 #ifndef WGMMA
 #define WGMMA 0  // a block multiplies 64 query rows by wgmma, and not 16 or 32 by mma.sync
 #endif
+#include "quad.cuh"
 #if WGMMA
 #include "warpgroup_rows.cuh"
 #define RING_ALIGNED __align__(1024)
