@@ -1,16 +1,19 @@
 // Decoding without scratch memory: the parts of a request are the blocks of a cluster.
 //
-// A cluster has WARP_ROWS query rows of one K/V head of one request, and each of its CLUSTER blocks a part of
-// the keys that they see (decode.cuh), even if none is left for it. All blocks merge: float4 i of the rows
-// belongs to block i % CLUSTER. The warps of a block merge in shared memory; the block then sends O / l of
-// each float4 to its owner and m + log2 l of each row to all, itself included, through distributed shared
-// memory. An mbarrier of the owner counts the bytes. Each message has a place of its own, so no warp waits
-// to send. A block is written to only after it has started (cluster barrier), and ends after all messages to it
-// have come.
+// A cluster has BLOCK_ROWS query rows of one K/V head of one request, and each of its CLUSTER blocks a part
+// of the keys that they see (decode.cuh), even if none is left for it. All blocks merge: float4 i of the rows
+// belongs to block i % CLUSTER. The warps of a block, with WGMMA its warpgroups, merge in shared memory; the
+// block then sends O / l of each float4 to its owner and m + log2 l of each row to all, itself included,
+// through distributed shared memory. An mbarrier of the owner counts the bytes. Each message has a place of
+// its own, so no warp waits to send. A block is written to only after it has started (cluster barrier), and
+// ends after all messages to it have come.
 // EARLY: launched so that it may begin under the end of the kernel before, for which every thread then waits.
 #include "decode.cuh"
+#if WGMMA
+#include "decode_wgmma.cuh"
+#endif
 
-constexpr int FLOAT4S = WARP_ROWS * QUADS / CLUSTER;  // that a block owns, of all its rows
+constexpr int FLOAT4S = BLOCK_ROWS * QUADS / CLUSTER;  // that a block owns, of all its rows
 static_assert(QUADS % CLUSTER == 0, "every block owns as many float4s of a row");
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
@@ -20,11 +23,11 @@ decode_cluster(const element* q,                    // [B, H, S_q, D]
                PARAMS, CACHE_PARAMS) {
     const Params params = PARAMS_GIVEN;
     const Table cache CACHE_GIVEN;
-    extern __shared__ __align__(128) stored smem[];     // [WARPS, STAGES, 2, 16, D]
-    element* q_smem = (element*)(smem + WARPS * RING);  // [WARP_ROWS, D]
-    __shared__ float m_smem[WARPS][WARP_ROWS], l_smem[WARPS][WARP_ROWS];
-    __shared__ __align__(16) float4 o_smem[CLUSTER][FLOAT4S];      // what this block merges, of every part
-    __shared__ __align__(16) float4 lse_smem[CLUSTER][WARP_ROWS];  // of every part: its x
+    extern __shared__ RING_ALIGNED stored smem[];        // [SHARES, RING]
+    element* q_smem = (element*)(smem + SHARES * RING);  // [BLOCK_ROWS, D]
+    __shared__ float m_smem[SHARES][BLOCK_ROWS], l_smem[SHARES][BLOCK_ROWS];
+    __shared__ __align__(16) float4 o_smem[CLUSTER][FLOAT4S];       // what this block merges, of every part
+    __shared__ __align__(16) float4 lse_smem[CLUSTER][BLOCK_ROWS];  // of every part: its x
     __shared__ uint64_t full;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
     const int rank = ptx::cluster_rank(), b = blockIdx.z;
@@ -43,11 +46,13 @@ decode_cluster(const element* q,                    // [B, H, S_q, D]
     const Interval seen = rows.see(mask), tiles = seen.tiles(16);
     const int part_tiles = ceil_div(ceil_div(tiles.end - tiles.begin, CLUSTER), WARPS) * WARPS;
     const int first_tile = tiles.begin + rank * part_tiles + warp;  // of this warp
-    const int turns = ceil_div(min(tiles.end - first_tile, part_tiles - warp), WARPS);
-    WarpKeys keys{cache, smem + warp * RING, b, first_tile, turns, lane, seen};
+    // As many for all warps that share a ring, of which some may have no keys at the end.
+    const int share = warp / SHARERS, later = warp % SHARERS;
+    const int turns = ceil_div(min(tiles.end - first_tile + later, part_tiles - warp + later), WARPS);
+    WarpKeys keys{cache, smem + share * RING, b, first_tile, turns, lane, seen};
     rows.load_async(q_smem, q, b);
     ptx::cp_async_commit();
-    attend(keys, rows, mask, k, v, q_smem, m_smem[warp], l_smem[warp], [] {
+    attend(keys, rows, mask, k, v, q_smem, m_smem[share], l_smem[share], [] {
         if (EARLY) ptx::grid_dependency_launch();  // the next kernel may begin where blocks of this one end
     });
     __syncthreads();      // the warps' parts are whole before threads merge what others wrote
@@ -58,11 +63,13 @@ decode_cluster(const element* q,                    // [B, H, S_q, D]
         const int row = i / QUADS, column = i % QUADS * 4;
         float o[4] = {};
         const float lse_log2 = merge(
-            o, WARPS, [&](int w) { return m_smem[w][row]; }, [&](int w) { return l_smem[w][row]; },
-            [&](int w) { return (const float*)(smem + w * RING) + row * PART_ROW + column; });
+            o, SHARES, [&](int s) { return m_smem[s][row]; }, [&](int s) { return l_smem[s][row]; },
+            [&](int s) { return (const float*)(smem + s * RING) + row * PART_ROW + column; });
         ptx::store_async(&o_smem[rank][i / CLUSTER], o, &full, i % CLUSTER);
         const float sent[4] = {lse_log2};
-        if (column == 0)
+        if (WGMMA && i % QUADS < CLUSTER)  // of all its threads one for each owner
+            ptx::store_async(&lse_smem[rank][row], sent, &full, i % QUADS);
+        if (!WGMMA && column == 0)
 #pragma unroll 1
             for (int owner = 0; owner < CLUSTER; owner++)
                 ptx::store_async(&lse_smem[rank][row], sent, &full, owner);

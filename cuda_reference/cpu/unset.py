@@ -12,7 +12,9 @@ from pathlib import Path
 BLANK = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#(?:[^\n\\]|\\.)*', re.DOTALL | re.MULTILINE
 )
-INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[ \t]*$', re.MULTILINE)
+INCLUDE = re.compile(  # or where a group may end that was skipped, with the lines of what it includes
+    r'^[ \t]*#[ \t]*(?:include[ \t]*"([^"\n]+)"[ \t]*|(?:else|elif|endif)\b[^\n]*)$', re.MULTILINE
+)
 STATEMENT = re.compile(r"(?:(?<=[{};])|(?<=\bfor)\s*\()\s*(?=[A-Za-z_])")
 TYPE = re.compile(
     r"(?:(?:const|volatile|struct|typename)\s+)*"
@@ -34,7 +36,8 @@ NOT_A_TYPE = frozenset(
 def rewritten(source: Path, folders: Sequence[Path]) -> str:
     """The text of `source` with its variables named, and with the files that it includes from `folders`.
 
-    Every line keeps its number and file. ptx.cuh, whose variables `asm` assigns, is included as it is.
+    Every line keeps its number and file. ptx.cuh, whose variables `asm` assigns, is included as it is. The
+    text of a file is where it is first included: not in a group that may be skipped, if it is needed later.
     """
     names: list[str] = []
     body = _file(source, [source.parent, *folders], names, set())
@@ -46,11 +49,13 @@ def _file(path: Path, folders: Sequence[Path], names: list[str], seen: set[Path]
     text = _attributed(path.read_text(), path, names)
 
     def included(match: re.Match) -> str:
+        back = text.count("\n", 0, match.start()) + 2
+        if match[1] is None:
+            return f'{match[0]}\n#line {back} "{path}"'
         found = next((folder / match[1] for folder in folders if (folder / match[1]).is_file()), None)
         if found is None or match[1] == "ptx.cuh":
             return match[0]
         inside = "" if found in seen else _file(found, folders, names, seen)
-        back = text.count("\n", 0, match.start()) + 2
         return f'{inside}\n#line {back} "{path}"'
 
     body = re.sub(r"^[ \t]*#pragma once[ \t]*$", "", INCLUDE.sub(included, text), flags=re.MULTILINE)

@@ -5,24 +5,53 @@
 // Keys come in tiles of 16, dealt in turn to the warps that share a part of them. A warp fills a ring of its
 // own by cp.async and waits for no other warp; S, softmax and P V are stage 12's (warp_rows.cuh). Keys out of
 // sight are not read: in shared memory they are zero, whatever the pool holds there.
+// WGMMA: the four warps of a warpgroup have a ring together, of tiles of 64 keys (decode_wgmma.cuh). Each of
+// them copies 16 of the 64, as above.
 // E4M3: K and V are bytes in the pools and in the rings, and elements in registers alone (e4m3.cuh).
 // Each part of the keys has its own O, l and m, and parts merge as the online softmax does: with M the
 // greatest m, O = sum 2^(m_i - M) O_i / sum 2^(m_i - M) l_i.
 #pragma once
+#ifndef WGMMA
+#define WGMMA 0  // a block multiplies 64 query rows by wgmma, and not 16 or 32 by mma.sync
+#endif
+#include "quad.cuh"
+#if WGMMA
+#include "warpgroup_rows.cuh"
+#define RING_ALIGNED __align__(1024)
+#else
 #include "e4m3.cuh"
+#define RING_ALIGNED __align__(128)
+#endif
 
-static_assert(D == D_V && BLOCK_N == 16 && (USED || !PAGED) && !RAGGED && !ALIBI, "lengths: seqused_k");
+constexpr int SHARERS = WGMMA ? 4 : 1;  // warps that have a ring and a part of the keys together
+static_assert(D == D_V && (USED || !PAGED) && !RAGGED && !ALIBI, "lengths: seqused_k");
+static_assert(BLOCK_N == 16 * SHARERS, "16 keys of a tile for each warp");
 static_assert(RUN == 16 || RUN == 1, "keys in a row: no page ends inside a tile, or one may after any key");
-constexpr int THREADS = 32 * WARPS, TILE = 16 * D, SLOT = 2 * TILE, RING = STAGES * SLOT;
+constexpr int THREADS = 32 * WARPS, TILE = BLOCK_N * D, SLOT = 2 * TILE;
+constexpr int SHARES = WARPS / SHARERS, RING = STAGES * (WGMMA ? TILE : SLOT);
 constexpr int QUADS = D / 4, PART_ROW = D + 8;  // of a row of O: float4s, and floats with padding
 constexpr int RUNS = 16 / RUN, HELD_TURNS = 32 / RUNS;  // of a tile; tiles whose runs the lanes keep
 using stored = STORED;
-static_assert(4 * WARP_ROWS * PART_ROW <= sizeof(stored) * RING, "O of a warp takes the place of its ring");
+constexpr int CHUNK = 16 / sizeof(stored);
+#if WGMMA
+static_assert(!E4M3 && D % 64 == 0, "wgmma multiplies elements; whole panels");
+constexpr int BLOCK_ROWS = ROWS;
+struct Rows {  // of a tile of 64: see warpgroup_rows.cuh
+    static constexpr int CHUNKS = D / 8, LANES = CHUNKS;
+
+    static __device__ __forceinline__ int swizzled(int row, int chunk) {
+        return chunk / 8 * (64 * 64) + row * 64 + (chunk ^ row) % 8 * 8;
+    }
+};
+using Keys = Rows;
+#else
+constexpr int BLOCK_ROWS = WARP_ROWS;
 using Rows = Tile<D>;
 template <class T> struct TileOf : Tile<D> {};
 template <> struct TileOf<uint8_t> : Bytes {};
 using Keys = TileOf<stored>;
-constexpr int CHUNK = 16 / sizeof(stored);
+#endif
+static_assert(4 * BLOCK_ROWS * PART_ROW <= sizeof(stored) * RING, "O takes the place of the ring");
 
 // What follows PARAMS, in which S_k is what a request has room for: the table [B, pages of a request] with
 // `table_row` numbers from one row to the next, the keys of a page, 2^31 / group, rounded up, and scales.
@@ -56,7 +85,7 @@ __device__ __forceinline__ float merge(float (&o)[4], int count, M m_of, L l_of,
     return l == 0 ? -INFINITY : m + __log2f(l);
 }
 
-// WARP_ROWS query rows of K/V head `h_kv`, of `all` rows from `first` on; `inside` of them exist.
+// BLOCK_ROWS query rows of K/V head `h_kv`, of `all` rows from `first` on; `inside` of them exist.
 struct BlockRows {
     const Params& params;
     unsigned inverse_group;
@@ -65,9 +94,9 @@ struct BlockRows {
 
     __device__ __forceinline__ BlockRows(const Params& params, const Table& cache, unsigned inverse_group,
                                          int h_kv, int tile)
-        : params(params), inverse_group(inverse_group), h_kv(h_kv), first(tile * WARP_ROWS) {
+        : params(params), inverse_group(inverse_group), h_kv(h_kv), first(tile * BLOCK_ROWS) {
         all = params.S_q * params.group;
-        inside = min(WARP_ROWS, all - first);
+        inside = min(BLOCK_ROWS, all - first);
         k_scale = cache.scales.k(h_kv), v_scale = cache.scales.v(h_kv);
     }
 
@@ -87,7 +116,7 @@ struct BlockRows {
     }
     __device__ __forceinline__ void load_async(element* q_smem, const element* q, int b) const {
 #pragma unroll 1
-        for (int i = threadIdx.x; i < WARP_ROWS * Rows::CHUNKS; i += THREADS) {
+        for (int i = threadIdx.x; i < BLOCK_ROWS * Rows::CHUNKS; i += THREADS) {
             const int row = i / Rows::CHUNKS, chunk = i % Rows::CHUNKS;
             const element* from = q + params.q.at(b, head(row), token(row)) + 8 * chunk;
             ptx::cp_async_16(q_smem + Rows::swizzled(row, chunk), from, row < inside);
@@ -107,14 +136,15 @@ struct BlockRows {
     }
 };
 
-// The tiles of one warp: tile `first_tile`, every WARPS-th after it, `turns` of them; of their keys those in
-// `seen` count. The lanes keep where the next runs are, a run each: 32 of RUN keys, of HELD_TURNS tiles.
+// The tiles of 16 keys of one warp: tile `first_tile`, every WARPS-th after it, `turns` of them; of their
+// keys those in `seen` count. The lanes keep where the next runs are, a run each: 32 of RUN keys, of
+// HELD_TURNS tiles.
 struct WarpKeys {
     struct Place {
         int page, slot;
     };
     const Table& table;
-    stored* ring;  // [STAGES, 2, 16, D]: K and V
+    stored* ring;  // [STAGES, 2, 16, D]: K and V. WGMMA: [STAGES, 64, D], of K and V in turn
     int b, first_tile, turns, lane;
     Interval seen;
     Place here, next;
@@ -158,8 +188,9 @@ struct WarpKeys {
     }
 };
 
+#if !WGMMA
 // O, m and l of the warp's keys, for all rows of the block: m and l to `m_smem` and `l_smem`, and O in the
-// place of the ring, [WARP_ROWS, PART_ROW]. Q is the group of copies before these. `loaded()` is called once
+// place of the ring, [BLOCK_ROWS, PART_ROW]. Q is the group of copies before these. `loaded()` is called once
 // Q and what comes before it is no longer waited for.
 template <class Loaded>
 __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, const Mask& mask,
@@ -231,3 +262,4 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
         }
     }
 }
+#endif

@@ -38,6 +38,11 @@ HARMLESS: dict[tuple[str, str], str] = {
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out",
     ): "The same: the CPU executor runs one kernel after the other.",
     (
+        "decode_wgmma.cuh",
+        "ptx::fence_proxy_async();          // wgmma sees it: Q",
+    ): "By the PTX model the fence that each thread has before its first K would do: it comes after the "
+    "barrier. The programming guide has one of the threads that wrote.",
+    (
         "epilogue_norm.cu",
         "if (EARLY) ptx::grid_dependency_wait();             // kernels before have written Q, K, V",
     ): "The same.",

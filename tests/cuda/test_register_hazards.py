@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from subprocess import run
 
 import numpy as np
 import pytest
@@ -109,6 +110,22 @@ def test_declarations_without_a_value_are_found(tmp_path):
     assert len(body) == len(source.read_text().splitlines())
     launch = CpuModule(source).kernel("declares")(1, 1, (np.zeros(4, np.float32),))
     assert not launch.problems, launch
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_lines_keep_their_numbers_after_a_group_that_is_skipped(taken, tmp_path):
+    """Where the text of an include is, inside the group, with line numbers of its own."""
+    (tmp_path / "long.cuh").write_text("#pragma once\n" + "int unused;\n" * 30)
+    (tmp_path / "short.cuh").write_text("#pragma once\nint used;\n")
+    source = tmp_path / "groups.cu"
+    lines = (
+        *("#if TAKEN", '#include "long.cuh"', "#else", "int other = __LINE__;", '#include "short.cuh"'),
+        *("#endif", "int after = __LINE__;"),
+    )
+    source.write_text("\n".join(lines) + "\n")
+    command = [*build.find_compiler().command.split(), "-x", "c++", "-E", f"-DTAKEN={taken}", "-"]
+    said = run(command, input=rewritten(source, []), capture_output=True, text=True, check=True).stdout
+    assert "int after = 7;" in said and ("int other = 4;" in said) is (not taken)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ def _shapes(stage: Stage, element: Element) -> list[tuple]:
         case("a negative scale", (70, 130), 2, 1, 3, d, scale=-0.3),
         ("two requests share their first pages", partial(_shared, d=d, element=element), "inside"),
     ]
+    if stage.kernels.by_shape:  # whose blocks take many rows at a time, and have rings that come round
+        found.insert(5, case("8 query heads on 1, 8 tokens: 64 rows, 5000 keys", (5000,), 8, 1, 8, d, 8))
+        found.append(case("16 query heads on 2, 9 tokens: 72 rows", (1, 200), 16, 2, 9, d, 3))
     for page in PAGES:
         lengths = tuple(dict.fromkeys((0, 1, page - 1, page, page + 1)))
         found.append(case(f"pages of {page}", lengths, 2, 1, 1, d, page))
@@ -118,14 +121,17 @@ def _features(stage: Stage, element: Element) -> list[tuple]:
             case("window: only the diagonal", (50, 16), 4, window=(0, 0)),
             case("window: ends at a page", (64, 49, 48), 1, window=(15, 0)),
             case("window: only keys after", (5, 90), 8, window=(-1, 3), causal=False),
+            case("window: 18 tokens, 36 rows", (300, 90, 0), 18, window=(100, -1)),
         ],
         ("softcap",): [
             case("softcap: 3", (90, 10), 2, softcap=3.0),
             case("softcap: 50, large scores", (90, 33), 1, softcap=50.0, scale=2.0),
+            case("softcap: 3, 17 tokens, 34 rows", (90, 33), 17, softcap=3.0),
         ],
         ("sinks",): [
             case("sinks: empty requests and others", (0, 300, 5), 1, sinks=True),
             case("sinks: rows that see no key", (3, 0, 40), 5, sinks=True),
+            case("sinks: 20 tokens, 40 rows that may see no key", (3, 0, 70), 20, sinks=True),
         ],
         ("window", "softcap", "sinks"): [
             case("sinks: with a window and a softcap", (80, 3), 3, True, window=(20, -1), softcap=5.0)

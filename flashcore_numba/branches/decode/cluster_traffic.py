@@ -36,7 +36,7 @@ LSES_A_WAVEFRONT = 8  # each the first word of 16 bytes
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     p = problem
     refuse_e4m3(p)
-    name, blocks = choose(p, sm_count)
+    name, blocks = choose(p, sm_count, variant)
     tile, found = TILES[p.head_dim][name], Traffic()
     for rows in tiles_of_rows(p, tile):
         for request in p.sequences:

@@ -13,28 +13,49 @@ from flashcore_numba.stages.stage import Stage
 
 CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
 START_KEYS = 256  # that a block would read while it starts and merges
+NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
 PLACED = {1: 1.0, 2: 1.0, 4: 0.91, CLUSTER: 0.91}
-# By head dimension: where an SM has one block at most, for more, and for more than 16 rows.
+
+
+def _wide(two: int, three: int) -> dict[str, Tile]:
+    """64 rows, of two and of three warpgroups, with so many slots in the ring of each."""
+    return {"wide": Tile(4, 8, two, 1, wgmma=True), "wide_3": Tile(4, 12, three, 1, wgmma=True)}
+
+
+# By head dimension: where an SM has one block at most, for more, for more than 16 rows, and for more than 32.
 TILES: dict[int, dict[str, Tile]] = {
-    64: {"few": Tile(1, 8, 4, 1), "many": Tile(1, 4, 4, 3), "rows": Tile(2, 8, 4, 1)},
-    128: {"few": Tile(1, 8, 3, 1), "many": Tile(1, 4, 2, 2), "rows": Tile(2, 8, 3, 1)},
+    64: {"few": Tile(1, 8, 4, 1), "many": Tile(1, 4, 4, 3), "rows": Tile(2, 8, 4, 1), **_wide(7, 6)},
+    128: {"few": Tile(1, 8, 3, 1), "many": Tile(1, 4, 2, 2), "rows": Tile(2, 8, 3, 1), **_wide(5, 3)},
     256: {"few": Tile(1, 4, 3, 1), "many": Tile(1, 2, 2, 2)},
 }
 
 
-def choose(problem: DecodeProblem, sm_count: int) -> tuple[str, int]:
-    """The tile, and the blocks of a cluster: those that are done first if all requests see as many keys as
-    they can. A block takes as long as its keys and `START_KEYS` more, and blocks without a place wait.
+def serves_wide(problem: Any) -> bool:
+    """Whether blocks of 64 rows are for more rows of the problem, of decoding or of the forward pass."""
+    p, tiles = problem, TILES.get(problem.head_dim, {})
+    return p.seq_q * p.group > NARROW_ROWS and "wide" in tiles and tiles["wide"].serves(p)
+
+
+def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) -> tuple[str, int]:
+    """The tile, that of the variant if it has one, and the blocks of a cluster: those that are done first if
+    all requests see as many keys as they can. A block takes as long as its keys and `START_KEYS` more, and
+    blocks without a place wait.
 
     What is batch-invariant has one tile and one number for all batches.
     """
     p, tiles = problem, TILES[problem.head_dim]
-    rows = "rows" in tiles and p.seq_q * p.group > 16
+    if variant in tiles and tiles[variant].serves(p):
+        name = variant
+    elif serves_wide(p):
+        name = "wide"
+    elif "rows" in tiles and p.seq_q * p.group > 16:
+        name = "rows"
+    else:
+        name = "few" if p.batch_invariant or tiles["few"].blocks(p) <= sm_count else "many"
     if p.batch_invariant:
-        return "rows" if rows else "few", CLUSTER
-    name = "rows" if rows else "few" if tiles["few"].blocks(p) <= sm_count else "many"
+        return name, CLUSTER
     blocks, an_sm = tiles[name].blocks(p), tiles[name].blocks_an_sm
     left, right = p.mask.left, p.mask.right
     keys = min(p.capacity, left + right + p.seq_q) if min(left, right) >= 0 else p.capacity
@@ -47,11 +68,12 @@ def choose(problem: DecodeProblem, sm_count: int) -> tuple[str, int]:
 
 
 def fill_gpu(problem: Any) -> bool:
-    """Whether clusters keep a GPU busy: those of a single request with many query rows are too few.
+    """Whether clusters keep a GPU busy: those of a single request with many query rows are too few, unless
+    blocks take 64 of them at a time.
 
     problem: of decoding or of the forward pass.
     """
-    return problem.batch > 1 or problem.seq_q * problem.group <= 32
+    return problem.batch > 1 or problem.seq_q * problem.group <= 32 or serves_wide(problem)
 
 
 def launch(
@@ -59,7 +81,7 @@ def launch(
 ) -> None:
     """Queue the one kernel: a cluster for each request, K/V head and tile of query rows."""
     p = problem
-    name, blocks = choose(p, executor.sm_count)
+    name, blocks = choose(p, executor.sm_count, variant)
     tile = TILES[p.head_dim][name]
     early = variant == "overlapped"
     executor.launch(
@@ -89,5 +111,8 @@ STAGE = Stage(
     variants={
         "cluster": "a cluster for each request and K/V head, of as many blocks as there is room for, up to 8",
         "overlapped": "the same, and begins under the end of the kernel before it",
+        "rows": "32 query rows in a block, by mma.sync",
+        "wide": "64 query rows in a block, by wgmma: what more than 32 get, unless pools hold e4m3",
+        "wide_3": "the same by three warpgroups instead of two, with shorter rings",
     },
 )

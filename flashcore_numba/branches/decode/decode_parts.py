@@ -20,28 +20,41 @@ NO_PAGE_ENDS = 1 << 30  # the page of a request that is in one
 class Tile(NamedTuple):
     """16-row tiles of a block, its warps, slots of a warp's ring, blocks that an SM has room for.
 
-    Slots are of elements; those of e4m3 are half as large and twice as many.
+    Slots have K and V of 16 keys, as elements; those of e4m3 are half as large and twice as many. wgmma: the
+    four warps of a warpgroup multiply 64 rows, and have a ring whose slots have K or V of 64 keys.
     """
 
     row_tiles: int
     warps: int
     stages: int
     blocks_an_sm: int
+    wgmma: bool = False
+
+    @property
+    def sharers(self) -> int:
+        """Warps that have a ring and a part of the keys together."""
+        return 4 if self.wgmma else 1
+
+    def serves(self, problem: DecodeProblem) -> bool:
+        """Whether its products take what the pools hold."""
+        return not (self.wgmma and problem.e4m3)
 
     def macros(self, problem: DecodeProblem) -> dict[str, Any]:
         """What a kernel is compiled with."""
         p = problem
         no_page_ends_in_a_tile = p.page % KEYS == 0 or p.width == 1
-        own: dict[str, Any] = {"ROW_TILES": self.row_tiles, "WARPS": self.warps, "STAGES": self.stages}
+        own: dict[str, Any] = {"WGMMA": True} if self.wgmma else {"ROW_TILES": self.row_tiles}
+        own |= {"WARPS": self.warps, "STAGES": self.stages}
         if p.e4m3:
             own |= {"E4M3": True, "STAGES": 2 * self.stages}
-        own |= {"BLOCKS_PER_SM": self.blocks_an_sm, "HEAD_DIM": p.head_dim, "BLOCK_N": KEYS}
+        own |= {"BLOCKS_PER_SM": self.blocks_an_sm, "HEAD_DIM": p.head_dim, "BLOCK_N": KEYS * self.sharers}
         own |= {"RUN": KEYS if no_page_ends_in_a_tile else 1, "PAGED": p.paged}
         return own | defines(p) | ({"USED": True} if p.paged else {})
 
     def block_bytes(self, head_dim: int) -> int:
         """Of dynamic shared memory: the rings and Q."""
-        return 2 * head_dim * (2 * KEYS * self.warps * self.stages + 16 * self.row_tiles)
+        halves = 1 if self.wgmma else 2  # of a slot: K, V
+        return 2 * head_dim * (halves * KEYS * self.warps * self.stages + 16 * self.row_tiles)
 
     def blocks_of_rows(self, problem: DecodeProblem) -> int:
         """That the query rows of one K/V head and request take."""

@@ -43,11 +43,12 @@ def seen(mask: Mask, rows: np.ndarray, group: int) -> tuple[int, int]:
 
 
 def part(p: Any, tile: Tile, request: int, begin: int, end: int, first: int, last: int, rows: int) -> Traffic:
-    """Tiles `first` to `last` of the keys from `begin` to `end`, up to O of each warp in shared memory, and
-    how the threads merge the warps.
+    """Tiles `first` to `last` of the keys from `begin` to `end`, up to O of each warp or warpgroup in shared
+    memory, and how the threads merge these.
     """
     D, row_tiles, at_once = p.head_dim, tile.row_tiles, rows_a_request(p.head_dim)
     found = copy_rows(16 * row_tiles, rows, D) + tile.warps * loads(1, 1)  # Q, and the length once more
+    per_turn = shared_stores(KEYS * HALF * D // 128)  # K or V of 16 keys, zeros where there are none
     for number in range(first, last):
         low, high = max(begin - KEYS * number, 0), min(end - KEYS * number, KEYS)
         sectors = (high - low) * HALF * D // SECTOR
@@ -55,13 +56,23 @@ def part(p: Any, tile: Tile, request: int, begin: int, end: int, first: int, las
         # unless they meet before each row, to pass its page on.
         skipped = 0 if _run(p) == KEYS else low % at_once
         copied = loads(ceil_div(high - low + skipped, at_once), sectors)
-        found += 2 * (copied + shared_stores(KEYS * HALF * D // 128) + Traffic(async_sectors=sectors))
-        found += shared_loads(tile_fragments(row_tiles, KEYS, D, D))
+        found += 2 * (copied + per_turn + Traffic(async_sectors=sectors))
+        if not tile.wgmma:
+            found += shared_loads(tile_fragments(row_tiles, KEYS, D, D))
     for warp in range(tile.warps):
         found += _places(p, tile, request, begin, end, range(first + warp, last, tile.warps))
-    own = shared_stores(2 * row_tiles * (2 + 2 * D // 8))  # m, l and O of a warp
-    found += tile.warps * (own + shared_loads(query_fragments(row_tiles, D)) + barriers(2))
-    return found + shared_loads(tile.warps * (3 * requests_of_o(rows, D) + rows * D * FLOAT // 128))
+    found += tile.warps * barriers(2)  # Q has come, and O of all
+    if tile.wgmma:
+        turns = sum(
+            ceil_div(max(0, last - first - share), tile.warps) for share in range(0, tile.warps, tile.sharers)
+        )
+        found += (tile.sharers * turns - max(0, last - first)) * 2 * per_turn  # of warps without keys
+        found += tile.sharers * turns * barriers(2) + tile.warps * barriers(1)  # K, V; O in place of the ring
+    own_rows = 2 * row_tiles // tile.sharers  # of a lane
+    own = shared_stores(own_rows * (2 + 2 * D // 8))  # m, l and O of a warp
+    found += tile.warps * (own + shared_loads(0 if tile.wgmma else query_fragments(row_tiles, D)))
+    shares = tile.warps // tile.sharers
+    return found + shared_loads(shares * (3 * requests_of_o(rows, D) + rows * D * FLOAT // 128))
 
 
 def _places(p: Any, tile: Tile, request: int, begin: int, end: int, tiles: range) -> Traffic:

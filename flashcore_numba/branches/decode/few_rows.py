@@ -72,4 +72,4 @@ def preferred(problem: Problem) -> tuple[Stage, ...]:
     few = p.seq_q <= MOST_TOKENS and p.seq_q * p.group <= MOST_ROWS and p.seq_k >= FEWEST_KEYS
     if not (few and p.on_gpu):
         return ()
-    return STAGES if fill_gpu(p) else STAGES[::-1]
+    return STAGES if fill_gpu(Unpaged(p)) else STAGES[::-1]

@@ -2,7 +2,7 @@
 
 from flashcore_numba.branches.decode.decode_chunks import STAGE as CHUNKS
 from flashcore_numba.branches.decode.decode_cluster import STAGE as CLUSTER
-from flashcore_numba.branches.decode.decode_cluster import fill_gpu
+from flashcore_numba.branches.decode.decode_cluster import fill_gpu, serves_wide
 from flashcore_numba.branches.decode.decode_split import STAGE as SPLIT
 from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.stages.find import find_in
@@ -17,10 +17,11 @@ def preferred(problem: DecodeProblem) -> tuple[Stage, ...]:
     """The stages in the order in which `attention_paged` tries them.
 
     Clusters that fill a GPU are faster for equal lengths. But they divide all requests alike, so that long
-    ones among short ones leave SMs idle.
+    ones among short ones leave SMs idle. More than 32 query rows of a K/V head go to clusters in any case
+    where a block takes 64 of them: in blocks of 32 K and V would be read again.
     """
     alike = problem.batch == 1 or problem.capacity <= CLUSTERS_KEYS
-    clusters = alike and fill_gpu(problem)
+    clusters = (alike and fill_gpu(problem)) or serves_wide(problem)
     return (CLUSTER, SPLIT, CHUNKS) if clusters else (SPLIT, CLUSTER, CHUNKS)
 
 

@@ -315,8 +315,8 @@ SPLIT = (
 )  # fmt: skip
 
 
-def _cluster(name: str, mistake: str, *edits: tuple[str, str], **options: Any) -> Mutant:
-    made = tuple(Edit(old, new, "decode_cluster.cu") for old, new in edits)
+def _cluster(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
+    made = tuple(Edit(old, new, file[0] if file else "decode_cluster.cu") for old, new, *file in edits)
     return Mutant("decode/cluster", name, mistake, made, options.pop("expected", WRONG), **options)
 
 
@@ -344,12 +344,71 @@ CLUSTER = (
     ),
     _cluster(
         "parts_overlap", "A part has all keys from its first one on.",
-        ("ceil_div(min(tiles.end - first_tile, part_tiles - warp), WARPS)",
-         "ceil_div(tiles.end - first_tile, WARPS)"),
+        ("ceil_div(min(tiles.end - first_tile + later, part_tiles - warp + later), WARPS)",
+         "ceil_div(tiles.end - first_tile + later, WARPS)"),
     ),
     _cluster(
         "parts_of_the_grid", "The number of a part is the block's in the grid, not in the cluster.",
         ("tiles.begin + rank * part_tiles", "tiles.begin + int(blockIdx.x) * part_tiles"),
     ),
 )  # fmt: skip
-MUTANTS = (*CHUNKS, *SPLIT, *CLUSTER)
+WGMMA, WIDE = "decode_wgmma.cuh", "wide"  # the variant that has 64 rows in a block, however few there are
+OPERANDS = (*LATE, "warp", "simulator", "barrier", "hang", "unwritten")  # of products of four warps
+
+WARPGROUPS = (
+    _cluster(
+        "turns_of_a_warp", "Each warp of a warpgroup has as many turns as its own keys take.",
+        ("tiles.end - first_tile + later, part_tiles - warp + later)",
+         "tiles.end - first_tile, part_tiles - warp)"),
+        expected=OPERANDS, variant=WIDE, on_gpu=False,
+    ),
+    _cluster(
+        "one_place_for_k_and_v", "K and V of a tile go to the same place.",
+        ("(2 * turn + IS_V) % STAGES", "2 * turn % STAGES", WGMMA), expected=OPERANDS, variant=WIDE,
+    ),
+    _cluster(
+        "rows_of_the_first_warp", "All warps copy their keys to the tile's first 16 rows.",
+        ("place<IS_V>(keys, turn) + threadIdx.x / 32 % SHARERS * 16 * 64", "place<IS_V>(keys, turn)", WGMMA),
+        expected=OPERANDS, variant=WIDE,
+    ),
+    _cluster(
+        "swizzle_forgotten", "The chunks of a row are in order, as wgmma does not read them.",
+        ("(chunk ^ row) % 8 * 8", "chunk % 8 * 8", HEADER), variant=WIDE,
+    ),
+    _cluster(
+        "key_of_the_warp", "The mask counts keys from the warp's own 16, not from the tile's first.",
+        ("keys.key_of(turn) - own_warp % SHARERS * 16;", "keys.key_of(turn);", WGMMA), variant=WIDE,
+    ),
+    _cluster(
+        "mask_of_the_first_warp", "All warps mask as if they had the first 16 rows.",
+        ("const int row = warp_row + lane / 4;", "const int row = lane / 4;", WGMMA),
+    ),
+    _cluster(
+        "masked_for_the_last_row", "Tiles are masked that end after the keys of the warp's last row.",
+        ("key + BLOCK_N > first_sees.end", "key + BLOCK_N > last_sees.end", WGMMA), variant=WIDE,
+    ),
+    _cluster(
+        "window_not_masked", "Of a window's first tile all keys are taken for seen.",
+        ("key < last_sees.begin || ", "", WGMMA), variant=WIDE,
+    ),
+    _cluster(
+        "sum_not_rescaled", "Where a tile brings a larger maximum O and the sum stay as they are.",
+        ("if (turn > 0) rescale_o_and_l(o_rmem, l, rescale);", "", WGMMA), variant=WIDE,
+    ),
+    _cluster(
+        "filled_a_turn_late", "The ring is filled a turn later than it is read.",
+        ("load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);",
+         "load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2 - 1);", WGMMA),
+        expected=OPERANDS,
+    ),
+    _cluster(
+        "last_warpgroup_lost", "The merge takes what the first warpgroup has for the block's.",
+        ("o, SHARES, [&](int s)", "o, WGMMA ? 1 : SHARES, [&](int s)"), variant=WIDE,
+    ),
+    _cluster(
+        "sums_to_some_owners", "One thread of each owner's share of a row sends, and one owner has none.",
+        ("if (WGMMA && i % QUADS < CLUSTER)", "if (WGMMA && i % QUADS < CLUSTER - 1)"),
+        expected=("hang",), variant=WIDE, on_gpu=False,
+    ),
+)  # fmt: skip
+MUTANTS = (*CHUNKS, *SPLIT, *CLUSTER, *WARPGROUPS)

@@ -14,7 +14,7 @@ from flashcore_numba.branches.decode.inputs import paged
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.split_parts import MAX_PARTS, most_parts, parts_of
 from flashcore_numba.checks.runner import check_stage, names
-from flashcore_numba.core.element import BFLOAT16
+from flashcore_numba.core.element import BFLOAT16, E4M3
 from flashcore_numba.core.features import Features
 from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.predict import Traffic, predict
@@ -25,7 +25,7 @@ from flashcore_numba.stages.runs import Run
 
 SPLIT, CLUSTER = decode_split.STAGE, decode_cluster.STAGE
 RUNS = [(stage, variant) for stage in (SPLIT, CLUSTER) for variant in stage.variants]
-QUICK = ((SPLIT, "in_turn"), (CLUSTER, "cluster"))
+QUICK = ((SPLIT, "in_turn"), (CLUSTER, "cluster"), (CLUSTER, "wide"))
 SMALLEST_SHARED = 99 * 1024  # bytes that a block may have at compute capability 8.9, the least from 8.0 on
 HOPPERS_SHARED = 227 * 1024
 TELLING = (
@@ -170,6 +170,20 @@ def test_the_size_of_a_cluster(rng):
     assert chosen(1, batch_invariant=True) == chosen(200, batch_invariant=True) == ("few", CLUSTER_BLOCKS)
 
 
+def test_who_has_64_rows_in_a_block(rng):
+    """More than 32 query rows of a K/V head, but of elements alone; and whoever asks for it by name."""
+
+    def chosen(tokens, variant=None, head_dim=128, **options):
+        x = paged(rng, [1], 16, 2, tokens, head_dim, **options)
+        return decode_cluster.choose(x.problem(x.arrays), 132, variant)
+
+    assert chosen(4)[0] == "rows" and chosen(5) == chosen(8) == ("wide", 8) and chosen(30) == ("wide", 8)
+    assert chosen(1, "wide") == ("wide", 8) and chosen(8, "rows")[0] == "rows"
+    assert chosen(8, batch_invariant=True) == ("wide", CLUSTER_BLOCKS)
+    assert chosen(8, stored=E4M3)[0] == chosen(8, "wide", stored=E4M3)[0] == "rows"
+    assert chosen(8, "wide", 256)[0] == "few"
+
+
 def test_the_choice_of_a_tile(rng):
     def chosen(requests, tokens=1, room=HOPPERS_SHARED, **options):
         x = paged(rng, [1] * requests, 16, 2, tokens, 128, **options)
@@ -184,12 +198,15 @@ def test_the_choice_of_a_tile(rng):
 
 
 def test_which_stage_comes_first(rng):
-    """Clusters where no request has room for many keys, or there is one; parts of any length elsewhere."""
-    for requests, tokens, keys, first in (
-        *((2, 1, 8000, CLUSTER), (2, 1, 9000, SPLIT)),
-        *((1, 1, 9000, CLUSTER), (1, 17, 4000, SPLIT), (2, 17, 4000, CLUSTER)),
+    """Clusters where no request has room for many keys, or there is one; parts of any length elsewhere. More
+    than 32 rows of a K/V head go to clusters where these take 64 at a time.
+    """
+    for requests, tokens, keys, head_dim, first in (
+        *((2, 1, 8000, 64, CLUSTER), (2, 1, 9000, 64, SPLIT), (1, 1, 9000, 64, CLUSTER)),
+        *((2, 16, 9000, 128, SPLIT), (2, 17, 9000, 128, CLUSTER), (1, 17, 4000, 64, CLUSTER)),
+        *((1, 17, 4000, 256, SPLIT), (2, 17, 4000, 256, CLUSTER)),
     ):
-        x = paged(rng, [1] * requests, 2, 1, tokens, spare_columns=keys // 16)
+        x = paged(rng, [1] * requests, 2, 1, tokens, head_dim, spare_columns=keys // 16)
         order = ladder.preferred(x.problem(x.arrays))
         assert order[0] is first and {*order} == {*ladder.LADDER}
 
@@ -294,13 +311,27 @@ def test_a_formula_knows_where_a_window_begins_and_ends(stage, head_dim, page, r
         assert_foretold(stage, variant, problem, 132, tile, lanes)
 
 
+def test_a_formula_gives_what_is_counted_of_64_rows(rng):
+    """Some warps have no keys in the tiles of their warpgroup, and some rows of the block do not exist."""
+    sinks = rng.standard_normal(8).astype(np.float32)
+    features = Features(window=(int(rng.integers(60, 200)), -1), sinks=sinks)
+    lengths = [0, *rng.integers(1, 400, 3).tolist()]
+    x = paged(rng, lengths, 8, 1, int(rng.integers(5, 9)), 64, int(rng.integers(1, 40)), features=features)
+    problem = x.problem(x.arrays)
+    name, blocks = decode_cluster.choose(problem, 132)
+    assert (name, blocks) == ("wide", 8)
+    assert_foretold(CLUSTER, None, problem, 132, decode_cluster.TILES[64][name], 64 // 4 // blocks)
+
+
 OF_CLUSTERS = [
     (head_dim, name, variant)
     for head_dim, tiles in decode_cluster.TILES.items()
     for name in tiles
     if name != "many"  # which comes beside "few", on a GPU of fewer SMs
-    for variant in CLUSTER.variants
+    for variant in (*(("cluster", "overlapped") if name != "wide_3" else ()), name)
+    if variant in CLUSTER.variants
 ]
+ROWS = {"few": (1, 16), "rows": (17, 32), "wide": (33, 80)}  # fewest and most of a K/V head
 
 
 @pytest.mark.parametrize(("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "overlapped")))
@@ -308,16 +339,16 @@ def test_a_formula_gives_what_is_counted_of_clusters(head_dim, name, variant, rn
     """On a GPU for each tile and size of a cluster; one request has no keys."""
     for longest, page in ((40, 16), (900, int(rng.integers(1, 40)))):
         kv_heads, group = (int(n) for n in rng.integers(1, (3, 7)))
-        tokens = 16 // group + (int(rng.integers(1, 4)) if name == "rows" else -int(rng.integers(2)))
-        tokens = max(1, tokens)
+        least, most = ROWS.get(name, (1, 80)) if variant != name else (1, 80)
+        tokens = int(rng.integers(-(-least // group), most // group + 1))
         sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.integers(2) else None
         features = Features(window=(int(rng.integers(-1, 200)), -1), sinks=sinks)
         lengths = [0, *rng.integers(0, longest, 3).tolist()]
         x = paged(rng, lengths, kv_heads * group, kv_heads, tokens, head_dim, page, features=features)
         problem = x.problem(x.arrays)
-        gpus = {decode_cluster.choose(problem, sm_count): sm_count for sm_count in range(1, 200)}
+        gpus = {decode_cluster.choose(problem, sm_count, variant): sm_count for sm_count in range(1, 200)}
         assert {(name, 1), (name, 2), (name, 4), (name, 8)} <= {*gpus}
-        assert name == "rows" or ("many", 1) in gpus
+        assert (name == "few") == (("many", 1) in gpus)
         for (tile, blocks), sm_count in gpus.items():
             tile = decode_cluster.TILES[head_dim][tile]
             assert_foretold(CLUSTER, variant, problem, sm_count, tile, head_dim // 4 // blocks)

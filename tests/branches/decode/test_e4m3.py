@@ -25,7 +25,12 @@ from flashcore_numba.run.registers import examples, registers
 from flashcore_numba.stages.runs import Run
 
 CHUNKS, *STAGES = LADDER
-RUNS = [(stage, variant) for stage in STAGES for variant in stage.variants]
+RUNS = [
+    (stage, variant)
+    for stage in STAGES
+    for variant in stage.variants
+    if not variant.startswith("wide")  # which take elements alone, and give way to others
+]
 QUICK = ((STAGES[0], "in_turn"), (STAGES[1], "cluster"))
 SCALES = {"k_scale": 0.4, "v_scale": 1.7}
 label = lambda x: getattr(x, "label", x)  # noqa: E731

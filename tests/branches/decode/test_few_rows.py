@@ -71,11 +71,11 @@ def test_a_wrong_view_is_seen(mistake, monkeypatch, rng):
 
 
 def test_which_problems():
-    def served(rows, keys, batch=2, group=4, on_gpu=True):
-        p = SimpleNamespace(seq_q=rows, seq_k=keys, batch=batch, group=group, on_gpu=on_gpu)
+    def served(rows, keys, batch=2, group=4, on_gpu=True, dim=64):
+        p = SimpleNamespace(seq_q=rows, seq_k=keys, batch=batch, group=group, on_gpu=on_gpu, head_dim=dim)
         return preferred(p)
 
-    assert served(1, 512) == served(16, 9000) == STAGES
-    assert served(9, 9000, batch=1) == STAGES[::-1]  # 36 rows of a K/V head, one request
+    assert served(1, 512) == served(16, 9000) == served(9, 9000, batch=1) == STAGES
+    assert served(9, 9000, batch=1, dim=256) == STAGES[::-1]  # 36 rows of a K/V head, one request
     assert not served(1, 511) and not served(17, 9000) and not served(9, 9000, group=8)
     assert not served(1, 9000, on_gpu=False)

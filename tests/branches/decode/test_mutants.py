@@ -16,6 +16,7 @@ TELLING = (
     "lengths around pages of 16",
     "100 times as many keys",
     "8 query heads on 1, 5 tokens: 40 rows",
+    "8 query heads on 1, 8 tokens: 64 rows, 5000 keys",
     "any schedule: the same bits",
 )
 QUICK = ("table_past_the_end", "last_key_lost", "wrong_group", "weights_of_the_merge")
