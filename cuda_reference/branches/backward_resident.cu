@@ -29,11 +29,17 @@ static_assert(CLUSTER == 2 && D == 64 && ROWS == WARPS * AT_ONCE * SUMS, "what r
 
 using Map = const ptx::TensorMap*;  // [B, heads, rows, D]: boxes of [64, 64], of the results [16, 64]
 
+struct Gradient {
+    element* rows;
+    Strides strides;
+};
+
 struct Arrays {
     Map q, k, v, dout, dq, dk, dv;
     const element* out;  // [B, H, S_q, D]
     Strides out_strides;
     const float *lse, *dlse;  // [B, H, S_q]; dlse may be null
+    Gradient dq_rows, dk_rows, dv_rows;
 };
 
 template <bool VALUE> struct Constant {
@@ -107,6 +113,40 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
                     (tiles.begin + pair - member * count) * BLOCK_N};
     };
 
+    // Each warp initialises the mbarriers of the pairs that it asks for.
+    if (ptx::elect_one()) {
+        if (block_warp < 2) ptx::mbarrier_init(own_full + block_warp, 1);
+        for (int pair = block_warp; pair < PAIRS; pair += WARPS) {
+            ptx::mbarrier_init(slots_full + pair * 2, 1);
+            ptx::mbarrier_init(slots_full + pair * 2 + 1, 1);
+            ptx::mbarrier_init(delta_full + pair, 1);
+        }
+        ptx::fence_mbarrier_init();  // TMA and the other block see the mbarriers initialised
+        if (block_warp < 2 && pairs > 0) {
+            const Map map = KEYS ? (block_warp ? arrays.v : arrays.k) : (block_warp ? arrays.dout : arrays.q);
+            ptx::mbarrier_arrive_expect(own_full + block_warp, TILE * 2);  // as with the pairs
+            load_tile<ROWS>(own_smem + block_warp * TILE, map, own_full + block_warp, first_own, own_head, b);
+        }
+    }
+    auto fetch = [&](int pair, bool for_both) {  // by one thread
+        const Place at = place_of(pair);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const Map map = KEYS ? (i ? arrays.dout : arrays.q) : (i ? arrays.v : arrays.k);
+            uint64_t* full = slots_full + pair * 2 + i;
+            element* tile_smem = slots_smem + pair * SLOT + i * TILE;
+            ptx::mbarrier_arrive_expect(full, TILE * 2);  // a phase ends with its bytes, not before
+            if (!for_both)
+                load_tile<BLOCK_N>(tile_smem, map, full, at.first, at.head, b);
+            else if (pair % CLUSTER == rank)
+                ptx::tma_load_multicast_4d(tile_smem, map, full, 0, at.first, at.head, b, (1 << CLUSTER) - 1);
+        }
+        if (KEYS || pair == 0) ptx::mbarrier_arrive_expect(delta_full + pair, ROWS * 4);  // the same
+    };
+    if (block_warp < min(pairs, ALONE) && ptx::elect_one()) fetch(block_warp, false);
+    __syncthreads();  // the other threads see the mbarriers too
+    ptx::cluster_arrive_relaxed();
+
     // LSE and D, of the query rows of a pair; or of the block's own, which count as one pair.
     const int row_pairs = KEYS ? pairs : min(pairs, 1);
     auto rows_of = [&](int pair) { return KEYS ? place_of(pair) : Place{own_head, first_own}; };
@@ -141,37 +181,10 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     };
     load_out(0);
 
-    if (block_warp == 0) {
-        if (lane == 0)
-            for (Map map : {arrays.q, arrays.k, arrays.v, arrays.dout}) ptx::prefetch_map(map);
-        for (int i = lane; i < 2 + 3 * PAIRS; i += 32) ptx::mbarrier_init(own_full + i, 1);
-        ptx::fence_mbarrier_init();  // TMA and the other block see the mbarriers initialised
-        __syncwarp();                // those of all lanes
-        if (lane == 0 && pairs > 0)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const Map map = KEYS ? (i ? arrays.v : arrays.k) : (i ? arrays.dout : arrays.q);
-                ptx::mbarrier_arrive_expect(own_full + i, TILE * 2);  // as with the pairs
-                load_tile<ROWS>(own_smem + i * TILE, map, own_full + i, first_own, own_head, b);
-            }
-    }
-    __syncthreads();  // the other threads see them too
-    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();  // the other block's mbarriers are initialised
+#pragma unroll 1
     for (int pair = block_warp; pair < pairs; pair += WARPS)
-        if (ptx::elect_one()) {
-            const Place at = place_of(pair);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const Map map = KEYS ? (i ? arrays.dout : arrays.q) : (i ? arrays.v : arrays.k);
-                uint64_t* full = slots_full + pair * 2 + i;
-                ptx::mbarrier_arrive_expect(full, TILE * 2);  // a phase ends with its bytes, not before
-                if (pair % CLUSTER == rank)
-                    ptx::tma_load_multicast_4d(slots_smem + pair * SLOT + i * TILE, map, full, 0, at.first,
-                                               at.head, b, (1 << CLUSTER) - 1);
-            }
-            if (pair < row_pairs) ptx::mbarrier_arrive_expect(delta_full + pair, ROWS * 4);  // the same
-        }
+        if (pair >= ALONE && ptx::elect_one()) fetch(pair, true);
 #pragma unroll
     for (int i = 0; i < LSE_EACH; i++) {
         const int at = i * THREADS + threadIdx.x;
@@ -277,7 +290,7 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         };
         load_out(KEYS ? iteration + 1 : 1);
         if (AHEAD) under_ds();
-        ptx::mbarrier_wait_cluster(delta_full + (KEYS ? pair : 0), 0);  // D has come
+        if (KEYS || iteration == 0) ptx::mbarrier_wait_cluster(delta_full + pair * KEYS, 0);  // D has come
         float delta[2];
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) {
@@ -352,8 +365,24 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     }
     element* panel_smem = own_smem + warpgroup * TILE + warp * WARP_ROWS * 64;
     pack_rows<false>(panel_smem, kept, lane);  // too large becomes infinite: no training step takes it
-    const Map map = !KEYS ? arrays.dq : warpgroup ? arrays.dk : arrays.dv;
-    store_packed(panel_smem, map, lane, warp_own, own_head, {b});
+    if (!DIRECT) {
+        const Map map = !KEYS ? arrays.dq : warpgroup ? arrays.dk : arrays.dv;
+        return store_packed(panel_smem, map, lane, warp_own, own_head, {b});
+    }
+    __syncwarp();  // the rows are whole before lanes read what others wrote
+    auto store = [&](const Gradient& to) {
+#pragma unroll
+        for (int row = lane / CHUNKS; row < WARP_ROWS; row += AT_ONCE)
+            if (warp_own + row < (KEYS ? sizes.S_k : sizes.S_q))
+                *reinterpret_cast<uint4*>(to.rows + to.strides.at(b, own_head, warp_own + row) + 8 * chunk) =
+                    *reinterpret_cast<const uint4*>(panel_smem + row * 64 + (chunk ^ row % 8) * 8);
+    };
+    if (!KEYS)
+        store(arrays.dq_rows);
+    else if (warpgroup)
+        store(arrays.dk_rows);
+    else
+        store(arrays.dv_rows);
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
@@ -364,10 +393,10 @@ backward_resident(const __grid_constant__ ptx::TensorMap q_map,
                   const __grid_constant__ ptx::TensorMap dq_map,
                   const __grid_constant__ ptx::TensorMap dk_map,
                   const __grid_constant__ ptx::TensorMap dv_map,
-                  const element* out, const float* lse, const float* dlse, STRIDES(out), SIZES) {
+                  const element* out, const float* lse, const float* dlse, element* dq, element* dk,
+                  element* dv, STRIDES(out), STRIDES(dq), STRIDES(dk), STRIDES(dv), SIZES) {
     const Sizes sizes = SIZES_GIVEN;
-    const Arrays arrays{&q_map, &k_map, &v_map, &dout_map, &dq_map, &dk_map,
-                        &dv_map, out, STRIDES_GIVEN(out), lse, dlse};
+    const Arrays arrays{&q_map, &k_map, &v_map, &dout_map, &dq_map, &dk_map, &dv_map, out, STRIDES_GIVEN(out), lse, dlse, {dq, STRIDES_GIVEN(dq)}, {dk, STRIDES_GIVEN(dk)}, {dv, STRIDES_GIVEN(dv)}};
     const int key_blocks = blocks_of(sizes.S_k);  // first: they take longer
     if (blockIdx.x < key_blocks)
         block<true>(arrays, sizes, blockIdx.x);

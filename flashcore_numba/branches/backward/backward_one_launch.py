@@ -18,10 +18,11 @@ ROWS, STORED_ROWS = 64, 16  # of every tile, and of what one warp stores
 WARPGROUPS = 2
 PAIRS = {64: 12}  # of tiles that a block of the resident kernel holds, by head dimension
 RESIDENT: Mapping[str, Mapping[str, int]] = {  # its variants: macros
-    "resident": {"AHEAD": 1, "HELD": 2},
-    "resident_held_1": {"AHEAD": 1, "HELD": 1},
-    "resident_held_0": {"AHEAD": 1, "HELD": 0},
-    "resident_in_step": {"AHEAD": 0, "HELD": 1},
+    "resident": {"AHEAD": 1, "HELD": 2, "ALONE": 2, "DIRECT": 1},
+    "resident_tma": {"AHEAD": 1, "HELD": 2, "ALONE": 2, "DIRECT": 0},
+    "resident_wait": {"AHEAD": 1, "HELD": 2, "ALONE": 0, "DIRECT": 1},
+    "resident_shared": {"AHEAD": 1, "HELD": 0, "ALONE": 2, "DIRECT": 1},
+    "resident_in_step": {"AHEAD": 0, "HELD": 1, "ALONE": 2, "DIRECT": 1},
 }
 STAGES = {64: 4, 128: 2}  # slots of each ring by head dimension: what shared memory holds
 
@@ -63,7 +64,8 @@ def launch(
 ) -> None:
     """Queue the one kernel: blocks of keys, then those of query rows, for each K/V head and batch."""
     if variant is not None and is_resident(problem, variant):
-        return launch_resident(problem, dq, dk, dv, executor, RESIDENT[variant])
+        launch_resident(problem, dq, dk, dv, executor, RESIDENT[variant])
+        return
     p, cluster = problem, cluster_of(problem, variant)
     macros: dict[str, Any] = {"HEAD_DIM": p.head_dim, "BLOCK_N": ROWS, "STAGES": STAGES[p.head_dim]}
     kernel = source("backward_one_launch", CLUSTER=cluster, **macros, **defines(p.forward))
@@ -92,7 +94,9 @@ def launch_resident(
         128 * WARPGROUPS,
         *(tile_map(x, ROWS) for x in (p.q, p.k, p.v, p.dout)),
         *(tile_map(x, STORED_ROWS) for x in (dq, dk, dv)),
-        *(p.out, p.lse, p.dlse, *strides(p.out), *scalars(p.forward, p.scale * math.log2(math.e))),
+        *(p.out, p.lse, p.dlse, dq, dk, dv),
+        *(step for x in (p.out, dq, dk, dv) for step in strides(x)),
+        *scalars(p.forward, p.scale * math.log2(math.e)),
         shared_bytes=resident_bytes(p.head_dim),
     )
 
@@ -116,8 +120,9 @@ STAGE = Stage(
         "one_launch": "two blocks fetch for each other what both stream, where all of it fits, else each for "
         "itself",
         "resident": "all tiles fetched at once, D one round ahead of its use, the next S under dS",
-        "resident_held_1": "the same with V read from shared memory",
-        "resident_held_0": "the same with K and V read from shared memory",
+        "resident_tma": "the same with results stored by TMA",
+        "resident_wait": "the same with no tile fetched before the two blocks have met",
+        "resident_shared": "the same with K and V read from shared memory by every product",
         "resident_in_step": "the same with the next S after dS",
     },
 )
