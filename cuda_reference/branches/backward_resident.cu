@@ -158,7 +158,8 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         if (at < row_pairs * ROWS) {
             const Place rows = rows_of(at / ROWS);
             const int row = rows.first + at % ROWS;
-            if (row < sizes.S_q) lse_rmem[i] = arrays.lse[sizes.rows_before(b, rows.head) + row];
+            const float lse = arrays.lse[sizes.rows_before(b, rows.head) + min(row, sizes.S_q - 1)];
+            if (row < sizes.S_q) lse_rmem[i] = lse;
         }
     }
     // Of the pair that the block computes for a round, the warp's rows 8 * block_warp to + 7: AT_ONCE rows in a
@@ -372,10 +373,12 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     __syncwarp();  // the rows are whole before lanes read what others wrote
     auto store = [&](const Gradient& to) {
 #pragma unroll
-        for (int row = lane / CHUNKS; row < WARP_ROWS; row += AT_ONCE)
+        for (int first = 0; first < WARP_ROWS; first += AT_ONCE) {
+            const int row = first + lane / CHUNKS;
             if (warp_own + row < (KEYS ? sizes.S_k : sizes.S_q))
                 *reinterpret_cast<uint4*>(to.rows + to.strides.at(b, own_head, warp_own + row) + 8 * chunk) =
                     *reinterpret_cast<const uint4*>(panel_smem + row * 64 + (chunk ^ row % 8) * 8);
+        }
     };
     if (!KEYS)
         store(arrays.dq_rows);

@@ -1,29 +1,20 @@
 """dQ, dK and dV in one launch, for short problems. The kernel: `backward_one_launch.cu`."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from cuda_reference import source
+from flashcore_numba.branches.backward import backward_resident as resident
+from flashcore_numba.branches.backward.backward_resident import ROWS, STORED_ROWS, WARPGROUPS, most_pairs
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.stages.parts.cuda_arguments import defines, scalars, strides
+from flashcore_numba.stages.parts.cuda_arguments import defines, scalars
 from flashcore_numba.stages.parts.tile_maps import tile_map
 from flashcore_numba.stages.stage import Stage
 
-ROWS, STORED_ROWS = 64, 16  # of every tile, and of what one warp stores
-WARPGROUPS = 2
-PAIRS = {64: 12}  # of tiles that a block of the resident kernel holds, by head dimension
-RESIDENT: Mapping[str, Mapping[str, int]] = {  # its variants: macros
-    "resident": {"AHEAD": 1, "HELD": 2, "ALONE": 2, "DIRECT": 1},
-    "resident_tma": {"AHEAD": 1, "HELD": 2, "ALONE": 2, "DIRECT": 0},
-    "resident_wait": {"AHEAD": 1, "HELD": 2, "ALONE": 0, "DIRECT": 1},
-    "resident_shared": {"AHEAD": 1, "HELD": 0, "ALONE": 2, "DIRECT": 1},
-    "resident_in_step": {"AHEAD": 0, "HELD": 1, "ALONE": 2, "DIRECT": 1},
-}
 STAGES = {64: 4, 128: 2}  # slots of each ring by head dimension: what shared memory holds
 
 
@@ -33,25 +24,9 @@ def shared_bytes(head_dim: int) -> int:
     return tile * (2 + 3 * rings) + WARPGROUPS * 4 * (ROWS + 16) * 4 + 8 * (2 + 2 * rings)
 
 
-def resident_bytes(head_dim: int) -> int:
-    """Two tiles of the block's own, pairs of tiles, their LSE and D, the mbarriers."""
-    pairs = PAIRS[head_dim]
-    return 2 * ROWS * head_dim * (2 + 2 * pairs) + pairs * ROWS * 8 + 8 * (2 + 3 * pairs)
-
-
-def is_resident(problem: BackwardProblem, variant: str | None) -> bool:
-    """Whether the resident kernel serves it: every block has room for all pairs of tiles."""
-    return variant in RESIDENT and pairs_of(problem) <= PAIRS.get(problem.head_dim, 0)
-
-
-def pairs_of(problem: BackwardProblem) -> int:
-    """Pairs of tiles that a block streams, at most."""
-    return max(problem.group * -(-problem.seq_q // ROWS), -(-problem.seq_k // ROWS))
-
-
 def fits(problem: BackwardProblem) -> bool:
     """Whether every block has room for all tiles that it streams."""
-    return pairs_of(problem) <= WARPGROUPS * STAGES[problem.head_dim]
+    return most_pairs(problem) <= WARPGROUPS * STAGES[problem.head_dim]
 
 
 def cluster_of(problem: BackwardProblem, variant: str | None) -> int:
@@ -63,8 +38,8 @@ def launch(
     problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
 ) -> None:
     """Queue the one kernel: blocks of keys, then those of query rows, for each K/V head and batch."""
-    if variant is not None and is_resident(problem, variant):
-        launch_resident(problem, dq, dk, dv, executor, RESIDENT[variant])
+    if variant is not None and resident.serves(problem, variant):
+        resident.launch(problem, dq, dk, dv, executor, variant)
         return
     p, cluster = problem, cluster_of(problem, variant)
     macros: dict[str, Any] = {"HEAD_DIM": p.head_dim, "BLOCK_N": ROWS, "STAGES": STAGES[p.head_dim]}
@@ -78,26 +53,6 @@ def launch(
         *(tile_map(x, STORED_ROWS) for x in (dq, dk, dv)),
         *(p.lse, p.dlse, *scalars(p.forward, p.scale * math.log2(math.e))),
         shared_bytes=shared_bytes(p.head_dim),
-    )
-
-
-def launch_resident(
-    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, macros: Mapping[str, int]
-) -> None:
-    """The same where every block has room for all tiles that it streams."""
-    p, pairs = problem, PAIRS[problem.head_dim]
-    fixed: dict[str, Any] = {"HEAD_DIM": p.head_dim, "BLOCK_N": ROWS, "PAIRS": pairs, "CLUSTER": 2}
-    key_blocks, row_blocks = (-(-n // (2 * ROWS)) * 2 for n in (p.seq_k, p.seq_q))
-    executor.launch(
-        source("backward_resident", **fixed, **macros, **defines(p.forward)),
-        (key_blocks + p.group * row_blocks, p.kv_heads, p.batch),
-        128 * WARPGROUPS,
-        *(tile_map(x, ROWS) for x in (p.q, p.k, p.v, p.dout)),
-        *(tile_map(x, STORED_ROWS) for x in (dq, dk, dv)),
-        *(p.out, p.lse, p.dlse, dq, dk, dv),
-        *(step for x in (p.out, dq, dk, dv) for step in strides(x)),
-        *scalars(p.forward, p.scale * math.log2(math.e)),
-        shared_bytes=resident_bytes(p.head_dim),
     )
 
 
