@@ -42,10 +42,6 @@ struct Arrays {
     Gradient dq_rows, dk_rows, dv_rows;
 };
 
-template <bool VALUE> struct Constant {
-    static constexpr bool value = VALUE;
-};
-
 // A tile of the block's own as left operand: IN_REGISTERS the lane holds its part, since shared memory would
 // else deliver both operands of a product, at its full rate.
 template <bool IN_REGISTERS> struct OwnTile {
@@ -144,7 +140,6 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         if (KEYS || pair == 0) ptx::mbarrier_arrive_expect(delta_full + pair, ROWS * 4);  // the same
     };
     if (block_warp < min(pairs, ALONE) && ptx::elect_one()) fetch(block_warp, false);
-    __syncthreads();  // the other threads see the mbarriers too
     ptx::cluster_arrive_relaxed();
 
     // LSE and D, of the query rows of a pair; or of the block's own, which count as one pair.
@@ -182,7 +177,7 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     };
     load_out(0);
 
-    ptx::cluster_wait();  // the other block's mbarriers are initialised
+    ptx::cluster_wait();  // the mbarriers of both blocks are initialised
 #pragma unroll 1
     for (int pair = block_warp; pair < pairs; pair += WARPS)
         if (pair >= ALONE && ptx::elect_one()) fetch(pair, true);
@@ -274,20 +269,19 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) weights_rmem[i] = ptx::ex2(weights_rmem[i]);
         if (KEYS) pack(p_rmem, weights_rmem);
-        ptx::wgmma_wait<0>();
+        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
         ptx::wgmma_pin(weights_rmem);  // the next S takes the registers that they were computed from
         ptx::wgmma_pin(dp_rmem);
         ptx::wgmma_pin(first_rmem);
         ptx::wgmma_pin(ds_rmem);
     };
-    // A tile from P on, to P of the next one.
-    auto step = [&](int iteration, auto more) {
-        constexpr bool MORE = decltype(more)::value;  // a tile follows
+    // A tile from P on, to P of the next one, if there are `more`.
+    auto step = [&](int iteration, bool more) {
         const int pair = iteration * WARPGROUPS + warpgroup;
         const element* slot_smem = slots_smem + pair * SLOT;
         auto under_ds = [&] {
             if (KEYS) issue_pv(second_rmem, p_rmem, slot_smem + TILE, iteration > 0);
-            if (MORE) issue_s(iteration + 1);
+            if (more) issue_s(iteration + 1);
         };
         load_out(KEYS ? iteration + 1 : 1);
         if (AHEAD) under_ds();
@@ -300,10 +294,10 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         }
         pack(ds_rmem, dp_rmem);
         if (!AHEAD) under_ds();
-        if (MORE) issue_dp(iteration + 1);
+        if (more) issue_dp(iteration + 1);
         issue_pv(first_rmem, ds_rmem, slot_smem, iteration > 0);
         send_delta(KEYS ? iteration + 1 : 1);
-        if (MORE) {
+        if (more) {
             ptx::wgmma_wait<2>();  // the next S is whole, and P has been read
             ptx::wgmma_pin(s_rmem);
             if (KEYS) ptx::wgmma_pin(p_rmem);
@@ -324,10 +318,10 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         ptx::wgmma_wait<1>();  // S is whole
         ptx::wgmma_pin(s_rmem);
         exponentiate(0);
-        for (int iteration = 0; iteration + 1 < iterations; iteration++) step(iteration, Constant<true>());
-        step(iterations - 1, Constant<false>());
+        for (int iteration = 0; iteration + 1 < iterations; iteration++) step(iteration, true);
+        step(iterations - 1, false);
     }
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<0>();  // all sums are whole
     ptx::wgmma_pin(first_rmem);
     ptx::wgmma_pin(ds_rmem);
     if (KEYS) ptx::wgmma_pin(second_rmem), ptx::wgmma_pin(p_rmem);

@@ -70,9 +70,7 @@ def _both(pairs: int, results: int, held: int, alone: int) -> Traffic:
     """Tiles, operands and sums of two blocks of a kind."""
     operands = min(pairs, WARPGROUPS) * held * WARPS * (HEAD_DIM // 16) * LDMATRIX_WAVEFRONTS
     sums = results * WARPS * (HEAD_DIM // 8) * QUAD_WAVEFRONTS
-    meetings = (
-        3 * WARPGROUPS + WARPGROUPS + WARPGROUPS
-    )  # all, each warpgroup, and the arrival at the cluster's
+    meetings = WARPGROUPS * (2 + 1 + 1)  # all twice, each warpgroup, and the arrival at the cluster's
     each = shared_loads(operands + sums) + shared_stores(sums) + barriers(WARPS * meetings)
     each += (min(pairs, 1) + min(pairs, alone)) * load_tiles(2, ROWS, HEAD_DIM)
     return CLUSTER * each + max(0, pairs - alone) * load_tiles(2, ROWS, HEAD_DIM)
