@@ -181,13 +181,6 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
 #pragma unroll 1
     for (int pair = block_warp; pair < pairs; pair += WARPS)
         if (pair >= ALONE && ptx::elect_one()) fetch(pair, true);
-#pragma unroll
-    for (int i = 0; i < LSE_EACH; i++) {
-        const int at = i * THREADS + threadIdx.x;
-        if (at < row_pairs * ROWS)  // of a row without keys: P = 0
-            lse2_smem[at] = lse_rmem[i] == -INFINITY ? INFINITY : lse_rmem[i] * LOG2E;
-    }
-    __syncthreads();  // the LSE of all rows is there
 
     auto send_delta = [&](int round) {
         const int pair = computed(round);
@@ -313,6 +306,13 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         own_second.load(own_smem + TILE, warp, lane);
         issue_dp(0);
     }
+#pragma unroll
+    for (int i = 0; i < LSE_EACH; i++) {
+        const int at = i * THREADS + threadIdx.x;
+        if (at < row_pairs * ROWS)  // of a row without keys: P = 0
+            lse2_smem[at] = lse_rmem[i] == -INFINITY ? INFINITY : lse_rmem[i] * LOG2E;
+    }
+    __syncthreads();  // the LSE of all rows is there
     send_delta(0);
     if (iterations > 0) {
         ptx::wgmma_wait<1>();  // S is whole
