@@ -295,10 +295,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             }
             scale_left = raise_max(s_rmem, m, rescale, scale.log2);
             l[0] *= rescale[0], l[1] *= rescale[1];
-            if (ADJUSTED && POLYNOMIALS && tile < whole_tiles)
-                exponentiate<false, POLYNOMIALS>(s_rmem, m, l, scale_left);
-            else
-                exponentiate(s_rmem, m, l, scale_left);
+            exponentiate(s_rmem, m, l, scale_left);
         };
 
         uint32_t q_rmem[Q_CHUNKS ? Q_CHUNKS : 1][4];

@@ -14,7 +14,7 @@ from flashcore_numba.run.cpu_launch import Counter
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import SimulationError
 from flashcore_numba.stages.stage15_ping_pong import REGISTERS, block_bytes, launch, run
-from flashcore_numba.stages.tuning.stage15_tiles import SHORT, TILES, TIMES, WITH_Q, Tile, choose
+from flashcore_numba.stages.tuning.stage15_tiles import SHORT, SHORTS, TILES, TIMES, WITH_Q, Tile, choose
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
 ROOM_OF_AN_SM, RESERVED = 228 * 1024, 1024  # bytes; what the system takes for each block
@@ -193,7 +193,8 @@ def recorded(head_dim, tile, causal=False, sm_count=132, features=OFF):
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_a_block_fits(head_dim):
     assert max(size for tile in TIMES[head_dim] for size in recorded(head_dim, tile).sizes) <= ROOM
-    assert max(recorded(64, SHORT).sizes) <= ROOM_OF_AN_SM // SHORT.blocks - RESERVED
+    for tile in SHORTS.values():
+        assert max(recorded(64, tile).sizes) <= ROOM_OF_AN_SM // tile.blocks - RESERVED
 
 
 @pytest.mark.parametrize(("consumers", "blocks"), few(REGISTERS, (2, 1)))
@@ -219,7 +220,7 @@ def test_as_many_blocks_as_run_at_once():
 def test_wgmma_stays_asynchronous(head_dim):
     """The assembler serialises nothing, and nothing spills, also where the stage is used otherwise."""
     changes = ({"overlap": False}, {"lazy": False}, {"polynomials": 3})
-    short = [SHORT] if head_dim == 64 else []
+    short = SHORTS.values() if head_dim == 64 else ()
     for tile in (*TIMES[head_dim], *short, *(TILES[head_dim]._replace(**change) for change in changes)):
         kernel = recorded(head_dim, tile).kernels[-1]
         found = compile(kernel, (9, 0))
@@ -266,6 +267,8 @@ def test_pieces_are_as_large_as_leaves_no_sm_idle(shape, consumers, causal):
         ((1, 32, 16384, 64), False, WITH_Q[0]),
         ((2, 16, 1024, 64), False, TILES[64]),
         ((64, 16, 128, 64), False, SHORT),
+        ((64, 16, 77, 64), False, SHORTS[80]),  # one tile of keys
+        ((128, 16, 64, 64), False, SHORT),
         ((64, 16, 128, 64), True, Tile(2, 128, 3)),
         ((8, 16, 128, 64), False, Tile(2, 128, 3)),
     ],
@@ -281,6 +284,7 @@ def test_columns_of_q_in_registers_where_they_have_been_measured(shape, causal, 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_every_configuration_of_the_table_is_right(head_dim, rng):
     q, k, v = (normal(rng, 1, 1, rows, head_dim) for rows in (150, 430, 430))
-    for tile in TIMES[head_dim]:
+    short = {*SHORTS.values()} if head_dim == 64 else set()
+    for tile in (*TIMES[head_dim], *short):
         causal = bool(rng.integers(2))
         compared(run, Problem(q, k, v, causal=causal), tile, causal, order=f"random:{rng.integers(2**31)}")

@@ -37,9 +37,10 @@ TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3), 192: Tile(2, 80
 # With columns of Q in registers: measured from LONG keys on, at D = 64 and without features.
 LONG = 4096
 WITH_Q = Tile(3, 96, 3, overlap=False, queries=4), TILES[64]._replace(queries=1)
-# Two tiles of keys are too few to overlap anything: blocks that share an SM do.
+# One or two tiles of keys are too few to overlap anything: blocks that share an SM do.
 SHORT = Tile(1, 64, 2, overlap=False, turns=False, lazy=False, blocks=3, queries=4)
-SHORT_KEYS, SHORT_PIECES = 128, 9  # at most, for each SM at least
+SHORTS = {64: SHORT, 80: SHORT._replace(keys=80), 128: SHORT}  # for up to so many keys
+SHORT_PIECES = 9  # for each SM at least
 # Where large work tiles would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
 # what a work tile adds.
 TIMES = {
@@ -55,7 +56,7 @@ TIMES = {
     192: {TILES[192]: 1.7},
     256: {TILES[256]: 1.7},
 }
-# Softcap and ALiBi take registers beside these: what the others would move to local memory, these do not.
+# Softcap and ALiBi take registers beside these, and exponentials: with them these were the fastest.
 ADJUSTED = {64: (TILES[64], Tile(2, 128, 3)), 128: (Tile(2, 128, 2),), 192: (TILES[192],), 256: (TILES[256],)}
 PIECE_TIME = 2.0
 RING_BYTES = 226 << 10  # of shared memory, for Q, O, K and V of a block
@@ -72,9 +73,9 @@ def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, 
     tile = tiles[0]._replace(**VARIANTS.get(variant or "", {}))
     if variant not in VARIANTS and 2 * pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
         tile = min(tiles, key=lambda tile: _predicted(p, tile, sm_count))
-        few_keys = p.seq_k <= SHORT_KEYS and not p.causal and _plain_64(p)
+        few_keys = p.seq_k <= max(SHORTS) and not p.causal and _plain_64(p)
         if few_keys and pieces(p, SHORT.consumers) >= SHORT_PIECES * sm_count:
-            tile = SHORT
+            tile = next(short for most, short in SHORTS.items() if p.seq_k <= most)
     if p.windowed and variant not in VARIANTS:
         tile = _windowed(p, tile)
     # An order matters to blocks that wait for a place.
