@@ -160,9 +160,9 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     }
     if (iterations > 0) one_iteration(iterations - 1);
 
-    const int first_column = 2 * (warpgroup * LEFT + rank * OWN);  // of the warp's part of O
-    uint2 gate_rmem[OWN / 4];                                      // fetched while the parts merge
-    if (GATE) load_gate<OWN>(gate_rmem, sizes.features, sequence, h, warp_row, first_column, lane);
+    auto first_column = [&] { return 2 * (warpgroup * LEFT + rank * OWN); };  // of the warp's part of O
+    uint2 gate_rmem[OWN / 4];  // fetched while the parts merge
+    if (GATE) load_gate<OWN>(gate_rmem, sizes.features, sequence, h, warp_row, first_column(), lane);
 
     // Under the last P V: m and l, in the block and across.
     const int box = threadIdx.x / 32, other_box = (box + 4) % WARPS;
@@ -256,10 +256,10 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             const float4 other = norm_smem[box * 8 + lane / 4];
             squares[0] += other.x, squares[1] += other.y;
         }
-        norm_columns<OWN, D>(o_rmem, squares, sizes.features, h, first_column, lane);
+        norm_columns<OWN, D>(o_rmem, squares, sizes.features, h, first_column(), lane);
     }
     if (GATE) gate_columns<OWN>(o_rmem, gate_rmem, lane);
-    out += out_strides.at(b, h, sequence.first_row) + first_column;
+    out += out_strides.at(b, h, sequence.first_row) + first_column();
     const bool odd = lane % 2;
     uint32_t pairs[OWN / 2];
     pack_output<OWN>(pairs, o_rmem);

@@ -23,6 +23,13 @@ template <int N> __device__ __forceinline__ void sum_squares(float (&squares)[2]
     }
 }
 
+__device__ __forceinline__ float2 two_weights(const element* own) {
+    return Element::floats(*(const element2*)own);
+}
+__device__ __forceinline__ float2 two_weights(const float* own) {  // which may begin anywhere
+    return make_float2(own[0], own[1]);
+}
+
 // O normed and times the weight. squares: of whole rows of the head, COLUMNS numbers each. first_column: of
 // the warp's in the head.
 template <int N, int COLUMNS>
@@ -34,12 +41,7 @@ __device__ __forceinline__ void norm_columns(float* o, const float (&squares)[2]
     for (int r = 0; r < 2; r++) factor[r] = rsqrtf(squares[r] / COLUMNS + features.norm_eps);
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
-        const NORM_WEIGHT* own = weight + 2 * i + lane % 4 * 2;
-        float2 two;
-        if constexpr (FLOAT_NORM)
-            two = make_float2(own[0], own[1]);  // floats may begin anywhere
-        else
-            two = Element::floats(*(const element2*)own);
+        const float2 two = two_weights(weight + 2 * i + lane % 4 * 2);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             o[i + 2 * r] *= factor[r] * two.x;

@@ -97,8 +97,8 @@ def reference(
     """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     if features.epilogue:
-        before = replace(features, norm_weight=None, gate=None, float32_out=True)
-        return _after(reference(q, k, v, causal, scale, before), of(q.dtype), features)
+        unrounded = replace(features, norm_weight=None, gate=None, float32_out=True)
+        return _after(reference(q, k, v, causal, scale, unrounded), of(q.dtype), features)
     alone = replace(features, prior_out=None, prior_lse=None)
     both, lse = oracle.attention(q, k, np.concatenate([v, np.abs(v)], axis=3), causal, scale, features=alone)
     out, magnitude = np.split(both, 2, axis=3)

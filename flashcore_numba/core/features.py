@@ -212,7 +212,7 @@ class Features:
         """
         for name, array in self.arrays.items():
             own = ARRAYS[name]
-            accepted = (dtype,) if own is None else (own,)
+            accepted: tuple[Any, ...] = (dtype,) if own is None else (own,)
             if name == "norm_weight":
                 accepted += (FLOAT32.dtype,)
             _check_array(name, array, accepted, shapes[name])

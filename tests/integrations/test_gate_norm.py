@@ -1,0 +1,75 @@
+"""Norm and gate after attention, through PyTorch: the same numbers, and no silent loss of a gradient."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashcore_numba import UnsupportedError  # noqa: E402
+from flashcore_numba import attention as call  # noqa: E402
+from flashcore_numba.integrations.pytorch import attention, attention_varlen  # noqa: E402
+
+
+def drawn(*shape, dtype=torch.float16):
+    return torch.randn(shape).to(dtype)
+
+
+def as_modules_do(out, weight, eps, gate):
+    x = torch.nn.functional.rms_norm(out.float(), (out.shape[-1],), None, eps) * weight.float()
+    return x * torch.sigmoid(gate.float())
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+def test_it_is_norm_and_gate_as_modules_write_them(tokens_first):
+    """A Parameter is a weight where no gradient is wanted; q and gate are slices of one projection."""
+    q, gate = drawn(1, 2, 40, 128).chunk(2, dim=3)
+    if tokens_first:
+        q, gate = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, gate))
+    k, v = drawn(1, 1, 50, 64), drawn(1, 1, 50, 64)
+    weight = torch.nn.Parameter(torch.randn(64))
+    with torch.no_grad():
+        out, lse = attention(q, k, v, causal=True, head_norm=(weight, 0.1), gate=gate, return_lse=True)
+        plain, plain_lse = attention(q, k, v, causal=True, return_lse=True)
+    assert out.dtype is torch.float16 and torch.equal(lse, plain_lse)
+    assert not tokens_first or out.transpose(1, 2).is_contiguous()
+    right = as_modules_do(plain, weight.detach(), 0.1, gate)
+    torch.testing.assert_close(out.float(), right, rtol=5e-3, atol=5e-3)
+
+
+def test_packed_sequences():
+    q, k, v, gate = drawn(60, 4, 64), drawn(60, 2, 64), drawn(60, 2, 64), drawn(60, 4, 64)
+    bounds, weight = torch.tensor([0, 25, 60], dtype=torch.int32), drawn(4, 64)
+    out = attention_varlen(q, k, v, bounds, bounds, causal=True, head_norm=(weight, 0.1), gate=gate)
+    for first, end in ((0, 25), (25, 60)):
+        one = (x[first:end].transpose(0, 1)[None] for x in (q, k, v, gate))
+        *qkv, own = one
+        alone = call(*qkv, causal=True, head_norm=(weight, 0.1), gate=own, stage=15)
+        torch.testing.assert_close(out[first:end].transpose(0, 1)[None], alone, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "gate", "head_norm[0]"])
+def test_where_a_gradient_is_wanted_they_are_refused(wanted):
+    arrays = {name: drawn(1, 2, 9, 64) for name in ("q", "k", "v", "gate")} | {"head_norm[0]": drawn(64)}
+    arrays[wanted].requires_grad_()
+    q, k, v, gate, weight = arrays.values()
+    with pytest.raises(UnsupportedError) as raised:
+        attention(q, k, v, head_norm=(weight, 1e-6), gate=gate)
+    assert str(raised.value).startswith(f"{wanted} requires a gradient") and "no_grad" in str(raised.value)
+    with torch.no_grad():
+        assert torch.isfinite(attention(q, k, v, head_norm=(weight, 1e-6), gate=gate)).all()
+
+
+def test_under_autocast_a_gate_is_cast_like_the_others():
+    q, k, v, gate = (torch.randn(1, 2, 9, 64) for _ in range(4))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = attention(q, k, v, gate=gate)
+    assert out.dtype is torch.bfloat16
+    cast = (x.to(torch.bfloat16) for x in (q, k, v))
+    right = attention(*cast).float() * torch.sigmoid(gate)
+    np.testing.assert_allclose(out.float(), right, rtol=0.03, atol=0.02)
+
+
+def test_sinks_of_another_type_join():
+    q, k, v = drawn(1, 2, 9, 64), drawn(1, 2, 20, 64), drawn(1, 2, 20, 64)
+    sinks, gate = drawn(2, dtype=torch.bfloat16), torch.full_like(q, 100)
+    assert torch.equal(attention(q, k, v, sinks=sinks, gate=gate, softcap=5.0).isfinite(), q.isfinite())
