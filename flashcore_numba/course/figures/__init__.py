@@ -87,7 +87,7 @@ FIGURES: dict[str, Callable[[Any, Stage, str], Figure]] = {
     "rounding": eight_bits.draw,
     "outliers": eight_bits.draw_outliers,
     "levels": eight_bits.draw_levels,
-    "columns": fusing.draw,
+    "row_of_heads": fusing.draw,
     "timed": fusing.draw_timed,
     "funnel": search.draw_funnel,
     "kills": search.draw_kills,

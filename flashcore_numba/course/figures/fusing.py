@@ -1,4 +1,4 @@
-"""What fuses, in pictures: who has the columns of a row, what the parts of it tell each other, two ways timed."""
+"""What fuses, in pictures: who has the columns of a row, what its parts tell each other, two ways timed."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ MEASURED = (
 )
 """The norm over all heads on an H200, float16: the table of docs/epilogue.md, measured once."""
 NEEDS = {  # what an operation needs to know of O to give one number of its output
-    "a gate, a scale": ("one number", "the lane that has it"),
+    "a gate": ("one number", "the lane that has it"),
     "a norm of a head": ("a row of the head", "a quad of lanes; in stage 16 four warps of two blocks"),
     "a norm over all heads": ("a row of all heads", "the blocks of all heads"),
     "a projection": ("a row of all heads", "the same, with a matrix that no block has room for"),
@@ -38,19 +38,20 @@ def at(shape: str) -> Timed:
 
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
-    """The columns of one row by owner, for each thing that may follow attention, and the messages of a norm."""
+    """The columns of one row by owner, for what may follow attention, and the messages of a norm."""
     return Figure("Who has the columns of a row", (_reach(), _messages()))
 
 
 def _reach() -> Frame:
     figure = paper(9.4, 4.4)
-    figure.text(0.012, 0.935, f"One query row of O: {HEADS} heads of {COLUMNS} columns, each in a block of its own",
-                fontsize=10.5, fontweight="bold")  # fmt: skip
+    title = f"One query row of O: {HEADS} heads of {COLUMNS} columns, each in a block of its own"
+    figure.text(0.012, 0.935, title, fontsize=10.5, fontweight="bold")
     axes = figure.add_axes((0.02, 0.08, 0.96, 0.80))
     for head in range(HEADS):
         for warp in range(WARPS):
             axes.broken_barh([(head + warp / 2, 0.5)], (0, 0.8), fc=CYCLE[head], ec=INK, lw=0.6)
-        axes.text(head + 0.5, 0.4, f"head {head}", ha="center", va="center", fontsize=8.5)
+        box = {"fc": "white", "ec": "none", "pad": 1, "alpha": 0.8}
+        axes.text(head + 0.5, 0.4, f"head {head}", ha="center", va="center", fontsize=8.5, bbox=box)
     spans = ((3.02, 3.06), (3.0, 4.0), (0.0, HEADS), (0.0, HEADS))
     for n, ((what, (needs, owners)), (first, end)) in enumerate(zip(NEEDS.items(), spans, strict=True)):
         y = 1.3 + 0.95 * n
@@ -60,18 +61,18 @@ def _reach() -> Frame:
     axes.set_xlim(0, HEADS)
     axes.set_ylim(5.2, -0.1)
     axes.axis("off")
-    told = "; ".join(f"{what} needs {needs}, which {owners} have" for what, (needs, owners) in NEEDS.items())
+    told = "; ".join(f"{what} needs {needs} ({owners})" for what, (needs, owners) in NEEDS.items())
     caption = (
-        "What one number of the result needs to know, in orange. The farther that reaches, the more blocks have "
-        "to wait for each other."
+        "What one number of the result needs to know, in orange. The farther that reaches, the more blocks "
+        "have to wait for each other."
     )
-    return Frame(png(figure), caption, f"{caption} {told}.".replace("lane that has it have", "lane has"))
+    return Frame(png(figure), caption, f"{caption} {told}.")
 
 
 def _messages() -> Frame:
     figure = paper(9.4, 3.3)
-    figure.text(0.012, 0.92, "A norm over all heads: what one block tells the others", fontsize=10.5,
-                fontweight="bold")  # fmt: skip
+    title = "A norm over all heads: what one block tells the others"
+    figure.text(0.012, 0.92, title, fontsize=10.5, fontweight="bold")
     axes = figure.add_axes((0.02, 0.05, 0.96, 0.78))
     sender = 2
     for block in range(HEADS):
@@ -86,9 +87,9 @@ def _messages() -> Frame:
     axes.set_ylim(2.2, 0)
     axes.axis("off")
     caption = (
-        f"{HEADS} heads, a block each, in one cluster. Every warp sends mean and M2 of its 32 columns of 16 rows to "
-        "all blocks, its own among them. So each block has the moments of all columns, and merges them itself: "
-        "no block answers, and nobody waits twice."
+        f"{HEADS} heads, a block each, in one cluster. Every warp sends mean and M2 of its 32 columns of 16 "
+        "rows to all blocks, its own among them. So each block has the moments of all columns, and merges "
+        "them itself: no block answers, and no block waits twice."
     )
     return Frame(png(figure), caption, caption)
 
@@ -97,8 +98,8 @@ def _messages() -> Frame:
 def draw_timed(lesson: Any, stage: Stage, whose: str) -> Figure:
     """Attention and the norm over all heads in one launch, and in two."""
     figure = paper(9.4, 3.4)
-    figure.text(0.012, 0.92, "Attention, residual and LayerNorm over all heads, microseconds (H200, measured once)",
-                fontsize=10.5, fontweight="bold")  # fmt: skip
+    title = "Attention, residual and LayerNorm over all heads, microseconds (H200, measured once)"
+    figure.text(0.012, 0.92, title, fontsize=10.5, fontweight="bold")
     axes = figure.add_axes((0.13, 0.14, 0.84, 0.68))
     for n, each in enumerate(MEASURED):
         for place, (us, colour, label) in enumerate(
@@ -110,10 +111,10 @@ def draw_timed(lesson: Any, stage: Stage, whose: str) -> Figure:
     axes.set_ylim(len(MEASURED) - 0.2, -0.3)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper right")
     told = "; ".join(f"{each.shape}: {each.fused:g} against {each.apart:g}" for each in MEASURED)
     caption = (
-        "One launch for everything, a block per head, beside `attention` and one kernel of Inductor's, in a CUDA "
-        f"graph. {told} µs."
+        "One launch for everything, a block per head, beside `attention` and one kernel of Inductor's, in a "
+        f"CUDA graph. {told} µs."
     )
     return Figure("One launch, and two", (Frame(png(figure), caption, caption),))

@@ -93,13 +93,13 @@ QUESTIONS = (
         unit="KiB",
         truth=lambda evidence: 2 * 8 * 512 * 64 * ROUNDED / 1024,
         source="computed",
-        why="8 heads x 512 rows x 64 columns x 2 bytes, once out and once in. All of it stays in the L2 cache.",
+        why="8 heads x 512 rows x 64 columns x 2 bytes, once out and once in. It all stays in the L2 cache.",
     ),
     Question(
         key="told",
-        text="Eight heads are a cluster of eight blocks, each with 64 rows of a head and two warpgroups. Every "
-        "warp tells all eight blocks, its own too, mean and M2 of its columns, 16 bytes for two rows. How "
-        "many bytes does a block send?",
+        text="Eight heads are a cluster of eight blocks, each with 64 rows of a head and two warpgroups. "
+        "Every warp tells all eight blocks, its own too, mean and M2 of its columns, 16 bytes for two rows. "
+        "How many bytes does a block send?",
         unit="bytes",
         truth=lambda evidence: evidence.count(STAGE, "store_async_bytes", EIGHT_HEADS) / 8,
         source="counted",
@@ -107,18 +107,18 @@ QUESTIONS = (
     ),
     Question(
         key="idle",
-        text=f"At {MISSION} there are 8 tiles of 64 rows, and a head's block has all 512 keys of it. How many "
-        f"of the {SMS} SMs have nothing to do?",
+        text=f"At {MISSION} there are 8 tiles of 64 rows, and a head's block has all 512 keys of it. How "
+        f"many of the {SMS} SMs have nothing to do?",
         unit="SMs",
         truth=lambda evidence: float(SMS - evidence.grid(STAGE, MISSION)),
         source="counted",
-        why="8 tiles x 8 heads are 64 blocks. Stage 16 alone gives a head two blocks there, because two halves "
-        "of the keys are done sooner than all.",
+        why="8 tiles x 8 heads are 64 blocks. Stage 16 alone gives a head two blocks there, because two "
+        "halves of the keys are done sooner than all.",
     ),
     Question(
         key="faster",
-        text=f"Residual and LayerNorm after attention at {MISSION}: in the kernel of attention, or in a second "
-        "launch, all in a CUDA graph. Which is faster?",
+        text=f"Residual and LayerNorm after attention at {MISSION}: in the kernel of attention, or in a "
+        "second launch, all in a CUDA graph. Which is faster?",
         unit="",
         truth=lambda evidence: "two launches" if at(MISSION).apart < at(MISSION).fused else "one launch",
         source="measured",
@@ -137,26 +137,26 @@ LESSON = Lesson(
     exercise=EXERCISE,
     questions=QUESTIONS,
     explanation=Explanation(
-        text=f"At {MISSION} the norm over all heads is slower in the kernel of attention than in a second launch. "
-        "What takes the time?",
+        text=f"At {MISSION} the norm over all heads is slower in the kernel of attention than in a second "
+        "launch. What takes the time?",
         right="blocks",
         feedback={
             "bytes": "No: fusing moves less. What it saves is 1 MiB, which the L2 cache moves in "
             "<!--calc 2**20 / recorded()[0]['ceilings']['l2_gbs'] / 1e3 | .1f--><!----> µs.",
-            "messages": "They are <!--calc count('epilogue/norm', 'store_async_bytes', shape='1x8x64x64') / 8 | "
-            ",.0f--><!----> bytes per block, and each is one link of the chain. They cost something, but a "
-            "second launch costs more than a chain in the same kernel.",
-            "blocks": "Yes, mostly. All heads of a row must be in one cluster, so a head has one block, and half of "
-            "the SMs have none. Stage 16 with one block per head takes <!--us 16 one_block--><!----> µs, and with "
-            "two <!--us 16 cluster_split--><!---->. That is more than an empty launch, "
-            "<!--calc recorded()[0]['ceilings']['launch_us'] | .1f--><!----> µs.",
-            "registers": "No: O is in registers anyway, and nothing is spilled. A norm keeps its weights and the "
-            "residual there, which have room once S is not needed any more.",
+            "messages": "They are <!--calc count('epilogue/norm', 'store_async_bytes', "
+            "shape='1x8x64x64') / 8 | ,.0f--><!----> bytes per block, and one link of the chain. They cost "
+            "something, but a second launch costs more than a link in the same kernel.",
+            "blocks": "Yes, mostly. All heads of a row must be in one cluster, so a head has one block, and "
+            "half of the SMs have none. Stage 16 with one block per head takes "
+            "<!--us 16 one_block--><!----> µs, and with two <!--us 16 cluster_split--><!---->. That is more "
+            "than an empty launch, <!--calc recorded()[0]['ceilings']['launch_us'] | .1f--><!----> µs.",
+            "registers": "No: O is in registers anyway, and nothing is spilled. A norm keeps its weights and "
+            "the residual there, which have room once S is not needed any more.",
         },
     ),
     figures={
         "timed": "One launch and two, as measured.",
         "barriers": "Barriers by source line.",
     },
-    picture="columns",
+    picture="row_of_heads",
 )
