@@ -69,9 +69,8 @@ def shared_bytes(head_dim: int, split: Split, norm: bool = False) -> int:
     warps, others, tiles = 4 * split.warpgroups, split.cluster - 1, 2 * split.warpgroups * split.stages
     left = head_dim // 2 // split.warpgroups  # floats per lane
     sums = 128 * warps * ((split.warpgroups - 1) * left + others * left // split.cluster)
-    states = 128 * warps * (1 + others * (1 + norm))
-    mbarriers = 1 + tiles + (2 + norm) * warps
-    return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * mbarriers
+    states, barriers = 128 * warps * (1 + others * (1 + norm)), 8 * (1 + tiles + (2 + norm) * warps)
+    return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + barriers
 
 
 def launch(
