@@ -25,6 +25,8 @@
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr bool TOLD = BOUNDED_KV || TWO_Q;
+// Beside 256 columns of O there is room for a part of the gate alone.
+constexpr int GATE_PARTS = D_V < 256 ? 1 : 4, GATED = D_V / 2 / GATE_PARTS;  // accumulators
 // 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
@@ -389,6 +391,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
+        uint2 gate_rmem[GATED / 4];
+        if (GATE && GATE_PARTS == 1)  // under P V
+            load_gate<GATED>(gate_rmem, sizes.features, sequence, h, warp_row, 0, lane);
         ptx::wgmma_wait<0>();  // O is whole, V has been read
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
@@ -400,6 +405,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         }
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
         normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
+        if (GATE)
+#pragma unroll
+            for (int part = 0; part < GATE_PARTS; part++) {
+                if (GATE_PARTS > 1)
+                    load_gate<GATED>(gate_rmem, sizes.features, sequence, h, warp_row, 2 * part * GATED,
+                                     lane);
+                gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);
+            }
         // O may take the place of Q: all four warps have issued the last P V, and had their last S before.
         store_rows<BOUNDED_Q, !TWO_Q>(TWO_Q ? q_smem : o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
                                      {sequence.batch, sequence.first_row, sequence.S_q});

@@ -9,7 +9,7 @@
 // The running max m may lag (quad.cuh): with LAZY a tile whose P stays small enough needs neither its maximum
 // nor a rescaled O, and the others are done again.
 #pragma once
-#include "quad.cuh"
+#include "head_epilogue.cuh"
 
 constexpr int D = HEAD_DIM, D_V = VALUE_DIM, ROWS = 64, WARP_ROWS = 16;
 constexpr int COLUMNS = D > D_V ? D : D_V, PANELS = (COLUMNS + 63) / 64, PITCH = 64 * PANELS;  // of a tile
@@ -196,8 +196,8 @@ __device__ __forceinline__ void merge_prior(Output& o_rmem, int r, float& m, flo
     }
 }
 
-// After the last tile: the sink and what was computed before join, O / l, and the log-sum-exp of the warp's
-// rows from `lse_row` on, of which `inside` exist.
+// After the last tile: the sink and what was computed before join, O / l, the log-sum-exp of the warp's rows
+// from `lse_row` on, of which `inside` exist, and the norm.
 __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const RowState& l, const Sizes& sizes,
                                           const Sequence& sequence, int h, float* lse_row, int warp_row,
                                           int lane) {
@@ -218,6 +218,11 @@ __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const Row
     }
 #pragma unroll
     for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
+    if (HEAD_NORM) {
+        RowState squares;
+        sum_squares<D_V / 2>(squares, o_rmem);
+        norm_columns<D_V / 2, D_V>(o_rmem, squares, sizes.features, h, 0, lane);
+    }
 }
 
 // The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, PITCH]: `may_overflow` of

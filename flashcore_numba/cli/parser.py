@@ -143,8 +143,8 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         type=_features,
         metavar="WORDS",
-        help='"window=1023,0 softcap=50 sinks alibi_slopes seqused_k", some of them, or none; repeated: '
-        "interleaved",
+        help='"window=1023,0 softcap=50 sinks alibi_slopes seqused_k head_norm gate", some of them, or none; '
+        "repeated: interleaved",
     )
     compare.add_argument(
         "--element",

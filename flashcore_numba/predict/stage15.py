@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.core.mask import Mask
+from flashcore_numba.predict.epilogue import gates, norm_weights
 from flashcore_numba.predict.formula import Traffic, atomics, ceil_div, loads, masks, shared_loads
 from flashcore_numba.predict.merging import merging
 from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS, read_sinks
@@ -39,7 +40,7 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     # Of every work tile, and of the end of every block, one thread writes the number and each warp reads it;
     # with two places for Q its head and first row, and of lengths that only the GPU knows 6 words.
     words = works * (6 if bounded_kv(p) else 3 if tile.two_q else 1) + blocks
-    whole = p.heads * of_a_head + _lengths(p, works, blocks) + merging(p)
+    whole = p.heads * of_a_head + _lengths(p, works, blocks) + merging(p) + gates(p)
     whole += Traffic(shared_store_wavefronts=words, shared_load_wavefronts=words * WARPS * tile.consumers)
     if (longest_first or bounded_kv(p)) and blocks < pieces:
         # Each work tile draws the number of another; with packed sequences, the last takes the counter back.
@@ -59,7 +60,7 @@ def _work_tile(p: Any, mask: Mask, first_row: int, tile: Tile) -> Traffic:
     moved = load_tiles(tile.consumers, ROWS, p.columns) + load_tiles(2 * tiles, tile.keys, p.columns)
     for group_row in range(max(0, first_row), min(end_row, mask.seq_q), ROWS):
         moved += (not p.features.float32_out) * store_rows(mask.seq_q - group_row, p.value_dim)
-        moved += read_sinks(p, WARPS * 2)  # a lane has two rows
+        moved += read_sinks(p, WARPS * 2) + norm_weights(p, WARPS)  # a lane has two rows
         moved += _again(p, mask, group_row, tile)
         moved += shared_loads(WARPS * tile.queries * LDMATRIX_WAVEFRONTS)  # 16 columns of Q each
         turns = max(turns, _tiles(mask, group_row, group_row + ROWS, tile.keys))

@@ -66,6 +66,8 @@ def test_a_batch_that_is_not_ragged_is_measured_as_it_is():
         "softcap=50",
         "softcap=0.5 sinks",
         "sinks alibi_slopes seqused_k",
+        "head_norm gate",
+        "window=9,0 gate",
     ],
 )
 def test_features_are_told_as_they_are_given(text, rng):

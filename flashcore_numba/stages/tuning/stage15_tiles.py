@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from flashcore_numba.core.features import MERGING
+from flashcore_numba.core.features import EPILOGUE, MERGING
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.tile_maps import PANEL
 
@@ -104,8 +104,8 @@ def _windowed(p: Problem, tile: Tile) -> Tile:
 
 
 def _plain_64(p: Problem) -> bool:
-    # What the parts of a result need comes after the last tile.
-    return p.head_dim == p.value_dim == 64 and {*p.features.names} <= {*MERGING}
+    # What the parts of a result need, norm and gate come after the last tile.
+    return p.head_dim == p.value_dim == 64 and {*p.features.names} <= {*MERGING, *EPILOGUE}
 
 
 def _width(p: Problem) -> int:
