@@ -9,18 +9,12 @@
 // the P before. LAZY_MAX: m stays as long as P is safe; else the warp computes S again alone, on mma.sync,
 // while it still holds K. POLYNOMIALS of every 16 exponentials do not use the special-function unit.
 // PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
-// The next work tile's loads run under the end of this one: O has memory beside Q. With TWO_Q the next Q does
-// as well, and O takes the place of its own Q. Under a causal mask the longest work tiles come first, and a
-// block that has finished draws the next one.
-// WINDOW: in its first turn each warpgroup has the first tile that its own rows see, and so in the same turn
-// others are at other tiles. A work tile takes as many turns as the warpgroup with the most tiles has.
+// The next work tile's loads run under the end of this one: O has memory beside Q. With TWO_Q its Q comes
+// early too, and O leaves from its own Q's place. Under a causal mask the longest work tiles come first, and
+// a block that has finished draws the next one.
 // Of sequences whose lengths only the GPU knows, the loading thread tells the others the work tile itself.
 #include "q_registers.cuh"
 #include "warpgroup_rows.cuh"
-
-#ifndef TWO_Q
-#define TWO_Q 0
-#endif
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
@@ -30,8 +24,8 @@ constexpr int GATE_PARTS = D_V < 256 ? 1 : 4, GATED = D_V / 2 / GATE_PARTS;  // 
 // 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
-constexpr int Q_SLOTS = TWO_Q ? 2 : 1;
-constexpr int WORDS = TOLD ? 6 : 1;  // that tell of a work tile
+constexpr int Q_SLOTS = TWO_Q ? 2 : 1;  // the second is where O would be
+constexpr int WORDS = TOLD ? 6 : 1;     // that tell of a work tile
 constexpr int APART = ((CONSUMERS - 1) * ROWS + BLOCK_N - 1) / BLOCK_N;  // tiles between two warpgroups
 static_assert(!(WINDOW && PING_PONG) || APART <= STAGES, "the first would wait for the slot of the last");
 
@@ -102,15 +96,14 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     const Sizes sizes = SIZES_GIVEN;
     const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
-    element* q_slots = (element*)smem;                  // [Q_SLOTS, CONSUMERS, 64, PITCH]
-    element* o_smem = q_slots + CONSUMERS * Q_TILE;     // [CONSUMERS, 64, PITCH], but for TWO_Q
-    element* k_smem = q_slots + 2 * CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, PITCH]
-    element* v_smem = k_smem + STAGES * KV_TILE;         // [STAGES, BLOCK_N, PITCH]
+    element* q_smem = (element*)smem;               // [CONSUMERS, 64, PITCH]
+    element* o_smem = q_smem + CONSUMERS * Q_TILE;  // the same
+    element* k_smem = o_smem + CONSUMERS * Q_TILE;  // [STAGES, BLOCK_N, PITCH]
+    element* v_smem = k_smem + STAGES * KV_TILE;     // [STAGES, BLOCK_N, PITCH]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
     uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + Q_SLOTS;  // [Q_SLOTS]
-    // [Q_SLOTS, WORDS]: the number of the work tile that Q is of; TOLD: the tile
-    int* works_smem = (int*)(q_empty + Q_SLOTS);
+    int* works_smem = (int*)(q_empty + Q_SLOTS);  // [Q_SLOTS, WORDS]: the number of Q's work tile, or it
 
     // The tiles that these rows see keys of; one at least, to mask.
     auto tiles_of = [](const Mask& mask, int first_row, int end_row) {
@@ -204,7 +197,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     // Until all of Q is there.
                     ptx::mbarrier_arrive_expect(q_full + q_slot, CONSUMERS * Q_TILE * 2);
                     for (int i = 0; i < CONSUMERS; i++)
-                        load_rows<ROWS, BOUNDED_Q>(q_slots + (q_slot * CONSUMERS + i) * Q_TILE, &q_map,
+                        load_rows<ROWS, BOUNDED_Q>(q_smem + (q_slot * CONSUMERS + i) * Q_TILE, &q_map,
                                                    q_full + q_slot, first_row + i * ROWS, h,
                                                    {b, sequence.first_row, sequence.S_q});
                     // One draw per work tile, so the launch's last draw takes the counter back to 0.
@@ -226,7 +219,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     // Under a window the last rows have the first turn: their tiles arrive first, and leave their slots last.
     const int part = WINDOW ? CONSUMERS - 1 - consumer : consumer;
     const Scale scale(sizes.softmax_scale_log2());
-    q_slots += part * Q_TILE, o_smem += part * Q_TILE;
+    element* first_q = q_smem + part * Q_TILE;
+    o_smem += part * Q_TILE;
 
     auto begin_turn = [&] {
         if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products
@@ -245,7 +239,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     Ring k_ring, v_ring;
     for (int n = 0;; n++) {
         const int q_slot = n % Q_SLOTS;
-        element* q_smem = q_slots + q_slot * CONSUMERS * Q_TILE;
+        element* q_smem = first_q + q_slot * CONSUMERS * Q_TILE;
         const int* work_smem = works_smem + q_slot * WORDS;
         ptx::mbarrier_wait(q_full + q_slot, n / Q_SLOTS % 2);  // Q is there, and what it is of
         auto told = [&](int i) {            // by lane 0, which releases it
@@ -308,11 +302,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 ::issue_qk(s_rmem, q_smem, k_smem);
         };
 
-        // Of a window: those that the warpgroup with the most tiles has beyond this one.
-        auto turns_left = [&] {
+        auto turns_left = [&] {  // that the warpgroup with the most tiles takes, and this one has no tile for
             int turns = 0;
-            for (int i = 0; i < CONSUMERS; i++) {
-                const int row = work.first_row + i * ROWS;
+            for (int row = work.first_row; row < work.first_row + BLOCK_M; row += ROWS) {
                 const Interval tiles = tiles_of(mask, row, row + ROWS);
                 turns = max(turns, tiles.end - tiles.begin);
             }

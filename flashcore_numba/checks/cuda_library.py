@@ -530,7 +530,7 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         15, "one_q_for_all", "Every work tile reads the first of the two places that Q has.",
-        ("element* q_smem = q_slots + q_slot * CONSUMERS * Q_TILE;", "element* q_smem = q_slots;"),
+        ("element* q_smem = first_q + q_slot * CONSUMERS * Q_TILE;", "element* q_smem = first_q;"),
         expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _mutant(

@@ -56,7 +56,7 @@ def run(
         "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
         "Q_CHUNKS": tile.queries,
-        **({"TWO_Q": True} if tile.two_q else {}),
+        "TWO_Q": tile.two_q,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
         **defines(p),
