@@ -328,8 +328,8 @@ OF_CLUSTERS = [
     for head_dim, tiles in decode_cluster.TILES.items()
     for name in tiles
     if name != "many"  # which comes beside "few", on a GPU of fewer SMs
-    for variant in (*(("cluster", "overlapped") if name != "wide_3" else ()), name)
-    if variant in CLUSTER.variants
+    for variant in {"wide": ("cluster",), "wide_3": ("wide_3",)}.get(name, ("cluster", "overlapped"))
+    if head_dim == 64 or name != "wide_3"
 ]
 ROWS = {"few": (1, 16), "rows": (17, 32), "wide": (33, 80)}  # fewest and most of a K/V head
 
@@ -339,7 +339,7 @@ def test_a_formula_gives_what_is_counted_of_clusters(head_dim, name, variant, rn
     """On a GPU for each tile and size of a cluster; one request has no keys."""
     for longest, page in ((40, 16), (900, int(rng.integers(1, 40)))):
         kv_heads, group = (int(n) for n in rng.integers(1, (3, 7)))
-        least, most = ROWS.get(name, (1, 80)) if variant != name else (1, 80)
+        least, most = ROWS.get(name, (1, 80))
         tokens = int(rng.integers(-(-least // group), most // group + 1))
         sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.integers(2) else None
         features = Features(window=(int(rng.integers(-1, 200)), -1), sinks=sinks)
