@@ -12,6 +12,8 @@
 //
 // AHEAD: no product is waited for right after it was issued. S of the next tile is issued before dS of this
 // one, its dP after it, and P of a tile is computed under dK and the next dP, dS under dV and the next S.
+// UNDER: the wait for dK and dP begins the next step. At the end of a step the assembler would move it before
+// the exponentials, though not across a branch.
 // LSE and D belong to query rows, which are rows of S and columns of S^T. LSE of all rows is loaded in the
 // beginning. D of a round is computed one round ahead: a block computes the pair that it fetches, eight rows in
 // a warp, of dO in shared memory and O in registers, and sends it to both by distributed shared memory.
@@ -247,6 +249,12 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
             x[0] = row_smem[0], x[1] = row_smem[8];
         }
     };
+    auto wait_for_dp = [&] {
+        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
+        ptx::wgmma_pin(dp_rmem);
+        ptx::wgmma_pin(first_rmem);
+        ptx::wgmma_pin(ds_rmem);
+    };
     auto exponentiate = [&](int iteration) {  // S is whole
         const int pair = iteration * WARPGROUPS + warpgroup, first = place_of(pair).first;
         float lse2[2];
@@ -262,11 +270,8 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) weights_rmem[i] = ptx::ex2(weights_rmem[i]);
         if (KEYS) pack(p_rmem, weights_rmem);
-        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
         ptx::wgmma_pin(weights_rmem);  // the next S takes the registers that they were computed from
-        ptx::wgmma_pin(dp_rmem);
-        ptx::wgmma_pin(first_rmem);
-        ptx::wgmma_pin(ds_rmem);
+        if (!UNDER) wait_for_dp();
     };
     // A tile from P on, to P of the next one, if there are `more`.
     auto step = [&](int iteration, bool more) {
@@ -277,6 +282,7 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
             if (more) issue_s(iteration + 1);
         };
         load_out(KEYS ? iteration + 1 : 1);
+        if (UNDER) wait_for_dp();
         if (AHEAD) under_ds();
         if (KEYS || iteration == 0) ptx::mbarrier_wait_cluster(delta_full + pair * KEYS, 0);  // D has come
         float delta[2];
