@@ -12,6 +12,8 @@
 //
 // AHEAD: no product is waited for right after it was issued. S of the next tile is issued before dS of this
 // one, its dP after it, and P of a tile is computed under dK and the next dP, dS under dV and the next S.
+// UNDER: the wait for dK and dP begins the next step. At the end of a step the assembler would move it before
+// the exponentials, though not across a branch.
 // LSE and D belong to query rows, which are rows of S and columns of S^T. LSE of all rows is loaded in the
 // beginning. D of a round is computed one round ahead: a block computes the pair that it fetches, eight rows in
 // a warp, of dO in shared memory and O in registers, and sends it to both by distributed shared memory.
@@ -166,13 +168,14 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         const int pair = computed(round);
         if (pair >= row_pairs) return;
         const Place rows = rows_of(pair);
+        const int first_row = rows.first + first_sum;
+        const element* out_lane = arrays.out + arrays.out_strides.at(b, rows.head, first_row) + 8 * chunk;
 #pragma unroll
         for (int i = 0; i < SUMS; i++) {
-            const int row = rows.first + first_sum + AT_ONCE * i;
             out_rmem[i] = make_uint4(0, 0, 0, 0);
-            if (row < sizes.S_q)
-                out_rmem[i] = *reinterpret_cast<const uint4*>(
-                    arrays.out + arrays.out_strides.at(b, rows.head, row) + 8 * chunk);
+            if (first_row + AT_ONCE * i < sizes.S_q)
+                out_rmem[i] =
+                    *reinterpret_cast<const uint4*>(out_lane + AT_ONCE * i * arrays.out_strides.row);
         }
     };
     load_out(0);
@@ -187,22 +190,24 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         if (pair >= row_pairs) return;
         const element* do_smem = KEYS ? slots_smem + pair * SLOT + TILE : own_smem + TILE;
         ptx::mbarrier_wait(KEYS ? slots_full + pair * 2 + 1 : own_full + 1, 0);  // dO has arrived
-        float mine = 0.0f;  // of the sums of the lane's rows, the one that it hands on
+        float sums[SUMS];
 #pragma unroll
         for (int i = 0; i < SUMS; i++) {
             const int row = first_sum + AT_ONCE * i;
             const uint4 dout = *reinterpret_cast<const uint4*>(do_smem + row * 64 + (chunk ^ row % 8) * 8);
-            float sum = 0.0f;
+            sums[i] = 0.0f;
 #pragma unroll
             for (int pair = 0; pair < 4; pair++) {
                 const float2 x = Element::floats(reinterpret_cast<const element2*>(&dout)[pair]);
                 const float2 y = Element::floats(reinterpret_cast<const element2*>(&out_rmem[i])[pair]);
-                sum += x.x * y.x, sum += x.y * y.y;
+                sums[i] += x.x * y.x, sums[i] += x.y * y.y;
             }
-#pragma unroll
-            for (int lanes = 1; lanes < CHUNKS; lanes *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lanes);
-            if (lane % 2 == i) mine = sum;
         }
+        // Two lanes trade: an even one goes on with the first row, an odd one with the second.
+        const bool odd = lane % 2;
+        float mine = (odd ? sums[1] : sums[0]) + __shfl_xor_sync(ALL_LANES, odd ? sums[0] : sums[1], 1);
+#pragma unroll
+        for (int lanes = 2; lanes < CHUNKS; lanes *= 2) mine += __shfl_xor_sync(ALL_LANES, mine, lanes);
         // Four rows in a lane, for one block: 16 bytes.
         const int i = lane % 2, to = lane / 2, first_row = AT_ONCE * (SUMS * block_warp + i);
         const Place rows = rows_of(pair);
@@ -247,6 +252,14 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
             x[0] = row_smem[0], x[1] = row_smem[8];
         }
     };
+    // What all rows of the warp see, or all keys of it are seen by.
+    const Interval all_see{seen(warp_own + WARP_ROWS - 1).begin, seen(warp_own).end};
+    auto wait_for_dp = [&] {
+        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
+        ptx::wgmma_pin(dp_rmem);
+        ptx::wgmma_pin(first_rmem);
+        ptx::wgmma_pin(ds_rmem);
+    };
     auto exponentiate = [&](int iteration) {  // S is whole
         const int pair = iteration * WARPGROUPS + warpgroup, first = place_of(pair).first;
         float lse2[2];
@@ -255,18 +268,15 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
             if (i % 4 == 0) values_at(lse2_smem, pair, i, lse2);
             weights_rmem[i] = s_rmem[i] * sizes.scale_log2 - lse2[KEYS ? i % 2 : i / 2 % 2];
         }
-        if (first < seen(warp_own + WARP_ROWS - 1).begin || first + BLOCK_N > seen(warp_own).end) {
+        if (first < all_see.begin || first + BLOCK_N > all_see.end) {
             const int own = warp_own + lane / 4;
             mask_tile(weights_rmem, {seen(own).from(first), seen(own + 8).from(first)}, 1.0f, lane);
         }
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) weights_rmem[i] = ptx::ex2(weights_rmem[i]);
         if (KEYS) pack(p_rmem, weights_rmem);
-        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
         ptx::wgmma_pin(weights_rmem);  // the next S takes the registers that they were computed from
-        ptx::wgmma_pin(dp_rmem);
-        ptx::wgmma_pin(first_rmem);
-        ptx::wgmma_pin(ds_rmem);
+        if (!UNDER) wait_for_dp();
     };
     // A tile from P on, to P of the next one, if there are `more`.
     auto step = [&](int iteration, bool more) {
@@ -277,6 +287,7 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
             if (more) issue_s(iteration + 1);
         };
         load_out(KEYS ? iteration + 1 : 1);
+        if (UNDER) wait_for_dp();
         if (AHEAD) under_ds();
         if (KEYS || iteration == 0) ptx::mbarrier_wait_cluster(delta_full + pair * KEYS, 0);  // D has come
         float delta[2];

@@ -75,7 +75,9 @@ STAGE = Stage(
         "one_launch": "two blocks fetch for each other what both stream, where all of it fits, else each for "
         "itself",
         "resident": "all tiles fetched at once, D one round ahead of its use, the next S under dS",
-        "resident_tma": "the same with results stored by TMA",
+        "resident_late": "the same with exponentials after the products of the tile before",
+        "resident_held": "resident_late with V in registers, as K",
+        "resident_tma": "the same as resident with results stored by TMA",
         "resident_wait": "the same with no tile fetched before the two blocks have met",
         "resident_shared": "the same with K and V read from shared memory by every product",
         "resident_in_step": "the same with the next S after dS",

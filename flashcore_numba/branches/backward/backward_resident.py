@@ -16,15 +16,17 @@ ROWS, STORED_ROWS = 64, 16  # of every tile, and of what one warp stores
 WARPGROUPS, CLUSTER = 2, 2
 HEAD_DIM = 64  # what registers hold
 PAIRS = 12  # of tiles, that shared memory holds
-# Macros by variant. AHEAD: S of a tile is issued before dS of the one before. HELD: how many of K and V stay
-# in registers. ALONE: pairs that a block fetches for itself, before the two have met. DIRECT: lanes store the
-# results, not TMA.
+# Macros by variant. AHEAD: S of a tile is issued before dS of the one before. UNDER: its exponentials are
+# computed under products. HELD: how many of K and V stay in registers. ALONE: pairs that a block fetches for
+# itself, before the two have met. DIRECT: lanes store the results, not TMA.
 VARIANTS: Mapping[str, Mapping[str, int]] = {
-    "resident": {"AHEAD": 1, "HELD": 2, "ALONE": 2, "DIRECT": 1},
-    "resident_tma": {"AHEAD": 1, "HELD": 2, "ALONE": 2, "DIRECT": 0},
-    "resident_wait": {"AHEAD": 1, "HELD": 2, "ALONE": 0, "DIRECT": 1},
-    "resident_shared": {"AHEAD": 1, "HELD": 0, "ALONE": 2, "DIRECT": 1},
-    "resident_in_step": {"AHEAD": 0, "HELD": 1, "ALONE": 2, "DIRECT": 1},
+    "resident": {"AHEAD": 1, "UNDER": 1, "HELD": 1, "ALONE": 2, "DIRECT": 1},
+    "resident_late": {"AHEAD": 1, "UNDER": 0, "HELD": 1, "ALONE": 2, "DIRECT": 1},
+    "resident_held": {"AHEAD": 1, "UNDER": 0, "HELD": 2, "ALONE": 2, "DIRECT": 1},
+    "resident_shared": {"AHEAD": 1, "UNDER": 1, "HELD": 0, "ALONE": 2, "DIRECT": 1},
+    "resident_in_step": {"AHEAD": 0, "UNDER": 1, "HELD": 1, "ALONE": 2, "DIRECT": 1},
+    "resident_tma": {"AHEAD": 1, "UNDER": 1, "HELD": 1, "ALONE": 2, "DIRECT": 0},
+    "resident_wait": {"AHEAD": 1, "UNDER": 1, "HELD": 1, "ALONE": 0, "DIRECT": 1},
 }
 
 

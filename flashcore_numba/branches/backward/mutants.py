@@ -830,7 +830,7 @@ RESIDENT = (
     _resident(
         "mask_of_the_first_row",
         "Whether a tile needs the mask is asked for the warp's first row or key alone.",
-        ("first < seen(warp_own + WARP_ROWS - 1).begin", "first < seen(warp_own).begin"), expected=WRONG,
+        ("all_see{seen(warp_own + WARP_ROWS - 1).begin", "all_see{seen(warp_own).begin"), expected=WRONG,
     ),
     _resident(
         "tiles_of_the_first_row", "The walk ends where the block's first row or key sees nothing any more.",
