@@ -4,7 +4,8 @@ from flashcore_numba.course.counters import in_file, of_line
 from flashcore_numba.course.figures.fusing import at
 from flashcore_numba.course.spec import Exercise, Explanation, Gate, Lesson, Question, Wanted
 
-STAGE, EIGHT_HEADS, MISSION = "epilogue/norm", "1x8x64x64", "1x8x512x64"
+STAGE, THREE_HEADS, EIGHT_HEADS = "epilogue/norm", "1x3x64x64", "1x8x64x64"
+MISSION = "1x8x512x64"
 SMS = 132
 ROUNDED = 2  # bytes of an element
 
@@ -63,20 +64,20 @@ SHARES need not be a multiple of 4. `mean` and `factor` are declared before, and
             what="wavefronts of shared memory in reading the messages",
             value=of_line("moments_smem[", "load", "wavefronts"),
             before=None,
-            right=1024,
-            bar=1024,
+            right=192,
+            bar=192,
             advice="Four lanes of a quad want the same messages: each reads every fourth, once, and keeps "
             "them for the second pass.",
-            shape=EIGHT_HEADS,
+            shape=THREE_HEADS,
         ),
         Gate(
             what="shuffles in sums and maxima of a quad",
             value=in_file("quad.cuh", "shuffle"),
             before=None,
-            right=1408,
-            bar=1408,
+            right=528,
+            bar=528,
             advice="A quad sums once for the mean and once for the squares of each row: outside the loops.",
-            shape=EIGHT_HEADS,
+            shape=THREE_HEADS,
         ),
     ),
     advice={
