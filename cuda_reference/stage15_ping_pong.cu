@@ -9,18 +9,25 @@
 // the P before. LAZY_MAX: m stays as long as P is safe; else the warp computes S again alone, on mma.sync,
 // while it still holds K. POLYNOMIALS of every 16 exponentials do not use the special-function unit.
 // PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
-// The next work tile's loads run under the end of this one: O has memory beside Q. Under a causal mask the
-// longest work tiles come first, and a block that has finished draws the next one.
+// The next work tile's loads run under the end of this one: O has memory beside Q. With TWO_Q its Q comes
+// early too, and O leaves from its own Q's place. Under a causal mask the longest work tiles come first, and
+// a block that has finished draws the next one.
 // Of sequences whose lengths only the GPU knows, the loading thread tells the others the work tile itself.
 #include "q_registers.cuh"
 #include "warpgroup_rows.cuh"
 
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
-constexpr bool TOLD = BOUNDED_KV;
+constexpr bool TOLD = BOUNDED_KV || TWO_Q;
+// Beside 256 columns of O there is room for a part of the gate alone.
+constexpr int GATE_PARTS = D_V < 256 ? 1 : 4, GATED = D_V / 2 / GATE_PARTS;  // accumulators
 // 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
+constexpr int Q_SLOTS = TWO_Q ? 2 : 1;  // the second is where O would be
+constexpr int WORDS = TOLD ? 6 : 1;     // that tell of a work tile
+constexpr int APART = ((CONSUMERS - 1) * ROWS + BLOCK_N - 1) / BLOCK_N;  // tiles between two warpgroups
+static_assert(!(WINDOW && PING_PONG) || APART <= STAGES, "the first would wait for the slot of the last");
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
 struct Ring {
@@ -95,8 +102,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     element* v_smem = k_smem + STAGES * KV_TILE;     // [STAGES, BLOCK_N, PITCH]
     uint64_t* k_full = (uint64_t*)(v_smem + STAGES * KV_TILE);
     uint64_t *v_full = k_full + STAGES, *k_empty = v_full + STAGES, *v_empty = k_empty + STAGES;  // [STAGES]
-    uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + 1;
-    int* work_smem = (int*)(q_empty + 1);  // the number of the work tile that Q is of; TOLD: [6], the tile
+    uint64_t *q_full = v_empty + STAGES, *q_empty = q_full + Q_SLOTS;  // [Q_SLOTS]
+    int* works_smem = (int*)(q_empty + Q_SLOTS);  // [Q_SLOTS, WORDS]: the number of Q's work tile, or it
 
     // The tiles that these rows see keys of; one at least, to mask.
     auto tiles_of = [](const Mask& mask, int first_row, int end_row) {
@@ -126,8 +133,10 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             ptx::mbarrier_init(k_empty + i, WARPS);
             ptx::mbarrier_init(v_empty + i, WARPS);
         }
-        ptx::mbarrier_init(q_full, 1);
-        ptx::mbarrier_init(q_empty, WARPS);
+        for (int i = 0; i < Q_SLOTS; i++) {
+            ptx::mbarrier_init(q_full + i, 1);
+            ptx::mbarrier_init(q_empty + i, WARPS);
+        }
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
     }
     __syncthreads();  // the other threads see them too
@@ -142,15 +151,21 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         for (int n = 0, index = blockIdx.x, next;; n++, index = next) {
             Work work = {};
             auto tell_next = [&](bool none) {
-                ptx::mbarrier_wait(q_empty, n % 2 ^ 1);  // all warps have read the Q before and its work
+                const int q_slot = n % Q_SLOTS;
+                int* work_smem = works_smem + q_slot * WORDS;
+                // All warps have read the Q that was here before and its work.
+                ptx::mbarrier_wait(q_empty + q_slot, n / Q_SLOTS % 2 ^ 1);
                 work_smem[0] = TOLD && none ? -1 : TOLD ? work.sequence.index : index;
                 if (!TOLD || none) return;
-                work_smem[1] = work.sequence.first_row, work_smem[2] = work.sequence.S_q;
-                work_smem[3] = work.sequence.S_k, work_smem[4] = work.h, work_smem[5] = work.first_row;
+                if (BOUNDED_KV) {
+                    work_smem[1] = work.sequence.first_row, work_smem[2] = work.sequence.S_q;
+                    work_smem[3] = work.sequence.S_k;
+                }
+                work_smem[4] = work.h, work_smem[5] = work.first_row;
             };
             if (RAGGED ? !cursor.find(work, sizes, index) : index >= works) {
                 tell_next(true);
-                ptx::mbarrier_arrive(q_full);  // no Q, but word that no work is left
+                ptx::mbarrier_arrive(q_full + n % Q_SLOTS);  // no Q, but word that no work is left
                 // Each work tile drew once: no draw follows that of the highest number.
                 if (RAGGED && next_work && index == gridDim.x + cursor.before - 1) atomicExch(next_work, 0u);
                 return;
@@ -176,11 +191,15 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                     k_ring.next();
                 }
                 if (tile == tiles.end) {
+                    if (TWO_Q) ptx::pin(n);  // or the loop keeps addresses for which it has no registers
+                    const int q_slot = n % Q_SLOTS;
                     tell_next(false);
-                    ptx::mbarrier_arrive_expect(q_full, CONSUMERS * Q_TILE * 2);  // until all of Q is there
+                    // Until all of Q is there.
+                    ptx::mbarrier_arrive_expect(q_full + q_slot, CONSUMERS * Q_TILE * 2);
                     for (int i = 0; i < CONSUMERS; i++)
-                        load_rows<ROWS, BOUNDED_Q>(q_smem + i * Q_TILE, &q_map, q_full, first_row + i * ROWS,
-                                                   h, {b, sequence.first_row, sequence.S_q});
+                        load_rows<ROWS, BOUNDED_Q>(q_smem + (q_slot * CONSUMERS + i) * Q_TILE, &q_map,
+                                                   q_full + q_slot, first_row + i * ROWS, h,
+                                                   {b, sequence.first_row, sequence.S_q});
                     // One draw per work tile, so the launch's last draw takes the counter back to 0.
                     next = gridDim.x + (next_work ? atomicInc(next_work, works - 1) : index);
                 } else {
@@ -197,8 +216,11 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     ptx::registers_up<CONSUMER_REGISTERS>();
     const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    // Under a window the last rows have the first turn: their tiles arrive first, and leave their slots last.
+    const int part = WINDOW ? CONSUMERS - 1 - consumer : consumer;
     const Scale scale(sizes.softmax_scale_log2());
-    q_smem += consumer * Q_TILE, o_smem += consumer * Q_TILE;
+    element* first_q = q_smem + part * Q_TILE;
+    o_smem += part * Q_TILE;
 
     auto begin_turn = [&] {
         if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products
@@ -216,21 +238,34 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
 
     Ring k_ring, v_ring;
     for (int n = 0;; n++) {
-        ptx::mbarrier_wait(q_full, n % 2);  // Q is there, and what it is of
+        const int q_slot = n % Q_SLOTS;
+        element* q_smem = first_q + q_slot * CONSUMERS * Q_TILE;
+        const int* work_smem = works_smem + q_slot * WORDS;
+        ptx::mbarrier_wait(q_full + q_slot, n / Q_SLOTS % 2);  // Q is there, and what it is of
         auto told = [&](int i) {            // by lane 0, which releases it
             return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0);
         };
         const int index = told(0);
-        if (TOLD ? index < 0 : index >= works) return;
+        auto o_before_stored = [&] {  // so its place is free for the next Q
+            if (!TWO_Q) return;
+            if (lane == 0) ptx::bulk_wait_read<0>();  // TMA has read it
+            if (n > 0) release(q_empty + (q_slot ^ 1));
+        };
+        if (TOLD ? index < 0 : index >= works) {
+            o_before_stored();  // the block's shared memory stays until then
+            return;
+        }
         Work work;
-        if (TOLD)
+        if (BOUNDED_KV)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
+        else if (TOLD)
+            work = {sizes.sequence(index), told(4), told(5)};
         else
             work = work_at(index);
         const auto& [sequence, h, first_row] = work;
         const Mask mask(sizes, sequence);
         const Adjustment adjustment(sizes, sequence, h);
-        const int group_row = first_row + consumer * ROWS, warp_row = group_row + warp * WARP_ROWS;
+        const int group_row = first_row + part * ROWS, warp_row = group_row + warp * WARP_ROWS;
         const int first_tile = WINDOW ? tiles_of(mask, first_row, first_row + BLOCK_M).begin : 0;
         const bool idle = group_row < 0 || (RAGGED && group_row >= sequence.S_q);
         const Interval own = idle ? Interval{first_tile, first_tile}
@@ -267,9 +302,20 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 ::issue_qk(s_rmem, q_smem, k_smem);
         };
 
+        auto turns_left = [&] {  // that the warpgroup with the most tiles takes, and this one has no tile for
+            int turns = 0;
+            for (int row = work.first_row; row < work.first_row + BLOCK_M; row += ROWS) {
+                const Interval tiles = tiles_of(mask, row, row + ROWS);
+                turns = max(turns, tiles.end - tiles.begin);
+            }
+            return turns - (own.end - own.begin);
+        };
+        int turns = WINDOW && idle ? turns_left() : 0;
         auto skip = [&] {  // a tile of which only other warpgroups' rows see keys
-            begin_turn();
-            end_turn();
+            if (!WINDOW || turns-- > 0) {
+                begin_turn();
+                end_turn();
+            }
             fetched(k_full, k_ring);  // or the slots would be released twice
             fetched(v_full, v_ring);
             __syncwarp();  // all lanes have seen these phases before lane 0 lets the next ones begin
@@ -280,18 +326,20 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         };
         for (; tile >= own.end; tile--) skip();
         if (own.end == first_tile) {  // idle
-            release(q_empty);
+            if (!TWO_Q) release(q_empty + q_slot);
+            o_before_stored();
             continue;
         }
         if (Q_CHUNKS) load_q(q_rmem, q_smem, warp, lane);
-        if (Q_KEPT) {
+        if (Q_KEPT && !TWO_Q) {
             __syncwarp();  // all lanes have read Q before lane 0 releases it
-            release(q_empty);
+            release(q_empty + q_slot);
         }
         fetched(k_full, k_ring);
         begin_turn();
         issue_qk(s_rmem, q_smem, k_smem + k_ring.slot * KV_TILE);
         end_turn();
+        o_before_stored();
         ptx::wgmma_wait<0>();  // S is whole, K has been read
         ptx::wgmma_pin(s_rmem);
         release(k_empty + k_ring.slot);
@@ -331,19 +379,34 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= rescale[i / 2 % 2];
             pack(p_rmem, s_rmem);
         }
-        if (!Q_KEPT) release(q_empty);
+        if (!Q_KEPT && !TWO_Q) release(q_empty + q_slot);
         k_ring.next();
         fetched(v_full, v_ring);  // of the last tile
         issue_pv(o_rmem, p_rmem, v_smem + v_ring.slot * KV_TILE);
+        uint2 gate_rmem[GATED / 4];
+        if (GATE && GATE_PARTS == 1)  // under P V
+            load_gate<GATED>(gate_rmem, sizes.features, sequence, h, warp_row, 0, lane);
         ptx::wgmma_wait<0>();  // O is whole, V has been read
         ptx::wgmma_pin(o_rmem);
         release(v_empty + v_ring.slot);
         v_ring.next();
-        if (WINDOW)
+        if (WINDOW) {
+            turns = turns_left();
             for (; tile >= first_tile; tile--) skip();
+            for (; turns > 0; turns--) begin_turn(), end_turn();
+        }
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
         normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
-        store_rows<BOUNDED_Q>(o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
-                              {sequence.batch, sequence.first_row, sequence.S_q});
+        if (GATE)
+#pragma unroll
+            for (int part = 0; part < GATE_PARTS; part++) {
+                if (GATE_PARTS > 1)
+                    load_gate<GATED>(gate_rmem, sizes.features, sequence, h, warp_row, 2 * part * GATED,
+                                     lane);
+                gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);
+            }
+        // O may take the place of Q: all four warps have issued the last P V, and had their last S before.
+        store_rows<BOUNDED_Q, !TWO_Q>(TWO_Q ? q_smem : o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
+                                     {sequence.batch, sequence.first_row, sequence.S_q});
     }
 }

@@ -48,10 +48,12 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
     float4* share_smem = sum_smem + (WARPGROUPS - 1) * WARPS * LEFT * 8;  // [WARPS, OWN / 4, 32]
     float4* near_smem = share_smem + (CLUSTER - 1) * WARPS * OWN * 8;  // [WARPS, 8]: m, l from the same block
     float4* far_smem = near_smem + WARPS * 8;                          // [WARPS, 8]: and from the other one
-    uint64_t* q_full = reinterpret_cast<uint64_t*>(far_smem + (CLUSTER - 1) * WARPS * 8);
+    float4* norm_smem = far_smem + (CLUSTER - 1) * WARPS * 8;  // [WARPS, 8]: squares from there
+    uint64_t* q_full = reinterpret_cast<uint64_t*>(norm_smem + HEAD_NORM * (CLUSTER - 1) * WARPS * 8);
     uint64_t* ring_full = q_full + 1;                          // [WARPGROUPS, K and V, STAGES]
     uint64_t* far_full = ring_full + WARPGROUPS * 2 * STAGES;  // [WARPS], for far_smem
     uint64_t* share_full = far_full + WARPS;                   // [WARPS], for share_smem
+    uint64_t* norm_full = share_full + WARPS;                  // [WARPS], for norm_smem
     // The shuffle shows the compiler that the value is uniform across the warp, and so are tiles' addresses.
     const int warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
@@ -100,12 +102,13 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         }
     }
     if (CLUSTER > 1 && threadIdx.x == 32) {
-        for (int i = 0; i < 2 * WARPS; i++) ptx::mbarrier_init(far_full + i, 1);
+        for (int i = 0; i < (2 + HEAD_NORM) * WARPS; i++) ptx::mbarrier_init(far_full + i, 1);
         ptx::fence_mbarrier_init();  // the other block sees these
 #pragma unroll
         for (int i = 0; i < WARPS; i++) {
             ptx::mbarrier_arrive_expect(far_full + i, 128);          // as with the ring
             ptx::mbarrier_arrive_expect(share_full + i, OWN * 128);  // the same
+            if (HEAD_NORM) ptx::mbarrier_arrive_expect(norm_full + i, 128);  // the same
         }
     }
     __syncthreads();  // the other threads see the mbarriers too
@@ -156,6 +159,10 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         }
     }
     if (iterations > 0) one_iteration(iterations - 1);
+
+    auto first_column = [&] { return 2 * (warpgroup * LEFT + rank * OWN); };  // of the warp's part of O
+    uint2 gate_rmem[OWN / 4];  // fetched while the parts merge
+    if (GATE) load_gate<OWN>(gate_rmem, sizes.features, sequence, h, warp_row, first_column(), lane);
 
     // Under the last P V: m and l, in the block and across.
     const int box = threadIdx.x / 32, other_box = (box + 4) % WARPS;
@@ -232,7 +239,27 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
             o_rmem[i + 2] += other_factor[1] * x.z, o_rmem[i + 3] += other_factor[1] * x.w;
         }
     }
-    out += out_strides.at(b, h, sequence.first_row) + 2 * (warpgroup * LEFT + rank * OWN);
+    if (HEAD_NORM) {
+        RowState squares;  // of the warp's columns, then of all
+        sum_squares<OWN>(squares, o_rmem);
+        if (WARPGROUPS > 1) {
+            // The two warps have read the m and l of near_smem: they met since, to trade O.
+            if (lane % 4 == 0) near_smem[other_box * 8 + lane / 4] = make_float4(squares[0], squares[1], 0, 0);
+            ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have told each other
+            const float4 other = near_smem[box * 8 + lane / 4];
+            squares[0] += other.x, squares[1] += other.y;
+        }
+        if (CLUSTER > 1) {
+            const float mine[4] = {squares[0], squares[1]};
+            if (lane % 4 == 0) ptx::store_async(norm_smem + box * 8 + lane / 4, mine, norm_full + box, rank ^ 1);
+            ptx::mbarrier_wait_cluster(norm_full + box, 0);  // the squares of the other block have come
+            const float4 other = norm_smem[box * 8 + lane / 4];
+            squares[0] += other.x, squares[1] += other.y;
+        }
+        norm_columns<OWN, D>(o_rmem, squares, sizes.features, h, first_column(), lane);
+    }
+    if (GATE) gate_columns<OWN>(o_rmem, gate_rmem, lane);
+    out += out_strides.at(b, h, sequence.first_row) + first_column();
     const bool odd = lane % 2;
     uint32_t pairs[OWN / 2];
     pack_output<OWN>(pairs, o_rmem);

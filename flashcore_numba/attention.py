@@ -19,7 +19,7 @@ from flashcore_numba.calls import (
     told,
 )
 from flashcore_numba.core import gpu
-from flashcore_numba.core.arrays import Adopted, adopt, same_kind
+from flashcore_numba.core.arrays import Adopted, same_kind
 from flashcore_numba.core.element import FLOAT32
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import CALLED, OFF, Features
@@ -45,6 +45,8 @@ def attention(
     alibi_slopes: Any = None,
     seqused_k: Any = None,
     prior: "tuple[Any, Any] | None" = None,
+    head_norm: "tuple[Any, float] | None" = None,
+    gate: Any = None,
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
@@ -70,6 +72,11 @@ def attention(
     over both. Where lse is -inf, the row has seen no key yet, and what o holds does not matter. Sinks must be
     given with one of the parts alone. The last dimension of both must be contiguous, and each row of o start
     at a multiple of 16 bytes.
+
+    head_norm, gate: out is norm(attention) * sigmoid(gate), in this order. head_norm: (weight, eps) of an
+    RMSNorm over the D_v columns of each head; the weight is float32 or of q's type, [D_v] or [H, D_v]. gate:
+    [B, H, S_q, D_v] of q's type, strided like q, each row at a multiple of 16 bytes. The LSE knows neither.
+    Of parts that are merged by `prior`, the last one takes them.
 
     stage: a number, a name or a `Stage`; None is the one that was fastest at the recorded problem most like
     this one, of those that serve it on this machine (`dispatch`; `flashcore dispatch` shows the table).
@@ -108,13 +115,19 @@ def attention(
         prior_out, prior_lse = _pair(prior)
         features += prior_out, prior_lse
         options += (out is prior_out,)
+    norm_weight, norm_eps = None, 0.0
+    if head_norm is not None or gate is not None:
+        if head_norm is not None:
+            norm_weight, norm_eps = _weight_and_eps(head_norm)
+        features = sinks, alibi_slopes, seqused_k, prior_out, prior_lse, norm_weight, gate
+        options += (norm_eps,)
     found = plans.find(q, k, v, out, options, features) if time_limit is None else plans.NOT_SERVED
     key, addresses, plan = found
     if plan is not None and (done := plan.run(addresses, (q, k, v), (out, None))) is not None:
         return done if return_lse else done[0]
-    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit)
+    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, norm_eps)
     optional = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
-    optional |= {"prior_out": prior_out, "prior_lse": prior_lse}
+    optional |= {"prior_out": prior_out, "prior_lse": prior_lse, "norm_weight": norm_weight, "gate": gate}
     order = ("q", "k", "v", "out", *optional)[: len(addresses)]
     return call.run({"q": q, "k": k, "v": v}, optional, out, None if plan is not None else key, order)
 
@@ -133,6 +146,8 @@ def attention_varlen(
     sinks: Any = None,
     alibi_slopes: Any = None,
     seqused_k: Any = None,
+    head_norm: "tuple[Any, float] | None" = None,
+    gate: Any = None,
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
@@ -146,8 +161,9 @@ def attention_varlen(
     totals, and nothing checks them; those of host arrays are checked. Rows after the last sequence are not
     written.
 
-    Other arguments, what is returned and what is raised are as for `attention`, with out [total_q, H, D] and
-    the LSE [H, total_q]. seqused_k counts keys from the beginning of each sequence. There is no `prior`.
+    Other arguments, what is returned and what is raised are as for `attention`, with out and gate
+    [total_q, H, D] and the LSE [H, total_q]. seqused_k counts keys from the beginning of each sequence. There
+    is no `prior`.
     """
     features = {
         "sinks": sinks,
@@ -159,12 +175,19 @@ def attention_varlen(
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         check_given(name, features[name])
     options = (causal, scale, stage, return_lse, *told(window, softcap))
+    norm_eps = 0.0
+    if head_norm is not None or gate is not None:
+        norm_weight = None
+        if head_norm is not None:
+            norm_weight, norm_eps = _weight_and_eps(head_norm)
+        features |= {"norm_weight": norm_weight, "gate": gate}
+        options += (norm_eps,)
     others = tuple(features.values())
     found = plans.find(q, k, v, out, options, others) if time_limit is None else plans.NOT_SERVED
     key, addresses, plan = found
     if plan is not None and (done := plan.run(addresses, (q, k, v), (out, None))) is not None:
         return done if return_lse else done[0]
-    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, packed=True)
+    call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, norm_eps, packed=True)
     order = ("q", "k", "v", "out", *features)
     return call.run({"q": q, "k": k, "v": v}, features, out, None if plan is not None else key, order)
 
@@ -178,6 +201,16 @@ def _pair(prior: Any) -> tuple[Any, Any]:
     return prior[0], prior[1]
 
 
+def _weight_and_eps(head_norm: Any) -> tuple[Any, Any]:
+    """Both. Raises ArgumentError unless there are two."""
+    if not isinstance(head_norm, tuple | list) or len(head_norm) != 2 or head_norm[0] is None:
+        raise ArgumentError(
+            f"head_norm is {shown(head_norm)}: it must be (weight, eps), of an RMSNorm over the columns of a "
+            "head, or None"
+        )
+    return head_norm[0], head_norm[1]
+
+
 class _Call(NamedTuple):
     """The arguments of a call that are no arrays."""
 
@@ -188,6 +221,7 @@ class _Call(NamedTuple):
     stage: Any
     return_lse: Any
     time_limit: Any
+    norm_eps: Any
     packed: bool = False  # arrays are [total, H, D]
 
     def run(
@@ -204,7 +238,10 @@ class _Call(NamedTuple):
         chosen = None if self.stage is None else find_stage(self.stage)
         arrays = {name: adopted(array, name, self.packed) for name, array in given.items()}
         given_too = {name: array for name, array in optional.items() if array is not None}
-        added = {name: adopt(array, CALLED.get(name, name)) for name, array in given_too.items()}
+        added = {
+            name: adopted(array, CALLED.get(name, name), self.packed and name == "gate")
+            for name, array in given_too.items()
+        }
         targets = {} if out is None else {"out": adopted(out, "out", self.packed)}
         same_kind(**arrays, **{CALLED.get(name, name): x for name, x in added.items()}, **targets)
         check_limit_of_time(self.time_limit, arrays["q"].view)
@@ -216,7 +253,7 @@ class _Call(NamedTuple):
             refuse(chosen, problem, wanted)
         in_place = {"out": "prior_out"} if out is not None and out is optional.get("prior_out") else {}
         written = Written((OUT, *wanted), targets, self.packed, in_place)
-        arrays |= {name: added[name] for name in problem.features.prior}
+        arrays |= {name: added[name] for name in problem.features.prior | problem.features.epilogue}
         done = run(chosen, chosen.called, problem, arrays, written, self.time_limit, key, order)
         return done if self.return_lse else done[0]
 
@@ -225,7 +262,9 @@ class _Call(NamedTuple):
     ) -> Problem:
         views = {name: array.view for name, array in added.items()}
         float32_out = any(target.view.dtype == FLOAT32.dtype for target in targets.values())
-        features = Features(self.window, self.softcap, float32_out=float32_out, **views)
+        features = Features(
+            self.window, self.softcap, float32_out=float32_out, norm_eps=self.norm_eps, **views
+        )
         q, k, v = (array.view for array in arrays.values())
         problem = Problem(q, k, v, self.causal, self.scale, features)
         if not problem.on_gpu:

@@ -167,7 +167,7 @@ def test_who_serves_it_is_named():
 
 
 def test_some_stage_serves_everything():
-    assert set(find(12).features) == set(ALL)
+    assert set(find(15).features) == set(ALL)
 
 
 @pytest.mark.parametrize(

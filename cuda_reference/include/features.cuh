@@ -2,6 +2,7 @@
 // in the order below; one that is off leaves a kernel's machine code as it was. The host packs them in
 // flashcore_numba/stages/parts/cuda_arguments.py; flashcore_numba/core/features.py says what each means.
 #pragma once
+#include "element.cuh"
 
 #ifndef WINDOW
 #define WINDOW 0  // keys from `left` before the diagonal to `right` after it; -1 is unbounded
@@ -26,6 +27,15 @@
 #endif
 #ifndef FLOAT_OUT
 #define FLOAT_OUT 0  // O is float32
+#endif
+#ifndef HEAD_NORM
+#define HEAD_NORM 0  // RMSNorm of O over the columns of its head
+#endif
+#ifndef FLOAT_NORM
+#define FLOAT_NORM 0  // whose weight is float32
+#endif
+#ifndef GATE
+#define GATE 0  // O times the sigmoid of as many numbers
 #endif
 #ifndef DROPOUT
 #define DROPOUT 0  // some elements of P are dropped: dropout.cuh
@@ -121,6 +131,42 @@
     static constexpr Strides prior_out_strides{}, prior_lse_strides{};
 #endif
 
+#if FLOAT_NORM
+#define NORM_WEIGHT float
+#else
+#define NORM_WEIGHT element
+#endif
+
+#if HEAD_NORM
+#define HEAD_NORM_PARAMS , const NORM_WEIGHT *norm_weight, int norm_weight_head, float norm_eps
+#define HEAD_NORM_GIVEN , norm_weight, norm_weight_head, norm_eps
+#define HEAD_NORM_MEMBERS                                      \
+    const NORM_WEIGHT* norm_weight; /* [D_v], or */            \
+    int norm_weight_head;           /* [H, D_v]: D_v, not 0 */ \
+    float norm_eps;
+#else
+#define HEAD_NORM_PARAMS
+#define HEAD_NORM_GIVEN
+#define HEAD_NORM_MEMBERS                                      \
+    static constexpr const NORM_WEIGHT* norm_weight = nullptr; \
+    static constexpr int norm_weight_head = 0;                 \
+    static constexpr float norm_eps = 0;
+#endif
+
+#if GATE
+#define GATE_PARAMS , const element *gate, STRIDES(gate)
+#define GATE_GIVEN , gate, STRIDES_GIVEN(gate)
+#define GATE_MEMBERS                            \
+    const element* gate; /* [B, H, S_q, D_v] */ \
+    Strides gate_strides;
+#else
+#define GATE_PARAMS
+#define GATE_GIVEN
+#define GATE_MEMBERS                                \
+    static constexpr const element* gate = nullptr; \
+    static constexpr Strides gate_strides{};
+#endif
+
 #if DROPOUT
 #define DROPOUT_PARAMS , unsigned drop_below, float keep_scale, unsigned long long seed, unsigned draw
 #define DROPOUT_GIVEN , drop_below, keep_scale, seed, draw
@@ -184,9 +230,10 @@
 
 #define FEATURES                                                                                  \
     WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS \
-        DROPOUT_PARAMS
-#define FEATURES_GIVEN                                                                                   \
-    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN DROPOUT_GIVEN
+        HEAD_NORM_PARAMS GATE_PARAMS DROPOUT_PARAMS
+#define FEATURES_GIVEN                                                                     \
+    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN \
+        HEAD_NORM_GIVEN GATE_GIVEN DROPOUT_GIVEN
 
 // Elements from one batch, head or row of a [B, H, S, D] array to the next.
 struct Strides {
@@ -205,6 +252,8 @@ struct Features {
     USED_MEMBERS
     RAGGED_MEMBERS
     PRIOR_MEMBERS
+    HEAD_NORM_MEMBERS
+    GATE_MEMBERS
     DROPOUT_MEMBERS
 };
 

@@ -588,6 +588,11 @@ template <int COUNT> PTX_INLINE void wgmma_pin(uint32_t (&a)[COUNT][4]) PTX(
         asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3]) :: "memory"),
     (void)a)
 
+// What is computed from x is computed anew after this; no instruction.
+PTX_INLINE void pin(int& x) PTX(
+    asm volatile("" : "+r"(x)),
+    (void)x)
+
 // ISA: "wgmma.mma_async", m64nNk16 with inputs of the element type and .f32 sums: d[64, N] = a[64, 16]
 // b[16, N] + (accumulate ? d : 0). Warp w of the warpgroup holds rows 16w to 16w + 15; d[4j ... 4j + 3] of a
 // lane lie as in mma_m16n8k16, columns 8j on. `_ss`: a and b from shared memory, both K-major; `_rs`: a in

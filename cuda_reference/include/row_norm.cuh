@@ -92,8 +92,9 @@ __device__ __forceinline__ int moments_at(int share, int g) { return 8 * share +
 // x normalised by the moments of SHARES warps, of which each lane of a quad adds up every fourth.
 template <int OWN, int SHARES, bool CENTRED>
 __device__ __forceinline__ void normalise_rows(float* x, const float4* moments_smem, float eps, int lane) {
+    float mean[2] = {}, factor[2] = {};
     float4 parts[(SHARES + 3) / 4];
-    float mean[2] = {}, squares[2] = {};
+    float squares[2] = {};
 #pragma unroll
     for (int i = 0; i < SHARES; i += 4) {
         parts[i / 4] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -109,12 +110,12 @@ __device__ __forceinline__ void normalise_rows(float* x, const float4* moments_s
         squares[0] += part.y + 2 * OWN * off[0] * off[0], squares[1] += part.w + 2 * OWN * off[1] * off[1];
     }
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float factor = rsqrtf(quad_sum(squares[r]) / (2 * OWN * SHARES) + eps);
+    for (int r = 0; r < 2; r++) factor[r] = rsqrtf(quad_sum(squares[r]) / (2 * OWN * SHARES) + eps);
+#pragma unroll
+    for (int r = 0; r < 2; r++)
 #pragma unroll
         for (int i = 2 * r; i < OWN; i += 4)
-            x[i] = (x[i] - mean[r]) * factor, x[i + 1] = (x[i + 1] - mean[r]) * factor;
-    }
+            x[i] = (x[i] - mean[r]) * factor[r], x[i + 1] = (x[i + 1] - mean[r]) * factor[r];
 }
 
 // x times weights plus biases, of the lane's columns.

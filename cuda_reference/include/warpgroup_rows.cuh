@@ -9,7 +9,7 @@
 // The running max m may lag (quad.cuh): with LAZY a tile whose P stays small enough needs neither its maximum
 // nor a rescaled O, and the others are done again.
 #pragma once
-#include "quad.cuh"
+#include "head_epilogue.cuh"
 
 constexpr int D = HEAD_DIM, D_V = VALUE_DIM, ROWS = 64, WARP_ROWS = 16;
 constexpr int COLUMNS = D > D_V ? D : D_V, PANELS = (COLUMNS + 63) / 64, PITCH = 64 * PANELS;  // of a tile
@@ -196,8 +196,8 @@ __device__ __forceinline__ void merge_prior(Output& o_rmem, int r, float& m, flo
     }
 }
 
-// After the last tile: the sink and what was computed before join, O / l, and the log-sum-exp of the warp's
-// rows from `lse_row` on, of which `inside` exist.
+// After the last tile: the sink and what was computed before join, O / l, the log-sum-exp of the warp's rows
+// from `lse_row` on, of which `inside` exist, and the norm.
 __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const RowState& l, const Sizes& sizes,
                                           const Sequence& sequence, int h, float* lse_row, int warp_row,
                                           int lane) {
@@ -218,6 +218,11 @@ __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const Row
     }
 #pragma unroll
     for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];
+    if (HEAD_NORM) {
+        RowState squares;
+        sum_squares<D_V / 2>(squares, o_rmem);
+        norm_columns<D_V / 2, D_V>(o_rmem, squares, sizes.features, h, 0, lane);
+    }
 }
 
 // The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, PITCH]: `may_overflow` of
@@ -239,8 +244,9 @@ __device__ __forceinline__ bool pack_rows(element* panel_smem, const Output& o_r
 }
 
 // What pack_rows has written goes on to `out_map` by TMA: boxes of 16 rows, of which those beyond the tensor
-// are not written. `row`: of the warp's first in the tensor.
-template <bool BOUNDED = false>
+// are not written. `row`: of the warp's first in the tensor. WAIT: until TMA has read the memory, which must
+// stay as it is so long, in the block too.
+template <bool BOUNDED = false, bool WAIT = true>
 __device__ __forceinline__ void store_packed(const element* panel_smem, const ptx::TensorMap* out_map,
                                              int lane, int row, int h, const Place& at) {
     ptx::fence_proxy_async();  // TMA reads what this lane has stored,
@@ -256,19 +262,19 @@ __device__ __forceinline__ void store_packed(const element* panel_smem, const pt
                 ptx::tma_store_4d(out_map, rows_smem, 64 * panel, row, h, at.batch);
         }
         ptx::bulk_commit();
-        ptx::bulk_wait_read<0>();  // the block's shared memory stays until TMA has read it
+        if (WAIT) ptx::bulk_wait_read<0>();  // the block's shared memory stays until TMA has read it
     }
 }
 
 // Both, for the rows of O.
-template <bool BOUNDED = false>
+template <bool BOUNDED = false, bool WAIT = true>
 __device__ __forceinline__ void store_rows(element* o_smem, const ptx::TensorMap* out_map,
                                            const Output& o_rmem, int warp, int lane, int row, int h,
                                            const Place& at) {
     element* panel_smem = o_smem + warp * WARP_ROWS * 64;  // of panel 0
     if (__any_sync(ALL_LANES, pack_rows<false>(panel_smem, o_rmem, lane)))
         pack_rows<true>(panel_smem, o_rmem, lane);
-    store_packed<BOUNDED>(panel_smem, out_map, lane, row, h, at);
+    store_packed<BOUNDED, WAIT>(panel_smem, out_map, lane, row, h, at);
 }
 
 // An output in float32, [B, H, S_q, D_v].
@@ -278,7 +284,7 @@ struct FloatRows {
 };
 
 // The same, from the registers, of the rows that the sequence has.
-template <bool BOUNDED = false>
+template <bool BOUNDED = false, bool WAIT = true>
 __device__ __forceinline__ void store_rows(element*, const FloatRows& rows, const Output& o_rmem, int,
                                            int lane, int row, int h, const Place& at) {
 #pragma unroll

@@ -29,6 +29,13 @@ weight moves the result by at most e w w' (attention(q, k, |v|) + |prior out|); 
 u (2 |prior LSE| + 4), as the LSE is changed to base 2 and the maximum is subtracted. The products and the sum
 of both lose 8 u of each share.
 
+Norm and gate come after attention that is not rounded, whose error is at most e. With r = sqrt(mean(x^2) +
+eps) and y = x / r, the triangle inequality bounds how far r may be off by rho = sqrt(mean e^2), and the sum
+of D_v squares in float32 adds (D_v + 8) u r. So y is off by (e + |y| rho) / max(r - rho, sqrt(eps)), and
+never by more than sqrt(D_v) + |y|, since no column of a normed row is larger. The weight multiplies it; that
+product loses 4 u. A sigmoid s of g is right to u (2 |g| + 8) s + 2^-126: its argument changes base, and what
+is below the least float counts as 0. Then the result is rounded.
+
 The plan's absolute gates apply as well: 1e-3 on its five shapes; on extreme inputs a mean error of 0.02 and
 at most 1 % of the elements off by more than 0.1. The factor 2 leaves a correct float32 kernel a margin of at
 least 2.
@@ -42,7 +49,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.core import oracle
-from flashcore_numba.core.element import FLOAT32, of
+from flashcore_numba.core.element import FLOAT32, Element, of
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Verdict
 from flashcore_numba.core.output import OUT, Output
@@ -89,6 +96,9 @@ def reference(
 ) -> Reference:
     """The float64 answer and the bound; arguments as `flashcore_numba.core.oracle.attention`."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    if features.epilogue:
+        unrounded = replace(features, norm_weight=None, gate=None, float32_out=True)
+        return _after(reference(q, k, v, causal, scale, unrounded), of(q.dtype), features)
     alone = replace(features, prior_out=None, prior_lse=None)
     both, lse = oracle.attention(q, k, np.concatenate([v, np.abs(v)], axis=3), causal, scale, features=alone)
     out, magnitude = np.split(both, 2, axis=3)
@@ -117,6 +127,29 @@ def reference(
     row_error = np.abs(standard - out).max(axis=3, keepdims=True)
     lse_floor = lse_error + U * np.abs(np.where(np.isfinite(lse), lse, 0))
     return Reference(out, 2 * (row_error + floor), lse, 2 * lse_floor)
+
+
+def _after(before: Reference, element: Element, features: Features) -> Reference:
+    """Norm and gate of an answer that is not rounded."""
+    x, lost = before.out, before.allowed
+    if features.norm_weight is not None:
+        columns = x.shape[3]
+        root = np.sqrt((x**2).mean(axis=3, keepdims=True) + features.norm_eps)
+        moved = np.sqrt((lost**2).mean(axis=3, keepdims=True)) + (columns + 8) * U * root
+        y = x / root
+        lost = (lost + np.abs(y) * moved) / np.maximum(root - moved, math.sqrt(features.norm_eps))
+        lost = np.minimum(lost, math.sqrt(columns) + np.abs(y))
+        x = oracle.normed(x, features)
+        weight = np.abs(features.norm_weight.astype(np.float64))
+        lost = lost * (weight if weight.ndim == 1 else weight[None, :, None, :]) + 4 * U * np.abs(x)
+    if features.gate is not None:
+        share = oracle.sigmoid(features.gate)
+        off = U * (2 * np.abs(features.gate.astype(np.float64)) + 8) * share + 2.0**-126
+        lost = lost * (share + off) + np.abs(x) * off
+        x = x * share
+    last = FLOAT32 if features.float32_out else element
+    allowed = lost + 2 * (last.unit_roundoff * np.abs(x) + last.least / 2)
+    return replace(before, out=x, allowed=allowed)
 
 
 def weight_error(q: np.ndarray, k: np.ndarray, causal: bool, scale: float, features: Features) -> np.ndarray:

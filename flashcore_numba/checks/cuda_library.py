@@ -20,6 +20,7 @@ FILES = {
 V_LOAD = "load_tile(v_smem + buffer, v + first_key * params.v.row, params.v.row, params.S_k - first_key);"
 MASK, OUTPUT, QUAD, TILE, WARP_ROWS = "mask.cuh", "output.cuh", "quad.cuh", "tile.cuh", "warp_rows.cuh"
 PARAMS, RAGGED, WARPGROUP_ROWS = "params.cuh", "ragged.cuh", "warpgroup_rows.cuh"
+EPILOGUE = "head_epilogue.cuh"
 
 
 def _mutant(
@@ -358,6 +359,89 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         expected=(*MEMORY, *RACE, *VALUE, "guard", "unwritten"), on_gpu=False,
     ),
     _mutant(
+        15, "gate_of_kv_head", "A query head has the gate that has the number of its K/V head.",
+        ("strides.at(sequence.batch, h, sequence.first_row", "strides.at(sequence.batch, h / 2,\n"
+         "                                     sequence.first_row", EPILOGUE),
+    ),
+    _mutant(
+        15, "gate_of_the_first_rows", "Every warp takes the gate of the first one's rows.",
+        ("sequence.first_row + warp_row);", "sequence.first_row);", EPILOGUE),
+    ),
+    _mutant(
+        15, "gate_not_traded", "A lane keeps the columns of the gate that it has loaded.",
+        ("{odd ? other : fours[i].x, odd ? fours[i].y : other};", "{fours[i].x, fours[i].y};", EPILOGUE),
+    ),
+    _mutant(
+        15, "gate_without_sigmoid", "O is multiplied by the gate itself.",
+        ("own[0] *= sigmoid(two.x), own[1] *= sigmoid(two.y);", "own[0] *= two.x, own[1] *= two.y;",
+         EPILOGUE),
+    ),
+    _mutant(
+        15, "sigmoid_mirrored", "The sigmoid has the other sign: an open gate is closed.",
+        ("ptx::ex2(-LOG2_E * x)", "ptx::ex2(LOG2_E * x)", EPILOGUE),
+    ),
+    _mutant(
+        15, "sigmoid_base_2", "The sigmoid takes powers of 2, not of e.",
+        ("ptx::ex2(-LOG2_E * x)", "ptx::ex2(-x)", EPILOGUE),
+    ),
+    _mutant(
+        15, "gate_past_the_end", "The gate is read also for rows past the end.",
+        ("if (warp_row + row < sequence.S_q)\n            fours", "fours", EPILOGUE),
+        expected=(*MEMORY, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        15, "gate_of_the_first_sequence", "Packed sequences all take the gate of the first rows.",
+        ("sequence.first_row + warp_row);", "warp_row);", EPILOGUE),
+    ),
+    _mutant(
+        15, "gate_before_the_norm", "O is gated, and what comes out is normed.",
+        ("    if (HEAD_NORM) {\n        RowState squares;\n        sum_squares<D_V / 2>(squares, o_rmem);\n"
+         "        norm_columns<D_V / 2, D_V>(o_rmem, squares, sizes.features, h, 0, lane);\n    }\n",
+         "", WARPGROUP_ROWS),
+        ("gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);\n            }",
+         "gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);\n            }\n"
+         "        if (HEAD_NORM) {\n            RowState squares;\n"
+         "            sum_squares<D_V / 2>(squares, o_rmem);\n"
+         "            norm_columns<D_V / 2, D_V>(o_rmem, squares, sizes.features, h, 0, lane);\n        }"),
+    ),
+    _mutant(
+        15, "norm_before_the_division", "The squares are those of O before it is divided by l.",
+        ("    for (int i = 0; i < D_V / 2; i++) o_rmem[i] *= inv_l[i / 2 % 2];\n    if (HEAD_NORM) {\n"
+         "        RowState squares;\n        sum_squares<D_V / 2>(squares, o_rmem);\n",
+         "    for (int i = 0; i < (HEAD_NORM ? 0 : D_V / 2); i++) o_rmem[i] *= inv_l[i / 2 % 2];\n"
+         "    if (HEAD_NORM) {\n        RowState squares;\n"
+         "        sum_squares<D_V / 2>(squares, o_rmem);\n", WARPGROUP_ROWS),
+    ),
+    _mutant(
+        15, "norm_without_eps", "Nothing is added to the mean square.",
+        ("rsqrtf(squares[r] / COLUMNS + features.norm_eps)", "rsqrtf(squares[r] / COLUMNS + 1e-30f)",
+         EPILOGUE),
+    ),
+    _mutant(
+        15, "norm_of_the_sum", "The root is that of the sum of squares, not of their mean.",
+        ("rsqrtf(squares[r] / COLUMNS + ", "rsqrtf(squares[r] + ", EPILOGUE),
+    ),
+    _mutant(
+        15, "norm_of_one_lane", "A lane norms its rows by the columns that it has itself.",
+        ("        squares[r] = quad_sum(squares[r]);\n", "", EPILOGUE),
+    ),
+    _mutant(
+        15, "norm_of_one_row", "Both rows of a lane are normed by the first one's squares.",
+        ("rsqrtf(squares[r] / COLUMNS", "rsqrtf(squares[0] / COLUMNS", EPILOGUE),
+    ),
+    _mutant(
+        15, "weight_of_the_neighbour", "A lane takes the weights of its neighbour's columns.",
+        ("weight + 2 * i + lane % 4 * 2)", "weight + 2 * i + (lane ^ 1) % 4 * 2)", EPILOGUE),
+    ),
+    _mutant(
+        15, "weight_of_the_first_head", "All heads take the weights of the first.",
+        ("features.norm_weight + h * features.norm_weight_head", "features.norm_weight", EPILOGUE),
+    ),
+    _mutant(
+        15, "weight_left_out", "A row is normed and not weighted.",
+        ("factor[r] * two.x;", "factor[r];", EPILOGUE), ("factor[r] * two.y;", "factor[r];", EPILOGUE),
+    ),
+    _mutant(
         15, "counter_not_reset", "The counter of work tiles is left where the launch took it.",
         ("atomicInc(next_work, works - 1)", "atomicAdd(next_work, 1)"), expected=COUNTER, on_gpu=False,
     ),
@@ -392,10 +476,28 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("own.begin) {\n            if (WINDOW && tile < whole_begin) whole_tiles = 0;", "own.begin) {"),
     ),
     _mutant(
+        15, "window_ends_unmasked", "Under a window, a tile in which the first row's keys end needs no mask.",
+        ("mask.interval(group_row).end / BLOCK_N",
+         "mask.interval(group_row + (WINDOW ? ROWS - 1 : 0)).end / BLOCK_N"),
+    ),
+    _mutant(
+        15, "window_skips_the_last_tile", "A warpgroup skips the last tile that its own rows see.",
+        ("for (; tile >= own.end; tile--) skip();",
+         "for (; tile >= own.end - (WINDOW && own.end - own.begin > 1); tile--) skip();"),
+        expected=("hang", *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_skips_the_first_tile", "A warpgroup skips the first tile that its own rows see.",
+        ("while (tile-- > own.begin) {",
+         "while (tile-- > own.begin + (WINDOW && own.end - own.begin > 1)) {"),
+        expected=("hang", *VALUE), on_gpu=False,
+    ),
+    _mutant(
         15, "window_keeps_a_ring", "Tiles before a warpgroup's window: it releases their K, not their V.",
         ("for (; tile >= first_tile; tile--) skip();",
          "for (; tile >= first_tile; tile--) {\n"
-         "                begin_turn(), end_turn(), fetched(k_full, k_ring);\n"
+         "                if (turns-- > 0) begin_turn(), end_turn();\n"
+         "                fetched(k_full, k_ring);\n"
          "                __syncwarp();\n"
          "                release(k_empty + k_ring.slot);\n"
          "                k_ring.next(), v_ring.next();\n"
@@ -403,15 +505,33 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _mutant(
-        15, "window_misses_turns", "Tiles before a warpgroup's window: it does not wait for its turns.",
-        ("for (; tile >= first_tile; tile--) skip();",
-         "for (; tile >= first_tile; tile--) {\n"
-         "                fetched(k_full, k_ring), fetched(v_full, v_ring);\n"
-         "                __syncwarp();\n"
-         "                release(k_empty + k_ring.slot), release(v_empty + v_ring.slot);\n"
-         "                k_ring.next(), v_ring.next();\n"
-         "            }"),
+        15, "window_misses_turns", "A warpgroup that has done its tiles leaves turns to nobody.",
+        ("turns = turns_left();", ""), expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_counts_its_own_turns", "Warpgroups hand on a turn for each tile of their own, no more.",
+        ("return turns - (own.end - own.begin);", "return 0;"), expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "idle_without_turns", "Warpgroups before the first row, or after the last, hand on no turns.",
+        ("int turns = WINDOW && idle ? turns_left() : 0;", "int turns = 0;"),
         expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "window_takes_turns_twice", "Tiles that come before a warpgroup's own take a turn each, too.",
+        ("if (!WINDOW || turns-- > 0)", "if (!WINDOW || !idle || turns-- > 0)"),
+        expected=("hang", "barrier"), on_gpu=False,
+    ),
+    _mutant(
+        15, "q_given_away_early", "The next Q may come as soon as this one is read, where O is still to be.",
+        ("if (n > 0) release(q_empty + (q_slot ^ 1));", ""),
+        ("if (!Q_KEPT && !TWO_Q) release(", "if (!Q_KEPT || TWO_Q) release("),
+        expected=(*RACE, *COPY, *VALUE), on_gpu=False,
+    ),
+    _mutant(
+        15, "one_q_for_all", "Every work tile reads the first of the two places that Q has.",
+        ("element* q_smem = first_q + q_slot * CONSUMERS * Q_TILE;", "element* q_smem = first_q;"),
+        expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _mutant(
         15, "output_beside_the_sink", "The sink joins m and l, and O stays as large as before.",
@@ -421,6 +541,33 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         16, "sink_in_one_block", "Only one block of a cluster counts the sink.",
         ("= join_sink(m[r], l[r], sizes, h);", "= rank ? 1.0f : join_sink(m[r], l[r], sizes, h);"),
         variant="two_blocks",
+    ),
+    _mutant(
+        16, "norm_of_one_part", "Each warp norms its columns by themselves.",
+        ("        if (WARPGROUPS > 1) {\n            // The two warps have read",
+         "        if (false) {\n            // The two warps have read"),
+        ("        if (CLUSTER > 1) {\n            const float mine[4]", "        if (false) {\n"
+         "            const float mine[4]"), variant="two_blocks",
+    ),
+    _mutant(
+        16, "squares_of_one_block", "A block norms its columns without those of the other.",
+        ("            const float4 other = norm_smem[box * 8 + lane / 4];\n"
+         "            squares[0] += other.x, squares[1] += other.y;\n", ""), variant="two_blocks",
+    ),
+    _mutant(
+        16, "squares_of_the_next_warp", "A warp adds the squares of another warp's rows.",
+        ("near_smem[other_box * 8 + lane / 4] = make_float4(squares",
+         "near_smem[(other_box ^ 1) * 8 + lane / 4] = make_float4(squares"),
+        variant="one_block", expected=(*VALUE, *RACE), on_gpu=False,
+    ),
+    _mutant(
+        16, "weight_of_the_first_columns", "Each warp takes the weights of the head's first columns.",
+        ("norm_columns<OWN, D>(o_rmem, squares, sizes.features, h, first_column(), lane);",
+         "norm_columns<OWN, D>(o_rmem, squares, sizes.features, h, 0, lane);"),
+    ),
+    _mutant(
+        16, "gate_of_the_first_columns", "Each warp takes the gate of the head's first columns.",
+        ("sequence, h, warp_row, first_column(), lane);", "sequence, h, warp_row, 0, lane);"),
     ),
     _mutant(
         16, "window_not_masked", "A tile in which a window begins needs no mask.",

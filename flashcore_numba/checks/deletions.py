@@ -117,6 +117,8 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
     found = []
     for path in _files(stage):
         text = path.read_text()
+        named = (variant for variant in stage.variants if path.stem.endswith(f"_{variant}"))
+        variant = next(named, stage.default_variant)  # the first to be tried: the one that the file is for
         code = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
         for call in ORDERING.finditer(code):
             if OTHER.search(call["name"]):
@@ -130,7 +132,7 @@ def deletions(stage: Stage, harmless: bool = False) -> list[Mutant]:
             name = f"without_line_{number}"
             found.append(
                 Mutant(
-                    *(files.place_of(stage), name, mistake, (edit,), EXPECTED, stage.default_variant),
+                    *(files.place_of(stage), name, mistake, (edit,), EXPECTED, variant),
                     any_variant=True,
                     on_gpu=False,  # it may hang
                 )

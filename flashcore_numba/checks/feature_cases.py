@@ -42,6 +42,8 @@ ARGUMENTS = {
     "ragged": "cu_seqlens_q",
     "prior": "prior_out",
     "float32 output": "float32_out",
+    "norm": "norm_weight",
+    "gate": "gate",
 }
 
 
@@ -131,6 +133,34 @@ def _merged(make_now: Callable, float32_out: bool = False, offset: float = 4.0) 
     return make
 
 
+def _followed(
+    make_before: Callable,
+    eps: float | None = None,
+    gated: bool = False,
+    of_each_head: bool = True,
+    in_float32: bool = False,
+    **changes: Any,
+) -> Callable:
+    """With the norm of `eps`, where there is one, and a gate. An eps about as large as the mean square of a
+    row shows a norm that comes too early, or that has none.
+    """
+
+    def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
+        x = make_before(rng, draw, d)
+        heads, columns, type_ = x.q.shape[1], x.v.shape[3], x.q.dtype
+        added: dict[str, Any] = dict(changes)
+        if eps is not None:
+            weight = rng.standard_normal((heads, columns) if of_each_head else columns)
+            added |= {"norm_weight": weight.astype(np.float32 if in_float32 else type_), "norm_eps": eps}
+        if gated:
+            gate = 3 * rng.standard_normal((*x.q.shape[:3], columns))
+            gate[rng.uniform(size=gate.shape) < 0.1] *= 20  # all but closed, or open
+            added["gate"] = gate.astype(type_)
+        return x.but(features=replace(x.features, **added))
+
+    return make
+
+
 def _in_float32(make_in_type: Callable) -> Callable:
     def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
         x = make_in_type(rng, draw, d)
@@ -196,4 +226,17 @@ MADE: dict[str, Callable[[np.random.Generator, Draw, int], Inputs]] = {
     "prior and float32 output: 300 keys, causal": _merged(_plain(70, 300, causal=True), float32_out=True),
     "prior and float32 output: nearly all of the weight": _merged(_plain(40, 70), True, offset=30.0),
     "prior and float32 output and window: causal": _merged(_window(33, -1, causal=True), float32_out=True),
+    "gate: grouped, causal": _followed(_plain(70, 90, causal=True), gated=True),
+    "norm: a weight for all heads": _followed(_plain(70, 90), 0.02, of_each_head=False),
+    "norm: float32 weights of each head, causal": _followed(
+        _plain(70, 150, causal=True), 1e-6, in_float32=True
+    ),
+    "norm and gate: grouped, rows that see no key": _followed(_plain(70, 40, causal=True), 0.02, gated=True),
+    "norm and gate and ragged: causal": _followed(_ragged(causal=True), 0.02, gated=True, in_float32=True),
+    "norm and gate and sinks and seqused_k: 20 rows, 1100 keys": _followed(
+        _sinks(20, 1100), 0.001, gated=True, seqused_k=np.array([700, 1100], np.int32)
+    ),
+    "norm and gate and prior and float32 output: causal": _followed(
+        _merged(_plain(70, 90, causal=True), float32_out=True), 0.02, gated=True
+    ),
 }

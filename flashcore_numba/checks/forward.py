@@ -64,6 +64,8 @@ def _caller(problem: Problem, stage: Stage, outputs: Mapping[str, Any]) -> Calla
     added: dict[str, Any] = {"window": given.window, "softcap": given.softcap} | given.arrays
     if given.prior:
         added["prior"] = added.pop("prior_out"), added.pop("prior_lse")
+    if given.norm_weight is not None:
+        added["head_norm"] = added.pop("norm_weight"), given.norm_eps
 
     def call_with() -> None:
         attention(p.q, p.k, p.v, causal=p.causal, scale=p.scale, stage=stage, out=out, **added)
@@ -71,6 +73,8 @@ def _caller(problem: Problem, stage: Stage, outputs: Mapping[str, Any]) -> Calla
     if not given.ragged:
         return call_with
     q, k, v, packed = (x[0].swapaxes(0, 1) for x in (p.q, p.k, p.v, out))
+    if given.gate is not None:
+        added["gate"] = given.gate[0].swapaxes(0, 1)
 
     def call_packed() -> None:
         attention_varlen(q, k, v, causal=p.causal, scale=p.scale, stage=stage, out=packed, **added)

@@ -135,7 +135,7 @@ class Truth(Whole):
         q, k, v = (
             x[place][None, None] for x, place in ((inputs.q, at), (inputs.k, kv_at), (inputs.v, kv_at))
         )
-        given = inputs.features
+        given, weight = inputs.features, inputs.features.norm_weight
         own = features.Features(
             given.window,
             given.softcap,
@@ -143,6 +143,9 @@ class Truth(Whole):
             alibi_slopes=given.slopes(of.number, inputs.q.shape[1])[head : head + 1],
             float32_out=given.float32_out,
             **{name: array[at][None, None] for name, array in given.prior.items()},
+            norm_weight=given.norm_weight if weight is None or weight.ndim == 1 else weight[head],
+            norm_eps=given.norm_eps,
+            gate=None if given.gate is None else given.gate[at][None, None],
         )
         reference = self.operation.reference(replace(inputs, q=q, k=k, v=v, features=own))
         return Part(lambda output, value: value[at][None, None], reference)

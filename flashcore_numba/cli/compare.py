@@ -50,9 +50,8 @@ def run(args: Namespace) -> int:
         return _compare_on_gpu(args, stages, shapes)
     for option in MEASURED_WITH:
         if getattr(args, option):
-            raise ArgumentError(
-                f"--{option} {_as_given(getattr(args, option))!r}: needs a measurement on a GPU; {why_not}"
-            )
+            given = f"--{_option(option)} {_as_given(getattr(args, option))!r}"
+            raise ArgumentError(f"{given}: needs a measurement on a GPU; {why_not}")
     return _compare_without_gpu(args, stages, [(shape, args.causal) for shape in shapes], why_not)
 
 
@@ -63,13 +62,19 @@ def _as_given(value: Any) -> str:
     return " ".join("contiguous" if word == CONTIGUOUS else str(word) for word in words)
 
 
+def _option(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def _compare_files(args: Namespace) -> int:
     if others := [name for name in args.stages if not name.endswith(".json")]:
         raise ArgumentError(f"{others[0]!r} beside a file: either stages or two artifacts are accepted")
     if len(args.stages) != 2:
         raise ArgumentError(f"artifacts: two files are accepted, not {len(args.stages)}")
     if given := [name for name in ("operation", "shape", "causal", *MEASURED_WITH) if getattr(args, name)]:
-        raise ArgumentError(f"--{given[0]}: is for a measurement, and does not go with two artifacts")
+        raise ArgumentError(
+            f"--{_option(given[0])}: is for a measurement, and does not go with two artifacts"
+        )
     result = compare_artifacts(*map(Path, args.stages))
     status = 0 if result["shapes"] else 1
     if give_json(args, lambda: result):
@@ -105,7 +110,7 @@ def _workloads(args: Namespace, stages: list[Stage], shapes: list[Shape]) -> lis
     of = common_operation(stages)
     for name in CHOICES:
         if getattr(args, name) and name not in of.choices:
-            raise ArgumentError(f"--{name} {_as_given(getattr(args, name))}: {of.name} has none")
+            raise ArgumentError(f"--{_option(name)} {_as_given(getattr(args, name))}: {of.name} has none")
     chosen = [dict.fromkeys(getattr(args, name) or [usual]) for name, usual in CHOICES.items()]
     every = [
         [

@@ -6,13 +6,14 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from flashcore_numba.core.version import VERSION
 
 if TYPE_CHECKING:
     from flashcore_numba.core.element import Element
 
+T = TypeVar("T")
 OPERATIONS = "backward, decode, dropout, dropout_backward, epilogue, fp8 or prepare"
 STAGE_HELP = (
     f"a number, a range such as 2-5, or a name; {OPERATIONS}, the ladder of that operation, or one of its "
@@ -142,8 +143,8 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         type=_features,
         metavar="WORDS",
-        help='"window=1023,0 softcap=50 sinks alibi_slopes seqused_k", some of them, or none; repeated: '
-        "interleaved",
+        help='"window=1023,0 softcap=50 sinks alibi_slopes seqused_k head_norm gate", some of them, or none; '
+        "repeated: interleaved",
     )
     compare.add_argument(
         "--element",
@@ -165,6 +166,20 @@ def build_parser() -> argparse.ArgumentParser:
         type=_page,
         metavar="KEYS",
         help="of decode: keys of a page, or contiguous, 16 by default; repeated: interleaved",
+    )
+    compare.add_argument(
+        "--cache",
+        action="append",
+        type=_cache,
+        metavar="TYPE",
+        help="of decode: e4m3, or own for the type of q, which is the default; repeated: interleaved",
+    )
+    compare.add_argument(
+        "--batch-invariant",
+        action="append",
+        type=_batch_invariant,
+        metavar="YES",
+        help="of decode: yes for the same bits whatever the batch, or no; repeated: interleaved",
     )
     compare.add_argument(
         "--peer",
@@ -423,7 +438,19 @@ def _page(text: str) -> int:
     return _read(page, text)
 
 
-def _read(read: Callable[[str], int], text: str) -> int:
+def _cache(text: str) -> str | None:
+    from flashcore_numba.core.workload import cache
+
+    return _read(cache, text)
+
+
+def _batch_invariant(text: str) -> bool | None:
+    from flashcore_numba.core.workload import batch_invariant
+
+    return _read(batch_invariant, text)
+
+
+def _read(read: Callable[[str], T], text: str) -> T:
     try:
         return read(text)
     except ValueError as error:

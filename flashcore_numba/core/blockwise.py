@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashcore_numba.core.features import OFF, Features, Sequence
-from flashcore_numba.core.oracle import merged_with_prior
+from flashcore_numba.core.oracle import gated, merged_with_prior, normed
 
 ROWS = 64  # of a block
 PRODUCTS = 2**18  # multiply-adds up to which OpenBLAS uses one thread
@@ -85,6 +85,7 @@ def attention(
         for _ in pool.map(run, _blocks(sequences, heads)):
             pass  # raises what a block raised
     out, lse = merged_with_prior(out, lse, features)
+    out = gated(normed(out, features), features)
     return out.astype(np.float32, copy=False), lse.astype(np.float32, copy=False)
 
 

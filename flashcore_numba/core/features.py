@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuda_reference.shown import shown
+from flashcore_numba.core.element import FLOAT32
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.mask import UNBOUNDED, Mask
 
-ARRAYS: Mapping[str, np.dtype] = {
+ARRAYS: Mapping[str, np.dtype | None] = {
     "sinks": np.dtype(np.float32),
     "alibi_slopes": np.dtype(np.float32),
     "seqused_k": np.dtype(np.int32),
@@ -20,23 +21,35 @@ ARRAYS: Mapping[str, np.dtype] = {
     "cu_seqlens_k": np.dtype(np.int32),
     "prior_out": np.dtype(np.float32),
     "prior_lse": np.dtype(np.float32),
+    "norm_weight": None,
+    "gate": None,
 }
-"""The features that are arrays, and their types."""
+"""The features that are arrays, and their types; None: that of q, and for a weight also float32."""
 
 MERGING = ("float32_out", "prior_out", "prior_lse")
 """Of the features, those for a result that is computed in parts, each over other keys."""
 
-OF_MODELS = ("window", "softcap", *(name for name in ARRAYS if name not in MERGING))
-"""Of the features, those that models and batches of different lengths bring."""
+EPILOGUE = ("norm_weight", "gate")
+"""Of the features, those that come after attention, in their order."""
 
-ALL = (*OF_MODELS, *MERGING)
+OF_MODELS = ("window", "softcap", *(name for name in ARRAYS if name not in MERGING + EPILOGUE))
+"""Of the features, those that change which keys count and by how much."""
+
+ALL = (*OF_MODELS, *MERGING, *EPILOGUE)
 """All features, by the names of the fields of `Features`."""
 
-ARGUMENTS = {"float32_out": "out in float32", "prior_out": "prior", "prior_lse": "prior"}
+ARGUMENTS = {
+    "float32_out": "out in float32",
+    "prior_out": "prior",
+    "prior_lse": "prior",
+    "norm_weight": "head_norm",
+}
 """The arguments of those features that have other names."""
 
-CALLED = {"prior_out": "prior[0]", "prior_lse": "prior[1]"}
+CALLED = {"prior_out": "prior[0]", "prior_lse": "prior[1]", "norm_weight": "head_norm[0]"}
 """What messages call an array that is part of an argument."""
+
+LEAST_EPS = float(np.finfo(np.float32).tiny)
 
 
 class Sequence(NamedTuple):
@@ -76,6 +89,10 @@ class Features:
     rows over other keys: with those of this problem they are one softmax. Where that LSE is -inf, the row
     has seen no key, and what prior_out holds does not matter. If both parts have the sinks, the sinks count
     twice.
+    norm_weight, norm_eps: a row x of D_v columns of a head becomes x / sqrt(mean(x^2) + norm_eps) *
+    norm_weight (Zhang and Sennrich 2019, RMSNorm); the weight is float32 or of q's type, [D_v] or [H, D_v].
+    gate: [B, H, S_q, D_v] of q's type: the output, normed if there is a norm, is multiplied by sigmoid(gate)
+    (Qiu et al. 2025, Gated Attention for Large Language Models). The LSE knows neither.
     """
 
     window: tuple[int, int] = (UNBOUNDED, UNBOUNDED)
@@ -88,6 +105,9 @@ class Features:
     float32_out: bool = False
     prior_out: Any = None
     prior_lse: Any = None
+    norm_weight: Any = None
+    norm_eps: Any = 0.0  # any real number goes in, a float comes out
+    gate: Any = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -98,6 +118,11 @@ class Features:
     def prior(self) -> dict[str, Any]:
         """Of `arrays`, what was computed before."""
         return {name: array for name, array in self.arrays.items() if name in MERGING}
+
+    @property
+    def epilogue(self) -> dict[str, Any]:
+        """Of `arrays`, what comes after attention."""
+        return {name: array for name, array in self.arrays.items() if name in EPILOGUE}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,21 +195,32 @@ class Features:
             "cu_seqlens_k": ((count + 1,),),
             "prior_out": ((*q.shape[:3], v.shape[3]),),
             "prior_lse": (tuple(q.shape[:3]),),
+            "norm_weight": ((v.shape[3],), (heads, v.shape[3])),
+            "gate": ((*q.shape[:3], v.shape[3]),),
         }
         if (self.prior_out is None) != (self.prior_lse is None):
             missing, other = sorted(("prior_out", "prior_lse"), key=lambda name: name in self.arrays)
             raise ArgumentError(f"{CALLED[missing]} is None but {CALLED[other]} is given: both are needed")
 
-        return self.fitted(shapes, max(q.shape[2], k.shape[2]))
+        return self.fitted(shapes, max(q.shape[2], k.shape[2]), q.dtype)
 
-    def fitted(self, shapes: Mapping[str, tuple[tuple[int, ...], ...]], farthest: int) -> "Features":
-        """`checked` by the shapes that each array may have; no key is `farthest` from the diagonal."""
+    def fitted(
+        self, shapes: Mapping[str, tuple[tuple[int, ...], ...]], farthest: int, dtype: Any = None
+    ) -> "Features":
+        """`checked` by the shapes that each array may have; no key is `farthest` from the diagonal. dtype: of
+        q, where something may follow attention.
+        """
         for name, array in self.arrays.items():
-            _check_array(name, array, ARRAYS[name], shapes[name])
+            own = ARRAYS[name]
+            accepted: tuple[Any, ...] = (dtype,) if own is None else (own,)
+            if name == "norm_weight":
+                accepted += (FLOAT32.dtype,)
+            _check_array(name, array, accepted, shapes[name])
         arrays = {name: getattr(self, name) for name in ARRAYS}
         left, right = (UNBOUNDED if side >= farthest else side for side in _checked_window(self.window))
         softcap = _checked_softcap(self.softcap)
-        return Features((left, right), softcap, float32_out=self.float32_out, **arrays)
+        norm_eps = 0.0 if self.norm_weight is None else _checked_eps(self.norm_eps)
+        return Features((left, right), softcap, float32_out=self.float32_out, norm_eps=norm_eps, **arrays)
 
     def check_lengths(self, q: Any, k: Any) -> None:
         """Raise ArgumentError unless the lengths, arrays on the host, fit q and k."""
@@ -237,16 +273,18 @@ def on_host(array: Any) -> np.ndarray:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def _check_array(name: str, array: Any, dtype: np.dtype, shapes: tuple[tuple[int, ...], ...]) -> None:
-    strided, name = name in MERGING, CALLED.get(name, name)
-    if array.dtype != dtype:
-        raise ArgumentError(f"{name} has dtype {str(array.dtype)[:100]}: only {dtype} is accepted")
+def _check_array(name: str, array: Any, dtypes: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> None:
+    strided, name = name in (*MERGING, "gate"), CALLED.get(name, name)
+    if array.dtype not in dtypes:
+        accepted = " and ".join(map(str, dict.fromkeys(dtypes)))
+        only = "is" if len(dtypes) == 1 else "are"
+        raise ArgumentError(f"{name} has dtype {str(array.dtype)[:100]}: only {accepted} {only} accepted")
     if tuple(array.shape) not in shapes:
         accepted = " or ".join(map(str, shapes))
         raise ArgumentError(f"{name} has shape {tuple(array.shape)}: it must be {accepted} here")
     if strided:  # `Problem` says how
         return
-    expected = dtype.itemsize
+    expected = array.dtype.itemsize
     for size, step in reversed(tuple(zip(array.shape, array.strides, strict=True))):
         if size > 1 and step != expected:
             raise ArgumentError(f"{name} has strides {array.strides} bytes: it must be C-contiguous")
@@ -269,6 +307,14 @@ def _checked_window(window: Any) -> tuple[int, int]:
             "where unbounded"
         )
     return sides[0], sides[1]
+
+
+def _checked_eps(eps: Any) -> float:
+    real = isinstance(eps, numbers.Real) and not isinstance(eps, bool | np.bool_)
+    value = float(eps) if real else math.nan
+    if not LEAST_EPS <= value <= float(np.finfo(np.float32).max):
+        raise ArgumentError(f"head_norm[1], eps, is {shown(eps)}: it must be a finite float32 above 0")
+    return value
 
 
 def _checked_softcap(softcap: Any) -> float:

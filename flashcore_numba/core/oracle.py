@@ -30,6 +30,7 @@ def attention(
     q: [B, H, S_q, D], k: [B, H_kv, S_k, D], v: [B, H_kv, S_k, D_v] with H a multiple of H_kv, any float type.
     Returns out float64 [B, H, S_q, D_v] and LSE float64 [B, H, S_q]. A row that sees no key: out 0, LSE -inf,
     or the sink. seen: any mask, bool [S_q, S_k], in place of that which `causal` and `features` choose.
+    What comes after attention, norm and gate, is in out.
     """
     out, lse = np.zeros((*q.shape[:3], v.shape[3])), np.full(q.shape[:3], -np.inf)
 
@@ -46,7 +47,29 @@ def attention(
         _spread_nan(row_sum, out_head, lse_head)
 
     _side_by_side(fill, heads_of(q, k, v, causal, scale, seen, features, np.float64))
-    return merged_with_prior(out, lse, features)
+    out, lse = merged_with_prior(out, lse, features)
+    return gated(normed(out, features), features), lse
+
+
+def normed(out: np.ndarray, features: Features) -> np.ndarray:
+    """out [B, H, S_q, D_v] with the norm of `features`, in float64; without one as it is."""
+    if features.norm_weight is None:
+        return out
+    weight = features.norm_weight.astype(np.float64)
+    weight = weight if weight.ndim == 1 else weight[None, :, None, :]
+    return (
+        out / np.sqrt((out.astype(np.float64) ** 2).mean(axis=3, keepdims=True) + features.norm_eps) * weight
+    )
+
+
+def gated(out: np.ndarray, features: Features) -> np.ndarray:
+    """out [B, H, S_q, D_v] times the sigmoid of the gate of `features`; without one as it is."""
+    return out if features.gate is None else out * sigmoid(features.gate)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), float64, right to a few roundings also where it is next to 0."""
+    return np.exp(-np.logaddexp(0, -x.astype(np.float64)))
 
 
 def merged_with_prior(out: np.ndarray, lse: np.ndarray, features: Features) -> tuple[np.ndarray, np.ndarray]:
@@ -87,10 +110,12 @@ def standard_attention(
     Products accumulate in float32; the scaled scores are rounded to q's type, and again after a softcap and
     after ALiBi; the softmax runs in float32 and is rounded to it, and so is the output (the "standard
     attention" of Dao et al. 2022, FlashAttention, algorithm 0). What was computed before is merged with it in
-    float64, before that rounding. Error bounds are set by it. Arguments as `attention`.
+    float64, before that rounding, and norm and gate follow in float64. Error bounds are set by it. Arguments
+    as `attention`.
     """
     element = of(q.dtype)
-    exact = features.float32_out or features.prior_out is not None  # no rounding before the last
+    # Nothing is rounded before the last step.
+    exact = features.float32_out or features.prior_out is not None or bool(features.epilogue)
     out = np.zeros((*q.shape[:3], v.shape[3]), np.float32 if exact else element.dtype)
     lse = np.full(q.shape[:3], -np.inf, np.float32)
 
@@ -113,7 +138,7 @@ def standard_attention(
         _spread_nan(row_sum, out_head)
 
     _side_by_side(fill, heads_of(q, k, v, causal, scale, seen, features, np.float32))
-    out = merged_with_prior(out, lse, features)[0]
+    out = gated(normed(merged_with_prior(out, lse, features)[0], features), features)
     return out.astype(np.float32) if features.float32_out else element.round(out)
 
 

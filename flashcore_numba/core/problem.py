@@ -60,6 +60,7 @@ class Problem:
                 check_place(CALLED.get(name, name), array, self.q)
             object.__setattr__(self, "features", self.features.checked(self.q, self.k, self.v))
             _check_prior(self.features)
+            _check_epilogue(self.features)
             if not self.features.names:
                 object.__setattr__(self, "features", OFF)
 
@@ -164,11 +165,13 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move: q, k, v and what was computed before read once, the output written once."""
+        """Bytes that must move: q, k, v, what was computed before and what follows attention are read once,
+        the output is written once.
+        """
         rows, size = self.q.size // self.head_dim, self.q.dtype.itemsize
         out_bytes = rows * self.value_dim * (FLOAT32.size if self.features.float32_out else size)
-        prior_bytes = sum(array.nbytes for array in self.features.prior.values())
-        return self.q.nbytes + self.k.nbytes + self.v.nbytes + out_bytes + prior_bytes
+        read = [*self.features.prior.values(), *self.features.epilogue.values()]
+        return self.q.nbytes + self.k.nbytes + self.v.nbytes + out_bytes + sum(array.nbytes for array in read)
 
     @property
     def shape_label(self) -> str:
@@ -332,13 +335,27 @@ def _check_prior(features: Features) -> None:
     if features.prior_out is None:
         return
     out, lse = CALLED["prior_out"], CALLED["prior_lse"]
-    check_layout(out, features.prior_out)
-    if not rows_aligned(features.prior_out):
-        raise ArgumentError(
-            f"{out} has strides {features.prior_out.strides} bytes or an odd address: each row must start at "
-            "a multiple of 16 bytes"
-        )
+    _check_read_in_place(out, features.prior_out)
     check_layout(lse, features.prior_lse, AXES[:2], last="S_q")
+
+
+def _check_epilogue(features: Features) -> None:
+    """Raise unless kernels can read a gate four numbers at a time, and a weight that is no float32 two."""
+    if features.gate is not None:
+        _check_read_in_place("gate", features.gate)
+    weight = features.norm_weight
+    if weight is not None and weight.dtype != FLOAT32.dtype and address(weight) % ALIGNMENT:
+        raise ArgumentError(f"{CALLED['norm_weight']} must start at a multiple of {ALIGNMENT} bytes")
+
+
+def _check_read_in_place(name: str, array: Any) -> None:
+    """Raise unless its rows are contiguous and start where kernels read several numbers at once."""
+    check_layout(name, array)
+    if not rows_aligned(array):
+        raise ArgumentError(
+            f"{name} has strides {array.strides} bytes or an odd address: each row must start at a multiple "
+            "of 16 bytes"
+        )
 
 
 def _check_together(q: Any, k: Any, v: Any) -> None:

@@ -13,11 +13,13 @@ from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.shapes import Shape
 
-DRAWN = ("sinks", "alibi_slopes", "seqused_k")
+DRAWN = ("sinks", "alibi_slopes", "seqused_k", "head_norm", "gate")
 """The features that are arrays of random numbers; a ragged batch is a matter of the shape."""
 PAGE = 16  # keys of a page where none is named, as in most servers
+NORM_EPS = 1e-6  # of most models
 CONTIGUOUS = 0  # a cache without pages
-CHOICES: dict[str, Any] = {"tokens": None, "page": PAGE}
+E4M3_CACHE = "e4m3"
+CHOICES: dict[str, Any] = {"tokens": None, "page": PAGE, "cache": None, "batch_invariant": None}
 """What an operation may add (see `Operation.choices`), and what is meant where nothing is said."""
 
 
@@ -26,7 +28,8 @@ class Workload:
     """A shape, a mask, an element type and features.
 
     tokens: query rows of each sequence, where they are not what the operation has anyway (as many as keys, or
-    1 in decoding). page: keys of a page of its cache, or `CONTIGUOUS`.
+    1 in decoding). page: keys of a page of its cache, or `CONTIGUOUS`. cache: the name of its type, where
+    it is not that of q. batch_invariant: True where the same bits are asked for whatever the batch.
     drawn: which of `DRAWN` are on. lengths: of the sequences of a ragged batch, once they are drawn.
     yardstick: whether it is here only to be compared with a ragged batch.
     """
@@ -41,6 +44,8 @@ class Workload:
     yardstick: bool = False
     tokens: int | None = CHOICES["tokens"]
     page: int = CHOICES["page"]
+    cache: str | None = CHOICES["cache"]
+    batch_invariant: bool | None = CHOICES["batch_invariant"]
 
     @property
     def plain(self) -> bool:
@@ -48,7 +53,7 @@ class Workload:
         return self.shape.plain and not self.arguments and not self.yardstick and not self.chosen
 
     @property
-    def chosen(self) -> dict[str, int]:
+    def chosen(self) -> dict[str, Any]:
         """Of `CHOICES`, those that are not as ever."""
         return {name: getattr(self, name) for name, usual in CHOICES.items() if getattr(self, name) != usual}
 
@@ -56,7 +61,8 @@ class Workload:
     def arguments(self) -> tuple[str, ...]:
         """The arguments of `attention_varlen` that turn features on, see `Features.names`."""
         ragged = () if self.shape.shortest is None else ("cu_seqlens_q", "cu_seqlens_k")
-        return *Features(self.window, self.softcap).names, *self.drawn, *ragged
+        drawn = (FIELDS.get(name, name) for name in self.drawn)
+        return *Features(self.window, self.softcap).names, *drawn, *ragged
 
     def drawn_with(self, seed: int) -> "list[Workload]":
         """What is measured of it: itself; of a ragged one also the same number of tokens in equal lengths.
@@ -86,7 +92,9 @@ class Workload:
         return replace(self.shape, batch=1, seq=sum(self.lengths), shortest=None)
 
     def features(self, rng: np.random.Generator) -> Features:
-        """With arrays on the host: normal sinks, the slopes of Press et al. 2022, keys that count."""
+        """With arrays on the host: normal sinks, the slopes of Press et al. 2022, keys that count; a norm's
+        weights of all heads, and a gate, both normal and of q's type.
+        """
         heads = self.shape.heads
         sequences = self.lengths or (self.shape.seq,) * self.shape.batch
         bounds = np.cumsum([0, *self.lengths], dtype=np.int32) if self.lengths else None
@@ -95,8 +103,20 @@ class Workload:
             "alibi_slopes": _of_bfloat16(2.0 ** (-8 * np.arange(1, heads + 1) / heads)),
             "seqused_k": rng.integers(1, sequences, endpoint=True).astype(np.int32),
         }
-        chosen: dict[str, Any] = {name: arrays[name] for name in self.drawn}
+        chosen: dict[str, Any] = {name: arrays[name] for name in self.drawn if name in arrays}
+        columns, rows = self.shape.value_dim, self.tokens or self.arrays.seq
+        if "head_norm" in self.drawn:
+            chosen |= {"norm_weight": self._normal(rng, columns), "norm_eps": NORM_EPS}
+        if "gate" in self.drawn:
+            chosen["gate"] = self._normal(rng, self.arrays.batch, heads, rows, columns)
         return Features(self.window, self.softcap, **chosen, cu_seqlens_q=bounds, cu_seqlens_k=bounds)
+
+    def _normal(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
+        return self.element.round(rng.standard_normal(shape, dtype=np.float32))
+
+
+FIELDS = {"head_norm": "norm_weight"}
+"""The fields of `Features` for those of `DRAWN` that have other names."""
 
 
 def _of_bfloat16(values: np.ndarray) -> np.ndarray:
@@ -143,11 +163,26 @@ def page(text: str) -> int:
     return int(text)
 
 
-def fields(features: Features, chosen: Mapping[str, int] | None = None) -> dict[str, Any]:
+def cache(text: str) -> str | None:
+    """`e4m3`, or `own` for the type of q. Raises ArgumentError."""
+    if text not in ("own", E4M3_CACHE):
+        raise ArgumentError(f"cache {shown(text)}: accepted are own, the type of q, and {E4M3_CACHE}")
+    return None if text == "own" else text
+
+
+def batch_invariant(text: str) -> bool | None:
+    """`yes` or `no`. Raises ArgumentError."""
+    if text not in ("yes", "no"):
+        raise ArgumentError(f"batch-invariant {shown(text)}: accepted are yes and no")
+    return True if text == "yes" else None
+
+
+def fields(features: Features, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What an artifact says of features, whose arrays are on the host, and of `CHOICES`: numbers, words and
     lists of JSON.
     """
-    found: dict[str, Any] = {name: True for name in ("sinks", "alibi_slopes") if name in features.arrays}
+    words = ("sinks", "alibi_slopes", "head_norm", "gate")
+    found: dict[str, Any] = {name: True for name in words if FIELDS.get(name, name) in features.arrays}
     if features.softcap:
         found = {"softcap": features.softcap} | found
     if features.window != OFF.window:
@@ -157,8 +192,9 @@ def fields(features: Features, chosen: Mapping[str, int] | None = None) -> dict[
     if features.cu_seqlens_q is not None:
         found["lengths"] = np.diff(features.cu_seqlens_q).tolist()
     told = {name: value for name, value in (chosen or {}).items() if value is not None}
-    named = {name: "contiguous" if value == CONTIGUOUS else value for name, value in told.items()}
-    return named | found
+    if told.get("page") == CONTIGUOUS:
+        told["page"] = "contiguous"
+    return told | found
 
 
 def label(found: Mapping[str, Any]) -> str:
@@ -171,7 +207,7 @@ def label(found: Mapping[str, Any]) -> str:
             words.append(f"window={value[0]},{value[1]}")
         elif name == "softcap":
             words.append(f"softcap={value:g}")
-        elif name in CHOICES:
+        elif name in CHOICES and value is not True:
             words.append(f"{name}={value}")
         elif name != "lengths":
             words.append(name)

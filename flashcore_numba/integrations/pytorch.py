@@ -61,6 +61,8 @@ def attention(
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    head_norm: tuple[Tensor, float] | None = None,
+    gate: Tensor | None = None,
     return_lse: bool = False,
     deterministic: bool = False,
 ) -> Any:
@@ -72,6 +74,9 @@ def attention(
     type. deterministic: gradients have the same bits in every run; `torch.use_deterministic_algorithms` asks
     for the same.
 
+    head_norm and gate have no gradients: where one is wanted of any argument, they are refused. A compiler
+    leaves its graph for a call with them.
+
     Head dimensions that no kernel has are padded to one that there is, up to 256, and up to 128 where a
     gradient is wanted: this costs a copy of each array.
 
@@ -80,6 +85,10 @@ def attention(
     CPU executor. Raises ArgumentError and UnsupportedError as `flashcore_numba.attention` does; a second
     derivative raises RuntimeError.
     """
+    if head_norm is not None or gate is not None:
+        given = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
+        arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+        return _followed(call_forward, q, k, v, head_norm, gate, arrays, given | {"return_lse": return_lse})
     if (
         not torch.compiler.is_compiling()
         and _plain(q, k, v)
@@ -123,6 +132,8 @@ def attention_varlen(
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    head_norm: tuple[Tensor, float] | None = None,
+    gate: Tensor | None = None,
     return_lse: bool = False,
     deterministic: bool = False,
 ) -> Any:
@@ -135,6 +146,11 @@ def attention_varlen(
     for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if given is None:
             raise ArgumentError(f"{name} is None: it must say where each sequence begins, int32 [B + 1]")
+    if head_norm is not None or gate is not None:
+        given = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
+        arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
+        arrays |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        return _followed(call_varlen, q, k, v, head_norm, gate, arrays, given | {"return_lse": return_lse})
     options = (causal, scale, *_sides(window), softcap, sinks, alibi_slopes, seqused_k)
     return _called(q, k, v, (*options, cu_seqlens_q, cu_seqlens_k, deterministic), return_lse)
 
@@ -157,9 +173,9 @@ def attention_paged(
     """`flashcore_numba.attention_paged` of tensors, as an operator that a compiler keeps.
 
     It has no gradients. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
-    of q's type.
+    of q's type; sinks may be of any floating-point type.
     """
-    options = (causal, scale, *_sides(window), softcap, sinks, batch_invariant, return_lse)
+    options = (causal, scale, *_sides(window), softcap, _in_float32(sinks), batch_invariant, return_lse)
     found = _operators.attention_paged(q, k_pool, v_pool, block_table, lengths, *options)
     return found if return_lse else found[0]
 
@@ -174,15 +190,18 @@ def _sides(window: Any) -> tuple[int, int]:
     return left, right
 
 
+def _in_float32(sinks: Tensor | None) -> Tensor | None:
+    """As the kernels take them: a model in bfloat16 has its sinks in bfloat16 too."""
+    return sinks if sinks is None or not sinks.dtype.is_floating_point else sinks.float()
+
+
 SINKS, PACKED = 5, 8  # places among the options of `attention`
 
 
 def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
     """As an operator where somebody looks on, otherwise as directly as gradients allow."""
-    sinks = options[SINKS]
-    if sinks is not None and sinks.dtype is not torch.float32:
-        sinks = sinks.float()
-        options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
+    sinks = _in_float32(options[SINKS])
+    options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
     if torch.compiler.is_compiling():
         found = _operators.attention(q, k, v, *options, True)
         return found if return_lse else found[0]
@@ -198,6 +217,43 @@ def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -
     else:
         found = _operators.attention(q, k, v, *options, return_lse)
     return found if return_lse else found[0]
+
+
+@torch.compiler.disable
+def _followed(
+    call: Callable[..., Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    head_norm: Any,
+    gate: Tensor | None,
+    arrays: dict[str, Tensor | None],
+    options: dict[str, Any],
+) -> Any:
+    """With a norm or a gate: `call` on tensors without a history. Head dimensions are not padded, since a
+    norm would count the zeros.
+    """
+    weight = head_norm[0] if isinstance(head_norm, tuple | list) and head_norm else None
+    named = {"q": q, "k": k, "v": v, "gate": gate, "head_norm[0]": weight, **arrays}
+    for name, x in named.items():
+        if torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad:
+            raise UnsupportedError(
+                f"{name} requires a gradient, and the backward pass knows no gate and no head_norm: call "
+                "under torch.no_grad(), or apply them to what attention returns"
+            )
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = _cast(q.device.type, q, k, v)
+        gate = gate if gate is None else gate.to(q.dtype)
+    _check(q, k, v)
+    if isinstance(weight, Tensor):
+        head_norm = (weight.detach(), *head_norm[1:])
+    if isinstance(arrays["sinks"], Tensor):
+        arrays = arrays | {"sinks": arrays["sinks"].float()}
+    given = {name: x.detach() if isinstance(x, Tensor) else x for name, x in arrays.items()}
+    out = None if q.is_contiguous() else _like(q, v.shape[-1])
+    gate = _readable(gate) if isinstance(gate, Tensor) else gate
+    q, k, v = _readable(q), _readable(k), _readable(v)
+    return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **given, **options)
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:

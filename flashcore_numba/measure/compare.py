@@ -10,7 +10,7 @@ from flashcore_numba.calls import refuse
 from flashcore_numba.checks.forward import common_operation, operation
 from flashcore_numba.checks.truth import truth
 from flashcore_numba.core import workload
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.element import E4M3, FLOAT16
 from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Operation
@@ -202,7 +202,7 @@ def _placed(x: np.ndarray, packed: bool) -> Any:
 
     if packed and x.ndim == 4:
         return cupy.asarray(np.ascontiguousarray(x[0].swapaxes(0, 1))).swapaxes(0, 1)[None]
-    return cupy.asarray(x)
+    return cupy.asarray(x.view(np.uint8) if x.dtype == E4M3.dtype else x)  # CuPy knows no e4m3
 
 
 def _about(of: Operation, of_it: Workload, features: Features, problem: Any) -> dict[str, Any]:

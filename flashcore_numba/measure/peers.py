@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 
 from cuda_reference.extras import install
 from cuda_reference.shown import shown
+from flashcore_numba.attention import attention
 from flashcore_numba.core.element import BFLOAT16
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.features import on_host
+from flashcore_numba.core.features import OFF, on_host
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.measure.entries import Flush
@@ -28,6 +30,7 @@ SDPA = {  # label -> member of torch.nn.attention.SDPBackend
     "SDPA efficient": "EFFICIENT_ATTENTION",
     "SDPA math": "MATH",
 }
+TWO_LAUNCHES = "two launches"  # where something follows attention: without fusing
 MOST_COMPILED = 256  # what PyTorch accepts of one function in all, beside its limit for one of its objects
 
 
@@ -43,6 +46,8 @@ def prepare(
     why the others do not (label: reason). only: labels of those that are wanted, all when None.
     """
     peers = {label: function for label, function in of.peers().items() if only is None or label in only}
+    if not getattr(problem, "features", OFF).epilogue:
+        peers.pop(TWO_LAUNCHES, None)
     if not peers:
         return [], {}
     try:
@@ -443,11 +448,68 @@ def unchanged(out: Any) -> Any:
     return out
 
 
+def _two_launches(problem: Problem, tensors: Tensors) -> Prepared:
+    """The stage that `attention` chooses, which rounds to q's type."""
+    refuse(problem, "cu_seqlens_q")
+    given = problem.features
+    options: dict[str, Any] = {
+        name: tensors[name] for name in ("sinks", "alibi_slopes", "seqused_k") if name in tensors
+    }
+    options |= {"window": given.window, "softcap": given.softcap}
+    q, k, v = (tensors[name] for name in "qkv")
+    return (
+        lambda: attention(q, k, v, causal=problem.causal, scale=problem.scale, **options),
+        nullcontext,
+        unchanged,
+    )
+
+
+def after_attention(problem: Problem, tensors: Tensors) -> Callable[[Any], Any]:
+    """Norm and gate of what attention gives, [B, H, S_q, D_v], as Inductor makes one kernel of them."""
+    import torch
+
+    weight, gate, eps = tensors.get("norm_weight"), tensors.get("gate"), problem.features.norm_eps
+
+    def after(x: Any) -> Any:
+        type_, x = x.dtype, x.float()
+        if weight is not None:
+            columns = weight.float() if weight.ndim == 1 else weight.float()[:, None]
+            x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * columns
+        if gate is not None:
+            x = x * torch.sigmoid(gate.float())
+        return x.to(type_)
+
+    return torch.compile(after, dynamic=False)
+
+
+def _followed(function: Callable[[Problem, Tensors], Prepared]) -> Callable[[Problem, Tensors], Prepared]:
+    """The peer, and where norm or gate follow attention, a second kernel for them."""
+
+    def prepared(problem: Problem, tensors: Tensors) -> Prepared:
+        given = problem.features
+        if not given.epilogue:
+            return function(problem, tensors)
+        before = replace(problem, features=replace(given, norm_weight=None, norm_eps=0.0, gate=None))
+        names = {*tensors} - {*given.epilogue}
+        run, backend, to_house = function(before, {name: tensors[name] for name in names})
+        after = after_attention(problem, tensors)
+
+        @contextmanager
+        def both() -> Iterator[None]:
+            with compiles_each(), backend():
+                yield
+
+        return lambda: after(to_house(run())), both, unchanged
+
+    return prepared
+
+
 PEERS: dict[str, Callable[[Problem, Tensors], Prepared]] = {
-    **{label: partial(_sdpa, label) for label in SDPA},
-    "FlexAttention": _flex,
-    "FA4": _fa4,
-    "FA3": _fa3,
+    **{label: _followed(partial(_sdpa, label)) for label in SDPA},
+    "FlexAttention": _followed(_flex),
+    "FA4": _followed(_fa4),
+    "FA3": _followed(_fa3),
+    TWO_LAUNCHES: _followed(_two_launches),
 }
 """Those of the forward pass. tensors: q, k, v and the arrays of the features, by name."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.core.mask import Mask
+from flashcore_numba.predict.epilogue import gates, norm_weights
 from flashcore_numba.predict.formula import Traffic, atomics, ceil_div, loads, masks, shared_loads
 from flashcore_numba.predict.merging import merging
 from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS, read_sinks
@@ -37,9 +38,9 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     pieces = p.batch * p.heads * row_tiles_at_most(p, block_rows)
     blocks = min(pieces, sm_count * tile.blocks)
     # Of every work tile, and of the end of every block, one thread writes the number and each warp reads it;
-    # of lengths that only the GPU knows, 6 words.
-    words = works * (6 if bounded_kv(p) else 1) + blocks
-    whole = p.heads * of_a_head + _lengths(p, works, blocks) + merging(p)
+    # with two places for Q its head and first row, and of lengths that only the GPU knows 6 words.
+    words = works * (6 if bounded_kv(p) else 3 if tile.two_q else 1) + blocks
+    whole = p.heads * of_a_head + _lengths(p, works, blocks) + merging(p) + gates(p)
     whole += Traffic(shared_store_wavefronts=words, shared_load_wavefronts=words * WARPS * tile.consumers)
     if (longest_first or bounded_kv(p)) and blocks < pieces:
         # Each work tile draws the number of another; with packed sequences, the last takes the counter back.
@@ -55,19 +56,27 @@ def _turns(tile: Tile) -> bool:
 def _work_tile(p: Any, mask: Mask, first_row: int, tile: Tile) -> Traffic:
     """What a block moves for the rows from `first_row` on, but for their number and lengths."""
     end_row = first_row + ROWS * tile.consumers
-    begin, end = mask.tiles(max(0, first_row), min(end_row, mask.seq_q) - 1, tile.keys)
-    begin = min(begin, max(0, mask.seq_k - 1) // tile.keys)  # one at least, to mask
-    tiles = max(begin + 1, end) - begin
+    tiles, turns = _tiles(mask, first_row, end_row, tile.keys), 0
     moved = load_tiles(tile.consumers, ROWS, p.columns) + load_tiles(2 * tiles, tile.keys, p.columns)
     for group_row in range(max(0, first_row), min(end_row, mask.seq_q), ROWS):
         moved += (not p.features.float32_out) * store_rows(mask.seq_q - group_row, p.value_dim)
-        moved += read_sinks(p, WARPS * 2)  # a lane has two rows
+        moved += read_sinks(p, WARPS * 2) + norm_weights(p, WARPS)  # a lane has two rows
         moved += _again(p, mask, group_row, tile)
         moved += shared_loads(WARPS * tile.queries * LDMATRIX_WAVEFRONTS)  # 16 columns of Q each
+        turns = max(turns, _tiles(mask, group_row, group_row + ROWS, tile.keys))
     if p.features.alibi_slopes is not None:
         moved += loads(WARPS * tile.consumers, WARPS * tile.consumers)
-    # A turn is waited for and handed on once per tile, by idle warpgroups too.
-    return moved + Traffic(barriers=_turns(tile) * 2 * tiles * WARPS * tile.consumers)
+    # A turn is waited for and handed on once per tile, by idle warpgroups too. Under a window these are the
+    # tiles of the warpgroup that has most.
+    turns = turns if p.windowed else tiles
+    return moved + Traffic(barriers=_turns(tile) * 2 * turns * WARPS * tile.consumers)
+
+
+def _tiles(mask: Mask, first_row: int, end_row: int, keys: int) -> int:
+    """Of keys, that these rows see; one at least, to mask."""
+    begin, end = mask.tiles(max(0, first_row), min(end_row, mask.seq_q) - 1, keys)
+    begin = min(begin, max(0, mask.seq_k - 1) // keys)
+    return max(begin + 1, end) - begin
 
 
 def _again(p: Any, mask: Mask, group_row: int, tile: Tile) -> Traffic:

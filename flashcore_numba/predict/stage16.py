@@ -7,6 +7,7 @@ the warp's wavefronts, as asynchronous stores, and read as the rest is.
 from typing import Any
 
 from flashcore_numba.core.mask import Mask
+from flashcore_numba.predict.epilogue import gates, norm_weights
 from flashcore_numba.predict.formula import Traffic, ceil_div, masks
 from flashcore_numba.predict.warp_rows import find_sequences, read_sinks
 from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, tiles_seen
@@ -24,9 +25,9 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     of_a_head = parts * WARPS * find_sequences(p, ROWS)
     for mask, times in masks(p).items():
         for first_row in range(0, mask.seq_q, ROWS):
-            of_a_head += times * _row_tile(mask, first_row, split, D)
+            of_a_head += times * (_row_tile(mask, first_row, split, D) + _norm(p, split, parts))
             of_a_head += times * read_sinks(p, parts * WARPS * 2)  # a lane has two rows
-    return p.heads * of_a_head
+    return p.heads * of_a_head + gates(p)
 
 
 def _row_tile(mask: Mask, first_row: int, split: Any, D: int) -> Traffic:
@@ -39,6 +40,18 @@ def _row_tile(mask: Mask, first_row: int, split: Any, D: int) -> Traffic:
     moved += Traffic(barriers=WARPS * (beginnings + refills)) + _merge(split, parts, D)
     rows = min(ROWS, mask.seq_q - first_row)  # for each 8, a store of 16 columns of O, a sector each
     return moved + (D // 16) * Traffic(global_store_requests=ceil_div(rows, 8), global_store_sectors=rows)
+
+
+def _norm(p: Any, split: Any, parts: int) -> Traffic:
+    """The warps of a row tile tell each other the squares of their columns, as they told m and l before."""
+    if p.features.norm_weight is None:
+        return Traffic()
+    told, moved = Traffic(shared_load_wavefronts=STATE_READ), Traffic()
+    if split.warpgroups > 1:
+        moved += told + Traffic(shared_store_wavefronts=STATE_STORED, barriers=1)
+    if split.cluster > 1:
+        moved += told
+    return parts * WARPS * moved + norm_weights(p, WARPS)  # each warp reads its part of the columns
 
 
 def _merge(split: Any, parts: int, D: int) -> Traffic:

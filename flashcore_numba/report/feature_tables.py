@@ -1,6 +1,6 @@
 """What features, ragged batches and bf16 cost, in Markdown, from the recorded runs that have them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from flashcore_numba.core import workload
 from flashcore_numba.core.element import BFLOAT16, FLOAT16
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.core.shapes import parse_any
+from flashcore_numba.measure.peers import TWO_LAUNCHES
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown, percent, provenance, short_us
 from flashcore_numba.report.pictures.records import defaults
@@ -19,15 +20,18 @@ PEERS = ("FA3", "FA4", "FlexAttention", "SDPA cuDNN")
 
 def costs(folder: Path | None = None) -> str | None:
     """A row per recorded workload with features, grouped heads or a head dimension of its own: the fastest
-    stage, its time beside the same without features, and how many times faster than each of `PEERS` it is.
+    stage, its time beside the same without features, and how many times faster than each of `PEERS` it is;
+    where a norm or a gate was timed, also than two launches.
 
     folder: of the recorded runs; the package's own by default.
     """
     head = ["shape", "with", "stage", "GPU time, µs", "TFLOP/s", "of the same without"]
-    head += [f"against {label}" for label in PEERS]
+    entries = (entry for record in _runs(folder) for each in record["shapes"] for entry in each["entries"])
+    others = (*PEERS, *(label for label in (TWO_LAUNCHES,) if any(e["label"] == label for e in entries)))
+    head += [f"against {label}" for label in others]
     lines, sources = [], []
     for record in _runs(folder):
-        rows = [_cost(record, each) for each in record["shapes"] if _is_of_its_own(record, each)]
+        rows = [_cost(record, each, others) for each in record["shapes"] if _is_of_its_own(record, each)]
         lines += rows
         sources += [provenance(record)] if rows else []
     if not lines:
@@ -93,19 +97,19 @@ def _is_of_its_own(record: dict[str, Any], shape: Results) -> bool:
     return bool(shape["features"]) or shape["shape"] not in yardsticks
 
 
-def _cost(record: dict[str, Any], shape: Results) -> list[str]:
+def _cost(record: dict[str, Any], shape: Results, others: Sequence[str]) -> list[str]:
     words = [workload.label(shape.get("features", {})), "packed" if "equal_lengths" in shape else ""]
     words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
     best, equal, bare = fastest(shape), equal_lengths(record, shape), _without(record, shape)
     if best is None:
-        return [_name(shape), " ".join(filter(None, words)), "wrong", *["-"] * (3 + len(PEERS))]
+        return [_name(shape), " ".join(filter(None, words)), "wrong", *["-"] * (3 + len(others))]
     rate, us = rates(shape | {"flops": _flops(shape)})[best["label"]], best["gpu_us"]["p50"]
     beside = "-"
     if equal and best["label"] in rates(equal):
         beside = f"{percent(rate / rates(equal)[best['label']])} of the rate"
     elif bare and (same := fastest(bare)):
         beside = percent(us / same["gpu_us"]["p50"])
-    against = [how_much_faster(shape, best, label) for label in PEERS]
+    against = [how_much_faster(shape, best, label) for label in others]
     return [
         *(_name(shape), " ".join(filter(None, words)) or "-", best["label"].partition(" ")[0]),
         *(short_us(us), f"{rate:.0f}", beside, *against),
@@ -154,8 +158,9 @@ def _without(record: dict[str, Any], shape: Results) -> Results | None:
 def _window(record: dict[str, Any], shape: Results) -> str | None:
     best, bare = fastest(shape), _without(record, shape)
     whole = fastest(bare) if bare else None
-    window = shape.get("features", {}).get("window")
-    if not (window and best and whole):
+    features = shape.get("features", {})
+    window = features.get("window")
+    if not (window and best and whole) or len(features) > 1:
         return None
     share = percent(best["gpu_us"]["p50"] / whole["gpu_us"]["p50"])
     keys, seen = shape["shape"].split("x")[2], sum(window) + 1

@@ -10,7 +10,7 @@ import numpy as np
 from cuda_reference import source
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.core.features import ALL
+from flashcore_numba.core.features import MERGING, OF_MODELS
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import GRID_LIMIT, Problem
 from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments, defines, row_tiles_at_most
@@ -93,7 +93,7 @@ STAGE = Stage(
     grouped_queries=True,
     head_dims=(64, 128, 32, 80, 96, 192, 256),
     value_dims=True,
-    features=ALL,
+    features=(*OF_MODELS, *MERGING),
     outputs=(OUT, LSE),
     variants={
         "large": "128 query rows per block, 32 per warp: for problems whose blocks of this size fill the GPU",

@@ -32,11 +32,11 @@ REGISTERS = {(1, 1): (240, 40), (2, 1): (232, 40), (3, 1): (160, 32), (4, 1): (1
 
 
 def block_bytes(p: Problem, tile: Tile) -> int:
-    """Of shared memory: Q and later O, the rings of K and V, the mbarriers, the work tile."""
+    """Of shared memory: Q and O, or two of Q, the rings of K and V, the mbarriers, the work tile."""
     pitch = PANEL * -(-p.columns // PANEL)
-    words = 6 if bounded_kv(p) else 2
-    rows = ROWS * tile.consumers
-    return 4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2) + 4 * words
+    slots, rows = 1 + tile.two_q, ROWS * tile.consumers
+    words = slots * (6 if bounded_kv(p) or tile.two_q else 1) + 1  # a multiple of 8 bytes in all
+    return 4 * pitch * (rows + tile.stages * tile.keys) + 8 * (4 * tile.stages + 2 * slots) + 8 * (words // 2)
 
 
 def run(
@@ -56,6 +56,7 @@ def run(
         "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
         "Q_CHUNKS": tile.queries,
+        "TWO_Q": tile.two_q,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
         **defines(p),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cuda_reference import source
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
-from flashcore_numba.core.features import OF_MODELS
+from flashcore_numba.core.features import EPILOGUE, OF_MODELS
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import defines, row_tiles_at_most, scalars, strides
@@ -45,7 +45,7 @@ MORE_ROWS = {
     64: {
         128: Split(1, 1, 64, 2),
         512: ONE_BLOCK[64],
-        640: Split(2, 1, 80, 2),
+        640: Split(2, 1, 160, 1),
         1024: Split(2, 1, 64, 2),
         inf: Split(2, 1, 128, 2),
     },
@@ -64,13 +64,13 @@ def choose(problem: Problem, variant: str | None, sm_count: int) -> Split:
     return split._replace(stages=min(split.stages, iterations))
 
 
-def shared_bytes(head_dim: int, split: Split) -> int:
-    """Q, the rings, the messages of the merge, the mbarriers."""
+def shared_bytes(head_dim: int, split: Split, norm: bool = False) -> int:
+    """Q, the rings, the messages of the merge and of a norm, the mbarriers."""
     warps, others, tiles = 4 * split.warpgroups, split.cluster - 1, 2 * split.warpgroups * split.stages
     left = head_dim // 2 // split.warpgroups  # floats per lane
     sums = 128 * warps * ((split.warpgroups - 1) * left + others * left // split.cluster)
-    states = 128 * warps * (1 + others)
-    return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + 8 * (1 + tiles + 2 * warps)
+    states, barriers = 128 * warps * (1 + others * (1 + norm)), 8 * (1 + tiles + (2 + norm) * warps)
+    return 2 * head_dim * (ROWS + tiles * split.keys) + sums + states + barriers
 
 
 def launch(
@@ -92,7 +92,7 @@ def launch_split(
         128 * split.warpgroups,
         *(*input_maps(p, ROWS, split.keys), out, lse, *strides(out)),
         *(*scalars(p, p.scale * math.log2(math.e)), *batches(p)),
-        shared_bytes=shared_bytes(p.head_dim, split),
+        shared_bytes=shared_bytes(p.head_dim, split, p.features.norm_weight is not None),
     )
 
 
@@ -107,7 +107,7 @@ STAGE = Stage(
     no_other_gpu=True,
     elements=ACCEPTED,
     grouped_queries=True,
-    features=OF_MODELS,
+    features=(*OF_MODELS, *EPILOGUE),
     limit=batches_limit,
     outputs=(OUT, LSE),
     variants={

@@ -136,11 +136,11 @@ def _shipped_13(p: Problem, sm_count: int) -> Config:
     }
 
 
-TILE_15 = ("consumers", "keys", "stages", "overlap", "turns", "lazy", "polynomials", "blocks", "queries")
+TILE_15 = stage15_tiles.Tile._fields
 
 
 def _tile_15(c: Config) -> stage15_tiles.Tile:
-    flags = ("overlap", "turns", "lazy")
+    flags = ("overlap", "turns", "lazy", "two_q")
     return stage15_tiles.Tile(**{name: bool(c[name]) if name in flags else c[name] for name in TILE_15})
 
 
@@ -223,6 +223,7 @@ SPACES: Mapping[int, Space] = {
             "polynomials": (0, 4),
             "blocks": (1, 3),
             "queries": (0, 1, 4),
+            "two_q": (0, 1),
             "longest_first": (0, 1),
         },
         (

@@ -82,6 +82,27 @@ def test_what_was_merged_must_not_pass_through_a_half(inputs, rng):
     assert judge(ref.out.astype(np.float16), in_type).margin >= 2
 
 
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda each: each.name)
+def test_norm_and_gate_in_float32_pass_with_a_margin_of_two(element, rng):
+    """Of attention that nothing has rounded; in the other order, or of halves without eps, they do not."""
+    inputs = drawn(rng, element)
+    q, k, v = (x.astype(np.float32) for x in inputs)
+    weight, gate = rng.standard_normal(64).astype(np.float32), element.round(3 * rng.standard_normal(q.shape))
+    scores = (q @ k.swapaxes(2, 3)) * np.float32(1 / 8)
+    p = np.exp(scores - scores.max(axis=3, keepdims=True))
+    x = element.round(p).astype(np.float32) @ v / p.sum(axis=3, keepdims=True)
+    opened = 1 / (1 + np.exp(-gate.astype(np.float32)))
+
+    def normed(x, eps=0.05):
+        return x / np.sqrt((x**2).mean(axis=3, keepdims=True) + eps) * weight
+
+    ref = reference(*inputs, features=Features(norm_weight=weight, norm_eps=0.05, gate=gate))
+    assert judge(element.round(normed(x) * opened), ref).margin >= 2
+    assert judge_lse(scores.max(axis=3) + np.log(p.sum(axis=3)), ref).margin >= 2
+    for wrong in (normed(x * opened), normed(x, 0) * opened, normed(x), x * opened, normed(x) * gate):
+        assert not judge(element.round(wrong), ref).passed
+
+
 @pytest.mark.parametrize(("factor", "passes"), [(0.99, True), (1.01, False)])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_the_bound_is_where_it_says(inputs, rng, factor, passes, sign):

@@ -67,20 +67,22 @@ def batches(rng):
 
 @pytest.mark.parametrize("make", [ragged, batches])
 def test_features_of_the_chosen_heads_and_sequences_are_those_of_the_whole(rng, monkeypatch, make):
-    """Each chosen head of a sequence has its own sink, slope, keys, length and rows of before."""
+    """Each chosen head of a sequence has its own sink, slope, keys, length, prior, weight and gate."""
     arrays, lengths = make(rng)
     slopes = rng.uniform(0, 0.3, (3, 4)).astype(np.float32)
     q = arrays[0]
     prior = {"prior_out": rng.standard_normal(q.shape), "prior_lse": 4 + rng.standard_normal(q.shape[:3])}
     prior = {name: array.astype(np.float32) for name, array in prior.items()}
+    after = {"norm_weight": rng.standard_normal((4, 64)), "gate": rng.standard_normal(q.shape)}
+    after = {name: array.astype(np.float16) for name, array in after.items()}
     sinks = rng.standard_normal(4).astype(np.float32)
-    features = Features((20, 3), 4.0, sinks, slopes, **lengths, **prior)
+    features = Features((20, 3), 4.0, sinks, slopes, **lengths, **prior, **after, norm_eps=0.1)
     inputs = Inputs(*arrays, True, 0.3, features)
     out, lse = oracle.attention(*arrays, True, 0.3, features=features)
     answer = {"out": out.astype(np.float16), "lse": lse.astype(np.float32)}
     judged = truth.truth(FORWARD, inputs, rng).judge([answer])
     assert judged["right"] and judged["heads_checked"] == judged["heads"] == 12
-    assert judged["max"] < 1e-3
+    assert judged["max"] <= 2**-11 * np.abs(out).max()
     wrong = answer["out"].copy()
     wrong[tuple(rng.integers(0, n) for n in wrong.shape)] += 0.1
     assert not truth.truth(FORWARD, inputs, rng).judge([answer, answer | {"out": wrong}])["right"]

@@ -11,7 +11,14 @@ from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.shapes import Shape, parse_any
 from flashcore_numba.core.workload import Workload, options
 
-FEATURES = ("none", "window=9,2", "window=33,-1", "window=-1,0", "softcap=3 sinks alibi_slopes seqused_k")
+FEATURES = (
+    "none",
+    "window=9,2",
+    "window=33,-1",
+    "window=-1,0",
+    "softcap=3 sinks alibi_slopes seqused_k",
+    "head_norm gate",
+)
 
 
 def agree(q, k, v, causal=False, scale=None, features=OFF):

@@ -66,6 +66,8 @@ def test_a_batch_that_is_not_ragged_is_measured_as_it_is():
         "softcap=50",
         "softcap=0.5 sinks",
         "sinks alibi_slopes seqused_k",
+        "head_norm gate",
+        "window=9,0 gate",
     ],
 )
 def test_features_are_told_as_they_are_given(text, rng):
@@ -89,6 +91,25 @@ def test_tokens_and_pages_are_told_as_they_are_given(rng):
     ragged = Workload(Shape(2, 3, 9, 64, shortest=3), tokens=4)
     assert [each.tokens for each in ragged.drawn_with(1)] == [4, 4]
     assert (workload.tokens("8"), workload.page("64"), workload.page("contiguous")) == (8, 64, 0)
+
+
+def test_a_cache_and_its_bits_are_told_where_they_are_not_as_ever(rng):
+    usual = Workload(Shape(2, 3, 9, 64), cache=workload.cache("own"), batch_invariant=None)
+    assert usual.plain and workload.batch_invariant("no") is None
+    given = Workload(Shape(2, 3, 9, 64), cache=workload.cache("e4m3"), batch_invariant=True)
+    assert given.chosen == {"cache": "e4m3", "batch_invariant": True} and not given.plain
+    told = workload.fields(given.features(rng), {"tokens": None, "page": 16} | given.chosen)
+    assert workload.label(told) == "page=16 cache=e4m3 batch_invariant"
+    assert workload.batch_invariant("yes") is True
+
+
+@pytest.mark.parametrize(
+    "read, words", [(workload.cache, "own, .* e4m3"), (workload.batch_invariant, "yes and no")]
+)
+def test_other_words_of_a_cache_are_refused(read, words):
+    for text in ("", "e5m2", "True", "no "):
+        with pytest.raises(ArgumentError, match=f"accepted are {words}"):
+            read(text)
 
 
 @pytest.mark.parametrize("read", [workload.tokens, workload.page])

@@ -374,4 +374,21 @@ MISCONCEPTIONS = {
             "recorded.",
         ),
     ),
+    25: (
+        (
+            "m2_adds_up",
+            "Sums of squares of parts add up.",
+            "Each is about a mean of its own. What the means differ by is missing from the sum.",
+        ),
+        (
+            "absent_shares_count",
+            "What is set to 0 adds nothing.",
+            "A message that is not there has mean 0, and 0 is a distance from the mean of all.",
+        ),
+        (
+            "left_before_the_sum",
+            "A lane without work may leave the turn.",
+            "The other lanes of its warp wait for it at the next shuffle.",
+        ),
+    ),
 }

@@ -24,7 +24,7 @@ from flashcore_numba.stages import edited
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {number: ROOT / "notebooks" / f"{each.file}.ipynb" for number, each in lessons.LESSONS.items()}
 QUOTES = re.compile(
-    r"course\.(?:predict|measure)\(|course\.watch\((?:\"(?:roofline|in_flight|budget|overlap|needed)\")?\)"
+    r"course\.(?:predict|measure)\(|course\.watch\((?:\"(?:roofline|in_flight|budget|overlap|needed|timed)\")?\)"
     r"|\bEvidence\(|\bchain\(|\bwalks?\("
 )
 TIME = re.compile(r"µs|FLOP/s|GB/s|\d us\b|commit [0-9a-f]{7}")  # a figure that only a GPU gives

@@ -33,7 +33,7 @@ SPLITS = [
     Split(2, 2, 32, 2),
     Split(2, 1, 128, 1),
     Split(1, 2, 64, 1),
-    Split(2, 1, 80, 2),
+    Split(2, 1, 160, 1),
 ]
 
 
@@ -93,8 +93,8 @@ def test_every_split_fits_shared_memory(head_dim):
 @pytest.mark.parametrize(
     ("heads", "keys", "split"),
     [
-        (16, 577, Split(2, 1, 80, 2)),  # 160 row tiles
-        (32, 577, Split(2, 1, 80, 2)),
+        (16, 577, Split(2, 1, 160, 1)),  # 160 row tiles
+        (32, 577, Split(2, 1, 160, 1)),
         (12, 1024, Split(2, 1, 64, 2)),
         (8, 1024, Split(2, 1, 128, 2)),  # an SM for every row tile
         (8, 768, Split(1, 2, 128, 2)),

@@ -8,13 +8,13 @@ from cuda_reference.compile import compile
 from flashcore_numba.checks import Edit, Mutant
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.core import oracle
-from flashcore_numba.core.features import Features
+from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.cpu_launch import Counter
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.simulator import SimulationError
-from flashcore_numba.stages.stage15_ping_pong import REGISTERS, launch, run
-from flashcore_numba.stages.tuning.stage15_tiles import SHORT, TILES, TIMES, WITH_Q, Tile, choose
+from flashcore_numba.stages.stage15_ping_pong import REGISTERS, block_bytes, launch, run
+from flashcore_numba.stages.tuning.stage15_tiles import SHORT, SHORTS, TILES, TIMES, WITH_Q, Tile, choose
 
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0
 ROOM_OF_AN_SM, RESERVED = 228 * 1024, 1024  # bytes; what the system takes for each block
@@ -32,7 +32,7 @@ def compared(launcher, problem, *args, atol=2e-3, **options):
     executor = Simulator(**options)
     launcher(p, out, executor, lse, *args)
     executor.check()
-    expected, expected_lse = oracle.attention(p.q, p.k, p.v, p.causal, scale=p.scale)
+    expected, expected_lse = oracle.attention(p.q, p.k, p.v, p.causal, p.scale, features=p.features)
     np.testing.assert_allclose(out, expected, atol=atol)
     np.testing.assert_allclose(lse, expected_lse, rtol=2e-5, atol=2e-5)
     return executor.launches
@@ -77,6 +77,44 @@ def test_any_configuration_in_any_order(tile, rng):
 def test_grouped_heads_of_several_pieces(head_dim, rng):
     q, k, v = (normal(rng, 1, heads, rows, head_dim) for heads, rows in ((4, 200), (2, 330), (2, 330)))
     compared(launch, Problem(q, k, v, causal=True), order="random:11", sm_count=3, ops=False)
+
+
+WINDOWS = [
+    (64, None, (0, 0), 300, 300),
+    (64, Tile(2, 48, 2, lazy=False, queries=4, two_q=True), (64, 300), 317, 315),
+    (64, Tile(4, 64, 3, overlap=False, two_q=True), (200, 0), 600, 650),
+    (64, Tile(1, 64, 2, turns=False, two_q=True), (5, 70), 300, 90),
+    (128, None, (200, 0), 500, 480),
+    (128, None, (-1, 70), 100, 500),
+    (128, Tile(3, 64, 2), (100, 5), 330, 600),
+    (128, TILES[128]._replace(turns=False, two_q=True), (63, 0), 500, 300),
+]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "tile", "window", "rows", "keys"), few(WINDOWS, WINDOWS[1], WINDOWS[4]), ids=str
+)
+def test_windows_in_any_order(head_dim, tile, window, rows, keys, rng):
+    """Warpgroups as many tiles apart as the rings have slots, idle ones, and rows that see no key."""
+    q, k, v = (normal(rng, 1, 2, n, head_dim) for n in (rows, keys, keys))
+    p = Problem(q, k, v, causal=window[1] == 0, features=Features(window))
+    launcher, args = (launch, ()) if tile is None else (run, (tile, p.causal))
+    for order in ("reverse", f"random:{rng.integers(2**31)}"):
+        compared(launcher, p, *args, order=order, sm_count=1, ops=False)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "tile"),
+    [(64, TILES[64]._replace(stages=5, two_q=True)), (128, TILES[128]._replace(two_q=True))],
+)
+def test_a_window_gets_the_slots_that_fit(head_dim, tile):
+    """Warpgroups are 3 tiles of 64 keys apart, or 2 of 80, and a fourth slot of 128 columns has no room."""
+    q = np.lib.stride_tricks.as_strided(np.zeros(8, np.float16), (1, 32, 16384, head_dim), (0, 0, 0, 2))
+    for window in ((127, 0), (1023, 0)):
+        p = Problem(q, q, q, causal=True, features=Features(window))
+        assert choose(p, None, 132) == (tile, True)
+        assert block_bytes(p, tile) <= ROOM
+        assert not choose(p, "in_sequence", 132)[0].two_q
 
 
 DRAW = "atomicInc(next_work, works - 1)"
@@ -142,19 +180,21 @@ def test_no_access_meets_a_bank_twice(rng):
         assert not [(row.text, row.conflicts) for row in each.lines() if row.conflicts]
 
 
-def recorded(head_dim, tile, causal=False, sm_count=132):
+def recorded(head_dim, tile, causal=False, sm_count=132, features=OFF):
     q = np.lib.stride_tricks.as_strided(
         np.zeros(8, np.float16), (2, 16, 1024, head_dim), (0, 0, 0, 2), writeable=False
     )
     recorder = Recorder(sm_count)
-    run(Problem(q, q, q, causal=causal), np.empty(q.shape, np.float16), recorder, None, tile, causal)
+    p = Problem(q, q, q, causal=causal, features=features)
+    run(p, np.empty(q.shape, np.float16), recorder, None, tile, causal)
     return recorder
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_a_block_fits(head_dim):
     assert max(size for tile in TIMES[head_dim] for size in recorded(head_dim, tile).sizes) <= ROOM
-    assert max(recorded(64, SHORT).sizes) <= ROOM_OF_AN_SM // SHORT.blocks - RESERVED
+    for tile in SHORTS.values():
+        assert max(recorded(64, tile).sizes) <= ROOM_OF_AN_SM // tile.blocks - RESERVED
 
 
 @pytest.mark.parametrize(("consumers", "blocks"), few(REGISTERS, (2, 1)))
@@ -180,9 +220,18 @@ def test_as_many_blocks_as_run_at_once():
 def test_wgmma_stays_asynchronous(head_dim):
     """The assembler serialises nothing, and nothing spills, also where the stage is used otherwise."""
     changes = ({"overlap": False}, {"lazy": False}, {"polynomials": 3})
-    short = [SHORT] if head_dim == 64 else []
+    short = SHORTS.values() if head_dim == 64 else ()
     for tile in (*TIMES[head_dim], *short, *(TILES[head_dim]._replace(**change) for change in changes)):
         kernel = recorded(head_dim, tile).kernels[-1]
+        found = compile(kernel, (9, 0))
+        assert (found.spill_bytes, found.warnings) == (0, ())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("head_dim", TILES)
+def test_a_window_spills_nothing(head_dim):
+    for tile in TIMES[head_dim]:
+        kernel = recorded(head_dim, tile._replace(two_q=True), True, features=Features((1023, 0))).kernels[-1]
         found = compile(kernel, (9, 0))
         assert (found.spill_bytes, found.warnings) == (0, ())
 
@@ -218,6 +267,8 @@ def test_pieces_are_as_large_as_leaves_no_sm_idle(shape, consumers, causal):
         ((1, 32, 16384, 64), False, WITH_Q[0]),
         ((2, 16, 1024, 64), False, TILES[64]),
         ((64, 16, 128, 64), False, SHORT),
+        ((64, 16, 77, 64), False, SHORTS[80]),  # one tile of keys
+        ((128, 16, 64, 64), False, SHORT),
         ((64, 16, 128, 64), True, Tile(2, 128, 3)),
         ((8, 16, 128, 64), False, Tile(2, 128, 3)),
     ],
@@ -233,6 +284,7 @@ def test_columns_of_q_in_registers_where_they_have_been_measured(shape, causal, 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_every_configuration_of_the_table_is_right(head_dim, rng):
     q, k, v = (normal(rng, 1, 1, rows, head_dim) for rows in (150, 430, 430))
-    for tile in TIMES[head_dim]:
+    short = {*SHORTS.values()} if head_dim == 64 else set()
+    for tile in (*TIMES[head_dim], *short):
         causal = bool(rng.integers(2))
         compared(run, Problem(q, k, v, causal=causal), tile, causal, order=f"random:{rng.integers(2**31)}")

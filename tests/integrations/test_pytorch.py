@@ -171,10 +171,11 @@ def test_pages(rng):
     assert torch.equal(compiled(q, *pools, table, lengths), out)
     with pytest.raises(RuntimeError, match="has no gradients"):
         ADAPTER.attention_paged(q.requires_grad_(), *pools, table, lengths)
-    sinks = torch.zeros(4, requires_grad=True)  # a model's parameter
-    with torch.no_grad():
-        with_sinks = ADAPTER.attention_paged(q, *pools, table, lengths, sinks=sinks)
-    close(with_sinks, out.double() * (lse.exp() / (lse.exp() + 1))[..., None], 2e-3)
+    for dtype in (torch.float32, torch.bfloat16):  # a model's parameter has the model's type
+        sinks = torch.zeros(4, dtype=dtype, requires_grad=True)
+        with torch.no_grad():
+            with_sinks = ADAPTER.attention_paged(q, *pools, table, lengths, sinks=sinks)
+        close(with_sinks, out.double() * (lse.exp() / (lse.exp() + 1))[..., None], 2e-3)
 
 
 MUTANTS = {

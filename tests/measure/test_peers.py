@@ -56,7 +56,8 @@ def test_each_peer_is_asked_for_the_same(library, rng, shape, features, causal):
     without = {
         label for label in peers.PEERS if label.split()[0] in f"{FEATURES[features]} {lacking}".split()
     }
-    assert set(absent) == without and set(found) == set(peers.PEERS) - without
+    assert set(absent) == without
+    assert set(found) == set(peers.PEERS) - without - {peers.TWO_LAUNCHES}, "where nothing follows attention"
     for reason in absent.values():
         named = reason.removeprefix("ValueError: it has no ").split(", ")
         assert named and set(named) <= set(problem.features.names)
@@ -87,6 +88,23 @@ def test_values_of_another_dimension(library, rng):
     assert set(found) == {"FlexAttention", "FA4", "FA3"}
     for out in found.values():
         np.testing.assert_allclose(out, right, atol=1e-6)
+
+
+@pytest.mark.parametrize("words", ["gate", "head_norm", "head_norm gate", "softcap=3 sinks head_norm gate"])
+def test_without_fusing_a_second_kernel_follows(monkeypatch, rng, words):
+    """`attention` of tensors on the host, and what Inductor is given, as it is written."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    problem = problem_of(rng, "1x2x33x64", words, True)
+    tensors = {name: torch.from_numpy(x) for name, x in problem.inputs.items()}
+    run, backend, to_house = peers.PEERS[peers.TWO_LAUNCHES](problem, tensors)
+    with backend():
+        out = to_house(run())
+    assert out.dtype == torch.float16
+    right, _ = oracle.attention(problem.q, problem.k, problem.v, True, features=problem.features)
+    np.testing.assert_allclose(out.numpy(), right, rtol=4e-3, atol=4e-3)
+    plain, _ = oracle.attention(problem.q, problem.k, problem.v, True)
+    assert np.abs(right - plain).max() > 0.1
 
 
 def test_without_its_library_fa3_says_what_is_missing(library, rng, monkeypatch):

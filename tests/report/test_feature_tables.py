@@ -56,6 +56,19 @@ def test_a_row_has_the_fastest_stage_beside_itself_without_and_beside_libraries(
     }
 
 
+def test_a_gate_is_beside_two_launches(folder, fake):
+    bare = results("1x2x512x64", {"16 cluster_split": 4.0, "FA3": 8.0}, element="float16")
+    given = {"features": {"head_norm": True, "gate": True}, "flops": 6_000_000_000}
+    us = {"16 cluster_split": 5.0, "FA3": 9.0, "two launches": 4.5}
+    record = fake(label="gate", shapes=[bare, results("1x2x512x64", us, element="float16", **given)])
+    artifact.layout.save(record, folder / "imaginary-gpu-gate.json", "entries")
+    text = feature_tables.costs(folder)
+    assert text.splitlines()[0].endswith("| against SDPA cuDNN | against two launches |")
+    found = {row[0]: row[1:] for row in rows(text)}
+    assert found["1x2x512x64"][0] == "head_norm gate" and found["1x2x512x64"][4] == "125%"
+    assert [row[-1] for row in found.values()] == ["0.90", "-", "-"]
+
+
 def test_a_wrong_output_is_neither_ours_nor_a_librarys(folder):
     path = folder / "imaginary-gpu-window.json"
     record = artifact._read(path)

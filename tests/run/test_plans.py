@@ -127,6 +127,27 @@ def test_a_prior_and_a_float32_output_have_plans(stub, stage, in_place):
     assert len(plans._plans) == 2
 
 
+@pytest.mark.parametrize("stage", [15, 16])
+def test_a_norm_and_a_gate_have_plans(stub, stage):
+    """The eps of the norm is part of what a plan is for."""
+
+    def options(eps=1e-6):
+        return {"head_norm": (stub.array((64,), dtype=np.float32), eps), "gate": stub.array()}
+
+    attention(*three(stub), stage=stage, **options())
+    assert len(plans._plans) == 1
+    given = options()
+    fast, slow = both_ways(stub, *three(stub), stage=stage, **given)
+    assert fast and fast == slow
+    for array in (given["head_norm"][0], given["gate"]):
+        assert struct.pack("Q", array.data.ptr) in fast[0][3]
+    attention(*three(stub), stage=stage, **options(1e-5))
+    attention(*three(stub), stage=stage, gate=stub.array())
+    assert len(plans._plans) == 3
+    with pytest.raises(ArgumentError, match="out overlaps gate"):
+        attention(*three(stub), stage=stage, **given, out=given["gate"])
+
+
 def test_a_plan_does_not_hide_a_bad_prior(stub):
     arrays, o = three(stub), stub.array(dtype=np.float32)
     lse = stub.array(SHAPE[:3], dtype=np.float32)

@@ -82,16 +82,22 @@ void tma_load(void* destination, const ptx::TensorMap* map, uint64_t* address,
   auto& tensor = read_map(map, coordinates.size(), site);
   const size_t start = check_tile(tensor, destination, site);
   const Place place = intern(site);
-  auto transfer = new_transfer(*current, true);
+  const auto receives = [&](uint32_t rank) {
+    return ranks ? bool(ranks >> rank & 1) : rank == current->block->rank;
+  };
+  std::vector<Mbarrier*> counting;
+  for (uint32_t rank = 0; rank < launch.blocks.size(); rank++)
+    counting.push_back(receives(rank) ? &announced(in_block(address, rank), site) : nullptr);
+  auto transfer = new_transfer(*current, true);  // after the look at the mbarriers, as in store_async
   size_t bytes = 0;
   for (uint32_t rank = 0; rank < launch.blocks.size(); rank++) {
-    if (ranks ? !(ranks >> rank & 1) : rank != current->block->rank) continue;
+    if (!receives(rank)) continue;
     bytes = 0;
     for_each_chunk(tensor, coordinates.begin(), start, [&](size_t offset, const char* source, int inside) {
       add_copy(*transfer, launch.blocks[rank]->dynamic + offset, source, 16, inside, place);
       bytes += 16;
     });
-    transfer->completes.push_back({&announced(in_block(address, rank), site), bytes});
+    transfer->completes.push_back({counting[rank], bytes});
   }
   if (launch.counts) count_bulk(place, "tma load", tensor.base, bytes);
   issue(transfer);

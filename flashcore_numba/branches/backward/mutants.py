@@ -791,4 +791,96 @@ ONE_LAUNCH = (
     ),
 )  # fmt: skip
 
-MUTANTS: tuple[Mutant, ...] = (*RECOMPUTE, *MMA_SYNC, *SPLIT, *WGMMA, *ONE_LAUNCH)
+
+def _resident(name: str, mistake: str, *edits: tuple[str, str], **options: Any) -> Mutant:
+    made = tuple((*edit, "backward_resident.cu") for edit in edits)
+    return _mutant("one_launch", f"resident_{name}", mistake, *made, variant="resident", **options)
+
+
+RESIDENT = (
+    _resident(
+        "lse_not_in_log2", "The LSE is a natural logarithm, and ex2 takes it for one of base 2.",
+        ("INFINITY : lse_rmem[i] * LOG2E", "INFINITY : lse_rmem[i]"),
+    ),
+    _resident(
+        "half_a_row", "Of the eight lanes of a row only four meet: D is the sum over half of the columns.",
+        ("lanes < CHUNKS; lanes", "lanes < CHUNKS / 2; lanes"),
+    ),
+    _resident(
+        "dlse_added", "The gradient of the LSE is added to D.", ("delta[j] -= arrays", "delta[j] += arrays"),
+    ),
+    _resident(
+        "rows_in_the_wrong_order", "A lane takes D of four rows from the lanes of other rows.",
+        ("mine, j * CHUNKS + i)", "mine, (j ^ 1) * CHUNKS + i)"),
+    ),
+    _resident(
+        "out_of_this_round", "O is loaded again for this round, and dO comes from the next one.",
+        ("load_out(KEYS ? iteration + 1 : 1);", "load_out(KEYS ? iteration : 1);"),
+    ),
+    _resident(
+        "delta_kept", "A block sends D to the other one and not to itself.",
+        ("KEYS ? to < CLUSTER : to == rank", "KEYS ? to == (rank ^ 1) : to == rank"),
+        expected=("hang",), on_gpu=False,
+    ),
+    _resident(
+        "parentheses", "dS = P * dP - D: the parentheses are missing.",
+        ("weights_rmem[i] * (dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2])",
+         "weights_rmem[i] * dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2]"),
+    ),
+    _resident(
+        "mask_of_the_first_row",
+        "Whether a tile needs the mask is asked for the warp's first row or key alone.",
+        ("all_see{seen(warp_own + WARP_ROWS - 1).begin", "all_see{seen(warp_own).begin"), expected=WRONG,
+    ),
+    _resident(
+        "tiles_of_the_first_row", "The walk ends where the block's first row or key sees nothing any more.",
+        ("seen(cluster_last).end}", "seen(cluster_first).end}"), expected=WRONG,
+    ),
+    _resident(
+        "one_head_of_the_group", "Of the query heads that share a K/V head only the first passes by.",
+        ("KEYS ? count * sizes.group : count", "count"),
+    ),
+    _resident(
+        "begun_again", "Every tile begins dQ or dK anew: the last one is what remains.",
+        ("issue_pv(first_rmem, ds_rmem, slot_smem, iteration > 0)",
+         "issue_pv(first_rmem, ds_rmem, slot_smem, false)"),
+    ),
+    _resident(
+        "dv_of_q", "dV = P^T Q: the wrong tile.",
+        ("issue_pv(second_rmem, p_rmem, slot_smem + TILE, iteration > 0)",
+         "issue_pv(second_rmem, p_rmem, slot_smem, iteration > 0)"),
+    ),
+    _resident(
+        "last_tile_left_out", "The last tile of a warpgroup gets P and no more.",
+        ("        step(iterations - 1, false);\n", ""), expected=(*VALUE, *MEMORY),
+    ),
+    _resident(
+        "first_round_fetched_twice",
+        "The tiles that a block has fetched for itself are fetched for both again.",
+        ("if (pair >= ALONE && ptx::elect_one())", "if (ptx::elect_one())"),
+        expected=("hang", *COPY, *RACE, "simulator"), on_gpu=False,
+    ),
+    _resident(
+        "other_half_left_out", "What the other warpgroup has summed up is not added.",
+        ("const float4 x = *sums_smem(warpgroup ^ 1, i);", "const float4 x = make_float4(0, 0, 0, 0);"),
+    ),
+    _resident(
+        "sums_over_dout",
+        "Sums are stored where dO was, which the other warpgroup may still read for D.",
+        ("slots_smem + (w + i / (D / 16) * WARPGROUPS) * SLOT",
+         "slots_smem + w * SLOT + i / (D / 16) * TILE"),
+        expected=RACE, on_gpu=False,
+    ),
+    _resident(
+        "scale_on_dv", "dV is scaled as dK is: but O is linear in V, without a scale.",
+        ("KEYS && warpgroup == 0 ? 1.0f : ", ""),
+    ),
+    _resident(
+        "stored_past_the_end", "Rows past the last one are stored too.",
+        ("if (warp_own + row < (KEYS ? sizes.S_k : sizes.S_q))",
+         "if (warp_own + row < 8 + (KEYS ? sizes.S_k : sizes.S_q))"),
+        expected=(*MEMORY, *VALUE, *RACE), on_gpu=False,
+    ),
+)  # fmt: skip
+
+MUTANTS: tuple[Mutant, ...] = (*RECOMPUTE, *MMA_SYNC, *SPLIT, *WGMMA, *ONE_LAUNCH, *RESIDENT)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from flashcore_numba.branches.backward import backward_resident as resident
+from flashcore_numba.branches.backward import resident_traffic
 from flashcore_numba.branches.backward.backward_one_launch import ROWS, STAGES, WARPGROUPS, cluster_of
 from flashcore_numba.branches.backward.keys_traffic import tiles_seen
 from flashcore_numba.predict.formula import (
@@ -22,6 +24,8 @@ QUAD_WAVEFRONTS = 4  # 16 bytes per lane
 
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
+    if variant is not None and resident.serves(problem, variant):
+        return resident_traffic.traffic(problem, variant)
     p, cluster = problem, cluster_of(problem, variant)
     step, found = cluster * ROWS, Traffic()
     for b in range(p.batch):

@@ -13,6 +13,7 @@ from flashcore_numba.stages.stage import Stage
 
 CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of the kind runs
 START_KEYS = 256  # that a block would read while it starts and merges
+WIDE_KEYS = 2048  # of a block, beyond which three warpgroups of 64 rows are faster than two
 NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
@@ -64,7 +65,8 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
         turns = -(-size * blocks // max(1, int(sm_count * an_sm * PLACED[size])))
         return turns * (keys / size + START_KEYS)
 
-    return name, min(PLACED, key=duration)
+    size = min(PLACED, key=duration)
+    return ("wide_3" if name == "wide" != variant and keys > size * WIDE_KEYS else name), size
 
 
 def fill_gpu(problem: Any) -> bool:
@@ -113,6 +115,6 @@ STAGE = Stage(
         "overlapped": "the same, and begins under the end of the kernel before it",
         "rows": "32 query rows in a block, by mma.sync",
         "wide": "64 query rows in a block, by wgmma: what more than 32 get, unless pools hold e4m3",
-        "wide_3": "the same by three warpgroups instead of two, with shorter rings",
+        "wide_3": "the same by three warpgroups instead of two, with shorter rings: for blocks of many keys",
     },
 )

@@ -20,7 +20,7 @@ from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.operation import Operation
 from flashcore_numba.core.output import LSE, OUT
 from flashcore_numba.core.shapes import Shape
-from flashcore_numba.core.workload import CONTIGUOUS, PAGE
+from flashcore_numba.core.workload import CONTIGUOUS, E4M3_CACHE, PAGE
 
 
 def _draw(
@@ -31,9 +31,11 @@ def _draw(
     features: Features = OFF,
     tokens: int = 1,
     page: int = PAGE,
+    cache: str | None = None,
+    batch_invariant: bool | None = None,
 ) -> DecodeInputs:
     """Of a shape B x H x S x D: B requests of S keys and so many query tokens; seqused_k and a ragged batch
-    give requests other lengths. page: keys of a page, or `CONTIGUOUS`.
+    give requests other lengths. page: keys of a page, or `CONTIGUOUS`. cache: `E4M3_CACHE`, or q's type.
 
     Nothing is strange here, because other libraries are timed on the same arrays.
     """
@@ -45,6 +47,9 @@ def _draw(
     kept = Features(features.window, features.softcap, sinks=features.sinks)
     options: dict[str, Any] = {"tokens": tokens, "head_dim": shape.head_dim, "value_dim": shape.value_dim}
     options |= {"element": element, "causal": causal, "features": kept}
+    options["batch_invariant"] = bool(batch_invariant)
+    if cache == E4M3_CACHE:
+        options |= {"stored": E4M3, "k_scale": 0.5, "v_scale": 2.0}
     if page == CONTIGUOUS:
         return contiguous(rng, lengths, shape.heads, shape.kv_heads, **options)
     options |= {"page": page, "spare_columns": 0, "strange": False}
@@ -112,6 +117,6 @@ DECODE = Operation(
     mutants=_mutants,
     stand_in=_stand_in,
     peers=_peers,
-    choices=("tokens", "page"),
+    choices=("tokens", "page", "cache", "batch_invariant"),
     also_compiled=_in_e4m3,
 )

@@ -70,11 +70,17 @@ def _equal(problem: DecodeProblem) -> bool:
     return len({each.mask.seq_k for each in problem.sequences}) == 1
 
 
+def _same_types(problem: DecodeProblem) -> None:
+    if problem.e4m3:
+        raise ValueError("it takes a cache of e4m3 only with queries of e4m3, or not at all")
+
+
 def _sdpa(label: str, problem: DecodeProblem, tensors: Tensors) -> Prepared:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     refuse(problem, *problem.features.names)
+    _same_types(problem)
     if not _equal(problem):
         raise ValueError("it has no lengths of requests, and these differ")
     q, (k, v) = tensors["q"], in_one_piece(problem, tensors)
@@ -107,6 +113,7 @@ def _added(problem: DecodeProblem, q: Any) -> Any:
 
 def _flex(problem: DecodeProblem, tensors: Tensors) -> Prepared:
     """With a mask only where a token does not see every key."""
+    _same_types(problem)
     q, (k, v) = tensors["q"], in_one_piece(problem, tensors)
     p, given = problem, problem.features
     features, mask = given, given.mask(p.seq_q, _most_keys(p), p.causal and p.seq_q > 1)
@@ -128,6 +135,7 @@ def _flex(problem: DecodeProblem, tensors: Tensors) -> Prepared:
 
 def _fa3(problem: DecodeProblem, tensors: Tensors) -> Prepared:
     """It divides the keys as it thinks best."""
+    _same_types(problem)
     forward = fa3_forward()
     q = by_tokens(tensors, "q")[0].contiguous()
     tokens = (q, tensors["k_pool"], tensors["v_pool"])

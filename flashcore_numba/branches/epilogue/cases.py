@@ -55,7 +55,7 @@ def _of(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("no residual", 1, 2, 20, 300, residual=False),
         case("no bias", 1, 2, 20, 40, bias=False),
         case("neither, RMSNorm", 1, 2, 20, 40, residual=False, bias=False, norm="rms"),
-        case("a residual far from 0", 1, 2, 20, 40, apart=30.0, size=0.1),
+        case("a residual far from 0", 1, 3, 20, 40, apart=30.0, size=0.1),
         case("a small residual", 1, 2, 20, 40, apart=0.01, size=0.01),
         case("large numbers", 1, 2, 20, 40, apart=1000.0, size=1000.0, norm="rms"),
         case("a negative scale", 1, 2, 40, 700, scale=-0.2),

@@ -19,6 +19,7 @@ from cuda_reference import Source, load
 from cuda_reference.cpu import CompileError, KernelProblem, SourceError
 from cuda_reference.cpu.facts import Block, Line, Memory, Piece
 from flashcore_numba.branches.backward.operation import BACKWARD
+from flashcore_numba.branches.epilogue.operation import EPILOGUE
 from flashcore_numba.branches.fp8.operation import FP8
 from flashcore_numba.checks import runner
 from flashcore_numba.checks.cases import normal
@@ -50,6 +51,10 @@ LONG_RINGS = r"|^1100 rows"  # query heads that share keys also bring a ring rou
 IN_8_BITS = (
     r"|^(outliers|a negative scale|extreme.*), D=64$|^scores rise slowly|^transposed|10\^8$|^all of V -7"
     r"|^2048 keys"
+)
+OF_A_NORM = (
+    r"|^causal 70 rows, 600|^64 rows, 512|^RMSNorm.*D=128$|^no (residual|bias)|^neither|scale( of 0)?$"
+    r"|^rows in another order|^any schedule"
 )
 NEVER_GOES_ON = r"|^every size of GPU"  # of a region whose rings end with their work tile
 PANELS, PANEL = (14, 15, 16), 64  # stages whose tiles TMA puts into panels of so many columns
@@ -156,6 +161,7 @@ class CudaGrading(Grading):
         sources = recorded(edited.original(self.lesson.exercise.stage), self.variant, "1x1x64x64").sources
         left_out += "" if any(dict(source.defines).get("LAZY_MAX") for source in sources) else NEVER_LAZY
         left_out += IN_8_BITS if self.stage.operation is FP8 else ""
+        left_out += OF_A_NORM if self.stage.operation is EPILOGUE else ""
         return left_out if "v_ring" in words else left_out + NEVER_GOES_ON
 
     def result(self) -> CheckResult:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flashcore_numba.core.element import FLOAT16
+from flashcore_numba.core.element import FLOAT16, FLOAT32
 from flashcore_numba.core.problem import Problem
 
 
@@ -38,6 +38,9 @@ def defines(problem: Any) -> dict[str, Any]:
         "RAGGED": features.ragged,
         "PRIOR": features.prior_out is not None,
         "FLOAT_OUT": features.float32_out,
+        "HEAD_NORM": features.norm_weight is not None,
+        "FLOAT_NORM": features.norm_weight is not None and features.norm_weight.dtype == FLOAT32.dtype,
+        "GATE": features.gate is not None,
     }
     found: dict[str, Any] = {name: True for name, given in on.items() if given}
     if problem.element is not FLOAT16:
@@ -75,6 +78,11 @@ def feature_arguments(problem: Any) -> list:
     if features.prior_out is not None:
         found += [features.prior_out, features.prior_lse]
         found += [*strides(features.prior_out), *strides(features.prior_lse)]
+    if features.norm_weight is not None:
+        head = p.value_dim * (features.norm_weight.ndim - 1)
+        found += [features.norm_weight, np.int32(head), np.float32(features.norm_eps)]
+    if features.gate is not None:
+        found += [features.gate, *strides(features.gate)]
     return found
 
 

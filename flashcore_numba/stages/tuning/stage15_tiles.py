@@ -3,8 +3,9 @@
 import math
 from typing import Any, NamedTuple
 
-from flashcore_numba.core.features import MERGING
+from flashcore_numba.core.features import EPILOGUE, MERGING
 from flashcore_numba.core.problem import Problem
+from flashcore_numba.stages.parts.tile_maps import PANEL
 
 ROWS = 64  # of a warpgroup
 
@@ -15,7 +16,8 @@ class Tile(NamedTuple):
     overlap: a warpgroup's softmax and its own P V. turns: warpgroups take turns at the tensor cores. lazy: no
     maximum as long as the weights stay small. polynomials: of 16 exponentials so many leave the
     special-function unit. blocks: so many share an SM. queries: so many times 16 columns of Q are in
-    registers, where D is no less.
+    registers, where D is no less. two_q: the next work tile's Q arrives under this one, and O takes the place
+    of its own Q.
     """
 
     consumers: int
@@ -27,6 +29,7 @@ class Tile(NamedTuple):
     polynomials: int = 0
     blocks: int = 1
     queries: int = 0
+    two_q: bool = False
 
 
 # By the most columns. Those of 192 and 256 are what fits beside their Q and O; nobody has measured them.
@@ -34,9 +37,10 @@ TILES = {64: Tile(4, 64, 4, overlap=False), 128: Tile(3, 80, 3), 192: Tile(2, 80
 # With columns of Q in registers: measured from LONG keys on, at D = 64 and without features.
 LONG = 4096
 WITH_Q = Tile(3, 96, 3, overlap=False, queries=4), TILES[64]._replace(queries=1)
-# Two tiles of keys are too few to overlap anything: blocks that share an SM do.
+# One or two tiles of keys are too few to overlap anything: blocks that share an SM do.
 SHORT = Tile(1, 64, 2, overlap=False, turns=False, lazy=False, blocks=3, queries=4)
-SHORT_KEYS, SHORT_PIECES = 128, 12  # at most, for each SM at least
+SHORTS = {64: SHORT, 80: SHORT._replace(keys=80), 128: SHORT}  # for up to so many keys
+SHORT_PIECES = 9  # for each SM at least
 # Where large work tiles would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
 # what a work tile adds.
 TIMES = {
@@ -52,9 +56,10 @@ TIMES = {
     192: {TILES[192]: 1.7},
     256: {TILES[256]: 1.7},
 }
-# Softcap and ALiBi take registers beside these: what the others would move to local memory, these do not.
+# Softcap and ALiBi take registers beside these, and exponentials: with them these were the fastest.
 ADJUSTED = {64: (TILES[64], Tile(2, 128, 3)), 128: (Tile(2, 128, 2),), 192: (TILES[192],), 256: (TILES[256],)}
 PIECE_TIME = 2.0
+RING_BYTES = 226 << 10  # of shared memory, for Q, O, K and V of a block
 GAPS = 1.25  # what is left of them, where pieces of different length meet
 VARIANTS: dict[str, dict[str, Any]] = {
     "in_sequence": {"overlap": False, "turns": False, "lazy": False, "polynomials": 0}
@@ -68,9 +73,11 @@ def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, 
     tile = tiles[0]._replace(**VARIANTS.get(variant or "", {}))
     if variant not in VARIANTS and 2 * pieces(p, 2) > sm_count:  # with fewer rows, stage 16 is for them
         tile = min(tiles, key=lambda tile: _predicted(p, tile, sm_count))
-        few_keys = p.seq_k <= SHORT_KEYS and not p.causal and _plain_64(p)
+        few_keys = p.seq_k <= max(SHORTS) and not p.causal and _plain_64(p)
         if few_keys and pieces(p, SHORT.consumers) >= SHORT_PIECES * sm_count:
-            tile = SHORT
+            tile = next(short for most, short in SHORTS.items() if p.seq_k <= most)
+    if p.windowed and variant not in VARIANTS:
+        tile = _windowed(p, tile)
     # An order matters to blocks that wait for a place.
     return tile, p.causal and pieces(p, tile.consumers) > sm_count
 
@@ -86,9 +93,19 @@ def _tiles(p: Problem) -> tuple[Tile, ...]:
     return tiles + (WITH_Q[1:] if p.causal else WITH_Q)
 
 
+def _windowed(p: Problem, tile: Tile) -> Tile:
+    """The next work tile's Q comes early. Warpgroups that are some tiles apart hold so many slots: there are
+    two more, where they fit.
+    """
+    apart = math.ceil(ROWS * (tile.consumers - 1) / tile.keys)
+    rows = RING_BYTES // (4 * PANEL * math.ceil(p.columns / PANEL))  # of O and Q, or V and K
+    fit = (rows - ROWS * tile.consumers) // tile.keys
+    return tile._replace(stages=max(tile.stages, min(apart + 2, fit)), two_q=True)
+
+
 def _plain_64(p: Problem) -> bool:
-    # What the parts of a result need comes after the last tile.
-    return p.head_dim == p.value_dim == 64 and {*p.features.names} <= {*MERGING}
+    # What the parts of a result need, norm and gate come after the last tile.
+    return p.head_dim == p.value_dim == 64 and {*p.features.names} <= {*MERGING, *EPILOGUE}
 
 
 def _width(p: Problem) -> int:
@@ -109,10 +126,12 @@ def _each(p: Problem, rows: int) -> int:
 def _predicted(p: Problem, tile: Tile, sm_count: int) -> float:
     """Microseconds of a launch: pieces of one length go in rounds, others fill most of each other's gaps."""
     keys = _each(p, p.seq_k)
-    if min(p.mask.left, p.mask.right) >= 0:  # a window with two ends
-        keys = min(keys, p.mask.left + p.mask.right + ROWS * tile.consumers)
     works, longest = pieces(p, tile.consumers), math.ceil(keys / tile.keys)
     rounds = math.ceil(works / sm_count)
+    # What the rows of a warpgroup see through a window with two ends, which may begin anywhere in a tile.
+    seen = (p.mask.left + p.mask.right + ROWS - 1) / tile.keys + 1
+    if min(p.mask.left, p.mask.right) >= 0 and seen < longest:
+        return rounds * (PIECE_TIME + seen * TIMES[_width(p)][tile])
     tiles, time = float(rounds * longest), rounds * PIECE_TIME
     if p.causal and rounds > 1:
         shift = keys - _each(p, p.seq_q)

@@ -179,6 +179,8 @@ def test_who_has_64_rows_in_a_block(rng):
 
     assert chosen(4)[0] == "rows" and chosen(5) == chosen(8) == ("wide", 8) and chosen(30) == ("wide", 8)
     assert chosen(1, "wide") == ("wide", 8) and chosen(8, "rows")[0] == "rows"
+    assert chosen(8, spare_columns=1100) == ("wide_3", 8) and chosen(8, spare_columns=900)[0] == "wide"
+    assert chosen(8, "wide", spare_columns=1100)[0] == "wide"
     assert chosen(8, batch_invariant=True) == ("wide", CLUSTER_BLOCKS)
     assert chosen(8, stored=E4M3)[0] == chosen(8, "wide", stored=E4M3)[0] == "rows"
     assert chosen(8, "wide", 256)[0] == "few"

@@ -52,6 +52,12 @@ def test_each_peer_is_asked_for_the_same(library, rng, shape, page, tokens, feat
         np.testing.assert_allclose(entry.to_house(entry.called), right, atol=1e-6, err_msg=label)
 
 
+def test_no_peer_reads_a_cache_of_another_type(library, rng):
+    found, absent = prepared(drawn(rng, "2x4/2x33x64", cache="e4m3"))
+    assert not found and set(absent) == set(PEERS)
+    assert all("e4m3" in reason for reason in absent.values())
+
+
 def test_a_pool_with_pages_to_spare_is_no_cache(library, rng):
     """Though every request has one page, and they are in order."""
     x = drawn(rng, "2x4/2x9x64")

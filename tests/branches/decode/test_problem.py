@@ -195,6 +195,19 @@ def test_a_shape_is_requests_of_so_many_keys(rng):
     assert ragged.lengths.tolist() == [30, 70]
 
 
+@pytest.mark.parametrize("page", [16, CONTIGUOUS])
+def test_a_cache_of_e4m3_is_half_as_many_bytes(page, rng):
+    own, half = (
+        DECODE.draw(Shape(2, 4, 100, 64), True, rng, page=page, cache=cache, batch_invariant=invariant)
+        for cache, invariant in ((None, None), ("e4m3", True))
+    )
+    whole, packed = (x.problem(x.arrays) for x in (own, half))
+    assert not whole.e4m3 and packed.e4m3 and whole.kv_bytes == 2 * packed.kv_bytes
+    assert (whole.batch_invariant, packed.batch_invariant) == (False, True)
+    stored = half.k_pool.astype(np.float64)[half.block_table[0]].reshape(-1, 4, 64)[:100]
+    assert np.array_equal(half.request(0).k[0], half.k_scale * stored.swapaxes(0, 1))
+
+
 @pytest.mark.parametrize("page", [7, 16, CONTIGUOUS])
 def test_what_is_timed_is_finite_and_within_the_pools(page, rng):
     """Other libraries may read slots and entries that nobody fills."""
