@@ -1,11 +1,25 @@
-// What a warpgroup makes of its tiles of 64 keys: as `attend` of decode.cuh, for 64 query rows at a time.
+// What a warpgroup makes of its tiles of 64 keys, for 64 query rows: decoding on wgmma.
 //
 // Each of the four warps copies 16 keys of a tile to the panels that wgmma reads (warpgroup_rows.cuh), K and
 // V to places of their own in the ring. A lane's copies reach wgmma by a wait, a fence between the proxies
 // and a barrier of the warpgroup. The same barrier tells that all four warps have the product before this
 // one, so that the place that it was read from may be filled again.
 #pragma once
-#include "decode.cuh"
+#include "warpgroup_rows.cuh"
+
+static_assert(!E4M3 && D % 64 == 0, "wgmma multiplies elements; whole panels");
+constexpr int BLOCK_ROWS = ROWS, SHARERS = 4;
+constexpr int TILE = 64 * D, RING = STAGES * TILE;  // [STAGES, 64, D], of K and V in turn
+using stored = element;
+struct Rows {  // panels, of 64 rows of Q or keys: see warpgroup_rows.cuh
+    static constexpr int CHUNKS = D / 8, LANES = CHUNKS;
+
+    static __device__ __forceinline__ int swizzled(int row, int chunk) {
+        return chunk / 8 * (64 * 64) + row * 64 + (chunk ^ row) % 8 * 8;
+    }
+};
+using Keys = Rows;
+#include "decode_keys.cuh"
 
 // Where K or V of a turn is, all 64 keys.
 template <bool IS_V> __device__ __forceinline__ element* place(const WarpKeys& keys, int turn) {
@@ -14,8 +28,8 @@ template <bool IS_V> __device__ __forceinline__ element* place(const WarpKeys& k
 
 // The warp's 16 of them: a group, empty where no tile is left. For K and V in turn.
 template <bool IS_V>
-__device__ __forceinline__ void load_half(WarpKeys& keys, const BlockRows& rows, const element* k,
-                                          const element* v, int turn) {
+__device__ __forceinline__ void load_own(WarpKeys& keys, const BlockRows& rows, const element* k,
+                                         const element* v, int turn) {
     const Params& params = rows.params;
     element* own_smem = place<IS_V>(keys, turn) + threadIdx.x / 32 % SHARERS * 16 * 64;
     if (!IS_V && turn % HELD_TURNS == 0) keys.here = keys.next, keys.next = keys.find_run(turn + HELD_TURNS);
@@ -38,10 +52,10 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
     keys.next = keys.find_run(0);
 #pragma unroll 1
     for (int turn = 0; turn < (STAGES - 1) / 2; turn++) {
-        load_half<false>(keys, rows, k, v, turn);
-        load_half<true>(keys, rows, k, v, turn);
+        load_own<false>(keys, rows, k, v, turn);
+        load_own<true>(keys, rows, k, v, turn);
     }
-    if (STAGES % 2 == 0) load_half<false>(keys, rows, k, v, (STAGES - 1) / 2);
+    if (STAGES % 2 == 0) load_own<false>(keys, rows, k, v, (STAGES - 1) / 2);
 
     Scores s_rmem;
     P p_rmem;
@@ -63,7 +77,7 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
         ptx::fence_proxy_async();          // wgmma sees it
         ptx::bar_sync(barrier, 128);       // so have the other lanes'; all warps have read the V before
         issue_qk(s_rmem, q_smem, k_smem);
-        load_half<(STAGES - 1) % 2>(keys, rows, k, v, turn + (STAGES - 1) / 2);
+        load_own<(STAGES - 1) % 2>(keys, rows, k, v, turn + (STAGES - 1) / 2);
         ptx::wgmma_wait<0>();  // S is whole
         ptx::wgmma_pin(s_rmem);
         if (ADJUSTED) adjust_tile(s_rmem, adjustment, 0, lane);
@@ -81,7 +95,7 @@ __device__ __forceinline__ void attend(WarpKeys& keys, const BlockRows& rows, co
         issue_pv<0, HALF>(o_rmem, p_rmem, v_smem);
         exponentiate<false, 0, HALF, BLOCK_N>(p_rmem, s_rmem, m, l, scale_left);  // under the first half's
         issue_pv<HALF, BLOCK_N>(o_rmem, p_rmem, v_smem);
-        load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);
+        load_own<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);
         ptx::wgmma_wait<0>();  // O is whole
         ptx::wgmma_pin(o_rmem);
     }

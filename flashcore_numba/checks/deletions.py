@@ -34,7 +34,7 @@ HARMLESS: dict[tuple[str, str], str] = {
         "if (EARLY && BOUNDED_KV) ptx::grid_dependency_wait();",
     ): "The same, for the lengths of sequences.",
     (
-        "decode_cluster.cu",
+        "decode_clusters.cuh",
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written all inputs and read out",
     ): "The same: the CPU executor runs one kernel after the other.",
     (
@@ -51,7 +51,7 @@ HARMLESS: dict[tuple[str, str], str] = {
         "if (EARLY) ptx::grid_dependency_wait();  // kernels before have written the residual and read out",
     ): "The same.",
     (
-        "decode_cluster.cu",
+        "decode_clusters.cuh",
         "__syncwarp();  // the warp's lanes arrive together",
     ): "The barrier of a cluster takes lanes that are together; a compiler joins them after the branch.",
     (

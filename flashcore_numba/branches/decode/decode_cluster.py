@@ -1,4 +1,4 @@
-"""Decoding where the parts of a request are the blocks of a cluster. The kernel: `decode_cluster.cu`."""
+"""Decoding where the parts of a request are the blocks of a cluster: `decode_clusters.cuh`."""
 
 from typing import Any
 
@@ -85,9 +85,9 @@ def launch(
     p = problem
     name, blocks = choose(p, executor.sm_count, variant)
     tile = TILES[p.head_dim][name]
-    early = variant == "overlapped"
+    kernel, early = f"decode_cluster{'_wide' if tile.wgmma else ''}", variant == "overlapped"
     executor.launch(
-        source("decode_cluster", **tile.macros(p), CLUSTER=blocks, EARLY=early),
+        source(kernel, **tile.macros(p), CLUSTER=blocks, EARLY=early),
         (blocks * tile.blocks_of_rows(p), p.kv_heads, p.batch),
         32 * tile.warps,
         *arguments(p, out, lse),

@@ -1,6 +1,6 @@
 """What kernels of decoding in CUDA C share: how a block divides its keys among warps, and its arguments.
 
-`cuda_reference/include/decode.cuh` says what the macros mean.
+`cuda_reference/include/decode_keys.cuh` says what the macros mean.
 """
 
 import math
@@ -43,7 +43,7 @@ class Tile(NamedTuple):
         """What a kernel is compiled with."""
         p = problem
         no_page_ends_in_a_tile = p.page % KEYS == 0 or p.width == 1
-        own: dict[str, Any] = {"WGMMA": True} if self.wgmma else {"ROW_TILES": self.row_tiles}
+        own: dict[str, Any] = {} if self.wgmma else {"ROW_TILES": self.row_tiles}
         own |= {"WARPS": self.warps, "STAGES": self.stages}
         if p.e4m3:
             own |= {"E4M3": True, "STAGES": 2 * self.stages}

@@ -130,8 +130,9 @@ CHUNKS = (
     ),
 )  # fmt: skip
 
-HEADER, E4M3, LOOP = (
+HEADER, KEYS, E4M3, LOOP = (
     "decode.cuh",
+    "decode_keys.cuh",
     "e4m3.cuh",
     "in_turn",
 )  # the variant in which a warp has many tiles and a block many requests
@@ -193,12 +194,12 @@ SPLIT = (
     ),
     _split(
         "last_key_lost", "The newest token's own key is left out.",
-        ("sees(mask, inside - 1).end};", "max(0, sees(mask, inside - 1).end - 1)};", HEADER),
+        ("sees(mask, inside - 1).end};", "max(0, sees(mask, inside - 1).end - 1)};", KEYS),
         expected=OUTSIDE,
     ),
     _split(
         "keys_of_the_first_token", "The keys end where the first token's do.",
-        ("sees(mask, inside - 1).end};", "sees(mask, 0).end};", HEADER),
+        ("sees(mask, inside - 1).end};", "sees(mask, 0).end};", KEYS),
     ),
     _split(
         "window_not_masked", "Of a window's first tile all keys are taken for seen.",
@@ -210,20 +211,20 @@ SPLIT = (
     ),
     _split(
         "next_page", "The page after the right one: `/` rounded up.",
-        ("key / table.page]", "(key + table.page - 1) / table.page]", HEADER), expected=OUTSIDE,
+        ("key / table.page]", "(key + table.page - 1) / table.page]", KEYS), expected=OUTSIDE,
     ),
     _split(
         "table_of_the_first_request", "Every request reads the first row of the table.",
-        ("(long long)b * table.row + ", "", HEADER), expected=OUTSIDE,
+        ("(long long)b * table.row + ", "", KEYS), expected=OUTSIDE,
     ),
     _split(
         "stale_places", "The places of the first tiles serve all tiles.",
-        ("if (turn % HELD_TURNS == 0) here", "if (turn == 0) here", HEADER), expected=(*OUTSIDE, "race"),
-        variant=LOOP,
+        ("if (turn % HELD_TURNS == 0) keys.here", "if (turn == 0) keys.here", HEADER),
+        expected=(*OUTSIDE, "race"), variant=LOOP,
     ),
     _split(
         "tail_read", "What is after the last key of a page is read: its weight is 0, but it may be NaN.",
-        ("const bool counts = seen.begin <= key && key < seen.end;", "const bool counts = true;", HEADER),
+        ("const bool counts = seen.begin <= key && key < seen.end;", "const bool counts = true;", KEYS),
         expected=OUTSIDE,
     ),
     _split(
@@ -234,12 +235,12 @@ SPLIT = (
         "wrong_group", "Query head h reads K/V head h % H_kv, not h // group.",
         ("return h_kv * params.group + min(first + row, all - 1) - token(row) * params.group;",
          "return h_kv + (min(first + row, all - 1) - token(row) * params.group) * (params.H / params.group);",
-         HEADER),
+         KEYS),
     ),
     _split(
         "tokens_before_heads", "Rows of a head are taken token by token within each head.",
         ("return int(min(first + row, all - 1) * (unsigned long long)inverse_group >> 31);",
-         "return min(first + row, all - 1) % params.S_q;", HEADER), expected=OUTSIDE,
+         "return min(first + row, all - 1) % params.S_q;", KEYS), expected=OUTSIDE,
     ),
     _split(
         "group_rounded_down", "The inverse of the group is rounded down: 3 / 3 is 0.",
@@ -252,11 +253,11 @@ SPLIT = (
     ),
     _split(
         "part_not_divided", "A part leaves its O without dividing by its sum.",
-        ("o[j] *= inverse_sum(l);", "o[j] *= 1.0f;", HEADER),
+        ("o[j] *= inverse_sum(l);", "o[j] *= 1.0f;", KEYS),
     ),
     _split(
         "lse_of_base_2", "The LSE is returned in units of log2.",
-        ("= log_sum_exp(m, l);", "= m + __log2f(l);", HEADER),
+        ("= log_sum_exp(m, l);", "= m + __log2f(l);", KEYS),
     ),
     _split(
         "scale_of_k_forgotten", "The stored K is taken for the real one.",
@@ -268,19 +269,19 @@ SPLIT = (
     ),
     _split(
         "scale_of_v_forgotten", "The stored V is taken for the real one.",
-        ("inverse_sum(l) * v_scale;", "inverse_sum(l);", HEADER),
+        ("inverse_sum(l) * v_scale;", "inverse_sum(l);", KEYS),
     ),
     _split(
         "scale_of_k_on_v", "O is multiplied by the scale of K.",
-        ("inverse_sum(l) * v_scale;", "inverse_sum(l) * k_scale;", HEADER),
+        ("inverse_sum(l) * v_scale;", "inverse_sum(l) * k_scale;", KEYS),
     ),
     _split(
         "scale_of_the_first_head", "All heads take the scale of the first.",
-        ("cache.scales.k(h_kv)", "cache.scales.k(0)", HEADER),
+        ("cache.scales.k(h_kv)", "cache.scales.k(0)", KEYS),
     ),
     _split(
         "scale_of_the_query_head", "The scale is looked up by the query head.",
-        ("cache.scales.v(h_kv)", "cache.scales.v(h_kv * params.group)", HEADER), expected=OUTSIDE,
+        ("cache.scales.v(h_kv)", "cache.scales.v(h_kv * params.group)", KEYS), expected=OUTSIDE,
     ),
     _split(
         "sign_lost", "The first bit of a byte is taken for none.",
@@ -310,13 +311,13 @@ SPLIT = (
     _split(
         "tail_of_bytes", "The bytes after the last key of a page are read: those of NaN spoil O.",
         ("const bool counts = seen.begin <= key && key < seen.end;",
-         "const bool counts = E4M3 || (seen.begin <= key && key < seen.end);", HEADER), expected=OUTSIDE,
+         "const bool counts = E4M3 || (seen.begin <= key && key < seen.end);", KEYS), expected=OUTSIDE,
     ),
 )  # fmt: skip
 
 
 def _cluster(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> Mutant:
-    made = tuple(Edit(old, new, file[0] if file else "decode_cluster.cu") for old, new, *file in edits)
+    made = tuple(Edit(old, new, file[0] if file else "decode_clusters.cuh") for old, new, *file in edits)
     return Mutant("decode/cluster", name, mistake, made, options.pop("expected", WRONG), **options)
 
 
@@ -373,7 +374,7 @@ WARPGROUPS = (
     ),
     _cluster(
         "swizzle_forgotten", "The chunks of a row are in order, as wgmma does not read them.",
-        ("(chunk ^ row) % 8 * 8", "chunk % 8 * 8", HEADER), variant=WIDE,
+        ("(chunk ^ row) % 8 * 8", "chunk % 8 * 8", WGMMA), variant=WIDE,
     ),
     _cluster(
         "key_of_the_warp", "The mask counts keys from the warp's own 16, not from the tile's first.",
@@ -397,17 +398,17 @@ WARPGROUPS = (
     ),
     _cluster(
         "filled_a_turn_late", "The ring is filled a turn later than it is read.",
-        ("load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);",
-         "load_half<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2 - 1);", WGMMA),
+        ("load_own<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2);",
+         "load_own<STAGES % 2>(keys, rows, k, v, turn + STAGES / 2 - 1);", WGMMA),
         expected=OPERANDS,
     ),
     _cluster(
         "last_warpgroup_lost", "The merge takes what the first warpgroup has for the block's.",
-        ("o, SHARES, [&](int s)", "o, WGMMA ? 1 : SHARES, [&](int s)"), variant=WIDE,
+        ("o, SHARES, [&](int s)", "o, SHARERS > 1 ? 1 : SHARES, [&](int s)"), variant=WIDE,
     ),
     _cluster(
         "sums_to_some_owners", "One thread of each owner's share of a row sends, and one owner has none.",
-        ("if (WGMMA && i % QUADS < CLUSTER)", "if (WGMMA && i % QUADS < CLUSTER - 1)"),
+        ("if (SHARERS > 1 && i % QUADS < CLUSTER)", "if (SHARERS > 1 && i % QUADS < CLUSTER - 1)"),
         expected=("hang",), variant=WIDE, on_gpu=False,
     ),
 )  # fmt: skip
