@@ -70,6 +70,7 @@ STAGE = Stage(
     features=("window", "sinks"),
     outputs=GRADIENTS,
     operation=BACKWARD,
+    default="resident",
     variants={
         "alone": "each block fetches for itself",
         "one_launch": "two blocks fetch for each other what both stream, where all of it fits, else each for "

@@ -40,6 +40,7 @@ WITH_Q = Tile(3, 96, 3, overlap=False, queries=4), TILES[64]._replace(queries=1)
 # One or two tiles of keys are too few to overlap anything: blocks that share an SM do.
 SHORT = Tile(1, 64, 2, overlap=False, turns=False, lazy=False, blocks=3, queries=4)
 SHORTS = {64: SHORT, 80: SHORT._replace(keys=80), 128: SHORT}  # for up to so many keys
+IN_WINDOWS = {TILES[128]: Tile(3, 64, 4)}  # fewer keys that are masked, and a slot more
 SHORT_PIECES = 9  # for each SM at least
 # Where large work tiles would leave SMs idle, others. On an H200, microseconds: of a tile of keys, and of
 # what a work tile adds.
@@ -97,6 +98,7 @@ def _windowed(p: Problem, tile: Tile) -> Tile:
     """The next work tile's Q comes early. Warpgroups that are some tiles apart hold so many slots: there are
     two more, where they fit.
     """
+    tile = IN_WINDOWS.get(tile, tile)
     apart = math.ceil(ROWS * (tile.consumers - 1) / tile.keys)
     rows = RING_BYTES // (4 * PANEL * math.ceil(p.columns / PANEL))  # of O and Q, or V and K
     fit = (rows - ROWS * tile.consumers) // tile.keys
