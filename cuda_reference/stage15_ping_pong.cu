@@ -19,8 +19,6 @@
 static_assert(!(LAZY_MAX && ADJUSTED), "what is exponentiated at once is S as it was multiplied");
 constexpr int BLOCK_M = CONSUMERS * ROWS, THREADS = 128 * (CONSUMERS + 1), WARPS = 4 * CONSUMERS;
 constexpr bool TOLD = BOUNDED_KV || TWO_Q;
-// Beside 256 columns of O there is room for a part of the gate alone.
-constexpr int GATE_PARTS = D_V < 256 ? 1 : 4, GATED = D_V / 2 / GATE_PARTS;  // accumulators
 // 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
@@ -251,10 +249,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
             if (lane == 0) ptx::bulk_wait_read<0>();  // TMA has read it
             if (n > 0) release(q_empty + (q_slot ^ 1));
         };
-        if (TOLD ? index < 0 : index >= works) {
-            o_before_stored();  // the block's shared memory stays until then
-            return;
-        }
+        if (TOLD ? index < 0 : index >= works) return o_before_stored();  // its memory stays until then
         Work work;
         if (BOUNDED_KV)
             work = {{index, RAGGED ? 0 : index, told(1), 0, told(2), told(3)}, told(4), told(5)};
@@ -397,14 +392,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         }
         float* lse_row = lse ? lse + sizes.rows_before(sequence, h) + warp_row : nullptr;
         normalise(o_rmem, m, l, sizes, sequence, h, lse_row, warp_row, lane);
-        if (GATE)
-#pragma unroll
-            for (int part = 0; part < GATE_PARTS; part++) {
-                if (GATE_PARTS > 1)
-                    load_gate<GATED>(gate_rmem, sizes.features, sequence, h, warp_row, 2 * part * GATED,
-                                     lane);
-                gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);
-            }
+        if (GATE) gate_output(o_rmem, gate_rmem, sizes.features, sequence, h, warp_row, lane);
         // O may take the place of Q: all four warps have issued the last P V, and had their last S before.
         store_rows<BOUNDED_Q, !TWO_Q>(TWO_Q ? q_smem : o_smem, OUT_ROWS, o_rmem, warp, lane, warp_row, h,
                                      {sequence.batch, sequence.first_row, sequence.S_q});

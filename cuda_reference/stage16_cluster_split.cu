@@ -244,14 +244,16 @@ cluster_split(const __grid_constant__ ptx::TensorMap q_map,  // [B, H, S_q, D], 
         sum_squares<OWN>(squares, o_rmem);
         if (WARPGROUPS > 1) {
             // The two warps have read the m and l of near_smem: they met since, to trade O.
-            if (lane % 4 == 0) near_smem[other_box * 8 + lane / 4] = make_float4(squares[0], squares[1], 0, 0);
+            if (lane % 4 == 0)
+                near_smem[other_box * 8 + lane / 4] = make_float4(squares[0], squares[1], 0, 0);
             ptx::bar_sync(1 + WARPGROUPS + warp, 64);  // the two warps have told each other
             const float4 other = near_smem[box * 8 + lane / 4];
             squares[0] += other.x, squares[1] += other.y;
         }
         if (CLUSTER > 1) {
             const float mine[4] = {squares[0], squares[1]};
-            if (lane % 4 == 0) ptx::store_async(norm_smem + box * 8 + lane / 4, mine, norm_full + box, rank ^ 1);
+            if (lane % 4 == 0)
+                ptx::store_async(norm_smem + box * 8 + lane / 4, mine, norm_full + box, rank ^ 1);
             ptx::mbarrier_wait_cluster(norm_full + box, 0);  // the squares of the other block have come
             const float4 other = norm_smem[box * 8 + lane / 4];
             squares[0] += other.x, squares[1] += other.y;

@@ -398,8 +398,8 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         ("    if (HEAD_NORM) {\n        RowState squares;\n        sum_squares<D_V / 2>(squares, o_rmem);\n"
          "        norm_columns<D_V / 2, D_V>(o_rmem, squares, sizes.features, h, 0, lane);\n    }\n",
          "", WARPGROUP_ROWS),
-        ("gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);\n            }",
-         "gate_columns<GATED>(o_rmem + part * GATED, gate_rmem, lane);\n            }\n"
+        ("if (GATE) gate_output(o_rmem, gate_rmem, sizes.features, sequence, h, warp_row, lane);\n",
+         "if (GATE) gate_output(o_rmem, gate_rmem, sizes.features, sequence, h, warp_row, lane);\n"
          "        if (HEAD_NORM) {\n            RowState squares;\n"
          "            sum_squares<D_V / 2>(squares, o_rmem);\n"
          "            norm_columns<D_V / 2, D_V>(o_rmem, squares, sizes.features, h, 0, lane);\n        }"),
