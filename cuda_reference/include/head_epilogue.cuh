@@ -8,9 +8,6 @@
 #include "quad.cuh"
 
 constexpr float LOG2_E = 1.44269504f;
-// Of the gate of a whole row of the head, a lane has so many accumulators at a time: beside 256 columns of O
-// there is room for a part alone.
-constexpr int GATE_PARTS = D_V < 256 ? 1 : 4, GATED = D_V / 2 / GATE_PARTS;
 
 // Of 0 and 1 at the ends: 2^x is infinite there, or 0.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + ptx::ex2(-LOG2_E * x)); }
@@ -85,16 +82,5 @@ __device__ __forceinline__ void gate_columns(float* o, const uint2 (&fours)[N / 
             float* own = o + i / 2 * 8 + pair * 4 + i % 2 * 2;
             own[0] *= sigmoid(two.x), own[1] *= sigmoid(two.y);
         }
-    }
-}
-
-// The same of whole rows, of which `fours` has the first part already, where there is one part.
-__device__ __forceinline__ void gate_output(float* o, uint2 (&fours)[GATED / 4], const Features& features,
-                                            const Sequence& sequence, int h, int warp_row, int lane) {
-#pragma unroll
-    for (int part = 0; part < GATE_PARTS; part++) {
-        if (GATE_PARTS > 1)
-            load_gate<GATED>(fours, features, sequence, h, warp_row, 2 * part * GATED, lane);
-        gate_columns<GATED>(o + part * GATED, fours, lane);
     }
 }

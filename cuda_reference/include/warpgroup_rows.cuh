@@ -225,6 +225,21 @@ __device__ __forceinline__ void normalise(Output& o_rmem, RowState& m, const Row
     }
 }
 
+// Of the gate of a whole row of the head, a lane has so many accumulators at a time: beside 256 columns of O
+// there is room for a part alone.
+constexpr int GATE_PARTS = D_V < 256 ? 1 : 4, GATED = D_V / 2 / GATE_PARTS;
+
+// `gate_columns` of whole rows, of which `fours` has the first part already, where there is one part.
+__device__ __forceinline__ void gate_output(float* o, uint2 (&fours)[GATED / 4], const Features& features,
+                                            const Sequence& sequence, int h, int warp_row, int lane) {
+#pragma unroll
+    for (int part = 0; part < GATE_PARTS; part++) {
+        if (GATE_PARTS > 1)
+            load_gate<GATED>(fours, features, sequence, h, warp_row, 2 * part * GATED, lane);
+        gate_columns<GATED>(o + part * GATED, fours, lane);
+    }
+}
+
 // The warp's 16 rows of O as elements, to its rows of the swizzled tile o_smem [64, PITCH]: `may_overflow` of
 // them.
 template <bool CLAMP>
