@@ -8,12 +8,12 @@
 // One function is both: two own tiles stay, pairs of tiles stream past: S = own[0] first^T, dP = own[1]
 // second^T. P and dS are left operands in the registers that they are computed in (warpgroup_rows.cuh).
 // Of two warpgroups each takes every other pair; two blocks of a kind fetch every other pair for both. So a
-// round is two pairs, one for each warpgroup and one for each block. In the end the warpgroups add up.
+// round is two pairs, one for each warpgroup and one for each block. The first round each block fetches for
+// itself, before the two have met. In the end the warpgroups add up.
 //
-// AHEAD: no product is waited for right after it was issued. S of the next tile is issued before dS of this
-// one, its dP after it, and P of a tile is computed under dK and the next dP, dS under dV and the next S.
-// UNDER: the wait for dK and dP begins the next step. At the end of a step the assembler would move it before
-// the exponentials, though not across a branch.
+// dV of a tile, the next S, the next dP and dK are issued in this order, and the next P is computed under the last
+// two. The wait for them begins the next step: at the end of a step the assembler would move it before the
+// exponentials, though not across a branch.
 // LSE and D belong to query rows, which are rows of S and columns of S^T. LSE of all rows is loaded in the
 // beginning. D of a round is computed one round ahead: a block computes the pair that it fetches, eight rows in
 // a warp, of dO in shared memory and O in registers, and sends it to both by distributed shared memory.
@@ -29,7 +29,7 @@ constexpr float LOG2E = 1.44269504f;
 static_assert(BLOCK_N == ROWS && D == D_V, "all tiles are alike");
 static_assert(CLUSTER == 2 && D == 64 && ROWS == WARPS * AT_ONCE * SUMS, "what registers hold");
 
-using Map = const ptx::TensorMap*;  // [B, heads, rows, D]: boxes of [64, 64], of the results [16, 64]
+using Map = const ptx::TensorMap*;  // [B, heads, rows, D]: boxes of [64, 64]
 
 struct Gradient {
     element* rows;
@@ -37,11 +37,11 @@ struct Gradient {
 };
 
 struct Arrays {
-    Map q, k, v, dout, dq, dk, dv;
+    Map q, k, v, dout;
     const element* out;  // [B, H, S_q, D]
     Strides out_strides;
     const float *lse, *dlse;  // [B, H, S_q]; dlse may be null
-    Gradient dq_rows, dk_rows, dv_rows;
+    Gradient dq, dk, dv;
 };
 
 // A tile of the block's own as left operand: IN_REGISTERS the lane holds its part, since shared memory would
@@ -141,7 +141,7 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         }
         if (KEYS || pair == 0) ptx::mbarrier_arrive_expect(delta_full + pair, ROWS * 4);  // the same
     };
-    if (block_warp < min(pairs, ALONE) && ptx::elect_one()) fetch(block_warp, false);
+    if (block_warp < min(pairs, WARPGROUPS) && ptx::elect_one()) fetch(block_warp, false);
     ptx::cluster_arrive_relaxed();
 
     // LSE and D, of the query rows of a pair; or of the block's own, which count as one pair.
@@ -183,7 +183,7 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     ptx::cluster_wait();  // the mbarriers of both blocks are initialised
 #pragma unroll 1
     for (int pair = block_warp; pair < pairs; pair += WARPS)
-        if (pair >= ALONE && ptx::elect_one()) fetch(pair, true);
+        if (pair >= WARPGROUPS && ptx::elect_one()) fetch(pair, true);
 
     auto send_delta = [&](int round) {
         const int pair = computed(round);
@@ -225,11 +225,10 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     };
 
     Output first_rmem, second_rmem;  // dK and dV; or dQ alone
-    Scores s_rmem, dp_rmem, later_rmem;
-    Scores& weights_rmem = AHEAD ? later_rmem : s_rmem;  // P in float32
+    Scores s_rmem, dp_rmem;  // S becomes P, dP becomes dS
     P p_rmem, ds_rmem;
-    OwnTile<!KEYS || HELD >= 1> own_first;
-    OwnTile<!KEYS || HELD >= 2> own_second;
+    OwnTile<true> own_first;
+    OwnTile<!KEYS> own_second;
     auto slot_of = [&](int iteration) {
         return slots_smem + (iteration * WARPGROUPS + warpgroup) * SLOT;
     };
@@ -254,51 +253,41 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     };
     // What all rows of the warp see, or all keys of it are seen by.
     const Interval all_see{seen(warp_own + WARP_ROWS - 1).begin, seen(warp_own).end};
-    auto wait_for_dp = [&] {
-        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
-        ptx::wgmma_pin(dp_rmem);
-        ptx::wgmma_pin(first_rmem);
-        ptx::wgmma_pin(ds_rmem);
-    };
     auto exponentiate = [&](int iteration) {  // S is whole
         const int pair = iteration * WARPGROUPS + warpgroup, first = place_of(pair).first;
         float lse2[2];
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) {
             if (i % 4 == 0) values_at(lse2_smem, pair, i, lse2);
-            weights_rmem[i] = s_rmem[i] * sizes.scale_log2 - lse2[KEYS ? i % 2 : i / 2 % 2];
+            s_rmem[i] = s_rmem[i] * sizes.scale_log2 - lse2[KEYS ? i % 2 : i / 2 % 2];
         }
         if (first < all_see.begin || first + BLOCK_N > all_see.end) {
             const int own = warp_own + lane / 4;
-            mask_tile(weights_rmem, {seen(own).from(first), seen(own + 8).from(first)}, 1.0f, lane);
+            mask_tile(s_rmem, {seen(own).from(first), seen(own + 8).from(first)}, 1.0f, lane);
         }
 #pragma unroll
-        for (int i = 0; i < BLOCK_N / 2; i++) weights_rmem[i] = ptx::ex2(weights_rmem[i]);
-        if (KEYS) pack(p_rmem, weights_rmem);
-        ptx::wgmma_pin(weights_rmem);  // the next S takes the registers that they were computed from
-        if (!UNDER) wait_for_dp();
+        for (int i = 0; i < BLOCK_N / 2; i++) s_rmem[i] = ptx::ex2(s_rmem[i]);
+        if (KEYS) pack(p_rmem, s_rmem);
     };
     // A tile from P on, to P of the next one, if there are `more`.
     auto step = [&](int iteration, bool more) {
         const int pair = iteration * WARPGROUPS + warpgroup;
         const element* slot_smem = slots_smem + pair * SLOT;
-        auto under_ds = [&] {
-            if (KEYS) issue_pv(second_rmem, p_rmem, slot_smem + TILE, iteration > 0);
-            if (more) issue_s(iteration + 1);
-        };
         load_out(KEYS ? iteration + 1 : 1);
-        if (UNDER) wait_for_dp();
-        if (AHEAD) under_ds();
+        ptx::wgmma_wait<0>();  // dP is whole, and dS has been read
+        ptx::wgmma_pin(dp_rmem);
+        ptx::wgmma_pin(first_rmem);
+        ptx::wgmma_pin(ds_rmem);
         if (KEYS || iteration == 0) ptx::mbarrier_wait_cluster(delta_full + pair * KEYS, 0);  // D has come
         float delta[2];
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 2; i++) {
             if (i % 4 == 0) values_at(delta_smem, pair, i, delta);
-            dp_rmem[i] = weights_rmem[i] * (dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2]);
+            dp_rmem[i] = s_rmem[i] * (dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2]);
         }
         pack(ds_rmem, dp_rmem);
-        if (!AHEAD) under_ds();
-        if (more) issue_dp(iteration + 1);
+        if (KEYS) issue_pv(second_rmem, p_rmem, slot_smem + TILE, iteration > 0);
+        if (more) issue_s(iteration + 1), issue_dp(iteration + 1);
         issue_pv(first_rmem, ds_rmem, slot_smem, iteration > 0);
         send_delta(KEYS ? iteration + 1 : 1);
         if (more) {
@@ -371,10 +360,6 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
     }
     element* panel_smem = own_smem + warpgroup * TILE + warp * WARP_ROWS * 64;
     pack_rows<false>(panel_smem, kept, lane);  // too large becomes infinite: no training step takes it
-    if (!DIRECT) {
-        const Map map = !KEYS ? arrays.dq : warpgroup ? arrays.dk : arrays.dv;
-        return store_packed(panel_smem, map, lane, warp_own, own_head, {b});
-    }
     __syncwarp();  // the rows are whole before lanes read what others wrote
     auto store = [&](const Gradient& to) {
 #pragma unroll
@@ -386,11 +371,11 @@ __device__ __forceinline__ void block(const Arrays& arrays, const Sizes& sizes, 
         }
     };
     if (!KEYS)
-        store(arrays.dq_rows);
+        store(arrays.dq);
     else if (warpgroup)
-        store(arrays.dk_rows);
+        store(arrays.dk);
     else
-        store(arrays.dv_rows);
+        store(arrays.dv);
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
@@ -398,13 +383,10 @@ backward_resident(const __grid_constant__ ptx::TensorMap q_map,
                   const __grid_constant__ ptx::TensorMap k_map,
                   const __grid_constant__ ptx::TensorMap v_map,
                   const __grid_constant__ ptx::TensorMap dout_map,
-                  const __grid_constant__ ptx::TensorMap dq_map,
-                  const __grid_constant__ ptx::TensorMap dk_map,
-                  const __grid_constant__ ptx::TensorMap dv_map,
                   const element* out, const float* lse, const float* dlse, element* dq, element* dk,
                   element* dv, STRIDES(out), STRIDES(dq), STRIDES(dk), STRIDES(dv), SIZES) {
     const Sizes sizes = SIZES_GIVEN;
-    const Arrays arrays{&q_map, &k_map, &v_map, &dout_map, &dq_map, &dk_map, &dv_map, out, STRIDES_GIVEN(out), lse, dlse, {dq, STRIDES_GIVEN(dq)}, {dk, STRIDES_GIVEN(dk)}, {dv, STRIDES_GIVEN(dv)}};
+    const Arrays arrays{&q_map, &k_map, &v_map, &dout_map, out, STRIDES_GIVEN(out), lse, dlse, {dq, STRIDES_GIVEN(dq)}, {dk, STRIDES_GIVEN(dk)}, {dv, STRIDES_GIVEN(dv)}};
     const int key_blocks = blocks_of(sizes.S_k);  // first: they take longer
     if (blockIdx.x < key_blocks)
         block<true>(arrays, sizes, blockIdx.x);

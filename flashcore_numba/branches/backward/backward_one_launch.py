@@ -5,7 +5,7 @@ from typing import Any
 
 from cuda_reference import source
 from flashcore_numba.branches.backward import backward_resident as resident
-from flashcore_numba.branches.backward.backward_resident import ROWS, STORED_ROWS, WARPGROUPS, most_pairs
+from flashcore_numba.branches.backward.backward_resident import ROWS, WARPGROUPS, most_pairs
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.problem import BackwardProblem
@@ -15,6 +15,7 @@ from flashcore_numba.stages.parts.cuda_arguments import defines, scalars
 from flashcore_numba.stages.parts.tile_maps import tile_map
 from flashcore_numba.stages.stage import Stage
 
+STORED_ROWS = 16  # what one warp stores
 STAGES = {64: 4, 128: 2}  # slots of each ring by head dimension: what shared memory holds
 
 
@@ -38,8 +39,8 @@ def launch(
     problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
 ) -> None:
     """Queue the one kernel: blocks of keys, then those of query rows, for each K/V head and batch."""
-    if variant is not None and resident.serves(problem, variant):
-        resident.launch(problem, dq, dk, dv, executor, variant)
+    if variant == "resident" and resident.serves(problem):
+        resident.launch(problem, dq, dk, dv, executor)
         return
     p, cluster = problem, cluster_of(problem, variant)
     macros: dict[str, Any] = {"HEAD_DIM": p.head_dim, "BLOCK_N": ROWS, "STAGES": STAGES[p.head_dim]}
@@ -75,12 +76,7 @@ STAGE = Stage(
         "alone": "each block fetches for itself",
         "one_launch": "two blocks fetch for each other what both stream, where all of it fits, else each for "
         "itself",
-        "resident": "all tiles fetched at once, D one round ahead of its use, the next S under dS",
-        "resident_late": "the same with exponentials after the products of the tile before",
-        "resident_held": "resident_late with V in registers, as K",
-        "resident_tma": "the same as resident with results stored by TMA",
-        "resident_wait": "the same with no tile fetched before the two blocks have met",
-        "resident_shared": "the same with K and V read from shared memory by every product",
-        "resident_in_step": "the same with the next S after dS",
+        "resident": "where a block has room for all tiles that it streams, all are fetched at once, two "
+        "pairs before the two blocks have met, and D is computed a round ahead; else the same as one_launch",
     },
 )

@@ -3,7 +3,6 @@
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from cuda_reference import source
@@ -12,22 +11,10 @@ from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.stages.parts.cuda_arguments import defines, scalars, strides
 from flashcore_numba.stages.parts.tile_maps import tile_map
 
-ROWS, STORED_ROWS = 64, 16  # of every tile, and of what one warp stores
+ROWS = 64  # of every tile
 WARPGROUPS, CLUSTER = 2, 2
 HEAD_DIM = 64  # what registers hold
 PAIRS = 12  # of tiles, that shared memory holds
-# Macros by variant. AHEAD: S of a tile is issued before dS of the one before. UNDER: its exponentials are
-# computed under products. HELD: how many of K and V stay in registers. ALONE: pairs that a block fetches for
-# itself, before the two have met. DIRECT: lanes store the results, not TMA.
-VARIANTS: Mapping[str, Mapping[str, int]] = {
-    "resident": {"AHEAD": 1, "UNDER": 1, "HELD": 1, "ALONE": 2, "DIRECT": 1},
-    "resident_late": {"AHEAD": 1, "UNDER": 0, "HELD": 1, "ALONE": 2, "DIRECT": 1},
-    "resident_held": {"AHEAD": 1, "UNDER": 0, "HELD": 2, "ALONE": 2, "DIRECT": 1},
-    "resident_shared": {"AHEAD": 1, "UNDER": 1, "HELD": 0, "ALONE": 2, "DIRECT": 1},
-    "resident_in_step": {"AHEAD": 0, "UNDER": 1, "HELD": 1, "ALONE": 2, "DIRECT": 1},
-    "resident_tma": {"AHEAD": 1, "UNDER": 1, "HELD": 1, "ALONE": 2, "DIRECT": 0},
-    "resident_wait": {"AHEAD": 1, "UNDER": 1, "HELD": 1, "ALONE": 0, "DIRECT": 1},
-}
 
 
 def shared_bytes() -> int:
@@ -35,9 +22,9 @@ def shared_bytes() -> int:
     return 2 * ROWS * HEAD_DIM * (2 + 2 * PAIRS) + PAIRS * ROWS * 8 + 8 * (2 + 3 * PAIRS)
 
 
-def serves(problem: BackwardProblem, variant: str | None) -> bool:
-    """Whether this kernel runs the variant: every block has room for all pairs of tiles."""
-    return variant in VARIANTS and problem.head_dim == HEAD_DIM and most_pairs(problem) <= PAIRS
+def serves(problem: BackwardProblem) -> bool:
+    """Whether every block has room for all pairs of tiles."""
+    return problem.head_dim == HEAD_DIM and most_pairs(problem) <= PAIRS
 
 
 def most_pairs(problem: BackwardProblem) -> int:
@@ -45,20 +32,17 @@ def most_pairs(problem: BackwardProblem) -> int:
     return max(problem.group * -(-problem.seq_q // ROWS), -(-problem.seq_k // ROWS))
 
 
-def launch(
-    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str
-) -> None:
+def launch(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor) -> None:
     """Queue the one kernel: blocks of keys, then those of query rows, for each K/V head and batch."""
     p = problem
     fixed = {"HEAD_DIM": HEAD_DIM, "BLOCK_N": ROWS, "PAIRS": PAIRS, "CLUSTER": CLUSTER}
-    macros: dict[str, Any] = {**fixed, **VARIANTS[variant], **defines(p.forward)}
+    macros: dict[str, Any] = {**fixed, **defines(p.forward)}
     key_blocks, row_blocks = (-(-n // (CLUSTER * ROWS)) * CLUSTER for n in (p.seq_k, p.seq_q))
     executor.launch(
         source("backward_resident", **macros),
         (key_blocks + p.group * row_blocks, p.kv_heads, p.batch),
         128 * WARPGROUPS,
         *(tile_map(x, ROWS) for x in (p.q, p.k, p.v, p.dout)),
-        *(tile_map(x, STORED_ROWS) for x in (dq, dk, dv)),
         *(p.out, p.lse, p.dlse, dq, dk, dv),
         *(step for x in (p.out, dq, dk, dv) for step in strides(x)),
         *scalars(p.forward, p.scale * math.log2(math.e)),

@@ -824,8 +824,8 @@ RESIDENT = (
     ),
     _resident(
         "parentheses", "dS = P * dP - D: the parentheses are missing.",
-        ("weights_rmem[i] * (dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2])",
-         "weights_rmem[i] * dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2]"),
+        ("s_rmem[i] * (dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2])",
+         "s_rmem[i] * dp_rmem[i] - delta[KEYS ? i % 2 : i / 2 % 2]"),
     ),
     _resident(
         "mask_of_the_first_row",
@@ -857,7 +857,7 @@ RESIDENT = (
     _resident(
         "first_round_fetched_twice",
         "The tiles that a block has fetched for itself are fetched for both again.",
-        ("if (pair >= ALONE && ptx::elect_one())", "if (ptx::elect_one())"),
+        ("if (pair >= WARPGROUPS && ptx::elect_one())", "if (ptx::elect_one())"),
         expected=("hang", *COPY, *RACE, "simulator"), on_gpu=False,
     ),
     _resident(

@@ -24,8 +24,8 @@ QUAD_WAVEFRONTS = 4  # 16 bytes per lane
 
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
-    if variant is not None and resident.serves(problem, variant):
-        return resident_traffic.traffic(problem, variant)
+    if variant == "resident" and resident.serves(problem):
+        return resident_traffic.traffic(problem)
     p, cluster = problem, cluster_of(problem, variant)
     step, found = cluster * ROWS, Traffic()
     for b in range(p.batch):

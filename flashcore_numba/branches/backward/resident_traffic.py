@@ -6,7 +6,6 @@ from flashcore_numba.branches.backward.backward_resident import (
     CLUSTER,
     HEAD_DIM,
     ROWS,
-    VARIANTS,
     WARPGROUPS,
 )
 from flashcore_numba.branches.backward.keys_traffic import tiles_seen
@@ -25,7 +24,7 @@ from flashcore_numba.predict.formula import (
     stores,
 )
 from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS
-from flashcore_numba.predict.warpgroup_rows import STMATRIX_WAVEFRONTS, WARPS, load_tiles, store_rows
+from flashcore_numba.predict.warpgroup_rows import STMATRIX_WAVEFRONTS, WARPS, load_tiles
 
 QUAD_WAVEFRONTS = 4  # 16 bytes per lane
 STEP = CLUSTER * ROWS
@@ -33,47 +32,48 @@ ROW_SECTORS = HEAD_DIM * HALF // SECTOR
 AT_ONCE = LANES // (HEAD_DIM // 8)  # rows of a request with 16 bytes per lane
 
 
-def traffic(problem: Any, variant: str) -> Traffic:
-    p, macros, found = problem, VARIANTS[variant], Traffic()
+def traffic(problem: Any) -> Traffic:
+    p, found = problem, Traffic()
     for b in range(p.batch):
         for h in range(0, p.heads, p.group):
-            found += sum((_keys(p, b, h, first, macros) for first in range(0, p.seq_k, STEP)), Traffic())
+            found += sum((_keys(p, b, h, first) for first in range(0, p.seq_k, STEP)), Traffic())
         for h in range(p.heads):
-            found += sum((_rows(p, b, h, first, macros) for first in range(0, p.seq_q, STEP)), Traffic())
+            found += sum((_rows(p, b, h, first) for first in range(0, p.seq_q, STEP)), Traffic())
     return found
 
 
-def _keys(p: Any, b: int, h: int, first: int, macros: Any) -> Traffic:
+def _keys(p: Any, b: int, h: int, first: int) -> Traffic:
     """The two blocks that own keys from `first` on; `h` is the first of their query heads."""
     begin, end = tiles_seen(p.mask, first, STEP, ROWS)
     tiles = [(h + member, tile * ROWS) for member in range(p.group) for tile in range(begin, end)]
-    found = _both(len(tiles), 2, macros["HELD"], macros["ALONE"])
+    found = _both(len(tiles), 2, 1)
     columns = 2 * ROWS // 8 * shared_loads(2)  # LSE and D, a wavefront for half a warp
     for head, row in tiles:
         found += CLUSTER * (_lse(p, b, head, row) + WARPS * columns) + _delta(p, b, head, row)
-    return found + 2 * _stored(p.seq_k, first, macros["DIRECT"])
+    return found + 2 * _stored(p.seq_k, first)
 
 
-def _rows(p: Any, b: int, h: int, first: int, macros: Any) -> Traffic:
+def _rows(p: Any, b: int, h: int, first: int) -> Traffic:
     """The two blocks that own query rows of a head from `first` on."""
     begin, end = p.mask.tiles(first, min(first + STEP, p.seq_q) - 1, ROWS)
     tiles = max(0, end - begin)
-    found = _both(tiles, 1, 2, macros["ALONE"])
+    found = _both(tiles, 1, 2)
     if tiles:
         for own in range(first, first + STEP, ROWS):
             found += _lse(p, b, h, own) + _delta(p, b, h, own)
     found += CLUSTER * tiles * WARPS * shared_loads(4)  # LSE and D of two rows
-    return found + _stored(p.seq_q, first, macros["DIRECT"])
+    return found + _stored(p.seq_q, first)
 
 
-def _both(pairs: int, results: int, held: int, alone: int) -> Traffic:
-    """Tiles, operands and sums of two blocks of a kind."""
-    operands = min(pairs, WARPGROUPS) * held * WARPS * (HEAD_DIM // 16) * LDMATRIX_WAVEFRONTS
+def _both(pairs: int, results: int, held: int) -> Traffic:
+    """Tiles, operands and sums of two blocks of a kind, which have `held` of their own tiles in registers."""
+    alone = min(pairs, WARPGROUPS)  # pairs that each block fetches for itself
+    operands = alone * held * WARPS * (HEAD_DIM // 16) * LDMATRIX_WAVEFRONTS
     sums = results * WARPS * (HEAD_DIM // 8) * QUAD_WAVEFRONTS
     meetings = WARPGROUPS * (2 + 1 + 1)  # all twice, each warpgroup, and the arrival at the cluster's
     each = shared_loads(operands + sums) + shared_stores(sums) + barriers(WARPS * meetings)
-    each += (min(pairs, 1) + min(pairs, alone)) * load_tiles(2, ROWS, HEAD_DIM)
-    return CLUSTER * each + max(0, pairs - alone) * load_tiles(2, ROWS, HEAD_DIM)
+    each += (min(pairs, 1) + alone) * load_tiles(2, ROWS, HEAD_DIM)
+    return CLUSTER * each + (pairs - alone) * load_tiles(2, ROWS, HEAD_DIM)
 
 
 def _lse(p: Any, b: int, h: int, first: int) -> Traffic:
@@ -105,14 +105,11 @@ def _row_start(p: Any, b: int, h: int) -> int:
     return (b * p.heads + h) * p.seq_q * FLOAT
 
 
-def _stored(length: int, first: int, direct: int) -> Traffic:
+def _stored(length: int, first: int) -> Traffic:
     """A result of each of two blocks, of whose rows so many exist."""
     found = Traffic()
     for own in range(first, first + STEP, ROWS):
         inside = max(0, min(ROWS, length - own))
-        if not direct:
-            found += store_rows(inside, HEAD_DIM)
-            continue
         found += shared_stores(WARPS * STMATRIX_WAVEFRONTS * HEAD_DIM // 16) + shared_loads(inside)
         found += stores(ceil_div(inside, AT_ONCE), inside * ROW_SECTORS)
     return found

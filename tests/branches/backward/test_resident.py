@@ -13,24 +13,23 @@ from flashcore_numba.branches.backward import backward_resident as resident
 from flashcore_numba.branches.backward.backward_one_launch import STAGE
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.core.multiprocessors import EXAMPLE_SHARED_LIMIT
+from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.run.executor import Simulator
 
 from . import running
 from .running import drawn
 
 FEATURES: list[dict] = [{}, {"WINDOW": 1}, {"ELEMENT": "bfloat16"}]
-KERNELS = [(variant, features) for variant in resident.VARIANTS for features in FEATURES]
 
 
-def run(x, executor, variant="resident"):
+def run(x, executor):
     """The names of the gradients that are wrong."""
-    return running.wrong(x, partial(STAGE.launch, executor=executor, variant=variant))
+    return running.wrong(x, partial(STAGE.launch, executor=executor, variant="resident"))
 
 
-@pytest.mark.parametrize("variant", few(resident.VARIANTS, "resident"))
-def test_the_cases_that_tell_most(variant):
+def test_the_cases_that_tell_most():
     telling = ("causal 140 rows, 300 keys, bfloat16", "the LSE has a gradient", "causal, 8 query heads on 1")
-    report = check_stage(STAGE, variant, names=telling)
+    report = check_stage(STAGE, "resident", names=telling)
     assert report.passed, report.failures[0]
     assert len(report.results) == len(telling)
 
@@ -54,20 +53,17 @@ def test_lengths_up_to_all_that_fits(rows, keys, rng):
 )  # fmt: skip
 def test_it_serves_what_a_block_can_hold(rows, keys, kv_heads, head_dim, held, rng):
     x = drawn(rng, rows, keys, head_dim, heads=2, kv_heads=kv_heads)
-    problem = x.problem(x.arrays)
-    assert resident.serves(problem, "resident") is held
-    assert not resident.serves(problem, "one_launch") and not resident.serves(problem, None)
+    assert resident.serves(x.problem(x.arrays)) is held
 
 
-@pytest.mark.parametrize("variant", few(resident.VARIANTS, "resident"))
-def test_what_moves_is_the_closed_count(variant, rng):
+def test_what_moves_is_the_closed_count(rng):
     """The first round each block fetches for itself, the others one block for both; D once for two blocks."""
-    rows, keys, heads, kv_heads = 330, 300, 4, 2
-    executor = Simulator()
-    assert not run(drawn(rng, rows, keys, heads=heads, kv_heads=kv_heads), executor, variant)
+    rows, keys, heads, kv_heads = 330, 300, 2, 1
+    x, executor = drawn(rng, rows, keys, heads=heads, kv_heads=kv_heads), Simulator()
+    assert not run(x, executor)
     executor.check()
     (launch,) = executor.launches
-    totals, tiles, blocks, alone = launch.totals(), (6, 5), (6, 6), resident.VARIANTS[variant]["ALONE"]
+    totals, tiles, blocks, alone = launch.totals(), (6, 5), (6, 6), 2
     own = 2 * (kv_heads * blocks[1] + heads * blocks[0])
     of_keys, of_rows = heads // kv_heads * tiles[0], tiles[1]  # pairs that a block streams
     fetched = kv_heads * blocks[1] * (alone + (of_keys - alone) / 2)
@@ -76,6 +72,7 @@ def test_what_moves_is_the_closed_count(variant, rng):
     products = 4 * kv_heads * blocks[1] * of_keys + 3 * heads * blocks[0] * of_rows
     assert totals["wgmma"] == products * 4 * 4  # of 16, each in four warps
     assert totals["global_atomic_bytes_moved"] == 0
+    assert predict(STAGE, "resident", x.problem(x.arrays), 132) == Traffic.of_totals(totals)
     assert not [(row.text, row.conflicts) for row in launch.lines() if row.conflicts]
 
 
@@ -96,10 +93,9 @@ def test_a_block_fits_the_shared_memory():
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize(("variant", "features"), few(KERNELS, KERNELS[1]))
-def test_nothing_spills_and_no_product_waits_for_another(variant, features):
+@pytest.mark.parametrize("features", few(FEATURES, FEATURES[1]))
+def test_nothing_spills_and_no_product_waits_for_another(features):
     macros = {"HEAD_DIM": 64, "BLOCK_N": 64, "PAIRS": resident.PAIRS, "CLUSTER": resident.CLUSTER}
-    macros = macros | dict(resident.VARIANTS[variant]) | features
-    kernel = source("backward_resident", **macros)
+    kernel = source("backward_resident", **macros, **features)
     found = compiled(kernel, (9, 0))
     assert (found.spill_bytes, found.warnings) == (0, ()), kernel.label
