@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+AS_THEY_ARE = ("ptx.cuh", "element.cuh")  # `asm` assigns the variables of the first, which includes the other
 BLANK = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#(?:[^\n\\]|\\.)*', re.DOTALL | re.MULTILINE
 )
@@ -36,8 +37,8 @@ NOT_A_TYPE = frozenset(
 def rewritten(source: Path, folders: Sequence[Path]) -> str:
     """The text of `source` with its variables named, and with the files that it includes from `folders`.
 
-    Every line keeps its number and file. ptx.cuh, whose variables `asm` assigns, is included as it is. The
-    text of a file is where it is first included: not in a group that may be skipped, if it is needed later.
+    Every line keeps its number and file. `AS_THEY_ARE` are included as they are. The text of another file is
+    where it is first included: not in a group that may be skipped, if it is needed later.
     """
     names: list[str] = []
     body = _file(source, [source.parent, *folders], names, set())
@@ -53,7 +54,7 @@ def _file(path: Path, folders: Sequence[Path], names: list[str], seen: set[Path]
         if match[1] is None:
             return f'{match[0]}\n#line {back} "{path}"'
         found = next((folder / match[1] for folder in folders if (folder / match[1]).is_file()), None)
-        if found is None or match[1] == "ptx.cuh":
+        if found is None or match[1] in AS_THEY_ARE:
             return match[0]
         inside = "" if found in seen else _file(found, folders, names, seen)
         return f'{inside}\n#line {back} "{path}"'

@@ -328,7 +328,7 @@ SM80: dict[str, Callable] = {
     "cp_async_wait_all": copy_small, "cp_async_mbarrier_arrive": copy_mbarrier, "bar_sync": named_barriers,
     "bar_arrive": named_barriers, "ldmatrix_x4": ldmatrix(0), "ldmatrix_x4_trans": ldmatrix(1),
     "ldmatrix_x2": ldmatrix(2), "ldmatrix_x2_trans": ldmatrix(3), "mma_m16n8k16": mma, "ex2": arithmetic,
-    "tanh": capped, "widen_e4m3": e4m3, "pack_e4m3": e4m3,
+    "pin": arithmetic, "tanh": capped, "widen_e4m3": e4m3, "pack_e4m3": e4m3,
     "fma_pairs": arithmetic, "pack_pair": arithmetic, "mbarrier_init": mbarrier_ring,
     "mbarrier_arrive": mbarrier_ring,
     "mbarrier_wait": mbarrier_ring, "shuffles and votes": shuffles, "far shuffles": far_shuffles,

@@ -136,7 +136,8 @@ extern "C" __global__ void mma_m16n8k16(const half* a, const half* b, const floa
 }
 
 extern "C" __global__ void arithmetic(const float* x, float* power, uint32_t* pairs, uint32_t* sums) {
-    const int t = threadIdx.x;
+    int t = threadIdx.x;
+    ptx::pin(t);
     power[t] = ptx::ex2(x[t]);
     pairs[t] = ptx::pack_pair(x[t], -x[t]);
     sums[t] = ptx::fma_pairs(pairs[t], ptx::pack_pair(3.0f, x[t]), ptx::pack_pair(x[t], 2.0f));
