@@ -4,6 +4,8 @@ import json
 import jsonschema
 import pytest
 
+from flashcore_numba.core import workload
+from flashcore_numba.core.shapes import Shape
 from flashcore_numba.records import artifact
 from flashcore_numba.records.artifact import ArtifactError, derive, find_shape, load, save, validate
 from flashcore_numba.records.layout import rounded
@@ -274,6 +276,17 @@ def test_what_reads_records_sees_plain_shapes_only(fake, recorded):
     assert len({artifact.shape_key(shape) for shape in record["shapes"]}) == 2
 
 
+def test_every_word_of_features_may_be_recorded(fake, rng):
+    """Those of the command line, in the words in which a run tells them."""
+    given = workload.Workload(Shape(1, 2, 8, 64), window=(3, 0), softcap=2.0, drawn=workload.DRAWN)
+    chosen = {"tokens": 2, "page": 16, "cache": "e4m3", "batch_invariant": True}
+    told = workload.fields(given.features(rng), chosen)
+    assert {*workload.DRAWN, *chosen} <= {*told}
+    record = fake()
+    _with_features(record, features=told)
+    validate(record, "x")
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -284,7 +297,7 @@ def test_what_reads_records_sees_plain_shapes_only(fake, recorded):
         ({"features": {"lengths": []}}, "features.lengths is []; expected at least 1 items"),
         (
             {"features": {"bias": True}},
-            "features.bias is unknown; expected are tokens, page, window, softcap",
+            "features.bias is unknown; expected are tokens, page, cache, batch_invariant, window, softcap",
         ),
         ({"features": {"tokens": 0}}, "features.tokens is 0; expected at least 1"),
         ({"features": {"page": "all"}}, "features.page is 'all'"),
