@@ -21,13 +21,12 @@ shapes      a list: shape (B x H x S x D), causal, element (of q, k, v and out; 
             those of one shape and mask were interleaved), limits_us {fp32, tensor, exp, memory}, entries,
             absent {label: reason}. In the shape, 32/8 are H and H_kv, 192/128 D and D_v, and 128-8192 the
             shortest and the longest that a sequence of a ragged batch could be. Where something is on beside
-            the mask or the shape says more than BxHxSxD: features {window, softcap, sinks, alibi_slopes, gate,
-            head_norm, seqused_k: how many keys count; lengths: of the sequences; tokens: query rows of each
-            sequence, where missing as many as keys, or 1 in decode; of decode also page: keys of a page, 16
-            where it is missing, or "contiguous"; cache: its type, where that is not q's; batch_invariant},
-            flops,
-            and equal_lengths, the shape of as many tokens in equal lengths that was interleaved with a ragged
-            batch. flops is there for every shape of an operation other than the forward pass, and kv_bytes,
+            the mask or the shape says more than BxHxSxD: features {window, softcap, sinks, alibi_slopes,
+            gate, head_norm, seqused_k: how many keys count; lengths: of the sequences; tokens: query rows of
+            each sequence, where missing as many as keys, or 1 in decode; of decode also page: keys of a
+            page, 16 where it is missing, or "contiguous"; cache: its type, where that is not q's;
+            batch_invariant}, flops, and equal_lengths, the shape of as many tokens in equal lengths that was
+            interleaved with a ragged batch. flops is there for every shape of an operation other than the forward pass, and kv_bytes,
             of K and V that tokens see, for every shape of decode
 entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
             variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
