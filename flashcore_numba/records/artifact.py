@@ -26,8 +26,8 @@ shapes      a list: shape (B x H x S x D), causal, element (of q, k, v and out; 
             each sequence, where missing as many as keys, or 1 in decode; of decode also page: keys of a
             page, 16 where it is missing, or "contiguous"; cache: its type, where that is not q's;
             batch_invariant}, flops, and equal_lengths, the shape of as many tokens in equal lengths that was
-            interleaved with a ragged batch. flops is there for every shape of an operation other than the forward pass, and kv_bytes,
-            of K and V that tokens see, for every shape of decode
+            interleaved with a ragged batch. flops is there for every shape of an operation other than the
+            forward pass, and kv_bytes, of K and V that tokens see, for every shape of decode
 entries     label, kind ("stage" or "peer"), stage (number; null off the spine), variant, default (false: a
             variant that must be named), unit ("fp32" or "tensor"), launches a graph, rounds, gpu_us (a launch
             in a graph, L2 warm), gpu_cold_us (the same, L2 flushed; null for variants and for launches of
