@@ -189,14 +189,17 @@ def in_type(
     records: Iterable[tuple[Path, dict[str, Any]]], element: Element = FLOAT16, operation: str = FORWARD
 ) -> list[tuple[Path, dict[str, Any]]]:
     """Those of this operation that have results of plain shapes in this element type, and of them these
-    results alone; none of a run that compares types, which has a table of its own.
+    results alone; none of a run that compares types, which has a table of its own, and none that are there
+    to be compared with the same shape with features.
     """
     found = []
     for path, record in records:
         types = {shape_key(s)[2] for s in record["shapes"] if is_plain(s)}
         if operation_of(record) != operation or len(types) > 1:
             continue
-        shapes = [s for s in record["shapes"] if is_plain(s) and shape_key(s)[2] == element.name]
+        yardsticks = {shape_key(s)[:3] for s in record["shapes"] if not is_plain(s)}
+        shapes = [s for s in record["shapes"] if is_plain(s) and shape_key(s)[:3] not in yardsticks]
+        shapes = [s for s in shapes if shape_key(s)[2] == element.name]
         found += [(path, record | {"shapes": shapes})] if shapes else []
     return found
 

@@ -264,16 +264,18 @@ def test_features_are_valid_and_told(fake, tmp_path):
 def test_what_reads_records_sees_plain_shapes_only(fake, recorded):
     record = fake()
     for features in ({}, FEATURES):
-        _with_features(record, features=features)
-    only = fake(label="only")
+        _with_features(record, features=features, shape="1x8x256x64")
+    only, yardstick = fake(label="only"), fake(label="yardstick")
     only["shapes"] = [_with_features(only)]
-    save(record, recorded / "a.json")
-    save(only, recorded / "b.json")
+    yardstick["shapes"] = yardstick["shapes"][:1]
+    _with_features(yardstick, features=FEATURES)
+    for name, each in (("a", record), ("b", only), ("c", yardstick)):
+        save(each, recorded / f"{name}.json")
     ((path, found),) = artifact.recorded()
     assert path.name == "a.json" and found["shapes"] == rounded(record["shapes"][:1])
     record["shapes"].reverse()
     assert find_shape(record, "1x8x512x64") is record["shapes"][-1]
-    assert len({artifact.shape_key(shape) for shape in record["shapes"]}) == 2
+    assert len({artifact.shape_key(shape) for shape in record["shapes"]}) == 3
 
 
 def test_every_word_of_features_may_be_recorded(fake, rng):
