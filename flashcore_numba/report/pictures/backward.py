@@ -58,7 +58,7 @@ def _paint(rows: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]], th
             axes.plot(value, place, mark, ms=8.5, mfc=filled, mec=theme.of(entry), mew=1.6, zorder=3)
             name = entry["label"].rpartition("/")[2]
             labels.append(Label(value, place, f"{name} {value:.0f}", theme.of(entry), 8.5))
-    axes.set_yticks(range(len(rows)), [style.mask(shape) for shape in rows], fontsize=11)
+    axes.set_yticks(range(len(rows)), [style.mask(shape) for shape in rows], fontsize=10)
     axes.set_ylim(len(rows) - 0.45, -0.6)
     axes.set_xlim(0, axes.get_xlim()[1] * 1.04)
     axes.grid(axis="x")
