@@ -56,9 +56,9 @@ def run(
         "LAZY_MAX": tile.lazy and not p.features.adjusting,
         "POLYNOMIALS": tile.polynomials,
         "Q_CHUNKS": tile.queries,
-        "TWO_Q": tile.two_q,
         "CONSUMER_REGISTERS": registers,
         "PRODUCER_REGISTERS": producer_registers,
+        **({"TWO_Q": 1} if tile.two_q else {}),
         **defines(p),
     }
     works = p.batch * p.heads * row_tiles_at_most(p, rows)
