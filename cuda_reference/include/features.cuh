@@ -43,6 +43,9 @@
 #ifndef E4M3
 #define E4M3 0  // K and V of a cache are bytes of e4m3, and a scale of each K/V head multiplies them
 #endif
+#ifndef TWO_Q
+#define TWO_Q 0  // no feature: stage 15 has the next Q in a second place, which pays under a window
+#endif
 #ifndef VALUE_DIM
 #define VALUE_DIM HEAD_DIM  // columns of V and O
 #endif
