@@ -11,7 +11,8 @@
 // PING_PONG: warpgroups issue in turn, so that one multiplies while others are in their softmax.
 // The next work tile's loads run under the end of this one: O has memory beside Q. With TWO_Q its Q comes
 // early too, and O leaves from its own Q's place. Under a causal mask the longest work tiles come first, and
-// a block that has finished draws the next one: of lengths that only the GPU knows, the loading thread tells.
+// a block that has finished draws the next one.
+// Of sequences whose lengths only the GPU knows, the loading thread tells the others the work tile itself.
 #include "q_registers.cuh"
 #include "warpgroup_rows.cuh"
 
@@ -21,9 +22,10 @@ constexpr bool TOLD = BOUNDED_KV || TWO_Q;
 // 16 * Q_CHUNKS columns of Q are also in registers. Q_KEPT: all are, and its tile is not read again.
 constexpr bool Q_KEPT = Q_CHUNKS == D / 16 && !LAZY_MAX;
 constexpr int Q_TILE = ROWS * PITCH, KV_TILE = BLOCK_N * PITCH;  // elements
-constexpr int Q_SLOTS = TWO_Q ? 2 : 1, WORDS = TOLD ? 6 : 1;  // Q where O would be; what tells of a work tile
-// Or the warpgroup that is ahead would wait for the slot of the last.
-static_assert(!(WINDOW && PING_PONG) || (CONSUMERS - 1) * ROWS <= STAGES * BLOCK_N);
+constexpr int Q_SLOTS = TWO_Q ? 2 : 1;  // the second is where O would be
+constexpr int WORDS = TOLD ? 6 : 1;     // that tell of a work tile
+constexpr int APART = ((CONSUMERS - 1) * ROWS + BLOCK_N - 1) / BLOCK_N;  // tiles between two warpgroups
+static_assert(!(WINDOW && PING_PONG) || APART <= STAGES, "the first would wait for the slot of the last");
 
 // A place in a ring, and the parity of the phase that its mbarriers are in.
 struct Ring {
