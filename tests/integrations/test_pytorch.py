@@ -178,13 +178,17 @@ def test_pages(rng):
         close(with_sinks, out.double() * (lse.exp() / (lse.exp() + 1))[..., None], 2e-3)
 
 
+KEPT = (
+    'return {"causal": causal, "scale": scale, '  # of the options that are kept for a gradient
+)
+USED = '"seqused_k": seqused_k}\n    arrays = {name'
 MUTANTS = {
-    "scale": (('"scale": scale, "window"', '"scale": 1.02 * (scale or 0.125), "window"'), "gqa"),
-    "causal dropped": (('{"causal": causal, "scale"', '{"causal": False, "scale"'), "gqa"),
+    "scale": ((KEPT, KEPT.replace("scale,", "1.02 * (scale or 0.125),")), "gqa"),
+    "causal dropped": ((KEPT, KEPT.replace("causal,", "False,")), "gqa"),
     "window one too wide": (('"window": (left, right)', '"window": (left + (left > 0), right)'), "wide"),
     "softcap dropped": (('"softcap": softcap} | arrays', '"softcap": 0.0} | arrays'), "adjusted"),
     "one key too many": (
-        ('"seqused_k": seqused_k}\n', '"seqused_k": seqused_k if seqused_k is None else seqused_k + 1}\n'),
+        (USED, USED.replace("seqused_k}", "seqused_k if seqused_k is None else seqused_k + 1}")),
         "used",
     ),
     "gradients of K and V exchanged": (("dq=dq, dk=dk, dv=dv", "dq=dq, dk=dv, dv=dk"), "gqa"),
