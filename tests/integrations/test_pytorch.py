@@ -178,9 +178,7 @@ def test_pages(rng):
         close(with_sinks, out.double() * (lse.exp() / (lse.exp() + 1))[..., None], 2e-3)
 
 
-KEPT = (
-    'return {"causal": causal, "scale": scale, '  # of the options that are kept for a gradient
-)
+KEPT = 'return {"causal": causal, "scale": scale, '  # of the options that are kept for a gradient
 USED = '"seqused_k": seqused_k}\n    arrays = {name'
 MUTANTS = {
     "scale": ((KEPT, KEPT.replace("scale,", "1.02 * (scale or 0.125),")), "gqa"),
