@@ -201,7 +201,8 @@ SINKS, PACKED = 5, 8  # places among the options of `attention`
 def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
     """As an operator where somebody looks on, otherwise as directly as gradients allow."""
     sinks = _in_float32(options[SINKS])
-    options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
+    if sinks is not options[SINKS]:
+        options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
     if torch.compiler.is_compiling():
         found = _operators.attention(q, k, v, *options, True)
         return found if return_lse else found[0]
