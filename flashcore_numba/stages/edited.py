@@ -154,13 +154,9 @@ def original(place: Place) -> Stage:
 def loaded(place: Place, changed: Mapping[str, str]) -> Iterator[Stage]:
     """The stage `place` with these texts in place of its files', while the context is open.
 
-    Modules that are copied import each other; everything else comes from the package. Copies of CUDA C alone
-    are kept as `load` keeps them: the next process finds them compiled. Raises EditError, from the exception
-    itself, where the stage does not import, and MachineError where copies cannot be kept.
+    Modules that are copied import each other; everything else comes from the package. Raises EditError, from
+    the exception itself, where the stage does not import.
     """
-    if changed and not _in_python(changed):
-        yield with_copies(original(place), _kept(place, changed))
-        return
     with tempfile.TemporaryDirectory(prefix="flashcore-copy-") as folder:
         _write(Path(folder), _copies(place, changed))
         package = f"flashcore_copy_{uuid.uuid4().hex}"
