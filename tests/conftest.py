@@ -13,8 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
+# A process per core runs tests: more threads of NumPy's and PyTorch's libraries only wait for each other.
+for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # read where the libraries are imported
+    os.environ.setdefault(threads, "1")
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 pytest_plugins = ["artifacts", "stub_gpu"]
 

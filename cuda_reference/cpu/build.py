@@ -24,7 +24,7 @@ from cuda_reference.files import CACHE_VARIABLE, MachineError, cache_folder, sea
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "include"
-KEPT, KEPT_HEADERS = 400, 6  # compiled libraries; sets of compiled headers
+KEPT, KEPT_HEADERS = 1000, 6  # compiled libraries, of a third of a megabyte each; sets of compiled headers
 SLOTS, PATIENCE = 64, 180.0  # locks for builders; seconds after which one no longer waits for another
 ABANDONED = 24 * 3600.0  # seconds after which the folder of a builder that was killed goes
 TRIES = 3  # a file may be removed as soon as it is made

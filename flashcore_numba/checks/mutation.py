@@ -66,9 +66,16 @@ class Kill:
 
 
 @contextmanager
-def loaded(mutant: Mutant) -> Iterator[Stage]:
-    """The mutant's `Stage`, while the context is open. Raises EditError, which names the mutant."""
-    with edited.loaded(mutant.stage, _texts(mutant)) as stage:
+def loaded(mutant: Mutant, keep: bool = False) -> Iterator[Stage]:
+    """The mutant's `Stage`, while the context is open. Raises EditError, which names the mutant.
+
+    keep: what it changes of CUDA C stays in the cache, and the next process finds it compiled.
+    """
+    changed = _texts(mutant)
+    if keep and all(map(files.is_cuda, changed)):
+        yield edited.load(mutant.stage, changed)
+        return
+    with edited.loaded(mutant.stage, changed) as stage:
         yield stage
 
 
@@ -113,7 +120,7 @@ def kill_one(mutant: Mutant, backend: str = "simulator", names: Sequence[str] | 
     fate = Kill(mutant.stage, mutant.name, mutant.mistake, backend, "survived", expected=mutant.expected)
     if backend == "gpu" and not mutant.on_gpu:
         return replace(fate, status=NOT_VISIBLE, message="run it on the simulator, which reports it")
-    with loaded(mutant) as stage:
+    with loaded(mutant, keep=True) as stage:
         others = [name for name in stage.variants if name != mutant.variant] if mutant.any_variant else []
         for variant in (mutant.variant, *others):
             report = check_stage(

@@ -144,7 +144,7 @@ def check(
     """
     backend = default_backend() if backend is None else _known_backend(backend)
     check_time_limit(time_limit)
-    seed = secrets.randbits(31) if seed is None else seed
+    seed = fresh_seed() if seed is None else seed
     selected = select(*stages)
     _check_variants(selected, variants)
     chosen = [(stage, variant) for stage in selected for variant in _variants(stage, variants)]
@@ -190,7 +190,7 @@ def check_stage(
     failure. launch_limit: seconds that a launch on the simulator may take. deadline: `time.time()` at which
     a launch on the simulator is stopped, and after which cases are not run: they fail with the kind "time".
     """
-    seed = secrets.randbits(31) if seed is None else seed
+    seed = fresh_seed() if seed is None else seed
     trial = Trial(stage, variant, backend, launch_limit, deadline)
     wanted = None if names is None else set(names)
     results = []
@@ -289,7 +289,12 @@ def _drawn(case: Case, seed: int) -> np.random.Generator:
     return _generator(case.name, seed) if case.seed is None else np.random.default_rng(case.seed)
 
 
-@lru_cache(maxsize=1)
+def fresh_seed() -> int:
+    """What a check without a seed draws its random cases by."""
+    return secrets.randbits(31)
+
+
+@lru_cache(maxsize=2)
 def _reference_store(seed: int) -> dict:
     """References of one seed: all stages and variants share them."""
     return {}

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from matrix import a_third, few
 
@@ -9,6 +10,8 @@ from flashcore_numba.checks import Edit, EditError, Mutant, kill_one
 from flashcore_numba.checks.deletions import HARMLESS, deletions, one_of_each
 from flashcore_numba.checks.mutation import loaded
 from flashcore_numba.checks.runner import names
+from flashcore_numba.core.problem import Problem
+from flashcore_numba.core.wrapping import Idle
 from flashcore_numba.stages import LADDER
 
 CUDA = [stage for stage in LADDER if stage.language == "CUDA C"]
@@ -73,6 +76,28 @@ def unedited(stage):
     include = "#include <mma.h>"
     edit = Edit(include, include, f"stage{stage.number:02d}_{stage.name}.cu")
     return Mutant(stage.number, "unedited", "nothing", (edit,), variant=stage.default_variant)
+
+
+class Paths(Idle):
+    """Keeps the files of the kernels that are launched."""
+
+    def launch(self, kernel, *args, **options):
+        self.seen = kernel.path
+
+
+def test_a_mutant_is_compiled_once():
+    """Its files have the same names in each process, but no file of what is not to be kept stays."""
+
+    def path_of(keep):
+        with loaded(unedited(CUDA[0]), keep) as stage:
+            problem = Problem(*(np.zeros((1, 1, 32, 64), np.float16) for _ in range(3)))
+            executor = Paths(132)
+            stage.run(problem, executor)
+            assert executor.seen.exists()
+        return executor.seen
+
+    assert path_of(True) == path_of(True) and path_of(True).exists()
+    assert path_of(False) != path_of(False) and not path_of(False).exists()
 
 
 @pytest.mark.long

@@ -133,15 +133,13 @@ void issue(const std::shared_ptr<Transfer>& transfer) {
   launch.transfers.push_back(transfer);
 }
 
-static void remove_delivered() {
-  auto& all = launch.transfers;
-  all.erase(std::remove_if(all.begin(), all.end(), [](auto& transfer) { return *transfer->done; }),
-            all.end());
-}
-
+// Those that somebody waited for were delivered then: out of order, and rarely.
 bool deliver_a_transfer() {
-  remove_delivered();
   auto& all = launch.transfers;
+  const auto delivered = [](const std::shared_ptr<Transfer>& transfer) { return *transfer->done; };
+  if (launch.schedule == 2) all.erase(std::remove_if(all.begin(), all.end(), delivered), all.end());
+  while (!all.empty() && delivered(all.front())) all.pop_front();
+  while (!all.empty() && delivered(all.back())) all.pop_back();
   if (all.empty()) return false;
   const size_t at = launch.schedule == 2   ? launch.random() % all.size()
                     : launch.schedule == 1 ? all.size() - 1

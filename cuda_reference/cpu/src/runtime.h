@@ -279,7 +279,7 @@ struct Launch {
   size_t agents = 0;                           // of the whole cluster
   uint32_t cluster = 0;                        // number of the one that runs, from 1
   std::vector<std::unique_ptr<Block>> blocks;  // of the cluster
-  std::vector<std::shared_ptr<Transfer>> transfers;
+  std::deque<std::shared_ptr<Transfer>> transfers;
   Clock cluster_arrived, cluster_released;  // what the arrivals of this and of the last phase knew
   int cluster_arrivals = 0;
   uint32_t cluster_phase = 0;

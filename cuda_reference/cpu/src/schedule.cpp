@@ -45,7 +45,7 @@ struct Seat {
 struct Resident {
   uint32_t number = 0;
   std::vector<std::unique_ptr<Block>> blocks;
-  std::vector<std::shared_ptr<Transfer>> transfers;
+  std::deque<std::shared_ptr<Transfer>> transfers;
   std::vector<Cell*> cells;
   Clock arrived, released;
   int arrivals = 0;
