@@ -133,8 +133,20 @@ def _compare_on_gpu(args: Namespace, stages: list[Stage], shapes: list[Shape]) -
     from flashcore_numba.measure.compare import ROUNDS, compare  # needs CuPy
 
     workloads = _workloads(args, stages, shapes)
+
+    def keep(record: dict[str, Any]) -> None:
+        artifact.save(record, args.save / artifact.file_name(record))
+
     with progress_bar() as progress:
-        record = compare(stages, workloads, args.rounds or ROUNDS, progress, args.label, _peers(args))
+        record = compare(
+            stages,
+            workloads,
+            args.rounds or ROUNDS,
+            progress,
+            args.label,
+            _peers(args),
+            keep if args.save else None,
+        )
         if args.save:
             file = args.save / artifact.file_name(record)
             artifact.save(record, file)

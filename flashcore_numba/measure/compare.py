@@ -1,7 +1,7 @@
 """`flashcore compare` on a GPU: stages and peers, interleaved, with both clocks, into one artifact."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,10 +41,12 @@ def compare(
     progress: Progress,
     label: str | None = None,
     only_peers: Sequence[str] | None = None,
+    keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Time `stages` and every peer on each of the workloads, and return the artifact, which gets `label`.
 
-    only_peers: labels of the peers that are wanted, all when None.
+    only_peers: labels of the peers that are wanted, all when None. keep: is called after each group, with
+    the artifact of what is timed so far, so that a run that is ended loses one group and not all.
 
     The rounds of workloads in one group are interleaved, so that their times can be compared; a ragged batch
     brings the same number of tokens in equal lengths into its group. The artifact's floats are rounded as in
@@ -57,7 +59,7 @@ def compare(
         (group, [run for run in runs(stages) if k == 0 or run.is_default])
         for k, group in enumerate(workloads)
     ]
-    return timed(chosen, rounds, progress, label, only_peers=only_peers)
+    return timed(chosen, rounds, progress, label, only_peers=only_peers, keep=keep)
 
 
 def timed(
@@ -67,6 +69,7 @@ def timed(
     label: str | None = None,
     alone: bool = False,
     only_peers: Sequence[str] | None = None,
+    keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """`compare` of the runs that each group of workloads has; `alone`: no peers, no ceilings, no cold L2."""
     of = common_operation([run.stage for _, some in chosen for run in some])
@@ -91,6 +94,34 @@ def timed(
     if flush:
         calibrate(flush, clock)
     results, readings = [], []
+
+    def record() -> dict[str, Any]:
+        every = [reading for of_shape in readings for of_entry in of_shape for reading in of_entry]
+        usual = usual_mhz(every)
+        for result, of_shape in zip(results, readings, strict=True):
+            for entry, own in zip(result["entries"], of_shape, strict=True):
+                entry["clocks"], entry["throttled"] = seen(own), throttled(own, usual)
+        found = {
+            "schema": artifact.SCHEMA,
+            "date": environment.today(),
+            "commit": commit,
+            "dirty": dirty,
+            "operation": of.name,
+            "label": label,
+            "gpu": gpu,
+            "packages": environment.packages(),
+            "rounds": rounds,
+            "l2": "warm",
+            "seed": seed,
+            "clocks": seen(every),
+            "clocks_why_not": sensors.why_not,
+            "ceilings": reached,
+            "shapes": results,
+        }
+        found = layout.rounded(found)
+        artifact.validate(found, "the new artifact")
+        return found
+
     for workloads, some in chosen:
         group = [each for given in workloads for each in given.drawn_with(seed)]
         for result, seen_there in _compare_group(
@@ -98,31 +129,9 @@ def timed(
         ):
             results.append(result)
             readings.append(seen_there)
-    every = [reading for of_shape in readings for of_entry in of_shape for reading in of_entry]
-    usual = usual_mhz(every)
-    for result, of_shape in zip(results, readings, strict=True):
-        for entry, own in zip(result["entries"], of_shape, strict=True):
-            entry["clocks"], entry["throttled"] = seen(own), throttled(own, usual)
-    record = {
-        "schema": artifact.SCHEMA,
-        "date": environment.today(),
-        "commit": commit,
-        "dirty": dirty,
-        "operation": of.name,
-        "label": label,
-        "gpu": gpu,
-        "packages": environment.packages(),
-        "rounds": rounds,
-        "l2": "warm",
-        "seed": seed,
-        "clocks": seen(every),
-        "clocks_why_not": sensors.why_not,
-        "ceilings": reached,
-        "shapes": results,
-    }
-    record = layout.rounded(record)
-    artifact.validate(record, "the new artifact")
-    return record
+        if keep:
+            keep(record())
+    return record()
 
 
 class _Prepared:

@@ -394,6 +394,25 @@ def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
     assert [entry["label"] for entry in second["entries"]] == [LADDER[5].label]
 
 
+def test_what_is_timed_is_kept_before_the_next_shape(tmp_path, monkeypatch):
+    """Whatever ends the run: a GPU is lent for minutes."""
+    group, seen = compare._compare_group, []
+
+    def ended(*args):
+        if seen:
+            raise SystemExit(143)
+        seen.append(group(*args))
+        return seen[0]
+
+    monkeypatch.setattr(compare, "_compare_group", ended)
+    arguments = ["compare", "1", "--shape", "1x1x9x64", "--shape", "1x1x7x64", "--rounds", "5"]
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--save", str(tmp_path)])
+    record = artifact.load(tmp_path / "stand-in-gpu.json")
+    assert [shape["shape"] for shape in record["shapes"]] == ["1x1x9x64"]
+    assert [entry["label"] for entry in record["shapes"][0]["entries"]] == ["01 scalar"]
+
+
 def test_kernels_can_be_timed_alone(monkeypatch):
     monkeypatch.setattr(compare, "registers", lambda *args: None)
     chosen = [
