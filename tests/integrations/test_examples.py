@@ -27,6 +27,9 @@ def test_a_llama_writes_the_same_with_both(options):
     assert rest[2] == "equal tokens: yes"
 
 
+TIMES = GENERATE.with_name("time_operator.py")
+BAD_SHAPE = ("--shape", "1x2"), "argument --shape: 1x2: it must be BxHxSxD"
+NO_CALLS = ("--calls", "0"), "argument --calls: 0: it must be 1 or more"
 NO_FOLDER = ("--model", "no/such/folder"), "--model is no/such/folder: no such folder"
 NO_TOKEN = ("--new", "0"), "argument --new: 0: it must be 1 or more"
 
@@ -34,5 +37,12 @@ NO_TOKEN = ("--new", "0"), "argument --new: 0: it must be 1 or more"
 @pytest.mark.parametrize("options, says", few([NO_FOLDER, NO_TOKEN], NO_FOLDER))
 def test_bad_options_are_named(options, says):
     done = called(*options)
+    assert done.returncode == 2
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("options, says", few([BAD_SHAPE, NO_CALLS], BAD_SHAPE))
+def test_times_of_the_operator_name_bad_options(options, says):
+    done = subprocess.run([sys.executable, str(TIMES), *options], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert says in done.stderr and "Traceback" not in done.stderr
