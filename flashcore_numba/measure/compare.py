@@ -93,7 +93,8 @@ def timed(
     flush = Flush(stream, gpu["l2_bytes"]) if gpu["l2_bytes"] and not alone else None
     if flush:
         calibrate(flush, clock)
-    results, readings = [], []
+    results: list[dict[str, Any]] = []
+    readings: list[list[Any]] = []
 
     def record() -> dict[str, Any]:
         every = [reading for of_shape in readings for of_entry in of_shape for reading in of_entry]

@@ -42,7 +42,10 @@ class Tile(NamedTuple):
 
 REGISTER_MACROS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
 MACROS = ("BLOCK_N", *map(str.upper, Tile._fields[1:-1]), *REGISTER_MACROS)
-TILES = {64: Tile(128, 3, ping_pong=True), 128: Tile(64, 2, ping_pong=True, dv_early=True)}  # by head dimension
+TILES = {
+    64: Tile(128, 3, ping_pong=True),
+    128: Tile(64, 2, ping_pong=True, dv_early=True),
+}  # by head dimension
 
 
 def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:
