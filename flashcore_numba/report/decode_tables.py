@@ -9,7 +9,7 @@ from flashcore_numba.core import shapes, workload
 from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown, percent, provenance, short_us
-from flashcore_numba.report.feature_tables import Results, fastest, how_much_faster
+from flashcore_numba.report.feature_tables import Results, fastest, gpu_name, how_much_faster, of_several_gpus
 from flashcore_numba.report.tables import equal_lengths, rates
 
 PEERS = ("FA3", "SDPA cuDNN", "SDPA flash")
@@ -29,13 +29,25 @@ def one_token(folder: Path | None = None) -> str | None:
             words = [workload.label({k: v for k, v in features.items() if k != "page"})]
             words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
             page, others = str(features.get("page", workload.PAGE)), " ".join(filter(None, words)) or "-"
-            if (row := (shape["shape"], page, others)) not in lines:
+            if (row := (gpu_name(record), shape["shape"], page, others)) not in lines:
                 lines[row] = _cells(record, shape)
                 sources.append(provenance(record))
     if not lines:
         return None
-    head = ["shape", "page", "with", "stage", "warm, µs", "cold, µs", "TB/s", "of reading", *_against()]
-    return markdown(head, ([*row, *cells] for row, cells in lines.items()), 4) + (
+    head = [
+        "GPU",
+        "shape",
+        "page",
+        "with",
+        "stage",
+        "warm, µs",
+        "cold, µs",
+        "TB/s",
+        "of reading",
+        *_against(),
+    ]
+    head, rows = of_several_gpus(head, [[*row, *cells] for row, cells in lines.items()])
+    return markdown(head, rows, len(head) - 5 - len(PEERS) + 1) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. TB/s of K and V alone with a cold L2; of "
         "reading: beside a kernel that only reads, in the same run. Against a library: its time over ours, "
         "both warm; - where it lacks something or was not timed."

@@ -25,18 +25,20 @@ def costs(folder: Path | None = None) -> str | None:
 
     folder: of the recorded runs; the package's own by default.
     """
-    head = ["shape", "with", "stage", "GPU time, µs", "TFLOP/s", "of the same without"]
+    head = ["GPU", "shape", "with", "stage", "GPU time, µs", "TFLOP/s", "of the same without"]
     entries = (entry for record in _runs(folder) for each in record["shapes"] for entry in each["entries"])
     others = (*PEERS, *(label for label in (TWO_LAUNCHES,) if any(e["label"] == label for e in entries)))
     head += [f"against {label}" for label in others]
     lines, sources = [], []
     for record in _runs(folder):
-        rows = [_cost(record, each, others) for each in record["shapes"] if _is_of_its_own(record, each)]
+        own = [each for each in record["shapes"] if _is_of_its_own(record, each)]
+        rows = [[gpu_name(record), *_cost(record, each, others)] for each in own]
         lines += rows
         sources += [provenance(record)] if rows else []
     if not lines:
         return None
-    return markdown(head, lines, 3) + (
+    head, lines = of_several_gpus(head, lines)
+    return markdown(head, lines, len(head) - 3 - len(others)) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. GPU time is that of one launch in a CUDA graph. TFLOP/s "
         "counts the keys that rows see. Of the same without: beside the time of the same shape without "
         "features, in the same run; of packed sequences, the rate beside that of as many tokens in equal "
@@ -80,6 +82,18 @@ def sentence(folder: Path | None = None) -> str | None:
 
 TABLES: dict[str, Callable[[Path | None], str | None]] = {"feature-costs": costs, "elements": elements}
 TEXTS: dict[str, Callable[[Path | None], str | None]] = {"feature-costs": sentence}
+
+
+def gpu_name(record: dict[str, Any]) -> str:
+    """`H200`, of "NVIDIA H200"."""
+    return record["gpu"]["name"].removeprefix("NVIDIA ").split()[0]
+
+
+def of_several_gpus(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table without its first column where all rows name one GPU there."""
+    if len({row[0] for row in rows}) > 1:
+        return head, rows
+    return head[1:], [row[1:] for row in rows]
 
 
 def _runs(folder: Path | None) -> Iterator[dict[str, Any]]:

@@ -6,12 +6,12 @@ import re
 import pytest
 
 from flashcore_numba.records import artifact
-from flashcore_numba.report import decode_tables
+from flashcore_numba.report import decode_tables, feature_tables
 
 
 def recorded():
     """Every workload of decoding in the folder, read without the code that writes the tables."""
-    files = sorted(artifact.recorded_dir().glob("nvidia-h200-decode*.json"))
+    files = sorted(artifact.recorded_dir().glob("nvidia-h*-decode*.json"))
     return [
         (record, shape)
         for record in map(json.loads, (f.read_text() for f in files))
@@ -37,11 +37,14 @@ def agrees(text, number):
 def test_a_row_is_the_fastest_stage_of_its_workload():
     found = rows(decode_tables.one_token())
     assert len(found) > 20
-    for shape, page, words, stage, warm, cold, rate, share, *against in found:
+    for gpu, shape, page, words, stage, warm, cold, rate, share, *against in found:
         (record, its) = next(
             (record, its)
             for record, its in recorded()
             if its["shape"] == shape
+            and gpu in record["gpu"]["name"]
+            and ("cache" in its.get("features", {})) == ("cache" in words)
+            and ("batch_invariant" in its.get("features", {})) == ("batch_invariant" in words)
             and "tokens" not in its.get("features", {})
             and str(its.get("features", {}).get("page", 16)) == page
             and ("window" in its.get("features", {})) == ("window" in words)
@@ -79,9 +82,16 @@ def test_the_sentence_is_the_tables():
     pattern = r"at (\S+) reads .* at ([\d.]+)% .* is ([\d.]+) times as fast as FlashAttention-3; at (\S+)"
     large, share, faster, small = re.search(pattern, text).groups()
     taken, much_faster = re.search(r"it takes ([\d.]+) µs and is ([\d.]+) times as fast", text).groups()
-    by_row = {(row[0], row[1]): row for row in rows(decode_tables.one_token())}
+    by_row = {(row[1], row[2]): row[1:] for row in rows(decode_tables.one_token()) if row[0] == "H200"}
     assert by_row[large, "16"][7:9] == [f"{share}%", faster]
     assert [by_row[small, "16"][4], by_row[small, "16"][8]] == [taken, much_faster]
+
+
+def test_a_table_of_one_gpu_does_not_name_it():
+    """A row says which GPU it is of where there are several."""
+    head, lines = ["GPU", "shape"], [["H100", "a"], ["H200", "a"]]
+    assert feature_tables.of_several_gpus(head, lines) == (head, lines)
+    assert feature_tables.of_several_gpus(head, lines[:1]) == (["shape"], [["a"]])
 
 
 def test_without_a_run_there_is_nothing(tmp_path):
