@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.compile import CompileError
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.runner import check_stage
+from flashcore_numba.core.element import FLOAT16
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.core.output import OUT
+from flashcore_numba.core.output import LSE
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.run import pool
@@ -29,24 +31,29 @@ SAVED_EACH = 64
 SHORT_ROUNDS, LONG_ROUNDS = 5, 20
 FINALISTS = 16
 
-Timing = Callable[[int, Workload, Sequence[Config], int], dict[str, dict[str, Any]]]
-"""(stage, workload, configurations, rounds) -> by name `time` in milliseconds, its interval, and whether the
-timed output was right; or `failed`, in words.
+Timing = Callable[[int | str, Workload, Sequence[Config], int], dict[str, dict[str, Any]]]
+"""(a key of SPACES, workload, configurations, rounds) -> by name `time` in milliseconds, its interval, and
+whether the timed output was right; or `failed`, in words.
 """
 
 
 def space_of(selector: str) -> Space:
     """The space of a stage, by number or name. Raises ArgumentError."""
-    for number, space in SPACES.items():
-        if selector in (str(number), f"{number:02d}", space.stage.name):
+    for key, space in SPACES.items():
+        if selector in (str(key), f"{key:0>2}") or (space.stage.number and selector == space.stage.name):
             return space
     known = ", ".join(space.stage.label for space in SPACES.values())
     raise ArgumentError(f"stage {selector!r} has no space to search: those that have are {known}")
 
 
-def stand_in(workload: Workload) -> Problem:
-    """Arrays that nothing reads."""
-    return Problem(*workload.shape.untouched(workload.element), workload.causal)
+def stand_in(space: Space, workload: Workload) -> Any:
+    """The problem of the space's operation, of arrays that nothing reads. Raises ArgumentError."""
+    of = operation(space.stage)
+    if of.stand_in is None:
+        return Problem(*workload.shape.untouched(workload.element), workload.causal)
+    if workload.element.name != FLOAT16.name:  # another process has an object of its own
+        raise ArgumentError(f"--element {workload.element.name}: {space.stage.label} is searched in float16")
+    return of.stand_in(workload.shape, workload.causal)
 
 
 def search(
@@ -63,7 +70,7 @@ def search(
     timing: how configurations are timed; None where there is no GPU, and the search ends with the compiler.
     elite: so many are checked on the CPU executor in the end. Raises ArgumentError.
     """
-    problem = stand_in(workload)
+    problem = stand_in(space, workload)
     if (limit := space.stage.why_not(problem)) is not None:
         raise ArgumentError(f"stage {space.stage.label} {limit}")
     record = records.new(space, workload, device)
@@ -104,11 +111,7 @@ def _compile(
     progress: Progress,
     path: Path | None,
 ) -> None:
-    jobs = [
-        (space.stage.number, workload, dict(config))
-        for config in legal
-        if name_of(config) not in record["cache"]
-    ]
+    jobs = [(space.key, workload, dict(config)) for config in legal if name_of(config) not in record["cache"]]
     for begin in range(0, len(jobs), SAVED_EACH):
         some = jobs[begin : begin + SAVED_EACH]
 
@@ -121,17 +124,18 @@ def _compile(
         records.save(path, record)
 
 
-def compiled(number: int, workload: Workload, config: Config) -> dict[str, Any]:
+def compiled(key: int | str, workload: Workload, config: Config) -> dict[str, Any]:
     """Registers, spilled bytes and shared bytes of a configuration, of its dearest kernel; `dropped` says why
     it need not be timed.
     """
     from flashcore_numba.run.compiler import Compiler
 
-    problem, compiler = stand_in(workload), Compiler(CAPABILITY)
-    target = compiler.empty(OUT.shape(problem), OUT.dtype(problem))
-    space = SPACES[number]
+    space, compiler = SPACES[key], Compiler(CAPABILITY)
+    problem = stand_in(space, workload)
+    written = (each for each in operation(space.stage).outputs if each is not LSE)
+    outputs = {each.name: compiler.empty(each.shape(problem), each.dtype(problem)) for each in written}
     try:
-        space.run(problem, target, compiler, None, config)
+        space.run(problem, compiler, config, **outputs)
     except UnsupportedError:
         return {"time": records.FAILED[0], "dropped": "a block needs more shared memory than there is"}
     except CompileError:
@@ -172,7 +176,7 @@ def _time(
     for begin in range(0, len(left), CHUNK):
         some = left[begin : begin + CHUNK]
         progress.count(f"timing {space.stage.label}", begin, len(left), name_of(some[0]))
-        found = timing(space.stage.number or 0, workload, _beside(some, shipped), SHORT_ROUNDS)
+        found = timing(space.key, workload, _beside(some, shipped), SHORT_ROUNDS)
         yardstick = found.get(name_of(shipped), {}).get("time")
         for config in some:
             each = _verdict(found.get(name_of(config), {"failed": "it was not timed"}))
@@ -214,7 +218,7 @@ def _elite(
     if not finalists:
         return
     progress.step(f"timing the best {len(finalists)} again, {LONG_ROUNDS} rounds")
-    found = timing(space.stage.number or 0, workload, _beside(finalists, shipped), LONG_ROUNDS)
+    found = timing(space.key, workload, _beside(finalists, shipped), LONG_ROUNDS)
     yardstick = found[name_of(shipped)]
     ranked = [
         (each["time"], config)

@@ -83,10 +83,10 @@ def save(path: Path | None, record: Mapping[str, Any]) -> None:
 
 
 def file_name(space: Space, workload: Workload) -> str:
-    """`tune-15-4x16x577x64-causal.json`."""
+    """`tune-15-4x16x577x64-causal.json`, `tune-backward_wgmma-4x32x4096x64.json`."""
     causal = "-causal" if workload.causal else ""
     shape = str(workload.shape).replace("/", "_")
-    return f"tune-{space.stage.number}-{shape}{causal}.json"
+    return f"tune-{str(space.key).replace('/', '_')}-{shape}{causal}.json"
 
 
 def timed(record: Mapping[str, Any]) -> list[dict[str, Any]]:

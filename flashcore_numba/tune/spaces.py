@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flashcore_numba.branches.backward import backward_wgmma
+from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages import (
@@ -31,38 +33,42 @@ class Rule:
     """What every configuration keeps; `says` is a sentence about those that do not."""
 
     says: str
-    kept: Callable[[Problem, Config], bool]
+    kept: Callable[[Any, Config], bool]
 
 
 @dataclass(frozen=True)
 class Space:
     """The configurations of one stage: all combinations of `values` that keep the rules.
 
-    run: launches one. shipped: what the stage itself chooses for a problem on a GPU with so many SMs.
+    run: launches one; its last arguments are the stage's outputs. shipped: what the stage itself chooses for
+    a problem on a GPU with so many SMs. The problem is that of the stage's operation.
     """
 
     stage: Stage
     values: Mapping[str, tuple]
     rules: tuple[Rule, ...]
-    run: Callable[[Problem, Array, Executor, Array, Config], None]
-    shipped: Callable[[Problem, int], Config]
+    run: Callable[..., None]
+    shipped: Callable[[Any, int], Config]
 
-    def points(self, problem: Problem) -> Iterator[tuple[Config, str | None]]:
+    @property
+    def key(self) -> int | str:
+        """The stage's number, or `backward/wgmma` where it has none."""
+        return self.stage.number or self.stage.key
+
+    def points(self, problem: Any) -> Iterator[tuple[Config, str | None]]:
         """Every combination, with what the first rule says that it breaks, None for one that is legal."""
         for values in itertools.product(*self.values.values()):
             config = dict(zip(self.values, values, strict=True))
             broken = (rule.says for rule in self.rules if not rule.kept(problem, config))
             yield config, next(broken, None)
 
-    def configured(self, config: Config, problem: Problem) -> Stage:
+    def configured(self, config: Config, problem: Any) -> Stage:
         """The stage as it runs this configuration, for problems of this head dimension without features,
         under a name of its own.
         """
 
-        def launch(
-            problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
-        ) -> None:
-            self.run(problem, out, executor, lse, config)
+        def launch(problem: Any, *, executor: Executor, variant: str | None = None, **outputs: Array) -> None:
+            self.run(problem, executor, config, **outputs)
 
         return replace(
             self.stage,
@@ -80,7 +86,7 @@ def name_of(config: Config) -> str:
     return ",".join(str(int(value)) for value in config.values())
 
 
-def _fits(block_bytes: Callable[[Problem, Config], int]) -> tuple[Rule, Rule]:
+def _fits(block_bytes: Callable[[Any, Config], int]) -> tuple[Rule, Rule]:
     return (
         Rule("a block needs more shared memory than there is", lambda p, c: block_bytes(p, c) <= BLOCK_BYTES),
         Rule(
@@ -157,7 +163,7 @@ def _split_16(c: Config) -> stage16_cluster_split.Split:
     return stage16_cluster_split.Split(c["cluster"], c["warpgroups"], c["keys"], c["stages"])
 
 
-def _run_16(p: Problem, out: Array, executor: Executor, lse: Array, c: Config) -> None:
+def _run_16(p: Problem, executor: Executor, c: Config, out: Array, lse: Array = None) -> None:
     split = _split_16(c)
     split = split._replace(stages=min(split.stages, _tiles_16(p, c)))
     stage16_cluster_split.launch_split(p, out, executor, lse, split)
@@ -168,7 +174,17 @@ def _tiles_16(p: Problem, c: Config) -> int:
     return -(-p.seq_k // (c["keys"] * c["cluster"] * c["warpgroups"]))
 
 
-SPACES: Mapping[int, Space] = {
+def _tile_backward(c: Config) -> backward_wgmma.Tile:
+    flags = ("ping_pong", "dv_early")
+    return backward_wgmma.Tile(**{name: bool(x) if name in flags else x for name, x in c.items()})
+
+
+def _shipped_backward(p: BackwardProblem, sm_count: int) -> Config:
+    tile = backward_wgmma.TILES[p.head_dim]
+    return {name: int(x) for name, x in tile._asdict().items() if name != "deterministic"}
+
+
+SPACES: Mapping[int | str, Space] = {
     12: Space(
         stage12_mma_sync.STAGE,
         {"row_tiles": (1, 2), "warps": (2, 4, 8), "keys": (32, 64, 128), "blocks": (1, 2, 3), "lazy": (0, 1)},
@@ -179,7 +195,7 @@ SPACES: Mapping[int, Space] = {
             THREADS_12,
             _divisors(4),
         ),
-        lambda p, out, executor, lse, c: stage12_mma_sync.run(p, out, executor, lse, _tile_12(c)),
+        lambda p, executor, c, out, lse=None: stage12_mma_sync.run(p, out, executor, lse, _tile_12(c)),
         _shipped_12,
     ),
     13: Space(
@@ -206,7 +222,7 @@ SPACES: Mapping[int, Space] = {
                 lambda p, c: c["splits"] == 1 or p.seq_k >= c["splits"] * c["key_warps"] * c["keys"],
             ),
         ),
-        lambda p, out, executor, lse, c: stage13_split_kv.run(
+        lambda p, executor, c, out, lse=None: stage13_split_kv.run(
             p, out, executor, lse, _tile_13(c), c["splits"]
         ),
         _shipped_13,
@@ -243,7 +259,7 @@ SPACES: Mapping[int, Space] = {
             ),
             Rule("Q has fewer columns", lambda p, c: 16 * c["queries"] <= p.head_dim),
         ),
-        lambda p, out, executor, lse, c: stage15_ping_pong.run(
+        lambda p, executor, c, out, lse=None: stage15_ping_pong.run(
             p, out, executor, lse, _tile_15(c), bool(c["longest_first"])
         ),
         _shipped_15,
@@ -266,5 +282,24 @@ SPACES: Mapping[int, Space] = {
         _run_16,
         lambda p, sm_count: stage16_cluster_split.choose(p, None, sm_count)._asdict(),
     ),
+    "backward/wgmma": Space(
+        backward_wgmma.STAGE,
+        {
+            "rows": (64, 128),
+            "stages": (2, 3, 4),  # the next S is asked for while Q of this one is read
+            "ping_pong": (0, 1),
+            "dv_early": (0, 1),
+            "heads_together": (1, 2, 4, 8),
+        },
+        (
+            _fits(lambda p, c: backward_wgmma.block_bytes(p.head_dim, _tile_backward(c)))[0],
+            Rule(
+                "there are fewer K/V heads",
+                lambda p, c: c["heads_together"] <= p.kv_heads,
+            ),
+        ),
+        lambda p, executor, c, dq, dk, dv: backward_wgmma.run(p, dq, dk, dv, executor, _tile_backward(c)),
+        _shipped_backward,
+    ),
 }
-"""By the number of the stage."""
+"""By the number of the stage, or its name where it has none."""

@@ -16,14 +16,14 @@ SECONDS_EACH, SECONDS_BESIDE = 4.0, 60.0  # of one configuration, and of inputs 
 
 
 def timing(
-    number: int, workload: Workload, configs: Sequence[Config], rounds: int
+    key: int | str, workload: Workload, configs: Sequence[Config], rounds: int
 ) -> dict[str, dict[str, Any]]:
     """By name: `time` in milliseconds, `rounds_us`, and whether the timed output was `right`, or `failed`.
 
     All take turns in one run. Where that does not end in time, halves of them run apart, so that the one at
     fault is alone in the end. The last configuration, which the others are compared with, is in every run.
     """
-    found = _apart(number, workload, configs, rounds)
+    found = _apart(key, workload, configs, rounds)
     if found is not None:
         return found
     *others, yardstick = configs
@@ -31,8 +31,8 @@ def timing(
         failed = {"failed": f"it did not end in {_seconds(configs):.0f} seconds"}
         return {name_of(config): failed for config in others or [yardstick]}
     half = len(others) // 2
-    return timing(number, workload, [*others[:half], yardstick], rounds) | timing(
-        number, workload, [*others[half:], yardstick], rounds
+    return timing(key, workload, [*others[:half], yardstick], rounds) | timing(
+        key, workload, [*others[half:], yardstick], rounds
     )
 
 
@@ -41,9 +41,9 @@ def _seconds(configs: Sequence[Config]) -> float:
 
 
 def _apart(
-    number: int, workload: Workload, configs: Sequence[Config], rounds: int
+    key: int | str, workload: Workload, configs: Sequence[Config], rounds: int
 ) -> dict[str, dict[str, Any]] | None:
-    return apart(measured, (number, workload, list(configs), rounds), _seconds(configs))
+    return apart(measured, (key, workload, list(configs), rounds), _seconds(configs))
 
 
 def apart(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any:
@@ -69,12 +69,13 @@ def _send(pipe: Any, function: Callable[..., Any], arguments: tuple) -> None:
 
 
 def measured(
-    number: int, workload: Workload, configs: Sequence[Config], rounds: int
+    key: int | str, workload: Workload, configs: Sequence[Config], rounds: int
 ) -> dict[str, dict[str, Any]]:
     """`timing` in this process, by the clock of `flashcore compare`. Needs a GPU."""
     from flashcore_numba.measure.compare import timed
 
-    space, problem = SPACES[number], stand_in(workload)
+    space = SPACES[key]
+    problem = stand_in(space, workload)
     stages = {name_of(config): space.configured(config, problem) for config in configs}
     quiet = Progress(Console(quiet=True))
     runs = [Run(stage, None) for stage in stages.values()]

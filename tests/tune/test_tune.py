@@ -1,7 +1,9 @@
 """The search over configurations: its space, its funnel with times from a model, records, replays."""
 
+import functools
 import json
 import multiprocessing
+import pickle
 import sys
 import time
 
@@ -10,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from cuda_reference.extras import MissingPackageError
+from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.cli import main
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.core.output import OUT
+from flashcore_numba.core.output import LSE
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.records import layout
@@ -45,9 +48,10 @@ class Noted:
         self.launched.append((kernel, grid, block, numbers, shared_bytes))
 
 
-def launched(problem, run):
+def launched(space, problem, run):
     executor = Noted()
-    run(problem, np.empty(OUT.shape(problem), OUT.dtype(problem)), executor, None)
+    outputs = [each for each in operation(space.stage).outputs if each is not LSE]
+    run(problem, executor=executor, **{e.name: np.empty(e.shape(problem), e.dtype(problem)) for e in outputs})
     return executor.launched
 
 
@@ -55,11 +59,12 @@ def launched(problem, run):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("number", SPACES)
 def test_the_shipped_configuration_is_what_the_stage_launches(number, shape, causal):
-    space, problem = SPACES[number], funnel.stand_in(Workload(parse_any(shape), causal))
+    space = SPACES[number]
+    problem = funnel.stand_in(space, Workload(parse_any(shape), causal))
     shipped = space.shipped(problem, funnel.SM_COUNT)
     assert list(shipped) == list(space.values)
-    one = launched(problem, space.stage.launch)
-    other = launched(problem, space.configured(shipped, problem).launch)
+    one = launched(space, problem, space.stage.launch)
+    other = launched(space, problem, space.configured(shipped, problem).launch)
     assert one == other
 
 
@@ -67,8 +72,8 @@ def test_the_shipped_configuration_is_what_the_stage_launches(number, shape, cau
 def test_every_rule_refuses_something(number):
     """But for what depends on features, and two that more warps or other values would break."""
     space, found = SPACES[number], set()
-    for shape in ("64x16x128x64", "4x16x4096x128", "1x8x600x256", "1x8x600x32"):
-        problem = funnel.stand_in(Workload(parse_any(shape)))
+    for shape in ("64x16x128x64", "1x2x300x64", "4x16x4096x128", "1x8x600x256", "1x8x600x32"):
+        problem = funnel.stand_in(space, Workload(parse_any(shape)))
         if space.stage.why_not(problem) is None:
             found |= {broken for _, broken in space.points(problem)}
     unreached = {rule.says for rule in space.rules} - found
@@ -172,10 +177,10 @@ def test_a_wrong_kernel_is_no_elite(few, monkeypatch):
     """The check runs what the configuration launches, not the stage as it ships."""
     space = SPACES[16]
 
-    def run(problem, out, executor, lse, config):
+    def run(problem, executor, config, **outputs):
         if config["keys"] == 64:
             problem = problem.__class__(problem.q, problem.k, problem.v, not problem.causal, problem.scale)
-        space.run(problem, out, executor, lse, config)
+        space.run(problem, executor, config, **outputs)
 
     wrong = space.__class__(**{**space.__dict__, "run": run})
     monkeypatch.setitem(SPACES, 16, wrong)
@@ -184,12 +189,41 @@ def test_a_wrong_kernel_is_no_elite(few, monkeypatch):
     assert [name for name in few if ",64," in name]
 
 
+def test_a_search_of_the_backward_pass(monkeypatch):
+    """Its elite is checked by gradients; a kernel that is wrong is none."""
+    small = {"rows": (64, 128), "stages": (2,), "ping_pong": (1,), "dv_early": (0,), "heads_together": (1, 2)}
+    space = SPACES["backward/wgmma"]
+
+    def run(problem, executor, config, dq, dk, dv):
+        if config["rows"] == 64:
+            dk, dv = dv, dk
+        space.run(problem, executor, config, dq, dk, dv)
+
+    for given, wins in ((space.run, 64), (run, 128)):
+        one = space.__class__(**{**space.__dict__, "values": small, "run": given})
+        monkeypatch.setitem(SPACES, "backward/wgmma", one)
+        check = functools.partial(check_stage, names=["causal ragged 33 rows, 70 keys"])
+        monkeypatch.setattr(funnel, "check_stage", check)
+        monkeypatch.setattr(funnel.pool, "_cores", lambda: 1)
+        workload = Workload(parse_any("1x2x100x64"))
+        found = funnel.search(one, workload, QUIET, None, modelled({"rows": 64}), "a GPU", elite=1)
+        assert found["funnel"]["legal"] == 5, "four, and the shipped one"
+        assert found["elite"][0]["config"].startswith(f"{wins},")
+
+
+def test_a_search_of_the_backward_pass_is_in_float16(capsys):
+    sent = pickle.loads(pickle.dumps(SMALL))  # as another process gets it
+    assert funnel.stand_in(SPACES["backward/wgmma"], sent).q.dtype == np.float16
+    assert main(["tune", "backward/wgmma", "--element", "bfloat16"]) == 2
+    assert "float16" in capsys.readouterr().err
+
+
 def test_what_the_compiler_drops(monkeypatch):
     """Two blocks of so many registers do not fit one SM; too large a tile spills."""
     spilled = {"row_tiles": 2, "warps": 8, "keys": 128, "blocks": 2, "lazy": 1}
     found = funnel.compiled(12, SMALL, spilled)
     assert found["dropped"] == "registers are spilled to local memory" and found["spill_bytes"] > 0
-    kept = funnel.compiled(12, SMALL, SPACES[12].shipped(funnel.stand_in(SMALL), funnel.SM_COUNT))
+    kept = funnel.compiled(12, SMALL, SPACES[12].shipped(funnel.stand_in(SPACES[12], SMALL), funnel.SM_COUNT))
     assert "dropped" not in kept and 0 < kept["registers"] <= 255 and not kept["spill_bytes"]
     broken = funnel.compiled(16, SMALL, {"cluster": 4, "warpgroups": 1, "keys": 64, "stages": 1})
     assert broken["dropped"] == "it does not compile", "static_assert of the kernel"
@@ -231,7 +265,7 @@ def test_a_run_is_a_process_that_can_be_stopped(monkeypatch, child, expected):
 def recorded(tmp_path):
     """A record with times, and one configuration that has none."""
     found = funnel.search.__globals__["records"].new(SPACES[16], SMALL, "a GPU")
-    for number, (config, broken) in enumerate(SPACES[16].points(funnel.stand_in(SMALL))):
+    for number, (config, broken) in enumerate(SPACES[16].points(funnel.stand_in(SPACES[16], SMALL))):
         if broken is None:
             found["cache"][name_of(config)] = record.entry(config, time=1.0 + number)
     last = name_of(config)

@@ -68,10 +68,15 @@ def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Exe
         *(q_map, query_map(p.forward, p.dout, tile.rows), k_map, v_map),
         *(stored(x, STORED_KEYS) for x in (dk, dv)),
         *(*scratch, *sizes(p), *batches(p.forward), np.int32(tile.heads_together), turns),
-        # K, V and dS of two tiles; Q, dO, lse2 and delta; mbarriers and four words
-        shared_bytes=4 * KEYS * (d + tile.rows) + tile.stages * (tile.rows * (4 * d + 8) + 24) + 48,
+        shared_bytes=block_bytes(d, tile),
     )
     finish(p, scratch.dq_sum, dq, executor)
+
+
+def block_bytes(head_dim: int, tile: Tile) -> int:
+    """Shared memory of a block."""
+    # K, V and dS of two tiles; Q, dO, lse2 and delta; mbarriers and four words
+    return 4 * KEYS * (head_dim + tile.rows) + tile.stages * (tile.rows * (4 * head_dim + 8) + 24) + 48
 
 
 def key_blocks(problem: BackwardProblem) -> int:
