@@ -35,25 +35,21 @@ class Tile(NamedTuple):
     rows: int
     stages: int
     deterministic: bool = False
-    ping_pong: bool = False
+    ping_pong: bool = True
     dv_early: bool = False
     heads_together: int = 1
 
 
 REGISTER_MACROS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
 MACROS = ("BLOCK_N", *map(str.upper, Tile._fields[1:-1]), *REGISTER_MACROS)
-TILES = {
-    64: Tile(128, 3, ping_pong=True),
-    128: Tile(64, 2, ping_pong=True, dv_early=True),
-}  # by head dimension
+TILES = {64: Tile(128, 3), 128: Tile(64, 2, dv_early=True)}  # by head dimension
 
 
 def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:
     """Launch any configuration."""
-    p, d = problem, problem.head_dim
-    scratch = prepare(p, executor)
+    p, scratch = problem, prepare(problem, executor)
     macros: dict[str, Any] = dict(zip(MACROS, (*tile[:-1], *REGISTERS), strict=True))
-    macros |= {"HEAD_DIM": d, **defines(p.forward)}
+    macros |= {"HEAD_DIM": p.head_dim, **defines(p.forward)}
     turns = None
     if tile.deterministic:
         count = p.batch * p.heads * padded_rows(p) // tile.rows
@@ -68,14 +64,13 @@ def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Exe
         *(q_map, query_map(p.forward, p.dout, tile.rows), k_map, v_map),
         *(stored(x, STORED_KEYS) for x in (dk, dv)),
         *(*scratch, *sizes(p), *batches(p.forward), np.int32(tile.heads_together), turns),
-        shared_bytes=block_bytes(d, tile),
+        shared_bytes=block_bytes(p.head_dim, tile),
     )
     finish(p, scratch.dq_sum, dq, executor)
 
 
 def block_bytes(head_dim: int, tile: Tile) -> int:
-    """Shared memory of a block."""
-    # K, V and dS of two tiles; Q, dO, lse2 and delta; mbarriers and four words
+    """Of K, V and dS of two tiles; of Q, dO, lse2 and delta; of mbarriers and four words."""
     return 4 * KEYS * (head_dim + tile.rows) + tile.stages * (tile.rows * (4 * head_dim + 8) + 24) + 48
 
 
