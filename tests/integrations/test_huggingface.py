@@ -427,6 +427,8 @@ def check_gradients(adapter, rng, kind: str, side: str | None) -> None:
     for name, expected in exact.items():
         size = expected.norm()
         allowed = 3 * (eager[name] - expected).norm() + 0.01 * size
+        if name.endswith("router.bias"):  # a sum over tokens: where it cancels, their rounding is left
+            allowed += 2e-3 * exact[name.replace("bias", "weight")].norm()
         assert (ours[name] - expected).norm() <= allowed, name
 
 
