@@ -117,9 +117,9 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
     // Rows that fill no block are the first, which see the fewest keys: warpgroups before row 0 are idle.
     const int before_first = row_tiles * BLOCK_M - (sizes.S_q + ROWS - 1) / ROWS * ROWS;
     auto work_at = [&](int index) {
-        const int first = index / (heads_together * row_tiles) * heads_together;
-        const int i = index - first * row_tiles;
-        const int together = min(heads_together, heads - first), head = first + i % together;
+        const int base = index / (heads_together * row_tiles) * heads_together, i = index - base * row_tiles;
+        const int together = min(heads_together, heads - base), number = base + i % together;
+        const int head = KEYS_FROM ? heads - 1 - number : number;  // the last sequence sees the most keys
         return Work{sizes.sequence(head / sizes.H), head % sizes.H,
                     (row_tiles - 1 - i / together) * BLOCK_M - before_first};
     };
@@ -146,6 +146,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         if (threadIdx.x != 0) return;
         Ring k_ring, v_ring;
         Cursor cursor;
+        Arrivals arrivals;
         for (int n = 0, index = blockIdx.x, next;; n++, index = next) {
             Work work = {};
             auto tell_next = [&](bool none) {
@@ -177,12 +178,12 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 k_place = {b, b * batches.k + sequence.first_key, sequence.S_k};
                 v_place = {b, b * batches.v + sequence.first_key, sequence.S_k};
             }
-            const int first_tile = WINDOW ? tiles.begin : 0;
-            // As they are used: K of a tile, Q or the V before.
+            const int first_tile = WINDOW ? tiles.begin : 0;  // as they are used: K, then Q or the V before
             for (int tile = tiles.end; tile >= first_tile; tile--) {
                 if (tile > first_tile) {
                     const int slot = k_ring.slot;
                     ptx::mbarrier_wait(k_empty + slot, k_ring.parity ^ 1);  // all warps have read the slot
+                    if (KEYS_FROM) arrivals.wait(sizes.features, (tile - 1) * BLOCK_N);  // K has come, and V
                     ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
                     load_rows<BLOCK_N, BOUNDED_KV>(k_smem + slot * KV_TILE, &k_map, k_full + slot,
                                                    (tile - 1) * BLOCK_N, h / sizes.group, k_place);
@@ -240,9 +241,8 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
         element* q_smem = first_q + q_slot * CONSUMERS * Q_TILE;
         const int* work_smem = works_smem + q_slot * WORDS;
         ptx::mbarrier_wait(q_full + q_slot, n / Q_SLOTS % 2);  // Q is there, and what it is of
-        auto told = [&](int i) {            // by lane 0, which releases it
-            return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0);
-        };
+        // By lane 0, which releases it.
+        auto told = [&](int i) { return __shfl_sync(ALL_LANES, lane == 0 ? work_smem[i] : 0, 0); };
         const int index = told(0);
         auto o_before_stored = [&] {  // so its place is free for the next Q
             if (!TWO_Q) return;

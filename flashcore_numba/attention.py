@@ -47,6 +47,7 @@ def attention(
     prior: "tuple[Any, Any] | None" = None,
     head_norm: "tuple[Any, float] | None" = None,
     gate: Any = None,
+    keys_from: Any = None,
     stage: "int | str | Stage | None" = None,
     out: Any = None,
     return_lse: bool = False,
@@ -77,6 +78,10 @@ def attention(
     RMSNorm over the D_v columns of each head; the weight is float32 or of q's type, [D_v] or [H, D_v]. gate:
     [B, H, S_q, D_v] of q's type, strided like q, each row at a multiple of 16 bytes. The LSE knows neither.
     Of parts that are merged by `prior`, the last one takes them.
+
+    keys_from: int32 [1], on the device of q: k and v are still being copied to, the last keys first, and
+    those from this number on are there; the kernel waits for the others as it needs them. Only stage 15 does.
+    The copies must not wait for this call, or for an SM: it may hold all of them until they are done.
 
     stage: a number, a name or a `Stage`; None is the one that was fastest at the recorded problem most like
     this one, of those that serve it on this machine (`dispatch`; `flashcore dispatch` shows the table).
@@ -121,6 +126,8 @@ def attention(
             norm_weight, norm_eps = _weight_and_eps(head_norm)
         features = sinks, alibi_slopes, seqused_k, prior_out, prior_lse, norm_weight, gate
         options += (norm_eps,)
+    if keys_from is not None:
+        features = sinks, alibi_slopes, seqused_k, prior_out, prior_lse, norm_weight, gate, keys_from
     found = plans.find(q, k, v, out, options, features) if time_limit is None else plans.NOT_SERVED
     key, addresses, plan = found
     if plan is not None and (done := plan.run(addresses, (q, k, v), (out, None))) is not None:
@@ -128,6 +135,7 @@ def attention(
     call = _Call(causal, scale, window, softcap, stage, return_lse, time_limit, norm_eps)
     optional = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
     optional |= {"prior_out": prior_out, "prior_lse": prior_lse, "norm_weight": norm_weight, "gate": gate}
+    optional["keys_from"] = keys_from
     order = ("q", "k", "v", "out", *optional)[: len(addresses)]
     return call.run({"q": q, "k": k, "v": v}, optional, out, None if plan is not None else key, order)
 

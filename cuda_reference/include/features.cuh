@@ -22,6 +22,9 @@
 #ifndef RAGGED
 #define RAGGED 0  // sequences of different lengths, packed: q and out are [H, total, D] then
 #endif
+#ifndef KEYS_FROM
+#define KEYS_FROM 0  // keys come while the kernel runs, the last ones first
+#endif
 #ifndef PRIOR
 #define PRIOR 0  // O and LSE of the same rows over other keys, with which the result is merged
 #endif
@@ -118,6 +121,16 @@
 #define RAGGED_MEMBERS                                                           \
     static constexpr const int *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr; \
     static constexpr int sequences = 0;
+#endif
+
+#if KEYS_FROM
+#define KEYS_FROM_PARAMS , const int *keys_from
+#define KEYS_FROM_GIVEN , keys_from
+#define KEYS_FROM_MEMBERS const int* keys_from;  // [1]: the keys from this one on are there
+#else
+#define KEYS_FROM_PARAMS
+#define KEYS_FROM_GIVEN
+#define KEYS_FROM_MEMBERS static constexpr const int* keys_from = nullptr;
 #endif
 
 #if PRIOR
@@ -232,10 +245,10 @@
 #endif
 
 #define FEATURES                                                                                  \
-    WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS PRIOR_PARAMS \
-        HEAD_NORM_PARAMS GATE_PARAMS DROPOUT_PARAMS
+    WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS KEYS_FROM_PARAMS \
+        PRIOR_PARAMS HEAD_NORM_PARAMS GATE_PARAMS DROPOUT_PARAMS
 #define FEATURES_GIVEN                                                                     \
-    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN PRIOR_GIVEN \
+    WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN KEYS_FROM_GIVEN PRIOR_GIVEN \
         HEAD_NORM_GIVEN GATE_GIVEN DROPOUT_GIVEN
 
 // Elements from one batch, head or row of a [B, H, S, D] array to the next.
@@ -254,6 +267,7 @@ struct Features {
     SINKS_MEMBERS
     USED_MEMBERS
     RAGGED_MEMBERS
+    KEYS_FROM_MEMBERS
     PRIOR_MEMBERS
     HEAD_NORM_MEMBERS
     GATE_MEMBERS

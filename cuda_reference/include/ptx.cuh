@@ -102,6 +102,12 @@ PTX_INLINE uint32_t load_acquire(const uint32_t* gmem_src PTX_SITE) PTX(
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(gmem_src) : "memory"); return x,
     const uint32_t x = *(const volatile uint32_t*)gmem_src; cpu::fence(true, site); return x)
 
+// ISA: "ld", .acquire.sys: the same of what a copy engine or another GPU wrote
+PTX_INLINE uint32_t load_acquire_system(const uint32_t* gmem_src PTX_SITE) PTX(
+    uint32_t x;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(gmem_src) : "memory"); return x,
+    const uint32_t x = *(const volatile uint32_t*)gmem_src; cpu::fence(true, site); return x)
+
 // ---- arrivals at a counter in global memory
 
 // ISA: "atom", .acq_rel.gpu.inc: counts up to `last`, then wraps to 0. Who counts later sees what was written
@@ -353,6 +359,11 @@ PTX_INLINE void fence_mbarrier_init(PTX_SITE_ONLY) PTX(
 // ISA: "membar/fence", .proxy.async: orders ordinary shared-memory accesses before those of TMA and wgmma
 PTX_INLINE void fence_proxy_async(PTX_SITE_ONLY) PTX(
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"),
+    cpu::fence_proxy_async(site))
+
+// ISA: "membar/fence", .proxy.async: the same of global memory
+PTX_INLINE void fence_proxy_async_global(PTX_SITE_ONLY) PTX(
+    asm volatile("fence.proxy.async.global;" ::: "memory"),
     cpu::fence_proxy_async(site))
 
 // ISA: "elect.sync": true in one lane of the warp

@@ -58,6 +58,18 @@ __device__ __forceinline__ void load_rows(element* tile_smem, const ptx::TensorM
         load_tile<TILE_ROWS>(tile_smem, map, full, row, h, at.batch);
 }
 
+// For the thread that loads: which keys are there. They come last ones first.
+struct Arrivals {
+    int from = 0x7fffffff;
+
+    __device__ __forceinline__ void wait(const Features& features, int key) {
+        if (from <= key) return;
+        do from = ptx::load_acquire_system((const uint32_t*)features.keys_from);
+        while (from > key);
+        ptx::fence_proxy_async_global();  // TMA reads what was there when the number was read
+    }
+};
+
 // S = Q K^T, in flight until the next wgmma_wait.
 __device__ __forceinline__ void issue_qk(Scores& s_rmem, const element* q_smem, const element* k_smem) {
     const uint64_t q_tile = ptx::wgmma_tile(q_smem), k_tile = ptx::wgmma_tile(k_smem);

@@ -461,6 +461,24 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
         expected=COUNTER, on_gpu=False,
     ),
     _mutant(
+        15, "keys_not_awaited", "The thread that loads takes keys that are still on their way.",
+        ("if (KEYS_FROM) arrivals.wait(sizes.features, (tile - 1) * BLOCK_N);", ""),
+        expected=("property",), on_gpu=False,
+    ),
+    _mutant(
+        15, "keys_awaited_once", "It looks once whether the keys of a tile have come, and goes on.",
+        ("        do from = ptx::load_acquire_system((const uint32_t*)features.keys_from);\n"
+         "        while (from > key);\n",
+         "        from = ptx::load_acquire_system((const uint32_t*)features.keys_from);\n", WARPGROUP_ROWS),
+        expected=("property",), on_gpu=False,
+    ),
+    _mutant(
+        15, "keys_of_the_tile_after", "It waits until the keys after the tile have come.",
+        ("arrivals.wait(sizes.features, (tile - 1) * BLOCK_N)",
+         "arrivals.wait(sizes.features, tile * BLOCK_N)"),
+        expected=("property",), on_gpu=False,
+    ),
+    _mutant(
         15, "one_row_past_the_end", "The bound of a sequence's keys is one row late: 0 * NaN is NaN.",
         ("BOUND - at.size + row, at.begin + at.size, BOUND",
          "BOUND - at.size + row - 1, at.begin + at.size + 1, BOUND", WARPGROUP_ROWS),

@@ -44,6 +44,7 @@ ARGUMENTS = {
     "float32 output": "float32_out",
     "norm": "norm_weight",
     "gate": "gate",
+    "keys_from": "keys_from",
 }
 
 
@@ -161,6 +162,16 @@ def _followed(
     return make
 
 
+def _arrived(make_before: Callable) -> Callable:
+    """All keys are there: nobody would bring more of them. Whether a kernel waits is a property."""
+
+    def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
+        x = make_before(rng, draw, d)
+        return x.but(features=replace(x.features, keys_from=np.zeros(1, np.int32)))
+
+    return make
+
+
 def _in_float32(make_in_type: Callable) -> Callable:
     def make(rng: np.random.Generator, draw: Draw, d: int) -> Inputs:
         x = make_in_type(rng, draw, d)
@@ -239,4 +250,6 @@ MADE: dict[str, Callable[[np.random.Generator, Draw, int], Inputs]] = {
     "norm and gate and prior and float32 output: causal": _followed(
         _merged(_plain(70, 90, causal=True), float32_out=True), 0.02, gated=True
     ),
+    "keys_from: grouped, causal": _arrived(_plain(200, 330, causal=True)),
+    "keys_from and seqused_k: NaN behind, causal": _arrived(_used(causal=True)),
 }

@@ -303,6 +303,20 @@ def _any_gpu(run: Run, x: Inputs) -> float:
     return margin
 
 
+def waits_for_keys(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
+    """A kernel ends when all keys have come, and not while the first one is missing, which is seen."""
+    x = normal(rng, 1, 2, 70, 150, 64, causal=True, element=element)
+    come, missing = (x.but(features=Features(keys_from=np.array([first], np.int32))) for first in (0, 1))
+    margin = _same("the keys came before the launch", run(x).out, run(come).out, _allowed(x))
+    try:
+        run(missing)
+    except Failed as failed:
+        if failed.kind == "hang":
+            return margin
+        raise
+    raise Failed("property", "it ended, although keys_from is 1: the first key has not come")
+
+
 RELATIONS = (
     Relation("a row that sees no key is zero", no_key, causal=True),
     Relation("one key returns its value exactly", one_key, in_every_type=True),
@@ -330,5 +344,8 @@ RELATIONS = (
         simulator_only=True,
         divided_only=True,
         features=("window", "seqused_k", "cu_seqlens_q"),
+    ),
+    Relation(
+        "it waits for keys that still come", waits_for_keys, simulator_only=True, features=("keys_from",)
     ),
 )

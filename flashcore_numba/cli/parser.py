@@ -243,6 +243,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="BxHxSxD with the rows of all GPUs together, 1x32/8x16384x128 by default; may be repeated",
     )
     ring.add_argument("--full", action="store_true", help="without the causal mask")
+    ring.add_argument(
+        "--way", action="append", metavar="WAY", help="only this way, and no peers; may be repeated"
+    )
+    ring.add_argument(
+        "--time-limit",
+        type=_number_of,
+        default=600,
+        metavar="S",
+        help="seconds after which the processes are stopped; 600 by default, and 120 for graphs of PyTorch's",
+    )
     ring.add_argument("--rounds", type=_rounds, default=9, help="interleaved rounds, 9 by default")
     ring.add_argument("--save", type=_folder, metavar="DIR", help="write the artifact into DIR")
     evolve = add(

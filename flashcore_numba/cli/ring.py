@@ -16,9 +16,11 @@ from flashcore_numba.cli.output import console, give_json
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse_any
-from flashcore_numba.records import artifact
+from flashcore_numba.records import artifact, layout
 
 MODULE = "flashcore_numba.branches.ring.compare"
+PEERS_LIMIT = 120  # seconds, for what was seen to hang
+GRACE = 40  # in which torchrun stops its processes, which takes it up to 30
 
 
 def run(args: Namespace) -> int:
@@ -34,6 +36,11 @@ def run(args: Namespace) -> int:
         raise MachineError(f"--gpus {args.gpus}: {why}; flashcore check ring needs no GPU")
     with explained():
         import torch  # noqa: F401
+
+        from flashcore_numba.branches.ring.programs import FORWARD
+    for way in args.way or ():
+        if way not in FORWARD:
+            raise ArgumentError(f"--way {way}: accepted are {', '.join(FORWARD)}")
     args.shape = args.shape or ["1x32/8x16384x128"]
     for text in args.shape:
         shape = parse_any(text)
@@ -43,16 +50,52 @@ def run(args: Namespace) -> int:
             raise ArgumentError(f"--shape {text}: {args.gpus} GPUs need at least {2 * args.gpus} rows")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ring.json"
-        done = subprocess.run(command(args, file))
-        if done.returncode:
-            raise MachineError(f"torchrun ended with status {done.returncode}")
+        why_not = ended(command(args, file), args.time_limit)
+        if why_not is not None:
+            raise MachineError(why_not)
         record = artifact.load(file)
+        if not args.way and not args.full:
+            limit, file = min(PEERS_LIMIT, args.time_limit), file.with_name("peers.json")
+            why_not = ended([*command(args, file), "--captured-peers"], limit)
+            add_peers(record, why_not if why_not is not None or not file.exists() else artifact.load(file))
+            record = layout.rounded(record)
     if args.save:
         artifact.save(record, args.save / artifact.file_name(record))
     if not give_json(args, lambda: record):
         for shape in record["shapes"]:
             console().print(table(record, shape))
     return 0 if all(e["error"]["right"] for shape in record["shapes"] for e in shape["entries"]) else 1
+
+
+def ended(words: list[str], limit: float) -> str | None:
+    """Run torchrun. Returns None, or why there is no result: its status, or that it did not end in time."""
+    process = subprocess.Popen(words)
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun then ends its own processes
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return f"torchrun did not end within {limit:g} s"
+    return f"torchrun ended with status {status}" if status else None
+
+
+def add_peers(record: dict[str, Any], peers: "dict[str, Any] | str | None") -> None:
+    """Add the graphs of PyTorch's calls, another record of the same shapes, or why there are none. They count
+    as peers of every way, of plain calls too: `best_peer` of those is then less than of equal terms.
+    """
+    from flashcore_numba.branches.ring.compare import CAPTURED_PEERS
+
+    for i, shape in enumerate(record["shapes"]):
+        if isinstance(peers, dict):
+            shape["entries"] += peers["shapes"][i]["entries"]
+            shape["absent"] |= peers["shapes"][i]["absent"]
+            artifact.derive(shape)
+        else:
+            shape["absent"] |= dict.fromkeys(CAPTURED_PEERS, peers or "its processes wrote nothing")
 
 
 def command(args: Namespace, file: Path) -> list[str]:
@@ -65,7 +108,8 @@ def command(args: Namespace, file: Path) -> list[str]:
         f"--nproc-per-node={args.gpus}",
     ]
     shapes = [word for text in args.shape for word in ("--shape", text)]
-    options = [] if args.full else ["--causal"]
+    options = [word for way in args.way or () for word in ("--way", way)]
+    options += [] if args.full else ["--causal"]
     return [*launcher, "-m", MODULE, str(file), *shapes, *options, "--rounds", str(args.rounds)]
 
 

@@ -23,6 +23,7 @@ ARRAYS: Mapping[str, np.dtype | None] = {
     "prior_lse": np.dtype(np.float32),
     "norm_weight": None,
     "gate": None,
+    "keys_from": np.dtype(np.int32),
 }
 """The features that are arrays, and their types; None: that of q, and for a weight also float32."""
 
@@ -32,10 +33,16 @@ MERGING = ("float32_out", "prior_out", "prior_lse")
 EPILOGUE = ("norm_weight", "gate")
 """Of the features, those that come after attention, in their order."""
 
-OF_MODELS = ("window", "softcap", *(name for name in ARRAYS if name not in MERGING + EPILOGUE))
+ARRIVING = ("keys_from",)
+"""Of the features, those for keys that come while a kernel runs."""
+
+OF_MODELS = (
+    *("window", "softcap"),
+    *(name for name in ARRAYS if name not in MERGING + EPILOGUE + ARRIVING),
+)
 """Of the features, those that change which keys count and by how much."""
 
-ALL = (*OF_MODELS, *MERGING, *EPILOGUE)
+ALL = (*OF_MODELS, *MERGING, *EPILOGUE, *ARRIVING)
 """All features, by the names of the fields of `Features`."""
 
 ARGUMENTS = {
@@ -93,6 +100,9 @@ class Features:
     norm_weight (Zhang and Sennrich 2019, RMSNorm); the weight is float32 or of q's type, [D_v] or [H, D_v].
     gate: [B, H, S_q, D_v] of q's type: the output, normed if there is a norm, is multiplied by sigmoid(gate)
     (Qiu et al. 2025, Gated Attention for Large Language Models). The LSE knows neither.
+    keys_from: int32 [1], on the device: keys come while the kernel runs, the last ones first, and those from
+    this number on are there. The code that copies them writes a smaller number after each copy, at last 0. A
+    kernel waits for the keys of a tile before it loads them: if the number never falls, it never ends.
     """
 
     window: tuple[int, int] = (UNBOUNDED, UNBOUNDED)
@@ -108,6 +118,7 @@ class Features:
     norm_weight: Any = None
     norm_eps: Any = 0.0  # any real number goes in, a float comes out
     gate: Any = None
+    keys_from: Any = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -197,6 +208,7 @@ class Features:
             "prior_lse": (tuple(q.shape[:3]),),
             "norm_weight": ((v.shape[3],), (heads, v.shape[3])),
             "gate": ((*q.shape[:3], v.shape[3]),),
+            "keys_from": ((1,),),
         }
         if (self.prior_out is None) != (self.prior_lse is None):
             missing, other = sorted(("prior_out", "prior_lse"), key=lambda name: name in self.arrays)

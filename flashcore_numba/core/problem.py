@@ -61,6 +61,7 @@ class Problem:
             object.__setattr__(self, "features", self.features.checked(self.q, self.k, self.v))
             _check_prior(self.features)
             _check_epilogue(self.features)
+            _check_arriving(self)
             if not self.features.names:
                 object.__setattr__(self, "features", OFF)
 
@@ -346,6 +347,15 @@ def _check_epilogue(features: Features) -> None:
     weight = features.norm_weight
     if weight is not None and weight.dtype != FLOAT32.dtype and address(weight) % ALIGNMENT:
         raise ArgumentError(f"{CALLED['norm_weight']} must start at a multiple of {ALIGNMENT} bytes")
+
+
+def _check_arriving(problem: "Problem") -> None:
+    """Raise where a copy of k and v would have to be made before they have come."""
+    if problem.features.keys_from is not None and not problem.aligned:
+        raise ArgumentError(
+            "keys_from is given, and each row of q, k and v must start at a multiple of 16 bytes then: "
+            "no aligned copy can be made of keys that still come"
+        )
 
 
 def _check_read_in_place(name: str, array: Any) -> None:

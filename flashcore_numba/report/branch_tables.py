@@ -9,8 +9,9 @@ from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown, percent, provenance, short_us, tflops
 
 RING, ALONE = "ring", "one GPU, its own rows"
-WAYS = ("gather, captured", "pull, captured", "pull", "ring", "ulysses")
+WAYS = ("gated, captured", "gated", "gather, captured", "pull, captured", "pull", "ring", "ulysses")
 TORCH = ("torch allgather", "torch alltoall")
+TORCH_CAPTURED = tuple(f"{label}, captured" for label in TORCH)
 CUDNN = "Ulysses, cuDNN"
 
 
@@ -25,16 +26,20 @@ def ring(folder: Path | None = None) -> str | None:
         us = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"] if entry["error"]["right"]}
         gpus, alone = record["topology"]["gpus"], us.get(ALONE)
         torch = min((us[label] for label in TORCH if label in us), default=None)
+        graph = min((us[label] for label in TORCH_CAPTURED if label in us), default=None)
         cells = [_share(us.get(label), alone, gpus) for label in WAYS]
         name = f"{artifact.shape_title(shape)}, {gpus} GPUs"
         lines.append(
-            [name, short_us(alone), *cells, *(_share(x, alone, gpus) for x in (torch, us.get(CUDNN)))]
+            [name, short_us(alone), *cells, *(_share(x, alone, gpus) for x in (torch, graph, us.get(CUDNN)))]
         )
         sources.append(provenance(record))
     if not lines:
         return None
     head = ["rows of all GPUs", "one GPU, its own rows", *(f"`{each}`" for each in WAYS)]
-    return markdown([*head, "torch", CUDNN], lines, 1) + (
+    head += ["torch", "torch, captured", CUDNN]
+    measured = [i for i in range(len(head)) if any(line[i] != "-" for line in lines)]
+    head, *lines = ([line[i] for i in measured] for line in (head, *lines))
+    return markdown(head, lines, 1) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. Medians of interleaved rounds in microseconds, of the "
         "slowest rank; in brackets the share of the rate that one GPU has alone. torch: the faster of its "
         "two rotate methods, called as one does; captured: one CUDA graph per call."

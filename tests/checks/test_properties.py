@@ -91,6 +91,10 @@ def prior_counts_twice(problem):
     return oracle.merged_with_prior(out, lse, problem.features)
 
 
+def waits_for_nothing(problem):
+    return honest(_with(problem, features=replace(problem.features, keys_from=None)))
+
+
 def _with(problem, **changes):
     from types import SimpleNamespace
 
@@ -113,6 +117,7 @@ BROKEN = {
     "one_key": nearly_one,
     "scale_moves_into_q": scale_ignored,
     "parts_chained": prior_counts_twice,
+    "waits_for_keys": waits_for_nothing,
 }
 
 

@@ -53,7 +53,7 @@ def test_a_stage_of_the_ladder_passes_with_margin(stage, variant, rng):
     report = check_stage(stage, variant, names=once(stage, variant, rng))
     told = "\n".join(f"{failure.name}: {failure.message}" for failure in report.failures)
     assert report.passed, f"seed {report.seed}\n{told}"
-    assert report.margin >= 1.5
+    assert report.margin >= 1.25  # of fresh numbers, in bfloat16 too
 
 
 def test_the_oracle_itself_passes_everything():

@@ -14,7 +14,7 @@ from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.core.arrays import adopt
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 
-CAPTURED = ("gather", "pull")  # ways whose transfers are copies
+CAPTURED = ("gated", "gather", "pull")  # ways whose transfers are copies
 
 
 class Captured(NamedTuple):
@@ -33,6 +33,7 @@ class RingAttention:
     2r + 1; `split.cut` and `split.joined` go from the sequence to the ranks and back.
     way: "pull", each step's keys come from their owner by the copy engine (GPUs that reach each other's
     memory); "gather", those of all ranks, some heads after the others, and every rank has room for them;
+    "gated", the same, and one launch waits for each piece of the keys when it needs it (Hopper);
     "ring", from the neighbour by NCCL or gloo; "ulysses", all-to-all of heads.
     group: of torch.distributed, None is all processes. stage, backward_stage: as for `attention` and
     `attention_backward`. On GPUs None is the fastest stage; on CPUs it is NumPy in float32, and a stage runs
@@ -137,11 +138,11 @@ class RingAttention:
         """The call as one CUDA graph with streams, copies and barriers: new contents of q, k and v, and
         `replay()`. All ranks replay alike.
 
-        Raises as the call does, and UnsupportedError with another way than "pull" and "gather", or without
-        a GPU.
+        Raises as the call does, and UnsupportedError with another way than those of `CAPTURED`, or without a
+        GPU.
         """
         if self.way not in CAPTURED or _on_host(q):
-            able = " and ".join(f"way={way!r}" for way in CAPTURED)
+            able = ", ".join(f"way={way!r}" for way in CAPTURED)
             raise UnsupportedError(f"only {able} on GPUs can be captured: NCCL stays outside of CUDA graphs")
         import torch
 

@@ -34,6 +34,10 @@ TURN_US, MOST_CALLS = 8000.0, 20  # of one turn
 SAMPLED = 8  # rows of a rank that are compared with float64, each in the query heads of one K/V head
 ONE_GPU = "one GPU, its own rows"
 PEERS = ("torch allgather", "torch alltoall", "Ulysses, cuDNN")
+CAPTURED_PEERS = {f"{label}, captured": label for label in PEERS[:2]}
+"""Labels of the graphs of PyTorch's calls, which have processes of their own: NCCL in a CUDA graph was
+seen to hang.
+"""
 
 
 @dataclass
@@ -50,6 +54,10 @@ class Timed:
     rows: np.ndarray
 
 
+Entries = tuple[list[Timed], dict[str, str]]
+"""What is timed, and why the rest is not, by its label."""
+
+
 class CuDnn:
     """PyTorch's attention by cuDNN, for Ulysses; it gives no LSE. Made before `context_parallel` puts a
     function of its own in the place of PyTorch's.
@@ -60,7 +68,12 @@ class CuDnn:
 
         self.function = torch.nn.functional.scaled_dot_product_attention
 
-    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+    def check_waits(self) -> None:
+        raise NotImplementedError
+
+    def attend(
+        self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
+    ) -> None:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -142,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shape", action="append", required=True, help="with the rows of all GPUs")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--way", action="append", choices=[*FORWARD], help="only these, and no peers")
+    parser.add_argument("--captured-peers", action="store_true", help="only graphs of PyTorch's calls")
     args = parser.parse_args(arguments)
     with explained():
         import torch
@@ -152,14 +167,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rank, count = dist.get_rank(), dist.get_world_size()
     drawn = [secrets.randbits(32)]
     dist.broadcast_object_list(drawn)
-    shapes = [_measured(parse_any(text), args.causal, args.rounds, drawn[0]) for text in args.shape]
+    made = _captured_peers if args.captured_peers else partial(_entries, ways=args.way)
+    shapes = [_measured(parse_any(text), args.causal, args.rounds, drawn[0], made) for text in args.shape]
     if rank == 0:
         topology = {"gpus": count, "peer_access": _peer_access(torch.cuda.device_count())}
         artifact.save(record(shapes, environment.gpu(), topology, args.rounds, drawn[0]), args.file)
+    if args.captured_peers:
+        os._exit(0)  # a communicator that a graph holds was seen not to close
     dist.destroy_process_group()
 
 
-def _measured(shape: Shape, causal: bool, rounds: int, seed: int) -> dict[str, Any]:
+def _measured(
+    shape: Shape, causal: bool, rounds: int, seed: int, made: Callable[..., Entries]
+) -> dict[str, Any]:
     import torch
 
     generator = torch.Generator("cuda").manual_seed(seed)  # the same sequence on every rank
@@ -171,7 +191,7 @@ def _measured(shape: Shape, causal: bool, rounds: int, seed: int) -> dict[str, A
         for h in sizes
     )
     with ExitStack() as stack:
-        entries, absent = _entries(q, k, v, causal, stack)
+        entries, absent = made(q, k, v, causal, stack)
         errors = {each.label: _error(each, causal, seed) for each in entries}
         times: dict[str, list[list[float]]] = {each.label: [] for each in entries}
         spent = [0.0] * len(entries)  # alike on all ranks, as the times are
@@ -184,13 +204,42 @@ def _measured(shape: Shape, causal: bool, rounds: int, seed: int) -> dict[str, A
     return of_shape(shape, causal, times, kinds, errors, absent)
 
 
-def _entries(q: Any, k: Any, v: Any, causal: bool, stack: ExitStack) -> tuple[list[Timed], dict[str, str]]:
-    """Everything that is timed, and why the rest is not."""
+def _captured_peers(q: Any, k: Any, v: Any, causal: bool, stack: ExitStack) -> Entries:
+    """Graphs of PyTorch's calls, and why there is none."""
+    import torch
+
+    found: list[Timed] = []
+    absent = dict[str, str]()
+    makers = _peers(q, k, v, causal, stack)
+    for label, plain in CAPTURED_PEERS.items():
+        try:
+            function, rows = makers[plain]()
+            aside = torch.cuda.Stream()
+            with torch.cuda.stream(aside):
+                for _ in range(3):  # communicators and memory are made
+                    function()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(
+                graph, stream=aside, capture_error_mode="thread_local"
+            ):  # NCCL asks meanwhile
+                out = function()
+        except Exception as error:  # whatever PyTorch raises
+            absent[label] = _reason(error)
+            continue
+        found.append(Timed(label, graph.replay, "peer", partial(_same, out), (q, k, v), rows))
+    return found, absent
+
+
+def _entries(
+    q: Any, k: Any, v: Any, causal: bool, stack: ExitStack, ways: Sequence[str] | None = None
+) -> Entries:
+    """Everything that is timed, and why the rest is not. ways: only these, beside one GPU and no peers."""
     import torch.distributed as dist
 
     rank, whole = dist.get_rank(), (q, k, v)
     found, absent = [], {}
-    for way in FORWARD:
+    for way in ways or FORWARD:
         ring = RingAttention(q.shape[2], way=way)
         own = [ring.split.cut(each, rank) for each in whole]
         rows = ring.split.indices(rank)
@@ -201,14 +250,18 @@ def _entries(q: Any, k: Any, v: Any, causal: bool, stack: ExitStack) -> tuple[li
             continue
         found.append(Timed(way, call, "stage", value, whole, rows))
         if way in CAPTURED:
-            graph = ring.captured(*own, causal=causal)
-            found.append(
-                Timed(f"{way}, captured", graph.replay, "stage", partial(_same, graph.out), whole, rows)
-            )
-        if way == "pull":
-            call, value = _kept(partial(attention, *own, causal=causal))
-            found.append(Timed(ONE_GPU, call, "stage", value, own, np.arange(len(rows))))
-    for label, make in _peers(q, k, v, causal, stack).items():
+            label = f"{way}, captured"
+            try:
+                graph = ring.captured(*own, causal=causal)
+            except Exception as error:
+                absent[label] = _reason(error)
+                continue
+            found.append(Timed(label, graph.replay, "stage", partial(_same, graph.out), whole, rows))
+    split = even(q.shape[2], dist.get_world_size())
+    own = [split.cut(each, rank) for each in whole]
+    call, value = _kept(partial(attention, *own, causal=causal))
+    found.append(Timed(ONE_GPU, call, "stage", value, own, np.arange(split.rows(rank))))
+    for label, make in ({} if ways else _peers(q, k, v, causal, stack)).items():
         try:
             function, rows = make()
             call, value = _kept(function)

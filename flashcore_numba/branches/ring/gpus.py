@@ -38,6 +38,7 @@ class GpuRank:
         self._memory: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._handles: dict[str, tuple[Any, Any]] = {}
         self._peers: dict[tuple[str, int], Any] = {}
+        self._numbers: dict[int, Any] = {}
 
     def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> Any:
         dtype = torch.float32 if like is None else like.dtype
@@ -69,9 +70,29 @@ class GpuRank:
         reads: Sequence[Any],
         writes: Sequence[Any],
         step: int,
+        late: Sequence[Any] = (),
+        word: Any = None,
     ) -> None:
         with self._on(stream):
-            function(tuple(reads), tuple(writes))
+            function((*reads, *late, word) if late else tuple(reads), tuple(writes))
+
+    def word(self, name: str) -> Any:
+        found = self._memory.get((name, (1,)))
+        if found is None:
+            found = self._memory[name, (1,)] = torch.zeros(1, dtype=torch.int32, device=self.device)
+        return found
+
+    def signal(self, stream: str, word: Any, value: int, step: int) -> None:
+        """By a copy of four bytes from pinned memory, which a copy engine does: a kernel that writes them, or
+        a memset, might wait for an SM, and all SMs may be held by the launch that waits for the number.
+        """
+        from cupy.cuda import runtime
+
+        number = self._numbers.get(value)
+        if number is None:  # kept, since a graph may copy it again
+            number = self._numbers[value] = torch.tensor([value], dtype=torch.int32).pin_memory()
+        handle = self._stream(stream).cuda_stream
+        runtime.memcpyAsync(word.data_ptr(), number.data_ptr(), 4, runtime.memcpyHostToDevice, handle)
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
         with self._on(stream):

@@ -18,6 +18,8 @@ import numpy as np
 from flashcore_numba.branches.ring.clocks import Clock, Clocks
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Function
 
+TILE = 3  # keys that a launch with late keys reads at a time
+
 
 class Agent(NamedTuple):
     """A stream of a rank."""
@@ -99,6 +101,7 @@ class _Work:
     reads: tuple[np.ndarray, ...] = ()
     writes: tuple[np.ndarray, ...] = ()
     begun: Clock | None = None
+    tick: int = 0  # of its stream's clock
     transfers = False
 
     def begin(self, machine: "Machine") -> None:
@@ -126,7 +129,62 @@ class _Launch(_Work):
             if not any(target is each for each in self.reads):
                 target[...] = np.nan
         pairs = zip(self.reads, updated, strict=True)
-        self.function(tuple(each if keep else _read_only(each) for each, keep in pairs), self.writes)
+        self.function(
+            tuple(each if keep or each is None else _read_only(each) for each, keep in pairs), self.writes
+        )
+        return True
+
+
+@dataclass(eq=False)
+class _LateLaunch(_Launch):
+    """It reads `late` a tile of TILE keys at a time, the last ones first, each when `word` says that it is
+    there, as a kernel does. Without a word it waits for nothing.
+    """
+
+    late: tuple[np.ndarray, ...] = field(kw_only=True)
+    word: np.ndarray | None = field(kw_only=True)
+    end_key: int = 0  # of the keys that it has not read
+
+    def begin(self, machine: "Machine") -> None:
+        self.end_key = self.late[0].shape[-2]
+        if self.word is not None:
+            machine.access(self, self.word, how="look")
+
+    @property
+    def first_key(self) -> int:
+        """Of the tile that it reads next."""
+        return (self.end_key - 1) // TILE * TILE
+
+    def may_end(self) -> bool:
+        return self.word is None or self.end_key == 0 or int(self.word[0]) <= self.first_key
+
+    def end(self, machine: "Machine") -> bool:
+        if self.end_key:
+            if self.word is not None:
+                machine.clocks.join(self.agent, machine.said_by(self.word))
+            for each in self.late:
+                machine.access(self, each[..., self.first_key : self.end_key, :])
+            self.end_key = self.first_key
+            return False
+        self.reads = tuple[Any, ...]((*self.reads, *self.late, self.word))
+        return super().end(machine)
+
+    @property
+    def waits_for(self) -> str:
+        return f"{self.what}, for key {self.first_key}"
+
+
+@dataclass(eq=False)
+class _Signal(_Work):
+    word: np.ndarray = field(kw_only=True)
+    value: int = field(kw_only=True)
+
+    def begin(self, machine: "Machine") -> None:
+        machine.access(self, self.word, True, "fall" if self.value <= self.word[0] else "")
+
+    def end(self, machine: "Machine") -> bool:
+        self.word[0] = self.value
+        machine.say(self.word, self.begun or {})
         return True
 
 
@@ -277,7 +335,8 @@ class Machine:
             Agent(rank, stream): deque() for rank in range(ranks) for stream in (MAIN, SIDE, ALSO)
         }
         self._buffers: dict[int, Buffer] = {}
-        self._accesses: dict[int, list[tuple[_Work, int, np.ndarray, bool]]] = {}
+        self._accesses: dict[int, list[tuple[_Work, np.ndarray, bool, str]]] = {}
+        self._said: dict[int, Clock] = {}
         self._sends: dict[tuple[int, int], list[_Exchange]] = {}
         self._receives: dict[tuple[int, int], int] = {}
         self._meetings: dict[tuple[str, int], dict[int, _Together]] = {}
@@ -310,30 +369,42 @@ class Machine:
 
     def _begin(self, work: _Work) -> None:
         before = self.clocks.seen(work.agent)  # all but what begins: who hears of it does not know its end
-        number = self.clocks.tick(work.agent)
+        work.tick = self.clocks.tick(work.agent)
         for view, writes in (
             *((each, False) for each in work.reads),
             *((each, True) for each in work.writes),
         ):
-            self._check(work, number, view, writes)
+            self.access(work, view, writes)
         work.begun = before
         if work.transfers:
             for target in work.writes:
                 target[...] = np.nan
         work.begin(self)
 
-    def _check(self, work: _Work, number: int, view: np.ndarray, writes: bool) -> None:
-        """Note an access. One to the same memory before it that is not certain to be over makes a Hazard."""
+    def say(self, word: np.ndarray, clock: Clock) -> None:
+        """A signal has been written after all that is over in `clock`."""
+        self._said[_memory(word)] = clock
+
+    def said_by(self, word: np.ndarray) -> Clock:
+        """What is over for who reads the word now."""
+        return self._said.get(_memory(word), {})
+
+    def access(self, work: _Work, view: np.ndarray, writes: bool = False, how: str = "") -> None:
+        """Note an access. One to the same memory before it that is not certain to be over makes a Hazard.
+
+        how: "look" at a word while it may "fall" is no access like others: these two need no order.
+        """
         memory = _memory(view)
         before = self._accesses.setdefault(memory, [])
-        for other, other_number, other_view, other_writes in before:
-            unordered = not self.clocks.is_over(other.agent, other_number, work.agent)
+        for other, other_view, other_writes, other_how in before:
+            unordered = not self.clocks.is_over(other.agent, other.tick, work.agent)
+            unordered &= {how, other_how} != {"look", "fall"}
             if (writes or other_writes) and unordered and np.shares_memory(view, other_view):
                 found = _hazard(self._buffers[memory], other, work, other_writes)
                 if self.kept is None:
                     raise found
                 self.kept.append(found)
-        before.append((work, number, view, writes))
+        before.append((work, view, writes, how))
 
     def queue(self, work: _Work) -> None:
         """Put a task at the end of its stream."""
@@ -391,10 +462,25 @@ class SimulatedRank:
         reads: Sequence[Any],
         writes: Sequence[Any],
         step: int,
+        late: Sequence[Any] = (),
+        word: Any = None,
     ) -> None:
         for each in (*reads, *writes):
             self.machine.own(self.number, "the caller's arrays", each if each.base is None else each.base)
-        self._queue(_Launch, stream, what, step, tuple(reads), tuple(writes), function=function)
+        arrays = tuple(reads), tuple(writes)
+        if not late:
+            self._queue(_Launch, stream, what, step, *arrays, function=function)
+            return
+        self._queue(_LateLaunch, stream, what, step, *arrays, function=function, late=tuple(late), word=word)
+
+    def word(self, name: str) -> np.ndarray:
+        if name not in self._shared:
+            self._shared[name] = np.zeros(1, np.int32)
+            self.machine.own(self.number, name, self._shared[name])
+        return self._shared[name]
+
+    def signal(self, stream: str, word: Any, value: int, step: int) -> None:
+        self._queue(_Signal, stream, "the signal", step, word=word, value=value)
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
         self._queue(_Copy, stream, "the copy", step, (source,), (to,))

@@ -185,6 +185,95 @@ GATHER = (
     ),
 )  # fmt: skip
 
+GATED = (
+    _mutant(
+        "gated", "no_start_barrier", "Keys are copied which their owner has not written yet.",
+        ('    rank.barrier(MAIN, "start")  # or copies read keys that their owner has not written\n'
+         "    rank.wait(SIDE, rank.record(MAIN))  # and", "    rank.wait(SIDE, rank.record(MAIN))  # and"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "copies_do_not_wait", "The barrier is on the main stream, and copies begin before it.",
+        ("    rank.wait(SIDE, rank.record(MAIN))  # and copies begin when earlier kernels have left their"
+         " places\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "no_end_barrier", "An owner writes its next keys while a peer still copies these.",
+        ('word=word)\n    rank.barrier(SIDE, "end")', "word=word)\n    pass"), expected=ORDER,
+    ),
+    _mutant(
+        "gated", "end_not_awaited", "The end barrier is on the side stream, and the main one goes on.",
+        ("    rank.wait(MAIN, rank.record(SIDE))  # or our next call writes them before that barrier\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "signal_before_the_copy", "The number falls before the piece has come.",
+        ("        rank.copy(SIDE, whole[..., piece.place, :], source, i)\n", ""),
+        ("        rank.signal(SIDE, word, following, i)  # after the copy: a stream works in order\n",
+         "        rank.signal(SIDE, word, following, i)\n"
+         "        rank.copy(SIDE, whole[..., piece.place, :], source, i)\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "signal_on_another_stream", "The number falls while the piece is on its way.",
+        ("rank.signal(SIDE, word, following, i)", "rank.signal(ALSO, word, following, i)"), expected=ORDER,
+    ),
+    _mutant(
+        "gated", "signal_of_the_next_piece", "The number says that the next piece has come, too.",
+        ("coming[i].place.stop if i < len(coming)", "coming[i].place.start if i < len(coming)"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "nothing_awaited", "The launch takes keys that are still on their way.",
+        ("late=tuple(seen), word=word)", "late=tuple(seen), word=None)"), expected=ORDER,
+    ),
+    _mutant(
+        "gated", "number_not_reset", "The second call begins with the number of the first, 0.",
+        ("    rank.signal(MAIN, word, first, 0)\n", ""), expected=ORDER,
+    ),
+    _mutant(
+        "gated", "reset_on_the_other_stream", "The number rises while a launch may look at it.",
+        ("    rank.signal(MAIN, word, first, 0)\n", "    rank.signal(SIDE, word, first, 0)\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "reset_to_nothing_awaited", "The number says at the beginning that all keys are there.",
+        ("    rank.signal(MAIN, word, first, 0)\n", "    rank.signal(MAIN, word, 0, 0)\n"), expected=ORDER,
+    ),
+    _mutant(
+        "gated", "last_piece_not_told", "Nobody says that the last piece has come.",
+        ("        rank.signal(SIDE, word, following, i)  #",
+         "        if i < len(coming):\n            rank.signal(SIDE, word, following, i)  #"),
+        expected=("hang",),
+    ),
+    _mutant(
+        "gated", "own_keys_not_counted", "The number stops above our own first piece.",
+        ("following = coming[i].place.stop if i < len(coming) else 0", "following = piece.place.start"),
+        expected=("hang",),
+    ),
+    _mutant(
+        "gated", "wrong_owner", "Pieces are copied from the rank after their owner.",
+        ("rank.of(piece.owner, \"all keys\")", "rank.of((piece.owner + 1) % rank.count, \"all keys\")"),
+        expected=(*ORDER, *MISFIT),
+    ),
+    _mutant(
+        "gated", "places_of_the_sequence", "Without a mask, keys are looked for in our order.",
+        ("slice(split.length - split.rows(owner), split.length), slice(begin, end)",
+         "slice(begin, end), slice(begin, end)"), file="schedule", expected=(*ORDER, *MISFIT),
+    ),
+    _mutant(
+        "gated", "halves_exchanged", "Our second piece is written to the place of the first.",
+        ("rows = (slice(half, None), slice(0, half)) if", "rows = (slice(0, half), slice(half, None)) if"),
+        expected=MISFIT,
+    ),
+    _mutant(
+        "gated", "first_piece_sees_as_much", "The rows of our first piece see the keys of the second.",
+        ("ends = (own[1].place.stop, own[0].place.stop)", "ends = (own[0].place.stop, own[0].place.stop)"),
+        expected=MISFIT,
+    ),
+)  # fmt: skip
+
 SCHEDULE = (
     _mutant(
         "schedule", "halves_of_keys_exchanged", "All rows see an earlier chunk's second piece.",
@@ -359,4 +448,4 @@ DECODE = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*SCHEDULE, *PULL, *GATHER, *RING, *ULYSSES, *BACKWARD, *DECODE)
+MUTANTS = (*SCHEDULE, *PULL, *GATHER, *GATED, *RING, *ULYSSES, *BACKWARD, *DECODE)

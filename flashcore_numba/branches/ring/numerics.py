@@ -13,19 +13,27 @@ from flashcore_numba.attention import attention
 from flashcore_numba.branches.backward.call import attention_backward
 from flashcore_numba.branches.decode.merging import merged
 from flashcore_numba.calls import find_stage
+from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.core.features import MERGING
 
 Arrays = tuple[Any, ...]
 
 
 class Numerics(Protocol):
-    """The arithmetic of a step. Each method is what `Rank.launch` takes, after its keywords are bound."""
+    """The arithmetic of a step. `attend` and `backward` are what `Rank.launch` takes, after their keywords
+    are bound.
+    """
 
-    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+    def check_waits(self) -> None:
+        """Raise UnsupportedError unless `attend` waits for keys that still come."""
+
+    def attend(
+        self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
+    ) -> None:
         """reads: q, k, v, and where steps came before their out and LSE. writes: out and LSE of them all.
 
         The out of the steps before is float32; that which is written is float32 or q's type. LSE: float32,
-        natural logarithm.
+        natural logarithm. keys_from: as for `attention`.
         """
 
     def backward(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
@@ -35,9 +43,14 @@ class Numerics(Protocol):
 
 
 class Float32:
-    """NumPy, in float32 throughout: it rounds to no other type."""
+    """NumPy, in float32 throughout: it rounds to no other type. It runs when all keys have come."""
 
-    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+    def check_waits(self) -> None:
+        """What carries out the programs with it does the waiting."""
+
+    def attend(
+        self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
+    ) -> None:
         q, k, v, *before = reads
         p, lse = _weights(q, k, causal, scale)
         put(p @ _repeated(v, q), lse, before, writes, np)
@@ -70,9 +83,20 @@ class Stages:
         self.merges = stage is None or {*MERGING} <= {*find_stage(stage).features}
         self.takes_lengths = stage is None or "seqused_k" in find_stage(stage).features
 
-    def attend(self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None) -> None:
+    def check_waits(self) -> None:
+        if self.stage is not None and "keys_from" not in find_stage(self.stage).features:
+            label = find_stage(self.stage).label
+            raise UnsupportedError(
+                f"way='gated' needs a stage that waits for keys: {label} does not, 15 does"
+            )
+
+    def attend(
+        self, reads: Arrays, writes: Arrays, *, causal: bool, scale: float | None, keys_from: Any = None
+    ) -> None:
         q, k, v, *before = reads
         how: dict[str, Any] = {"causal": causal, "scale": scale, "stage": self.stage, "return_lse": True}
+        if keys_from is not None:
+            how["keys_from"] = keys_from
         if self.merges:
             _, lse = attention(q, k, v, prior=tuple(before) or None, out=writes[0], **how)
             writes[1][...] = lse
@@ -81,7 +105,13 @@ class Stages:
             put(part, lse, before, writes, module_of(q))
 
     def attend_both(
-        self, reads: Arrays, writes: Arrays, half: int, ends: tuple[int, int], scale: float | None
+        self,
+        reads: Arrays,
+        writes: Arrays,
+        half: int,
+        ends: tuple[int, int],
+        scale: float | None,
+        keys_from: Any = None,
     ) -> bool:
         """`attend_pieces` of equal pieces in one call, as a batch of two sequences which see some of the same
         keys. Returns False, and nothing is written, where that cannot be.
@@ -91,7 +121,8 @@ class Stages:
             return False
         pieces = [each[0].unflatten(1, (2, half)).transpose(0, 1) for each in (q, *writes)]
         keys = [each[:, :, : ends[1]].expand(2, -1, -1, -1) for each in (k, v)]
-        used, how = _lengths(ends, q.device), {"causal": True, "scale": scale, "stage": self.stage}
+        used = _lengths(ends, q.device)
+        how: dict[str, Any] = {"causal": True, "scale": scale, "stage": self.stage, "keys_from": keys_from}
         _, lse = attention(pieces[0], *keys, seqused_k=used, out=pieces[1], return_lse=True, **how)
         pieces[2].copy_(lse)
         return True
@@ -121,16 +152,41 @@ def attend_pieces(
     half: int,
     ends: tuple[int, int],
     scale: float | None,
+    keys_from: Any = None,
 ) -> None:
     """reads: q, k, v. The first `half` of the rows see the keys up to ends[0], the others up to ends[1], each
     under a causal mask that is aligned bottom-right. writes: out and LSE.
     """
     q, k, v = reads
-    if isinstance(numerics, Stages) and numerics.attend_both(reads, writes, half, ends, scale):
+    if isinstance(numerics, Stages) and numerics.attend_both(reads, writes, half, ends, scale, keys_from):
         return
-    for rows, end in ((slice(0, half), ends[0]), (slice(half, None), ends[1])):
+    how: dict[str, Any] = {"causal": True, "scale": scale}
+    if keys_from is not None:
+        how["keys_from"] = keys_from
+    for rows, end in ((slice(half, None), ends[1]), (slice(0, half), ends[0])):  # the longest first
         one = (q[:, :, rows], k[:, :, :end], v[:, :, :end])
-        numerics.attend(one, tuple(each[:, :, rows] for each in writes), causal=True, scale=scale)
+        numerics.attend(one, tuple(each[:, :, rows] for each in writes), **how)
+
+
+def attend_as_they_come(
+    reads: Arrays,
+    writes: Arrays,
+    *,
+    numerics: Numerics,
+    half: int,
+    ends: tuple[int, int] | None,
+    scale: float | None,
+) -> None:
+    """reads: q, k, v, of which keys still come, and the number from which on they are there. `attend_pieces`;
+    without `ends` all rows see all keys.
+    """
+    *arrays, keys_from = reads
+    if ends is None:
+        numerics.attend(tuple(arrays), writes, causal=False, scale=scale, keys_from=keys_from)
+    else:
+        attend_pieces(
+            tuple(arrays), writes, numerics=numerics, half=half, ends=ends, scale=scale, keys_from=keys_from
+        )
 
 
 def merge_parts(reads: Arrays, writes: Arrays) -> None:

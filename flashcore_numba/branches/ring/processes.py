@@ -14,14 +14,18 @@ with explained():
     import torch.distributed as dist
 
 
-ALONE = "way='pull' and way='gather' need GPUs that read each other's memory; way='ring' runs on CPUs"
+ALONE = (
+    "way='pull', way='gather' and way='gated' need GPUs that read each other's memory; "
+    "way='ring' runs on CPUs"
+)
 
 
 class ProcessRank:
     """The process as a rank of a process group.
 
     What is launched runs at once, and `exchange` goes on beside it until an event recorded after it is
-    waited for. There is no memory that peers read, so `pull` and `gather` do not run here.
+    waited for. There is no memory that peers read, so `pull`, `gather` and `gated` do not run
+    here.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -43,6 +47,12 @@ class ProcessRank:
     def of(self, peer: int, name: str) -> np.ndarray:
         raise UnsupportedError(ALONE)
 
+    def word(self, name: str) -> np.ndarray:
+        raise UnsupportedError(ALONE)
+
+    def signal(self, stream: str, word: Any, value: int, step: int) -> None:
+        raise UnsupportedError(ALONE)
+
     def launch(
         self,
         stream: str,
@@ -51,6 +61,8 @@ class ProcessRank:
         reads: Sequence[Any],
         writes: Sequence[Any],
         step: int,
+        late: Sequence[Any] = (),
+        word: Any = None,
     ) -> None:
         function(tuple(reads), tuple(writes))
 

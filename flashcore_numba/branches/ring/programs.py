@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flashcore_numba.branches.ring.numerics import Arrays, Numerics, attend_pieces, merge_parts
+from flashcore_numba.branches.ring.numerics import (
+    Arrays,
+    Numerics,
+    attend_as_they_come,
+    attend_pieces,
+    merge_parts,
+)
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Rank
-from flashcore_numba.branches.ring.schedule import Step, steps
+from flashcore_numba.branches.ring.schedule import Step, comings, steps
 from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.core.errors import UnsupportedError
 
@@ -108,6 +114,45 @@ def gather(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     rank.wait(MAIN, rank.record(ALSO))  # or the caller reads rows that are still computed
     rank.barrier(SIDE, "end")  # or an owner writes its next keys while a peer copies these
     rank.wait(MAIN, rank.record(SIDE))  # on which our next keys are written
+
+
+def gated(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
+    """One launch over all keys that the rows see. It begins with the rank's own, while the others come by the
+    copy engine, and waits for each piece when it needs it: nothing is merged, and work of all sizes is dealt
+    out at once.
+
+    Shapes as for `pull`. Every rank has room for K and V of the whole sequence. Raises UnsupportedError where
+    the stage does not wait for keys.
+    """
+    layer.numerics.check_waits()
+    split, (batch, kv_heads, _, dim) = layer.split, k.shape
+    half = split.half(rank.number)
+    own, coming = comings(split, rank.number, layer.causal)
+    whole = rank.shared("all keys", (2, batch, kv_heads, split.length, dim), k)
+    word = rank.word("the number of the first key")
+    first = coming[0].place.stop if coming else 0
+    # Falls with each piece. It rises after the launch that looked at it before, and before the signals of
+    # this call: with the number of an earlier call, keys would be used that have not come.
+    rank.signal(MAIN, word, first, 0)
+    rows = (slice(half, None), slice(0, half)) if layer.causal else (slice(None),)
+    for piece, which in zip(own, rows, strict=True):
+        place = whole[..., piece.place, :]
+        rank.launch(MAIN, "filling", _stack, (k[:, :, which], v[:, :, which]), (place,), 0)
+    rank.barrier(MAIN, "start")  # or copies read keys that their owner has not written
+    rank.wait(SIDE, rank.record(MAIN))  # and copies begin when earlier kernels have left their places
+    # Copies are queued before the launch that waits for them: nothing that holds up the host, or takes both
+    # from one queue, can keep them from beginning.
+    for i, piece in enumerate(coming, start=1):
+        source = rank.of(piece.owner, "all keys")[..., piece.source, :]
+        rank.copy(SIDE, whole[..., piece.place, :], source, i)
+        following = coming[i].place.stop if i < len(coming) else 0  # own keys may be between
+        rank.signal(SIDE, word, following, i)  # after the copy: a stream works in order
+    ends = (own[1].place.stop, own[0].place.stop) if layer.causal else None
+    call = partial(attend_as_they_come, numerics=layer.numerics, half=half, ends=ends, **layer.how)
+    seen = whole[:, :, :, : own[0].place.stop]
+    rank.launch(MAIN, "attention", call, (q,), (out, lse), 0, late=tuple(seen), word=word)
+    rank.barrier(SIDE, "end")  # or an owner's next keys overwrite these under the copies
+    rank.wait(MAIN, rank.record(SIDE))  # or our next call writes them before that barrier
 
 
 def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
@@ -243,7 +288,13 @@ def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     rank.launch(MAIN, "merging", merge_parts, (every,), (out, lse), 0)
 
 
-FORWARD: dict[str, Callable[..., None]] = {"gather": gather, "pull": pull, "ring": ring, "ulysses": ulysses}
+FORWARD: dict[str, Callable[..., None]] = {
+    "gated": gated,
+    "gather": gather,
+    "pull": pull,
+    "ring": ring,
+    "ulysses": ulysses,
+}
 """The ways of the forward pass, by name."""
 
 

@@ -31,6 +31,9 @@ class Rank(Protocol):
     def of(self, peer: int, name: str) -> Any:
         """What `shared` is on a peer."""
 
+    def word(self, name: str) -> Any:
+        """One number of this rank, int32 [1], which `signal` writes and a `launch` looks at."""
+
     def launch(
         self,
         stream: str,
@@ -39,8 +42,20 @@ class Rank(Protocol):
         reads: Sequence[Any],
         writes: Sequence[Any],
         step: int,
+        late: Sequence[Any] = (),
+        word: Any = None,
     ) -> None:
-        """Queue `function(reads, writes)`. An array in both is updated."""
+        """Queue `function(reads, writes)`. An array in both is updated.
+
+        late: [..., keys, D], of which keys still come when it begins: the function, which takes
+        (*reads, *late, word), reads them from the last to the first, each when `word` is no more than its
+        number.
+        """
+
+    def signal(self, stream: str, word: Any, value: int, step: int) -> None:
+        """Queue the write of a number, without an SM, after all that is queued on the stream. While a launch
+        looks at it, it must only fall.
+        """
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
         """Queue a copy by the copy engine, of this rank's memory or a peer's, to this rank's."""

@@ -44,3 +44,37 @@ def steps(split: Split, rank: int, causal: bool) -> list[Step]:
         else:
             found.append(Step(owner, everything, slice(0, split.half(owner)), False))
     return found
+
+
+class Piece(NamedTuple):
+    """Keys of `owner`: `source` is where they are in its array of all keys, `place` where they go in ours."""
+
+    owner: int
+    source: slice
+    place: slice
+
+
+def comings(split: Split, rank: int, causal: bool) -> tuple[list[Piece], list[Piece]]:
+    """The rank's own keys, and those that come, in the order in which its rows need them: from the last place
+    to the first, each next to those before it.
+
+    Under a causal mask the places are those of the sequence: the rows of the second piece begin with their
+    own keys anyhow. Without one the order of keys does not matter, and a rank's own have the last places.
+    """
+    if not causal:
+        end, found = split.length, []
+        for i in range(split.ranks):
+            owner = (rank + i) % split.ranks
+            begin = end - split.rows(owner)
+            found.append(
+                Piece(owner, slice(split.length - split.rows(owner), split.length), slice(begin, end))
+            )
+            end = begin
+        return found[:1], found[1:]
+    owner_of = {piece: owner for owner in range(split.ranks) for piece in split.pieces(owner)}
+    mine = split.pieces(rank)
+    places = {piece: slice(split.bounds[piece], split.bounds[piece + 1]) for piece in range(mine[1] + 1)}
+    everything = [
+        Piece(owner_of[piece], places[piece], places[piece]) for piece in sorted(places, reverse=True)
+    ]
+    return [x for x in everything if x.owner == rank], [x for x in everything if x.owner != rank]

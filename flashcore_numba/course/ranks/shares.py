@@ -40,7 +40,7 @@ def moved(way: str, ranks: int, rows: int, heads: int, kv_heads: int, dim: int) 
     chunk = 2 * kv_heads * own * dim * ELEMENT
     if way == "ring":
         return others * chunk
-    if way in ("pull", "gather"):  # of later ranks the whole chunk, of earlier ones half of it
+    if way in ("pull", "gather", "gated"):  # of later ranks the whole chunk, of earlier ones half of it
         return others * chunk * 3 / 4
     each = (2 * heads + 2 * kv_heads) * dim * ELEMENT + heads * 4  # q, k, v and out; LSE
     return each * own * others / ranks

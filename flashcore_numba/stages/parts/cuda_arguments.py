@@ -36,6 +36,7 @@ def defines(problem: Any) -> dict[str, Any]:
         "SINKS": features.sinks is not None,
         "USED": features.seqused_k is not None,
         "RAGGED": features.ragged,
+        "KEYS_FROM": features.keys_from is not None,
         "PRIOR": features.prior_out is not None,
         "FLOAT_OUT": features.float32_out,
         "HEAD_NORM": features.norm_weight is not None,
@@ -75,6 +76,8 @@ def feature_arguments(problem: Any) -> list:
     found += [each for each in (features.sinks, features.seqused_k) if each is not None]
     if features.ragged:
         found += [features.cu_seqlens_q, features.cu_seqlens_k, np.int32(p.sequence_count)]
+    if features.keys_from is not None:
+        found += [features.keys_from]
     if features.prior_out is not None:
         found += [features.prior_out, features.prior_lse]
         found += [*strides(features.prior_out), *strides(features.prior_lse)]

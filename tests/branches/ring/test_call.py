@@ -75,7 +75,7 @@ class TestOneRank:
         [
             (
                 lambda q: RingAttention(9, way="push"),
-                "way is 'push': accepted are gather, pull, ring, ulysses",
+                "way is 'push': accepted are gated, gather, pull, ring, ulysses",
             ),
             (lambda q: RingAttention(9.0), "length is 9.0: a whole number of rows or a Split"),
             (lambda q: RingAttention(1), "length is 1: 1 ranks need at least 2 rows"),
@@ -87,10 +87,10 @@ class TestOneRank:
             ),
             (lambda q: RingAttention(9, way="ring")(q, q, q[:, :1]), "v is .* must be equal"),
             (lambda q: RingAttention(9, way="ring")(q, q.half(), q.half()), "k is torch.float16"),
-            (lambda q: RingAttention(9)(q, q, q), "way='pull' and way='gather' need GPUs"),
+            (lambda q: RingAttention(9)(q, q, q), "way='gather' and way='gated' need GPUs"),
             (
                 lambda q: RingAttention(9).captured(q, q, q),
-                "only way='gather' and way='pull' on GPUs can be captured",
+                "only way='gated', way='gather', way='pull' on GPUs can be captured",
             ),
             (
                 lambda q: RingAttention(9, way="ring").decode(q, q[:, :, :4], q[:, :, :4], causal=True),

@@ -15,6 +15,9 @@ from flashcore_numba.checks.runner import KINDS
 from flashcore_numba.stages.edited import Edit, EditError
 
 NAMED = {
+    "ring/gated nothing_awaited": "attention of step 0 may still use it",
+    "ring/gated own_keys_not_counted": "main stream: attention, for key 3",
+    "ring/gated reset_on_the_other_stream": "use the number of the first key, one of them writes",
     "ring/pull no_start_barrier": "the copy reads keys of rank 1, and no barrier before it says that rank 1",
     "ring/pull no_end_barrier": "rank 0 writes keys of rank 0 for its next call, while the copy of rank 1",
     "ring/pull barrier_not_awaited": "no barrier ends the call before",
@@ -77,8 +80,8 @@ HARMLESS = [
 def test_every_way_is_right() -> None:
     reports = checking.check()
     assert [report.label for report in reports] == [
-        "ring/schedule", "ring/gather", "ring/pull", "ring/ring", "ring/ulysses", "ring/backward",
-        "ring/decode",
+        "ring/schedule", "ring/gated", "ring/gather", "ring/pull", "ring/ring", "ring/ulysses",
+        "ring/backward", "ring/decode",
     ]  # fmt: skip
     for report in reports:
         assert report.passed, [(failure.name, failure.message) for failure in report.failures]
@@ -129,7 +132,7 @@ def test_the_command_fails_when_a_way_is_wrong(
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["ring/pool"], "ring/pool: accepted are ring/schedule, ring/gather"),
+        (["ring/pool"], "ring/pool: accepted are ring/schedule, ring/gated"),
         (["ring", "5"], "name no other stage beside it"),
     ],
 )

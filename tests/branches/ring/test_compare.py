@@ -1,7 +1,7 @@
 """`flashcore ring`: what it refuses, what it starts, and the artifact of times that somebody else made up."""
 
 import json
-from argparse import Namespace
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +48,27 @@ def test_the_artifact_follows_the_schema(tmp_path: Path) -> None:
         artifact.validate(record | {"topology": {"gpus": 1, "peer_access": True}})
 
 
-def run_as_if(monkeypatch: pytest.MonkeyPatch, gpus: int, record: dict[str, Any]) -> list[list[str]]:
-    """`flashcore ring` where so many GPUs are, and the processes write this record."""
+def run_as_if(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, record: dict[str, Any], peers: Any = "no graphs"
+) -> list[list[str]]:
+    """`flashcore ring` where so many GPUs are, and the processes write these records.
+
+    peers: what those of PyTorch's graphs write, or why they do not.
+    """
     started: list[list[str]] = []
 
-    def start(command: list[str]) -> Namespace:
-        started.append(command)
-        artifact.save(record, Path(command[command.index(ring.MODULE) + 1]))
-        return Namespace(returncode=0)
+    def ended(words: list[str], limit: float) -> str | None:
+        started.append(words)
+        if "--captured-peers" in words and not isinstance(peers, dict):
+            return peers
+        made = peers if "--captured-peers" in words else record
+        artifact.save(made, Path(words[words.index(ring.MODULE) + 1]))
+        return None
 
     monkeypatch.setattr(gpu, "available", lambda: True)
     monkeypatch.setattr(gpu, "why_not", lambda: None)
     monkeypatch.setattr(gpu, "device_count", lambda: gpus)
-    monkeypatch.setattr(ring.subprocess, "run", start)
+    monkeypatch.setattr(ring, "ended", ended)
     return started
 
 
@@ -70,12 +78,52 @@ def test_a_process_per_gpu_and_a_table(
     monkeypatch.setenv("COLUMNS", "160")
     started = run_as_if(monkeypatch, 2, made_up())
     assert cli.main(["ring", "--gpus", "2", "--shape", "1x8/2x1024x64", "--save", str(tmp_path)]) == 0
-    (command,) = started
+    command, of_peers = started
+    assert of_peers[-1] == "--captured-peers" and "--captured-peers" not in command
     assert "--nproc-per-node=2" in command and "--causal" in command
     assert command[command.index("--shape") + 1] == "1x8/2x1024x64"
     told = capsys.readouterr().out
     assert "73 %" in told and "2.06" in told and "torch alltoall" in told  # 2 x 31 / 85, 175 / 85
     assert artifact.load(tmp_path / "nvidia-h100-ring-gpus-2-causal.json")["topology"]["gpus"] == 2
+
+
+def test_graphs_of_peers_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of processes of their own; they are peers like the others."""
+    peers, label = made_up(), "torch allgather, captured"
+    (shape,) = peers["shapes"]
+    shape["entries"] = [entry | {"label": label} for entry in shape["entries"] if entry["kind"] == "peer"]
+    shape["absent"] = {"torch alltoall, captured": "it cannot be"}
+    artifact.derive(shape)
+    run_as_if(monkeypatch, 2, made_up(), peers)
+    assert cli.main(["ring", "--save", str(tmp_path)]) == 0
+    (found,) = artifact.load(tmp_path / "nvidia-h100-ring-gpus-2-causal.json")["shapes"]
+    assert [entry["label"] for entry in found["entries"]][-1] == label
+    assert found["absent"]["torch alltoall, captured"] == "it cannot be"
+
+
+def test_graphs_that_hang_have_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_as_if(monkeypatch, 2, made_up(), "torchrun did not end within 120 s")
+    assert cli.main(["ring", "--save", str(tmp_path)]) == 0
+    (found,) = artifact.load(tmp_path / "nvidia-h100-ring-gpus-2-causal.json")["shapes"]
+    assert found["absent"]["torch allgather, captured"] == "torchrun did not end within 120 s"
+
+
+def test_one_way_alone_has_no_peers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = run_as_if(monkeypatch, 2, made_up())
+    assert cli.main(["ring", "--way", "pull"]) == 0
+    (command,) = started
+    assert command[command.index("--way") + 1] == "pull"
+    assert cli.main(["ring", "--way", "push"]) == 2
+    assert "--way push: accepted are gated, gather" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_end_is_stopped() -> None:
+    assert ring.ended([sys.executable, "-c", "pass"], 60) is None
+    assert ring.ended([sys.executable, "-c", "raise SystemExit(3)"], 60) == "torchrun ended with status 3"
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert ring.ended(waits, 0.3) == "torchrun did not end within 0.3 s"
 
 
 def test_a_wrong_result_is_a_failure(

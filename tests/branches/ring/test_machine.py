@@ -101,7 +101,7 @@ def test_a_copy_leaves_nan_until_it_ends_and_reads_late() -> None:
     """Without any check of the order, a late copy shows both: what the checks name is real."""
     machine, seen = Machine(1, Order("late")), []
     (rank,) = machine.ranks
-    machine._check = lambda *_: None  # type: ignore[method-assign]
+    machine.access = lambda *_, **__: None  # type: ignore[method-assign]
     source = publish(rank, 1)
     buffer = rank.empty("buffer", (4,))
     rank.wait(SIDE, rank.record(MAIN))
@@ -204,3 +204,64 @@ def test_who_receives_does_not_know_that_the_sender_is_through() -> None:
     other.copy(SIDE, other.empty("copied", (2,)), target, 2)
     with pytest.raises(Hazard, match="no barrier before it says that rank 0 has written them"):
         machine.run()
+
+
+def brought(
+    order: Order, *, reset: str = MAIN, copy_first: bool = True, told: tuple[int, ...] = (4, 0)
+) -> list:
+    """Rank 0 launches over 8 keys of rank 1, which come 4 at a time, in each of two calls."""
+    machine, seen = Machine(2, order), []
+    for call in range(2):
+        for rank in machine.ranks:
+            mine = rank.shared("keys", (8, 1), np.empty(0, np.float32))
+            rank.launch(MAIN, "filling", put(call + 1), (), (mine,), 0)
+        one = machine.ranks[0]
+        room, word = one.empty("room", (8, 1)), one.word("number")
+        one.signal(reset, word, 8, 0)
+        for rank in machine.ranks:
+            rank.barrier(MAIN, "start")
+            rank.wait(SIDE, rank.record(MAIN))
+        for i, first in enumerate((4, 0)):
+            if copy_first:
+                one.copy(SIDE, room[first : first + 4], one.of(1, "keys")[first : first + 4], i)
+            if i < len(told):
+                one.signal(SIDE, word, told[i], i)
+            if not copy_first:
+                one.copy(SIDE, room[first : first + 4], one.of(1, "keys")[first : first + 4], i)
+        one.launch(
+            MAIN,
+            "attention",
+            lambda reads, _: seen.append(reads[0].sum()),
+            (),
+            (),
+            0,
+            late=(room,),
+            word=word,
+        )
+        for rank in machine.ranks:
+            rank.barrier(SIDE, "end")
+            rank.wait(MAIN, rank.record(SIDE))
+        machine.next_call()
+    machine.run()
+    return seen
+
+
+@pytest.mark.parametrize("order", orders(2, np.random.default_rng(2)), ids=lambda order: order.name)
+class TestKeysThatComeUnderALaunch:
+    def test_in_their_order(self, order: Order) -> None:
+        assert brought(order) == [8, 16]
+        assert brought(order, told=(5, 0)) == [8, 16]  # later than it could be
+
+    def test_told_before_they_have_come(self, order: Order) -> None:
+        with pytest.raises(Hazard, match="room"):
+            brought(order, copy_first=False)
+        with pytest.raises(Hazard, match="room"):
+            brought(order, told=(0, 0))
+
+    def test_a_number_that_rises_under_a_launch(self, order: Order) -> None:
+        with pytest.raises(Hazard, match="use number, one of them writes, and nothing orders the two"):
+            brought(order, reset=SIDE)
+
+    def test_never_told(self, order: Order) -> None:
+        with pytest.raises(Stuck, match="rank 0, main stream: attention, for key 3"):
+            brought(order, told=(4,))

@@ -1,5 +1,7 @@
 """The ways with FlashCore's kernels on the simulator and the CPU executor, against float64."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from matrix import few
@@ -16,6 +18,7 @@ from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core.element import BFLOAT16, FLOAT16, Element
+from flashcore_numba.core.errors import UnsupportedError
 
 LATE = Order("transfers late")
 
@@ -71,6 +74,39 @@ def test_other_ways_and_more_ranks(rng: np.random.Generator, way: str, ranks: in
     x = drawn(rng, (1, 2, 2, 8 * ranks + 1, 64), True, dtype=np.float16)
     (found,) = forward(way, even(8 * ranks + 1, ranks, way != "ulysses"), [x], LATE, Stages(5))
     judged(x, *found)
+
+
+@pytest.mark.parametrize(
+    "dim, element, causal",
+    few(
+        [
+            (dim, element, causal)
+            for dim, element in ((64, FLOAT16), (128, BFLOAT16))
+            for causal in (True, False)
+        ],
+        (64, FLOAT16, True),
+        (64, FLOAT16, False),
+    ),
+)
+def test_one_launch_over_keys_that_come(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dim: int, element: Element, causal: bool
+) -> None:
+    """Every launch of the kernel is told which keys are there; a launch has no less than 64 keys."""
+    told: list[Any] = []
+    monkeypatch.setattr(
+        numerics, "attention", lambda *a, **how: told.append(how.get("keys_from")) or attention(*a, **how)
+    )
+    split = Split((0, 61, 128, 194, 256))
+    x = drawn(rng, (1, 2, 1, split.length, dim), causal, dtype=element.dtype.type)
+    (found,) = forward("gated", split, [x], LATE, Stages(15))
+    judged(x, *found)
+    assert len(told) == (4 if causal else 2) and all(each is not None for each in told)
+
+
+def test_a_stage_that_does_not_wait_is_refused(rng: np.random.Generator) -> None:
+    x = drawn(rng, (1, 1, 1, 16, 64), True, dtype=np.float16)
+    with pytest.raises(UnsupportedError, match="way='gated' needs a stage that waits for keys"):
+        forward("gated", even(16, 2), [x], LATE, Stages(5))
 
 
 def test_ulysses_is_one_rank_bit_for_bit(rng: np.random.Generator) -> None:
