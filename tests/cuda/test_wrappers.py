@@ -48,6 +48,11 @@ def load_acquire(rng):
     return Case("load_acquire", 2, 32, (words,), {0: np.array([*range(132, 100, -1), 1], np.uint32)})
 
 
+def arrivals(rng):
+    words, came = np.zeros(33, np.uint32), np.arange(131, 99, -1, np.uint32)
+    return Case("arrivals", 1, 64, (words, np.zeros(32, np.uint32)), {0: [*came, 1], 1: came + 1}, 1024)
+
+
 def add_quad(rng):
     x, sums = rng.integers(-100, 100, (2, 128)).astype(FLOAT)
     return Case("add_quad", 3, 64, (x, sums), {1: sums + 6 * x})
@@ -339,6 +344,7 @@ SM80: dict[str, Callable] = {
     "arrive_wrapping": wrapping,
 }  # fmt: skip
 SM90: dict[str, Callable] = {
+    "load_acquire_system": arrivals, "fence_proxy_async_global": arrivals,
     "mbarrier_arrive_expect": tma_2d, "mbarrier_arrive_remote": cluster_sums,
     "mbarrier_wait_cluster": cluster_sums,
     "fence_mbarrier_init": tma_2d, "fence_proxy_async": tma_3d_4d, "stmatrix_x4": stmatrix(0),

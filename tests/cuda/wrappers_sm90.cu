@@ -104,6 +104,30 @@ extern "C" __global__ void bulk_copies(const float* in, float* out, float* sum) 
     }
 }
 
+extern "C" __global__ void arrivals(uint32_t* words, uint32_t* out) {  // [33], [32]: fetched when they have come
+    extern __shared__ __align__(1024) unsigned char smem[];
+    uint32_t* tile = reinterpret_cast<uint32_t*>(smem);
+    uint64_t* full = reinterpret_cast<uint64_t*>(tile + 32);
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        words[31 - lane] = 100 + lane;
+        __syncwarp();  // all lanes have written theirs
+        if (lane == 0) __threadfence(), atomicExch(words + 32, 1u);
+        return;
+    }
+    if (lane == 0) {
+        ptx::mbarrier_init(full, 1);
+        ptx::fence_mbarrier_init();
+        while (ptx::load_acquire_system(words + 32) == 0) {}
+        ptx::fence_proxy_async_global();  // the words before the copy reads them
+        ptx::mbarrier_arrive_expect(full, 128);
+        ptx::bulk_load(tile, words, 128, full);
+    }
+    __syncwarp();  // the mbarrier is initialised
+    ptx::mbarrier_wait(full, 0);
+    out[lane] = tile[lane] + 1;
+}
+
 extern "C" __global__ void stmatrix(const uint32_t* in, half* out, int transposed) {  // inverse of ldmatrix
     extern __shared__ __align__(1024) unsigned char smem[];
     half* tile = reinterpret_cast<half*>(smem);
