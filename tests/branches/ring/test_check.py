@@ -50,7 +50,11 @@ HARMLESS = [
             ),
         ),
         ("copies_of_each_head", "programs", ("FIRST = 4", "FIRST = 99")),
-        ("other_direction", "schedule", ("owner = (rank + i)", "owner = (rank - i)")),
+        (
+            "other_direction",
+            "schedule",
+            ("(rank + i) % split.ranks\n        whole", "(rank - i) % split.ranks\n        whole"),
+        ),
         (
             "three_buffers",
             "programs",
