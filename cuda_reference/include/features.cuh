@@ -124,7 +124,7 @@
 #endif
 
 #if KEYS_FROM
-#define KEYS_FROM_PARAMS , const int *keys_from
+#define KEYS_FROM_PARAMS , const int* keys_from
 #define KEYS_FROM_GIVEN , keys_from
 #define KEYS_FROM_MEMBERS const int* keys_from;  // [1]: the keys from this one on are there
 #else
@@ -244,10 +244,10 @@
 #define BATCHES_MEMBERS static constexpr int k = 0, v = 0;
 #endif
 
-#define FEATURES                                                                                  \
+#define FEATURES                                                                                      \
     WINDOW_PARAMS SOFTCAP_PARAMS ALIBI_PARAMS SINKS_PARAMS USED_PARAMS RAGGED_PARAMS KEYS_FROM_PARAMS \
         PRIOR_PARAMS HEAD_NORM_PARAMS GATE_PARAMS DROPOUT_PARAMS
-#define FEATURES_GIVEN                                                                     \
+#define FEATURES_GIVEN                                                                                     \
     WINDOW_GIVEN SOFTCAP_GIVEN ALIBI_GIVEN SINKS_GIVEN USED_GIVEN RAGGED_GIVEN KEYS_FROM_GIVEN PRIOR_GIVEN \
         HEAD_NORM_GIVEN GATE_GIVEN DROPOUT_GIVEN
 
