@@ -94,8 +94,8 @@ HARMLESS: dict[tuple[str, str], str] = {
     (
         "warpgroup_rows.cuh",
         "ptx::fence_proxy_async_global();  // TMA reads what was there when the number was read",
-    ): "In the cases of a stage all keys are there before the launch. In tests/cuda/arrivals.cu another block "
-    "brings them, and the executor reports that this fence is missing.",
+    ): "In the cases of a stage all keys are there before the launch. In tests/cuda/arrivals.cu another "
+    "block brings them, and the executor reports that this fence is missing.",
     (
         "stage15_ping_pong.cu",
         "if (PING_PONG) ptx::bar_sync(1 + consumer, 256);  // the warpgroup before has issued its products",

@@ -244,6 +244,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ring.add_argument("--full", action="store_true", help="without the causal mask")
     ring.add_argument(
+        "--backward",
+        action="store_true",
+        help="the gradients: the backward pass alone, and together with the forward pass, as PyTorch's is",
+    )
+    ring.add_argument(
         "--way", action="append", metavar="WAY", help="only this way, and no peers; may be repeated"
     )
     ring.add_argument(

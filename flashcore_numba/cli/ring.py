@@ -17,6 +17,7 @@ from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.records import artifact, layout
+from flashcore_numba.records.artifact import WITH_FORWARD
 
 MODULE = "flashcore_numba.branches.ring.compare"
 PEERS_LIMIT = 120  # seconds, for what was seen to hang
@@ -37,10 +38,12 @@ def run(args: Namespace) -> int:
     with explained():
         import torch  # noqa: F401
 
-        from flashcore_numba.branches.ring.programs import FORWARD
+        from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD
+    ways = BACKWARD if args.backward else FORWARD
     for way in args.way or ():
-        if way not in FORWARD:
-            raise ArgumentError(f"--way {way}: accepted are {', '.join(FORWARD)}")
+        if way not in ways:
+            with_it = " with --backward" if args.backward else ""
+            raise ArgumentError(f"--way {way}: accepted are {', '.join(ways)}{with_it}")
     args.shape = args.shape or ["1x32/8x16384x128"]
     for text in args.shape:
         shape = parse_any(text)
@@ -54,7 +57,7 @@ def run(args: Namespace) -> int:
         if why_not is not None:
             raise MachineError(why_not)
         record = artifact.load(file)
-        if not args.way and not args.full:
+        if not args.way and not args.full and not args.backward:
             limit, file = min(PEERS_LIMIT, args.time_limit), file.with_name("peers.json")
             why_not = ended([*command(args, file), "--captured-peers"], limit)
             add_peers(record, why_not if why_not is not None or not file.exists() else artifact.load(file))
@@ -110,26 +113,34 @@ def command(args: Namespace, file: Path) -> list[str]:
     shapes = [word for text in args.shape for word in ("--shape", text)]
     options = [word for way in args.way or () for word in ("--way", way)]
     options += [] if args.full else ["--causal"]
+    options += ["--backward"] if args.backward else []
     return [*launcher, "-m", MODULE, str(file), *shapes, *options, "--rounds", str(args.rounds)]
 
 
 def table(record: dict[str, Any], shape: dict[str, Any]) -> Table:
-    """Times of the slowest rank; the share is that of one GPU's rate on its own rows."""
-    count = record["topology"]["gpus"]
-    title = f"{artifact.shape_title(shape)} on {count} x {record['gpu']['name']}, time of the slowest"
+    """Times of the slowest rank; the share is that of one GPU's rate on its own rows. What is timed with its
+    forward pass has the operations of both, and the share of one GPU that does both.
+    """
+    from flashcore_numba.branches.ring.compare import BACKWARD_FLOPS, FORWARD_FLOPS, ONE_GPU
+
+    count, backward = record["topology"]["gpus"], artifact.operation_of(record) == "ring_backward"
+    name = ("backward, " if backward else "") + artifact.shape_title(shape)
+    title = f"{name} on {count} x {record['gpu']['name']}, time of the slowest"
     found = Table(title=title)
     for heading in ("way", "us", "TFLOP/s per GPU", "of one GPU's rate", "best peer / this", "error"):
         found.add_column(heading, justify="left" if heading == "way" else "right")
-    alone = next((e["gpu_us"]["p50"] for e in shape["entries"] if e["label"].startswith("one GPU")), None)
+    times = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"]}
     for entry in shape["entries"]:
-        own = entry["gpu_us"]["p50"]
+        own, both = entry["gpu_us"]["p50"], entry["label"].endswith(WITH_FORWARD)
+        flops = shape["flops"] * (1 + FORWARD_FLOPS / BACKWARD_FLOPS if both else 1)
+        alone = times.get(ONE_GPU + (WITH_FORWARD if both else ""))
         share = "-" if alone is None else f"{100 * count * alone / own:.0f} %"
         ratio = entry["speed_up"]["best_peer"]
-        if entry["label"].startswith("one GPU"):
+        if entry["label"].startswith(ONE_GPU):
             found.add_row(entry["label"], f"{own:.1f}", "-", "-", "-", "-")
             continue
         error = f"{entry['error']['max']:.1e}" + ("" if entry["error"]["right"] else " WRONG")
-        rate = f"{shape['flops'] / own / count / 1e6:.0f}"
+        rate = f"{flops / own / count / 1e6:.0f}"
         found.add_row(
             entry["label"], f"{own:.1f}", rate, share, "-" if ratio is None else f"{ratio:.2f}", error
         )

@@ -59,6 +59,7 @@ SCHEMA = 2
 SCHEMA_FILE = "artifact.schema.json"
 # What else is in the folder of recorded runs.
 FORWARD = "forward"  # the operation of an artifact that names none
+WITH_FORWARD = ", with forward"  # ends the labels of what is timed forward and backward together
 EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
 OTHERS = (RESOURCES, "*.schema.json", "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
 
@@ -71,12 +72,15 @@ class ArtifactError(ArgumentError):
 
 
 def derive(shape: dict[str, Any]) -> None:
-    """Set speed_up and share_of_limit of every entry of one shape, from p50 of the GPU times."""
+    """Set speed_up and share_of_limit of every entry of one shape, from p50 of the GPU times. What is timed
+    with its forward pass is compared with such peers alone, and the others with the others.
+    """
     times = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"]}
     first = next((e["gpu_us"]["p50"] for e in shape["entries"] if e["stage"] == 1), None)
-    peers = [times[e["label"]] for e in shape["entries"] if e["kind"] == "peer" and e["error"]["right"]]
+    right = [e["label"] for e in shape["entries"] if e["kind"] == "peer" and e["error"]["right"]]
     for entry in shape["entries"]:
-        own = times[entry["label"]]
+        own, both = times[entry["label"]], entry["label"].endswith(WITH_FORWARD)
+        peers = [times[label] for label in right if label.endswith(WITH_FORWARD) == both]
         entry["speed_up"] = {
             "stage_01": first / own if first else None,
             "best_peer": min(peers) / own if peers else None,

@@ -7,20 +7,26 @@ from flashcore_numba.branches.fp8.operation import FP8
 from flashcore_numba.branches.fp8.peers import PEERS
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown, percent, provenance, short_us, tflops
+from flashcore_numba.records.artifact import WITH_FORWARD
 
-RING, ALONE = "ring", "one GPU, its own rows"
+RING, RING_BACKWARD, ALONE = "ring", "ring_backward", "one GPU, its own rows"
 WAYS = ("gated, captured", "gated", "gather, captured", "pull, captured", "pull", "ring", "ulysses")
 TORCH = ("torch allgather", "torch alltoall")
 TORCH_CAPTURED = tuple(f"{label}, captured" for label in TORCH)
 CUDNN = "Ulysses, cuDNN"
+BACKWARD_WAYS = ("pull", "ring", "ulysses")
 
 
 def ring(folder: Path | None = None) -> str | None:
     """A row per shape: what one GPU takes for as many rows as it holds, and each way's time and share of that
-    rate; None without a record.
+    rate; and a table of the backward pass where there is a record of it. None without a record.
 
     folder: of the recorded runs; the package's own by default.
     """
+    return "\n\n".join(filter(None, (_ring_forward(folder), _ring_backward(folder)))) or None
+
+
+def _ring_forward(folder: Path | None) -> str | None:
     lines, sources = [], []
     for record, shape in artifact.workloads(RING, folder):
         us = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"] if entry["error"]["right"]}
@@ -37,12 +43,35 @@ def ring(folder: Path | None = None) -> str | None:
         return None
     head = ["rows of all GPUs", "one GPU, its own rows", *(f"`{each}`" for each in WAYS)]
     head += ["torch", "torch, captured", CUDNN]
-    measured = [i for i in range(len(head)) if any(line[i] != "-" for line in lines)]
-    head, *lines = ([line[i] for i in measured] for line in (head, *lines))
-    return markdown(head, lines, 1) + (
+    return _measured(head, lines) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. Medians of interleaved rounds in microseconds, of the "
         "slowest rank; in brackets the share of the rate that one GPU has alone. torch: the faster of its "
         "two rotate methods, called as one does; captured: one CUDA graph per call."
+    )
+
+
+def _ring_backward(folder: Path | None) -> str | None:
+    """A row per shape: the backward pass alone, and with the forward pass, as PyTorch's is timed."""
+    lines, sources = [], []
+    for record, shape in artifact.workloads(RING_BACKWARD, folder):
+        us = {entry["label"]: entry["gpu_us"]["p50"] for entry in shape["entries"] if entry["error"]["right"]}
+        gpus, line = record["topology"]["gpus"], [artifact.shape_title(shape)]
+        line[0] = f"{line[0]}, {gpus} GPUs"
+        for suffix in ("", WITH_FORWARD):
+            alone = us.get(ALONE + suffix)
+            line += [
+                short_us(alone), *(_share(us.get(way + suffix), alone, gpus) for way in BACKWARD_WAYS)
+            ]  # fmt: skip
+        torch = min((us[label + WITH_FORWARD] for label in TORCH if label + WITH_FORWARD in us), default=None)
+        lines.append([*line, _share(torch, alone, gpus)])
+        sources.append(provenance(record))
+    if not lines:
+        return None
+    names = [ALONE, *(f"`{way}`" for way in BACKWARD_WAYS)]
+    head = ["backward, rows of all GPUs", *names, *(f"{name}{WITH_FORWARD}" for name in names)]
+    return _measured([*head, f"torch{WITH_FORWARD}"], lines) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. As above, of the backward pass; with forward: forward and "
+        "backward together, which is how torch's is timed, by autograd."
     )
 
 
@@ -73,6 +102,13 @@ def fp8(folder: Path | None = None) -> str | None:
 
 
 TABLES: dict[str, Callable[[Path | None], str | None]] = {"ring": ring, "fp8": fp8}
+
+
+def _measured(head: list[str], lines: list[list[str]]) -> str:
+    """The table without columns that no row has."""
+    kept = [i for i in range(len(head)) if any(line[i] != "-" for line in lines)]
+    head, *lines = ([line[i] for i in kept] for line in (head, *lines))
+    return markdown(head, lines, 1)
 
 
 def _share(us: float | None, alone: float | None, gpus: int) -> str:

@@ -10,9 +10,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from flashcore_numba.branches.backward import bounds as gradient_bounds
+from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.ring.call import CAPTURED, RingAttention
-from flashcore_numba.branches.ring.programs import FORWARD
+from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD
 from flashcore_numba.checks import bounds
+from flashcore_numba.checks.trial import Inputs
 
 LENGTH, HEADS, KV_HEADS = 2 * 613, 8, 8
 
@@ -42,12 +46,23 @@ def main():
                 for heads in (HEADS, KV_HEADS, KV_HEADS)
             ]
             ref = bounds.reference(*whole, causal)
+            x = backward_inputs(Inputs(*whole, causal), rng)
+            right = gradient_bounds.reference(x)
             for way in FORWARD:
                 attention = RingAttention(LENGTH, way=way)
                 q, k, v = (torch.from_numpy(attention.split.cut(x, rank)).to(device) for x in whole)
                 rows, name = attention.split.indices(rank), f"{way} {dim} {causal}"
                 for call in range(2):
                     found[f"{name} {call}"] = judged(*attention(q, k, v, causal=causal), ref, rows)
+                if way in BACKWARD:
+                    given = (attention.split.cut(each, rank) for each in (x.dout, x.out, x.lse))
+                    dout, out, lse = (torch.from_numpy(each).to(device) for each in given)
+                    for call in range(2):
+                        values = attention.backward(dout, q, k, v, out, lse, causal=causal)
+                        found[f"{name} backward {call}"] = [
+                            margin(value, *(each[:, :, rows] for each in right.of(output)))
+                            for output, value in zip(GRADIENTS, values, strict=True)
+                        ]
                 if way in CAPTURED:
                     graph = attention.captured(q, k, v, causal=causal)
                     for _ in range(3):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flashcore_numba.branches.ring.call import CAPTURED
+from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD
 from flashcore_numba.core import gpu
 
 pytestmark = pytest.mark.gpu
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 4
 SECONDS = 280
+CALLS = 2 * len(FORWARD) + len(CAPTURED) + 2 * len(BACKWARD)  # of a head dimension and a mask
 
 
 def started(ranks, *command, **environment):
@@ -40,7 +43,7 @@ def test_every_way_on_every_gpu(rng):
     assert len(found) == ranks
     for each in found:
         wrong = {name: margins for name, margins in each.items() if min(margins) < 1}
-        assert len(each) == 4 * 10 and not wrong, wrong
+        assert len(each) == 4 * CALLS and not wrong, wrong
 
 
 def test_the_example_forward_and_backward():

@@ -2,6 +2,8 @@
 
 import json
 
+from branches.ring.test_compare import made_up_backward
+
 from flashcore_numba.records import artifact
 from flashcore_numba.report import branch_tables
 
@@ -53,6 +55,25 @@ def test_a_row_of_the_ring_is_its_shape():
                 continue
             text, share = cell.removesuffix(")").split(" (")
             assert agrees(text, time) and agrees(share, 200 * us[branch_tables.ALONE] / time)
+
+
+def test_a_table_of_the_backward_pass(tmp_path):
+    """Alone and with the forward pass, each beside one GPU that does as much."""
+    record = made_up_backward()
+    artifact.save(record, tmp_path / artifact.file_name(record))
+    text = branch_tables.ring(tmp_path)
+    head, _, row = (line for line in text.splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in head.strip("|").split("|")][1:] == [
+        "one GPU, its own rows", "`pull`", "one GPU, its own rows, with forward", "`pull`, with forward",
+        "torch, with forward",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [
+        "1x8/2x1024x64, causal, 2 GPUs", "90.0", "200 (90%)", "126", "280 (90%)", "420 (60%)",
+    ]  # fmt: skip
+    assert "forward and backward together, which is how torch's is timed" in text
+    for path in artifact.recorded_dir().glob("*-ring-*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    assert branch_tables.ring(tmp_path) == branch_tables.ring() + "\n\n" + text
 
 
 def test_a_row_of_eight_bits_is_its_shape():

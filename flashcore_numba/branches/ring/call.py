@@ -9,7 +9,7 @@ from cuda_reference.extras import MissingPackageError, install
 from cuda_reference.shown import shown
 from flashcore_numba.branches.ring import programs
 from flashcore_numba.branches.ring.numerics import Float32, Numerics, Stages
-from flashcore_numba.branches.ring.programs import FORWARD, Layer
+from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
 from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.core.arrays import adopt
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
@@ -103,18 +103,24 @@ class RingAttention:
         causal: bool = False,
         scale: float | None = None,
     ) -> tuple[Any, Any, Any]:
-        """(dq, dk, dv) of this rank's rows; out and lse: what the call returned. dK and dV go round a ring.
+        """(dq, dk, dv) of this rank's rows; out and lse: what the call returned. With way="gather" and
+        "gated" chunks go round by NCCL, as with "ring".
 
-        Raises as the call does, and UnsupportedError with way="ulysses".
+        Raises as the call does.
         """
-        if self.way == "ulysses":
-            raise UnsupportedError("way='ulysses' has no backward pass here: way='ring' and way='pull' have")
         self._check(q, {"k": k, "v": v})
+        for name, each, like in (("dout", dout, q), ("out", out, q), ("lse", lse, q[..., 0])):
+            if tuple(each.shape) != tuple(like.shape):
+                raise ArgumentError(
+                    f"{name} has shape {tuple(each.shape)}: {tuple(like.shape)} is needed, as q has "
+                    f"{tuple(q.shape)}"
+                )
         given = [_like(each) for each in (q, k, v)]
         layer = Layer(self.split, causal, self._numerics(q), scale)
         names = ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")
         arrays = dict(zip(names, (q, k, v, out, lse, dout, *given), strict=True))
-        programs.backward(self._rank(q), layer, *_views(**arrays))
+        way = self.way if self.way in BACKWARD else "ring"
+        BACKWARD[way](self._rank(q), layer, *_views(**arrays))
         return given[0], given[1], given[2]
 
     def decode(

@@ -14,7 +14,7 @@ from flashcore_numba.branches.backward.inputs import BackwardInputs, backward_in
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.ring.machine import Hazard, Machine, Order, Stuck, orders
 from flashcore_numba.branches.ring.numerics import Float32, Numerics
-from flashcore_numba.branches.ring.programs import FORWARD, Layer, backward, decode
+from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer, decode
 from flashcore_numba.branches.ring.schedule import steps
 from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
@@ -26,6 +26,7 @@ from flashcore_numba.core.mask import UNBOUNDED, Mask
 from flashcore_numba.core.operation import Verdict
 
 RANKS = (2, 3, 4)
+MORE_THAN_SLOTS = 6  # ranks, of which each writes to a slot of `programs.SLOTS` again, twice
 CALLS = 2  # the second call overwrites what a peer may still read of the first
 FLOAT32 = Float32()
 
@@ -63,9 +64,9 @@ def forward(
 
 
 def gradients(
-    split: Split, calls: Sequence[BackwardInputs], order: Order, numerics: Numerics = FLOAT32
+    way: str, split: Split, calls: Sequence[BackwardInputs], order: Order, numerics: Numerics = FLOAT32
 ) -> list[tuple[np.ndarray, ...]]:
-    """dq, dk and dv of each call. Raises Hazard or Stuck."""
+    """dq, dk and dv of each call of a way, one after the other on the same ranks. Raises Hazard or Stuck."""
     machine, made = Machine(split.ranks, order), []
     for x in calls:
         f = x.forward
@@ -73,7 +74,7 @@ def gradients(
         for rank in machine.ranks:
             arrays = [split.cut(each, rank.number) for each in (f.q, f.k, f.v, x.out, x.lse, x.dout)]
             parts.append([np.full_like(each, np.nan) for each in arrays[:3]])
-            backward(rank, layer, *arrays, *parts[-1])
+            BACKWARD[way](rank, layer, *arrays, *parts[-1])
         made.append(parts)
         machine.next_call()
     machine.run()
@@ -145,16 +146,18 @@ def _forward_case(way: str, ranks: int, causal: bool, uneven: bool) -> Case:
     return Case(f"{ranks} ranks, {_mask(causal)}, {pieces}", run)
 
 
-def _backward_case(ranks: int, causal: bool, uneven: bool) -> Case:
+def _backward_case(way: str, ranks: int, causal: bool, uneven: bool) -> Case:
     def run(rng: np.random.Generator) -> float:
-        split = _uneven(ranks, rng, True) if uneven else even(6 * ranks + 1, ranks)
-        shape = (2, 4, 2, split.length, 16)
+        zigzag = way != "ulysses"
+        split = _uneven(ranks, rng, zigzag) if uneven else even(6 * ranks + 1, ranks, zigzag)
+        kv_heads = ranks if way == "ulysses" else 2
+        shape = (2, 2 * kv_heads, kv_heads, split.length, 16)
         calls = [backward_inputs(x, rng) for x in _calls(rng, shape, causal)]
-        found = _in_every_order(lambda order: gradients(split, calls, order), ranks, rng)
+        found = _in_every_order(lambda order: gradients(way, split, calls, order), ranks, rng)
         return min(_gradients_judged(x, each) for x, each in zip(calls, found, strict=True))
 
     pieces = "pieces of different lengths" if uneven else "pieces that differ by a row"
-    return Case(f"{ranks} ranks, {_mask(causal)}, {pieces}", run)
+    return Case(f"{way}, {ranks} ranks, {_mask(causal)}, {pieces}", run)
 
 
 def _decode_case(shares: tuple[int, ...], tokens: int, causal: bool) -> Case:
@@ -188,6 +191,19 @@ def _any_number_of_ranks(way: str) -> Case:
         return margin
 
     return Case("the same for any number of ranks", run)
+
+
+def _backward_by_any_number_of_ranks(way: str) -> Case:
+    """One sequence by 1 to 4 ranks: each gradient within the bound."""
+
+    def run(rng: np.random.Generator) -> float:
+        zigzag = way != "ulysses"
+        x = backward_inputs(drawn(rng, (1, 12, 12, 29, 16), zigzag), rng)
+        order = Order("transfers late")
+        found = [gradients(way, even(29, n, zigzag), [x], order)[0] for n in (1, *RANKS)]
+        return min(_gradients_judged(x, each) for each in found)
+
+    return Case(f"{way}, any number of ranks", run)
 
 
 def _covers(causal: bool) -> Case:
@@ -257,6 +273,11 @@ def _heads_not_divisible() -> Any:
     return forward("ulysses", even(16, 2, zigzag=False), [x], Order("transfers late"))
 
 
+def _ulysses_in_zigzag() -> Any:
+    x = drawn(np.random.default_rng(0), (1, 2, 2, 16, 16), True)
+    return forward("ulysses", even(16, 2), [x], Order("transfers late"))
+
+
 def _causal_without_zigzag() -> Any:
     x = drawn(np.random.default_rng(0), (1, 2, 2, 16, 16), True)
     return forward("ring", even(16, 2, zigzag=False), [x], Order("transfers late"))
@@ -270,7 +291,10 @@ def cases() -> dict[str, list[Case]]:
         found[way] = [_forward_case(way, *kind) for kind in kinds] + [_any_number_of_ranks(way)]
     found["ring"].append(_refused("causal without zigzag", _causal_without_zigzag, "zigzag"))
     found["ulysses"].append(_refused("K/V heads that N does not divide", _heads_not_divisible, "K/V heads"))
-    found["backward"] = [_backward_case(*kind) for kind in kinds]
+    found["ulysses"].append(_refused("rows in zigzag", _ulysses_in_zigzag, "zigzag"))
+    found["backward"] = [_backward_case(way, *kind) for kind in kinds for way in BACKWARD]
+    found["backward"] += [_backward_case("pull", MORE_THAN_SLOTS, causal, True) for causal in (True, False)]
+    found["backward"] += [_backward_by_any_number_of_ranks(way) for way in BACKWARD]
     shares = ((9, 8), (0, 7, 6), (5, 0, 0, 4), (0, 0, 3))
     found["decode"] = [_decode_case(each, 3, causal) for each in shares for causal in (False, True)]
     found["decode"].append(_decode_case((0, 0, 0), 2, False))

@@ -17,7 +17,7 @@ with explained():
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
 
-CHANNELS = {"start": 0, "end": 1}
+CHANNELS = {"start": 0, "end": 1, "parts": 2}
 """Barriers by name: each has its own signals, so that a rank may be at one while a peer is at the other."""
 
 

@@ -31,8 +31,8 @@ class Agent(NamedTuple):
 class Hazard(RuntimeError):
     """Two accesses that nothing orders. The message is one sentence; what it says is in fields too.
 
-    kind: "start barrier", "end barrier", "arrival", "reuse", "sending" or "order". owner: the rank whose
-    memory `buffer` is. ranks: that did the two accesses. steps: of the schedule, of the two accesses.
+    kind: "start barrier", "end barrier", "early write", "arrival", "reuse", "sending" or "order". owner: the
+    rank whose memory `buffer` is. ranks: that did the two accesses. steps: of the schedule, of both.
     """
 
     def __init__(
@@ -518,11 +518,18 @@ def _hazard(buffer: Buffer, before: _Work, after: _Work, before_writes: bool) ->
     ranks = before.agent.rank, after.agent.rank
     name, owner = buffer.name, buffer.owner
     in_time = (writer.call, writer.step) <= (other.call, other.step)
-    if ranks[0] != ranks[1] and writer.call <= other.call:
+    if ranks[0] != ranks[1] and in_time:
         kind = "start barrier"
         sentence = (
             f"rank {other.agent.rank}, step {other.step}: {other.what} reads {name} of rank {owner}, and no "
             f"barrier before it says that rank {writer.agent.rank} has written them"
+        )
+    elif ranks[0] != ranks[1] and writer.call == other.call:
+        kind = "early write"
+        sentence = (
+            f"rank {writer.agent.rank}, step {writer.step}: {writer.what} writes {name} of rank {owner}, "
+            f"while {other.what} of rank {other.agent.rank}, step {other.step}, may still read them: no "
+            "barrier is between the two"
         )
     elif ranks[0] != ranks[1]:
         kind = "end barrier"

@@ -89,8 +89,7 @@ PULL = (
     _mutant(
         "pull", "arrival_not_awaited", "A step does not wait for its keys.",
         ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
-         "    attention.finish()\n    rank.barrier",
-         "            pass\n    attention.finish()\n    rank.barrier"),
+         "\n\ndef _k_and_v", "            pass\n\n\ndef _k_and_v"),
         expected=ORDER,
     ),
     _mutant(
@@ -103,7 +102,8 @@ PULL = (
     ),
     _mutant(
         "pull", "buffers_of_own_length", "Buffers are as long as our own chunk: a longer one does not fit.",
-        ("shape = layer.split.most_rows,", "shape = layer.split.rows(rank.number),"), expected=MISFIT,
+        ("    shape = _chunk_shape(layer, k)\n",
+         "    shape = layer.split.rows(rank.number), *_chunk_shape(layer, k)[1:]\n"), expected=MISFIT,
     ),
     _mutant(
         "pull", "rows_never_rounded", "Rows that the last step does not see are never given out.",
@@ -359,7 +359,11 @@ RING = (
 ULYSSES = (
     _mutant(
         "ulysses", "heads_not_divisible", "A number of K/V heads that N does not divide is not refused.",
-        ("    if k.shape[1] % n:\n", "    if False:\n"), expected=MISFIT,
+        ("    if k.shape[1] % rank.count:\n", "    if False:\n"), expected=MISFIT,
+    ),
+    _mutant(
+        "ulysses", "zigzag_not_refused", "Rows in zigzag are taken for rows that follow each other.",
+        ("    if layer.split.zigzag and rank.count > 1:\n", "    if False:\n"), expected=("property",),
     ),
     _mutant(
         "ulysses", "equal_parts", "All ranks are taken to hold as many rows as the first.",
@@ -422,6 +426,130 @@ BACKWARD = (
     ),
 )  # fmt: skip
 
+PULL_BACKWARD = (
+    _mutant(
+        "backward", "no_barrier_before_parts", "Parts are copied which another rank has not written yet.",
+        ('            rank.barrier(SIDE, "parts")  # or peers copy it before it is written\n', ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "barrier_before_the_part", "The barrier does not wait until our own part is written.",
+        ("            rank.wait(SIDE, written)  # or the barrier tells of a part that is not written yet\n",
+         ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "event_before_the_kernel", "The barrier waits for what was queued before the kernel.",
+        ("        gradients.step(i, keys, (parts[i % slots] if i else total)[plan[i].keys])\n"
+         "        written = rank.record(MAIN)\n",
+         "        written = rank.record(MAIN)\n"
+         "        gradients.step(i, keys, (parts[i % slots] if i else total)[plan[i].keys])\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "slots_reused_early", "With two slots a part overwrites one that its owner still takes.",
+        ("SLOTS = 3\n", "SLOTS = 2\n"), expected=ORDER,
+    ),
+    _mutant(
+        "backward", "parts_collected_late", "Owners take a part two steps later: its slot is in use again.",
+        ("        if i > 1:\n            collect(i - 1)  # while this step computes\n",
+         "        if i > 2:\n            collect(i - 2)\n"),
+        ("    if rank.count > 1:\n        collect(rank.count - 1)\n",
+         "    for j in range(max(1, rank.count - 2), rank.count):\n        collect(j)\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "room_for_a_part_reused", "A part comes where the one before it is still added.",
+        ("            rank.wait(SIDE, added)  # or the copy overwrites a part that is still added\n",
+         "            pass\n"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "part_not_awaited", "A part is added while it is on its way.",
+        ("        rank.wait(MAIN, rank.record(SIDE))  # or a part is added that is still on its way\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "part_added_twice", "A part that came is added twice.",
+        ('        rank.launch(MAIN, "adding gradients", _add, (came[keys], sums), (sums,), j)\n',
+         '        for _ in range(2):\n'
+         '            rank.launch(MAIN, "adding gradients", _add, (came[keys], sums), (sums,), j)\n'),
+    ),
+    _mutant(
+        "backward", "first_part_left_out", "Nobody collects the parts of step 1 where more follow.",
+        ("        if i > 1:\n            collect(", "        if i > 2:\n            collect("),
+    ),
+    _mutant(
+        "backward", "last_part_left_out", "Nobody collects the parts of the last step.",
+        ("    if rank.count > 1:\n        collect(rank.count - 1)\n", ""), expected=(*ORDER, *MISFIT),
+    ),
+    _mutant(
+        "backward", "part_of_the_wrong_rank", "The owner takes what the rank after it has made for another.",
+        ("giver = (rank.number - j) % rank.count", "giver = (rank.number + j) % rank.count"), expected=MISFIT,
+    ),
+    _mutant(
+        "backward", "part_of_another_step", "The owner takes the part that is in the next slot.",
+        ('rank.of(giver, "parts")[j % slots][keys]', 'rank.of(giver, "parts")[(j + 1) % slots][keys]'),
+        expected=(*ORDER, *MISFIT),
+    ),
+    _mutant(
+        "backward", "our_keys_at_our_step", "The keys of the part are those of our step, not of the giver's.",
+        ("steps(layer.split, giver, layer.causal)[j].keys", "plan[j].keys"), expected=MISFIT,
+    ),
+    _mutant(
+        "backward", "gradients_exchanged", "The gradient of K in a part is added to that of V.",
+        ("_add, (came[keys], sums), (sums,), j)", "_add, (came[keys][:, ::-1], sums), (sums,), j)"),
+    ),
+    _mutant(
+        "backward", "parts_in_float16", "Parts are rounded to float16 on their way.",
+        ("_add, (came[keys], sums), (sums,), j)",
+         "lambda r, w: _add((r[0].astype('float16'), r[1]), w), (came[keys], sums), (sums,), j)"),
+    ),
+    _mutant(
+        "backward", "parts_of_own_length", "Slots are as long as our own chunk: a longer one does not fit.",
+        ("shape, slots = _chunk_shape(layer, k),",
+         "shape, slots = (q.shape[2], *_chunk_shape(layer, k)[1:]),"),
+        expected=MISFIT,
+    ),
+    _mutant(
+        "backward", "pulled_keys_not_written", "Keys are copied which their owner has not written yet.",
+        ('    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not'
+         " written\n", ""),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "pulled_keys_not_awaited", "A step does not wait for its keys.",
+        ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
+         "\n\ndef _k_and_v", "            pass\n\n\ndef _k_and_v"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "backward", "lse_of_all_rows", "The rows of the second piece get the LSE of the first rows.",
+        ("late = lse[:, :, layer.split.half(rank.number) :]",
+         "late = lse[:, :, : q.shape[2] - layer.split.half(rank.number)]"),
+    ),
+)  # fmt: skip
+
+ULYSSES_BACKWARD = (
+    _mutant(
+        "backward", "heads_not_zeroed", "dQ is added to what was in memory.",
+        ('    rank.launch(MAIN, "zeroing", _zero, (), (made[0],), 0)\n', ""),
+    ),
+    _mutant(
+        "backward", "heads_dk_for_dv", "The gradients of K and V go to each other's place.",
+        ('zip(("dq", "dk", "dv"), made, (dq, dk, dv)', 'zip(("dq", "dk", "dv"), made, (dq, dv, dk)'),
+    ),
+    _mutant(
+        "backward", "heads_dv_kept", "The gradient of V is not given back to the ranks of its rows.",
+        ("        _to_rows(rank, layer, name, x, target)\n",
+         '        if name != "dv":\n            _to_rows(rank, layer, name, x, target)\n'),
+    ),
+    _mutant(
+        "backward", "heads_of_the_output", "The output is taken for its gradient.",
+        ('wide_lse, wide["dout"], made[0])', 'wide_lse, wide["out"], made[0])'),
+    ),
+)  # fmt: skip
+
 DECODE = (
     _mutant(
         "decode", "no_maximum", "The merge of two ranks without keys takes exp(-inf - -inf).",
@@ -448,4 +576,15 @@ DECODE = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*SCHEDULE, *PULL, *GATHER, *GATED, *RING, *ULYSSES, *BACKWARD, *DECODE)
+MUTANTS = (
+    *SCHEDULE,
+    *PULL,
+    *GATHER,
+    *GATED,
+    *RING,
+    *ULYSSES,
+    *BACKWARD,
+    *PULL_BACKWARD,
+    *ULYSSES_BACKWARD,
+    *DECODE,
+)

@@ -4,7 +4,7 @@ A chunk of keys is [rows, 2, B, H_kv, D], K and V of a row side by side: so the 
 contiguous piece of memory, which a copy engine moves at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,11 @@ from flashcore_numba.core.errors import UnsupportedError
 FIRST = 4
 """`gather` brings a fourth of the K/V heads first, and the others while it attends to those: what comes last
 should be much, because blocks that share little work do not end together.
+"""
+
+SLOTS = 3
+"""Backward, `pull` has room for so many parts that wait for their owners, who take the part of a step while
+the next one computes. With two slots the step after that would begin with a barrier that says so.
 """
 
 
@@ -47,29 +52,10 @@ def pull(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -
     q, out: [B, H, rows, D], k, v: [B, H_kv, rows, D], lse: float32 [B, H, rows], of the rank's own rows. Two
     buffers, two barriers, whatever the number of ranks.
     """
-    mine, buffers = _chunk(rank, layer, "keys", k, shared=True), _buffers(rank, layer, k)
     plan = steps(layer.split, rank.number, layer.causal)
-    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
-    # Peers read our keys after the barrier, so they are written before it; and copies begin when the kernels
-    # of an earlier call have left the buffers.
-    rank.wait(SIDE, rank.record(MAIN))
-    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not written
     attention = _Forward(rank, layer, plan, q, out, lse)
-    left: list[Any] = []  # events: the kernel of a step has read its keys
-    for i, step in enumerate(plan):
-        held = mine if i == 0 else buffers[i % 2]
-        arrived = None
-        if i + 1 < len(plan):
-            following, buffer = plan[i + 1], buffers[(i + 1) % 2]
-            if i > 1:
-                rank.wait(SIDE, left[i - 1])  # or the copy overwrites keys that step i - 1 still reads
-            source = rank.of(following.owner, "keys")[following.keys]
-            rank.copy(SIDE, buffer[following.keys], source, i + 1)
-            arrived = rank.record(SIDE)
-        attention.step(i, held[step.keys])
-        left.append(rank.record(MAIN))
-        if arrived is not None:
-            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way
+    for i, keys in _pulled(rank, layer, plan, k, v):
+        attention.step(i, keys)
     attention.finish()
     rank.barrier(SIDE, "end")  # without it an owner may write its next keys while a peer copies these
     rank.wait(MAIN, rank.record(SIDE))  # our next keys are written on the main stream: after the barrier
@@ -188,14 +174,7 @@ def ulysses(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any
     Shapes as for `pull`. Raises UnsupportedError where N does not divide H_kv, or the rows that a rank holds
     do not follow each other.
     """
-    split, n = layer.split, rank.count
-    if split.zigzag and n > 1:
-        raise UnsupportedError("way='ulysses' needs zigzag=False: it attends to the sequence in its order")
-    if k.shape[1] % n:
-        raise UnsupportedError(
-            f"way='ulysses' needs a number of K/V heads that {n} ranks divide: k has {k.shape[1]}; "
-            "way='ring' takes any"
-        )
+    _check_shares(rank, layer, k)
     wide_q, wide_k, wide_v = (_to_heads(rank, layer, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     wide_out = rank.empty("out of some heads", wide_q.shape, q)
     wide_lse = rank.empty("LSE of some heads", wide_q.shape[:3])
@@ -205,7 +184,7 @@ def ulysses(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any
     _to_rows(rank, layer, "LSE", wide_lse[..., None], lse[..., None])
 
 
-def backward(
+def ring_backward(
     rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, dq: Any, dk: Any, dv: Any
 ) -> None:
     """The gradients: dK and dV go round with their chunk, and are home after N steps.
@@ -216,14 +195,9 @@ def backward(
     mine, buffers = _chunk(rank, layer, "keys", k), _buffers(rank, layer, k)
     plan, (before, after) = steps(layer.split, rank.number, layer.causal), _neighbours(rank)
     sums = [rank.empty(f"gradients {i}", mine.shape) for i in range(2)]
-    part, dq_sum = rank.empty("gradients of a step", mine.shape), rank.empty("dQ in float32", q.shape)
+    part = rank.empty("gradients of a step", mine.shape)
     rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
-    rank.launch(MAIN, "zeroing", _zero, (), (dq_sum,), 0)
-    late = slice(layer.split.half(rank.number), q.shape[2])
-    late_lse = rank.empty(
-        "LSE of the second piece", tuple(lse[:, :, late].shape)
-    )  # kernels want it contiguous
-    rank.launch(MAIN, "packing", _assign, (lse[:, :, late],), (late_lse,), 0)
+    gradients = _Backward(rank, layer, plan, q, out, lse, dout)
     rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
     held, brought, taken, total = mine, None, None, sums[0]
     for i, step in enumerate(plan):
@@ -233,13 +207,7 @@ def backward(
                 rank.wait(SIDE, taken)  # or what arrives overwrites keys that step i - 1 still reads
             rank.exchange(SIDE, held, before, coming, after, i + 1)
             arrived = rank.record(SIDE)
-        rows = step.rows
-        own_dq = dq_sum[:, :, rows]
-        own_lse = late_lse if rows.start else lse
-        own = q[:, :, rows], *_k_and_v(held[step.keys])
-        reads = *own, out[:, :, rows], own_lse, dout[:, :, rows], own_dq
-        call = partial(layer.numerics.backward, causal=step.causal, **layer.how)
-        rank.launch(MAIN, "the backward pass", call, reads, (own_dq, *_k_and_v(part[step.keys])), i)
+        gradients.step(i, held[step.keys], part[step.keys])
         total = sums[i % 2]
         if brought is None:
             rank.launch(MAIN, "zeroing", _zero, (), (total,), i)
@@ -259,8 +227,70 @@ def backward(
             held = coming
     if brought is not None:
         rank.wait(MAIN, brought)  # or gradients are given out that have not come home
-    home = _k_and_v(total[: k.shape[2]])
-    rank.launch(MAIN, "giving out gradients", _give_out, (*home, dq_sum), (dk, dv, dq), len(plan))
+    gradients.give_out(total, dq, dk, dv)
+
+
+def pull_backward(
+    rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, dq: Any, dk: Any, dv: Any
+) -> None:
+    """The gradients, as `ring_backward`: keys come from their owner as in `pull`, and each step's part of dK
+    and dV waits, in float32, in memory of the rank that made it until the owner pulls it.
+
+    An owner adds its own part first, then those of the ranks before it, the nearest first: no sum depends on
+    who was faster. N barriers: one before the keys, and one per step whose part goes to another rank.
+    """
+    plan = steps(layer.split, rank.number, layer.causal)
+    shape, slots = _chunk_shape(layer, k), max(1, min(SLOTS, rank.count - 1))
+    parts = rank.shared("parts", (slots, *shape), lse)
+    total, came = rank.empty("gradients", shape), rank.empty("a part that came", shape)
+    gradients = _Backward(rank, layer, plan, q, out, lse, dout)
+    added = None
+
+    def collect(j: int) -> None:
+        """Add the part of our chunk that another rank made at step j."""
+        nonlocal added
+        giver = (rank.number - j) % rank.count
+        keys = steps(layer.split, giver, layer.causal)[j].keys
+        if added is not None:
+            rank.wait(SIDE, added)  # or the copy overwrites a part that is still added
+        rank.copy(SIDE, came[keys], rank.of(giver, "parts")[j % slots][keys], j)
+        rank.wait(MAIN, rank.record(SIDE))  # or a part is added that is still on its way
+        sums = total[keys]
+        rank.launch(MAIN, "adding gradients", _add, (came[keys], sums), (sums,), j)
+        added = rank.record(MAIN)
+
+    for i, keys in _pulled(rank, layer, plan, k, v):
+        # In this slot was the part of step i - SLOTS. Its owner has taken it before the barrier of step
+        # i - SLOTS + 1, and the part that we added last came after that.
+        gradients.step(i, keys, (parts[i % slots] if i else total)[plan[i].keys])
+        written = rank.record(MAIN)
+        if i > 1:
+            collect(i - 1)  # while this step computes
+        if i > 0:
+            rank.wait(SIDE, written)  # or the barrier tells of a part that is not written yet
+            rank.barrier(SIDE, "parts")  # or peers copy it before it is written
+    if rank.count > 1:
+        collect(rank.count - 1)
+    gradients.give_out(total, dq, dk, dv)
+
+
+def ulysses_backward(
+    rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, dq: Any, dk: Any, dv: Any
+) -> None:
+    """The gradients, as `ring_backward`: a rank gets all rows of its share of the heads, goes back as one GPU
+    would, and gives the gradients of the rows to their ranks. Raises as `ulysses` does.
+    """
+    _check_shares(rank, layer, k)
+    given = {"q": q, "k": k, "v": v, "out": out, "dout": dout}
+    wide = {name: _to_heads(rank, layer, name, x) for name, x in given.items()}
+    wide_lse = _to_heads(rank, layer, "LSE", lse[..., None])[..., 0]
+    made = [rank.empty(f"d{name} of some heads", wide[name].shape) for name in ("q", "k", "v")]
+    rank.launch(MAIN, "zeroing", _zero, (), (made[0],), 0)
+    call = partial(layer.numerics.backward, causal=layer.causal, **layer.how)
+    reads = (*(wide[name] for name in ("q", "k", "v", "out")), wide_lse, wide["dout"], made[0])
+    rank.launch(MAIN, "the backward pass", call, reads, made, 0)
+    for name, x, target in zip(("dq", "dk", "dv"), made, (dq, dk, dv), strict=True):
+        _to_rows(rank, layer, name, x, target)
 
 
 def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
@@ -297,6 +327,13 @@ FORWARD: dict[str, Callable[..., None]] = {
 }
 """The ways of the forward pass, by name."""
 
+BACKWARD: dict[str, Callable[..., None]] = {
+    "pull": pull_backward,
+    "ring": ring_backward,
+    "ulysses": ulysses_backward,
+}
+"""The ways of the backward pass, by name."""
+
 
 class _Forward:
     """The kernels of a rank's steps: each merges with those before it, the last one writes the output."""
@@ -324,6 +361,61 @@ class _Forward:
             self.rank.launch(MAIN, "rounding", _assign, rest[:1], rest[1:], len(self.plan))
 
 
+class _Backward:
+    """The kernels of a rank's steps: each adds to dQ, and writes its part of dK and dV."""
+
+    def __init__(
+        self, rank: Rank, layer: Layer, plan: list[Step], q: Any, out: Any, lse: Any, dout: Any
+    ) -> None:
+        self.rank, self.layer, self.plan = rank, layer, plan
+        self.q, self.out, self.lse, self.dout = q, out, lse, dout
+        self.dq = rank.empty("dQ in float32", q.shape)
+        rank.launch(MAIN, "zeroing", _zero, (), (self.dq,), 0)
+        late = lse[:, :, layer.split.half(rank.number) :]
+        self.late_lse = rank.empty("LSE of the second piece", tuple(late.shape))  # kernels want it contiguous
+        rank.launch(MAIN, "packing", _assign, (late,), (self.late_lse,), 0)
+
+    def step(self, i: int, keys: Any, part: Any) -> None:
+        """The backward pass of the rows of step i over its keys. keys, part: [keys, 2, B, H_kv, D]."""
+        rows = self.plan[i].rows
+        dq, lse = self.dq[:, :, rows], self.late_lse if rows.start else self.lse
+        reads = self.q[:, :, rows], *_k_and_v(keys), self.out[:, :, rows], lse, self.dout[:, :, rows], dq
+        call = partial(self.layer.numerics.backward, causal=self.plan[i].causal, **self.layer.how)
+        self.rank.launch(MAIN, "the backward pass", call, reads, (dq, *_k_and_v(part)), i)
+
+    def give_out(self, total: Any, dq: Any, dk: Any, dv: Any) -> None:
+        """Write the gradients in the types of q, k and v. total: like a chunk, dK and dV of our own keys."""
+        home = _k_and_v(total[: dk.shape[2]])
+        self.rank.launch(MAIN, "giving out", _give_out, (*home, self.dq), (dk, dv, dq), len(self.plan))
+
+
+def _pulled(rank: Rank, layer: Layer, plan: list[Step], k: Any, v: Any) -> Iterator[tuple[int, Any]]:
+    """Each step's number and keys, which come from their owner by the copy engine while the step before
+    computes; what reads them is queued on the main stream before the next ones are asked for.
+    """
+    mine, buffers = _chunk(rank, layer, "keys", k, shared=True), _buffers(rank, layer, k)
+    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
+    # Peers read our keys after the barrier, so they are written before it; and copies begin when the kernels
+    # of an earlier call have left the buffers.
+    rank.wait(SIDE, rank.record(MAIN))
+    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not written
+    left: list[Any] = []  # events: the kernel of a step has read its keys
+    for i, step in enumerate(plan):
+        held = mine if i == 0 else buffers[i % 2]
+        arrived = None
+        if i + 1 < len(plan):
+            following, buffer = plan[i + 1], buffers[(i + 1) % 2]
+            if i > 1:
+                rank.wait(SIDE, left[i - 1])  # or the copy overwrites keys that step i - 1 still reads
+            source = rank.of(following.owner, "keys")[following.keys]
+            rank.copy(SIDE, buffer[following.keys], source, i + 1)
+            arrived = rank.record(SIDE)
+        yield i, held[step.keys]
+        left.append(rank.record(MAIN))
+        if arrived is not None:
+            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way
+
+
 def _k_and_v(chunk: Any) -> tuple[Any, Any]:
     """[rows, 2, B, H_kv, D] as K and V, [B, H_kv, rows, D] each, without a copy."""
     return chunk[:, 0].swapaxes(0, 1).swapaxes(1, 2), chunk[:, 1].swapaxes(0, 1).swapaxes(1, 2)
@@ -340,14 +432,30 @@ def _neighbours(rank: Rank) -> tuple[int, int]:
 
 
 def _chunk(rank: Rank, layer: Layer, name: str, k: Any, shared: bool = False) -> Any:
-    """Memory for the keys of any rank: [most rows, 2, B, H_kv, D]."""
-    batch, heads, _, dim = k.shape
-    shape = layer.split.most_rows, 2, batch, heads, dim
+    """Memory for the keys of any rank."""
+    shape = _chunk_shape(layer, k)
     return rank.shared(name, shape, k) if shared else rank.empty(name, shape, k)
+
+
+def _chunk_shape(layer: Layer, k: Any) -> tuple[int, ...]:
+    """[most rows, 2, B, H_kv, D]."""
+    batch, heads, _, dim = k.shape
+    return layer.split.most_rows, 2, batch, heads, dim
 
 
 def _buffers(rank: Rank, layer: Layer, k: Any) -> list[Any]:
     return [_chunk(rank, layer, f"buffer {i}", k) for i in range(2)]
+
+
+def _check_shares(rank: Rank, layer: Layer, k: Any) -> None:
+    """Raise UnsupportedError where rows cannot be exchanged for heads."""
+    if layer.split.zigzag and rank.count > 1:
+        raise UnsupportedError("way='ulysses' needs zigzag=False: it attends to the sequence in its order")
+    if k.shape[1] % rank.count:
+        raise UnsupportedError(
+            f"way='ulysses' needs a number of K/V heads that {rank.count} ranks divide: k has {k.shape[1]}; "
+            "way='ring' takes any"
+        )
 
 
 def _to_heads(rank: Rank, layer: Layer, name: str, x: Any) -> Any:

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.ring import gpus, numerics
 from flashcore_numba.branches.ring.call import RingAttention
-from flashcore_numba.branches.ring.programs import FORWARD, Layer
+from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
 from flashcore_numba.branches.ring.sequence import even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Inputs
@@ -74,20 +76,27 @@ def forward(rank: int, ranks: int, rng: np.random.Generator) -> Any:
 
 def backward(rank: int, ranks: int, rng: np.random.Generator) -> Any:
     """Margins of dq, dk and dv."""
-    attention = RingAttention(6 * ranks + 1, way="ring")
     margins = {}
-    for causal in (True, False):
-        arrays = [rng.standard_normal((1, h, 6 * ranks + 1, 16)).astype(np.float32) for h in (4, 2, 2)]
+    for way, causal in product(("ring", "ulysses"), (True, False)):
+        attention = RingAttention(6 * ranks + 1, way=way)
+        heads = (2 * ranks, ranks, ranks)
+        arrays = [rng.standard_normal((1, h, 6 * ranks + 1, 16)).astype(np.float32) for h in heads]
         x = backward_inputs(Inputs(*arrays, causal), rng)
         q, k, v, out, lse, dout = (
             attention.split.cut(each, rank) for each in (*arrays, x.out, x.lse, x.dout)
         )
         found = attention.backward(dout, q, k, v, out, lse, causal=causal)
-        ref, rows = gradient_bounds.reference(x), attention.split.indices(rank)
-        for output, value in zip(GRADIENTS, found, strict=True):
-            right, allowed = (each[:, :, rows] for each in ref.of(output))
-            verdict = gradient_bounds.compare(value.astype(np.float64), right, allowed)
-            margins[f"{output.name} {causal}"] = verdict.margin if verdict.passed else 0.0
+        margins[f"{way} {causal}"] = _gradients_judged(x, attention.split.indices(rank), found)
+    return margins
+
+
+def _gradients_judged(x: Any, rows: np.ndarray, found: Any) -> list[float]:
+    """Margins of a rank's rows of dq, dk and dv."""
+    ref, margins = gradient_bounds.reference(x), []
+    for output, value in zip(GRADIENTS, found, strict=True):
+        right, allowed = (each[:, :, rows] for each in ref.of(output))
+        verdict = gradient_bounds.compare(np.asarray(value, np.float64), right, allowed)
+        margins.append(verdict.margin if verdict.passed else 0.0)
     return margins
 
 
@@ -134,11 +143,17 @@ def _pulled(gpu: Any, ranks: int, rng: np.random.Generator) -> Any:
             bounds.compare(lse.double().numpy(), ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
         )
         margins[f"{way}, call {call}"] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
+        if way == "pull":
+            y = backward_inputs(x, rng)
+            given = [torch.from_numpy(split.cut(each, gpu.number)) for each in (y.out, y.lse, y.dout)]
+            found = [torch.full_like(each, torch.nan) for each in (q, k, v)]
+            BACKWARD[way](gpu, Layer(split, causal, InTorch()), q, k, v, *given, *found)
+            margins[f"gradients, call {call}"] = _gradients_judged(y, rows, found)
     return margins
 
 
 class InTorch:
-    """Attention in float32 by PyTorch's operators."""
+    """Attention in float32 by PyTorch's operators; backward NumPy's, on the tensors' memory."""
 
     def attend(self, reads: Any, writes: Any, *, causal: bool, scale: float | None) -> None:
         q, k, v, *before = reads
@@ -149,6 +164,10 @@ class InTorch:
             hidden = torch.ones(rows, keys, dtype=torch.bool).triu(1 + keys - rows)
             scores = scores.masked_fill(hidden, -torch.inf)
         numerics.put(scores.softmax(3) @ v, scores.logsumexp(3), before, writes, torch)
+
+    def backward(self, reads: Any, writes: Any, *, causal: bool, scale: float | None) -> None:
+        arrays = tuple(each.numpy() for each in reads), tuple(each.numpy() for each in writes)
+        numerics.Float32().backward(*arrays, causal=causal, scale=scale)
 
 
 @contextmanager
@@ -163,26 +182,30 @@ def on_the_host(folder: Path) -> Iterator[None]:
         cuda=cuda, float32=torch.float32, device=lambda *_: torch.device("cpu"), empty=torch.empty
     )
 
-    def mapped(rank: int, shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
-        size = int(np.prod(shape))
-        return torch.from_file(str(folder / f"{rank}-{size}"), shared=True, size=size, dtype=dtype).view(
-            shape
-        )
+    made: list[torch.Tensor] = []  # in the same order on every rank
+
+    def mapped(rank: int, number: int, shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
+        size, file = int(np.prod(shape)), folder / f"{rank}-{number}"
+        return torch.from_file(str(file), shared=True, size=size, dtype=dtype).view(shape)
 
     def empty(shape: Any, dtype: Any, device: Any) -> torch.Tensor:
-        return mapped(dist.get_rank(), shape, dtype)
+        made.append(mapped(dist.get_rank(), len(made), shape, dtype))
+        return made[-1]
 
+    @dataclass
     class Handle:
+        number: int
+
         def get_buffer(self, peer: int, shape: Any, dtype: Any) -> torch.Tensor:
-            return mapped(peer, shape, dtype)
+            return mapped(peer, self.number, shape, dtype)
 
         def barrier(self, channel: int) -> None:
-            assert channel in (0, 1)
+            assert channel in gpus.CHANNELS.values()
             dist.barrier()
 
     def rendezvous(tensor: Any, group: Any) -> Handle:
         dist.barrier()
-        return Handle()
+        return Handle(next(i for i, each in enumerate(made) if each is tensor))
 
     symmetric = SimpleNamespace(empty=empty, rendezvous=rendezvous)
     with (

@@ -35,7 +35,7 @@ def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Gen
     found = run(ranks, tmp_path, int(rng.integers(2**31)), *work)
     for each in found:
         assert set(each) == {*work} and min(numbers(each)) > 1, each
-    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 6 + 2 + 10)
+    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 12 + 2 + 19)
 
 
 @pytest.fixture
@@ -57,13 +57,14 @@ class TestOneRank:
             out, lse = attention(q, k, v, causal=True)
             right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             assert torch.allclose(out, right, atol=1e-5)
-        ring = RingAttention(9, way="ring")
         given = [each.clone().requires_grad_() for each in (q, k, v)]
         torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True).backward(dout)
-        for found, each in zip(ring.backward(dout, q, k, v, out, lse, causal=True), given, strict=True):
-            assert torch.allclose(found, each.grad, atol=1e-4)
-        with pytest.raises(UnsupportedError, match="way='ulysses' has no backward pass here"):
-            attention.backward(dout, q, k, v, out, lse)
+        for way in ("ring", "ulysses", "gather"):
+            gradients = RingAttention(9, way=way).backward(dout, q, k, v, out, lse, causal=True)
+            for found, each in zip(gradients, given, strict=True):
+                assert torch.allclose(found, each.grad, atol=1e-4)
+        with pytest.raises(UnsupportedError, match=r"way='pull', .* need GPUs"):
+            RingAttention(9).backward(dout, q, k, v, out, lse)
 
     def test_numpy_gives_numpy(self, rng: np.random.Generator) -> None:
         q = rng.standard_normal((1, 2, 9, 16)).astype(np.float16)
@@ -87,6 +88,14 @@ class TestOneRank:
             ),
             (lambda q: RingAttention(9, way="ring")(q, q, q[:, :1]), "v is .* must be equal"),
             (lambda q: RingAttention(9, way="ring")(q, q.half(), q.half()), "k is torch.float16"),
+            (
+                lambda q: RingAttention(9, way="ring").backward(q[:, :1], q, q, q, q, q[..., 0]),
+                r"dout has shape \(1, 1, 9, 16\): \(1, 2, 9, 16\) is needed",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring").backward(q, q, q, q, q, q),
+                r"lse has shape \(1, 2, 9, 16\): \(1, 2, 9\) is needed",
+            ),
             (lambda q: RingAttention(9)(q, q, q), "way='gather' and way='gated' need GPUs"),
             (
                 lambda q: RingAttention(9).captured(q, q, q),

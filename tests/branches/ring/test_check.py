@@ -24,6 +24,9 @@ NAMED = {
     "ring/pull barrier_before_the_keys": "and no barrier before it says that rank 1 has written them",
     "ring/pull buffer_reused_early": "the copy writes buffer 1, while attention of step 1 may still use it",
     "ring/pull arrival_not_awaited": "attention uses buffer 1, and nothing waits until the copy of step 1",
+    "ring/backward barrier_before_the_part": "the copy reads parts of rank 1, and no barrier before it",
+    "ring/backward slots_reused_early": "writes parts of rank 0, while the copy of rank 1, step 1, may still",
+    "ring/backward room_for_a_part_reused": "the copy writes a part that came, while adding gradients of",
     "ring/ring buffer_reused_early": "the exchange writes buffer 1, while attention of step 1 may",
     "ring/ring arrival_not_awaited": "step 1: the exchange may still send keys, while filling of step 0",
 }
@@ -35,13 +38,14 @@ QUICK = [
 ]
 HARMLESS = [
     Mutant(
-        f"ring/{'gather' if 'head' in name else 'pull'}",
+        f"ring/{way}",
         name,
         "None.",
         tuple(Edit(old, new, file) for old, new in edits),
     )
-    for name, file, *edits in (
+    for way, name, file, *edits in (
         (
+            "pull",
             "another_barrier",
             "programs",
             (
@@ -49,13 +53,15 @@ HARMLESS = [
                 '    rank.barrier(SIDE, "middle")\n    rank.barrier(SIDE, "end")  # without',
             ),
         ),
-        ("copies_of_each_head", "programs", ("FIRST = 4", "FIRST = 99")),
+        ("gather", "copies_of_each_head", "programs", ("FIRST = 4", "FIRST = 99")),
         (
+            "pull",
             "other_direction",
             "schedule",
             ("(rank + i) % split.ranks\n        whole", "(rank - i) % split.ranks\n        whole"),
         ),
         (
+            "pull",
             "three_buffers",
             "programs",
             ('f"buffer {i}", k) for i in range(2)', 'f"buffer {i}", k) for i in range(3)'),
@@ -63,11 +69,38 @@ HARMLESS = [
             ("buffer = plan[i + 1], buffers[(i + 1) % 2]", "buffer = plan[i + 1], buffers[(i + 1) % 3]"),
         ),
         (
+            "pull",
             "waits_for_all_kernels",
             "programs",
             ("left[i - 1])  # or the copy", "rank.record(MAIN))  # or the copy"),
         ),
+        ("backward", "more_slots", "programs", ("SLOTS = 3\n", "SLOTS = 5\n")),
         (
+            "backward",
+            "a_barrier_at_the_end",
+            "programs",
+            (
+                "        collect(rank.count - 1)\n",
+                '        collect(rank.count - 1)\n    rank.barrier(SIDE, "end")\n',
+            ),
+        ),
+        (
+            "backward",
+            "the_barrier_waits_for_the_sums_too",
+            "programs",
+            ("rank.wait(SIDE, written)", "rank.wait(SIDE, rank.record(MAIN))"),
+        ),
+        (
+            "backward",
+            "keys_wait_for_the_barrier_alone",  # which waits for the kernel
+            "programs",
+            (
+                "                rank.wait(SIDE, left[i - 1])  # or the copy",
+                "                pass  # or the copy",
+            ),
+        ),
+        (
+            "pull",
             "copies_on_the_main_stream",
             "programs",
             (

@@ -133,6 +133,23 @@ def test_reuse_and_two_launches_are_named() -> None:
     assert caught.value.kind == "order"
 
 
+def test_what_a_peer_still_reads_is_named() -> None:
+    """In one call, after a barrier that tells of the first contents alone."""
+    machine = Machine(2, Order("late"))
+    for rank in machine.ranks:
+        mine = publish(rank, 1)
+        rank.barrier(MAIN, "start")
+        rank.wait(SIDE, rank.record(MAIN))
+        rank.copy(SIDE, rank.empty("buffer", (4,)), rank.of(1 - rank.number, "keys"), 1)
+        rank.launch(MAIN, "filling", put(2), (), (mine,), 4)
+    told = (
+        "step 4: filling writes keys of rank .*, while the copy of rank .*, step 1, may still read them: no"
+    )
+    with pytest.raises(Hazard, match=told) as caught:
+        machine.run()
+    assert caught.value.kind == "early write"
+
+
 def test_parts_that_do_not_overlap_are_no_hazard() -> None:
     machine = Machine(1, Order("late"))
     (rank,) = machine.ranks

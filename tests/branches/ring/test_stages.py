@@ -14,6 +14,7 @@ from flashcore_numba.branches.ring import numerics
 from flashcore_numba.branches.ring.checking import decoded, drawn, forward, gradients
 from flashcore_numba.branches.ring.machine import Order
 from flashcore_numba.branches.ring.numerics import Float32, Stages
+from flashcore_numba.branches.ring.programs import BACKWARD
 from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Inputs
@@ -142,15 +143,23 @@ def test_two_pieces_of_tensors_in_one_call(
         judged(x, *(each[:, :, rows].numpy() for each in writes))
 
 
+@pytest.mark.parametrize("way", [*BACKWARD])
 @pytest.mark.parametrize("causal", few([True, False], True))
-def test_the_kernels_gradients_over_a_ring(rng: np.random.Generator, causal: bool) -> None:
-    split = even(18, 2)
-    x = backward_inputs(drawn(rng, (1, 2, 1, split.length, 64), causal, dtype=np.float16), rng)
-    (found,) = gradients(split, [x], LATE, Stages(backward_stage="backward/recompute"))
+def test_the_kernels_gradients(rng: np.random.Generator, causal: bool, way: str) -> None:
+    split = even(18, 2, way != "ulysses")
+    x = backward_inputs(drawn(rng, (1, 4, 2, split.length, 64), causal, dtype=np.float16), rng)
+    (found,) = gradients(way, split, [x], LATE, Stages(backward_stage="backward/recompute"))
     ref = gradient_bounds.reference(x)
     for output, value in zip(GRADIENTS, found, strict=True):
         verdict = gradient_bounds.judge(output, value, ref, None)
         assert verdict.passed, (output.name, verdict.where, verdict.error, verdict.bound)
+
+
+def test_gradients_of_ulysses_are_those_of_one_rank(rng: np.random.Generator) -> None:
+    x = backward_inputs(drawn(rng, (1, 4, 2, 10, 64), True, dtype=np.float16), rng)
+    numerics = Stages(backward_stage="backward/recompute")
+    one, two = (gradients("ulysses", even(10, n, zigzag=False), [x], LATE, numerics)[0] for n in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def test_decoding_with_a_kernel(rng: np.random.Generator) -> None:
