@@ -330,6 +330,7 @@ def build_runtime(compiler: Compiler) -> Held:
     headers = [*sorted((HERE / "src").glob("*.h")), HERE / "shim/executor.h"]
     flags = [*COMMON, *_processor_flags(), "-ffp-contract=off"]
     flags += ["-std=c++20", "-O2", "-ftree-vectorize", "-pthread"]
+    flags.append("-g0")  # a quarter less time for the first kernel of a machine; nobody steps through it
     # Not where they are: clones and environments of one version share the library.
     key = _key([compiler.version, repr(flags), *(path.read_bytes() for path in [*sources, *headers])])
     flags += ["-I", str(HERE / "src")]
@@ -386,6 +387,8 @@ def build_kernels(
     flags.append("-O1" if optimise else "-O0")
     flags.append("-fstack-clash-protection")  # large frames do not skip the guard page
     if compiler.family == "g++":
+        # Reports need lines alone: where variables are is a fifth of the time, and -O1 moves them anyway.
+        flags += ["-fno-var-tracking", "-fno-var-tracking-assignments"]
         # A vector stays one access; shared memory has no constructor to look for.
         flags += ["-fno-tree-sra", "-fno-extern-tls-init"]
         # Where a condition throws a load's value away, the load is still there, as on the GPU.
