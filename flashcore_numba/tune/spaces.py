@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flashcore_numba.branches.backward import backward_wgmma
+from flashcore_numba.branches.backward import backward_mma_sync, backward_wgmma
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.problem import Problem
@@ -184,6 +184,41 @@ def _shipped_backward(p: BackwardProblem, sm_count: int) -> Config:
     return {name: int(x) for name, x in tile._asdict().items() if name != "deterministic"}
 
 
+def _tile_mma_sync(c: Config) -> backward_mma_sync.Tile:
+    kernel = backward_mma_sync.SPLIT if c["split"] else "backward_mma_sync"
+    return backward_mma_sync.Tile(
+        c["keys"], c["rows"], c["warps"], c["blocks"], 0, kernel, late=bool(c["late"])
+    )
+
+
+def _shipped_mma_sync(p: BackwardProblem, sm_count: int) -> Config:
+    tile = backward_mma_sync.TILES[p.head_dim][backward_mma_sync.choose(p, sm_count, BLOCK_BYTES)]
+    split = tile.kernel == backward_mma_sync.SPLIT
+    return {
+        "keys": tile.keys,
+        "rows": tile.rows,
+        "warps": tile.warps,
+        "blocks": tile.blocks_an_sm,
+        "split": int(split),
+        "late": int(tile.late),
+    }
+
+
+def _parts_mma_sync(p: BackwardProblem, c: Config) -> bool:
+    """Whether warps have whole parts of S, of dV or dK, and of dQ; without `split`, of keys and of dQ."""
+    keys, rows, warps = c["keys"], c["rows"], c["warps"]
+    if not c["split"]:
+        return keys in (16 * warps, 32 * warps) and warps % (rows // 16) == 0
+    of_rows = warps * 32 // keys  # warps that have the same keys
+    columns = min(32, keys * rows // (32 * warps))
+    return (
+        of_rows * keys == warps * 32
+        and rows % (of_rows * columns) == columns % 16 == 0
+        and keys * p.head_dim // 64 % (8 * warps) == 0
+        and p.head_dim * rows // (32 * warps) % 16 == 0
+    )
+
+
 SPACES: Mapping[int | str, Space] = {
     12: Space(
         stage12_mma_sync.STAGE,
@@ -281,6 +316,31 @@ SPACES: Mapping[int | str, Space] = {
         ),
         _run_16,
         lambda p, sm_count: stage16_cluster_split.choose(p, None, sm_count)._asdict(),
+    ),
+    "backward/mma_sync": Space(
+        backward_mma_sync.STAGE,
+        {
+            "keys": (32, 64, 128),
+            "rows": (32, 64, 128),
+            "warps": (4, 8),
+            "blocks": (1, 2, 3),
+            "split": (0, 1),
+            "late": (0, 1),
+        },
+        (
+            *_fits(lambda p, c: _tile_mma_sync(c).block_bytes(p.head_dim)),
+            THREADS_12,
+            Rule(
+                "products come late in the kernel that splits them", lambda p, c: c["split"] or not c["late"]
+            ),
+            Rule("the warps cannot have whole parts of all products", _parts_mma_sync),
+            Rule(
+                "rows of P in shared memory are 64 queries or more",
+                lambda p, c: not c["split"] or c["rows"] >= 64,
+            ),
+        ),
+        lambda p, executor, c, dq, dk, dv: backward_mma_sync.run(p, dq, dk, dv, executor, _tile_mma_sync(c)),
+        _shipped_mma_sync,
     ),
     "backward/wgmma": Space(
         backward_wgmma.STAGE,

@@ -211,6 +211,25 @@ def test_a_search_of_the_backward_pass(monkeypatch):
         assert found["elite"][0]["config"].startswith(f"{wins},")
 
 
+@pytest.mark.parametrize("d", [64, 128])
+def test_a_legal_tile_of_the_backward_pass_is_right(d, rng):
+    """The rules let nothing through that the kernels cannot be; what they ship is among it."""
+    space = SPACES["backward/mma_sync"]
+    problem = funnel.stand_in(space, Workload(parse_any(f"1x8x512x{d}")))
+    legal = [config for config, broken in space.points(problem) if broken is None]
+    for shape in ("4x32x4096", "4x8x1024", "1x8x512"):
+        large = funnel.stand_in(space, Workload(parse_any(f"{shape}x{d}")))
+        assert space.shipped(large, funnel.SM_COUNT) in legal
+    drawn = (
+        [config for config in legal if config["split"]],
+        [config for config in legal if not config["split"]],
+    )
+    for some in drawn:
+        stage = space.configured(some[rng.integers(len(some))], problem)
+        report = check_stage(stage, names=["causal ragged 33 rows, 70 keys"])
+        assert report.passed, stage.name
+
+
 def test_a_search_of_the_backward_pass_is_in_float16(capsys):
     sent = pickle.loads(pickle.dumps(SMALL))  # as another process gets it
     assert funnel.stand_in(SPACES["backward/wgmma"], sent).q.dtype == np.float16

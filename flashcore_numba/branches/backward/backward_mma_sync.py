@@ -82,19 +82,24 @@ def key_tiles(problem: BackwardProblem, keys: int) -> int:
     return (problem.seq_k + tails * (keys - 1)) // keys
 
 
-def launch(
-    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
-) -> None:
-    """Queue the kernels: dq [B, H, S_q, D], dk and dv [B, H_kv, S_k, D]."""
-    p, tiles = problem, TILES[problem.head_dim]
-    tile = tiles[variant if variant in tiles else choose(p, executor.sm_count, executor.shared_limit)]
-    rows = prepare(p, executor)
+def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:
+    """Launch any configuration."""
+    p, rows = problem, prepare(problem, executor)
     steps = (step for x in (p.q, p.k, p.v, p.dout, dk, dv) for step in strides(x))
     arguments = (p.q, p.k, p.v, p.dout, *rows, dk, dv, *steps, *sizes(p), np.float32(p.scale))
     kernel = source(tile.kernel, **tile.macros(p.head_dim), **defines(p.forward))
     grid, room = (key_tiles(p, tile.keys), p.kv_heads, p.batch), tile.block_bytes(p.head_dim)
     executor.launch(kernel, grid, 32 * tile.warps, *arguments, shared_bytes=room)
     finish(p, rows.dq_sum, dq, executor)
+
+
+def launch(
+    problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
+) -> None:
+    """Queue the kernels: dq [B, H, S_q, D], dk and dv [B, H_kv, S_k, D]."""
+    tiles = TILES[problem.head_dim]
+    name = variant if variant in tiles else choose(problem, executor.sm_count, executor.shared_limit)
+    run(problem, dq, dk, dv, executor, tiles[name])
 
 
 STAGE = Stage(
