@@ -20,9 +20,7 @@ SPLIT = "backward_mma_sync_split"
 
 
 class Tile(NamedTuple):
-    """Keys of a block, query rows of a tile, warps, blocks that an SM has room for, from how many blocks per
-    SM on it pays, the kernel, and whether dV, dK and dQ come one tile late.
-    """
+    """Keys of a block and rows of a tile; it pays from so many blocks per SM on. late: dV, dK and dQ are."""
 
     keys: int
     rows: int
@@ -44,9 +42,8 @@ class Tile(NamedTuple):
         """Of shared memory: K and V, the slots of Q, dO, lse2 and delta, and dS^T with or without P^T."""
         slots = 3 if self.late else 2
         row = 2 * (slots - 1) * self.rows if self.kernel == SPLIT else self.rows + 8  # of a key
-        return (
-            2 * (2 * head_dim * (self.keys + slots * self.rows) + self.keys * row) + 2 * slots * self.rows * 4
-        )
+        tiles = 2 * head_dim * (self.keys + slots * self.rows)
+        return 2 * (tiles + self.keys * row) + 8 * slots * self.rows
 
 
 # By head dimension, the first preferred.
@@ -65,8 +62,8 @@ TILES: dict[int, dict[str, Tile]] = {
 
 
 def choose(problem: BackwardProblem, sm_count: int, room: float = math.inf) -> str:
-    """The first tile that fits `room` bytes of shared memory and has three quarters of the blocks from which
-    on it pays; twice as many where a mask makes work uneven.
+    """The first tile that fits `room` bytes and has three quarters of the blocks from which on it pays; twice
+    as many where a mask makes work uneven.
     """
     p, uneven = problem, 2 if problem.causal else 1
     for name, tile in TILES[p.head_dim].items():
