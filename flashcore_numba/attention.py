@@ -140,6 +140,35 @@ def attention(
     return call.run({"q": q, "k": k, "v": v}, optional, out, None if plan is not None else key, order)
 
 
+def planned(
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool,
+    scale: float | None,
+    window: tuple[int, int],
+    softcap: float,
+    sinks: Any,
+    alibi_slopes: Any,
+    seqused_k: Any,
+    out: Any,
+    return_lse: bool,
+) -> tuple | None:
+    """(out, lse) of `attention` where an earlier call like this one left its plan, lse None or absent without
+    `return_lse`. Otherwise None, and nothing was launched.
+
+    The tensors may require gradients, of which the caller takes care: what is returned has no history.
+    """
+    options: tuple = (causal, scale, None, return_lse)
+    if window is not OFF.window or softcap is not OFF.softcap:
+        options += told(window, softcap)
+    features: tuple = ()
+    if sinks is not None or alibi_slopes is not None or seqused_k is not None:
+        features = sinks, alibi_slopes, seqused_k
+    _, addresses, plan = plans.find(q, k, v, out, options, features, history=True)
+    return None if plan is None else plan.run(addresses, (q, k, v), (out, None))
+
+
 def attention_varlen(
     q: Any,
     k: Any,

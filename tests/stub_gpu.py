@@ -307,6 +307,7 @@ def fake_torch(stub, monkeypatch):
     Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
     torch.Tensor, torch.is_inference_mode_enabled = Tensor, lambda: stub.inference
     torch.empty = lambda shape, dtype, device: Tensor(shape, dtype, getattr(device, "index", device))
+    torch.empty_strided = lambda shape, steps, dtype, device: torch.empty(shape, dtype, device)
     torch.empty_like = lambda other: Tensor(other.shape, other.dtype, other.get_device())
     torch.cuda = types.SimpleNamespace(
         current_stream=lambda device: types.SimpleNamespace(cuda_stream=70 + device)

@@ -10,22 +10,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.functional import pad
 
 from cuda_reference.shown import shown
 from flashcore_numba.attention import attention as call_forward
 from flashcore_numba.attention import attention_varlen as call_varlen
+from flashcore_numba.attention import planned as by_a_plan
 from flashcore_numba.branches.backward.call import attention_backward as call_backward
 from flashcore_numba.branches.backward.call import attention_varlen_backward as call_varlen_backward
+from flashcore_numba.branches.backward.call import planned as gradients_by_a_plan
 from flashcore_numba.branches.decode.call import attention_paged as call_paged
 from flashcore_numba.core.element import ACCEPTED, ACCEPTED_NAMES
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.features import OFF
 from flashcore_numba.core.problem import HEAD_DIMS
 
 NAMESPACE = "flashcore"
 GRADIENT_DIMS = (64, 128)  # head dimensions that the kernels of the backward pass have
 TYPES = tuple(getattr(torch, each.name) for each in ACCEPTED)
-UNBOUNDED = (-1, -1)
+UNBOUNDED = OFF.window
 DEVICES = ("CPU", "CUDA")
 
 _OPTIONS = (
@@ -57,7 +61,7 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     window: tuple[int, int] = UNBOUNDED,
-    softcap: float = 0.0,
+    softcap: float = OFF.softcap,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     seqused_k: Tensor | None = None,
@@ -89,33 +93,21 @@ def attention(
         given = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
         arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
         return _followed(call_forward, q, k, v, head_norm, gate, arrays, given | {"return_lse": return_lse})
-    if (
-        not torch.compiler.is_compiling()
-        and _plain(q, k, v)
-        and not (q.requires_grad or k.requires_grad or v.requires_grad)
-        and (sinks is None or (sinks.dtype is torch.float32 and not sinks.requires_grad))
-        and q.dtype in TYPES
-        and q.is_contiguous()
-        and q.shape[-1] == v.shape[-1] in HEAD_DIMS
-        and not torch.is_autocast_enabled(q.device.type)
-    ):
-        # What follows would do the same, some microseconds later.
-        return call_forward(
-            q,
-            k,
-            v,
-            causal=causal,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            alibi_slopes=alibi_slopes,
-            seqused_k=seqused_k,
-            return_lse=return_lse,
-        )
-    left, right = _sides(window)
-    options = (causal, scale, left, right, softcap, sinks, alibi_slopes, seqused_k, None, None, deterministic)
-    return _called(q, k, v, options, return_lse)
+    window = window if window is UNBOUNDED else _sides(window)
+    found = None
+    if not torch.compiler.is_compiling() and _plain(q, k, v) and not torch._C._is_any_autocast_enabled():
+        # What `_called` does comes to the same, many microseconds later.
+        wanted = _wanted(q, k, v, sinks)
+        out = None if q.is_contiguous() else torch.empty_like(q)
+        arguments = (q, k, v, causal, scale, window, softcap, sinks, alibi_slopes, seqused_k, out)
+        found = by_a_plan(*arguments, wanted or return_lse)
+        if found is not None and not wanted:
+            return found if return_lse else found[0]
+    options = (causal, scale, *window, softcap, sinks, alibi_slopes, seqused_k, None, None, deterministic)
+    if found is None:
+        return _called(q, k, v, options, return_lse)
+    _check_gradient(q, v, options)
+    return _joined(q, k, v, sinks, found, options, return_lse)
 
 
 def attention_varlen(
@@ -128,7 +120,7 @@ def attention_varlen(
     causal: bool = False,
     scale: float | None = None,
     window: tuple[int, int] = UNBOUNDED,
-    softcap: float = 0.0,
+    softcap: float = OFF.softcap,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
     seqused_k: Tensor | None = None,
@@ -165,7 +157,7 @@ def attention_paged(
     causal: bool = True,
     scale: float | None = None,
     window: tuple[int, int] = UNBOUNDED,
-    softcap: float = 0.0,
+    softcap: float = OFF.softcap,
     sinks: Tensor | None = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
@@ -187,7 +179,12 @@ def _sides(window: Any) -> tuple[int, int]:
         raise ArgumentError(
             f"window is {shown(window)}: it must be (left, right), two numbers of keys, -1 for unbounded"
         ) from None
-    return left, right
+    return _window(left, right)
+
+
+def _window(left: int, right: int) -> tuple[int, int]:
+    """Both; where they are the default, the very object, which plans know without looking inside."""
+    return UNBOUNDED if (left, right) == UNBOUNDED and type(left) is type(right) is int else (left, right)
 
 
 def _in_float32(sinks: Tensor | None) -> Tensor | None:
@@ -208,12 +205,14 @@ def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -
         return found if return_lse else found[0]
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = _cast(q.device.type, q, k, v)
-    wanted = torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
-    )
+    wanted = _wanted(q, k, v, sinks)
     if _plain(q, k, v):
-        found = _Eager.apply(q, k, v, sinks, options) if wanted else compute(q, k, v, *options, return_lse)
-    elif wanted or torch._C._functorch.peek_interpreter_stack() is not None:
+        if wanted:
+            _check_gradient(q, v, options)
+            found = compute(q, k, v, *options, True)
+            return _Eager.apply(q, k, v, sinks, found, options, return_lse)
+        found = compute(q, k, v, *options, return_lse)
+    elif wanted or _transformed():
         found = _Attention.apply(q, k, v, *options)
     else:
         found = _operators.attention(q, k, v, *options, return_lse)
@@ -257,6 +256,13 @@ def _followed(
     return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **given, **options)
 
 
+def _wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> bool:
+    """Whether a gradient is."""
+    return torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
+    )
+
+
 def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether nothing of PyTorch needs to see the call: no subclass, no mode, no transform."""
     return (
@@ -264,8 +270,18 @@ def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and type(k) is Tensor
         and type(v) is Tensor
         and not torch._C._len_torch_dispatch_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not _transformed()
     )
+
+
+def _transformed() -> bool:
+    """Whether torch.func or forward mode may see the call."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or _in_forward_mode()
+
+
+def _in_forward_mode() -> bool:
+    """Whether tensors may carry derivatives with them; no longer inside a `Function`, which has seen them."""
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
 
 
 def _cast(device: str, *arrays: Tensor) -> list[Tensor]:
@@ -274,22 +290,35 @@ def _cast(device: str, *arrays: Tensor) -> list[Tensor]:
 
 
 class _Eager(torch.autograd.Function):
-    """(out, lse) of plain tensors: `_Attention` with less around it. sinks are among the options too."""
+    """Gives `found`, (out, lse) of plain tensors, its gradients: `_Attention` with less around it."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, options: tuple) -> Any:
-        _check_gradient(q, v, options)
-        out, lse = compute(q, k, v, *options, True)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        found: tuple[Tensor, Tensor],
+        options: tuple,
+        return_lse: bool,
+    ) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, k, v, *found, sinks)
         ctx.options = options
-        return out, lse
+        return found if return_lse else found[0]
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
-        wanted = ctx.needs_input_grad
-        found = _chained(dout, dlse, ctx.saved_tensors, ctx.options, any(wanted[:3]), wanted[3])
-        return *found, None
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None = None) -> tuple:
+        wanted, options = ctx.needs_input_grad, ctx.options
+        *saved, sinks = ctx.saved_tensors
+        if sinks is not None:
+            options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
+        return *_chained(dout, dlse, saved, options, any(wanted[:3]), wanted[3]), None, None, None
+
+
+# `Function.apply` without its search for transforms and what they left, which `_plain` and a plan rule out.
+_joined = super(torch.autograd.Function, _Eager).apply
 
 
 class _Attention(torch.autograd.Function):
@@ -332,7 +361,8 @@ class _Attention(torch.autograd.Function):
 
 def _check_gradient(q: Tensor, v: Tensor, options: Sequence[Any]) -> None:
     """Raise for what the backward pass would refuse later."""
-    _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
+    if q.shape[-1] not in GRADIENT_DIMS or v.shape[-1] not in GRADIENT_DIMS:
+        _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
     slopes = options[SINKS + 1]
     if slopes is not None and slopes.requires_grad:
         raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
@@ -367,8 +397,8 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        run = compute_gradients if _plain(*arguments[:3]) else _operators.attention_backward
-        return run(*arguments)
+        direct = not torch.compiler.is_compiling() and _plain(*arguments[:3])
+        return (compute_gradients if direct else _operators.attention_backward)(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -433,7 +463,7 @@ def _keywords(options: Sequence[Any]) -> dict[str, Any]:
     causal, scale, left, right, softcap, sinks, alibi_slopes, seqused_k, *_ = options
     arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
     arrays = {name: x.detach() if x is not None and x.requires_grad else x for name, x in arrays.items()}
-    return {"causal": causal, "scale": scale, "window": (left, right), "softcap": softcap} | arrays
+    return {"causal": causal, "scale": scale, "window": _window(left, right), "softcap": softcap} | arrays
 
 
 def _check(q: Any, k: Any, v: Any) -> None:
@@ -509,35 +539,44 @@ def _backward(
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `flashcore::attention_backward` computes."""
-    bounds = options[PACKED : PACKED + 2]
+    causal, scale, left, right, softcap, sinks, slopes, used, *bounds, deterministic = options
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     packed = bounds[0] is not None
+    needs_room = q.shape[-1] != v.shape[-1] or q.shape[-1] not in GRADIENT_DIMS
+    gradients: Any = (None, None, None)
+    if packed or needs_room or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        gradients = tuple([_like(x, x.shape[-1]) for x in (q, k, v)])
+    if not packed and not needs_room:
+        arrays, features = (dout, q, k, v, out, lse, dlse), (sinks, slopes, used)
+        given = (causal, scale, _window(left, right), softcap, deterministic)
+        found = gradients_by_a_plan(arrays, features, gradients, *given)
+        if found is not None:
+            return found
     if not lse.numel() and out.numel():
         raise ArgumentError("lse is empty: call the operator with return_lse=True where a gradient is wanted")
-    gradients = [_like(x, x.shape[-1]) for x in (q, k, v)]
-    keywords = _keywords(options)
-    keywords["deterministic"] = options[-1] or torch.are_deterministic_algorithms_enabled()
-    arrays = [_readable(x) for x in (dout, q, k, v, out)]
+    keywords = _keywords(options) | {"deterministic": deterministic}
+    inputs = [_readable(x) for x in (dout, q, k, v, out)]
     targets = gradients
-    if q.shape[-1] != v.shape[-1] or q.shape[-1] not in GRADIENT_DIMS:
-        keywords["scale"] = q.shape[-1] ** -0.5 if options[1] is None else options[1]
+    if needs_room:
+        keywords["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
         width = _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
-        arrays = _widened(width, *arrays)
-        targets = [torch.empty_like(x) for x in arrays[1:4]]
+        inputs = _widened(width, *inputs)
+        targets = [torch.empty_like(x) for x in inputs[1:4]]
     if packed:
         for each in targets:
             each.zero_()
         call: Callable = call_varlen_backward
     else:
-        bounds, call = (), call_backward
+        bounds, call = [], call_backward
     lse = lse.detach().contiguous()
     dlse = None if dlse is None else dlse.detach().contiguous()
     dq, dk, dv = targets
-    call(*arrays, lse, *bounds, **keywords, dlse=dlse, dq=dq, dk=dk, dv=dv)
-    if targets is not gradients:
-        for wide, narrow in zip(targets, gradients, strict=True):
-            narrow.copy_(wide[..., : narrow.shape[-1]])
-    dq, dk, dv = gradients
-    return dq, dk, dv
+    made = call(*inputs, lse, *bounds, **keywords, dlse=dlse, dq=dq, dk=dk, dv=dv)
+    if not needs_room:
+        return made
+    for wide, narrow in zip(made, gradients, strict=True):
+        narrow.copy_(wide[..., : narrow.shape[-1]])
+    return gradients
 
 
 compute_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = _backward
@@ -597,7 +636,7 @@ def _no_gradient(*arguments: Any) -> Any:
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """An operator that somebody called under autograd. Its LSE is there whether or not it was asked for."""
-    if _any_gradient(arguments):
+    if _any_gradient(arguments) or _in_forward_mode():
         return _Attention.apply(*arguments[:-1])
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention(*arguments)

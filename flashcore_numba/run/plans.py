@@ -52,14 +52,15 @@ def forget() -> None:
 
 
 def find(
-    q: Any, k: Any, v: Any, target: Any, options: tuple, others: tuple = ()
+    q: Any, k: Any, v: Any, target: Any, options: tuple, others: tuple = (), history: bool = False
 ) -> "tuple[tuple | None, Addresses, Plan | None]":
     """What a call's plan depends on, where its arrays are, and the plan that an earlier call left, if any.
 
     target: the first output, None where the caller gives none. options: all arguments that are no arrays, or
-    that stand for what such an argument contains. others: all other arrays, None for one that is absent. The
-    first result is None for a call that no plan can serve. The addresses are those of q, k, v, target and
-    others, 0 for an absent one.
+    that stand for what such an argument contains. others: all other arrays, None for one that is absent.
+    history: whether tensors may require gradients, of which the caller takes care. The first result is None
+    for a call that no plan can serve. The addresses are those of q, k, v, target and others, 0 for an absent
+    one.
     """
     kind = type(q)
     read, read_more = _readers.get(kind) or _reader(kind)
@@ -67,11 +68,11 @@ def find(
         return NOT_SERVED
     if target is not None and type(target) is not kind:
         return NOT_SERVED
-    layout, addresses = read(q, k, v, target)
+    layout, addresses = read(q, k, v, target, history)
     if layout is None or (addresses[0] | addresses[1] | addresses[2] | addresses[3]) % ALIGNMENT:
         return NOT_SERVED
     if others:
-        more, places = read_more(kind, others)
+        more, places = read_more(kind, others, history)
         if more is None:
             return NOT_SERVED
         layout, addresses = (layout, more), addresses + places
@@ -95,7 +96,7 @@ def keep(key: tuple | None, plan: "Plan | None") -> None:
 # What follows reads element types, devices, shapes and strides, and addresses; no layout where no plan serves
 # one of the arrays. A type that no stage serves has a layout and never a plan. A loop over the arrays would
 # take a microsecond longer.
-def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+def _cupy(q: Any, k: Any, v: Any, out: Any, history: bool) -> "tuple[tuple | None, Addresses]":
     dtype, stored = q.dtype, k.dtype
     if v.dtype is not stored:
         return UNREAD
@@ -108,11 +109,13 @@ def _cupy(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
     return (layout, out.dtype, d.device_id, out.shape, out.strides), (a.ptr, b.ptr, c.ptr, d.ptr)
 
 
-def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]":
+def _torch(q: Any, k: Any, v: Any, out: Any, history: bool) -> "tuple[tuple | None, Addresses]":
     dtype, stored = q.dtype, k.dtype
     if v.dtype is not stored:
         return UNREAD
-    if not (q.is_cuda and k.is_cuda and v.is_cuda) or q.requires_grad or k.requires_grad or v.requires_grad:
+    if not (q.is_cuda and k.is_cuda and v.is_cuda):
+        return UNREAD
+    if not history and (q.requires_grad or k.requires_grad or v.requires_grad):
         return UNREAD
     try:
         devices = (q.get_device(), k.get_device(), v.get_device())
@@ -130,7 +133,7 @@ def _torch(q: Any, k: Any, v: Any, out: Any) -> "tuple[tuple | None, Addresses]"
 
 # The same of arrays of any shape and type. Those with numbers of four bytes or more are no rows of
 # elements and may begin anywhere, unless they are [B, H, S, D].
-def _more_of_cupy(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
+def _more_of_cupy(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | None, Addresses]":
     layout: list[Any] = []
     addresses, rows = [], 0
     for x in arrays:
@@ -148,7 +151,7 @@ def _more_of_cupy(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
     return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
 
 
-def _more_of_torch(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]":
+def _more_of_torch(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | None, Addresses]":
     layout: list[Any] = []
     addresses, rows = [], 0
     try:
@@ -157,7 +160,7 @@ def _more_of_torch(kind: Any, arrays: tuple) -> "tuple[tuple | None, Addresses]"
                 layout.append(None)
                 addresses.append(0)
                 continue
-            if type(x) is not kind or not x.is_cuda or x.requires_grad:
+            if type(x) is not kind or not x.is_cuda or (x.requires_grad and not history):
                 return UNREAD
             place = x.data_ptr()
             layout += (x.dtype, x.get_device(), x.shape, x.stride())
@@ -200,11 +203,12 @@ class Apart(NamedTuple):
 
 
 class Made(NamedTuple):
-    """An output that the caller did not give. like: which of q, k and v is C-contiguous and of its shape and
-    type; None where none is.
+    """An output that the caller did not give. steps: a tensor's strides, in elements. like: which of q, k and
+    v is C-contiguous and of its shape and type; None where none is.
     """
 
     shape: tuple[int, ...]
+    steps: tuple[int, ...]
     dtype: Any  # of the caller's kind
     size: int  # bytes
     like: int | None
@@ -286,7 +290,7 @@ class Plan:
         made: tuple = ()
         places: Addresses = ()
         with Allowed():
-            for shape, dtype, *_ in self._made:
+            for shape, _, dtype, *_ in self._made:
                 made += (x := self._cupy.ndarray(shape, dtype),)
                 places += (x.data.ptr,)
         return made, places
@@ -311,11 +315,11 @@ class Plan:
         """C-contiguous memory for the outputs."""
         made: tuple = ()
         places: Addresses = ()
-        for shape, dtype, _, i in self._made:
+        for shape, steps, dtype, _, i in self._made:
             if i is not None:
                 x = self._torch.empty_like(like[i])  # half the time of `empty`
-            else:
-                x = self._torch.empty(shape, dtype=dtype, device=self._device)
+            else:  # three quarters of it
+                x = self._torch.empty_strided(shape, steps, dtype=dtype, device=self._device)
             made += (x,)
             places += (x.data_ptr(),)
         return made, places
@@ -424,11 +428,12 @@ class Recorder:
 
 def _made(output: Adopted, others: Sequence[Any]) -> Made:
     x = output.source
-    like = None
+    like, steps = None, ()
     if output.kind == "PyTorch":
+        steps = tuple(x.stride())
         alike = (y.is_contiguous() and (y.shape, y.dtype) == (x.shape, x.dtype) for y in others)
         like = next((i for i, found in enumerate(alike) if found), None)
-    return Made(tuple(x.shape), x.dtype, _bytes(output.view), like)
+    return Made(tuple(x.shape), steps, x.dtype, _bytes(output.view), like)
 
 
 def _bytes(array: Any) -> int:

@@ -180,27 +180,30 @@ def test_pages(rng):
 
 KEPT = 'return {"causal": causal, "scale": scale, '  # of the options that are kept for a gradient
 USED = '"seqused_k": seqused_k}\n    arrays = {name'
+OWN = "q.shape[-1] ** -0.5 if scale is None else scale"
+SCALED = f"""keywords["scale"] = {OWN}
+        width = _padded_dim(max(q.shape[-1], """
 MUTANTS = {
     "scale": ((KEPT, KEPT.replace("scale,", "1.02 * (scale or 0.125),")), "gqa"),
     "causal dropped": ((KEPT, KEPT.replace("causal,", "False,")), "gqa"),
-    "window one too wide": (('"window": (left, right)', '"window": (left + (left > 0), right)'), "wide"),
+    "window one too wide": (
+        ('"window": _window(left, right)', '"window": (left + (left > 0), right)'),
+        "wide",
+    ),
     "softcap dropped": (('"softcap": softcap} | arrays', '"softcap": 0.0} | arrays'), "adjusted"),
     "one key too many": (
         (USED, USED.replace("seqused_k}", "seqused_k if seqused_k is None else seqused_k + 1}")),
         "used",
     ),
-    "gradients of K and V exchanged": (("dq=dq, dk=dk, dv=dv", "dq=dq, dk=dv, dv=dk"), "gqa"),
+    "gradients of K and V exchanged": (("return made\n", "return made[0], made[2], made[1]\n"), "gqa"),
     "LSE in base 2": (("lse = lse.detach().contiguous()", "lse = lse.detach().contiguous() * 1.4427"), "gqa"),
     "gradient of the LSE dropped": (
         ("dlse = None if dlse is None else dlse.detach().contiguous()", "dlse = None"),
         "full",
     ),
-    "scale of the padded width": (
-        ('keywords["scale"] = q.shape[-1] ** -0.5 if scale is None else scale', "pass"),
-        "padded",
-    ),
+    "scale of the padded width": ((SCALED + "columns)", SCALED.replace(OWN, "scale") + "columns)"), "padded"),
     "scale of the padded width, backward": (
-        ('keywords["scale"] = q.shape[-1] ** -0.5 if options[1] is None else options[1]', "pass"),
+        (SCALED + "v.shape[-1])", SCALED.replace(OWN, "scale") + "v.shape[-1])"),
         "padded",
     ),
     "sinks' gradient of the other sign": (("taken = -taken if dlse", "taken = taken if dlse"), "packed"),
@@ -279,6 +282,29 @@ def test_compiled_without_a_break(rng, backend):
     expected = torch.autograd.grad(run(*arrays, sinks), (*arrays, sinks))
     for each, x in zip(found, expected, strict=True):
         close(each, x, 8e-3)
+
+
+def test_a_compiled_backward_pass(rng):
+    """Of a call that was not compiled: it keeps the operator, and does not look inside."""
+    from torch._dynamo import compiled_autograd
+
+    arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
+    graphs = []
+
+    def run():
+        out, lse = ADAPTER.attention(*arrays, causal=True, return_lse=True)
+        return out.float().square().sum() + lse.sum()
+
+    def compiled(graph):
+        return torch.compile(graph, backend=lambda made, inputs: graphs.append(made) or made, fullgraph=True)
+
+    torch._dynamo.reset()
+    total = run()
+    with compiled_autograd._enable(compiled):
+        total.backward()
+    assert "flashcore" in "".join(str(each.graph) for each in graphs)
+    for x, expected in zip(arrays, torch.autograd.grad(run(), arrays), strict=True):
+        close(x.grad, expected, 8e-3)
 
 
 def test_one_graph_serves_all_lengths(rng):

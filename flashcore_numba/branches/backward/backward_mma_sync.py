@@ -75,8 +75,7 @@ def choose(problem: BackwardProblem, sm_count: int, room: float = math.inf) -> s
 
 def key_tiles(problem: BackwardProblem, keys: int) -> int:
     """Tiles of so many keys in a head: of packed sequences, as many as any lengths could make."""
-    tails = problem.sequence_count if problem.features.ragged else 1
-    return (problem.seq_k + tails * (keys - 1)) // keys
+    return (problem.seq_k + (problem.sequence_count if problem.features.ragged else 1) * (keys - 1)) // keys
 
 
 def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:

@@ -74,6 +74,26 @@ def attention_backward(
     return call(arrays, features, {"dq": dq, "dk": dk, "dv": dv})
 
 
+def planned(
+    arrays: tuple,
+    features: tuple,
+    targets: tuple,
+    causal: bool,
+    scale: float | None,
+    window: tuple[int, int],
+    softcap: float,
+    deterministic: bool,
+) -> tuple[Any, Any, Any] | None:
+    """What `attention_backward` returns where an earlier call like this one left its plan. Otherwise None,
+    and nothing was launched. The tensors may require gradients, of which the caller takes care.
+
+    arrays: dout, q, k, v, out, lse, dlse. features: sinks, alibi_slopes, seqused_k. targets: dq, dk, dv.
+    """
+    call = _Call(causal, scale, window, softcap, deterministic, None, None)
+    _, addresses, plan = call.find(arrays, features, targets, history=True)
+    return None if plan is None else plan.run(addresses, arrays[1:4], targets)
+
+
 def attention_varlen_backward(
     dout: Any,
     q: Any,
@@ -134,16 +154,20 @@ class _Call(NamedTuple):
         self, given: dict[str, Any], optional: dict[str, Any], targets: dict[str, Any]
     ) -> tuple[Any, Any, Any]:
         """By a plan that an earlier call left, or the long way."""
-        dout, q, k, v, out, lse, dlse = given.values()
-        dq, dk, dv = targets.values()
-        options = ("backward", *self, *told(self.window, self.softcap))
-        others = dout, out, lse, dlse, dk, dv, *optional.values()
-        key, addresses, plan = plans.find(q, k, v, dq, options, others)
-        done = None if plan is None else plan.run(addresses, (q, k, v), (dq, dk, dv))
+        arrays, outputs = tuple(given.values()), tuple(targets.values())
+        key, addresses, plan = self.find(arrays, tuple(optional.values()), outputs)
+        done = None if plan is None else plan.run(addresses, arrays[1:4], outputs)
         if done is None:
             done = self.run(given, optional, targets, None if plan is not None else key)
         dq, dk, dv = done
         return dq, dk, dv
+
+    def find(self, arrays: tuple, features: tuple, targets: tuple, history: bool = False) -> tuple:
+        """`plans.find` for dout, q, k, v, out, lse and dlse, the optional arrays, and dq, dk and dv."""
+        dout, q, k, v, out, lse, dlse = arrays
+        dq, dk, dv = targets
+        options = ("backward", *self, *told(self.window, self.softcap))
+        return plans.find(q, k, v, dq, options, (dout, out, lse, dlse, dk, dv, *features), history)
 
     def run(
         self,
