@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,15 +73,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(method="thread"))
-    if "long" not in config.getoption("markexpr"):
-        left_out = {item for item in items if item.get_closest_marker("long")}
-    elif any("::" in argument for argument in config.args):
-        return
-    else:
-        drawn = [item for item in items if item.get_closest_marker("drawn")]
-        left_out = set(drawn) - set(random.Random(RUN).sample(drawn, -(-len(drawn) // 3)))
+    left_out = {item for item in items if item.get_closest_marker("long")}
+    if "long" in config.getoption("markexpr"):
+        left_out = set() if os.environ.get("FLASHCORE_WHOLE") or _named(config) else undrawn(left_out)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _named(config: pytest.Config) -> bool:
+    """Whether the run is of tests, files or folders that somebody named."""
+    whole = {config.rootpath / each for each in config.getini("testpaths")}
+    return {(config.invocation_params.dir / each).resolve() for each in config.args} != whole
+
+
+def undrawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """What a run leaves out of the matrices: of a test with three cells or more it draws a third, which is
+    another one in each run and the same in all its processes.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for name, cells in tests.items():
+        if len(cells) >= 3:
+            cells.sort(key=lambda item: item.nodeid)
+            left_out |= {*cells} - {*random.Random(RUN + name).sample(cells, -(-len(cells) // 3))}
+    return left_out
 
 
 def pytest_collection_finish() -> None:

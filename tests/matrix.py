@@ -1,11 +1,13 @@
-"""Which cells of a matrix `make test` runs; the others carry the marker `long`, for `make test-all`."""
+"""Which cells of a matrix `make test` runs; the others carry the marker `long`, for `make test-all`, which
+draws a third of them.
+"""
 
 from collections.abc import Callable, Hashable, Iterable
 
 import pytest
 from _pytest.mark import ParameterSet
 
-__all__ = ["a_third", "few", "first_of_each"]
+__all__ = ["few", "first_of_each"]
 
 
 def few(values: Iterable[object], *kept: object) -> list[ParameterSet]:
@@ -27,18 +29,6 @@ def first_of_each(values: Iterable[object], kind: Callable[..., Hashable]) -> li
         parameters.append(_long(parameter) if own in seen else parameter)
         seen.add(own)
     return parameters
-
-
-def a_third(parameters: Iterable[ParameterSet]) -> list[ParameterSet]:
-    """The same, but of the long ones a run draws a third, unless it asks for a test by name."""
-    return [
-        pytest.param(*p.values, marks=(*p.marks, pytest.mark.drawn), id=p.id) if _is_long(p) else p
-        for p in parameters
-    ]
-
-
-def _is_long(parameter: ParameterSet) -> bool:
-    return any(mark.name == "long" for mark in parameter.marks)
 
 
 def _parameter(value: object) -> ParameterSet:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -57,7 +58,8 @@ class Listed(NamedTuple):
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> list[Listed]:
     file = tmp_path_factory.mktemp("listed") / "tests.json"
-    ran = subprocess.run([sys.executable, "-c", LIST, file], cwd=ROOT, capture_output=True, text=True)
+    command, whole = [sys.executable, "-c", LIST, file], os.environ | {"FLASHCORE_WHOLE": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=whole, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     return [Listed(*each) for each in json.loads(file.read_text())]
 

@@ -165,6 +165,7 @@ def chosen(project: Path, *arguments: str) -> set[str]:
     return set(re.findall(r"::(\w+)", listed))
 
 
+@pytest.mark.long
 def test_long_tests_are_left_out_unless_named(project: Path) -> None:
     """What `make test` and `make test-matrices` select has nothing in common, and together is everything."""
     quick, whole = (
@@ -181,24 +182,29 @@ def test_long_tests_are_left_out_unless_named(project: Path) -> None:
 
 @pytest.mark.long
 def test_a_third_is_drawn_and_all_are_there_by_name(project: Path) -> None:
-    """Each process of a run draws the same, each run draws anew, and a failure's name finds its test."""
+    """Each process of a run draws the same, each run draws anew; what is named runs whole, as all does where
+    the environment says so. Of two cells both run.
+    """
     (project / "tests/test_drawn.py").write_text(
         "import pytest\n"
         "@pytest.mark.long\n"
-        "@pytest.mark.drawn\n"
         "@pytest.mark.parametrize('i', range(30))\n"
         "def test_of_many(i): pass\n"
+        "@pytest.mark.long\n"
+        "@pytest.mark.parametrize('i', range(2))\n"
+        "def test_of_two(i): pass\n"
     )
 
-    def found(*arguments: str, run: str) -> tuple[str, ...]:
-        listed = pytest_in(
-            project, "--collect-only", "-q", "-m", "long", *arguments, PYTEST_XDIST_TESTRUNUID=run
-        )
+    def found(*arguments: str, run: str, whole: str = "") -> tuple[str, ...]:
+        variables = {"PYTEST_XDIST_TESTRUNUID": run, "FLASHCORE_WHOLE": whole}
+        listed = pytest_in(project, "--collect-only", "-q", "-m", "long", *arguments, **variables)
+        assert arguments or listed.count("test_of_two[") == 2
         return tuple(re.findall(r"test_of_many\[\d+\]", listed))
 
     first, again, other = found(run="a"), found(run="a"), found(run="b")
     assert first == again != other and len(first) == len(other) == 10
     assert len(found("tests/test_drawn.py::test_of_many", run="a")) == 30
+    assert len(found("tests/test_drawn.py", run="a")) == len(found(run="a", whole="1")) == 30
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from matrix import a_third, first_of_each
+from matrix import first_of_each
 from rich.console import Console
 
 from flashcore_numba.checks import KINDS, MUTANTS, Edit, EditError, Mutant, kill, kill_one, render_kills
@@ -21,7 +21,7 @@ NUMBA = [stage for stage in LADDER if stage.language == "Numba"]
 
 @pytest.mark.parametrize(
     "mutant",
-    a_third(first_of_each(MUTANTS, lambda mutant: find(mutant.stage).language)),
+    first_of_each(MUTANTS, lambda mutant: find(mutant.stage).language),
     ids=lambda mutant: mutant.label,
 )
 def test_it_dies(mutant):
@@ -88,6 +88,7 @@ def test_a_race_is_not_claimed_on_a_gpu():
     assert not fate.as_expected
 
 
+@pytest.mark.long
 def test_the_kill_table_shows_survivors():
     two = [mutant for mutant in MUTANTS if mutant.stage == 12][:2]
     fates = kill(two, backend="simulator", workers=2)

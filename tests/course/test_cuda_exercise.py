@@ -391,6 +391,7 @@ def test_the_commands_of_an_autograder_take_a_kernel(tmp_path):
     assert done.returncode == 0 and json.loads(done.stdout)["passed"], done
 
 
+@pytest.mark.long
 def test_a_gate_is_missed_by_waste_alone():
     gate = Gate("products", total("mma"), 256, 512, 512, "Look at the loop.")
     lesson = replace(PRODUCT, exercise=replace(PRODUCT.exercise, gates=(gate,)))

@@ -75,6 +75,7 @@ def test_parts_by_length_are_done_first_where_one_request_is_long():
     assert ends == sorted(ends) and ends[2] == max(pages.RAGGED) // 16
 
 
+@pytest.mark.long
 def test_a_counter_that_is_left_over_is_said_to_be():
     """It is found after the launch, by no line that the executor saw."""
     lesson = LESSONS[20]

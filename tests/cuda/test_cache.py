@@ -273,6 +273,7 @@ def test_commands_work_without_a_home(command, filled, tmp_path):
     assert done.stderr.count("cannot be written") == 1
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_once(tmp_path):
     """Every call of the compiler fails: the check ends at the first, for each of its workers."""
     compiler, calls = wrapped_compiler(

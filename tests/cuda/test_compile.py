@@ -72,7 +72,6 @@ def table():
     return resource_table.read()
 
 
-@pytest.mark.drawn
 @pytest.mark.parametrize(
     "item", first_of_each(map(pytest.param, COMPILED), lambda item: item[0]), ids=resource_table.name
 )

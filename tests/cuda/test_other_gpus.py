@@ -105,7 +105,6 @@ def test_a_stage_on_a_newer_gpu_that_plays_sm_75(stage, variant, head_dim, rng):
 
 
 @pytest.mark.long
-@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("stage", "variant"),
     [(stage, variant) for stage, variant, head_dim in (run.values for run in RUNS) if head_dim == 64],

@@ -33,6 +33,7 @@ def shared_requests(launch, op):
     return sum(row.requests for row in launch.lines() if row.space == "shared" and row.op == op)
 
 
+@pytest.mark.long
 def test_what_each_phase_saves(rng):
     """Wider loads store less often; cp.async stores without a store; Q in registers is loaded once."""
     tiles = 4

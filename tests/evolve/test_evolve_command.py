@@ -33,6 +33,7 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
 
 
+@pytest.mark.long
 def test_a_bad_edit_dies_and_a_harmless_one_lives(tmp_path, capsys, wide):
     file = replies(
         tmp_path / "replies.jsonl",

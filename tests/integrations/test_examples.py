@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from matrix import few
 
 GENERATE = Path(__file__).resolve().parents[2] / "examples" / "generate_llama.py"
 
@@ -34,14 +33,16 @@ NO_FOLDER = ("--model", "no/such/folder"), "--model is no/such/folder: no such f
 NO_TOKEN = ("--new", "0"), "argument --new: 0: it must be 1 or more"
 
 
-@pytest.mark.parametrize("options, says", few([NO_FOLDER, NO_TOKEN], NO_FOLDER))
+@pytest.mark.long
+@pytest.mark.parametrize("options, says", [NO_FOLDER, NO_TOKEN])
 def test_bad_options_are_named(options, says):
     done = called(*options)
     assert done.returncode == 2
     assert says in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("options, says", few([BAD_SHAPE, NO_CALLS], BAD_SHAPE))
+@pytest.mark.long
+@pytest.mark.parametrize("options, says", [BAD_SHAPE, NO_CALLS])
 def test_times_of_the_operator_name_bad_options(options, says):
     done = subprocess.run([sys.executable, str(TIMES), *options], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2

@@ -76,7 +76,6 @@ def test_more_splits_than_two(variant, rng):
 MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
 
 
-@pytest.mark.drawn
 @pytest.mark.parametrize("causal", few([False, True], True))
 @pytest.mark.parametrize(("made", "head_dim"), first_of_each(MADE, lambda made, head_dim: made))
 @pytest.mark.parametrize(

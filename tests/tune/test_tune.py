@@ -118,6 +118,7 @@ def few(monkeypatch):
     return asked
 
 
+@pytest.mark.long
 def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
     best = {"cluster": 2, "warpgroups": 1, "keys": 64, "stages": 2}
     timed, path = modelled(best), tmp_path / "a" / "record.json"

@@ -59,6 +59,7 @@ def test_count(capsys):
     assert 1 < found["moved"]["times_needed"] < 2  # of memory: a row reads each of its keys once
 
 
+@pytest.mark.long
 def test_reconcile(capsys):
     assert cli.main(["reconcile", "decode", "--shape", SMALL, "--causal", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -291,7 +291,7 @@ def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
         assert_foretold(SPLIT, variant, problem, sm_count, tile, head_dim // 4)
 
 
-@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize("page", few([1, 16], 16))
 @pytest.mark.parametrize(
     ("stage", "head_dim"), few(list(product((SPLIT, CLUSTER), (64, 128, 256))), (CLUSTER, 128))
 )

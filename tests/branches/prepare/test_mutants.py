@@ -1,7 +1,7 @@
 """Wrong versions of the kernel die of what their mistakes explain."""
 
 import pytest
-from matrix import a_third, few
+from matrix import few
 
 from flashcore_numba.branches.find import BRANCHES, select
 from flashcore_numba.branches.prepare.mutants import MUTANTS, NORM, PAGES, ROPE
@@ -11,9 +11,7 @@ from flashcore_numba.checks.deletions import deletions
 from flashcore_numba.stages.edited import original
 
 
-@pytest.mark.parametrize(
-    "mutant", a_third(few(MUTANTS, NORM[0], ROPE[0], PAGES[2])), ids=lambda mutant: mutant.label
-)
+@pytest.mark.parametrize("mutant", few(MUTANTS, NORM[0], ROPE[0], PAGES[2]), ids=lambda mutant: mutant.label)
 def test_it_dies(mutant):
     fate = kill_one(mutant)
     assert fate.status == "killed", f"{mutant.label} survives: {mutant.mistake}"
