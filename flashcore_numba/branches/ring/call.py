@@ -13,6 +13,7 @@ from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
 from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.core.arrays import adopt
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.core.problem import checked_flag
 
 CAPTURED = ("gated", "gather", "pull")  # ways whose transfers are copies
 
@@ -86,8 +87,8 @@ class RingAttention:
         Raises ArgumentError or UnsupportedError.
         """
         self._check(q, {"k": k, "v": v})
-        out, lse = _like(q), _like(q[..., 0], of_float32=True)
-        layer = Layer(self.split, causal, self._numerics(q), scale)
+        out, lse = _out_and_lse(q)
+        layer = self._layer(q, causal, scale)
         FORWARD[self.way](self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
         return out, lse
 
@@ -115,8 +116,8 @@ class RingAttention:
                     f"{name} has shape {tuple(each.shape)}: {tuple(like.shape)} is needed, as q has "
                     f"{tuple(q.shape)}"
                 )
-        given = [_like(each) for each in (q, k, v)]
-        layer = Layer(self.split, causal, self._numerics(q), scale)
+        given = [_empty_like(each) for each in (q, k, v)]
+        layer = self._layer(q, causal, scale)
         names = ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")
         arrays = dict(zip(names, (q, k, v, out, lse, dout, *given), strict=True))
         way = self.way if self.way in BACKWARD else "ring"
@@ -133,8 +134,8 @@ class RingAttention:
 
         Raises as the call does.
         """
-        out, lse = _like(q), _like(q[..., 0], of_float32=True)
-        layer = Layer(self.split, causal, self._numerics(q), scale)
+        out, lse = _out_and_lse(q)
+        layer = self._layer(q, causal, scale)
         programs.decode(self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
         return out, lse
 
@@ -180,6 +181,9 @@ class RingAttention:
                     "and the shapes of k and v must be equal"
                 )
 
+    def _layer(self, q: Any, causal: Any, scale: float | None) -> Layer:
+        return Layer(self.split, checked_flag("causal", causal), self._numerics(q), scale)
+
     def _numerics(self, q: Any) -> Numerics:
         stage, backward_stage = self._stages
         if _on_host(q) and stage is None and backward_stage is None:
@@ -217,17 +221,22 @@ def _whole(length: Any) -> int:
 
 
 def _on_host(array: Any) -> bool:
-    return isinstance(array, np.ndarray) or str(array.device) == "cpu"
+    return isinstance(array, np.ndarray) or array.device.type == "cpu"
 
 
-def _like(array: Any, of_float32: bool = False) -> Any:
-    """Memory of the shape, kind and place of an array."""
-    if isinstance(array, np.ndarray):
-        return np.empty(array.shape, np.float32 if of_float32 else array.dtype)
+def _out_and_lse(q: Any) -> tuple[Any, Any]:
+    """Memory for both, where q is."""
+    if isinstance(q, np.ndarray):
+        return _empty_like(q), np.empty(q.shape[:3], np.float32)
     import torch
 
-    dtype = torch.float32 if of_float32 else array.dtype
-    return torch.empty(array.shape, dtype=dtype, device=array.device)
+    return _empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _empty_like(array: Any) -> Any:
+    """C-contiguous memory of the shape, type and place of an array."""
+    shape = array.shape
+    return np.empty(shape, array.dtype) if isinstance(array, np.ndarray) else array.new_empty(shape)
 
 
 def _views(**arrays: Any) -> list[Any]:

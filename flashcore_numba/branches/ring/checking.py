@@ -146,6 +146,29 @@ def _forward_case(way: str, ranks: int, causal: bool, uneven: bool) -> Case:
     return Case(f"{ranks} ranks, {_mask(causal)}, {pieces}", run)
 
 
+def _calls_that_differ(way: str, backward: bool = False) -> Case:
+    """Of other masks, batches, heads and scales: ranks keep memory and views of it from call to call."""
+
+    def run(rng: np.random.Generator) -> float:
+        ranks = 3
+        split = even(8 * ranks + 3, ranks, way != "ulysses")
+        calls = [
+            drawn(rng, (batch, 6 * group, 6, split.length, 16), causal).but(scale=scale)
+            for batch, group, causal, scale in (
+                (2, 1, True, None), (2, 1, False, None), (1, 2, False, None), (2, 1, True, 0.5),
+                (1, 2, True, None),
+            )
+        ]  # fmt: skip
+        if not backward:
+            found = _in_every_order(lambda order: forward(way, split, calls, order), ranks, rng)
+            return min(_judged(x, each) for x, each in zip(calls, found, strict=True))
+        both = [backward_inputs(x, rng) for x in calls]
+        made = _in_every_order(lambda order: gradients(way, split, both, order), ranks, rng)
+        return min(_gradients_judged(x, each) for x, each in zip(both, made, strict=True))
+
+    return Case(f"{way}, calls that differ on the same ranks", run)
+
+
 def _backward_case(way: str, ranks: int, causal: bool, uneven: bool) -> Case:
     def run(rng: np.random.Generator) -> float:
         zigzag = way != "ulysses"
@@ -289,11 +312,13 @@ def cases() -> dict[str, list[Case]]:
     found = {"schedule": [_covers(True), _covers(False), _same_work()]}
     for way in FORWARD:
         found[way] = [_forward_case(way, *kind) for kind in kinds] + [_any_number_of_ranks(way)]
+        found[way].append(_calls_that_differ(way))
     found["ring"].append(_refused("causal without zigzag", _causal_without_zigzag, "zigzag"))
     found["ulysses"].append(_refused("K/V heads that N does not divide", _heads_not_divisible, "K/V heads"))
     found["ulysses"].append(_refused("rows in zigzag", _ulysses_in_zigzag, "zigzag"))
     found["backward"] = [_backward_case(way, *kind) for kind in kinds for way in BACKWARD]
     found["backward"] += [_backward_case("pull", MORE_THAN_SLOTS, causal, True) for causal in (True, False)]
+    found["backward"] += [_calls_that_differ(way, backward=True) for way in BACKWARD]
     found["backward"] += [_backward_by_any_number_of_ranks(way) for way in BACKWARD]
     shares = ((9, 8), (0, 7, 6), (5, 0, 0, 4), (0, 0, 3))
     found["decode"] = [_decode_case(each, 3, causal) for each in shares for causal in (False, True)]

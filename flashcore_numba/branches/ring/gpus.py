@@ -1,13 +1,14 @@
 """A `Rank` that is a process of `torch.distributed` with a GPU: streams, events, NCCL, symmetric memory.
 
-Chunks are pulled by `copy_` from a peer's memory, which a copy engine does: no SM takes part. Multicast stays
-unused. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private name for it.
+Chunks are pulled by `cudaMemcpyAsync` from a peer's memory, which a copy engine does: no SM takes part.
+Multicast stays unused. Written for torch 2.11 to 2.13; `_symmetric_memory` is torch's private name for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import product
+from operator import mul
 from typing import Any
-
-import numpy as np
 
 from cuda_reference.extras import explained
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Function
@@ -27,6 +28,9 @@ class GpuRank:
     The main stream is the caller's current one. Memory is kept from call to call: nothing is allocated in a
     call that an equal one has come before, and such a call can be captured into a CUDA graph. NCCL must stay
     outside of one: captured together with the barriers of symmetric memory it was seen to hang.
+
+    To change PyTorch's current stream takes the host several microseconds: it is done only for kernels and
+    collectives of the other two streams.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -35,23 +39,29 @@ class GpuRank:
         self.device = torch.device("cuda", torch.cuda.current_device())
         transfers = torch.cuda.Stream(self.device, priority=-1)  # which go first
         self._streams = {SIDE: transfers, ALSO: torch.cuda.Stream(self.device)}
+        self._on = {name: torch.cuda.stream(stream) for name, stream in self._streams.items()}
+        self._on[MAIN] = nullcontext()  # it is the current one already
         self._memory: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._handles: dict[str, tuple[Any, Any]] = {}
         self._peers: dict[tuple[str, int], Any] = {}
         self._numbers: dict[int, Any] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
 
-    def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> Any:
-        dtype = torch.float32 if like is None else like.dtype
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        dtype = torch.float32 if dtype is None else dtype
         found = self._memory.get((name, shape))
         if found is None or found.dtype != dtype:
+            self._kept.clear()  # which may be views of what is replaced
             found = self._memory[name, shape] = torch.empty(shape, dtype=dtype, device=self.device)
         return found
 
-    def shared(self, name: str, shape: tuple[int, ...], like: Any) -> Any:
+    def shared(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
         """All ranks must ask at once when the memory is new: they wait for each other."""
+        dtype = torch.float32 if dtype is None else dtype
         kept = self._handles.get(name)
-        if kept is None or tuple(kept[0].shape) != shape or kept[0].dtype != like.dtype:
-            made = symmetric.empty(shape, dtype=like.dtype, device=self.device)
+        if kept is None or tuple(kept[0].shape) != shape or kept[0].dtype != dtype:
+            self._kept.clear()
+            made = symmetric.empty(shape, dtype=dtype, device=self.device)
             kept = self._handles[name] = made, symmetric.rendezvous(made, self.group)
             self._peers = {key: view for key, view in self._peers.items() if key[0] != name}
         return kept[0]
@@ -61,6 +71,14 @@ class GpuRank:
             own, handle = self._handles[name]
             self._peers[name, peer] = handle.get_buffer(peer, tuple(own.shape), own.dtype)
         return self._peers[name, peer]
+
+    def kept(self, make: Callable[..., Any], *how: Any) -> Any:
+        key = make, how
+        found = self._kept.get(key)
+        if found is None:
+            found = make(self, *how)
+            self._kept[key] = found
+        return found
 
     def launch(
         self,
@@ -73,7 +91,7 @@ class GpuRank:
         late: Sequence[Any] = (),
         word: Any = None,
     ) -> None:
-        with self._on(stream):
+        with self._on[stream]:
             function((*reads, *late, word) if late else tuple(reads), tuple(writes))
 
     def word(self, name: str) -> Any:
@@ -95,14 +113,10 @@ class GpuRank:
         runtime.memcpyAsync(word.data_ptr(), number.data_ptr(), 4, runtime.memcpyHostToDevice, handle)
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
-        with self._on(stream):
-            if to.is_contiguous() and source.is_contiguous():
-                to.copy_(source, non_blocking=True)
-            else:
-                copy_heads(to, source)
+        copy(to, source, self._stream(stream).cuda_stream)
 
     def exchange(self, stream: str, send: Any, to: int, receive: Any, source: int, step: int) -> None:
-        with self._on(stream):
+        with self._on[stream]:
             operations = [
                 dist.P2POp(dist.isend, send, dist.get_global_rank(self.group, to), self.group),
                 dist.P2POp(dist.irecv, receive, dist.get_global_rank(self.group, source), self.group),
@@ -113,16 +127,16 @@ class GpuRank:
     def all_to_all(
         self, stream: str, receive: Any, receive_sizes: list[int], send: Any, send_sizes: list[int]
     ) -> None:
-        with self._on(stream):
+        with self._on[stream]:
             dist.all_to_all_single(receive, send, receive_sizes, send_sizes, group=self.group)
 
     def all_gather(self, stream: str, receive: Any, send: Any) -> None:
-        with self._on(stream):
+        with self._on[stream]:
             dist.all_gather_into_tensor(receive, send, group=self.group)
 
     def barrier(self, stream: str, name: str) -> None:
         (_, handle), *_ = self._handles.values()
-        with self._on(stream):
+        with self._on[stream]:
             handle.barrier(channel=CHANNELS[name])
 
     def record(self, stream: str) -> Any:
@@ -132,24 +146,28 @@ class GpuRank:
         self._stream(stream).wait_event(event)
 
     def _stream(self, stream: str) -> Any:
-        return torch.cuda.current_stream(self.device) if stream == MAIN else self._streams[stream]
-
-    def _on(self, stream: str) -> Any:
-        return torch.cuda.stream(self._stream(stream))
+        return torch.cuda.current_stream(self.device.index) if stream == MAIN else self._streams[stream]
 
 
-def copy_heads(to: Any, source: Any) -> None:
-    """Queue the copy of [..., H, rows, D], whose heads are contiguous each, on the current stream: PyTorch
-    would copy it by a kernel.
+def copy(to: Any, source: Any, stream: int) -> None:
+    """Queue a copy on the stream of this handle. Of [..., H, rows, D] the heads may be apart, if each is
+    contiguous: PyTorch would copy that by a kernel.
     """
     from cupy.cuda import runtime
 
-    (heads, rows, dim), width = to.shape[-3:], to.element_size()
-    stream = torch.cuda.current_stream().cuda_stream
-    assert {each.stride()[-2:] for each in (to, source)} == {(dim, 1)}, "rows of a head follow each other"
-    for index in np.ndindex(*to.shape[:-3]):
-        one, other = to[index], source[index]
+    if to.is_contiguous() and source.is_contiguous():
+        size = to.element_size() * to.numel()
+        runtime.memcpyAsync(to.data_ptr(), source.data_ptr(), size, runtime.memcpyDefault, stream)
+        return
+    *outer, heads, rows, dim = to.shape
+    width, steps = to.element_size(), (to.stride(), source.stride())
+    assert {each[-2:] for each in steps} == {(dim, 1)}, "rows of a head follow each other"
+    pitches, begins = [width * each[-3] for each in steps], (to.data_ptr(), source.data_ptr())
+    for index in product(*map(range, outer)):
+        one, other = (
+            begin + width * sum(map(mul, index, each)) for begin, each in zip(begins, steps, strict=True)
+        )
         runtime.memcpy2DAsync(
-            *(one.data_ptr(), width * one.stride(0), other.data_ptr(), width * other.stride(0)),
-            *(width * rows * dim, heads, runtime.memcpyDefault, stream),
+            *(one, pitches[0], other, pitches[1], width * rows * dim, heads),
+            *(runtime.memcpyDefault, stream),
         )

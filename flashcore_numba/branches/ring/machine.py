@@ -9,7 +9,7 @@ that, so a missing order is found in every run, whatever the run's own order was
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -438,18 +438,30 @@ class SimulatedRank:
         self.machine, self.number, self.count = machine, number, machine.count
         self._memory: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
         self._shared: dict[str, np.ndarray] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
 
-    def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> np.ndarray:
-        if (name, shape) not in self._memory:
-            made = np.full(shape, np.nan, np.float32 if like is None else like.dtype)
-            self.machine.own(self.number, name, made)
-            self._memory[name, shape] = made
-        return self._memory[name, shape]
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
+        dtype = np.dtype(np.float32 if dtype is None else dtype)
+        found = self._memory.get((name, shape))
+        if found is None or found.dtype != dtype:
+            self._kept.clear()
+            found = self._memory[name, shape] = np.full(shape, np.nan, dtype)
+            self.machine.own(self.number, name, found)
+        return found
 
-    def shared(self, name: str, shape: tuple[int, ...], like: Any) -> np.ndarray:
+    def shared(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
         for rank in self.machine.ranks:  # all at once, as a rendezvous does
-            rank._shared[name] = rank.empty(name, shape, like)
+            found = rank.empty(name, shape, dtype)
+            if rank._shared.get(name) is not found:
+                rank._kept.clear()
+                rank._shared[name] = found
         return self._shared[name]
+
+    def kept(self, make: Callable[..., Any], *how: Any) -> Any:
+        if (make, how) not in self._kept:
+            found = make(self, *how)  # which may clear what was kept
+            self._kept[make, how] = found
+        return self._kept[make, how]
 
     def of(self, peer: int, name: str) -> np.ndarray:
         return self.machine.ranks[peer]._shared[name]

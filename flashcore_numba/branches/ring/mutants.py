@@ -82,14 +82,13 @@ PULL = (
     ),
     _mutant(
         "pull", "one_buffer", "Both buffers are the same one.",
-        ("buffers = _chunk(rank, layer, \"keys\", k, shared=True), _buffers(rank, layer, k)",
-         "buffers = _chunk(rank, layer, \"keys\", k, shared=True), [_buffers(rank, layer, k)[0]] * 2"),
+        ("dtype), _buffers(rank, of_chunk, dtype)\n", "dtype), [_buffers(rank, of_chunk, dtype)[0]] * 2\n"),
         expected=ORDER,
     ),
     _mutant(
         "pull", "arrival_not_awaited", "A step does not wait for its keys.",
         ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
-         "\n\ndef _k_and_v", "            pass\n\n\ndef _k_and_v"),
+         "\n\n# What", "            pass\n\n\n# What"),
         expected=ORDER,
     ),
     _mutant(
@@ -98,12 +97,12 @@ PULL = (
     ),
     _mutant(
         "pull", "wrong_owner", "The keys are those of rank r - i, the mask that of rank r + i.",
-        ("rank.of(following.owner,", "rank.of((rank.number - i - 1) % rank.count,"), expected=MISFIT,
+        ("rank.of(step.owner,", "rank.of((rank.number - i) % rank.count,"), expected=MISFIT,
     ),
     _mutant(
         "pull", "buffers_of_own_length", "Buffers are as long as our own chunk: a longer one does not fit.",
-        ("    shape = _chunk_shape(layer, k)\n",
-         "    shape = layer.split.rows(rank.number), *_chunk_shape(layer, k)[1:]\n"), expected=MISFIT,
+        ("dtype), _buffers(rank, of_chunk, dtype)\n",
+         "dtype), _buffers(rank, (shape[2], *of_chunk[1:]), dtype)\n"), expected=MISFIT,
     ),
     _mutant(
         "pull", "rows_never_rounded", "Rows that the last step does not see are never given out.",
@@ -114,6 +113,18 @@ PULL = (
         ("merged(before[0], before[1], part, lse, module)",
          "merged(before[0].astype(np.float16), before[1], part, lse, module)"),
         file="numerics",
+    ),
+    _mutant(
+        "pull", "kept_for_any_mask", "Views of chunks that were made for one mask are kept for the other.",
+        ("rank.kept(_to_pull, layer.split, layer.causal,", "rank.kept(_to_pull, layer.split, True,"),
+        expected=MISFIT,
+    ),
+    _mutant(
+        "pull", "kept_for_any_shape", "What a rank keeps is found by the function that made it alone.",
+        ("        if (make, how) not in self._kept:", "        how, wanted = how[:1], how\n"
+         "        if (make, how) not in self._kept:"),
+        ("            found = make(self, *how)  #", "            found = make(self, *wanted)  #"),
+        file="machine", expected=MISFIT,
     ),
     _mutant(
         "pull", "lse_of_base_2", "The merge takes an LSE in units of log2 for a natural one.",
@@ -168,7 +179,8 @@ GATHER = (
     ),
     _mutant(
         "gather", "seen_by_the_first_piece", "Keys come as far as the first piece of the rows sees.",
-        ("        seen = ends[1]\n", "        seen = ends[0]\n"), expected=MISFIT,
+        ("seen = split.bounds[pieces[1] + 1] if causal", "seen = split.bounds[pieces[0] + 1] if causal"),
+        expected=MISFIT,
     ),
     _mutant(
         "gather", "heads_of_the_queries", "Groups of K/V heads are taken for as many query heads.",
@@ -176,8 +188,7 @@ GATHER = (
     ),
     _mutant(
         "gather", "halves_exchanged", "Our second piece is written to the place of the first.",
-        ("zip(pieces, (slice(0, half), slice(half, None)), strict=True)",
-         "zip(pieces[::-1], (slice(0, half), slice(half, None)), strict=True)"), expected=MISFIT,
+        ("zip(keys.places, (slice(0, half),", "zip(keys.places[::-1], (slice(0, half),"), expected=MISFIT,
     ),
     _mutant(
         "gather", "a_group_left_out", "Heads after the first group are forgotten.",
@@ -304,7 +315,8 @@ SCHEDULE = (
     ),
     _mutant(
         "schedule", "ragged_rows", "The second piece of the rows is taken for half of them.",
-        ("slice(split.half(rank), split.rows(rank)), whole", "slice(split.rows(rank) // 2, None), whole"),
+        ("slice(split.half(rank), split.rows(rank)), whole",
+         "slice(split.rows(rank) // 2, split.rows(rank)), whole"),
         file="schedule",
     ),
     _mutant(
@@ -393,7 +405,7 @@ BACKWARD = (
     ),
     _mutant(
         "backward", "sums_not_added", "What peers added to dK and dV is lost.",
-        ("writes[0][...] = reads[0] + reads[1]", "writes[0][...] = reads[0]"),
+        ("add(reads[0], reads[1], out=writes[0])", "add(reads[0], 0, out=writes[0])"),
     ),
     _mutant(
         "backward", "one_hop_short", "dK and dV are given out a step before they are home.",
@@ -440,10 +452,8 @@ PULL_BACKWARD = (
     ),
     _mutant(
         "backward", "event_before_the_kernel", "The barrier waits for what was queued before the kernel.",
-        ("        gradients.step(i, keys, (parts[i % slots] if i else total)[plan[i].keys])\n"
-         "        written = rank.record(MAIN)\n",
-         "        written = rank.record(MAIN)\n"
-         "        gradients.step(i, keys, (parts[i % slots] if i else total)[plan[i].keys])\n"),
+        ("        gradients.step(i, keys, parts.made[i])\n        written = rank.record(MAIN)\n",
+         "        written = rank.record(MAIN)\n        gradients.step(i, keys, parts.made[i])\n"),
         expected=ORDER,
     ),
     _mutant(
@@ -471,9 +481,9 @@ PULL_BACKWARD = (
     ),
     _mutant(
         "backward", "part_added_twice", "A part that came is added twice.",
-        ('        rank.launch(MAIN, "adding gradients", _add, (came[keys], sums), (sums,), j)\n',
+        ('        rank.launch(MAIN, "adding gradients", _add, (came, sums), (sums,), j)\n',
          '        for _ in range(2):\n'
-         '            rank.launch(MAIN, "adding gradients", _add, (came[keys], sums), (sums,), j)\n'),
+         '            rank.launch(MAIN, "adding gradients", _add, (came, sums), (sums,), j)\n'),
     ),
     _mutant(
         "backward", "first_part_left_out", "Nobody collects the parts of step 1 where more follow.",
@@ -494,21 +504,21 @@ PULL_BACKWARD = (
     ),
     _mutant(
         "backward", "our_keys_at_our_step", "The keys of the part are those of our step, not of the giver's.",
-        ("steps(layer.split, giver, layer.causal)[j].keys", "plan[j].keys"), expected=MISFIT,
+        ("steps(split, giver, causal)[j].keys", "step.keys"), expected=MISFIT,
     ),
     _mutant(
         "backward", "gradients_exchanged", "The gradient of K in a part is added to that of V.",
-        ("_add, (came[keys], sums), (sums,), j)", "_add, (came[keys][:, ::-1], sums), (sums,), j)"),
+        ("_add, (came, sums), (sums,), j)", "_add, (came[:, ::-1], sums), (sums,), j)"),
     ),
     _mutant(
         "backward", "parts_in_float16", "Parts are rounded to float16 on their way.",
-        ("_add, (came[keys], sums), (sums,), j)",
-         "lambda r, w: _add((r[0].astype('float16'), r[1]), w), (came[keys], sums), (sums,), j)"),
+        ("_add, (came, sums), (sums,), j)",
+         "lambda r, w: _add((r[0].astype('float16'), r[1]), w), (came, sums), (sums,), j)"),
     ),
     _mutant(
         "backward", "parts_of_own_length", "Slots are as long as our own chunk: a longer one does not fit.",
-        ("shape, slots = _chunk_shape(layer, k),",
-         "shape, slots = (q.shape[2], *_chunk_shape(layer, k)[1:]),"),
+        ("of_chunk, slots = _chunk_shape(split, shape),",
+         "of_chunk, slots = (shape[2], *_chunk_shape(split, shape)[1:]),"),
         expected=MISFIT,
     ),
     _mutant(
@@ -520,7 +530,7 @@ PULL_BACKWARD = (
     _mutant(
         "backward", "pulled_keys_not_awaited", "A step does not wait for its keys.",
         ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
-         "\n\ndef _k_and_v", "            pass\n\n\ndef _k_and_v"),
+         "\n\n# What", "            pass\n\n\n# What"),
         expected=ORDER,
     ),
     _mutant(

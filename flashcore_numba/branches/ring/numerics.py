@@ -99,7 +99,7 @@ class Stages:
             how["keys_from"] = keys_from
         if self.merges:
             _, lse = attention(q, k, v, prior=tuple(before) or None, out=writes[0], **how)
-            writes[1][...] = lse
+            assign(writes[1], lse)
         else:
             part, lse = attention(q, k, v, **how)
             put(part, lse, before, writes, module_of(q))
@@ -119,8 +119,9 @@ class Stages:
         q, k, v = reads
         if isinstance(q, np.ndarray) or q.shape[0] > 1 or q.shape[2] != 2 * half or not self.takes_lengths:
             return False
-        pieces = [each[0].unflatten(1, (2, half)).transpose(0, 1) for each in (q, *writes)]
-        keys = [each[:, :, : ends[1]].expand(2, -1, -1, -1) for each in (k, v)]
+        heads = q.shape[1]
+        pieces = [x.view(heads, 2, half, *x.shape[3:]).transpose(0, 1) for x in (q, *writes)]
+        keys = [rows_of(x, slice(0, ends[1])).expand(2, -1, -1, -1) for x in (k, v)]
         used = _lengths(ends, q.device)
         how: dict[str, Any] = {"causal": True, "scale": scale, "stage": self.stage, "keys_from": keys_from}
         _, lse = attention(pieces[0], *keys, seqused_k=used, out=pieces[1], return_lse=True, **how)
@@ -132,8 +133,9 @@ class Stages:
         parts = attention_backward(
             dout, q, k, v, out, lse, causal=causal, scale=scale, stage=self.backward_stage
         )
-        writes[0][...] = dq + parts[0]
-        writes[1][...], writes[2][...] = parts[1:]
+        module_of(dq).add(dq, parts[0], out=writes[0])
+        for each, target in zip(parts[1:], writes[1:], strict=True):
+            assign(target, each)
 
 
 @cache
@@ -205,6 +207,19 @@ def put(part: Any, lse: Any, before: list[Any], writes: Arrays, module: Any) -> 
     if before:
         part, lse = merged(before[0], before[1], part, lse, module)
     writes[0][...], writes[1][...] = part, lse
+
+
+def rows_of(x: Any, rows: slice) -> Any:
+    """These of [B, H, rows, ...]: x itself where they are all of them."""
+    return x if rows.stop - rows.start == x.shape[2] else x[:, :, rows]
+
+
+def assign(target: Any, source: Any) -> None:
+    """Write an array of any type to one of its shape."""
+    if isinstance(target, np.ndarray):
+        target[...] = source
+    else:
+        target.copy_(source)  # `target[...]` would make a view first
 
 
 def module_of(array: Any) -> Any:

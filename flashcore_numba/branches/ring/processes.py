@@ -1,6 +1,6 @@
 """A `Rank` that is a process of `torch.distributed` without a GPU: NumPy arrays, transfers by gloo."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,18 +34,21 @@ class ProcessRank:
         self._memory: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
         self._under_way: dict[str, list[Any]] = {}
 
-    def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> np.ndarray:
-        dtype = np.dtype(np.float32 if like is None else like.dtype)
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
+        dtype = np.dtype(np.float32 if dtype is None else dtype)
         found = self._memory.get((name, shape))
         if found is None or found.dtype != dtype:
             found = self._memory[name, shape] = np.empty(shape, dtype)
         return found
 
-    def shared(self, name: str, shape: tuple[int, ...], like: Any) -> np.ndarray:
+    def shared(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
         raise UnsupportedError(ALONE)
 
     def of(self, peer: int, name: str) -> np.ndarray:
         raise UnsupportedError(ALONE)
+
+    def kept(self, make: Callable[..., Any], *how: Any) -> Any:
+        return make(self, *how)
 
     def word(self, name: str) -> np.ndarray:
         raise UnsupportedError(ALONE)

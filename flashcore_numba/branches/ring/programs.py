@@ -7,17 +7,20 @@ contiguous piece of memory, which a copy engine moves at once.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from flashcore_numba.branches.ring.numerics import (
     Arrays,
     Numerics,
+    assign,
     attend_as_they_come,
     attend_pieces,
     merge_parts,
+    module_of,
+    rows_of,
 )
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE, Rank
-from flashcore_numba.branches.ring.schedule import Step, comings, steps
+from flashcore_numba.branches.ring.schedule import comings, steps
 from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.core.errors import UnsupportedError
 
@@ -30,6 +33,10 @@ SLOTS = 3
 """Backward, `pull` has room for so many parts that wait for their owners, who take the part of a step while
 the next one computes. With two slots the step after that would begin with a barrier that says so.
 """
+
+
+Pair = tuple[Any, Any]
+"""K and V, or their gradients; or an array and where it comes from."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,8 @@ def pull(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -
     q, out: [B, H, rows, D], k, v: [B, H_kv, rows, D], lse: float32 [B, H, rows], of the rank's own rows. Two
     buffers, two barriers, whatever the number of ranks.
     """
-    plan = steps(layer.split, rank.number, layer.causal)
-    attention = _Forward(rank, layer, plan, q, out, lse)
-    for i, keys in _pulled(rank, layer, plan, k, v):
+    attention = _Forward(rank, layer, q, out, lse)
+    for i, keys in _pulled(rank, layer, k, v):
         attention.step(i, keys)
     attention.finish()
     rank.barrier(SIDE, "end")  # without it an owner may write its next keys while a peer copies these
@@ -68,34 +74,28 @@ def gather(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     Shapes as for `pull`. Every rank has room for K and V of the whole sequence. Heads take turns on two
     streams, so that those which follow fill the SMs that a call leaves idle at its end.
     """
-    split, (batch, kv_heads, _, dim) = layer.split, k.shape
-    half, pieces = split.half(rank.number), split.pieces(rank.number)
-    whole = rank.shared("keys of the sequence", (2, batch, kv_heads, split.length, dim), k)
-    for piece, rows in zip(pieces, (slice(0, half), slice(half, None)), strict=True):
-        place = whole[..., _of_piece(split, piece), :]
-        rank.launch(MAIN, "filling", _stack, (k[:, :, rows], v[:, :, rows]), (place,), 0)
+    split, half = layer.split, layer.split.half(rank.number)
+    keys = rank.kept(_to_gather, split, layer.causal, tuple(k.shape), k.dtype)
+    for place, rows in zip(keys.places, (slice(0, half), slice(half, None)), strict=True):
+        rank.launch(MAIN, "filling", _assign_all, (k[:, :, rows], v[:, :, rows]), place, 0)
     # Peers read our keys after the barrier, so they are written before it; and copies begin when the kernels
     # of an earlier call have left their places.
     rank.barrier(MAIN, "start")  # or a copy reads keys that their owner has not written
     rank.wait(SIDE, rank.record(MAIN))
     rank.wait(ALSO, rank.record(MAIN))
     if layer.causal:
-        ends = split.bounds[pieces[0] + 1], split.bounds[pieces[1] + 1]
-        call = partial(attend_pieces, numerics=layer.numerics, half=half, ends=ends, **layer.how)
-        seen = ends[1]
+        first, second = (split.bounds[piece + 1] for piece in split.pieces(rank.number))
+        how = {"numerics": layer.numerics, "half": half, "ends": (first, second), **layer.how}
+        call = partial(attend_pieces, **how)
     else:
-        call, seen = partial(layer.numerics.attend, causal=False, **layer.how), split.length
-    first, group = -(-kv_heads // FIRST), q.shape[1] // kv_heads
-    for i, heads in enumerate((slice(0, first), slice(first, kv_heads))[: 1 + (first < kv_heads)]):
-        for step in range(1, rank.count):
-            owner = (rank.number + step) % rank.count  # no two ranks pull from one at a time
-            for piece in split.pieces(owner):
-                if split.bounds[piece] < seen:
-                    part = (slice(None), slice(None), heads, _of_piece(split, piece))
-                    rank.copy(SIDE, whole[part], rank.of(owner, "keys of the sequence")[part], i)
+        call = partial(layer.numerics.attend, causal=False, **layer.how)
+    group = q.shape[1] // k.shape[1]
+    for i, (heads, copies, seen) in enumerate(keys.groups):
+        for place, source in copies:
+            rank.copy(SIDE, place, source, i)
         stream, of_heads = (MAIN, ALSO)[i % 2], slice(heads.start * group, heads.stop * group)
         rank.wait(stream, rank.record(SIDE))  # or it reads keys that have not come
-        reads = (q[:, of_heads], *whole[:, :, heads, :seen])
+        reads = (q[:, of_heads], *seen)
         rank.launch(stream, "attention", call, reads, (out[:, of_heads], lse[:, of_heads]), i)
     rank.wait(MAIN, rank.record(ALSO))  # or the caller reads rows that are still computed
     rank.barrier(SIDE, "end")  # or an owner writes its next keys while a peer copies these
@@ -114,7 +114,7 @@ def gated(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) 
     split, (batch, kv_heads, _, dim) = layer.split, k.shape
     half = split.half(rank.number)
     own, coming = comings(split, rank.number, layer.causal)
-    whole = rank.shared("all keys", (2, batch, kv_heads, split.length, dim), k)
+    whole = rank.shared("all keys", (2, batch, kv_heads, split.length, dim), k.dtype)
     word = rank.word("the number of the first key")
     first = coming[0].place.stop if coming else 0
     # Falls with each piece. It rises after the launch that looked at it before, and before the signals of
@@ -123,7 +123,7 @@ def gated(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) 
     rows = (slice(half, None), slice(0, half)) if layer.causal else (slice(None),)
     for piece, which in zip(own, rows, strict=True):
         place = whole[..., piece.place, :]
-        rank.launch(MAIN, "filling", _stack, (k[:, :, which], v[:, :, which]), (place,), 0)
+        rank.launch(MAIN, "filling", _assign_all, (k[:, :, which], v[:, :, which]), tuple(place), 0)
     rank.barrier(MAIN, "start")  # or copies read keys that their owner has not written
     rank.wait(SIDE, rank.record(MAIN))  # and copies begin when earlier kernels have left their places
     # Copies are queued before the launch that waits for them: nothing that holds up the host, or takes both
@@ -143,11 +143,12 @@ def gated(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) 
 
 def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -> None:
     """Chunks go round from neighbour to neighbour, one step ahead of the computation; see `pull`."""
-    mine, buffers = _chunk(rank, layer, "keys", k), _buffers(rank, layer, k)
+    shape = _chunk_shape(layer.split, k.shape)
+    mine, buffers = rank.empty("keys", shape, k.dtype), _buffers(rank, shape, k.dtype)
     plan = steps(layer.split, rank.number, layer.causal)
-    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
+    rank.launch(MAIN, "filling", _assign_all, (k, v), _k_and_v(mine[: k.shape[2]]), 0)
     rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
-    attention = _Forward(rank, layer, plan, q, out, lse)
+    attention = _Forward(rank, layer, q, out, lse)
     left: list[Any] = []
     held = mine
     for i, step in enumerate(plan):
@@ -158,7 +159,7 @@ def ring(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) -
             before, after = _neighbours(rank)
             rank.exchange(SIDE, held, before, coming, after, i + 1)
             arrived = rank.record(SIDE)
-        attention.step(i, held[step.keys])
+        attention.step(i, _k_and_v(held[step.keys]))
         left.append(rank.record(MAIN))
         if arrived is not None:
             # Or the next step reads keys that are still on their way, and our next call writes keys that are
@@ -176,7 +177,7 @@ def ulysses(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any
     """
     _check_shares(rank, layer, k)
     wide_q, wide_k, wide_v = (_to_heads(rank, layer, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
-    wide_out = rank.empty("out of some heads", wide_q.shape, q)
+    wide_out = rank.empty("out of some heads", wide_q.shape, q.dtype)
     wide_lse = rank.empty("LSE of some heads", wide_q.shape[:3])
     call = partial(layer.numerics.attend, causal=layer.causal, **layer.how)
     rank.launch(MAIN, "attention", call, (wide_q, wide_k, wide_v), (wide_out, wide_lse), 0)
@@ -192,12 +193,13 @@ def ring_backward(
     out, lse: over all keys, as the forward pass gave them: with those of one chunk the weights of the others
     would be missing in dS. dout, dq: like q. dk, dv: like k and v. They are summed in float32.
     """
-    mine, buffers = _chunk(rank, layer, "keys", k), _buffers(rank, layer, k)
+    shape = _chunk_shape(layer.split, k.shape)
+    mine, buffers = rank.empty("keys", shape, k.dtype), _buffers(rank, shape, k.dtype)
     plan, (before, after) = steps(layer.split, rank.number, layer.causal), _neighbours(rank)
-    sums = [rank.empty(f"gradients {i}", mine.shape) for i in range(2)]
-    part = rank.empty("gradients of a step", mine.shape)
-    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
-    gradients = _Backward(rank, layer, plan, q, out, lse, dout)
+    sums = [rank.empty(f"gradients {i}", shape) for i in range(2)]
+    part = rank.empty("gradients of a step", shape)
+    rank.launch(MAIN, "filling", _assign_all, (k, v), _k_and_v(mine[: k.shape[2]]), 0)
+    gradients = _Backward(rank, layer, q, out, lse, dout)
     rank.wait(SIDE, rank.record(MAIN))  # our keys are written, and earlier calls have left the buffers
     held, brought, taken, total = mine, None, None, sums[0]
     for i, step in enumerate(plan):
@@ -207,7 +209,7 @@ def ring_backward(
                 rank.wait(SIDE, taken)  # or what arrives overwrites keys that step i - 1 still reads
             rank.exchange(SIDE, held, before, coming, after, i + 1)
             arrived = rank.record(SIDE)
-        gradients.step(i, held[step.keys], part[step.keys])
+        gradients.step(i, _k_and_v(held[step.keys]), _k_and_v(part[step.keys]))
         total = sums[i % 2]
         if brought is None:
             rank.launch(MAIN, "zeroing", _zero, (), (total,), i)
@@ -227,7 +229,7 @@ def ring_backward(
             held = coming
     if brought is not None:
         rank.wait(MAIN, brought)  # or gradients are given out that have not come home
-    gradients.give_out(total, dq, dk, dv)
+    gradients.give_out(_k_and_v(total[: k.shape[2]]), dq, dk, dv)
 
 
 def pull_backward(
@@ -239,30 +241,25 @@ def pull_backward(
     An owner adds its own part first, then those of the ranks before it, the nearest first: no sum depends on
     who was faster. N barriers: one before the keys, and one per step whose part goes to another rank.
     """
-    plan = steps(layer.split, rank.number, layer.causal)
-    shape, slots = _chunk_shape(layer, k), max(1, min(SLOTS, rank.count - 1))
-    parts = rank.shared("parts", (slots, *shape), lse)
-    total, came = rank.empty("gradients", shape), rank.empty("a part that came", shape)
-    gradients = _Backward(rank, layer, plan, q, out, lse, dout)
+    parts = rank.kept(_to_collect, layer.split, layer.causal, tuple(k.shape))
+    gradients = _Backward(rank, layer, q, out, lse, dout)
     added = None
 
     def collect(j: int) -> None:
         """Add the part of our chunk that another rank made at step j."""
         nonlocal added
-        giver = (rank.number - j) % rank.count
-        keys = steps(layer.split, giver, layer.causal)[j].keys
+        came, source, sums = parts.came[j]
         if added is not None:
             rank.wait(SIDE, added)  # or the copy overwrites a part that is still added
-        rank.copy(SIDE, came[keys], rank.of(giver, "parts")[j % slots][keys], j)
+        rank.copy(SIDE, came, source, j)
         rank.wait(MAIN, rank.record(SIDE))  # or a part is added that is still on its way
-        sums = total[keys]
-        rank.launch(MAIN, "adding gradients", _add, (came[keys], sums), (sums,), j)
+        rank.launch(MAIN, "adding gradients", _add, (came, sums), (sums,), j)
         added = rank.record(MAIN)
 
-    for i, keys in _pulled(rank, layer, plan, k, v):
+    for i, keys in _pulled(rank, layer, k, v):
         # In this slot was the part of step i - SLOTS. Its owner has taken it before the barrier of step
         # i - SLOTS + 1, and the part that we added last came after that.
-        gradients.step(i, keys, (parts[i % slots] if i else total)[plan[i].keys])
+        gradients.step(i, keys, parts.made[i])
         written = rank.record(MAIN)
         if i > 1:
             collect(i - 1)  # while this step computes
@@ -271,7 +268,7 @@ def pull_backward(
             rank.barrier(SIDE, "parts")  # or peers copy it before it is written
     if rank.count > 1:
         collect(rank.count - 1)
-    gradients.give_out(total, dq, dk, dv)
+    gradients.give_out(parts.home, dq, dk, dv)
 
 
 def ulysses_backward(
@@ -338,18 +335,18 @@ BACKWARD: dict[str, Callable[..., None]] = {
 class _Forward:
     """The kernels of a rank's steps: each merges with those before it, the last one writes the output."""
 
-    def __init__(self, rank: Rank, layer: Layer, plan: list[Step], q: Any, out: Any, lse: Any) -> None:
-        self.rank, self.layer, self.plan = rank, layer, plan
+    def __init__(self, rank: Rank, layer: Layer, q: Any, out: Any, lse: Any) -> None:
+        self.rank, self.layer = rank, layer
+        self.plan = steps(layer.split, rank.number, layer.causal)
         self.q, self.out, self.lse = q, out, lse
-        self.sums = rank.empty("out in float32", q.shape)
+        self.sums = rank.kept(_rows_of_steps, "out in float32", layer.split, layer.causal, tuple(q.shape))
 
-    def step(self, i: int, keys: Any) -> None:
+    def step(self, i: int, keys: Pair) -> None:
         """Attention of the rows of step i to its keys."""
-        rows = self.plan[i].rows
-        before = (self.sums[:, :, rows], self.lse[:, :, rows])
-        target = self.out if i + 1 == len(self.plan) else self.sums
-        written = (before[0] if target is self.sums else target[:, :, rows], before[1])
-        reads = (self.q[:, :, rows], *_k_and_v(keys), *(before if i else ()))
+        rows, last = self.plan[i].rows, i + 1 == len(self.plan)
+        before = self.sums[i], rows_of(self.lse, rows)
+        written = rows_of(self.out, rows) if last else before[0], before[1]
+        reads = (rows_of(self.q, rows), *keys, *(before if i else ()))
         call = partial(self.layer.numerics.attend, causal=self.plan[i].causal, **self.layer.how)
         self.rank.launch(MAIN, "attention", call, reads, written, i)
 
@@ -357,63 +354,146 @@ class _Forward:
         """Output rows which the last step has not written."""
         first = self.plan[-1].rows.start
         if first:
-            rest = self.sums[:, :, :first], self.out[:, :, :first]
-            self.rank.launch(MAIN, "rounding", _assign, rest[:1], rest[1:], len(self.plan))
+            rest = self.sums[0][:, :, :first], self.out[:, :, :first]
+            self.rank.launch(MAIN, "rounding", _assign_all, rest[:1], rest[1:], len(self.plan))
 
 
 class _Backward:
     """The kernels of a rank's steps: each adds to dQ, and writes its part of dK and dV."""
 
-    def __init__(
-        self, rank: Rank, layer: Layer, plan: list[Step], q: Any, out: Any, lse: Any, dout: Any
-    ) -> None:
-        self.rank, self.layer, self.plan = rank, layer, plan
+    def __init__(self, rank: Rank, layer: Layer, q: Any, out: Any, lse: Any, dout: Any) -> None:
+        self.rank, self.layer = rank, layer
+        self.plan = steps(layer.split, rank.number, layer.causal)
         self.q, self.out, self.lse, self.dout = q, out, lse, dout
-        self.dq = rank.empty("dQ in float32", q.shape)
-        rank.launch(MAIN, "zeroing", _zero, (), (self.dq,), 0)
-        late = lse[:, :, layer.split.half(rank.number) :]
-        self.late_lse = rank.empty("LSE of the second piece", tuple(late.shape))  # kernels want it contiguous
-        rank.launch(MAIN, "packing", _assign, (late,), (self.late_lse,), 0)
+        self.dq = rank.kept(_rows_of_steps, "dQ in float32", layer.split, layer.causal, tuple(q.shape))
+        rank.launch(MAIN, "zeroing", _zero, (), (self.dq[0],), 0)
+        if any(step.rows.start for step in self.plan):
+            late = lse[:, :, layer.split.half(rank.number) :]
+            self.late_lse = rank.empty("LSE of the second piece", tuple(late.shape))  # contiguous for kernels
+            rank.launch(MAIN, "packing", _assign_all, (late,), (self.late_lse,), 0)
 
-    def step(self, i: int, keys: Any, part: Any) -> None:
-        """The backward pass of the rows of step i over its keys. keys, part: [keys, 2, B, H_kv, D]."""
-        rows = self.plan[i].rows
-        dq, lse = self.dq[:, :, rows], self.late_lse if rows.start else self.lse
-        reads = self.q[:, :, rows], *_k_and_v(keys), self.out[:, :, rows], lse, self.dout[:, :, rows], dq
+    def step(self, i: int, keys: Pair, part: Pair) -> None:
+        """The backward pass of the rows of step i over its keys. part: of dK and dV, of these keys."""
+        rows, dq = self.plan[i].rows, self.dq[i]
+        lse = self.late_lse if rows.start else self.lse
+        reads = rows_of(self.q, rows), *keys, rows_of(self.out, rows), lse, rows_of(self.dout, rows), dq
         call = partial(self.layer.numerics.backward, causal=self.plan[i].causal, **self.layer.how)
-        self.rank.launch(MAIN, "the backward pass", call, reads, (dq, *_k_and_v(part)), i)
+        self.rank.launch(MAIN, "the backward pass", call, reads, (dq, *part), i)
 
-    def give_out(self, total: Any, dq: Any, dk: Any, dv: Any) -> None:
-        """Write the gradients in the types of q, k and v. total: like a chunk, dK and dV of our own keys."""
-        home = _k_and_v(total[: dk.shape[2]])
-        self.rank.launch(MAIN, "giving out", _give_out, (*home, self.dq), (dk, dv, dq), len(self.plan))
+    def give_out(self, home: Pair, dq: Any, dk: Any, dv: Any) -> None:
+        """Write the gradients in the types of q, k and v. home: dK and dV of our own keys."""
+        self.rank.launch(MAIN, "giving out", _assign_all, (*home, self.dq[0]), (dk, dv, dq), len(self.plan))
 
 
-def _pulled(rank: Rank, layer: Layer, plan: list[Step], k: Any, v: Any) -> Iterator[tuple[int, Any]]:
+def _pulled(rank: Rank, layer: Layer, k: Any, v: Any) -> Iterator[tuple[int, Pair]]:
     """Each step's number and keys, which come from their owner by the copy engine while the step before
     computes; what reads them is queued on the main stream before the next ones are asked for.
     """
-    mine, buffers = _chunk(rank, layer, "keys", k, shared=True), _buffers(rank, layer, k)
-    rank.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
+    chunks = rank.kept(_to_pull, layer.split, layer.causal, tuple(k.shape), k.dtype)
+    rank.launch(MAIN, "filling", _assign_all, (k, v), chunks.mine, 0)
     # Peers read our keys after the barrier, so they are written before it; and copies begin when the kernels
     # of an earlier call have left the buffers.
     rank.wait(SIDE, rank.record(MAIN))
     rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not written
     left: list[Any] = []  # events: the kernel of a step has read its keys
-    for i, step in enumerate(plan):
-        held = mine if i == 0 else buffers[i % 2]
+    for i, keys in enumerate(chunks.held):
         arrived = None
-        if i + 1 < len(plan):
-            following, buffer = plan[i + 1], buffers[(i + 1) % 2]
+        if i + 1 < len(chunks.held):
             if i > 1:
                 rank.wait(SIDE, left[i - 1])  # or the copy overwrites keys that step i - 1 still reads
-            source = rank.of(following.owner, "keys")[following.keys]
-            rank.copy(SIDE, buffer[following.keys], source, i + 1)
+            buffer, source = chunks.copies[i + 1]
+            rank.copy(SIDE, buffer, source, i + 1)
             arrived = rank.record(SIDE)
-        yield i, held[step.keys]
+        yield i, keys
         left.append(rank.record(MAIN))
         if arrived is not None:
             rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way
+
+
+# What a rank keeps from call to call: memory and views of it.
+
+
+class _Chunks(NamedTuple):
+    """mine: where our own K and V go. held: K and V that each step reads. copies: which chunk or part of it
+    comes before each step: (to, source), none before the first.
+    """
+
+    mine: Pair
+    held: list[Pair]
+    copies: dict[int, Pair]
+
+
+def _to_pull(rank: Rank, split: Split, causal: bool, shape: tuple[int, ...], dtype: Any) -> _Chunks:
+    """shape: of k."""
+    of_chunk = _chunk_shape(split, shape)
+    mine, buffers = rank.shared("keys", of_chunk, dtype), _buffers(rank, of_chunk, dtype)
+    found = _Chunks(_k_and_v(mine[: shape[2]]), [], {})
+    for i, step in enumerate(steps(split, rank.number, causal)):
+        held = mine if i == 0 else buffers[i % 2]
+        found.held.append(_k_and_v(held[step.keys]))
+        if i > 0:
+            found.copies[i] = buffers[i % 2][step.keys], rank.of(step.owner, "keys")[step.keys]
+    return found
+
+
+class _Parts(NamedTuple):
+    """made: where each step writes its part of dK and dV. came: for each step of which a part comes, where
+    that goes, where it comes from, and the sums to which it is added. home: the sums of dK and dV.
+    """
+
+    made: list[Pair]
+    came: dict[int, tuple[Any, Any, Any]]
+    home: Pair
+
+
+def _to_collect(rank: Rank, split: Split, causal: bool, shape: tuple[int, ...]) -> _Parts:
+    """shape: of k."""
+    of_chunk, slots = _chunk_shape(split, shape), max(1, min(SLOTS, rank.count - 1))
+    parts = rank.shared("parts", (slots, *of_chunk))
+    total, came = rank.empty("gradients", of_chunk), rank.empty("a part that came", of_chunk)
+    found = _Parts([], {}, _k_and_v(total[: shape[2]]))
+    for j, step in enumerate(steps(split, rank.number, causal)):
+        found.made.append(_k_and_v((parts[j % slots] if j else total)[step.keys]))
+        if j > 0:
+            giver = (rank.number - j) % rank.count
+            keys = steps(split, giver, causal)[j].keys
+            found.came[j] = came[keys], rank.of(giver, "parts")[j % slots][keys], total[keys]
+    return found
+
+
+class _Gathered(NamedTuple):
+    """places: where K and V of each of our pieces go. groups: heads that are attended to at once, the copies
+    that bring their keys, (to, source), and K and V that the rows see.
+    """
+
+    places: list[Pair]
+    groups: list[tuple[slice, list[Pair], Pair]]
+
+
+def _to_gather(rank: Rank, split: Split, causal: bool, shape: tuple[int, ...], dtype: Any) -> _Gathered:
+    """shape: of k."""
+    batch, kv_heads, _, dim = shape
+    pieces = split.pieces(rank.number)
+    whole = rank.shared("keys of the sequence", (2, batch, kv_heads, split.length, dim), dtype)
+    seen = split.bounds[pieces[1] + 1] if causal else split.length
+    found = _Gathered([tuple(whole[..., _of_piece(split, piece), :]) for piece in pieces], [])
+    first = -(-kv_heads // FIRST)
+    for heads in (slice(0, first), slice(first, kv_heads))[: 1 + (first < kv_heads)]:
+        copies = []
+        for step in range(1, rank.count):
+            owner = (rank.number + step) % rank.count  # no two ranks pull from one at a time
+            for piece in split.pieces(owner):
+                if split.bounds[piece] < seen:
+                    part = (slice(None), slice(None), heads, _of_piece(split, piece))
+                    copies.append((whole[part], rank.of(owner, "keys of the sequence")[part]))
+        found.groups.append((heads, copies, tuple(whole[:, :, heads, :seen])))
+    return found
+
+
+def _rows_of_steps(rank: Rank, name: str, split: Split, causal: bool, shape: tuple[int, ...]) -> list[Any]:
+    """The rows that each step sees of float32 memory of q's shape; the first one sees them all."""
+    whole = rank.empty(name, shape)
+    return [rows_of(whole, step.rows) for step in steps(split, rank.number, causal)]
 
 
 def _k_and_v(chunk: Any) -> tuple[Any, Any]:
@@ -431,20 +511,14 @@ def _neighbours(rank: Rank) -> tuple[int, int]:
     return (rank.number - 1) % rank.count, (rank.number + 1) % rank.count
 
 
-def _chunk(rank: Rank, layer: Layer, name: str, k: Any, shared: bool = False) -> Any:
-    """Memory for the keys of any rank."""
-    shape = _chunk_shape(layer, k)
-    return rank.shared(name, shape, k) if shared else rank.empty(name, shape, k)
+def _chunk_shape(split: Split, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """[most rows, 2, B, H_kv, D]: room for the keys of any rank. shape: of k."""
+    batch, heads, _, dim = shape
+    return split.most_rows, 2, batch, heads, dim
 
 
-def _chunk_shape(layer: Layer, k: Any) -> tuple[int, ...]:
-    """[most rows, 2, B, H_kv, D]."""
-    batch, heads, _, dim = k.shape
-    return layer.split.most_rows, 2, batch, heads, dim
-
-
-def _buffers(rank: Rank, layer: Layer, k: Any) -> list[Any]:
-    return [_chunk(rank, layer, f"buffer {i}", k) for i in range(2)]
+def _buffers(rank: Rank, shape: tuple[int, ...], dtype: Any) -> list[Any]:
+    return [rank.empty(f"buffer {i}", shape, dtype) for i in range(2)]
 
 
 def _check_shares(rank: Rank, layer: Layer, k: Any) -> None:
@@ -462,10 +536,10 @@ def _to_heads(rank: Rank, layer: Layer, name: str, x: Any) -> Any:
     """All rows of this rank's share of the heads of x [B, H, rows, D]."""
     split, (batch, heads, rows, dim) = layer.split, x.shape
     share, everywhere = heads // rank.count, range(rank.count)
-    sent = rank.empty(f"{name} to send", (heads, batch, rows, dim), x)
-    came = rank.empty(f"{name} received", (share * batch * split.length * dim,), x)
-    wide = rank.empty(f"{name} of some heads", (batch, share, split.length, dim), x)
-    rank.launch(MAIN, "packing", _assign, (x.swapaxes(0, 1),), (sent,), 0)
+    sent = rank.empty(f"{name} to send", (heads, batch, rows, dim), x.dtype)
+    came = rank.empty(f"{name} received", (share * batch * split.length * dim,), x.dtype)
+    wide = rank.empty(f"{name} of some heads", (batch, share, split.length, dim), x.dtype)
+    rank.launch(MAIN, "packing", _assign_all, (x.swapaxes(0, 1),), (sent,), 0)
     sizes = [share * batch * split.rows(r) * dim for r in everywhere]
     rank.all_to_all(MAIN, came, sizes, sent.reshape(-1), [share * batch * rows * dim] * rank.count)
     rank.launch(MAIN, "unpacking", partial(_rows_from_parts, split=split), (came,), (wide,), 0)
@@ -476,12 +550,12 @@ def _to_rows(rank: Rank, layer: Layer, name: str, wide: Any, x: Any) -> None:
     """The way back of `_to_heads`: into x [B, H, rows, D]."""
     split, (batch, heads, rows, dim) = layer.split, x.shape
     share = heads // rank.count
-    sent = rank.empty(f"{name} to send", (share * batch * split.length * dim,), x)
-    came = rank.empty(f"{name} received", (heads, batch, rows, dim), x)
+    sent = rank.empty(f"{name} to send", (share * batch * split.length * dim,), x.dtype)
+    came = rank.empty(f"{name} received", (heads, batch, rows, dim), x.dtype)
     rank.launch(MAIN, "packing", partial(_parts_from_rows, split=split), (wide,), (sent,), 0)
     sizes = [share * batch * split.rows(r) * dim for r in range(rank.count)]
     rank.all_to_all(MAIN, came.reshape(-1), [share * batch * rows * dim] * rank.count, sent, sizes)
-    rank.launch(MAIN, "unpacking", _assign, (came.swapaxes(0, 1),), (x,), 0)
+    rank.launch(MAIN, "unpacking", _assign_all, (came.swapaxes(0, 1),), (x,), 0)
 
 
 def _parts(flat: Any, wide: Any, split: Split) -> "list[tuple[Any, Any]]":
@@ -507,19 +581,9 @@ def _parts_from_rows(reads: Arrays, writes: Arrays, split: Split) -> None:
         part[...] = rows
 
 
-def _fill(reads: Arrays, writes: Arrays) -> None:
-    """K and V side by side: [B, H_kv, rows, D] into [rows, 2, B, H_kv, D]."""
-    for i, each in enumerate(reads):
-        writes[0][:, i] = each.swapaxes(1, 2).swapaxes(0, 1)
-
-
-def _stack(reads: Arrays, writes: Arrays) -> None:
-    for i, each in enumerate(reads):
-        writes[0][i] = each
-
-
-def _assign(reads: Arrays, writes: Arrays) -> None:
-    writes[0][...] = reads[0]
+def _assign_all(reads: Arrays, writes: Arrays) -> None:
+    for each, target in zip(reads, writes, strict=True):
+        assign(target, each)
 
 
 def _zero(reads: Arrays, writes: Arrays) -> None:
@@ -527,12 +591,7 @@ def _zero(reads: Arrays, writes: Arrays) -> None:
 
 
 def _add(reads: Arrays, writes: Arrays) -> None:
-    writes[0][...] = reads[0] + reads[1]
-
-
-def _give_out(reads: Arrays, writes: Arrays) -> None:
-    for each, target in zip(reads, writes, strict=True):
-        target[...] = each
+    module_of(reads[0]).add(reads[0], reads[1], out=writes[0])
 
 
 def _pack(reads: Arrays, writes: Arrays) -> None:

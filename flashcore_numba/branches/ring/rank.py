@@ -20,16 +20,22 @@ class Rank(Protocol):
     number: int
     count: int
 
-    def empty(self, name: str, shape: tuple[int, ...], like: Any = None) -> Any:
-        """Memory of this rank, which no other one reads: of the type of `like`, or float32. The same name and
-        shape is the same memory again.
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        """Memory of this rank, which no other one reads: of a type of its arrays, None is float32. The same
+        name, shape and type is the same memory again.
         """
 
-    def shared(self, name: str, shape: tuple[int, ...], like: Any) -> Any:
-        """Memory that peers read through `of`; all ranks ask for the same shape."""
+    def shared(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        """Memory that peers read through `of`; all ranks ask for the same shape and type."""
 
     def of(self, peer: int, name: str) -> Any:
         """What `shared` is on a peer."""
+
+    def kept(self, make: Callable[..., Any], *how: Any) -> Any:
+        """`make(self, *how)`, which asks for memory of this rank and of its peers, and takes views of it. It
+        is made once for equal `how`, and again when any memory has been replaced. `make` is a function of a
+        module, and `how` has no arrays: so nothing else can be in what is kept.
+        """
 
     def word(self, name: str) -> Any:
         """One number of this rank, int32 [1], which `signal` writes and a `launch` looks at."""

@@ -1,5 +1,6 @@
 """The schedule of a rank as data: whose keys it sees at each step, which of its rows see which of them."""
 
+from functools import cache
 from typing import NamedTuple
 
 from flashcore_numba.branches.ring.sequence import Split
@@ -19,7 +20,8 @@ class Step(NamedTuple):
     causal: bool
 
 
-def steps(split: Split, rank: int, causal: bool) -> list[Step]:
+@cache
+def steps(split: Split, rank: int, causal: bool) -> tuple[Step, ...]:
     """N steps: the rank's own keys first, then those of rank + 1, rank + 2, ... modulo N.
 
     At each step the owners are a permutation of the ranks, so no two ranks pull from the same one. Under a
@@ -43,7 +45,7 @@ def steps(split: Split, rank: int, causal: bool) -> list[Step]:
             found.append(Step(owner, slice(split.half(rank), split.rows(rank)), whole, False))
         else:
             found.append(Step(owner, everything, slice(0, split.half(owner)), False))
-    return found
+    return tuple(found)
 
 
 class Piece(NamedTuple):

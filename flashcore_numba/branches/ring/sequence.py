@@ -24,6 +24,7 @@ class Split:
     zigzag: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", tuple(self.bounds))  # a list has no hash, and schedules are kept
         if len(self.bounds) < 3 or len(self.bounds) % 2 == 0:
             raise ArgumentError(f"bounds has {len(self.bounds)} numbers: it must have 2 N + 1, for N ranks")
         if self.bounds[0] != 0 or any(a >= b for a, b in pairwise(self.bounds)):

@@ -153,7 +153,7 @@ class Attention:
 
 def plan_of(ranks: int, number: int, split: Split | None = None) -> list[Step]:
     """The steps of a rank under a causal mask."""
-    return steps(split or even(8 * ranks + 3, ranks), number, True)
+    return list(steps(split or even(8 * ranks + 3, ranks), number, True))
 
 
 def run(
@@ -181,8 +181,8 @@ def run(
         for own, (q, k, v), (out, lse) in zip(machine.ranks, cut, found, strict=True):
             rank, plan = NotedRank(own, file, without), plan_of(ranks, own.number, split)
             shape = (split.most_rows, 2, 1, KV_HEADS, HEAD_DIM)
-            mine = own.shared("keys", shape, k)
-            buffers = [own.empty(f"buffer {n}", shape, k) for n in range(BUFFERS)]
+            mine = own.shared("keys", shape, k.dtype)
+            buffers = [own.empty(f"buffer {n}", shape, k.dtype) for n in range(BUFFERS)]
             own.launch(MAIN, "filling", _fill, (k, v), (mine[: k.shape[2]],), 0)
             look = partial(_look, done, contents, plan, (call, own.number))
             asked.append(rank.asked)

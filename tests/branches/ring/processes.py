@@ -1,5 +1,6 @@
 """Ranks as processes: `run` starts them with gloo, and each compares its rows with float64."""
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -117,38 +118,64 @@ def decode(rank: int, ranks: int, rng: np.random.Generator) -> Any:
 
 
 def pulled(rank: int, ranks: int, rng: np.random.Generator) -> Any:
-    """Margins of a `GpuRank` whose GPU is the host: streams do nothing, shared memory is a file."""
+    """Margins of two `GpuRank`, side by side, whose GPU is the host: streams do nothing, shared memory is a
+    file. What one of them keeps is of no use for the next call, or for the other one.
+    """
+    margins = {}
     with tempfile.TemporaryDirectory() as own:
         folders = [own]
         dist.broadcast_object_list(folders)
         with on_the_host(Path(folders[0])):
-            margins = _pulled(gpus.GpuRank(), ranks, rng)
+            both = gpus.GpuRank(), gpus.GpuRank()
+            for number, each in enumerate((*KINDS, KINDS[0])):
+                for which, gpu in enumerate(both):
+                    found = _pulled(gpu, ranks, rng, *each)
+                    margins |= {f"{name}, call {number} of {which}": x for name, x in found.items()}
         dist.barrier()
     return margins
 
 
-def _pulled(gpu: Any, ranks: int, rng: np.random.Generator) -> Any:
+KINDS = (  # way, causal, batch, scale, type, whether rows of all heads follow each other
+    ("pull", True, 2, None, "float32", False),
+    ("pull", False, 2, None, "float32", False),
+    ("gather", True, 2, None, "float32", False),
+    ("pull", True, 1, None, "float32", True),
+    ("gather", False, 1, 0.5, "float32", True),
+    ("pull", True, 2, 0.5, "float64", False),
+    ("gather", True, 2, None, "float64", True),
+)
+
+
+def _pulled(
+    gpu: Any, ranks: int, rng: np.random.Generator, way: str, causal: bool, batch: int,
+    scale: float | None, dtype: str, transposed: bool,
+) -> Any:  # fmt: skip
     split, margins = even(8 * ranks + 3, ranks), {}
-    for call, way in enumerate(("pull", "pull", "gather", "pull", "gather")):
-        causal = call not in (1, 4)
-        x = Inputs(
-            *(rng.standard_normal((2, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)), causal
-        )
-        q, k, v = (torch.from_numpy(split.cut(each, gpu.number)) for each in (x.q, x.k, x.v))
-        out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
-        FORWARD[way](gpu, Layer(split, causal, InTorch()), q, k, v, out, lse)
-        ref, rows = bounds.reference(x.q, x.k, x.v, causal), split.indices(gpu.number)
-        verdicts = (
-            bounds.compare(out.double().numpy(), ref.out[:, :, rows], ref.allowed[:, :, rows]),
-            bounds.compare(lse.double().numpy(), ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
-        )
-        margins[f"{way}, call {call}"] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
-        if way == "pull":
-            y = backward_inputs(x, rng)
-            given = [torch.from_numpy(split.cut(each, gpu.number)) for each in (y.out, y.lse, y.dout)]
-            found = [torch.full_like(each, torch.nan) for each in (q, k, v)]
-            BACKWARD[way](gpu, Layer(split, causal, InTorch()), q, k, v, *given, *found)
-            margins[f"gradients, call {call}"] = _gradients_judged(y, rows, found)
+
+    def given(array: np.ndarray, floats: str = dtype) -> torch.Tensor:
+        tensor = torch.from_numpy(split.cut(array, gpu.number)).to(getattr(torch, floats))
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2) if transposed else tensor
+
+    x = Inputs(
+        *(rng.standard_normal((batch, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)),
+        causal, scale,
+    )  # fmt: skip
+    q, k, v = (given(each) for each in (x.q, x.k, x.v))
+    out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
+    layer = Layer(split, causal, InTorch(), scale)
+    FORWARD[way](gpu, layer, q, k, v, out, lse)
+    ref, rows = bounds.reference(x.q, x.k, x.v, causal, scale), split.indices(gpu.number)
+    verdicts = (
+        bounds.compare(out.double().numpy(), ref.out[:, :, rows], ref.allowed[:, :, rows]),
+        bounds.compare(lse.double().numpy(), ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
+    )
+    margins[way] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
+    if way == "pull":
+        y = backward_inputs(x, rng)
+        more = given(y.out), torch.from_numpy(split.cut(y.lse, gpu.number)), given(y.dout)
+        found = [torch.full_like(each, torch.nan) for each in (q, k, v)]
+        BACKWARD[way](gpu, layer, q, k, v, *more, *found)
+        margins["gradients"] = _gradients_judged(y, rows, found)
     return margins
 
 
@@ -158,7 +185,7 @@ class InTorch:
     def attend(self, reads: Any, writes: Any, *, causal: bool, scale: float | None) -> None:
         q, k, v, *before = reads
         k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
-        scores = q @ k.swapaxes(2, 3) / q.shape[3] ** 0.5
+        scores = q @ k.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
         if causal:
             rows, keys = scores.shape[2:]
             hidden = torch.ones(rows, keys, dtype=torch.bool).triu(1 + keys - rows)
@@ -173,7 +200,7 @@ class InTorch:
 @contextmanager
 def on_the_host(folder: Path) -> Iterator[None]:
     """`gpus` with a stand-in for CUDA and for symmetric memory."""
-    stream = SimpleNamespace(record_event=lambda: None, wait_event=lambda event: None)
+    stream = SimpleNamespace(cuda_stream=0, record_event=lambda: None, wait_event=lambda event: None)
     cuda = SimpleNamespace(
         current_device=lambda: 0, current_stream=lambda device: stream,
         Stream=lambda device, priority=0: stream, stream=lambda stream: nullcontext(),
@@ -207,11 +234,20 @@ def on_the_host(folder: Path) -> Iterator[None]:
         dist.barrier()
         return Handle(next(i for i, each in enumerate(made) if each is tensor))
 
+    def memcpy_2d(to: int, pitch: int, source: int, other: int, width: int, height: int, *_: int) -> None:
+        for row in range(height):
+            ctypes.memmove(to + row * pitch, source + row * other, width)
+
+    runtime = SimpleNamespace(
+        memcpyAsync=lambda to, source, size, kind, stream: ctypes.memmove(to, source, size),
+        memcpy2DAsync=memcpy_2d, memcpyDefault=4,
+    )  # fmt: skip
+    copying = SimpleNamespace(runtime=runtime)
     symmetric = SimpleNamespace(empty=empty, rendezvous=rendezvous)
     with (
         patch.object(gpus, "torch", stub),
         patch.object(gpus, "symmetric", symmetric),
-        patch.object(gpus, "copy_heads", lambda to, source: to.copy_(source)),
+        patch.dict(sys.modules, {"cupy": SimpleNamespace(cuda=copying), "cupy.cuda": copying}),
     ):
         yield
 

@@ -35,7 +35,7 @@ def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Gen
     found = run(ranks, tmp_path, int(rng.integers(2**31)), *work)
     for each in found:
         assert set(each) == {*work} and min(numbers(each)) > 1, each
-    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 12 + 2 + 19)
+    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 12 + 2 + 62)
 
 
 @pytest.fixture
@@ -95,6 +95,10 @@ class TestOneRank:
             (
                 lambda q: RingAttention(9, way="ring").backward(q, q, q, q, q, q),
                 r"lse has shape \(1, 2, 9, 16\): \(1, 2, 9\) is needed",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring")(q, q, q, causal=[True]),
+                r"causal is \[True\]: it must be True or",
             ),
             (lambda q: RingAttention(9)(q, q, q), "way='gather' and way='gated' need GPUs"),
             (

@@ -64,9 +64,12 @@ HARMLESS = [
             "pull",
             "three_buffers",
             "programs",
-            ('f"buffer {i}", k) for i in range(2)', 'f"buffer {i}", k) for i in range(3)'),
+            (
+                'f"buffer {i}", shape, dtype) for i in range(2)',
+                'f"buffer {i}", shape, dtype) for i in range(3)',
+            ),
             ("held = mine if i == 0 else buffers[i % 2]", "held = mine if i == 0 else buffers[i % 3]"),
-            ("buffer = plan[i + 1], buffers[(i + 1) % 2]", "buffer = plan[i + 1], buffers[(i + 1) % 3]"),
+            ("found.copies[i] = buffers[i % 2]", "found.copies[i] = buffers[i % 3]"),
         ),
         (
             "pull",
@@ -104,9 +107,9 @@ HARMLESS = [
             "copies_on_the_main_stream",
             "programs",
             (
-                "rank.copy(SIDE, buffer[following.keys], source, i + 1)",
+                "rank.copy(SIDE, buffer, source, i + 1)",
                 "rank.wait(MAIN, rank.record(SIDE))\n"
-                "            rank.copy(MAIN, buffer[following.keys], source, i + 1)\n"
+                "            rank.copy(MAIN, buffer, source, i + 1)\n"
                 "            rank.wait(SIDE, rank.record(MAIN))",
             ),
         ),

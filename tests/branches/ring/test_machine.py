@@ -24,7 +24,7 @@ def take(into: list[float]) -> Callable[..., None]:
 
 
 def publish(rank: SimulatedRank, value: float) -> np.ndarray:
-    mine = rank.shared("keys", (4,), np.empty(0, np.float32))
+    mine = rank.shared("keys", (4,))
     rank.launch(MAIN, "filling", put(value), (), (mine,), 0)
     return mine
 
@@ -212,7 +212,7 @@ def test_who_receives_does_not_know_that_the_sender_is_through() -> None:
     """Rank 1 has its data, and overwrites what rank 0 may still be receiving into."""
     machine = Machine(2, Order("late"))
     one, other = machine.ranks
-    target = one.shared("keys", (2,), np.empty(0, np.float32))
+    target = one.shared("keys", (2,))
     sent = [rank.empty("sent", (2,)) for rank in machine.ranks]
     for rank in machine.ranks:
         rank.launch(SIDE, "filling", put(rank.number), (), (sent[rank.number],), 0)
@@ -230,7 +230,7 @@ def brought(
     machine, seen = Machine(2, order), []
     for call in range(2):
         for rank in machine.ranks:
-            mine = rank.shared("keys", (8, 1), np.empty(0, np.float32))
+            mine = rank.shared("keys", (8, 1))
             rank.launch(MAIN, "filling", put(call + 1), (), (mine,), 0)
         one = machine.ranks[0]
         room, word = one.empty("room", (8, 1)), one.word("number")

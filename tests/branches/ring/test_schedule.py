@@ -29,9 +29,14 @@ def test_what_is_cut_can_be_joined(rng: np.random.Generator, zigzag: bool) -> No
 def test_the_steps_of_two_ranks() -> None:
     split = even(8, 2)
     every, first, second = slice(0, 4), slice(0, 2), slice(2, 4)
-    assert steps(split, 0, True) == [Step(0, every, every, True), Step(1, second, every, False)]
-    assert steps(split, 1, True) == [Step(1, every, every, True), Step(0, every, first, False)]
-    assert steps(split, 1, False) == [Step(1, every, every, False), Step(0, every, every, False)]
+    assert steps(split, 0, True) == (Step(0, every, every, True), Step(1, second, every, False))
+    assert steps(split, 1, True) == (Step(1, every, every, True), Step(0, every, first, False))
+    assert steps(split, 1, False) == (Step(1, every, every, False), Step(0, every, every, False))
+
+
+def test_bounds_in_a_list() -> None:
+    bounds = [0, 3, 4, 6, 9]
+    assert steps(Split(bounds), 1, True) == steps(Split(tuple(bounds)), 1, True)  # type: ignore[arg-type]
 
 
 def test_the_last_step_is_one_of_all_rows() -> None:
