@@ -90,8 +90,12 @@ def sums_over_keys(run: Run, rng: np.random.Generator) -> float:
 
 
 def scale_is_shared(run: Run, rng: np.random.Generator) -> float:
-    """<Q, dQ> = <K, dK>: both are the derivative by the scale, times the scale."""
+    """<Q, dQ> = <K, dK>: both are the derivative by the scale, times the scale. dO is how the output moves
+    with the scale, so that both are far from 0.
+    """
     x = backward_inputs(forward.normal(rng, 1, 4, 70, 90, 64, kv_heads=2, scale=0.2), rng)
+    moved = backward_inputs(x.forward.but(scale=0.3), rng).out.astype(np.float64) - x.out
+    x = x.but(dout=FLOAT16.round(moved / moved.std()))
     answer, f, allowed = run(x), x.forward, bounds.reference(x).allowed
     sides: list[np.ndarray] = []
     slack = np.zeros(2)
