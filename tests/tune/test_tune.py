@@ -104,9 +104,7 @@ def modelled(best):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Stage 16 with a small space that nobody compiles for a GPU, whose elite is checked by the cases that tell
-    most alone.
-    """
+    """Stage 16 with a small space: nothing is compiled for a GPU, and few cases check the elite."""
     small = {"cluster": (1, 2), "warpgroups": (1, 2), "keys": (64, 128, 256), "stages": (1, 2)}
     monkeypatch.setitem(SPACES, 16, SPACES[16].__class__(**{**SPACES[16].__dict__, "values": small}))
     asked = []
