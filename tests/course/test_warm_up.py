@@ -88,7 +88,6 @@ def test_a_reply_says_nothing_of_attention():
         assert not {"query", "head", "key", "attention", "softmax"} & set(result.message.split()), result
 
 
-@pytest.mark.long
 def test_the_commands_take_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["predict", "warm-up", "sectors=32", "unpadded=32", "padded=2"]) == 0

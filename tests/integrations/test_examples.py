@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matrix import few
 
 GENERATE = Path(__file__).resolve().parents[2] / "examples" / "generate_llama.py"
 
@@ -41,8 +42,7 @@ def test_bad_options_are_named(options, says):
     assert says in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("options, says", [BAD_SHAPE, NO_CALLS])
+@pytest.mark.parametrize("options, says", few([BAD_SHAPE, NO_CALLS], BAD_SHAPE))
 def test_times_of_the_operator_name_bad_options(options, says):
     done = subprocess.run([sys.executable, str(TIMES), *options], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
