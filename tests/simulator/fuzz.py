@@ -182,6 +182,8 @@ def check_mutant(mutant: Mutant) -> Verdict:
         except Exception as error:
             return Verdict(kernel.seed, "crash", [*details, f"{options} {type(error).__name__}: {error}"])
         if launch.problems and not faults:
+            if options and "atomic cas" in kernel.features:  # which thread wins, and comes to the fault
+                return Verdict(kernel.seed, "another kernel", details)
             return Verdict(kernel.seed, "false alarm", [*details, str(options), *map(str, launch.problems)])
         if faults and not options:
             return Verdict(kernel.seed, "reported" if launch.problems else "silent", details)
