@@ -1,4 +1,4 @@
-# `make ladder` is the main job, `make test` the tests that a person waits for, `make test-all` every test.
+# `make ladder` is the main job, `make test` the tests that a person waits for, `make test-all` all kinds of them.
 # Each makes .venv first when there is none.
 # PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to flashcore, pytest or JupyterLab; N=5 names a
 # lesson.

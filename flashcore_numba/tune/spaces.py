@@ -213,7 +213,8 @@ def _parts_mma_sync(p: BackwardProblem, c: Config) -> bool:
     columns = min(32, keys * rows // (32 * warps))
     return (
         of_rows * keys == warps * 32
-        and rows % (of_rows * columns) == columns % 16 == 0
+        and columns % 16 == 0
+        and rows % (of_rows * columns) == 0
         and keys * p.head_dim // 64 % (8 * warps) == 0
         and p.head_dim * rows // (32 * warps) % 16 == 0
     )

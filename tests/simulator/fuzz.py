@@ -166,7 +166,8 @@ def check_mutant(mutant: Mutant) -> Verdict:
     """Is the planted fault reported, or is it none?
 
     "reported": in the default order, and the oracle finds a fault too; "harmless": neither finds one, and all
-    orders and the oracle compute the same; "another kernel": likewise, but not what the original computes.
+    orders and the oracle compute the same; "another kernel": likewise, but not what the original computes, or
+    a fault that only the winner of a compare-and-swap comes to, who is another thread in the oracle's order.
     Everything else is a fault of the simulator (or of the oracle): "silent", "false alarm", "wrong value".
     """
     kernel = mutant.kernel

@@ -8,7 +8,7 @@ import numpy as np
 from cuda_reference import source
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
-from flashcore_numba.branches.backward.parts import finish, prepare, sizes
+from flashcore_numba.branches.backward.parts import finish, key_tiles, prepare, sizes
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
@@ -20,7 +20,9 @@ SPLIT = "backward_mma_sync_split"
 
 
 class Tile(NamedTuple):
-    """Keys of a block and rows of a tile; it pays from so many blocks per SM on. late: dV, dK and dQ are."""
+    """Keys of a block, query rows of a tile, warps, blocks that an SM has room for, from how many blocks per
+    SM on it pays, the kernel, and whether dV, dK and dQ come one tile late.
+    """
 
     keys: int
     rows: int
@@ -62,8 +64,8 @@ TILES: dict[int, dict[str, Tile]] = {
 
 
 def choose(problem: BackwardProblem, sm_count: int, room: float = math.inf) -> str:
-    """The first tile that fits `room` bytes and has three quarters of the blocks from which on it pays; twice
-    as many where a mask makes work uneven.
+    """The first tile that fits `room` bytes of shared memory and has three quarters of the blocks from which
+    on it pays; twice as many where a mask makes work uneven.
     """
     p, uneven = problem, 2 if problem.causal else 1
     for name, tile in TILES[p.head_dim].items():
@@ -71,11 +73,6 @@ def choose(problem: BackwardProblem, sm_count: int, room: float = math.inf) -> s
         if tile.block_bytes(p.head_dim) <= room and blocks >= 0.75 * tile.pays_from * sm_count * uneven:
             return name
     return "short"
-
-
-def key_tiles(problem: BackwardProblem, keys: int) -> int:
-    """Tiles of so many keys in a head: of packed sequences, as many as any lengths could make."""
-    return (problem.seq_k + (problem.sequence_count if problem.features.ragged else 1) * (keys - 1)) // keys
 
 
 def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:

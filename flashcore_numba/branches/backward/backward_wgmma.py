@@ -7,7 +7,7 @@ import numpy as np
 from cuda_reference import source
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
-from flashcore_numba.branches.backward.parts import finish, padded_rows, prepare, sizes
+from flashcore_numba.branches.backward.parts import finish, key_tiles, padded_rows, prepare, sizes
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
@@ -59,7 +59,7 @@ def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Exe
     stored = bounded_map if p.features.ragged else tile_map
     executor.launch(
         source(FILE, **macros),
-        (key_blocks(p) * p.kv_heads, 1, p.batch),
+        (key_tiles(p, KEYS) * p.kv_heads, 1, p.batch),
         THREADS,
         *(q_map, query_map(p.forward, p.dout, tile.rows), k_map, v_map),
         *(stored(x, STORED_KEYS) for x in (dk, dv)),
@@ -74,17 +74,11 @@ def block_bytes(head_dim: int, tile: Tile) -> int:
     return 4 * KEYS * (head_dim + tile.rows) + tile.stages * (tile.rows * (4 * head_dim + 8) + 24) + 48
 
 
-def key_blocks(problem: BackwardProblem) -> int:
-    """Blocks of a K/V head: of packed sequences, as many as any lengths could make."""
-    p = problem
-    return (p.seq_k + (p.sequence_count if p.features.ragged else 1) * (KEYS - 1)) // KEYS
-
-
 def in_turn(problem: BackwardProblem, tile: Tile, sm_count: int) -> Tile:
     """The tile of the deterministic variant. Of one head's blocks each waits for the one before, so as many
     heads go side by side as have two blocks for an SM.
     """
-    together = max(1, 2 * sm_count // max(1, key_blocks(problem)))
+    together = max(1, 2 * sm_count // max(1, key_tiles(problem, KEYS)))
     return tile._replace(deterministic=True, heads_together=min(together, problem.kv_heads))
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from flashcore_numba.branches.backward.backward_mma_sync import SPLIT, TILES, Tile, choose, key_tiles
+from flashcore_numba.branches.backward.backward_mma_sync import SPLIT, TILES, Tile, choose
 from flashcore_numba.branches.backward.keys_traffic import keys_of, sequences, tiles_seen
+from flashcore_numba.branches.backward.parts import key_tiles
 from flashcore_numba.branches.backward.rows_traffic import finish, prepare
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.predict.formula import (

@@ -33,6 +33,12 @@ def padded_rows(problem: BackwardProblem) -> int:
     return (p.seq_q + padding) // ROW_PIECE * ROW_PIECE
 
 
+def key_tiles(problem: BackwardProblem, keys: int) -> int:
+    """Tiles of so many keys in a head: of packed sequences, as many as any lengths could make."""
+    tails = problem.sequence_count if problem.features.ragged else 1
+    return (problem.seq_k + tails * (keys - 1)) // keys
+
+
 def prepare(problem: BackwardProblem, executor: Executor) -> Rows:
     """Queue the kernel that makes lse2 and delta of the rows, and zeros of dq_sum."""
     p, rows = problem, padded_rows(problem)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -90,13 +91,22 @@ def sums_over_keys(run: Run, rng: np.random.Generator) -> float:
 
 
 def scale_is_shared(run: Run, rng: np.random.Generator) -> float:
-    """<Q, dQ> = <K, dK>: both are the derivative by the scale, times the scale. dO is how the output moves
-    with the scale, so that both are far from 0.
-    """
+    """<Q, dQ> = <K, dK>, by K/V head."""
     x = backward_inputs(forward.normal(rng, 1, 4, 70, 90, 64, kv_heads=2, scale=0.2), rng)
-    moved = backward_inputs(x.forward.but(scale=0.3), rng).out.astype(np.float64) - x.out
+    return by_the_scale(run, x, backward_inputs(x.forward.but(scale=0.3), rng).out, bounds.reference)
+
+
+def by_the_scale(
+    run: Run, x: BackwardInputs, other: np.ndarray, reference: Callable[[BackwardInputs], Any]
+) -> float:
+    """The margin of <Q, dQ> = <K, dK>: both are the derivative by the scale, times the scale.
+
+    other: the output at another scale. How it differs is dO, so that both sides are far from 0. reference:
+    has the bounds, `allowed`.
+    """
+    moved = other.astype(np.float64) - x.out
     x = x.but(dout=FLOAT16.round(moved / moved.std()))
-    answer, f, allowed = run(x), x.forward, bounds.reference(x).allowed
+    answer, f, allowed = run(x), x.forward, reference(x).allowed
     sides: list[np.ndarray] = []
     slack = np.zeros(2)
     for array, gradient, off in ((f.q, answer.dq, allowed.dq), (f.k, answer.dk, allowed.dk)):

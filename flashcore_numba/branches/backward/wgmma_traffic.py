@@ -10,10 +10,9 @@ from flashcore_numba.branches.backward.backward_wgmma import (
     WARPS,
     Tile,
     in_turn,
-    key_blocks,
 )
 from flashcore_numba.branches.backward.keys_traffic import keys_of, sequences, tiles_seen
-from flashcore_numba.branches.backward.parts import padded_rows
+from flashcore_numba.branches.backward.parts import key_tiles, padded_rows
 from flashcore_numba.branches.backward.rows_traffic import finish, prepare
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.predict.formula import (
@@ -88,4 +87,4 @@ def _lengths(p: Any, tile: Tile) -> Traffic:
     numbers = warps * ((6 + tile.deterministic) * ragged + (p.features.seqused_k is not None)) + ragged
     blocks = sum(ceil_div(n, KEYS) for n in keys)
     found = loads(numbers * blocks, numbers * blocks)
-    return found + warps * search(keys, KEYS, key_blocks(p)) if ragged else found
+    return found + warps * search(keys, KEYS, key_tiles(p, KEYS)) if ragged else found

@@ -5,9 +5,9 @@ from typing import cast
 import numpy as np
 
 from cuda_reference import source
-from flashcore_numba.branches.backward.backward_mma_sync import TILES, key_tiles
+from flashcore_numba.branches.backward.backward_mma_sync import TILES
 from flashcore_numba.branches.backward.outputs import GRADIENTS
-from flashcore_numba.branches.backward.parts import finish, prepare, sizes
+from flashcore_numba.branches.backward.parts import finish, key_tiles, prepare, sizes
 from flashcore_numba.branches.backward.problem import BackwardProblem
 from flashcore_numba.branches.dropout.operation import DROPOUT_BACKWARD
 from flashcore_numba.branches.dropout.problem import DropoutProblem

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.branches.backward.inputs import BackwardInputs
+from flashcore_numba.branches.backward.properties import by_the_scale
 from flashcore_numba.branches.dropout import bounds, oracle
 from flashcore_numba.branches.dropout.dropout import STEPS, Dropout, dropout_mask
 from flashcore_numba.branches.dropout.inputs import DropoutInputs, drawn, with_dropout
@@ -115,16 +116,11 @@ def the_same_mask_back(run: Run, rng: np.random.Generator) -> float:
 
 
 def scale_is_shared(run: Run, rng: np.random.Generator) -> float:
-    """<Q, dQ> = <K, dK>: both are the derivative by the scale, times the scale, under any mask."""
+    """<Q, dQ> = <K, dK>, under any mask."""
     f = with_dropout(normal(rng, 1, 4, 70, 90, D, kv_heads=2, scale=0.2), drawn(rng, 0.3))
     x = oracle.backward_inputs(f, rng)
-    answer, allowed = run(x), bounds.gradient_reference(x).allowed
-    sides, slack = list[np.ndarray](), np.zeros(2)
-    for array, gradient, off in ((f.q, answer.dq, allowed.dq), (f.k, answer.dk, allowed.dk)):
-        by_head = (array.astype(np.float64) * gradient).sum(axis=(0, 2, 3))
-        sides.append(by_head.reshape(2, -1).sum(axis=1))
-        slack += (np.abs(array.astype(np.float64)) * off).sum(axis=(0, 2, 3)).reshape(2, -1).sum(axis=1)
-    return _close("<Q, dQ> of a K/V head against <K, dK>", sides[0], sides[1], slack)
+    other = oracle.backward_inputs(with_dropout(f.but(scale=0.3), f.dropout), rng).out
+    return by_the_scale(run, x, other, bounds.gradient_reference)
 
 
 def nothing_dropped_back(run: Run, rng: np.random.Generator) -> float:

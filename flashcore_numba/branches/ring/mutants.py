@@ -49,12 +49,20 @@ def _mutant(
     return Mutant(f"ring/{way}", name, mistake, tuple(Edit(old, new, file) for old, new in edits), expected)
 
 
+# Of the pulled keys, forward and backward.
+NO_START_BARRIER = (
+    '    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not written\n',
+    "",
+)
+NOT_AWAITED = (
+    "            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
+    "\n\n# What",
+    "            pass\n\n\n# What",
+)
 PULL = (
     _mutant(
         "pull", "no_start_barrier", "Keys are copied which their owner has not written yet.",
-        ('    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not'
-         " written\n", ""),
-        expected=ORDER,
+        NO_START_BARRIER, expected=ORDER,
     ),
     _mutant(
         "pull", "no_end_barrier", "An owner writes its next keys while a peer still copies these.",
@@ -87,9 +95,7 @@ PULL = (
     ),
     _mutant(
         "pull", "arrival_not_awaited", "A step does not wait for its keys.",
-        ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
-         "\n\n# What", "            pass\n\n\n# What"),
-        expected=ORDER,
+        NOT_AWAITED, expected=ORDER,
     ),
     _mutant(
         "pull", "own_keys_again", "The chunk that came never reaches the computation.",
@@ -523,15 +529,11 @@ PULL_BACKWARD = (
     ),
     _mutant(
         "backward", "pulled_keys_not_written", "Keys are copied which their owner has not written yet.",
-        ('    rank.barrier(SIDE, "start")  # without it a copy may read keys that their owner has not'
-         " written\n", ""),
-        expected=ORDER,
+        NO_START_BARRIER, expected=ORDER,
     ),
     _mutant(
         "backward", "pulled_keys_not_awaited", "A step does not wait for its keys.",
-        ("            rank.wait(MAIN, arrived)  # or the next step reads keys that are still on their way\n"
-         "\n\n# What", "            pass\n\n\n# What"),
-        expected=ORDER,
+        NOT_AWAITED, expected=ORDER,
     ),
     _mutant(
         "backward", "lse_of_all_rows", "The rows of the second piece get the LSE of the first rows.",

@@ -85,8 +85,7 @@ def gather(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     rank.wait(ALSO, rank.record(MAIN))
     if layer.causal:
         first, second = (split.bounds[piece + 1] for piece in split.pieces(rank.number))
-        how = {"numerics": layer.numerics, "half": half, "ends": (first, second), **layer.how}
-        call = partial(attend_pieces, **how)
+        call = partial(attend_pieces, numerics=layer.numerics, half=half, ends=(first, second), **layer.how)
     else:
         call = partial(layer.numerics.attend, causal=False, **layer.how)
     group = q.shape[1] // k.shape[1]
