@@ -200,7 +200,9 @@ def build_parser() -> argparse.ArgumentParser:
         "replay a recorded search with another strategy",
         stages=None,
     )
-    tune.add_argument("stage", metavar="STAGE", nargs="?", help="12, 13, 15, 16, backward/mma_sync or backward/wgmma")
+    tune.add_argument(
+        "stage", metavar="STAGE", nargs="?", help="12, 13, 15, 16, backward/mma_sync or backward/wgmma"
+    )
     tune.add_argument("--shape", default="mission", help="BxHxSxD, or its name; mission by default")
     tune.add_argument("--causal", action="store_true", help="with the causal mask")
     tune.add_argument(
