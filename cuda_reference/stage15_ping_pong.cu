@@ -183,7 +183,7 @@ ping_pong(const __grid_constant__ ptx::TensorMap q_map,    // [B, H, S_q, D], bo
                 if (tile > first_tile) {
                     const int slot = k_ring.slot;
                     ptx::mbarrier_wait(k_empty + slot, k_ring.parity ^ 1);  // all warps have read the slot
-                    if (KEYS_FROM) arrivals.wait(sizes.features, (tile - 1) * BLOCK_N);  // K has come, and V
+                    if (KEYS_FROM) arrivals.wait(sizes, h, (tile - 1) * BLOCK_N);  // K has come, and V
                     ptx::mbarrier_arrive_expect(k_full + slot, KV_TILE * 2);  // until all of K is there
                     load_rows<BLOCK_N, BOUNDED_KV>(k_smem + slot * KV_TILE, &k_map, k_full + slot,
                                                    (tile - 1) * BLOCK_N, h / sizes.group, k_place);

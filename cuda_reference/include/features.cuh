@@ -124,13 +124,16 @@
 #endif
 
 #if KEYS_FROM
-#define KEYS_FROM_PARAMS , const int* keys_from
-#define KEYS_FROM_GIVEN , keys_from
-#define KEYS_FROM_MEMBERS const int* keys_from;  // [1]: the keys from this one on are there
+#define KEYS_FROM_PARAMS , const int *keys_from, int keys_from_step
+#define KEYS_FROM_GIVEN , keys_from, keys_from_step
+// A K/V head's keys from keys_from[head * keys_from_step] on are there.
+#define KEYS_FROM_MEMBERS const int* keys_from; int keys_from_step;
 #else
 #define KEYS_FROM_PARAMS
 #define KEYS_FROM_GIVEN
-#define KEYS_FROM_MEMBERS static constexpr const int* keys_from = nullptr;
+#define KEYS_FROM_MEMBERS                            \
+    static constexpr const int* keys_from = nullptr; \
+    static constexpr int keys_from_step = 0;
 #endif
 
 #if PRIOR

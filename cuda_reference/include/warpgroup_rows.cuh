@@ -58,13 +58,17 @@ __device__ __forceinline__ void load_rows(element* tile_smem, const ptx::TensorM
         load_tile<TILE_ROWS>(tile_smem, map, full, row, h, at.batch);
 }
 
-// For the thread that loads: which keys are there. They come last ones first.
+// For the thread that loads: which keys of a head are there. They come last ones first.
 struct Arrivals {
-    int from = 0x7fffffff;
+    const uint32_t* word = nullptr;
+    int from;  // what the word said last
 
-    __device__ __forceinline__ void wait(const Features& features, int key) {
-        if (from <= key) return;
-        do from = ptx::load_acquire_system((const uint32_t*)features.keys_from);
+    __device__ __forceinline__ void wait(const Sizes& sizes, int h, int key) {
+        const Features& given = sizes.features;
+        const auto* of_head = (const uint32_t*)given.keys_from + h / sizes.group * given.keys_from_step;
+        if (word == of_head && from <= key) return;
+        word = of_head;
+        do from = ptx::load_acquire_system(word);
         while (from > key);
         ptx::fence_proxy_async_global();  // TMA reads what was there when the number was read
     }

@@ -462,21 +462,30 @@ CUDA_MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         15, "keys_not_awaited", "The thread that loads takes keys that are still on their way.",
-        ("if (KEYS_FROM) arrivals.wait(sizes.features, (tile - 1) * BLOCK_N);", ""),
+        ("if (KEYS_FROM) arrivals.wait(sizes, h, (tile - 1) * BLOCK_N);", ""),
         expected=("property",), on_gpu=False,
     ),
     _mutant(
         15, "keys_awaited_once", "It looks once whether the keys of a tile have come, and goes on.",
-        ("        do from = ptx::load_acquire_system((const uint32_t*)features.keys_from);\n"
+        ("        do from = ptx::load_acquire_system(word);\n"
          "        while (from > key);\n",
-         "        from = ptx::load_acquire_system((const uint32_t*)features.keys_from);\n", WARPGROUP_ROWS),
+         "        from = ptx::load_acquire_system(word);\n", WARPGROUP_ROWS),
         expected=("property",), on_gpu=False,
     ),
     _mutant(
         15, "keys_of_the_tile_after", "It waits until the keys after the tile have come.",
-        ("arrivals.wait(sizes.features, (tile - 1) * BLOCK_N)",
-         "arrivals.wait(sizes.features, tile * BLOCK_N)"),
+        ("arrivals.wait(sizes, h, (tile - 1) * BLOCK_N)", "arrivals.wait(sizes, h, tile * BLOCK_N)"),
         expected=("property",), on_gpu=False,
+    ),
+    _mutant(
+        15, "keys_of_another_head", "What one head's keys said is taken for the next head's.",
+        ("if (word == of_head && from <= key) return;", "if (word && from <= key) return;", WARPGROUP_ROWS),
+        expected=("property",), on_gpu=False,
+    ),
+    _mutant(
+        15, "number_of_the_query_head", "The number of a K/V head is looked for at the query head's place.",
+        ("h / sizes.group * given.keys_from_step", "h * given.keys_from_step", WARPGROUP_ROWS),
+        expected=("memory",), on_gpu=False,
     ),
     _mutant(
         15, "one_row_past_the_end", "The bound of a sequence's keys is one row late: 0 * NaN is NaN.",

@@ -304,17 +304,21 @@ def _any_gpu(run: Run, x: Inputs) -> float:
 
 
 def waits_for_keys(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
-    """A kernel ends when all keys have come, and not while the first one is missing, which is seen."""
-    x = normal(rng, 1, 2, 70, 150, 64, causal=True, element=element)
-    come, missing = (x.but(features=Features(keys_from=np.array([first], np.int32))) for first in (0, 1))
-    margin = _same("the keys came before the launch", run(x).out, run(come).out, _allowed(x))
-    try:
-        run(missing)
-    except Failed as failed:
-        if failed.kind == "hang":
-            return margin
-        raise
-    raise Failed("property", "it ended, although keys_from is 1: the first key has not come")
+    """A kernel ends when all keys have come, and not while the first one of a head is missing, which is seen."""
+    x = normal(rng, 1, 4, 70, 150, 64, kv_heads=2, causal=True, element=element)
+    margin = math.inf
+    for come, *missing in (([0], [1]), ([0, 0], [0, 1], [1, 0])):
+        out = run(x.but(features=Features(keys_from=np.array(come, np.int32)))).out
+        margin = min(margin, _same("the keys came before the launch", run(x).out, out, _allowed(x)))
+        for first in missing:
+            try:
+                run(x.but(features=Features(keys_from=np.array(first, np.int32))), sm_count=1)  # all heads
+            except Failed as failed:
+                if failed.kind == "hang":
+                    continue
+                raise
+            raise Failed("property", f"it ended, although keys_from is {first}: a first key has not come")
+    return margin
 
 
 RELATIONS = (

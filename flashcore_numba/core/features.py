@@ -100,9 +100,10 @@ class Features:
     norm_weight (Zhang and Sennrich 2019, RMSNorm); the weight is float32 or of q's type, [D_v] or [H, D_v].
     gate: [B, H, S_q, D_v] of q's type: the output, normed if there is a norm, is multiplied by sigmoid(gate)
     (Qiu et al. 2025, Gated Attention for Large Language Models). The LSE knows neither.
-    keys_from: int32 [1], on the device: keys come while the kernel runs, the last ones first, and those from
-    this number on are there. The code that copies them writes a smaller number after each copy, at last 0. A
-    kernel waits for the keys of a tile before it loads them: if the number never falls, it never ends.
+    keys_from: int32 [1] or [H_kv], on the device: keys come while the kernel runs, the last ones first, and
+    those from this number on are there, of all heads or of each. The code that copies them writes a smaller
+    number after each copy, at last 0. A kernel waits for the keys of a tile before it loads them: if a number
+    never falls, it never ends. It begins with the last heads.
     """
 
     window: tuple[int, int] = (UNBOUNDED, UNBOUNDED)
@@ -208,7 +209,7 @@ class Features:
             "prior_lse": (tuple(q.shape[:3]),),
             "norm_weight": ((v.shape[3],), (heads, v.shape[3])),
             "gate": ((*q.shape[:3], v.shape[3]),),
-            "keys_from": ((1,),),
+            "keys_from": ((1,), (k.shape[1],)),
         }
         if (self.prior_out is None) != (self.prior_lse is None):
             missing, other = sorted(("prior_out", "prior_lse"), key=lambda name: name in self.arrays)

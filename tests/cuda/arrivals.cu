@@ -25,12 +25,13 @@ arrivals(const __grid_constant__ ptx::TensorMap map,           // of keys, boxes
         ptx::fence_mbarrier_init();
     }
     __syncthreads();  // the mbarrier is initialised
-    Features features{};
-    features.keys_from = keys_from;
+    Sizes sizes{};
+    sizes.group = 1;
+    sizes.features.keys_from = keys_from;
     Arrivals arrivals;
     for (int first = 64, n = 0; first >= 0; first -= 64, n++) {
         if (threadIdx.x == 0) {
-            arrivals.wait(features, first);
+            arrivals.wait(sizes, 0, first);
             ptx::mbarrier_arrive_expect(full, 64 * 64 * 2);
             load_tile<64>(tile, &map, full, first, 0, 0);
         }

@@ -14,7 +14,7 @@ from flashcore_numba.branches.backward.inputs import BackwardInputs, backward_in
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.ring.machine import Hazard, Machine, Order, Stuck, orders
 from flashcore_numba.branches.ring.numerics import Float32, Numerics
-from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer, decode
+from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, PIECE_BYTES, Layer, decode
 from flashcore_numba.branches.ring.schedule import steps
 from flashcore_numba.branches.ring.sequence import Split, even
 from flashcore_numba.checks import bounds
@@ -51,8 +51,9 @@ def forward(
 ) -> list[Outputs]:
     """Calls of a way, one after the other on the same ranks. Raises Hazard or Stuck."""
     machine, made = Machine(split.ranks, order), []
-    for x in calls:
-        layer, parts = Layer(split, x.causal, numerics, x.scale), []
+    for n, x in enumerate(calls):
+        piece_bytes = (PIECE_BYTES, 1)[n % 2]  # all heads at once, and one after the other
+        layer, parts = Layer(split, x.causal, numerics, x.scale, piece_bytes), []
         for rank in machine.ranks:
             q, k, v = (split.cut(each, rank.number) for each in (x.q, x.k, x.v))
             parts.append(_outputs(q))

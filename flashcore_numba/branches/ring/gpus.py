@@ -44,7 +44,7 @@ class GpuRank:
         self._memory: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._handles: dict[str, tuple[Any, Any]] = {}
         self._peers: dict[tuple[str, int], Any] = {}
-        self._numbers: dict[int, Any] = {}
+        self._numbers: dict[tuple[int, int], Any] = {}
         self._kept: dict[tuple[Any, ...], Any] = {}
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
@@ -94,23 +94,25 @@ class GpuRank:
         with self._on[stream]:
             function((*reads, *late, word) if late else tuple(reads), tuple(writes))
 
-    def word(self, name: str) -> Any:
-        found = self._memory.get((name, (1,)))
+    def word(self, name: str, count: int) -> Any:
+        found = self._memory.get((name, (count,)))
         if found is None:
-            found = self._memory[name, (1,)] = torch.zeros(1, dtype=torch.int32, device=self.device)
+            made = torch.zeros(count, dtype=torch.int32, device=self.device)
+            found = self._memory[name, (count,)] = made
         return found
 
     def signal(self, stream: str, word: Any, value: int, step: int) -> None:
-        """By a copy of four bytes from pinned memory, which a copy engine does: a kernel that writes them, or
-        a memset, might wait for an SM, and all SMs may be held by the launch that waits for the number.
+        """By a copy from pinned memory, which a copy engine does: a kernel that writes the number, or a
+        memset, might wait for an SM, and all SMs may be held by the launch that waits for it.
         """
         from cupy.cuda import runtime
 
-        number = self._numbers.get(value)
+        key = value, word.numel()
+        number = self._numbers.get(key)
         if number is None:  # kept, since a graph may copy it again
-            number = self._numbers[value] = torch.tensor([value], dtype=torch.int32).pin_memory()
-        handle = self._stream(stream).cuda_stream
-        runtime.memcpyAsync(word.data_ptr(), number.data_ptr(), 4, runtime.memcpyHostToDevice, handle)
+            number = self._numbers[key] = torch.full(key[1:], value, dtype=torch.int32).pin_memory()
+        handle, size = self._stream(stream).cuda_stream, 4 * key[1]
+        runtime.memcpyAsync(word.data_ptr(), number.data_ptr(), size, runtime.memcpyHostToDevice, handle)
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:
         copy(to, source, self._stream(stream).cuda_stream)

@@ -137,17 +137,19 @@ class _Launch(_Work):
 
 @dataclass(eq=False)
 class _LateLaunch(_Launch):
-    """It reads `late` a tile of TILE keys at a time, the last ones first, each when `word` says that it is
-    there, as a kernel does. Without a word it waits for nothing.
+    """It reads `late` a tile of TILE keys at a time, the last ones first, each when its number in `word` says
+    that it is there, as a kernel does, one head after the other. Without a word it waits for nothing.
     """
 
     late: tuple[np.ndarray, ...] = field(kw_only=True)
     word: np.ndarray | None = field(kw_only=True)
-    end_key: int = 0  # of the keys that it has not read
+    head: int = 0  # or heads, that it reads: the number of theirs
+    end_key: int = 0  # of their keys that it has not read
 
     def begin(self, machine: "Machine") -> None:
         self.end_key = self.late[0].shape[-2]
         if self.word is not None:
+            self.head = len(self.word) - 1
             machine.access(self, self.word, how="look")
 
     @property
@@ -156,15 +158,18 @@ class _LateLaunch(_Launch):
         return (self.end_key - 1) // TILE * TILE
 
     def may_end(self) -> bool:
-        return self.word is None or self.end_key == 0 or int(self.word[0]) <= self.first_key
+        return self.word is None or self.end_key == 0 or int(self.word[self.head]) <= self.first_key
 
     def end(self, machine: "Machine") -> bool:
         if self.end_key:
             if self.word is not None:
-                machine.clocks.join(self.agent, machine.said_by(self.word))
+                machine.clocks.join(self.agent, machine.said_by(self.word[self.head :]))
             for each in self.late:
-                machine.access(self, each[..., self.first_key : self.end_key, :])
+                of_head = each if self.word is None or len(self.word) == 1 else each[..., self.head, :, :]
+                machine.access(self, of_head[..., self.first_key : self.end_key, :])
             self.end_key = self.first_key
+            if self.end_key == 0 and self.head > 0:
+                self.head, self.end_key = self.head - 1, self.late[0].shape[-2]
             return False
         self.reads = tuple[Any, ...]((*self.reads, *self.late, self.word))
         return super().end(machine)
@@ -180,10 +185,10 @@ class _Signal(_Work):
     value: int = field(kw_only=True)
 
     def begin(self, machine: "Machine") -> None:
-        machine.access(self, self.word, True, "fall" if self.value <= self.word[0] else "")
+        machine.access(self, self.word, True, "fall" if (self.value <= self.word).all() else "")
 
     def end(self, machine: "Machine") -> bool:
-        self.word[0] = self.value
+        self.word[...] = self.value
         machine.say(self.word, self.begun or {})
         return True
 
@@ -383,11 +388,12 @@ class Machine:
 
     def say(self, word: np.ndarray, clock: Clock) -> None:
         """A signal has been written after all that is over in `clock`."""
-        self._said[_memory(word)] = clock
+        for i in range(len(word)):
+            self._said[word[i:].ctypes.data] = clock
 
     def said_by(self, word: np.ndarray) -> Clock:
-        """What is over for who reads the word now."""
-        return self._said.get(_memory(word), {})
+        """What is over for who reads the first of its numbers now."""
+        return self._said.get(word.ctypes.data, {})
 
     def access(self, work: _Work, view: np.ndarray, writes: bool = False, how: str = "") -> None:
         """Note an access. One to the same memory before it that is not certain to be over makes a Hazard.
@@ -485,9 +491,9 @@ class SimulatedRank:
             return
         self._queue(_LateLaunch, stream, what, step, *arrays, function=function, late=tuple(late), word=word)
 
-    def word(self, name: str) -> np.ndarray:
-        if name not in self._shared:
-            self._shared[name] = np.zeros(1, np.int32)
+    def word(self, name: str, count: int) -> np.ndarray:
+        if name not in self._shared or len(self._shared[name]) != count:
+            self._shared[name] = np.zeros(count, np.int32)
             self.machine.own(self.number, name, self._shared[name])
         return self._shared[name]
 

@@ -226,15 +226,16 @@ GATED = (
     ),
     _mutant(
         "gated", "signal_before_the_copy", "The number falls before the piece has come.",
-        ("        rank.copy(SIDE, whole[..., piece.place, :], source, i)\n", ""),
-        ("        rank.signal(SIDE, word, following, i)  # after the copy: a stream works in order\n",
-         "        rank.signal(SIDE, word, following, i)\n"
-         "        rank.copy(SIDE, whole[..., piece.place, :], source, i)\n"),
+        ("            rank.copy(SIDE, whole[:, :, heads, piece.place], source, i)\n", ""),
+        ("            rank.signal(SIDE, word[heads], following, i)  # after the copy: a stream works in order\n",
+         "            rank.signal(SIDE, word[heads], following, i)\n"
+         "            rank.copy(SIDE, whole[:, :, heads, piece.place], source, i)\n"),
         expected=ORDER,
     ),
     _mutant(
         "gated", "signal_on_another_stream", "The number falls while the piece is on its way.",
-        ("rank.signal(SIDE, word, following, i)", "rank.signal(ALSO, word, following, i)"), expected=ORDER,
+        ("rank.signal(SIDE, word[heads], following, i)", "rank.signal(ALSO, word[heads], following, i)"),
+        expected=ORDER,
     ),
     _mutant(
         "gated", "signal_of_the_next_piece", "The number says that the next piece has come, too.",
@@ -260,14 +261,29 @@ GATED = (
     ),
     _mutant(
         "gated", "last_piece_not_told", "Nobody says that the last piece has come.",
-        ("        rank.signal(SIDE, word, following, i)  #",
-         "        if i < len(coming):\n            rank.signal(SIDE, word, following, i)  #"),
+        ("            rank.signal(SIDE, word[heads], following, i)  #",
+         "            if i < len(coming):\n                rank.signal(SIDE, word[heads], following, i)  #"),
         expected=("hang",),
     ),
     _mutant(
         "gated", "own_keys_not_counted", "The number stops above our own first piece.",
         ("following = coming[i].place.stop if i < len(coming) else 0", "following = piece.place.start"),
         expected=("hang",),
+    ),
+    _mutant(
+        "gated", "heads_that_have_not_come", "The numbers of all heads fall with the first heads' keys.",
+        ("rank.signal(SIDE, word[heads], following, i)", "rank.signal(SIDE, word, following, i)"),
+        expected=ORDER,
+    ),
+    _mutant(
+        "gated", "first_heads_left_out", "Keys come of the last heads alone.",
+        ("range(kv_heads, 0, -together)", "range(kv_heads, 0, -together)[:1]"), expected=("hang",),
+    ),
+    _mutant(
+        "gated", "numbers_of_other_heads", "The numbers that fall are those of the first heads.",
+        ("rank.signal(SIDE, word[heads], following, i)",
+         "rank.signal(SIDE, word[kv_heads - heads.stop : kv_heads - heads.start], following, i)"),
+        expected=(*ORDER, "hang"),
     ),
     _mutant(
         "gated", "wrong_owner", "Pieces are copied from the rank after their owner.",

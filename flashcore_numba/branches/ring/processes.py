@@ -50,7 +50,7 @@ class ProcessRank:
     def kept(self, make: Callable[..., Any], *how: Any) -> Any:
         return make(self, *how)
 
-    def word(self, name: str) -> np.ndarray:
+    def word(self, name: str, count: int) -> np.ndarray:
         raise UnsupportedError(ALONE)
 
     def signal(self, stream: str, word: Any, value: int, step: int) -> None:

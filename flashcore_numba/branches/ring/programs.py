@@ -24,6 +24,11 @@ from flashcore_numba.branches.ring.schedule import comings, steps
 from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.core.errors import UnsupportedError
 
+PIECE_BYTES = 4 << 20
+"""`gated` brings the keys of so many heads at once that a copy of their K has no more bytes. Many small copies
+take longer than a few large ones; and of many heads together the first ones wait for keys of the last.
+"""
+
 FIRST = 4
 """`gather` brings a fourth of the K/V heads first, and the others while it attends to those: what comes last
 should be much, because blocks that share little work do not end together.
@@ -41,12 +46,15 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Layer:
-    """What all ranks agree on. scale: of the scores, None is 1 / sqrt(D). numerics: does the arithmetic."""
+    """What all ranks agree on. scale: of the scores, None is 1 / sqrt(D). numerics: does the arithmetic.
+    piece_bytes: of K, how many `gated` brings at once.
+    """
 
     split: Split
     causal: bool
     numerics: Numerics
     scale: float | None = None
+    piece_bytes: int = PIECE_BYTES
 
     @property
     def how(self) -> dict[str, Any]:
@@ -114,7 +122,7 @@ def gated(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) 
     half = split.half(rank.number)
     own, coming = comings(split, rank.number, layer.causal)
     whole = rank.shared("all keys", (2, batch, kv_heads, split.length, dim), k.dtype)
-    word = rank.word("the number of the first key")
+    word = rank.word("the number of each head's first key", kv_heads)
     first = coming[0].place.stop if coming else 0
     # Falls with each piece. It rises after the launch that looked at it before, and before the signals of
     # this call: with the number of an earlier call, keys would be used that have not come.
@@ -127,11 +135,15 @@ def gated(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any) 
     rank.wait(SIDE, rank.record(MAIN))  # and copies begin when earlier kernels have left their places
     # Copies are queued before the launch that waits for them: nothing that holds up the host, or takes both
     # from one queue, can keep them from beginning.
-    for i, piece in enumerate(coming, start=1):
-        source = rank.of(piece.owner, "all keys")[..., piece.source, :]
-        rank.copy(SIDE, whole[..., piece.place, :], source, i)
-        following = coming[i].place.stop if i < len(coming) else 0  # own keys may be between
-        rank.signal(SIDE, word, following, i)  # after the copy: a stream works in order
+    most = max((piece.place.stop - piece.place.start for piece in coming), default=0)
+    together = min(kv_heads, max(1, layer.piece_bytes // max(1, batch * most * dim * k.dtype.itemsize)))
+    for end in range(kv_heads, 0, -together):  # the launch begins with the last heads
+        heads = slice(max(0, end - together), end)
+        for i, piece in enumerate(coming, start=1):
+            source = rank.of(piece.owner, "all keys")[:, :, heads, piece.source]
+            rank.copy(SIDE, whole[:, :, heads, piece.place], source, i)
+            following = coming[i].place.stop if i < len(coming) else 0  # own keys may be between
+            rank.signal(SIDE, word[heads], following, i)  # after the copy: a stream works in order
     ends = (own[1].place.stop, own[0].place.stop) if layer.causal else None
     call = partial(attend_as_they_come, numerics=layer.numerics, half=half, ends=ends, **layer.how)
     seen = whole[:, :, :, : own[0].place.stop]

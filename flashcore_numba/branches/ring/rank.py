@@ -37,8 +37,8 @@ class Rank(Protocol):
         module, and `how` has no arrays: so nothing else can be in what is kept.
         """
 
-    def word(self, name: str) -> Any:
-        """One number of this rank, int32 [1], which `signal` writes and a `launch` looks at."""
+    def word(self, name: str, count: int) -> Any:
+        """Numbers of this rank, int32 [count], which `signal` writes and a `launch` looks at."""
 
     def launch(
         self,
@@ -55,12 +55,13 @@ class Rank(Protocol):
 
         late: [..., keys, D], of which keys still come when it begins: the function, which takes
         (*reads, *late, word), reads them from the last to the first, each when `word` is no more than its
-        number.
+        number. Of a word of several numbers each is for one head of [..., heads, keys, D], and the last head
+        is read first.
         """
 
     def signal(self, stream: str, word: Any, value: int, step: int) -> None:
-        """Queue the write of a number, without an SM, after all that is queued on the stream. While a launch
-        looks at it, it must only fall.
+        """Queue the write of a number to all of a word, or of a slice of one, without an SM, after all that is
+        queued on the stream. While a launch looks at it, it must only fall.
         """
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:

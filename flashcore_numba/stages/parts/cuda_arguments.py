@@ -77,7 +77,7 @@ def feature_arguments(problem: Any) -> list:
     if features.ragged:
         found += [features.cu_seqlens_q, features.cu_seqlens_k, np.int32(p.sequence_count)]
     if features.keys_from is not None:
-        found += [features.keys_from]
+        found += [features.keys_from, np.int32(features.keys_from.shape[0] > 1)]
     if features.prior_out is not None:
         found += [features.prior_out, features.prior_lse]
         found += [*strides(features.prior_out), *strides(features.prior_lse)]

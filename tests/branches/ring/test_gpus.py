@@ -83,7 +83,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     stub = SimpleNamespace(
         cuda=found, float32=torch.float32, int32=torch.int32, empty=torch.empty, zeros=torch.zeros,
         device=lambda *_: torch.device("cpu"),
-        tensor=lambda *a, **k: SimpleNamespace(pin_memory=lambda: torch.tensor(*a, **k)),
+        full=lambda *a, **k: SimpleNamespace(pin_memory=lambda: torch.full(*a, **k)),
     )  # fmt: skip
     monkeypatch.setattr(gpus, "torch", stub)
 

@@ -233,7 +233,7 @@ def brought(
             mine = rank.shared("keys", (8, 1))
             rank.launch(MAIN, "filling", put(call + 1), (), (mine,), 0)
         one = machine.ranks[0]
-        room, word = one.empty("room", (8, 1)), one.word("number")
+        room, word = one.empty("room", (8, 1)), one.word("number", 1)
         one.signal(reset, word, 8, 0)
         for rank in machine.ranks:
             rank.barrier(MAIN, "start")
