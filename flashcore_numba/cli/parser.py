@@ -254,6 +254,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--way", action="append", metavar="WAY", help="only this way, and no peers; may be repeated"
     )
     ring.add_argument(
+        "--timeline",
+        action="store_true",
+        help="stamp what each stream of each GPU does when, in a call of one way, pull by default; draw it",
+    )
+    ring.add_argument(
         "--time-limit",
         type=_number_of,
         default=600,
@@ -261,7 +266,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="seconds after which the processes are stopped; 600 by default, and 120 for graphs of PyTorch's",
     )
     ring.add_argument("--rounds", type=_rounds, default=9, help="interleaved rounds, 9 by default")
-    ring.add_argument("--save", type=_folder, metavar="DIR", help="write the artifact into DIR")
+    ring.add_argument("--save", type=_folder, metavar="DIR", help="write the artifact or time line into DIR")
     evolve = add(
         "evolve",
         "search for a better region of a lesson's kernel, with its judge as the evaluator; or show a search "

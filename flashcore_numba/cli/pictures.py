@@ -3,15 +3,19 @@
 from argparse import Namespace
 
 from flashcore_numba.cli.output import give_json, progress_bar
-from flashcore_numba.records import artifact
+from flashcore_numba.records import artifact, ring_timeline
 from flashcore_numba.report import pictures
 
 
 def run(args: Namespace) -> int:
     """Draw what the artifacts allow. Returns 1 where that is nothing."""
-    given = [(path, artifact.load(path)) for path in args.files]
-    records = given or artifact.recorded_whole()
-    drawable, lacking = pictures.drawable(records)
+    if args.files:
+        of_rings = [path for path in args.files if path.match(ring_timeline.PATTERN)]
+        timelines = [(path, ring_timeline.load(path)) for path in of_rings]
+        records = [(path, artifact.load(path)) for path in args.files if path not in of_rings]
+    else:
+        records, timelines = artifact.recorded_whole(), ring_timeline.recorded()
+    drawable, lacking = pictures.drawable(records, timelines)
     data = []
     with progress_bar() as progress:
         for done, picture in enumerate(drawable, 1):

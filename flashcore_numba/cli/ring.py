@@ -5,21 +5,25 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from cuda_reference.extras import explained
+from cuda_reference.extras import MissingPackageError, explained
 from cuda_reference.files import MachineError
 from flashcore_numba.cli.output import console, give_json
 from flashcore_numba.core import gpu
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.shapes import parse_any
-from flashcore_numba.records import artifact, layout
+from flashcore_numba.records import artifact, layout, ring_timeline
+from flashcore_numba.records.amounts import percent, short_us
 from flashcore_numba.records.artifact import WITH_FORWARD
+from flashcore_numba.report.pictures.ring_timeline import picture as timeline_picture
 
 MODULE = "flashcore_numba.branches.ring.compare"
+TIMELINE = "flashcore_numba.branches.ring.timeline"
 PEERS_LIMIT = 120  # seconds, for what was seen to hang
 GRACE = 40  # in which torchrun stops its processes, which takes it up to 30
 
@@ -51,6 +55,8 @@ def run(args: Namespace) -> int:
             raise ArgumentError(f"--shape {text}: sequences of one length are accepted, with V as wide as K")
         if shape.seq < 2 * args.gpus:
             raise ArgumentError(f"--shape {text}: {args.gpus} GPUs need at least {2 * args.gpus} rows")
+    if args.timeline:
+        return run_timeline(args)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ring.json"
         why_not = ended(command(args, file), args.time_limit)
@@ -68,6 +74,33 @@ def run(args: Namespace) -> int:
         for shape in record["shapes"]:
             console().print(table(record, shape))
     return 0 if all(e["error"]["right"] for shape in record["shapes"] for e in shape["entries"]) else 1
+
+
+def run_timeline(args: Namespace) -> int:
+    """Stamp calls of one way at one shape, and draw the one with the median time beside its record."""
+    args.way = args.way or ["pull"]
+    if len(args.way) > 1 or len(args.shape) > 1:
+        raise ArgumentError("--timeline: one --way and one --shape are accepted")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "timeline.json"
+        why_not = ended(command(args, file, TIMELINE), args.time_limit)
+        if why_not is not None:
+            raise MachineError(why_not)
+        record = ring_timeline.load(file)
+    files, lacking = [], None
+    if args.save:
+        files.append(args.save / ring_timeline.file_name(record))
+        ring_timeline.save(record, files[0])
+        try:
+            files += timeline_picture([(files[0], record)], record["backward"]).draw(args.save)
+        except MissingPackageError as error:  # the stamps are not lost
+            lacking = f"not drawn: {error}; flashcore pictures {files[0]} draws it anywhere"
+    totals = ring_timeline.totals(record)
+    if not give_json(args, lambda: record | {"totals": [each._asdict() for each in totals]}):
+        console().print(timeline_table(record, totals))
+        for sentence in (*(f"wrote {file}" for file in files), *filter(None, [lacking])):
+            print(sentence)
+    return 0 if record["right"] else 1
 
 
 def ended(words: list[str], limit: float) -> str | None:
@@ -101,7 +134,7 @@ def add_peers(record: dict[str, Any], peers: "dict[str, Any] | str | None") -> N
             shape["absent"] |= dict.fromkeys(CAPTURED_PEERS, peers or "its processes wrote nothing")
 
 
-def command(args: Namespace, file: Path) -> list[str]:
+def command(args: Namespace, file: Path, module: str = MODULE) -> list[str]:
     """What starts a process per GPU."""
     launcher = [
         sys.executable,
@@ -114,7 +147,7 @@ def command(args: Namespace, file: Path) -> list[str]:
     options = [word for way in args.way or () for word in ("--way", way)]
     options += [] if args.full else ["--causal"]
     options += ["--backward"] if args.backward else []
-    return [*launcher, "-m", MODULE, str(file), *shapes, *options, "--rounds", str(args.rounds)]
+    return [*launcher, "-m", module, str(file), *shapes, *options, "--rounds", str(args.rounds)]
 
 
 def table(record: dict[str, Any], shape: dict[str, Any]) -> Table:
@@ -146,4 +179,28 @@ def table(record: dict[str, Any], shape: dict[str, Any]) -> Table:
         )
     for label, reason in shape["absent"].items():
         found.add_row(label, json.dumps(reason), "", "", "", "")
+    return found
+
+
+def timeline_table(record: dict[str, Any], totals: Sequence[ring_timeline.Totals]) -> Table:
+    """Per rank the parts of the call; below it what the stamps cost."""
+    way = record["way"] + (", backward" if record["backward"] else "")
+    name = record["shape"] + (", causal" if record["causal"] else "")
+    found = Table(title=f"{way}, {name} on {record['topology']['gpus']} x {record['gpu']['name']}")
+    headings = ("rank", "us", "main stream computes", "waits", "copies, us", "hidden", "exposed, us")
+    for heading in headings:
+        found.add_column(heading, justify="right")
+    for rank, each in enumerate(totals):
+        hidden = percent(each.hidden_us / each.moved_us) if each.moved_us else "-"
+        found.add_row(
+            str(rank), short_us(record["ranks"][rank]["us"]), percent(each.computed_us / each.us),
+            percent(each.waited_us / each.us), short_us(each.moved_us), hidden, short_us(each.exposed_us),
+        )  # fmt: skip
+    stamped, plain = (ring_timeline.median(record[name]) for name in ("stamped_us", "plain_us"))
+    found.caption = (
+        f"median of {len(record['stamped_us'])} calls, slowest rank: {short_us(stamped)} us with stamps, "
+        f"{short_us(plain)} us without"
+        + ("" if record["ahead"] else "; the host was still queueing when a GPU began")
+        + ("" if record["right"] else "; the results are WRONG")
+    )
     return found

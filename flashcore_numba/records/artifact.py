@@ -61,7 +61,10 @@ SCHEMA_FILE = "artifact.schema.json"
 FORWARD = "forward"  # the operation of an artifact that names none
 WITH_FORWARD = ", with forward"  # ends the labels of what is timed forward and backward together
 EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
-OTHERS = (RESOURCES, "*.schema.json", "nsight-*.json", "stamps-*.json", f"*-{EXPERIMENTS}.json")
+OTHERS = (
+    *(RESOURCES, "*.schema.json", "nsight-*.json", "stamps-*.json", "ring-timeline-*.json"),
+    f"*-{EXPERIMENTS}.json",
+)
 
 
 Key = tuple[str, bool, str, str]
@@ -127,12 +130,13 @@ def save(artifact: dict[str, Any], path: Path) -> None:
 
 def load(path: Path) -> dict[str, Any]:
     """Read and validate. Raises ArtifactError."""
-    artifact = _read(path)
+    artifact = read(path)
     validate(artifact, str(path))
     return artifact
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """A JSON document. Raises ArtifactError."""
     try:
         artifact = json.loads(path.read_text())
     except OSError as error:
@@ -176,8 +180,8 @@ def recorded_whole(folder: Path | None = None) -> list[tuple[Path, dict[str, Any
     validated when they were saved and by a test: every command and every exercise reads them.
     """
     paths = sorted((folder or recorded_dir()).glob("*.json"))
-    read = _read if folder is None else load
-    found = [(path, read(path)) for path in paths if not any(map(path.match, OTHERS))]
+    taken = read if folder is None else load
+    found = [(path, taken(path)) for path in paths if not any(map(path.match, OTHERS))]
     found.sort(key=lambda pair: (pair[1]["label"] is None, pair[1]["date"]), reverse=True)
     return found
 
@@ -222,21 +226,28 @@ def validate(artifact: Any, where: str = "artifact") -> None:
             f"{where}: schema is {_show(artifact['schema'])}; this version reads {SCHEMA}, which "
             "flashcore compare --save writes"
         )
-    error = next(_validator().iter_errors(artifact), None)
-    if error is not None:
-        raise ArtifactError(f"{where}{_place(error.absolute_path)}{_complaint(error)}")
-    for path, value in _numbers(artifact):
-        if not math.isfinite(value):
-            raise ArtifactError(f"{where}{_place(path)} is {value!r}; expected a finite number")
+    follow_schema(artifact, SCHEMA_FILE, where)
     for k, shape in enumerate(artifact["shapes"]):
         _validate_shape(shape, f"{where}.shapes[{k}]")
 
 
+def follow_schema(document: Any, file: str, where: str) -> None:
+    """Raise ArtifactError unless a document follows the schema of this file, and all its numbers are finite.
+    where: what messages call the document.
+    """
+    error = next(_validator(file).iter_errors(document), None)
+    if error is not None:
+        raise ArtifactError(f"{where}{_place(error.absolute_path)}{_complaint(error)}")
+    for path, value in _numbers(document):
+        if not math.isfinite(value):
+            raise ArtifactError(f"{where}{_place(path)} is {value!r}; expected a finite number")
+
+
 @functools.cache
-def _validator() -> Any:
+def _validator(file: str) -> Any:
     import jsonschema
 
-    text = (Path(str(resources.files("flashcore_numba"))) / "records" / "data" / SCHEMA_FILE).read_text()
+    text = (Path(str(resources.files("flashcore_numba"))) / "records" / "data" / file).read_text()
     return jsonschema.Draft202012Validator(json.loads(text))
 
 

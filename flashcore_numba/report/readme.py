@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cuda_reference.files import write
 from flashcore_numba.core.errors import ArgumentError
-from flashcore_numba.records import artifact
+from flashcore_numba.records import artifact, ring_timeline
 from flashcore_numba.report import (
     backward_tables,
     branch_tables,
@@ -50,7 +50,7 @@ def update(readme: Path, folder: Path | None = None) -> list[Path]:
     _read(readme)
     kept = folder or artifact.recorded_dir()
     changed = []
-    drawable, _ = pictures.drawable(artifact.recorded_whole(folder))
+    drawable, _ = pictures.drawable(artifact.recorded_whole(folder), ring_timeline.recorded(folder))
     built = rooms(readme.parent)
     for page, text in _pages(readme, folder, drawable, built).items():
         if page.read_text() != text:
@@ -71,7 +71,7 @@ def differences(readme: Path, folder: Path | None = None) -> list[str]:
     """What `update` would change, one sentence each; empty when pages and pictures belong to the record."""
     _read(readme)
     kept = folder or artifact.recorded_dir()
-    drawable, _ = pictures.drawable(artifact.recorded_whole(folder))
+    drawable, _ = pictures.drawable(artifact.recorded_whole(folder), ring_timeline.recorded(folder))
     built = rooms(readme.parent)
     found = []
     for page, text in _pages(readme, folder, drawable, built).items():

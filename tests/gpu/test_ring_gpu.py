@@ -11,6 +11,7 @@ import pytest
 from flashcore_numba.branches.ring.call import CAPTURED
 from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD
 from flashcore_numba.core import gpu
+from flashcore_numba.records import ring_timeline
 
 pytestmark = pytest.mark.gpu
 
@@ -44,6 +45,22 @@ def test_every_way_on_every_gpu(rng):
     for each in found:
         wrong = {name: margins for name, margins in each.items() if min(margins) < 1}
         assert len(each) == 4 * CALLS and not wrong, wrong
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_time_line(tmp_path, backward):
+    """Every rank's pieces begin after the barrier and end with the call; results are right under stamps."""
+    if gpu.device_count() < 2:
+        pytest.skip("a time line has at least two ranks")
+    file = tmp_path / "timeline.json"
+    options = ["--causal", "--rounds", "5", "--way", "pull", "--shape", "1x8/2x4096x128"]
+    module = "flashcore_numba.branches.ring.timeline"
+    started(2, "-m", module, str(file), *options, *(["--backward"] if backward else []))
+    record = ring_timeline.load(file)
+    assert record["right"] and record["ahead"]
+    for rank, total in zip(record["ranks"], ring_timeline.totals(record), strict=True):
+        assert max(each["end_us"] for each in rank["pieces"]) <= 1.01 * rank["us"]
+        assert total.computed_us > 0 and total.moved_us > 0
 
 
 def test_the_example_forward_and_backward():

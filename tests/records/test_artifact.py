@@ -160,7 +160,13 @@ def test_recorded_runs_come_newest_first_and_the_ladder_before_the_labelled(fake
 
 def test_what_else_lies_in_the_folder_is_no_run(fake, recorded):
     save(fake(), recorded / "gpu.json")
-    for name in ("resources.json", "artifact.schema.json", "check.schema.json", "nsight-h200.json"):
+    for name in (
+        "resources.json",
+        "artifact.schema.json",
+        "check.schema.json",
+        "nsight-h200.json",
+        "ring-timeline-h200.json",
+    ):
         (recorded / name).write_text("{}")
     assert [path.name for path, _ in artifact.recorded()] == ["gpu.json"]
 

@@ -22,6 +22,7 @@ ENTRIES = {
     r"nsight-.*": ("runs",),
     r"nsight_h200": ("cases",),
     r"resources": ("kernels",),
+    r"ring-timeline-.*": ("pieces",),
     r"stamps-.*": ("stamps_ns",),
     r"edits": ("controls", "edits"),
     r"evolution": ("candidates",),

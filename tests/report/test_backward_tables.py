@@ -12,7 +12,7 @@ FLOPS = 10 * 8 * 512 * 512 * 64
 
 @pytest.fixture
 def folder(fake, tmp_path, monkeypatch):
-    monkeypatch.setattr(artifact, "load", artifact._read)  # the numbers are not those of a schedule
+    monkeypatch.setattr(artifact, "load", artifact.read)  # the numbers are not those of a schedule
     mission = results(
         "1x8x512x64", {"backward/one_launch": 10.0, "backward/wgmma": 20.0, "FA4": 16.0}, flops=FLOPS
     )

@@ -22,7 +22,7 @@ def timed(name, us, features=None, element="float16", **more):
 @pytest.fixture
 def folder(fake, tmp_path, monkeypatch):
     """A run with a window beside the same without, a ragged batch and its yardstick, both element types."""
-    monkeypatch.setattr(artifact, "load", artifact._read)  # the numbers are not those of a schedule
+    monkeypatch.setattr(artifact, "load", artifact.read)  # the numbers are not those of a schedule
     window = [
         timed("1x2x4096x64", (90.0, 80.0, 100.0, 70.0)),
         timed("1x2x4096x64", (30.0, 20.0, 25.0, 15.0), {"window": [1023, 0]}),
@@ -71,7 +71,7 @@ def test_a_gate_is_beside_two_launches(folder, fake):
 
 def test_a_wrong_output_is_neither_ours_nor_a_librarys(folder):
     path = folder / "imaginary-gpu-window.json"
-    record = artifact._read(path)
+    record = artifact.read(path)
     record["shapes"][1]["entries"][1]["error"]["right"] = False
     record["shapes"][1]["entries"][2]["error"]["right"] = False
     artifact.layout.save(record, path, "entries")

@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from artifacts import results
+from timelines import made_up
 
 from flashcore_numba import cli
 from flashcore_numba.core.shapes import Shape
-from flashcore_numba.records import artifact
+from flashcore_numba.records import artifact, ring_timeline
 from flashcore_numba.records.amounts import short_us
 from flashcore_numba.report import pictures
 from flashcore_numba.report.pictures import lengths, records, share, style
@@ -67,7 +68,10 @@ def test_every_picture_of_a_full_record(fake, longer, kept, tmp_path):
     gradients = results("1x8x512x64", {"backward/wgmma": 20.0, "FA4": 16.0}, flops=10 * 8 * 512 * 512 * 64)
     backward = (tmp_path / "backward.json", fake(operation="backward", shapes=[gradients]))
     artifact.layout.save(backward[1], backward[0], "entries")
-    found, lacking = pictures.drawable([*pairs, backward])
+    rings = [(tmp_path / f"ring-{back}.json", made_up(backward=back)) for back in (False, True)]
+    for path, each in rings:
+        ring_timeline.save(each, path)
+    found, lacking = pictures.drawable([*pairs, backward], rings)
     assert [picture.name for picture in found] == list(pictures.NAMES)
     assert lacking == {}
     by_name = {picture.name: picture for picture in found}
@@ -191,7 +195,7 @@ def test_a_record_without_peers_or_with_wrong_outputs(fake, kept):
     }
     artifact.derive(shape)
     found, lacking = pictures.drawable(kept(made))
-    assert set(lacking) == {"lengths", "share", "backward"}
+    assert set(lacking) == {"lengths", "share", "backward", *pictures.TIMELINES}
     for picture in found:
         picture.paint(style.LIGHT)
     text = {picture.name: picture.alt for picture in found}

@@ -1,7 +1,7 @@
 import pytest
 
 from flashcore_numba.core.shapes import Shape
-from flashcore_numba.records import artifact
+from flashcore_numba.records import artifact, ring_timeline
 from flashcore_numba.report import pictures, readme
 from flashcore_numba.report.pictures.style import THEMES
 from flashcore_numba.report.readme import ReadmeError, differences, update
@@ -148,4 +148,6 @@ def test_a_page_without_a_place_is_refused(tmp_path):
 
 def test_the_repositorys_readme_belongs_to_its_record(request):
     assert readme.differences(request.config.rootpath / "README.md") == []
-    assert len(list(artifact.recorded_dir().glob("*.svg"))) == len(pictures.NAMES) * len(THEMES)
+    drawn, _ = pictures.drawable(artifact.recorded_whole(), ring_timeline.recorded())
+    assert len(list(artifact.recorded_dir().glob("*.svg"))) == len(drawn) * len(THEMES)
+    assert {*pictures.NAMES} - {picture.name for picture in drawn} <= {*pictures.TIMELINES}

@@ -87,7 +87,7 @@ class RingAttention:
         Raises ArgumentError or UnsupportedError.
         """
         self._check(q, {"k": k, "v": v})
-        out, lse = _out_and_lse(q)
+        out, lse = out_and_lse(q)
         layer = self._layer(q, causal, scale)
         FORWARD[self.way](self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
         return out, lse
@@ -134,7 +134,7 @@ class RingAttention:
 
         Raises as the call does.
         """
-        out, lse = _out_and_lse(q)
+        out, lse = out_and_lse(q)
         layer = self._layer(q, causal, scale)
         programs.decode(self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
         return out, lse
@@ -224,7 +224,7 @@ def _on_host(array: Any) -> bool:
     return isinstance(array, np.ndarray) or array.device.type == "cpu"
 
 
-def _out_and_lse(q: Any) -> tuple[Any, Any]:
+def out_and_lse(q: Any) -> tuple[Any, Any]:
     """Memory for both, where q is."""
     if isinstance(q, np.ndarray):
         return _empty_like(q), np.empty(q.shape[:3], np.float32)

@@ -178,45 +178,71 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--backward", action="store_true", help="the gradients")
     parser.add_argument("--captured-peers", action="store_true", help="only graphs of PyTorch's calls")
     args = parser.parse_args(arguments)
+    rank, count, seed = join()
+    made = partial(_backward_entries if args.backward else _entries, ways=args.way)
+    measured = partial(
+        _measured, made=_captured_peers if args.captured_peers else made, backward=args.backward
+    )
+    shapes = [measured(parse_any(text), args.causal, args.rounds, seed) for text in args.shape]
+    if rank == 0:
+        made_of_all = record(shapes, environment.gpu(), topology(count), args.rounds, seed, args.backward)
+        artifact.save(made_of_all, args.file)
+    if args.captured_peers:
+        os._exit(0)  # a communicator that a graph holds was seen not to close
+    leave()
+
+
+def join() -> tuple[int, int, int]:
+    """Make this process, which torchrun has started, a rank with a GPU of its own. Returns its number, how
+    many ranks there are, and a seed that is the same on all.
+    """
     with explained():
         import torch
         import torch.distributed as dist
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun sets it
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    rank, count = dist.get_rank(), dist.get_world_size()
-    drawn = [secrets.randbits(32)]
-    dist.broadcast_object_list(drawn)
-    made = partial(_backward_entries if args.backward else _entries, ways=args.way)
-    measured = partial(
-        _measured, made=_captured_peers if args.captured_peers else made, backward=args.backward
-    )
-    shapes = [measured(parse_any(text), args.causal, args.rounds, drawn[0]) for text in args.shape]
-    if rank == 0:
-        topology = {"gpus": count, "peer_access": _peer_access(torch.cuda.device_count())}
-        made_of_all = record(shapes, environment.gpu(), topology, args.rounds, drawn[0], args.backward)
-        artifact.save(made_of_all, args.file)
-    if args.captured_peers:
-        os._exit(0)  # a communicator that a graph holds was seen not to close
+    seeds = [secrets.randbits(32)]
+    dist.broadcast_object_list(seeds)
+    return dist.get_rank(), dist.get_world_size(), seeds[0]
+
+
+def leave() -> None:
+    """End what `join` began."""
+    import torch.distributed as dist
+
     dist.destroy_process_group()
 
 
-def _measured(
-    shape: Shape, causal: bool, rounds: int, seed: int, made: Callable[..., Entries], backward: bool = False
-) -> dict[str, Any]:
+def topology(count: int) -> dict[str, Any]:
+    """How many GPUs take part, and whether every GPU of this host reads every other one's memory."""
     import torch
 
-    generator = torch.Generator("cuda").manual_seed(seed)  # the same sequence on every rank
+    devices = torch.cuda.device_count()
+    pairs = [(a, b) for a in range(devices) for b in range(devices) if a != b]
+    return {"gpus": count, "peer_access": all(torch.cuda.can_device_access_peer(a, b) for a, b in pairs)}
+
+
+def drawn(shape: Shape, seed: int, backward: bool = False) -> list[Any]:
+    """q, k, v of the whole sequence, and dout for the backward pass: the same on every rank, on its GPU."""
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(seed)
     sizes = (shape.heads, shape.kv_heads, shape.kv_heads, shape.heads)
-    arrays = [
+    return [
         torch.randn(
             shape.batch, h, shape.seq, shape.head_dim, device="cuda", dtype=torch.half, generator=generator
         )
         for h in (sizes if backward else sizes[:3])
     ]
+
+
+def _measured(
+    shape: Shape, causal: bool, rounds: int, seed: int, made: Callable[..., Entries], backward: bool = False
+) -> dict[str, Any]:
     with ExitStack() as stack:
-        entries, absent = made(*arrays, causal, stack)
-        errors = {each.label: _error(each, causal, seed) for each in entries}
+        entries, absent = made(*drawn(shape, seed, backward), causal, stack)
+        errors = {each.label: error_of(each, causal, seed) for each in entries}
         times: dict[str, list[list[float]]] = {each.label: [] for each in entries}
         spent = [0.0] * len(entries)  # alike on all ranks, as the times are
         for _, index in turns(rounds, spent):
@@ -477,7 +503,7 @@ def _slowest(call: Callable[[], Any], calls: int) -> float:
     return float(took)
 
 
-def _error(entry: Timed, causal: bool, seed: int) -> dict[str, Any]:
+def error_of(entry: Timed, causal: bool, seed: int) -> dict[str, Any]:
     """Of some rows of every rank, against float64; the worst of all ranks."""
     import torch
     import torch.distributed as dist
@@ -572,14 +598,6 @@ def _exact_output(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
         sums.append(scores.logsumexp(3))
         outs.append((scores - sums[-1][..., None]).exp() @ v)
     return torch.cat(outs, 2), torch.cat(sums, 2)
-
-
-def _peer_access(devices: int) -> bool:
-    """Whether every GPU of this host reads every other one's memory."""
-    import torch
-
-    pairs = [(a, b) for a in range(devices) for b in range(devices) if a != b]
-    return all(torch.cuda.can_device_access_peer(a, b) for a, b in pairs)
 
 
 def _reason(error: Exception) -> str:

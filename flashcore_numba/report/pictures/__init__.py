@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flashcore_numba.records.artifact import FORWARD, in_type
-from flashcore_numba.report.pictures import backward, ladder, lengths, roofline, share, time_budget
+from flashcore_numba.report.pictures import (
+    backward,
+    ladder,
+    lengths,
+    ring_timeline,
+    roofline,
+    share,
+    time_budget,
+)
 from flashcore_numba.report.pictures.records import beside
 from flashcore_numba.report.pictures.style import THEMES, LackingError, Picture, Record
 
@@ -21,19 +29,27 @@ MAKERS = {  # and of which operation the artifacts are
     "share": (FORWARD, share.picture),
     "backward": ("backward", backward.picture),
 }
-NAMES = tuple(MAKERS)
+TIMELINES = {ring_timeline.name(backward): backward for backward in (False, True)}
+NAMES = (*MAKERS, *TIMELINES)
 
 
-def drawable(records: Sequence[Record]) -> tuple[list[Picture], dict[str, str]]:
+def drawable(
+    records: Sequence[Record], timelines: Sequence[Record] = ()
+) -> tuple[list[Picture], dict[str, str]]:
     """The pictures that `records` allow, and by name why the others are not among them.
 
     records: (file, artifact) pairs, of which plain shapes in float16 are shown; where several hold what a
-    picture of one run shows, the first counts.
+    picture of one run shows, the first counts. timelines: the same of time lines of a ring.
     """
     found, lacking = [], {}
     for name, (operation, make) in MAKERS.items():
         try:
             found.append(make(in_type(records, operation=operation)))
+        except LackingError as error:
+            lacking[name] = str(error)
+    for name, backward_pass in TIMELINES.items():
+        try:
+            found.append(ring_timeline.picture(timelines, backward_pass))
         except LackingError as error:
             lacking[name] = str(error)
     return found, lacking

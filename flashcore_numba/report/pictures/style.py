@@ -267,7 +267,7 @@ def name_points(axes: Any, labels: Sequence[Label], theme: Theme, gap: float = 5
     move away. Call it last: it fixes the layout. `gap`: points (1/72 inch) between a mark and its label.
     """
     figure = axes.figure
-    _settle(figure)
+    settle(figure)
     renderer = figure.canvas.get_renderer()
     pixels = figure.dpi / 72
     frame = axes.get_window_extent(renderer)
@@ -381,7 +381,7 @@ def name_ends(ends: Sequence[tuple[Any, Sequence[Label]]], theme: Theme) -> None
             alpha=0,
         )
     for axes, labels in ends:
-        _settle(axes.figure)
+        settle(axes.figure)
         pixels = axes.figure.dpi / 72
         to_axes = axes.transAxes.inverted().transform
         heights = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
@@ -407,7 +407,7 @@ def name_ends(ends: Sequence[tuple[Any, Sequence[Label]]], theme: Theme) -> None
             )
 
 
-def _settle(figure: Any) -> None:
+def settle(figure: Any) -> None:
     """Lay the figure out, once and for all."""
     if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()

@@ -13,6 +13,7 @@ from flashcore_numba.branches.ring import gpus
 from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE
 from flashcore_numba.branches.ring.sequence import even
+from flashcore_numba.branches.ring.stamps import Stamped
 
 
 @dataclass
@@ -118,6 +119,28 @@ def test_the_main_stream_is_the_current_one_of_each_call(cuda: Cuda) -> None:
         rank.wait(MAIN, "one")
         assert cuda.current.waited == ["one"] and cuda.current.cuda_stream == handle
     assert torch.equal(a, b)
+
+
+def test_stamps_are_on_the_stream_of_what_they_follow(cuda: Cuda) -> None:
+    rank = gpus.GpuRank()
+    rank.shared("keys", (4,))
+    a, b = torch.arange(4.0), torch.zeros(4)
+    through = Stamped(rank, lambda: cuda.current.cuda_stream)
+    for stream in (MAIN, SIDE, ALSO):
+        through.launch(stream, "work", lambda reads, writes: cuda.note("work"), (), (), 0)
+        through.barrier(stream, "end")
+        through.copy(stream, b, a, 3)
+        through.wait(SIDE, through.record(stream))
+    found = [(each.stream, each.kind, each.begin.value, each.end.value) for each in through.pieces]
+    assert found == [
+        each
+        for name, handle in ((MAIN, 7), (SIDE, 101), (ALSO, 102))
+        for each in (
+            *((name, kind, handle, handle) for kind in ("kernel", "barrier", "copy")),
+            (SIDE, "wait", 101, 101),
+        )
+    ]
+    assert torch.equal(a, b) and {each.step for each in through.pieces if each.kind == "wait"} == {3}
 
 
 def test_a_copy_of_heads(cuda: Cuda) -> None:
