@@ -140,7 +140,7 @@ def _write(axes: Any, bars: Sequence[Bar], colours: dict[str, str], theme: Theme
             fill = colours[bar.piece["kind"]]
             ink = max((theme.ink, theme.background), key=lambda colour: style.contrast(colour, fill))
             axes.text(bar.middle, bar.y, fits, ha="center", va="center", fontsize=8.5, color=ink)
-        elif bar.us >= SMALL * axes.get_xlim()[1]:
+        elif bar.us >= SMALL * axes.get_xlim()[1] and bar.short not in {each.short for each in above}:
             above.append(bar)
     frame = axes.get_window_extent(renderer)
     widest = max((width(bar.short, 8) for bar in above), default=1.0)
