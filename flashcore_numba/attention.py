@@ -154,9 +154,12 @@ def planned(
     seqused_k: Any,
     out: Any,
     return_lse: bool,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
 ) -> tuple | None:
-    """(out, lse) of `attention` where an earlier call like this one left its plan, lse None or absent without
-    `return_lse`. Otherwise None, and nothing was launched.
+    """(out, lse) of `attention`, or with cu_seqlens_q and cu_seqlens_k of `attention_varlen`, where an
+    earlier call like this one left its plan, lse None or absent without `return_lse`. Otherwise None, and
+    nothing was launched.
 
     The tensors may require gradients, of which the caller takes care: what is returned has no history.
     """
@@ -166,6 +169,8 @@ def planned(
     features: tuple = ()
     if sinks is not None or alibi_slopes is not None or seqused_k is not None:
         features = sinks, alibi_slopes, seqused_k
+    if cu_seqlens_q is not None:
+        features = sinks, alibi_slopes, seqused_k, cu_seqlens_q, cu_seqlens_k
     _, addresses, plan = plans.find(q, k, v, out, options, features, history=True)
     return None if plan is None else plan.run(addresses, (q, k, v), (out, None))
 
@@ -212,7 +217,9 @@ def attention_varlen(
     }
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         check_given(name, features[name])
-    options = (causal, scale, stage, return_lse, *told(window, softcap))
+    options: tuple = (causal, scale, stage, return_lse)
+    if window is not OFF.window or softcap is not OFF.softcap:
+        options += told(window, softcap)
     norm_eps = 0.0
     if head_norm is not None or gate is not None:
         norm_weight = None

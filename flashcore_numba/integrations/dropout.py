@@ -1,5 +1,6 @@
 """Attention with dropout in PyTorch: seed and offset come from a generator, gradients from the same mask."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -8,8 +9,10 @@ from torch import Tensor
 from flashcore_numba.branches.dropout import call
 from flashcore_numba.branches.dropout.dropout import EACH, SEEDS
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
+from flashcore_numba.integrations.pytorch import under_autocast
 
 
+@torch.compiler.disable  # a compiler would look into the launches of the CPU executor
 def attention_dropout(
     q: Tensor,
     k: Tensor,
@@ -22,13 +25,15 @@ def attention_dropout(
 ) -> Tensor:
     """`flashcore_numba.attention_dropout` of tensors, with gradients by q, k and v.
 
-    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16 or bfloat16, D 64 or 128. generator: on q's device;
-    None is the default one there. Each call takes what `reserve` says from it, also with p = 0.
+    q: [B, H, S_q, D], k and v: [B, H_kv, S_k, D], float16 or bfloat16, D 64 or 128; under autocast they are
+    cast to its type. A compiler leaves its graph for a call. generator: on q's device; None is the default
+    one there. Each call takes what `reserve` says from it, also with p = 0.
 
     Returns out [B, H, S_q, D]. Raises ArgumentError and UnsupportedError as
     `flashcore_numba.attention_dropout` does, ArgumentError for a generator of another device, and
     UnsupportedError while a CUDA graph is captured, whose replays would all have one mask. A second
-    derivative raises RuntimeError.
+    derivative raises RuntimeError, and so does the backward pass under `torch.use_deterministic_algorithms`,
+    because its sums depend on the order in which blocks come.
     """
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("a CUDA graph is being captured: every replay would drop the same elements")
@@ -39,6 +44,7 @@ def attention_dropout(
             f"generator is on {generator.device.type} but q is on {q.device.type}: both must be in one place"
         )
     seed, offset = reserve(generator)
+    q, k, v = under_autocast(q, k, v)
     options = {"p": p, "seed": seed, "offset": offset, "causal": causal, "scale": scale}
     return _Attention.apply(q, k, v, options)
 
@@ -56,6 +62,19 @@ def reserve(generator: torch.Generator) -> tuple[int, int]:
     return generator.initial_seed() % SEEDS, offset
 
 
+def _check_deterministic() -> None:
+    """Raise RuntimeError, or warn, as PyTorch's own operators do that have no deterministic way."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return
+    said = (
+        "the gradients of attention_dropout are not deterministic: torch.use_deterministic_algorithms(True, "
+        "warn_only=True) lets them pass"
+    )
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise RuntimeError(said)
+    warnings.warn(said, stacklevel=2)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
@@ -66,6 +85,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        _check_deterministic()
         dq, dk, dv = _Gradients.apply(dout, *ctx.saved_tensors, ctx.options)
         return dq, dk, dv, None
 

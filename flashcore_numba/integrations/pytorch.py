@@ -5,7 +5,7 @@ transform or a dispatch mode sees. A plain call without any of them does not pas
 `integrations.sdpa` offers the same kernels to `scaled_dot_product_attention`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -75,39 +75,28 @@ def attention(
     q: [B, H, S_q, D], k: [B, H_kv, S_k, D], v: [B, H_kv, S_k, D_v], float16 or bfloat16, of any strides;
     under autocast of any floating-point type. causal: aligned bottom-right, so that the last query row sees
     every key. The other options are those of `flashcore_numba.attention`; sinks may be of any floating-point
-    type. deterministic: gradients have the same bits in every run; `torch.use_deterministic_algorithms` asks
-    for the same.
+    type, and these arrays of any strides. A gradient by alibi_slopes is refused. deterministic: gradients
+    have the same bits in every run; `torch.use_deterministic_algorithms` asks for the same.
 
     head_norm and gate have no gradients: where one is wanted of any argument, they are refused. A compiler
     leaves its graph for a call with them.
 
     Head dimensions that no kernel has are padded to one that there is, up to 256, and up to 128 where a
-    gradient is wanted: this costs a copy of each array.
+    gradient is wanted: this costs a copy of each array. B, S_q and S_k may be 0: a row without keys is zeros,
+    its LSE -inf or the sink.
 
     Returns out [B, H, S_q, D_v], its dimensions in the order in memory of those of q, or (out, lse), lse
     float32 [B, H, S_q], natural logarithm. CUDA tensors run on PyTorch's current stream, CPU tensors on the
     CPU executor. Raises ArgumentError and UnsupportedError as `flashcore_numba.attention` does; a second
-    derivative raises RuntimeError.
+    derivative and one in forward mode raise RuntimeError.
     """
     if head_norm is not None or gate is not None:
         given = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
         arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
         return _followed(call_forward, q, k, v, head_norm, gate, arrays, given | {"return_lse": return_lse})
     window = window if window is UNBOUNDED else _sides(window)
-    found = None
-    if not torch.compiler.is_compiling() and _plain(q, k, v) and not torch._C._is_any_autocast_enabled():
-        # What `_called` does comes to the same, many microseconds later.
-        wanted = _wanted(q, k, v, sinks)
-        out = None if q.is_contiguous() else torch.empty_like(q)
-        arguments = (q, k, v, causal, scale, window, softcap, sinks, alibi_slopes, seqused_k, out)
-        found = by_a_plan(*arguments, wanted or return_lse)
-        if found is not None and not wanted:
-            return found if return_lse else found[0]
-    options = (causal, scale, *window, softcap, sinks, alibi_slopes, seqused_k, None, None, deterministic)
-    if found is None:
-        return _called(q, k, v, options, return_lse)
-    _check_gradient(q, v, options)
-    return _joined(q, k, v, sinks, found, options, return_lse)
+    options = (causal, scale, window, softcap, sinks, alibi_slopes, seqused_k)
+    return _called(q, k, v, options, (), deterministic, return_lse)
 
 
 def attention_varlen(
@@ -143,8 +132,9 @@ def attention_varlen(
         arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
         arrays |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         return _followed(call_varlen, q, k, v, head_norm, gate, arrays, given | {"return_lse": return_lse})
-    options = (causal, scale, *_sides(window), softcap, sinks, alibi_slopes, seqused_k)
-    return _called(q, k, v, (*options, cu_seqlens_q, cu_seqlens_k, deterministic), return_lse)
+    window = window if window is UNBOUNDED else _sides(window)
+    options = (causal, scale, window, softcap, sinks, alibi_slopes, seqused_k)
+    return _called(q, k, v, options, (cu_seqlens_q, cu_seqlens_k), deterministic, return_lse)
 
 
 def attention_paged(
@@ -164,7 +154,8 @@ def attention_paged(
 ) -> Any:
     """`flashcore_numba.attention_paged` of tensors, as an operator that a compiler keeps.
 
-    It has no gradients. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
+    It has no gradients: where one is wanted, or an array carries a derivative of forward mode, it raises
+    RuntimeError. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
     of q's type; sinks may be of any floating-point type.
     """
     options = (causal, scale, *_sides(window), softcap, _in_float32(sinks), batch_invariant, return_lse)
@@ -192,20 +183,53 @@ def _in_float32(sinks: Tensor | None) -> Tensor | None:
     return sinks if sinks is None or not sinks.dtype.is_floating_point else sinks.float()
 
 
-SINKS, PACKED = 5, 8  # places among the options of `attention`
+SINKS, SLOPES, PACKED = 5, 6, 8  # places among the options of `attention`
+ARRAYS = slice(SINKS, -1)  # those of them that are tensors
+NAMES = ("sinks", "alibi_slopes", "seqused_k", "cu_seqlens_q", "cu_seqlens_k")
 
 
-def _called(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
+def _called(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    given: tuple,
+    bounds: tuple[Tensor, ...],
+    deterministic: bool,
+    return_lse: bool,
+) -> Any:
+    """By the plan of an earlier call if there is one, which comes to the same as `_directly`, many
+    microseconds earlier. given: the options from causal to seqused_k. bounds: those of packed sequences.
+    """
+    causal, scale, window, softcap, sinks, alibi_slopes, seqused_k = given
+    found = None
+    if not torch.compiler.is_compiling() and _plain(q, k, v) and not torch._C._is_any_autocast_enabled():
+        wanted = _wanted(q, k, v, sinks, alibi_slopes)
+        out = torch.zeros_like(q) if bounds else None  # rows outside all sequences are not written
+        if out is None and not q.is_contiguous():
+            out = torch.empty_like(q)
+        arguments = (q, k, v, causal, scale, window, softcap, sinks, alibi_slopes, seqused_k, out)
+        found = by_a_plan(*arguments, wanted or return_lse, *bounds)
+        if found is not None and not wanted:
+            return found if return_lse else found[0]
+    arrays = (sinks, alibi_slopes, seqused_k, *(bounds or (None, None)))
+    options = (causal, scale, *window, softcap, *arrays, deterministic)
+    if found is None:
+        return _directly(q, k, v, options, return_lse)
+    _check_gradient(q, v, options)
+    return _joined(q, k, v, sinks, found, options, return_lse)
+
+
+def _directly(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
     """As an operator where somebody looks on, otherwise as directly as gradients allow."""
+    _check_tensors(q, k, v, options)
     sinks = _in_float32(options[SINKS])
     if sinks is not options[SINKS]:
         options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or q.is_meta:
         found = _operators.attention(q, k, v, *options, True)
         return found if return_lse else found[0]
-    if torch.is_autocast_enabled(q.device.type):
-        q, k, v = _cast(q.device.type, q, k, v)
-    wanted = _wanted(q, k, v, sinks)
+    q, k, v = under_autocast(q, k, v)
+    wanted = _wanted(q, k, v, sinks, options[SLOPES])
     if _plain(q, k, v):
         if wanted:
             _check_gradient(q, v, options)
@@ -241,9 +265,14 @@ def _followed(
                 f"{name} requires a gradient, and the backward pass knows no gate and no head_norm: call "
                 "under torch.no_grad(), or apply them to what attention returns"
             )
-    if torch.is_autocast_enabled(q.device.type):
-        q, k, v = _cast(q.device.type, q, k, v)
-        gate = gate if gate is None else gate.to(q.dtype)
+    _check_tangents("attention with head_norm or gate", "apply them to what it returns", named.values())
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UnsupportedError(
+            "head_norm or gate inside a transform of torch.func: no transform can follow them, so apply them "
+            "to what attention returns"
+        )
+    q, k, v, *gates = under_autocast(q, k, v, *(() if gate is None else (gate,)))
+    gate = gates[0] if gates else None
     _check(q, k, v)
     if isinstance(weight, Tensor):
         head_norm = (weight.detach(), *head_norm[1:])
@@ -256,10 +285,14 @@ def _followed(
     return call(q, k, v, head_norm=head_norm, gate=gate, out=out, **given, **options)
 
 
-def _wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> bool:
-    """Whether a gradient is."""
+def _wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Any, slopes: Any) -> bool:
+    """Whether a gradient is, also one of the slopes, which `_check_gradient` refuses."""
     return torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (sinks is not None and getattr(sinks, "requires_grad", False))
+        or (slopes is not None and getattr(slopes, "requires_grad", False))
     )
 
 
@@ -284,6 +317,24 @@ def _in_forward_mode() -> bool:
     return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
 
 
+def _check_tangents(name: str, advice: str, arrays: Iterable[Any]) -> None:
+    """Raise for an array that carries a derivative, which a call without a formula would lose."""
+    if _in_forward_mode() and any(
+        isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in arrays
+    ):
+        _refuse_forward_mode(name, advice)
+
+
+def _refuse_forward_mode(name: str, advice: str) -> Any:
+    raise RuntimeError(f"{NAMESPACE}::{name} has no derivative in forward mode: {advice}")
+
+
+def under_autocast(*arrays: Tensor) -> Sequence[Tensor]:
+    """Tensors of one device, cast as autocast has it where it is on."""
+    device = arrays[0].device.type
+    return _cast(device, *arrays) if torch.is_autocast_enabled(device) else arrays
+
+
 def _cast(device: str, *arrays: Tensor) -> list[Tensor]:
     dtype = torch.get_autocast_dtype(device)
     return [x.to(dtype) if x.is_floating_point() else x for x in arrays]
@@ -304,16 +355,16 @@ class _Eager(torch.autograd.Function):
         return_lse: bool,
     ) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, *found, sinks)
-        ctx.options = options
+        # Lengths and bounds too: autograd then sees whether somebody writes to them before the backward pass.
+        ctx.save_for_backward(q, k, v, *found, sinks, *options[SLOPES:-1])
+        ctx.numbers = options[:SINKS], options[-1]
         return found if return_lse else found[0]
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None = None) -> tuple:
-        wanted, options = ctx.needs_input_grad, ctx.options
-        *saved, sinks = ctx.saved_tensors
-        if sinks is not None:
-            options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
+        wanted, (first, last) = ctx.needs_input_grad, ctx.numbers
+        saved = ctx.saved_tensors
+        saved, options = saved[:5], (*first, *saved[5:], last)
         return *_chained(dout, dlse, saved, options, any(wanted[:3]), wanted[3]), None, None, None
 
 
@@ -341,7 +392,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(f"{NAMESPACE}::attention has no derivative in forward mode: use reverse mode")
+        return _refuse_forward_mode("attention", "use reverse mode")
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
@@ -351,6 +402,8 @@ class _Attention(torch.autograd.Function):
             given[place] = x
         q, k, v, *options = given
         wanted = ctx.needs_input_grad
+        if wanted[3 + SLOPES]:
+            _refuse_slopes()  # a transform hides from `_check_gradient` what it wants
         dq, dk, dv, dsinks = _chained(
             dout, dlse, (q, k, v, out, lse), options, any(wanted[:3]), wanted[3 + SINKS]
         )
@@ -363,9 +416,13 @@ def _check_gradient(q: Tensor, v: Tensor, options: Sequence[Any]) -> None:
     """Raise for what the backward pass would refuse later."""
     if q.shape[-1] not in GRADIENT_DIMS or v.shape[-1] not in GRADIENT_DIMS:
         _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
-    slopes = options[SINKS + 1]
+    slopes = options[SLOPES]
     if slopes is not None and slopes.requires_grad:
-        raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
+        _refuse_slopes()
+
+
+def _refuse_slopes() -> None:
+    raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
 
 
 def _chained(
@@ -390,6 +447,11 @@ def _chained(
     return *_Gradients.forward(*given), dsinks
 
 
+def _is_batched(x: Tensor | None) -> bool:
+    """By `is_grads_batched` of `torch.autograd.grad`, whose vmap is another than that of torch.func."""
+    return x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
+
+
 class _Gradients(torch.autograd.Function):
     """(dq, dk, dv), where somebody may ask for their derivatives, which the kernels do not have."""
 
@@ -397,7 +459,9 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        direct = not torch.compiler.is_compiling() and _plain(*arguments[:3])
+        dout, q, k, _, _, _, dlse, *_ = arguments
+        direct = not torch.compiler.is_compiling()  # first: Dynamo cannot trace what _is_batched asks
+        direct = direct and _plain(dout, q, k) and not (q.is_meta or _is_batched(dout) or _is_batched(dlse))
         return (compute_gradients if direct else _operators.attention_backward)(*arguments)
 
     @staticmethod
@@ -462,8 +526,26 @@ def _widened(columns: int, *arrays: Tensor) -> list[Tensor]:
 def _keywords(options: Sequence[Any]) -> dict[str, Any]:
     causal, scale, left, right, softcap, sinks, alibi_slopes, seqused_k, *_ = options
     arrays = {"sinks": sinks, "alibi_slopes": alibi_slopes, "seqused_k": seqused_k}
-    arrays = {name: x.detach() if x is not None and x.requires_grad else x for name, x in arrays.items()}
+    arrays = {
+        name: x if x is None else (x.detach() if x.requires_grad else x).contiguous()
+        for name, x in arrays.items()
+    }
     return {"causal": causal, "scale": scale, "window": _window(left, right), "softcap": softcap} | arrays
+
+
+def _check_tensors(q: Any, k: Any, v: Any, options: Sequence[Any]) -> None:
+    """Raise ArgumentError for what is no tensor, or holds its elements in no order."""
+    for name, x in zip(("q", "k", "v", *NAMES), (q, k, v, *options[ARRAYS]), strict=True):
+        if x is None and name in NAMES:
+            continue
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"{name} is of type {type(x).__qualname__}: a torch.Tensor is needed")
+        if x.layout is not torch.strided or x.is_nested:
+            kind = "nested" if x.is_nested else f"of layout {str(x.layout).removeprefix('torch.')}"
+            raise ArgumentError(
+                f"{name} is {kind}: a strided tensor is needed; attention_varlen takes sequences of "
+                "different lengths"
+            )
 
 
 def _check(q: Any, k: Any, v: Any) -> None:
@@ -497,8 +579,12 @@ def _forward(
     """What `flashcore::attention` computes. Without `return_lse`, the LSE is an empty tensor."""
     options = (causal, scale, left, right, softcap, sinks, alibi_slopes, seqused_k)
     _check(q, k, v)
-    keywords = _keywords(options)
     packed, columns = cu_seqlens_q is not None, v.shape[-1]
+    if not (q.numel() and k.numel()) and all(
+        x.ndim == (3 if packed else 4) and x.shape[1] for x in (q, k, v)
+    ):
+        return _of_nothing(q, k, v, (*options, cu_seqlens_q, cu_seqlens_k, deterministic, return_lse))
+    keywords = _keywords(options)
     needs_room = not {q.shape[-1], columns} <= {*HEAD_DIMS}
     out: Any = None
     if packed or needs_room or q.shape[-1] != columns or not q.is_contiguous():
@@ -510,10 +596,10 @@ def _forward(
         q, k, v = _widened(width, q, k, v)
         target = torch.empty_like(q)
     call: Callable = call_forward
-    bounds: tuple = ()
+    bounds: Sequence[Tensor] = ()
     if packed:
         target.zero_()
-        call, bounds = call_varlen, (cu_seqlens_q, cu_seqlens_k)
+        call, bounds = call_varlen, _contiguous(cu_seqlens_q, cu_seqlens_k)
     found = call(q, k, v, *bounds, **keywords, out=target, return_lse=return_lse)
     made, lse = found if return_lse else (found, _no_lse(q))
     if needs_room:
@@ -522,6 +608,29 @@ def _forward(
 
 
 compute: Callable[..., tuple[Tensor, Tensor]] = _forward
+
+
+def _of_nothing(q: Tensor, k: Tensor, v: Tensor, options: tuple) -> tuple[Tensor, Tensor]:
+    """Without a batch, a query row or a key. No kernel is launched for nothing, so one stands in that no row
+    sees and nobody gets, and the other arguments are checked as ever.
+    """
+    slopes, used, *rest = (x if x is None else _at_least_one(x) for x in options[SLOPES:-2])
+    wide = [_at_least_one(x) for x in (q, k, v)]
+    if k.ndim == 4 and not k.shape[2] and used is None:
+        used = torch.zeros(wide[0].shape[0], dtype=torch.int32, device=q.device)
+    out, lse = compute(*wide, *options[:SLOPES], slopes, used, *rest, *options[-2:])
+    return (out, lse) if q.numel() else _fake_forward(q, k, v, *options)
+
+
+def _at_least_one(x: Tensor) -> Tensor:
+    """Zeros in place of an empty tensor, for one batch and one row."""
+    if x.numel():
+        return x
+    return x.new_zeros([size or int(place in (0, x.ndim - 2)) for place, size in enumerate(x.shape)])
+
+
+def _contiguous(*arrays: Tensor) -> list[Tensor]:
+    return [x.contiguous() for x in arrays]
 
 
 def _no_lse(q: Tensor) -> Tensor:
@@ -542,12 +651,17 @@ def _backward(
     causal, scale, left, right, softcap, sinks, slopes, used, *bounds, deterministic = options
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     packed = bounds[0] is not None
+    if not (q.numel() and k.numel()):
+        return tuple([_like(x, x.shape[-1]).zero_() for x in (q, k, v)])
     needs_room = q.shape[-1] != v.shape[-1] or q.shape[-1] not in GRADIENT_DIMS
     gradients: Any = (None, None, None)
     if packed or needs_room or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         gradients = tuple([_like(x, x.shape[-1]) for x in (q, k, v)])
-    if not packed and not needs_room:
+    if not needs_room:
         arrays, features = (dout, q, k, v, out, lse, dlse), (sinks, slopes, used)
+        if packed:
+            features += tuple(bounds)
+            _clear(gradients)
         given = (causal, scale, _window(left, right), softcap, deterministic)
         found = gradients_by_a_plan(arrays, features, gradients, *given)
         if found is not None:
@@ -562,12 +676,13 @@ def _backward(
         width = _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
         inputs = _widened(width, *inputs)
         targets = [torch.empty_like(x) for x in inputs[1:4]]
+        if packed:
+            _clear(targets)
+    call: Callable = call_backward
     if packed:
-        for each in targets:
-            each.zero_()
-        call: Callable = call_varlen_backward
+        call, bounds = call_varlen_backward, _contiguous(*bounds)
     else:
-        bounds, call = [], call_backward
+        bounds = []
     lse = lse.detach().contiguous()
     dlse = None if dlse is None else dlse.detach().contiguous()
     dq, dk, dv = targets
@@ -577,6 +692,11 @@ def _backward(
     for wide, narrow in zip(made, gradients, strict=True):
         narrow.copy_(wide[..., : narrow.shape[-1]])
     return gradients
+
+
+def _clear(gradients: Sequence[Tensor]) -> None:
+    """Rows outside all sequences are not written."""
+    torch._foreach_zero_(gradients)  # one call for all three
 
 
 compute_gradients: Callable[..., tuple[Tensor, Tensor, Tensor]] = _backward
@@ -617,6 +737,7 @@ def _fake_paged(q: Tensor, k_pool: Tensor, v_pool: Tensor, *others: Any) -> tupl
 
 
 def _with_second(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _check_tangents("attention_backward", "it has no derivatives", arguments)
     if _any_gradient(arguments):
         return _Gradients.apply(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
@@ -630,13 +751,15 @@ def _any_gradient(arguments: Sequence[Any]) -> bool:
 def _no_gradient(*arguments: Any) -> Any:
     if _any_gradient(arguments):
         raise RuntimeError(f"{NAMESPACE}::attention_paged has no gradients: call it under torch.no_grad()")
+    _check_tangents("attention_paged", "it has no gradients", arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention_paged(*arguments)
 
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """An operator that somebody called under autograd. Its LSE is there whether or not it was asked for."""
-    if _any_gradient(arguments) or _in_forward_mode():
+    _check_tangents("attention", "use reverse mode", arguments)
+    if _any_gradient(arguments):
         return _Attention.apply(*arguments[:-1])
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention(*arguments)

@@ -124,6 +124,44 @@ def test_a_step_computed_again_has_its_mask():
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
 
 
+def test_under_autocast_and_in_a_compiled_function():
+    """A compiler leaves its graph for the call, and the rest is as without one."""
+    q, k, v = (x.detach().float().requires_grad_() for x in inputs())
+
+    def run(q, k, v):
+        return 2 * attention_dropout(2 * q, k, v, p=0.25, generator=torch.Generator().manual_seed(5))
+
+    torch._dynamo.reset()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = run(q, k, v)
+        out = torch.compile(run, backend="eager")(q, k, v)
+    assert out.dtype is torch.bfloat16 and torch.equal(out, expected)
+    assert torch.autograd.grad(out.float().sum(), q)[0].dtype is torch.float32
+
+
+def deterministic(adapter):
+    q, k, v = inputs()
+    out = adapter.attention_dropout(q, k, v, p=0.25)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="are not deterministic"):
+            out.sum().backward(retain_graph=True)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="are not deterministic"):
+            out.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_gradients_are_not_deterministic_and_say_so():
+    deterministic(ADAPTER)
+
+
+def test_silence_about_it_is_noticed():
+    edit = ("        _check_deterministic()\n", "")
+    must_notice(deterministic, broken(ADAPTER, edit), pytest.fail.Exception)
+
+
 def test_what_is_refused():
     q, k, v = inputs()
     with pytest.raises(ArgumentError, match="generator is on cuda but q is on cpu"):

@@ -91,6 +91,12 @@ def test_where_a_gradient_is_wanted_they_are_refused(wanted):
     refused(adapter, wanted)
 
 
+def test_transforms_are_refused():
+    q = drawn(3, 1, 2, 9, 64)
+    with pytest.raises(UnsupportedError, match=r"transform of torch\.func"):
+        torch.vmap(lambda x: attention(x, x, x, gate=x))(q)
+
+
 def test_under_autocast_a_gate_is_cast_like_the_others():
     q, k, v, gate = (torch.randn(1, 2, 9, 64) for _ in range(4))
     with torch.autocast("cpu", torch.bfloat16):

@@ -23,7 +23,16 @@ from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.integrations import pytorch as ADAPTER
 from flashcore_numba.run import plans
 from integrations.broken import broken, must_notice
-from integrations.test_pytorch import CASES, check_values, close, drawn, fresh, options_of, right
+from integrations.test_pytorch import (
+    CASES,
+    check_packed,
+    check_values,
+    close,
+    drawn,
+    fresh,
+    options_of,
+    right,
+)
 
 CALLS = sys.modules["flashcore_numba.attention"]  # the package has a function of this name
 SHAPE = (1, 4, 40, 64)
@@ -127,6 +136,12 @@ def slopes():
     return torch.ones(4, dtype=torch.float32)
 
 
+def packed(shape=(40, 4, 64), **options):
+    """Sequences one after the other. Bounds of queries and of keys are other tensors."""
+    bounds = {f"cu_seqlens_{x}": torch.tensor([0, 12, 40], dtype=torch.int32) for x in "qk"}
+    return tensors(shape), bounds | options
+
+
 # Each makes (q, k, v) and options. They differ from each other in what a plan depends on.
 LAYOUTS = {
     "plain": lambda: (tensors(), {}),
@@ -151,7 +166,18 @@ LAYOUTS = {
         tensors(),
         {"seqused_k": torch.tensor([30], dtype=torch.int32), "causal": True},
     ),
+    "packed": packed,
+    "packed and causal": lambda: packed(causal=True, window=(9, 0)),
+    "packed, strided q": lambda: (
+        [torch.zeros(4, 40, 64).half().transpose(0, 1).requires_grad_(), *packed()[0][1:]],
+        packed()[1],
+    ),
 }
+
+
+def called(adapter, inputs, options, **more):
+    attend = adapter.attention_varlen if "cu_seqlens_q" in options else adapter.attention
+    return attend(*inputs, **options, **more)
 
 
 def check_launches(adapter, there, layouts=tuple(LAYOUTS)):
@@ -167,8 +193,8 @@ def check_launches(adapter, there, layouts=tuple(LAYOUTS)):
             inputs, options = LAYOUTS[name]()
             with pytest.MonkeyPatch.context() as patch:
                 if again:
-                    patch.setattr(adapter, "compute", None)  # `_called` is not asked
-                outputs = adapter.attention(*inputs, **options, return_lse=True)
+                    patch.setattr(adapter, "compute", None)  # `_directly` is not asked
+                outputs = called(adapter, inputs, options, return_lse=True)
             assert bool(stub.long_way) is not again and bool(stub.launched) is again, name
             made = (*inputs, *outputs, *(x for x in options.values() if isinstance(x, torch.Tensor)))
             names = {x.data_ptr(): i for i, x in enumerate(made)}
@@ -178,7 +204,9 @@ def check_launches(adapter, there, layouts=tuple(LAYOUTS)):
             before = seen
             out, lse = outputs
             assert out.stride() == torch.empty_like(inputs[0]).stride() and out.dtype is inputs[0].dtype
-            assert lse.is_contiguous() and lse.dtype is torch.float32 and lse.shape == out.shape[:3]
+            assert lse.is_contiguous() and lse.dtype is torch.float32
+            rows = out.shape[1::-1] if out.ndim == 3 else out.shape[:3]
+            assert lse.shape == rows
             assert out.requires_grad and lse.requires_grad and not out._is_view()
             assert {len(places) for *_, places, _ in seen} and any(
                 (len(inputs) in [place for place, _ in each]) for *_, each, _ in seen
@@ -200,7 +228,7 @@ def check_gradient_launches(adapter, there, layouts=tuple(LAYOUTS)):
         before: list = []
         for again in (False, True):
             inputs, options = LAYOUTS[name]()
-            outputs = adapter.attention(*inputs, **options, return_lse=True, deterministic=deterministic)
+            outputs = called(adapter, inputs, options, return_lse=True, deterministic=deterministic)
             count = 1 + of_lse
             douts = [torch.empty_like(x) for x in outputs[:count]]
             stub.launched.clear()
@@ -208,6 +236,7 @@ def check_gradient_launches(adapter, there, layouts=tuple(LAYOUTS)):
             with pytest.MonkeyPatch.context() as patch:
                 if again:
                     patch.setattr(adapter, "call_backward", None)
+                    patch.setattr(adapter, "call_varlen_backward", None)
                 found = torch.autograd.grad(outputs[:count], inputs, douts)
             assert bool(stub.long_way) is not again and bool(stub.launched) is again, name
             given = [x for x in options.values() if isinstance(x, torch.Tensor)]
@@ -314,6 +343,8 @@ def check_refusals(adapter, there):
         adapter.attention(wide[0].requires_grad_(), *wide[1:])
     with pytest.raises(UnsupportedError, match="alibi_slopes require a gradient"):
         adapter.attention(*narrow, alibi_slopes=steep.requires_grad_())
+    with pytest.raises(UnsupportedError, match="alibi_slopes require a gradient"):
+        adapter.attention(*(x.detach() for x in narrow), alibi_slopes=steep)
     for options in ({"window": 5}, {"causal": 1}, {"window": (-1.0, -1.0)}, {"scale": True}):
         with pytest.raises(ArgumentError):
             adapter.attention(*narrow, **options)
@@ -391,13 +422,14 @@ def test_nothing_is_kept_alive_when_the_output_is_gone(on_stub):
 def with_plans(adapter, calls=None):
     """The adapter, whose plans are the CPU executor."""
 
-    def planned(q, k, v, causal, scale, window, softcap, sinks, alibi, used, out, return_lse):
+    def planned(q, k, v, causal, scale, window, softcap, sinks, alibi, used, out, return_lse, *bounds):
         if q.shape[-1] not in (64, 128) or (sinks is not None and sinks.dtype is not torch.float32):
             return None
         q, k, v, sinks = (x if x is None else x.detach() for x in (q, k, v, sinks))
         options = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
         more = {"sinks": sinks, "alibi_slopes": alibi, "seqused_k": used, "out": out}
-        found = CALLS.attention(q, k, v, **options, **more, return_lse=return_lse)
+        call = CALLS.attention_varlen if bounds else CALLS.attention
+        found = call(q, k, v, *bounds, **options, **more, return_lse=return_lse)
         if calls is not None:
             calls.append(return_lse)
         return found if return_lse else (found,)
@@ -406,11 +438,12 @@ def with_plans(adapter, calls=None):
         if any(x is not None and not x.is_contiguous() and x.stride(-1) != 1 for x in arrays):
             return None
         arrays = [x if x is None else x.detach() for x in arrays]
-        features = [x if x is None else x.detach() for x in features]
+        features, bounds = [x if x is None else x.detach() for x in features[:3]], features[3:]
         options = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
         more = dict(zip(("sinks", "alibi_slopes", "seqused_k"), features, strict=True))
         more |= dict(zip(("dq", "dk", "dv"), targets, strict=True)) | {"deterministic": deterministic}
-        return GRADIENT_CALLS.attention_backward(*arrays[:6], dlse=arrays[6], **options, **more)
+        call = GRADIENT_CALLS.attention_varlen_backward if bounds else GRADIENT_CALLS.attention_backward
+        return call(*arrays[:6], *bounds, dlse=arrays[6], **options, **more)
 
     adapter.by_a_plan, adapter.gradients_by_a_plan = planned, gradients
     return adapter
@@ -427,6 +460,10 @@ def adapter(monkeypatch):
 def test_values_and_gradients(rng, adapter, case):
     shape, options = options_of(rng, case)
     check_values(adapter, rng, torch.float16, shape, **options)
+
+
+def test_packed_sequences(rng, adapter):
+    check_packed(adapter, rng)
 
 
 def few(rng, **options):
@@ -491,6 +528,13 @@ def check_autograd(adapter, rng):
         torch.autograd.grad(out, q, dout)
 
     # Whatever is saved must not change in between.
+    of_rows = {"alibi_slopes": slopes()[:2] / 8, "seqused_k": torch.tensor([20], dtype=torch.int32)}
+    for change in of_rows:
+        given = {name: x.clone() for name, x in of_rows.items()}
+        out = call("q", **given)
+        given[change].add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
     for change in ("q", "k", "v", "sinks", "out", "lse"):
         copies = [x.detach().clone().requires_grad_() for x in (q, k, v, sinks)]
         out, lse = adapter.attention(*copies[:3], sinks=copies[3], causal=True, return_lse=True)
@@ -550,6 +594,10 @@ OF_CALLS = {
     "window and softcap": ((OPTIONS, OPTIONS.replace("told(window, softcap)", "()")), "softcap"),
     "features": (("features, history=True", "(), history=True"), "sinks"),
     "no gradients": ((", history=True", ""), "plain"),
+    "bounds exchanged": (
+        ("seqused_k, cu_seqlens_q, cu_seqlens_k\n    _,", "seqused_k, cu_seqlens_k, cu_seqlens_q\n    _,"),
+        "packed",
+    ),
 }
 FOUND = '("backward", *self, *told(self.window, self.softcap))'
 OF_GRADIENT_CALLS = {
@@ -566,6 +614,7 @@ OF_GRADIENT_CALLS = {
     "deterministic": ((FOUND, FOUND.replace("*self,", "*self[:4],")), "plain"),
     "features": (("dk, dv, *features), history", "dk, dv), history"), "sinks"),
     "no gradients": (("features, targets, history=True", "features, targets"), "plain"),
+    "packed": ((", packed=len(features) > 3", ""), "packed"),
 }
 OF_READERS = {
     "strides of q": (("q.shape, q.stride()", "q.shape, ()"), "another rows of q"),
@@ -576,15 +625,16 @@ OF_READERS = {
     "devices": (("devices = (", "devices = () and ("), "devices"),
 }
 OF_ADAPTER = {
-    "without the LSE": ((", wanted or return_lse)", ", return_lse)"), "autograd"),
+    "without the LSE": ((", wanted or return_lse, *bounds)", ", return_lse, *bounds)"), "autograd"),
     "a gradient is never wanted": (
-        ("wanted = _wanted(q, k, v, sinks)\n        out", "wanted = False\n        out"),
+        ("wanted = _wanted(q, k, v, sinks, alibi_slopes)\n", "wanted = False\n"),
         "values",
     ),
-    "not of v": (("or v.requires_grad or (sinks", "or (sinks"), "autograd"),
-    "not of sinks": (
-        (" or (sinks is not None and sinks.requires_grad)\n    )\n\n\ndef _plain", "\n    )\n\n\ndef _plain"),
-        "autograd",
+    "not of v": (("or v.requires_grad\n", "\n"), "autograd"),
+    "not of sinks": (('or (sinks is not None and getattr(sinks, "requires_grad", False))', ""), "autograd"),
+    "not of slopes": (
+        ('or (slopes is not None and getattr(slopes, "requires_grad", False))', ""),
+        "refusals",
     ),
     "options of another causal": (
         ("options = (causal, scale, *window, softcap", "options = (False, scale, *window, softcap"),
@@ -594,15 +644,31 @@ OF_ADAPTER = {
         ("options = (causal, scale, *window, softcap", "options = (causal, scale, -1, -1, softcap"),
         "wide",
     ),
-    "LSE and output exchanged": (("q, k, v, *found, sinks)", "q, k, v, *found[::-1], sinks)"), "values"),
-    "sinks are not saved": (("q, k, v, *found, sinks)", "q, k, v, *found, None)"), "autograd"),
-    "what is saved is a copy": (("q, k, v, *found, sinks)", "q.clone(), k, v, *found, sinks)"), "autograd"),
+    "LSE and output exchanged": (("q, k, v, *found, sinks,", "q, k, v, *found[::-1], sinks,"), "values"),
+    "sinks are not saved": (("q, k, v, *found, sinks,", "q, k, v, *found, None,"), "autograd"),
+    "lengths and slopes are not saved": (
+        ("sinks, *options[SLOPES:-1])", "sinks, *options[SLOPES:-1][:0])"),
+        "autograd",
+    ),
+    "what is saved is a copy": (("q, k, v, *found, sinks,", "q.clone(), k, v, *found, sinks,"), "autograd"),
+    "rows after the last sequence": (
+        ("out = torch.zeros_like(q) if bounds", "out = torch.full_like(q, torch.nan) if bounds"),
+        "packed values",
+    ),
+    "gradients after the last sequence": (
+        ("torch._foreach_zero_(gradients)", "torch._foreach_mul_(gradients, torch.nan)"),
+        "packed values",
+    ),
+    "bounds of the gradients exchanged": (
+        ("features += tuple(bounds)", "features += tuple(bounds[::-1])"),
+        "gradients",
+    ),
     "one output for two": (
         ("return found if return_lse else found[0]\n\n    @static", "return found[0]\n\n    @static"),
         "values",
     ),
     "q's order is lost": (
-        ("out = None if q.is_contiguous() else torch.empty_like(q)", "out = None"),
+        ("            out = torch.empty_like(q)\n", "            out = None\n"),
         "launches",
     ),
     "head dimensions": (
@@ -650,6 +716,8 @@ def checked(adapter, case, rng, there=None):
         return check_refusals(adapter, there)
     if case == "autograd":
         return check_autograd(with_plans(adapter), rng)
+    if case == "packed values":
+        return check_packed(with_plans(adapter), rng)
     shape, options = options_of(rng, "gqa" if case == "values" else case)
     return check_values(with_plans(adapter), rng, torch.float16, shape, **options)
 

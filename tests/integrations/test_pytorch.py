@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as BACKWARD
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
@@ -125,6 +126,34 @@ def test_values_and_gradients(rng, case, dtype):
     check_values(ADAPTER, rng, dtype, shape, **options)
 
 
+@pytest.mark.parametrize(
+    "shape, kv_shape",
+    [((0, 2, 8, 64), (0, 1, 9, 64)), ((2, 2, 0, 64), (2, 1, 9, 64)), ((2, 2, 8, 64), (2, 1, 0, 64))],
+    ids=["no batch", "no row", "no key"],
+)
+def test_of_nothing_there_is_an_empty_output(rng, shape, kv_shape):
+    """A row without keys is zeros, its LSE the sink, and all gradients are zeros."""
+    q, k, v = drawn(rng, shape, kv_shape, kv_shape, grad=True)
+    (sinks,) = drawn(rng, (2,), dtype=torch.float32, grad=True)
+    for attend in (ADAPTER.attention, torch.compile(ADAPTER.attention, backend="eager", fullgraph=True)):
+        out, lse = attend(q, k, v, causal=True, sinks=sinks, return_lse=True)
+        assert out.shape == shape and not out.any()
+        assert lse.shape == shape[:3] and torch.allclose(
+            lse, sinks[None, :, None].expand(lse.shape), atol=1e-5
+        )
+        for x in torch.autograd.grad((out, lse), (q, k, v), (torch.ones_like(out), torch.ones_like(lse))):
+            assert not x.any()
+    with pytest.raises(ArgumentError, match="heads"):
+        ADAPTER.attention(q, k.expand(-1, 3, -1, -1), v.expand(-1, 3, -1, -1))
+
+
+def test_packed_sequences_of_nothing():
+    x = torch.zeros(0, 2, 64).half().requires_grad_()
+    bounds = torch.zeros(3, dtype=torch.int32)
+    out = ADAPTER.attention_varlen(x, x, x, bounds, bounds)
+    assert out.shape == x.shape and torch.autograd.grad(out.sum(), x)[0].shape == x.shape
+
+
 def check_packed(adapter, rng):
     """Sequences of different lengths, one of them empty, and rows after the last."""
     lengths = [int(x) for x in rng.integers(1, 12, 3)]
@@ -179,10 +208,11 @@ def test_pages(rng):
 
 
 KEPT = 'return {"causal": causal, "scale": scale, '  # of the options that are kept for a gradient
-USED = '"seqused_k": seqused_k}\n    arrays = {name'
+USED = '"seqused_k": seqused_k}\n    arrays = {\n        name'
 OWN = "q.shape[-1] ** -0.5 if scale is None else scale"
 SCALED = f"""keywords["scale"] = {OWN}
         width = _padded_dim(max(q.shape[-1], """
+CLEARED = "torch._foreach_zero_(gradients)"
 MUTANTS = {
     "scale": ((KEPT, KEPT.replace("scale,", "1.02 * (scale or 0.125),")), "gqa"),
     "causal dropped": ((KEPT, KEPT.replace("causal,", "False,")), "gqa"),
@@ -209,7 +239,10 @@ MUTANTS = {
     "sinks' gradient of the other sign": (("taken = -taken if dlse", "taken = taken if dlse"), "packed"),
     "sinks' gradient without the LSE's": (("else dlse - taken", "else -taken"), "sinks"),
     "rows after the last sequence": (("target.zero_()", "target.fill_(torch.nan)"), "packed"),
-    "gradients after the last sequence": (("each.zero_()", "each.fill_(torch.nan)"), "packed"),
+    "gradients after the last sequence": (
+        (CLEARED, CLEARED.replace("zero_(gradients", "mul_(gradients, torch.nan")),
+        "packed",
+    ),
     "K and V exchanged": (("found = call(q, k, v, *bounds", "found = call(q, v, k, *bounds"), "gqa"),
 }
 
@@ -359,6 +392,109 @@ def test_what_transforms_cannot_do_is_refused(rng):
         )
 
 
+def check_forward_mode(adapter, rng):
+    """A derivative that a tensor carries is refused by all that would lose it, and by nothing else."""
+    q, *pools = drawn(rng, (1, 2, 1, 64), (2, 16, 2, 64), (2, 16, 2, 64))
+    table, lengths = torch.tensor([[1]], dtype=torch.int32), torch.tensor([9], dtype=torch.int32)
+    (k,) = drawn(rng, (1, 2, 9, 64))
+    out, lse = adapter.attention(q, k, k, return_lse=True)
+    operators = getattr(torch.ops, adapter.NAMESPACE)
+    calls = (
+        lambda x: adapter.attention_paged(x, *pools, table, lengths),
+        lambda x: adapter.attention(q, k, k, gate=x),
+        lambda x: adapter.attention(x, k, k, head_norm=(torch.ones(64), 1e-6)),
+        lambda x: operators.attention(x, k, k),
+        lambda x: operators.attention_backward(x, q, k, k, out, lse, None),
+    )
+    for call in calls:
+        refusal = "no derivative in forward mode"
+        with forward_ad.dual_level():
+            call(q)
+            for context in (torch.enable_grad, torch.no_grad):
+                with context(), pytest.raises(RuntimeError, match=refusal):
+                    call(forward_ad.make_dual(q, q))
+        with pytest.raises((RuntimeError, UnsupportedError), match=f"{refusal}|transform of torch.func"):
+            torch.func.jvp(call, (q,), (q,))
+
+
+def test_forward_mode_is_refused_where_there_is_no_formula(rng):
+    check_forward_mode(ADAPTER, rng)
+
+
+TANGENTS = {
+    "of pages": '    _check_tangents("attention_paged", "it has no gradients", arguments)\n',
+    "of a gate": '"apply them to what it returns", named.values())',
+    "of the operator": '    _check_tangents("attention", "use reverse mode", arguments)\n',
+    "of gradients": '    _check_tangents("attention_backward", "it has no derivatives", arguments)\n',
+}
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+def test_a_lost_tangent_is_noticed(rng, name):
+    edit = TANGENTS[name], '"", ())' if name == "of a gate" else ""
+    must_notice(lambda adapter: check_forward_mode(adapter, rng), fresh(edit), pytest.fail.Exception)
+
+
+def check_slopes(adapter, rng):
+    """A gradient of slopes is refused and never left out."""
+    (q,) = drawn(rng, (1, 2, 8, 64))
+    slopes = torch.ones(2, requires_grad=True)
+    bounds = torch.tensor([0, 2], dtype=torch.int32)
+
+    def call(slopes):
+        return adapter.attention(q, q, q, alibi_slopes=slopes).double().sum()
+
+    for make in (
+        lambda: call(slopes),
+        lambda: adapter.attention_varlen(q[0], q[0], q[0], bounds, bounds, alibi_slopes=slopes),
+        lambda: torch.func.grad(call)(slopes.detach()),
+    ):
+        with pytest.raises(UnsupportedError, match="alibi_slopes require a gradient"):
+            make()
+    with torch.no_grad():
+        call(slopes)
+
+
+def test_a_gradient_of_slopes_is_refused(rng):
+    check_slopes(ADAPTER, rng)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("        if wanted[3 + SLOPES]:\n", "        if False:\n"),
+        ("wanted = _wanted(q, k, v, sinks, options[SLOPES])", "wanted = _wanted(q, k, v, sinks, None)"),
+    ],
+    ids=["in a transform", "alone"],
+)
+def test_a_lost_gradient_of_slopes_is_noticed(rng, edit):
+    must_notice(lambda adapter: check_slopes(adapter, rng), fresh(edit), pytest.fail.Exception)
+
+
+def test_many_gradients_of_one_output_at_once(rng):
+    """`is_grads_batched` maps over the backward pass, by another vmap than that of torch.func."""
+    q, k, v = drawn(rng, (1, 2, 8, 64), (1, 1, 9, 64), (1, 1, 9, 64), grad=True)
+    (sinks,) = drawn(rng, (2,), dtype=torch.float32, grad=True)
+    out, expected = ADAPTER.attention(q, k, v, sinks=sinks), right(q, k, v, sinks=sinks)[0]
+    (douts,) = drawn(rng, (3, *out.shape))
+    wanted = (q, k, v, sinks)
+    found = torch.autograd.grad(out, wanted, douts, is_grads_batched=True)
+    for x, y in zip(
+        found, torch.autograd.grad(expected, wanted, douts.double(), is_grads_batched=True), strict=True
+    ):
+        close(x, y, 8e-3)
+
+
+def test_tensors_without_memory(rng):
+    """Of the device meta, on which models are laid out before they have weights."""
+    q, k = (torch.empty(size, dtype=torch.float16, device="meta") for size in ((2, 8, 4, 64), (2, 2, 9, 64)))
+    q = q.transpose(1, 2).requires_grad_()
+    out, lse = ADAPTER.attention(q, k, k, return_lse=True)
+    assert out.is_meta and out.stride() == q.stride() and lse.shape == q.shape[:3]
+    out.sum().backward()
+    assert q.grad.is_meta and q.grad.shape == q.shape
+
+
 def test_a_second_derivative_is_refused_and_never_left_out(rng):
     x, k, v = drawn(rng, (1, 1, 8, 64), (1, 1, 8, 64), (1, 1, 8, 64), grad=True)
     (gradient,) = torch.autograd.grad(loss(ADAPTER.attention)(x, k, v), x, create_graph=True)
@@ -396,6 +532,10 @@ def test_views_of_any_strides(rng):
     one = k[:1].expand(2, -1, -1, -1)
     close(ADAPTER.attention(q, one, one), right(q, one, one)[0], 2e-3)
     x = q.detach().clone().requires_grad_()
+    sinks, used = torch.ones(2, 2)[:, 1], torch.tensor([20], dtype=torch.int32).expand(2)
+    slopes = torch.tensor([0.25, 0.5]).expand(2, 2)
+    found = ADAPTER.attention(q, k, v, sinks=sinks, seqused_k=used, alibi_slopes=slopes)
+    close(found, right(q, k, v, sinks=sinks, used=used, slopes=slopes)[0], 2e-3)
     ADAPTER.attention(x, k, v).sum().backward()  # a gradient whose strides are 0
     close(x.grad, torch.autograd.grad(right(x, k, v)[0].sum(), x)[0], 8e-3)
 
@@ -423,6 +563,9 @@ def test_the_dimensions_of_gradients_are_those_of_the_kernels():
         (lambda q: ADAPTER.attention(q.float(), q, q), ArgumentError, r"q has dtype float32.*q\.half\(\)"),
         (lambda q: ADAPTER.attention(q, q.float(), q), ArgumentError, "k has dtype float32|k is"),
         (lambda q: ADAPTER.attention(q, q, q, window=5), ArgumentError, "window is 5"),
+        (lambda q: ADAPTER.attention(q.numpy(), q, q), ArgumentError, "q is of type ndarray"),
+        (lambda q: ADAPTER.attention(q, q, q, sinks=[0.0] * 2), ArgumentError, "sinks is of type list"),
+        (lambda q: ADAPTER.attention(q.to_sparse(), q, q), ArgumentError, "q is of layout sparse_coo"),
         (lambda q: ADAPTER.attention(q, q, q[:, :1, :, :]), ArgumentError, "v has"),
         (
             lambda q: ADAPTER.attention_varlen(q[0], q[0], q[0], None, None),

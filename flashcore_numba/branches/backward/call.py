@@ -84,12 +84,14 @@ def planned(
     softcap: float,
     deterministic: bool,
 ) -> tuple[Any, Any, Any] | None:
-    """What `attention_backward` returns where an earlier call like this one left its plan. Otherwise None,
-    and nothing was launched. The tensors may require gradients, of which the caller takes care.
+    """What `attention_backward`, or `attention_varlen_backward`, returns where an earlier call like this one
+    left its plan. Otherwise None, and nothing was launched. The tensors may require gradients, of which the
+    caller takes care.
 
-    arrays: dout, q, k, v, out, lse, dlse. features: sinks, alibi_slopes, seqused_k. targets: dq, dk, dv.
+    arrays: dout, q, k, v, out, lse, dlse. features: sinks, alibi_slopes, seqused_k, and of packed sequences
+    cu_seqlens_q, cu_seqlens_k. targets: dq, dk, dv.
     """
-    call = _Call(causal, scale, window, softcap, deterministic, None, None)
+    call = _Call(causal, scale, window, softcap, deterministic, None, None, packed=len(features) > 3)
     _, addresses, plan = call.find(arrays, features, targets, history=True)
     return None if plan is None else plan.run(addresses, arrays[1:4], targets)
 
