@@ -197,11 +197,14 @@ def build_parser() -> argparse.ArgumentParser:
     tune = add(
         "tune",
         "search a stage's configurations: rules, compiler and, with a GPU, times beside the shipped one; or "
-        "replay a recorded search with another strategy",
+        "make the stages' table of all recorded searches, or replay one with another strategy",
         stages=None,
     )
     tune.add_argument(
-        "stage", metavar="STAGE", nargs="?", help="12, 13, 15, 16, backward/mma_sync or backward/wgmma"
+        "stage",
+        metavar="STAGE",
+        nargs="?",
+        help="12, 13, 15, 16, backward/mma_sync, backward/wgmma or decode/split",
     )
     tune.add_argument("--shape", default="mission", help="BxHxSxD, or its name; mission by default")
     tune.add_argument("--causal", action="store_true", help="with the causal mask")
@@ -224,6 +227,9 @@ def build_parser() -> argparse.ArgumentParser:
         type=_folder,
         metavar="DIR",
         help="write the record into DIR as it grows, and go on with one",
+    )
+    tune.add_argument(
+        "--table", action="store_true", help="make the table that stages look into from all kept records"
     )
     tune.add_argument(
         "--replay", type=Path, metavar="FILE.json", help="a record, searched again without a GPU"

@@ -1,6 +1,9 @@
-"""`flashcore tune`: the fastest configuration of a stage for a problem, or how others would have searched."""
+"""`flashcore tune`: the fastest configuration of a stage for a problem, the table of what all searches found,
+or how others would have searched.
+"""
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,27 +17,34 @@ from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.measure.stats import ratio_interval
 from flashcore_numba.records import environment
-from flashcore_numba.tune import funnel, record, timing
+from flashcore_numba.records.amounts import NARROW
+from flashcore_numba.stages.tuning import recorded
+from flashcore_numba.tune import funnel, record, table, timing
 from flashcore_numba.tune.replay import replay
 
 SHARE_LOST = 0.02  # a shipped configuration this near the best is as good
 
 
 def run(args: Namespace) -> int:
-    """Search, or replay a search. Returns 0."""
+    """Search, make the table of all searches, or replay one. Returns 0."""
+    if args.table:
+        return _table(args)
     if args.replay is not None:
         return _replay(args)
     if args.stage is None:
-        raise ArgumentError("STAGE: name a stage to search, or --replay FILE")
+        raise ArgumentError("STAGE: name a stage to search, or --table, or --replay FILE")
     for name in ("strategy", "evals"):
         if getattr(args, name) is not None:
             raise ArgumentError(f"--{name}: is for --replay, and does not go with a search")
     space = funnel.space_of(args.stage)
     workload = Workload(parse_any(args.shape), args.causal, (args.element or [FLOAT16])[0])
     path = None if args.save is None else args.save / record.file_name(space, workload)
-    timed, device = None, None
+    timed, device = None, record.NONE
     if gpu.available():
-        timed, device = timing.timing, environment.gpu()["name"]
+        timed, found_gpu = timing.timing, environment.gpu()
+        device = record.Device(
+            found_gpu["name"], tuple(found_gpu["compute_capability"]), found_gpu["sm_count"]
+        )
     with progress_bar() as progress:
         found = funnel.search(space, workload, progress, path, timed, device, args.elite)
     if not give_json(args, lambda: found):
@@ -92,6 +102,42 @@ def _verdict(found: dict[str, Any]) -> str:
     if best["config"] == found["shipped"] or _share(best) > 1 - SHARE_LOST:
         return f"It is within {SHARE_LOST:.0%} of the best of the whole space."
     return f"The best takes {1 - _share(best):.0%} less."
+
+
+def _table(args: Namespace) -> int:
+    for name in ("stage", "strategy", "evals", "save", "replay"):
+        if (value := getattr(args, name)) is not None:
+            raise ArgumentError(f"{str(value)!r} beside --table: it is made from all records that are kept")
+    entries = table.made()
+    changed = table.save(entries)
+    if give_json(args, lambda: entries):
+        return 0
+    out = console()
+    out.print(_shown(entries, out.width))
+    taken = sum(entry["taken"] for entry in entries)
+    out.print(
+        f"{taken} of {len(entries)} take the place of what the stage's rule says: those that took more than "
+        f"{table.WORTH:.0%} less time, at the unfavourable end of the 95 % interval. For any other problem "
+        "the rule counts.",
+        markup=False,
+        soft_wrap=True,
+    )
+    name = recorded.FILE.name
+    if not changed:
+        print(f"{name} says the same already")
+        return 0
+    print(f"wrote {name}; what else follows from it: flashcore resources --save, flashcore readme")
+    return 0
+
+
+def _shown(entries: Sequence[Mapping[str, Any]], width: int) -> Table:
+    shown = Table(title="What searches found, and what the stages' rules say", title_justify="left")
+    columns = ["stage", "problem", "rule", "best", "less time", "now", "record"]
+    for name in columns if width >= NARROW else columns[:-1]:
+        shown.add_column(name)
+    for entry in entries:
+        shown.add_row(*table.row(entry)[: len(shown.columns)])
+    return shown
 
 
 def _replay(args: Namespace) -> int:

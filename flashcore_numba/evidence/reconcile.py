@@ -25,6 +25,7 @@ from flashcore_numba.run.progress import Progress
 from flashcore_numba.run.registers import registers, stand_in_for
 from flashcore_numba.stages import Stage
 from flashcore_numba.stages.runs import Run, runs
+from flashcore_numba.stages.tuning import recorded
 
 MOST_APART = 0.02
 LEGEND = (
@@ -190,10 +191,21 @@ def _count_one(stage: str, variant: str | None, shape: str, causal: bool, sm_cou
 
 
 def measured(run: Run, extract: dict[str, Any] | None) -> tuple[Traffic | None, tuple[str, ...]]:
-    """What an extract says of a run, and the rows that it says nothing of."""
-    if (known := profile.find(run, extract)) is None:
+    """What an extract says of a run, and the rows that it says nothing of; nothing where the extract is older
+    than the search whose configuration the run has now.
+    """
+    known = profile.find(run, extract)
+    if extract is None or known is None or _of_before(run, extract):
         return None, ()
     return Traffic(**known["traffic"]), () if "global_atomic_sectors" in known["traffic"] else (ATOMICS,)
+
+
+def _of_before(run: Run, extract: dict[str, Any]) -> bool:
+    if run.stage.number is None:  # of stages without a number no profile is kept
+        return False
+    problem = stand_in_for(run.stage, parse(extract["shape"]), extract["causal"])
+    since = recorded.since(run.stage.number, problem, extract["sm_count"])
+    return since is not None and extract["date"] < since
 
 
 def where(extract: dict[str, Any] | None, shape: Shape, causal: bool) -> str:

@@ -16,7 +16,7 @@ from flashcore_numba.predict.warp_rows import (
     store_rows,
     tile_fragments,
 )
-from flashcore_numba.stages.tuning.stage12_tiles import choose, tiles_for
+from flashcore_numba.stages.tuning.stage12_tiles import tile_for
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
@@ -25,9 +25,8 @@ def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     A warp repeats Q K^T of a tile whose weights grow beyond what its old reference allows. That needs a score
     8 above the greatest of the first tile, which no inputs near a standard normal have.
     """
-    p, tiles = problem, tiles_for(problem.columns)
-    name = variant if variant in tiles else choose(p, sm_count)
-    row_tiles, warps, keys, *_ = tiles[name]
+    p = problem
+    row_tiles, warps, keys, *_ = tile_for(p, variant, sm_count)
     dims = p.head_dim, p.value_dim
     in_type = not p.features.float32_out
     block_rows = 16 * row_tiles * warps

@@ -20,15 +20,13 @@ from flashcore_numba.predict.warp_rows import (
     tile_fragments,
 )
 from flashcore_numba.stages.stage13_split_kv import MERGE_THREADS
-from flashcore_numba.stages.tuning.stage13_tiles import TILES, choose
+from flashcore_numba.stages.tuning.stage13_tiles import tile_for
 
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     """`in_order` changes only which block starts first; no tile is taken to be done twice, as in stage 12."""
     p, D = problem, problem.head_dim
-    tile, splits = choose(p, sm_count)
-    splits = {"unsplit": 1, "two_splits": 2}.get(variant, splits)
-    row_tiles, row_warps, key_warps, keys, *_ = TILES[D][tile]
+    (row_tiles, row_warps, key_warps, keys, *_), splits = tile_for(p, variant, sm_count)
     warps, block_rows, step_keys = row_warps * key_warps, 16 * row_tiles * row_warps, key_warps * keys
     of_a_head = splits * warps * find_sequences(p, block_rows)
     for mask, times in masks(p).items():

@@ -16,7 +16,7 @@ from flashcore_numba.predict.warp_rows import LDMATRIX_WAVEFRONTS, read_sinks
 from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, store_rows
 from flashcore_numba.stages.parts.cuda_arguments import row_tiles_at_most
 from flashcore_numba.stages.parts.tile_maps import bounded_kv
-from flashcore_numba.stages.tuning.stage15_tiles import Tile, choose
+from flashcore_numba.stages.tuning.stage15_tiles import Tile, tile_for
 
 WARPS = 4  # of a warpgroup
 
@@ -24,7 +24,7 @@ WARPS = 4  # of a warpgroup
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     """No tile is taken to be done twice because a maximum rises, as in stage 12."""
     p = problem
-    tile, longest_first = choose(p, variant, sm_count)
+    tile, longest_first = tile_for(p, variant, sm_count)
     block_rows = ROWS * tile.consumers
     works, of_a_head = 0, Traffic()
     for mask, times in masks(p).items():

@@ -11,7 +11,7 @@ from flashcore_numba.predict.epilogue import gates, norm_weights
 from flashcore_numba.predict.formula import Traffic, ceil_div, masks
 from flashcore_numba.predict.warp_rows import find_sequences, read_sinks
 from flashcore_numba.predict.warpgroup_rows import ROWS, load_tiles, tiles_seen
-from flashcore_numba.stages.stage16_cluster_split import choose
+from flashcore_numba.stages.tuning.stage16_tiles import split_for
 
 WARPS = 4  # of a warpgroup
 WAVEFRONTS = 4  # 16 bytes per lane
@@ -20,7 +20,7 @@ STATE_STORED, STATE_READ = 4, 2  # m and l, 16 bytes per quad: one lane stores t
 
 def traffic(problem: Any, variant: str, sm_count: int) -> Traffic:
     p, D = problem, problem.head_dim
-    split = choose(p, variant, sm_count)
+    split = split_for(p, variant, sm_count)
     parts = split.cluster * split.warpgroups
     of_a_head = parts * WARPS * find_sequences(p, ROWS)
     for mask, times in masks(p).items():

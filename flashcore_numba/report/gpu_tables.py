@@ -10,6 +10,7 @@ from flashcore_numba.predict.occupancy import of_kernel
 from flashcore_numba.records import artifact
 from flashcore_numba.stages import LADDER, stage12_mma_sync
 from flashcore_numba.stages.runs import runs
+from flashcore_numba.stages.tuning import stage12_tiles
 
 GPUS = {  # by compute capability
     (7, 0): "V100",
@@ -56,10 +57,10 @@ def tiles() -> str:
     rooms = sorted({shared_limit(each) for each in MULTIPROCESSORS if stage12_mma_sync.STAGE.runs_on(each)})
     found: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for room in rooms:
-        for head_dim, named in stage12_mma_sync.TILES.items():
+        for head_dim, named in stage12_tiles.TILES.items():
             sizes = tuple(_tile(head_dim, name, room) for name in named)
             found.setdefault((head_dim, sizes), []).append(room)
-    names = list(stage12_mma_sync.TILES[WIDE])
+    names = list(stage12_tiles.TILES[WIDE])
     lines = [f"| shared memory per block, KiB | D | {' | '.join(names)} |", "|---|--:|" + "---|" * len(names)]
     for (head_dim, sizes), some in found.items():
         more = " and more" if some[-1] == rooms[-1] else ""
@@ -68,9 +69,9 @@ def tiles() -> str:
 
 
 def _tile(head_dim: int, name: str, room: int) -> str:
-    row_tiles, warps, *_ = stage12_mma_sync.TILES[head_dim][name]
-    rows, keys = 16 * row_tiles * warps, stage12_mma_sync.fitting_keys(head_dim, name, room)
-    return f"{rows} x {keys}" if stage12_mma_sync.block_bytes(head_dim, rows, keys) <= room else "-"
+    row_tiles, warps, *_ = stage12_tiles.TILES[head_dim][name]
+    rows, keys = 16 * row_tiles * warps, stage12_tiles.fitting_keys(head_dim, name, room)
+    return f"{rows} x {keys}" if stage12_tiles.block_bytes(head_dim, rows, keys) <= room else "-"
 
 
 def resources() -> str:

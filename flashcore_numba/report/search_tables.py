@@ -1,4 +1,4 @@
-"""Tables in Markdown of what the evaluator refuses and lets live, for `docs/search.md`."""
+"""Tables in Markdown for `docs/search.md`: what the evaluator refuses and lets live, what searches found."""
 
 import json
 from collections import Counter
@@ -10,6 +10,7 @@ from flashcore_numba.evolve.cheats import IMPOSSIBLE
 from flashcore_numba.evolve.evaluate import LAYERS
 from flashcore_numba.evolve.trust import LIVES
 from flashcore_numba.records import artifact
+from flashcore_numba.tune import table
 
 KINDS = {
     "cheats": "cheats, each by the layer that it was written for",
@@ -70,6 +71,30 @@ def rates(folder: Path | None = None) -> str | None:
     return "\n".join(lines) + f"\n\n{'. '.join(notes)}.{others}"
 
 
+def tuned(folder: Path | None = None) -> str | None:
+    """What searches of configurations found, beside what the stages' rules say; None without a record."""
+    kept = None if folder is None else folder / table.FOLDER
+    entries = table.made(kept)
+    if not entries:
+        return None
+    lines = [
+        "| stage | problem | the rule's | the best | less time | launched | record |",
+        "|---|---|---|---|--:|---|---|",
+    ]
+    for entry in entries:
+        *cells, record = table.row(entry)
+        path = f"../flashcore_numba/records/data/{table.FOLDER}/{record}"
+        lines.append(f"| {' | '.join(cells)} | [{entry['date'][:10]}]({path}) |")
+    near, known = table.near(entries)
+    notes = [f"In {near} of {known} searches the best takes at most {table.WORTH:.0%} less than the rule's."]
+    if (worst := table.elsewhere(kept)) is not None:
+        notes.append(
+            f"What is best for one of these problems takes up to {worst - 1:.0%} more time than the best for "
+            "another of the same stage, head dimension and mask."
+        )
+    return "\n".join([*lines, "", *notes])
+
+
 def _as_wanted(fate: Mapping[str, Any]) -> bool:
     return fate["layer"] == fate["wanted"] or (fate["wanted"] == "" and fate["layer"] is not None)
 
@@ -91,4 +116,5 @@ TABLES: dict[str, Callable[[Path | None], str | None]] = {
     "cheats": cheats,
     "impossible": impossible,
     "search-rates": rates,
+    "tuned": tuned,
 }

@@ -17,12 +17,9 @@ from flashcore_numba.stages.parts.cuda_arguments import cuda_arguments, defines,
 from flashcore_numba.stages.stage import Stage
 from flashcore_numba.stages.tuning.stage12_tiles import (
     STAGES,
-    TILES,
     Tile,
     block_bytes,
-    choose,
-    fitting_keys,
-    tiles_for,
+    tile_for,
 )
 
 
@@ -37,10 +34,7 @@ def launch(
 ) -> None:
     """macros, added: what a branch defines for the kernel, and the arguments which that adds."""
     p = problem
-    name = variant if variant in TILES[64] else choose(p, executor.sm_count, executor.shared_limit)
-    row_tiles, warps, _, blocks_an_sm, lazy = tiles_for(p.columns)[name]
-    keys = fitting_keys(p.columns, name, executor.shared_limit)
-    tile = row_tiles, warps, keys, blocks_an_sm, lazy
+    tile = tile_for(p, variant, executor.sm_count, executor.shared_limit, searched=not macros)
     run(p, out, executor, lse, tile, variant != "in_order", macros, added)
 
 

@@ -18,7 +18,7 @@ from flashcore_numba.stages.parts.cuda_arguments import (
     strides,
 )
 from flashcore_numba.stages.stage import Stage
-from flashcore_numba.stages.tuning.stage13_tiles import STAGES, TILES, Tile, block_bytes, choose
+from flashcore_numba.stages.tuning.stage13_tiles import STAGES, Tile, block_bytes, tile_for
 
 DEFINES = ("ROW_TILES", "ROW_WARPS", "KEY_WARPS", "BLOCK_N", "BLOCKS_PER_SM", "LAZY_MAX")
 MERGE_THREADS = 128
@@ -27,9 +27,7 @@ MERGE_THREADS = 128
 def launch(
     problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    tile, splits = choose(problem, executor.sm_count)
-    splits = {"unsplit": 1, "two_splits": 2}.get(variant or "", splits)
-    run(problem, out, executor, lse, TILES[problem.head_dim][tile], splits, variant)
+    run(problem, out, executor, lse, *tile_for(problem, variant, executor.sm_count), variant)
 
 
 def run(

@@ -21,7 +21,7 @@ from flashcore_numba.stages.parts.tile_maps import (
     query_map,
 )
 from flashcore_numba.stages.stage import Stage
-from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, choose
+from flashcore_numba.stages.tuning.stage15_tiles import ROWS, Tile, tile_for
 
 FILE = "stage15_ping_pong"
 STORED_ROWS = 16  # of what one warp stores
@@ -87,7 +87,7 @@ def run(
 def launch(
     problem: Problem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    run(problem, out, executor, lse, *choose(problem, variant, executor.sm_count))
+    run(problem, out, executor, lse, *tile_for(problem, variant, executor.sm_count))
 
 
 STAGE = Stage(

@@ -22,8 +22,6 @@ from flashcore_numba.run.progress import Progress
 from flashcore_numba.tune import record as records
 from flashcore_numba.tune.spaces import SPACES, Config, Space, name_of
 
-SM_COUNT = 132  # of an H200, for what a stage chooses where there is none
-CAPABILITY = (9, 0)
 SM_REGISTERS = 1 << 16
 SERIALISED = ("C7508", "C7512")  # the assembler could not keep setmaxnreg, or wgmma in flight
 CHUNK = 32  # configurations that take turns in one run, beside the shipped one
@@ -62,13 +60,13 @@ def search(
     progress: Progress,
     path: Path | None = None,
     timing: Timing | None = None,
-    device: str | None = None,
+    device: records.Device = records.NONE,
     elite: int = 3,
 ) -> dict[str, Any]:
     """The record of a search, written to `path` as it grows, and gone on with where that has one.
 
-    timing: how configurations are timed; None where there is no GPU, and the search ends with the compiler.
-    elite: so many are checked on the CPU executor in the end. Raises ArgumentError.
+    timing: how configurations are timed, on `device`; None where there is no GPU, and the search ends with
+    the compiler. elite: so many are checked on the CPU executor in the end. Raises ArgumentError.
     """
     problem = stand_in(space, workload)
     if (limit := space.stage.why_not(problem)) is not None:
@@ -76,7 +74,7 @@ def search(
     record = records.new(space, workload, device)
     if path is not None:
         record = records.resumed(path, record)
-    legal, shipped = _legal(space, problem, record)
+    legal, shipped = _legal(space, problem, record, device.sm_count)
     _compile(space, workload, legal, record, progress, path)
     able = [config for config in legal if "dropped" not in record["cache"][name_of(config)]]
     record["funnel"]["compiled"] = len(able)
@@ -92,12 +90,18 @@ def search(
     return record
 
 
-def _legal(space: Space, problem: Problem, record: dict[str, Any]) -> tuple[list[Config], Config]:
+def _legal(
+    space: Space, problem: Problem, record: dict[str, Any], sm_count: int
+) -> tuple[list[Config], Config]:
+    """The configurations that keep the rules, what the stage launches and what its rule says among them; and
+    what it launches.
+    """
     points = list(space.points(problem))
     legal = [config for config, broken in points if broken is None]
-    shipped = space.shipped(problem, SM_COUNT)
-    if name_of(shipped) not in map(name_of, legal):
-        legal.append(shipped)
+    shipped = space.shipped(problem, sm_count)
+    for config in (shipped, space.rule(problem, sm_count)):
+        if name_of(config) not in map(name_of, legal):
+            legal.append(config)
     broken = Counter(says for _, says in points if says is not None)
     record["funnel"] |= {"combinations": len(points), "legal": len(legal), "broken": dict(broken)}
     return legal, shipped
@@ -130,7 +134,7 @@ def compiled(key: int | str, workload: Workload, config: Config) -> dict[str, An
     """
     from flashcore_numba.run.compiler import Compiler
 
-    space, compiler = SPACES[key], Compiler(CAPABILITY)
+    space, compiler = SPACES[key], Compiler(records.CAPABILITY)
     problem = stand_in(space, workload)
     written = (each for each in operation(space.stage).outputs if each is not LSE)
     outputs = {each.name: compiler.empty(each.shape(problem), each.dtype(problem)) for each in written}
@@ -210,13 +214,19 @@ def _elite(
     timing: Timing,
     wanted: int,
 ) -> None:
-    """The best again, in more rounds and all in one run with the shipped one; of those, the first that the
-    CPU executor finds right.
+    """The best again, in more rounds and all in one run with the shipped one and the rule's; of those, the
+    first that the CPU executor finds right.
     """
-    by_ratio = sorted(records.timed(record), key=lambda each: each.get("of_shipped", each["time"]))
-    finalists = [records.config_of(record, each) for each in by_ratio[:FINALISTS]]
+    if len(record["elite"]) >= wanted:  # a finished record, gone on with
+        return
+    record["elite"] = []  # its rounds must be those of the run that follows
+    timed = sorted(records.timed(record), key=lambda each: each.get("of_shipped", each["time"]))
+    by_ratio = [records.config_of(record, each) for each in timed]
+    finalists = by_ratio[:FINALISTS]
     if not finalists:
         return
+    rule = name_of(space.rule(problem, record["sm_count"]))
+    finalists += [config for config in by_ratio[FINALISTS:] if name_of(config) == rule]
     progress.step(f"timing the best {len(finalists)} again, {LONG_ROUNDS} rounds")
     found = timing(space.key, workload, _beside(finalists, shipped), LONG_ROUNDS)
     yardstick = found[name_of(shipped)]
@@ -225,6 +235,7 @@ def _elite(
         for config in _beside(finalists, shipped)
         if (each := _verdict(found[name_of(config)])) and "failed" not in each
     ]
+    record["finalists"] = {name_of(config): found[name_of(config)]["rounds_us"] for _, config in ranked}
     for time, config in sorted(ranked, key=lambda pair: pair[0]):
         if len(record["elite"]) == wanted:
             break

@@ -1,13 +1,13 @@
 """What a search found, in the cache format of Kernel Tuner (van Werkhoven 2019), so that it can be replayed.
 
-Beside what that format has, `workload`, `funnel`, `elite` and where the run was made; and for each
-configuration what the compiler and the GPU said of it.
+Beside what that format has, `workload`, `funnel`, `elite`, the rounds of all `finalists`, and where the run
+was made; and for each configuration what the compiler and the GPU said of it.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.workload import Workload
@@ -18,12 +18,29 @@ FAILED = "CompilationFailedConfig", "RuntimeFailedConfig"
 """What stands for the time of a configuration that has none: dropped before it ran, or while it ran."""
 
 
-def new(space: Space, workload: Workload, device: str | None) -> dict[str, Any]:
-    """A record without configurations. device: the name of the GPU; None where nothing is timed."""
+CAPABILITY, SM_COUNT = (9, 0), 132  # of an H200, for what a stage chooses where there is no GPU
+
+
+class Device(NamedTuple):
+    """The GPU of a search."""
+
+    name: str
+    capability: tuple[int, int] = CAPABILITY
+    sm_count: int = SM_COUNT
+
+
+NONE = Device("none")
+"""Where nothing is timed."""
+
+
+def new(space: Space, workload: Workload, device: Device = NONE) -> dict[str, Any]:
+    """A record without configurations."""
     commit, dirty = environment.commit()
     shape = workload.shape
     return {
-        "device_name": device or "none",
+        "device_name": device.name,
+        "compute_capability": list(device.capability),
+        "sm_count": device.sm_count,
         "kernel_name": space.stage.key,
         "problem_size": [shape.batch, shape.heads, shape.kv_heads, shape.seq, shape.head_dim],
         "workload": {"shape": str(shape), "causal": workload.causal, "element": workload.element.name},
@@ -79,7 +96,7 @@ def save(path: Path | None, record: Mapping[str, Any]) -> None:
     """Write it whole, in place of what was there; nothing without a path."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        layout.save(dict(record), path, "cache")
+        layout.save(dict(record), path, "cache", "finalists")
 
 
 def file_name(space: Space, workload: Workload) -> str:

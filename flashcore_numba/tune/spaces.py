@@ -4,12 +4,14 @@ A rule is a sentence and a test. What only the compiler knows, spills for exampl
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flashcore_numba.branches.backward import backward_mma_sync, backward_wgmma
+from flashcore_numba.branches.backward import backward_mma_sync, backward_wgmma, mma_sync_tiles, wgmma_tiles
 from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.branches.decode import decode_parts, decode_split
+from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages import (
@@ -19,7 +21,7 @@ from flashcore_numba.stages import (
     stage16_cluster_split,
 )
 from flashcore_numba.stages.stage import Stage
-from flashcore_numba.stages.tuning import stage12_tiles, stage13_tiles, stage15_tiles
+from flashcore_numba.stages.tuning import recorded, stage12_tiles, stage13_tiles, stage15_tiles, stage16_tiles
 
 Config = Mapping[str, Any]
 
@@ -40,27 +42,41 @@ class Rule:
 class Space:
     """The configurations of one stage: all combinations of `values` that keep the rules.
 
-    run: launches one; its last arguments are the stage's outputs. shipped: what the stage itself chooses for
-    a problem on a GPU with so many SMs. The problem is that of the stage's operation.
+    run: launches one; its last arguments are the stage's outputs. rule: what the stage's rule chooses for a
+    problem on a GPU with so many SMs. The problem is that of the stage's operation. looked_up: whether the
+    stage asks what a search recorded; one that cannot see what its time depends on does not.
     """
 
     stage: Stage
     values: Mapping[str, tuple]
     rules: tuple[Rule, ...]
     run: Callable[..., None]
-    shipped: Callable[[Any, int], Config]
+    rule: Callable[[Any, int], Config]
+    looked_up: bool = True
 
     @property
     def key(self) -> int | str:
         """The stage's number, or `backward/wgmma` where it has none."""
         return self.stage.number or self.stage.key
 
+    def shipped(self, problem: Any, sm_count: int) -> Config:
+        """What the stage launches: what a recorded search found for this problem, else what its rule says."""
+        values = recorded.find(self.key, problem, sm_count) if self.looked_up else None
+        return self.rule(problem, sm_count) if values is None else self.config(values)
+
+    def config(self, values: Iterable[int]) -> Config:
+        """A configuration, of values in the order of the parameters."""
+        return dict(zip(self.values, values, strict=True))
+
+    def broken(self, problem: Any, config: Config) -> str | None:
+        """What the first rule says that a configuration breaks; None for one that is legal."""
+        return next((rule.says for rule in self.rules if not rule.kept(problem, config)), None)
+
     def points(self, problem: Any) -> Iterator[tuple[Config, str | None]]:
         """Every combination, with what the first rule says that it breaks, None for one that is legal."""
         for values in itertools.product(*self.values.values()):
-            config = dict(zip(self.values, values, strict=True))
-            broken = (rule.says for rule in self.rules if not rule.kept(problem, config))
-            yield config, next(broken, None)
+            config = self.config(values)
+            yield config, self.broken(problem, config)
 
     def configured(self, config: Config, problem: Any) -> Stage:
         """The stage as it runs this configuration, for problems of this head dimension without features,
@@ -113,22 +129,14 @@ THREADS_12 = Rule(
 )
 
 
-def _tile_12(c: Config) -> stage12_tiles.Tile:
-    return c["row_tiles"], c["warps"], c["keys"], c["blocks"], bool(c["lazy"])
-
-
-def _shipped_12(p: Problem, sm_count: int) -> Config:
+def _rule_12(p: Problem, sm_count: int) -> Config:
     name = stage12_tiles.choose(p, sm_count, BLOCK_BYTES)
     row_tiles, warps, _, blocks, lazy = stage12_tiles.tiles_for(p.columns)[name]
     keys = stage12_tiles.fitting_keys(p.columns, name, BLOCK_BYTES)
     return {"row_tiles": row_tiles, "warps": warps, "keys": keys, "blocks": blocks, "lazy": int(lazy)}
 
 
-def _tile_13(c: Config) -> stage13_tiles.Tile:
-    return c["row_tiles"], c["row_warps"], c["key_warps"], c["keys"], c["blocks"], bool(c["lazy"])
-
-
-def _shipped_13(p: Problem, sm_count: int) -> Config:
+def _rule_13(p: Problem, sm_count: int) -> Config:
     name, splits = stage13_tiles.choose(p, sm_count)
     row_tiles, row_warps, key_warps, keys, blocks, lazy = stage13_tiles.TILES[p.head_dim][name]
     return {
@@ -142,15 +150,12 @@ def _shipped_13(p: Problem, sm_count: int) -> Config:
     }
 
 
-TILE_15 = stage15_tiles.Tile._fields
-
-
 def _tile_15(c: Config) -> stage15_tiles.Tile:
-    flags = ("overlap", "turns", "lazy", "two_q")
-    return stage15_tiles.Tile(**{name: bool(c[name]) if name in flags else c[name] for name in TILE_15})
+    *of_a_tile, _ = c.values()
+    return stage15_tiles.Tile.of(of_a_tile)
 
 
-def _shipped_15(p: Problem, sm_count: int) -> Config:
+def _rule_15(p: Problem, sm_count: int) -> Config:
     tile, longest_first = stage15_tiles.choose(p, None, sm_count)
     if tile.consumers == 1:
         tile = tile._replace(turns=False)
@@ -159,8 +164,8 @@ def _shipped_15(p: Problem, sm_count: int) -> Config:
     }
 
 
-def _split_16(c: Config) -> stage16_cluster_split.Split:
-    return stage16_cluster_split.Split(c["cluster"], c["warpgroups"], c["keys"], c["stages"])
+def _split_16(c: Config) -> stage16_tiles.Split:
+    return stage16_tiles.Split(**c)
 
 
 def _run_16(p: Problem, executor: Executor, c: Config, out: Array, lse: Array = None) -> None:
@@ -174,26 +179,45 @@ def _tiles_16(p: Problem, c: Config) -> int:
     return -(-p.seq_k // (c["keys"] * c["cluster"] * c["warpgroups"]))
 
 
-def _tile_backward(c: Config) -> backward_wgmma.Tile:
-    flags = ("ping_pong", "dv_early")
-    return backward_wgmma.Tile(**{name: bool(x) if name in flags else x for name, x in c.items()})
+def _tile_wgmma(c: Config) -> wgmma_tiles.Tile:
+    return wgmma_tiles.Tile.of(c.values())
 
 
-def _shipped_backward(p: BackwardProblem, sm_count: int) -> Config:
-    tile = backward_wgmma.TILES[p.head_dim]
+def _rule_wgmma(p: BackwardProblem, sm_count: int) -> Config:
+    tile = wgmma_tiles.TILES[p.head_dim]
     return {name: int(x) for name, x in tile._asdict().items() if name != "deterministic"}
 
 
-def _tile_mma_sync(c: Config) -> backward_mma_sync.Tile:
-    kernel = backward_mma_sync.SPLIT if c["split"] else "backward_mma_sync"
-    return backward_mma_sync.Tile(
-        c["keys"], c["rows"], c["warps"], c["blocks"], 0, kernel, late=bool(c["late"])
-    )
+def _tile_decode(c: Config) -> decode_parts.Tile:
+    return decode_parts.Tile(c["row_tiles"], c["warps"], c["stages"], c["blocks"])
 
 
-def _shipped_mma_sync(p: BackwardProblem, sm_count: int) -> Config:
-    tile = backward_mma_sync.TILES[p.head_dim][backward_mma_sync.choose(p, sm_count, BLOCK_BYTES)]
-    split = tile.kernel == backward_mma_sync.SPLIT
+def _run_decode(p: DecodeProblem, executor: Executor, c: Config, out: Array, lse: Array = None) -> None:
+    tile, parts, elements = _tile_decode(c), c["parts"], c["part_elements"]
+    sizes = decode_split.sizes(p, tile, parts, elements, executor.sm_count)
+    decode_split.run(p, out, executor, lse, tile, elements, parts, *sizes)
+
+
+def _rule_decode(p: DecodeProblem, sm_count: int) -> Config:
+    name, parts = decode_split.choose(p, sm_count, BLOCK_BYTES)
+    tile = decode_split.TILES[p.head_dim][name]
+    return {
+        "row_tiles": tile.row_tiles,
+        "warps": tile.warps,
+        "stages": tile.stages,
+        "blocks": tile.blocks_an_sm,
+        "parts": parts,
+        "part_elements": decode_split.PART_ELEMENTS[name],
+    }
+
+
+def _tile_mma_sync(c: Config) -> mma_sync_tiles.Tile:
+    return mma_sync_tiles.Tile.of(c.values())
+
+
+def _rule_mma_sync(p: BackwardProblem, sm_count: int) -> Config:
+    tile = mma_sync_tiles.TILES[p.head_dim][mma_sync_tiles.choose(p, sm_count, BLOCK_BYTES)]
+    split = tile.kernel == mma_sync_tiles.SPLIT
     return {
         "keys": tile.keys,
         "rows": tile.rows,
@@ -231,8 +255,10 @@ SPACES: Mapping[int | str, Space] = {
             THREADS_12,
             _divisors(4),
         ),
-        lambda p, executor, c, out, lse=None: stage12_mma_sync.run(p, out, executor, lse, _tile_12(c)),
-        _shipped_12,
+        lambda p, executor, c, out, lse=None: stage12_mma_sync.run(
+            p, out, executor, lse, stage12_tiles.tile_of(c.values())
+        ),
+        _rule_12,
     ),
     13: Space(
         stage13_split_kv.STAGE,
@@ -259,9 +285,9 @@ SPACES: Mapping[int | str, Space] = {
             ),
         ),
         lambda p, executor, c, out, lse=None: stage13_split_kv.run(
-            p, out, executor, lse, _tile_13(c), c["splits"]
+            p, out, executor, lse, *stage13_tiles.tile_of(c.values())
         ),
-        _shipped_13,
+        _rule_13,
     ),
     15: Space(
         stage15_ping_pong.STAGE,
@@ -298,7 +324,7 @@ SPACES: Mapping[int | str, Space] = {
         lambda p, executor, c, out, lse=None: stage15_ping_pong.run(
             p, out, executor, lse, _tile_15(c), bool(c["longest_first"])
         ),
-        _shipped_15,
+        _rule_15,
     ),
     16: Space(
         stage16_cluster_split.STAGE,
@@ -316,7 +342,7 @@ SPACES: Mapping[int | str, Space] = {
             ),
         ),
         _run_16,
-        lambda p, sm_count: stage16_cluster_split.choose(p, None, sm_count)._asdict(),
+        lambda p, sm_count: stage16_tiles.choose(p, None, sm_count)._asdict(),
     ),
     "backward/mma_sync": Space(
         backward_mma_sync.STAGE,
@@ -341,7 +367,7 @@ SPACES: Mapping[int | str, Space] = {
             ),
         ),
         lambda p, executor, c, dq, dk, dv: backward_mma_sync.run(p, dq, dk, dv, executor, _tile_mma_sync(c)),
-        _shipped_mma_sync,
+        _rule_mma_sync,
     ),
     "backward/wgmma": Space(
         backward_wgmma.STAGE,
@@ -353,14 +379,40 @@ SPACES: Mapping[int | str, Space] = {
             "heads_together": (1, 2, 4, 8),
         },
         (
-            _fits(lambda p, c: backward_wgmma.block_bytes(p.head_dim, _tile_backward(c)))[0],
+            _fits(lambda p, c: backward_wgmma.block_bytes(p.head_dim, _tile_wgmma(c)))[0],
             Rule(
                 "there are fewer K/V heads",
                 lambda p, c: c["heads_together"] <= p.kv_heads,
             ),
         ),
-        lambda p, executor, c, dq, dk, dv: backward_wgmma.run(p, dq, dk, dv, executor, _tile_backward(c)),
-        _shipped_backward,
+        lambda p, executor, c, dq, dk, dv: backward_wgmma.run(p, dq, dk, dv, executor, _tile_wgmma(c)),
+        _rule_wgmma,
+    ),
+    "decode/split": Space(
+        decode_split.STAGE,
+        {
+            "row_tiles": (1, 2),
+            "warps": (2, 4, 8),
+            "stages": (2, 3, 4, 6),
+            "blocks": (1, 2, 3),
+            "parts": (1, 2, 4, 8, 16, 32),
+            "part_elements": (1 << 18, 1 << 20),
+        },
+        (
+            *_fits(lambda p, c: _tile_decode(c).block_bytes(p.head_dim)),
+            THREADS_12,
+            Rule(
+                "the rows of O do not fit into the ring of a warp",
+                lambda p, c: c["row_tiles"] * (p.head_dim + 8) <= p.head_dim * c["stages"],
+            ),
+            Rule(
+                "the parts that a block merges do not fit into the rings",
+                lambda p, c: p.head_dim * c["stages"] >= 8 * decode_split.MAX_PARTS,
+            ),
+        ),
+        _run_decode,
+        _rule_decode,
+        looked_up=False,  # lengths are on the GPU: what is recorded would be for other ones
     ),
 }
 """By the number of the stage, or its name where it has none."""

@@ -14,16 +14,8 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import LADDER, stage14_tma_wgmma, stage16_cluster_split
 from flashcore_numba.stages.parts.tile_maps import BOUND, batch_rows, bounded_map, tile_map
-from flashcore_numba.stages.stage16_cluster_split import (
-    FEW_ROWS,
-    FORCED,
-    MANY_ROWS,
-    MORE_ROWS,
-    Split,
-    choose,
-    launch_split,
-    shared_bytes,
-)
+from flashcore_numba.stages.stage16_cluster_split import launch_split, shared_bytes
+from flashcore_numba.stages.tuning.stage16_tiles import FEW_ROWS, FORCED, MANY_ROWS, MORE_ROWS, Split, choose
 
 HOPPER = [stage for stage in LADDER if stage.no_other_gpu]
 ROOM = 227 * 1024  # bytes of shared memory that a block may have at compute capability 9.0

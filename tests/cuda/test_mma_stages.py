@@ -7,6 +7,7 @@ from flashcore_numba.core import oracle
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import stage12_mma_sync, stage13_split_kv
+from flashcore_numba.stages.tuning import stage12_tiles, stage13_tiles
 
 SMALLEST_SHARED = 99 * 1024  # bytes that a block may have at compute capability 8.9, the least from 8.0 on
 
@@ -44,7 +45,7 @@ def normal(rng, *shape):
     ],
 )
 def test_stage_12_takes_the_tile_that_was_fastest(shape, tile):
-    assert stage12_mma_sync.choose(shaped(*shape), 132) == tile
+    assert stage12_tiles.choose(shaped(*shape), 132) == tile
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_stage_12_takes_the_tile_that_was_fastest(shape, tile):
     ],
 )
 def test_stage_13_takes_the_tile_and_splits_that_were_fastest(shape, choice):
-    assert stage13_split_kv.choose(shaped(*shape), 132) == choice
+    assert stage13_tiles.choose(shaped(*shape), 132) == choice
 
 
 @pytest.mark.parametrize("stage", [stage12_mma_sync, stage13_split_kv])

@@ -16,6 +16,7 @@ from flashcore_numba.run.registers import stand_in_for
 from flashcore_numba.stages import LADDER
 from flashcore_numba.stages.find import find
 from flashcore_numba.stages.runs import Run
+from flashcore_numba.stages.tuning import recorded
 
 RECORDED = {f"{e['shape']}{'-causal' if e['causal'] else ''}": e for e in extracts.recorded()}
 MEASURED = [
@@ -46,10 +47,27 @@ def test_every_reason_explains_a_difference():
     for name, run in MEASURED:
         for row in three_columns(name, run).rows:
             keys = {(run.stage.key, variant, row.name) for variant in ("*", str(run.variant))}
-            measured |= keys
+            measured |= keys if row.measured is not None else set()
             used |= keys if row.flagged else set()
     assert used
     assert REASONS.keys() & measured <= used, "agrees now: take the reason out"
+
+
+@pytest.mark.parametrize(("since", "known"), [("2026-01-01", True), ("2100-01-01", False)])
+def test_an_extract_from_before_a_search_says_nothing_of_what_is_launched_now(since, known, monkeypatch):
+    """The search found another configuration for this problem, which nobody has profiled yet."""
+    name, extract = "1x8x512x64", RECORDED["1x8x512x64"]
+    asked = []
+
+    def found(stage, problem, sm_count):
+        asked.append((stage, problem.q.shape, sm_count))
+        return since if stage == 13 else None
+
+    monkeypatch.setattr(recorded, "since", found)
+    split, cluster = Run(find(13), "split_kv"), Run(find(16), "one_block")
+    assert [(row.measured is not None) for row in three_columns(name, split).rows[:3]] == [known] * 3
+    assert three_columns(name, cluster).rows[0].measured is not None
+    assert asked[0] == (13, (1, 8, 512, 64), extract["sm_count"])
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -15,8 +15,9 @@ WORKLOAD = Workload(parse_any("1x8x1024x64"))
 
 @pytest.mark.parametrize("number", SPACES)
 def test_the_shipped_configuration_and_another_are_timed(number):
-    space, problem = SPACES[number], funnel.stand_in(WORKLOAD)
-    shipped = space.shipped(problem, funnel.SM_COUNT)
+    space = SPACES[number]
+    problem = funnel.stand_in(SPACES[number], WORKLOAD)
+    shipped = space.shipped(problem, record.SM_COUNT)
     other = next(
         config
         for config, broken in space.points(problem)
@@ -36,6 +37,6 @@ def test_a_search(tmp_path, monkeypatch):
     )
     path = tmp_path / "record.json"
     quiet = Progress(Console(quiet=True))
-    found = funnel.search(small, WORKLOAD, quiet, path, timing.timing, "the GPU", elite=1)
+    found = funnel.search(small, WORKLOAD, quiet, path, timing.timing, record.Device("the GPU"), elite=1)
     assert record.timed(found) and found["elite"][0]["rounds_us"]
     assert record.load(path)["elite"] == found["elite"]

@@ -9,7 +9,7 @@ from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import predict
 from flashcore_numba.run.executor import Simulator
 from flashcore_numba.stages import stage14_tma_wgmma, stage15_ping_pong, stage16_cluster_split
-from flashcore_numba.stages.tuning import stage15_tiles
+from flashcore_numba.stages.tuning import stage15_tiles, stage16_tiles
 
 TMA_WGMMA, PING_PONG = stage14_tma_wgmma.STAGE, stage15_ping_pong.STAGE
 CLUSTER_SPLIT = stage16_cluster_split.STAGE
@@ -58,9 +58,9 @@ def test_a_row_without_a_maximum_has_a_tile_multiplied_again(seq_q, seq_k, head_
 
 
 TABLES = [
-    (132, stage16_cluster_split.FEW_ROWS),
-    (1, stage16_cluster_split.MANY_ROWS),
-    (2, stage16_cluster_split.MORE_ROWS),
+    (132, stage16_tiles.FEW_ROWS),
+    (1, stage16_tiles.MANY_ROWS),
+    (2, stage16_tiles.MORE_ROWS),
 ]
 
 
@@ -72,7 +72,7 @@ def test_each_split_of_stage_16(head_dim, sm_count, table, rng):
     for most, split in table[head_dim].items():
         seq_k = int(min(most, 1100)) - int(rng.integers(20))
         p = problem(rng, 1, heads, int(rng.integers(1, 64)), seq_k, head_dim, False)
-        assert stage16_cluster_split.choose(p, None, sm_count)[:3] == split[:3]
+        assert stage16_tiles.choose(p, None, sm_count)[:3] == split[:3]
         check(CLUSTER_SPLIT, None, p, sm_count)
 
 

@@ -13,6 +13,7 @@ from flashcore_numba.core.features import Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.predict import predict
 from flashcore_numba.stages import stage12_mma_sync, stage13_split_kv
+from flashcore_numba.stages.tuning import stage13_tiles
 
 STAGES = (stage12_mma_sync.STAGE, stage13_split_kv.STAGE)
 VARIANTS = [(stage, variant) for stage in STAGES for variant in stage.variants]
@@ -61,7 +62,7 @@ def test_rows_that_are_no_whole_lines_have_no_formula(rng):
 def test_each_tile_of_stage_13(tile, sm_count, head_dim, rng):
     """A GPU so small that few rows fill it."""
     p = problem(rng, 1, 2, int(rng.integers(65, 129)), int(rng.integers(1, 150)), head_dim, True)
-    assert stage13_split_kv.choose(p, sm_count) == (tile, 1)
+    assert stage13_tiles.choose(p, sm_count) == (tile, 1)
     check(stage13_split_kv.STAGE, "split_kv", p, sm_count)
 
 
@@ -69,7 +70,7 @@ def test_each_tile_of_stage_13(tile, sm_count, head_dim, rng):
 def test_more_splits_than_two(variant, rng):
     seq_k = int(rng.integers(3 * 512, 4 * 512))
     p = problem(rng, 1, 1, int(rng.integers(1, 40)), seq_k, 64, bool(rng.integers(2)))
-    assert stage13_split_kv.choose(p, 132) == ("small", 3)
+    assert stage13_tiles.choose(p, 132) == ("small", 3)
     check(stage13_split_kv.STAGE, variant, p, 132)
 
 
@@ -95,7 +96,7 @@ def test_formula_holds_where_parts_are_merged(head_dim, causal, rng):
 def test_a_window_that_begins_between_the_tiles_of_two_key_warps(rng):
     """A key warp meets its first key after the first step, and still does no tile twice."""
     p = problem(rng, 1, 2, 256, 1024, 64, True, features=Features((500, -1)))
-    assert stage13_split_kv.choose(p, 3) == ("medium", 1)
+    assert stage13_tiles.choose(p, 3) == ("medium", 1)
     check(stage13_split_kv.STAGE, "unsplit", p, 3)
 
 

@@ -31,7 +31,7 @@ ENTRIES = {
     r"fuzz": ("faults",),
     r"mutants": ("planted",),
     r"mutations-.*": ("mutations",),
-    r"tune-.*": ("cache",),
+    r"tune-.*": ("cache", "finalists"),
     r"kills": (),
 }
 

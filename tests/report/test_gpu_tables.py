@@ -6,7 +6,7 @@ from flashcore_numba.core.multiprocessors import MULTIPROCESSORS
 from flashcore_numba.evidence import resource_table
 from flashcore_numba.records import artifact
 from flashcore_numba.report import gpu_tables
-from flashcore_numba.stages import stage12_mma_sync
+from flashcore_numba.stages.tuning import stage12_tiles
 
 
 def rows(text):
@@ -33,7 +33,7 @@ def test_every_gpu_has_its_stages(fake, recorded):
 
 def test_the_tiles_are_those_that_are_launched():
     table = rows(gpu_tables.tiles())
-    for head_dim, named in stage12_mma_sync.TILES.items():
+    for head_dim, named in stage12_tiles.TILES.items():
         if head_dim > 128:
             continue
         whole = [f"{16 * row_tiles * warps} x {keys}" for row_tiles, warps, keys, *_ in named.values()]

@@ -21,18 +21,20 @@ from flashcore_numba.core.shapes import parse_any
 from flashcore_numba.core.workload import Workload
 from flashcore_numba.records import layout
 from flashcore_numba.run.progress import Progress
+from flashcore_numba.stages.tuning import recorded
 from flashcore_numba.tune import funnel, record, replay, timing
 from flashcore_numba.tune.spaces import SPACES, name_of
 
 QUIET = Progress(Console(quiet=True))
 SHAPES = ("1x8x512x64", "4x16x577x64", "64x16x128x64", "1x8x1024x64", "4x16x4096x128", "2x32/8x3000x128")
+GPU = record.Device("a GPU")
 SMALL = Workload(parse_any("1x8x512x64"))
 
 
 class Noted:
     """An executor that runs nothing and notes what is launched."""
 
-    sm_count, shared_limit = funnel.SM_COUNT, 227 << 10
+    sm_count, shared_limit = record.SM_COUNT, 227 << 10
 
     def __init__(self):
         self.launched = []
@@ -61,7 +63,7 @@ def launched(space, problem, run):
 def test_the_shipped_configuration_is_what_the_stage_launches(number, shape, causal):
     space = SPACES[number]
     problem = funnel.stand_in(space, Workload(parse_any(shape), causal))
-    shipped = space.shipped(problem, funnel.SM_COUNT)
+    shipped = space.shipped(problem, record.SM_COUNT)
     assert list(shipped) == list(space.values)
     one = launched(space, problem, space.stage.launch)
     other = launched(space, problem, space.configured(shipped, problem).launch)
@@ -123,7 +125,7 @@ def few(monkeypatch):
 def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
     best = {"cluster": 2, "warpgroups": 1, "keys": 64, "stages": 2}
     timed, path = modelled(best), tmp_path / "a" / "record.json"
-    found = funnel.search(SPACES[16], SMALL, QUIET, path, timed, "a GPU", elite=2)
+    found = funnel.search(SPACES[16], SMALL, QUIET, path, timed, GPU, elite=2)
     assert found["elite"][0]["config"] == name_of(best) == few[0]
     assert len(found["elite"]) == 2
     assert found["cache"][name_of(best)]["checked"]
@@ -133,6 +135,21 @@ def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
     assert json.loads(path.read_text()) == layout.rounded(json.loads(json.dumps(found)))
     ratio = found["cache"][name_of(best)]["of_shipped"]
     assert ratio == pytest.approx(found["cache"][name_of(best)]["time"] / found["cache"][shipped]["time"])
+
+
+def test_a_search_times_what_is_launched_and_what_the_rule_says(few, monkeypatch):
+    """Once a search has replaced the rule's choice, the next one still compares with both."""
+    space, problem = SPACES[16], funnel.stand_in(SPACES[16], SMALL)
+    rule, launches = space.rule(problem, record.SM_COUNT), (1, 2, 64, 2)
+    monkeypatch.setattr(recorded, "find", lambda *given: launches)
+    monkeypatch.setattr(funnel, "FINALISTS", 2)
+    timed = modelled({"cluster": 1, "warpgroups": 1, "keys": 256, "stages": 1})
+    found = funnel.search(space, SMALL, QUIET, None, timed, GPU, elite=1)
+    assert found["shipped"] == name_of(space.config(launches))
+    assert {found["shipped"], name_of(rule), "1,1,256,1"} <= set(found["finalists"])
+    assert len(found["finalists"]) == 4, "the two best, and these"
+    assert {len(rounds) for rounds in found["finalists"].values()} == {funnel.LONG_ROUNDS}
+    assert (found["compute_capability"], found["sm_count"]) == ([9, 0], 132)
 
 
 def test_a_search_goes_on_where_it_was_stopped(few, tmp_path, monkeypatch):
@@ -145,18 +162,23 @@ def test_a_search_goes_on_where_it_was_stopped(few, tmp_path, monkeypatch):
         return timed(*given)
 
     with pytest.raises(KeyboardInterrupt):
-        funnel.search(SPACES[16], SMALL, QUIET, path, stopped, "a GPU")
+        funnel.search(SPACES[16], SMALL, QUIET, path, stopped, GPU)
     seen = {name for _, names in timed.asked for name in names}
     timed.asked.clear()
     compiled = []
     monkeypatch.setattr(funnel, "compiled", lambda *given: compiled.append(given))
-    found = funnel.search(SPACES[16], SMALL, QUIET, path, timed, "a GPU", elite=1)
+    found = funnel.search(SPACES[16], SMALL, QUIET, path, timed, GPU, elite=1)
     short = [set(names[:-1]) for rounds, names in timed.asked if rounds == funnel.SHORT_ROUNDS]
     assert short and not set.union(*short) & seen - {found["shipped"]}
     assert not compiled, "nothing is compiled again"
+    timed.asked.clear()
+    again = funnel.search(SPACES[16], SMALL, QUIET, path, timed, GPU, elite=1)
+    assert again == layout.rounded(json.loads(json.dumps(found))) and not timed.asked, "it is finished"
+    more = funnel.search(SPACES[16], SMALL, QUIET, path, timed, GPU, elite=2)
+    assert len(more["elite"]) == 2 and [rounds for rounds, _ in timed.asked] == [funnel.LONG_ROUNDS]
     other = Workload(parse_any("1x8x1024x64"))
     with pytest.raises(ArgumentError, match="holds another search: its workload"):
-        funnel.search(SPACES[16], other, QUIET, path, timed, "a GPU")
+        funnel.search(SPACES[16], other, QUIET, path, timed, GPU)
 
 
 def test_what_is_wrong_or_does_not_end_is_no_time(few):
@@ -169,7 +191,7 @@ def test_what_is_wrong_or_does_not_end_is_no_time(few):
                 found[name] = {"failed": "it did not end"}
         return found
 
-    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, "a GPU", elite=9)
+    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, GPU, elite=9)
     kinds = {name: each["time"] for name, each in found["cache"].items()}
     assert {kinds[name] for name in kinds if name.startswith(("2,1", "1,2"))} == {"RuntimeFailedConfig"}
     assert not any(each["config"].startswith(("2,1", "1,2")) for each in found["elite"])
@@ -186,7 +208,7 @@ def test_a_wrong_kernel_is_no_elite(few, monkeypatch):
 
     wrong = space.__class__(**{**space.__dict__, "run": run})
     monkeypatch.setitem(SPACES, 16, wrong)
-    found = funnel.search(wrong, SMALL, QUIET, None, modelled({"keys": 64}), "a GPU", elite=1)
+    found = funnel.search(wrong, SMALL, QUIET, None, modelled({"keys": 64}), GPU, elite=1)
     assert found["elite"] and ",64," not in found["elite"][0]["config"]
     assert [name for name in few if ",64," in name]
 
@@ -208,7 +230,7 @@ def test_a_search_of_the_backward_pass(monkeypatch):
         monkeypatch.setattr(funnel, "check_stage", check)
         monkeypatch.setattr(funnel.pool, "_cores", lambda: 1)
         workload = Workload(parse_any("1x2x100x64"))
-        found = funnel.search(one, workload, QUIET, None, modelled({"rows": 64}), "a GPU", elite=1)
+        found = funnel.search(one, workload, QUIET, None, modelled({"rows": 64}), GPU, elite=1)
         assert found["funnel"]["legal"] == 5, "four, and the shipped one"
         assert found["elite"][0]["config"].startswith(f"{wins},")
 
@@ -221,7 +243,7 @@ def test_a_legal_tile_of_the_backward_pass_is_right(d, rng):
     legal = [config for config, broken in space.points(problem) if broken is None]
     for shape in ("4x32x4096", "4x8x1024", "1x8x512"):
         large = funnel.stand_in(space, Workload(parse_any(f"{shape}x{d}")))
-        assert space.shipped(large, funnel.SM_COUNT) in legal
+        assert space.shipped(large, record.SM_COUNT) in legal
     drawn = (
         [config for config in legal if config["split"]],
         [config for config in legal if not config["split"]],
@@ -230,6 +252,17 @@ def test_a_legal_tile_of_the_backward_pass_is_right(d, rng):
         stage = space.configured(some[rng.integers(len(some))], problem)
         report = check_stage(stage, names=["causal ragged 33 rows, 70 keys"])
         assert report.passed, stage.name
+
+
+def test_a_legal_configuration_of_decoding_is_right(rng):
+    """Of several warps and parts, with pages that end inside a tile."""
+    space = SPACES["decode/split"]
+    problem = funnel.stand_in(space, Workload(parse_any("8x32/8x4096x64")))
+    legal = [config for config, broken in space.points(problem) if broken is None]
+    names = ["lengths around pages of 16", "alone and in a batch: the same bits"]
+    stage = space.configured(legal[rng.integers(len(legal))], problem)
+    report = check_stage(stage, names=names)
+    assert report.passed, stage.name
 
 
 def test_a_search_of_the_backward_pass_is_in_float16(capsys):
@@ -244,7 +277,7 @@ def test_what_the_compiler_drops(monkeypatch):
     spilled = {"row_tiles": 2, "warps": 8, "keys": 128, "blocks": 2, "lazy": 1}
     found = funnel.compiled(12, SMALL, spilled)
     assert found["dropped"] == "registers are spilled to local memory" and found["spill_bytes"] > 0
-    kept = funnel.compiled(12, SMALL, SPACES[12].shipped(funnel.stand_in(SPACES[12], SMALL), funnel.SM_COUNT))
+    kept = funnel.compiled(12, SMALL, SPACES[12].shipped(funnel.stand_in(SPACES[12], SMALL), record.SM_COUNT))
     assert "dropped" not in kept and 0 < kept["registers"] <= 255 and not kept["spill_bytes"]
     broken = funnel.compiled(16, SMALL, {"cluster": 4, "warpgroups": 1, "keys": 64, "stages": 1})
     assert broken["dropped"] == "it does not compile", "static_assert of the kernel"
@@ -283,9 +316,9 @@ def test_a_run_is_a_process_that_can_be_stopped(monkeypatch, child, expected):
     assert not multiprocessing.active_children()
 
 
-def recorded(tmp_path):
+def kept(tmp_path):
     """A record with times, and one configuration that has none."""
-    found = funnel.search.__globals__["records"].new(SPACES[16], SMALL, "a GPU")
+    found = record.new(SPACES[16], SMALL, GPU)
     for number, (config, broken) in enumerate(SPACES[16].points(funnel.stand_in(SPACES[16], SMALL))):
         if broken is None:
             found["cache"][name_of(config)] = record.entry(config, time=1.0 + number)
@@ -301,7 +334,7 @@ def recorded(tmp_path):
 @pytest.mark.filterwarnings("default")  # what Kernel Tuner warns about is its own
 @pytest.mark.parametrize("strategy", ["brute_force", "random_sample", "genetic_algorithm"])
 def test_a_replay_sees_what_was_recorded(tmp_path, strategy):
-    path, found = recorded(tmp_path)
+    path, found = kept(tmp_path)
     before = path.read_text()
     result = replay.replay(path, strategy, 10)
     times = {name_of(record.config_of(found, each)): each["time"] for each in record.timed(found)}
@@ -313,7 +346,7 @@ def test_a_replay_sees_what_was_recorded(tmp_path, strategy):
 
 
 def test_what_a_replay_refuses(tmp_path, monkeypatch):
-    path, _ = recorded(tmp_path)
+    path, _ = kept(tmp_path)
     with pytest.raises(ArgumentError, match=r"strategy 'other': accepted are .*brute_force"):
         replay.replay(path, "other", 5)
     with pytest.raises(ArgumentError, match="evaluations is 0"):
@@ -352,7 +385,7 @@ def test_the_elite_beside_the_shipped(few, capsys):
     from flashcore_numba.cli.tune import show
 
     timed = modelled({"cluster": 1, "warpgroups": 1, "keys": 64, "stages": 1})
-    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, "a GPU", elite=1)
+    found = funnel.search(SPACES[16], SMALL, QUIET, None, timed, GPU, elite=1)
     show(found, Console(width=120))
     shown = capsys.readouterr().out
     assert found["elite"][0]["config"] in shown and "The best takes" in shown

@@ -1,6 +1,6 @@
 """Backward on Hopper: one tile's products under the next one's. The kernel: `backward_wgmma.cu`."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.parts import finish, key_tiles, padded_rows, prepare, sizes
 from flashcore_numba.branches.backward.problem import BackwardProblem
+from flashcore_numba.branches.backward.wgmma_tiles import KEYS, Tile, tile_for
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.stages.parts.cuda_arguments import defines
@@ -23,26 +24,12 @@ from flashcore_numba.stages.parts.tile_maps import (
 from flashcore_numba.stages.stage import Stage
 
 FILE = "backward_wgmma"
-KEYS, ROWS, STORED_KEYS = 128, 64, 16  # of a block, of a warpgroup, of what one warp stores
+ROWS, STORED_KEYS = 64, 16  # of a warpgroup, of what one warp stores
 THREADS, WARPS = 384, 8
 # Of a thread that multiplies, and of one of warpgroup 0: all together no more than the block starts with.
 REGISTERS = (240, 24)
-
-
-class Tile(NamedTuple):
-    """Query rows of a tile, slots of the ring of Q and dO, and macros that the kernel's header explains."""
-
-    rows: int
-    stages: int
-    deterministic: bool = False
-    ping_pong: bool = True
-    dv_early: bool = False
-    heads_together: int = 1
-
-
 REGISTER_MACROS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
 MACROS = ("BLOCK_N", *map(str.upper, Tile._fields[1:-1]), *REGISTER_MACROS)
-TILES = {64: Tile(128, 3), 128: Tile(64, 2, dv_early=True)}  # by head dimension
 
 
 def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, tile: Tile) -> None:
@@ -74,22 +61,11 @@ def block_bytes(head_dim: int, tile: Tile) -> int:
     return 4 * KEYS * (head_dim + tile.rows) + tile.stages * (tile.rows * (4 * head_dim + 8) + 24) + 48
 
 
-def in_turn(problem: BackwardProblem, tile: Tile, sm_count: int) -> Tile:
-    """The tile of the deterministic variant. Of one head's blocks each waits for the one before, so as many
-    heads go side by side as have two blocks for an SM.
-    """
-    together = max(1, 2 * sm_count // max(1, key_tiles(problem, KEYS)))
-    return tile._replace(deterministic=True, heads_together=min(together, problem.kv_heads))
-
-
 def launch(
     problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Executor, variant: str | None = None
 ) -> None:
     """Queue the kernels that write dq, dk and dv."""
-    tile = TILES[problem.head_dim]
-    if variant == "deterministic":
-        tile = in_turn(problem, tile, executor.sm_count)
-    run(problem, dq, dk, dv, executor, tile)
+    run(problem, dq, dk, dv, executor, tile_for(problem, variant, executor.sm_count))
 
 
 STAGE = Stage(

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from flashcore_numba.branches.backward.backward_mma_sync import SPLIT, TILES, Tile, choose
 from flashcore_numba.branches.backward.keys_traffic import keys_of, sequences, tiles_seen
+from flashcore_numba.branches.backward.mma_sync_tiles import SPLIT, Tile, tile_for
 from flashcore_numba.branches.backward.parts import key_tiles
 from flashcore_numba.branches.backward.rows_traffic import finish, prepare
 from flashcore_numba.core.mask import Mask
@@ -27,8 +27,7 @@ PART_KEYS, DQ_ROWS, COLUMNS = 32, 32, 64  # of a warp in the split kernel: of S,
 
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
-    p, tiles = problem, TILES[problem.head_dim]
-    tile = tiles[variant if variant in tiles else choose(p, sm_count)]
+    p, tile = problem, tile_for(problem, variant, sm_count)
     of_a_head = _lengths(p, tile)
     for (mask, keys), times in sequences(p).items():
         for first_key in range(0, keys, tile.keys):

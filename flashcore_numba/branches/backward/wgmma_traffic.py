@@ -2,18 +2,11 @@
 
 from typing import Any
 
-from flashcore_numba.branches.backward.backward_wgmma import (
-    KEYS,
-    ROWS,
-    THREADS,
-    TILES,
-    WARPS,
-    Tile,
-    in_turn,
-)
+from flashcore_numba.branches.backward.backward_wgmma import ROWS, THREADS, WARPS
 from flashcore_numba.branches.backward.keys_traffic import keys_of, sequences, tiles_seen
 from flashcore_numba.branches.backward.parts import key_tiles, padded_rows
 from flashcore_numba.branches.backward.rows_traffic import finish, prepare
+from flashcore_numba.branches.backward.wgmma_tiles import KEYS, Tile, tile_for
 from flashcore_numba.core.mask import Mask
 from flashcore_numba.predict.formula import (
     FLOAT,
@@ -34,9 +27,7 @@ from flashcore_numba.predict.warpgroup_rows import STMATRIX_WAVEFRONTS, load_til
 
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     """A block is taken to find that its turn has come: another look would be another load."""
-    p, tile = problem, TILES[problem.head_dim]
-    if variant == "deterministic":
-        tile = in_turn(p, tile, sm_count)
+    p, tile = problem, tile_for(problem, variant, sm_count)
     of_a_head = _lengths(p, tile)
     for (mask, keys), times in sequences(p).items():
         for first_key in range(0, keys, KEYS):
@@ -57,7 +48,7 @@ def _block(p: Any, mask: Mask, keys: int, first_key: int, tile: Tile) -> Traffic
     # That V is read no more; who begins has the first turn.
     found += barriers(WARPS + tile.ping_pong * WARPS // 2)
     step = 2 * load_tiles(1, tile.rows, D) + 2 * loads(1, tile.rows * FLOAT // SECTOR)
-    step += WARPS * (_products(tile.rows) + barriers(2 * tile.ping_pong))
+    step += WARPS * (_products(tile.rows, D) + barriers(2 * tile.ping_pong))
     if tile.deterministic:
         step += atomics(1, 1)
         before = tiles_seen(mask, first_key + KEYS, KEYS, tile.rows)  # of the block that adds before
@@ -66,10 +57,11 @@ def _block(p: Any, mask: Mask, keys: int, first_key: int, tile: Tile) -> Traffic
     return found + steps * step
 
 
-def _products(rows: int) -> Traffic:
+def _products(rows: int, head_dim: int) -> Traffic:
     """Of one warp in one tile: the LSE and D, a wavefront for half a warp; dS; and its part of dQ added."""
     moved = shared_loads(2 * 2 * rows // 8) + shared_stores(STMATRIX_WAVEFRONTS * rows // 16)
-    return moved + 8 * atomics(1, 4 * LANES * FLOAT // SECTOR)  # 16 rows, 64 columns
+    added = rows * head_dim // (WARPS * 4 * LANES)  # four floats per lane at a time
+    return moved + added * atomics(1, 4 * LANES * FLOAT // SECTOR)
 
 
 def _gradients(p: Any, inside: int) -> Traffic:

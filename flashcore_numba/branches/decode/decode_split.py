@@ -54,25 +54,34 @@ def plan(
     if variant == "in_turn":
         return "many", 2, MAX_PARTS * p.batch, -(-p.batch // 2)
     name = variant if variant and variant in tiles else name
-    tile = tiles[name]
-    part_keys = PART_ELEMENTS[name] // p.head_dim
-    most = p.batch * most_parts(p.capacity // KEYS + 1, tile.warps, part_keys, at_least)
+    return name, at_least, *sizes(p, tiles[name], at_least, PART_ELEMENTS[name], sm_count)
+
+
+def sizes(p: DecodeProblem, tile: Tile, at_least: int, elements: int, sm_count: int) -> tuple[int, int]:
+    """The most parts of all requests, and blocks for each head and tile of rows."""
+    most = p.batch * most_parts(p.capacity // KEYS + 1, tile.warps, elements // p.head_dim, at_least)
     places = sm_count * tile.blocks_an_sm * p.batch // tile.blocks(p)
-    return name, at_least, most, max(1, min(places, most))
+    return most, max(1, min(places, most))
 
 
 def launch(
     problem: DecodeProblem, out: Array, executor: Executor, lse: Array = None, variant: str | None = None
 ) -> None:
-    """Queue the one kernel."""
     p = problem
-    name, at_least, most, blocks = plan(p, variant, executor.sm_count, executor.shared_limit)
-    tile = TILES[p.head_dim][name]
+    name, *parts = plan(p, variant, executor.sm_count, executor.shared_limit)
+    run(p, out, executor, lse, TILES[p.head_dim][name], PART_ELEMENTS[name], *parts)
+
+
+def run(
+    problem: DecodeProblem, out: Array, executor: Executor, lse: Array, tile: Tile, elements: int, *parts: int
+) -> None:
+    """Queue the one kernel, in any configuration. elements: of K, beyond which a part is divided. parts: at
+    least, the most, blocks, as `plan` has them.
+    """
+    p, (at_least, most, blocks) = problem, parts
     part_rows = (p.batch, p.kv_heads, MAX_PARTS, p.seq_q * p.group)
     executor.launch(
-        source(
-            "decode_split", **tile.macros(p), PART_KEYS=PART_ELEMENTS[name] // p.head_dim, MAX_PARTS=MAX_PARTS
-        ),
+        source("decode_split", **tile.macros(p), PART_KEYS=elements // p.head_dim, MAX_PARTS=MAX_PARTS),
         (blocks, p.kv_heads, tile.blocks_of_rows(p)),
         32 * tile.warps,
         *(*arguments(p, out, lse), np.int32(p.batch), np.int32(at_least), np.int32(most)),

@@ -5,7 +5,7 @@ from typing import cast
 import numpy as np
 
 from cuda_reference import source
-from flashcore_numba.branches.backward.backward_mma_sync import TILES
+from flashcore_numba.branches.backward.mma_sync_tiles import TILES
 from flashcore_numba.branches.backward.outputs import GRADIENTS
 from flashcore_numba.branches.backward.parts import finish, key_tiles, prepare, sizes
 from flashcore_numba.branches.backward.problem import BackwardProblem

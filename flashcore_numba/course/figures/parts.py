@@ -6,7 +6,8 @@ from typing import Any
 
 from flashcore_numba.course.figures.canvas import GREEN, GREY, INK, ORANGE, SKY, YELLOW, lettered, paper, png
 from flashcore_numba.course.figures.figure import Figure, Frame
-from flashcore_numba.stages import Stage, stage12_mma_sync, stage13_split_kv
+from flashcore_numba.stages import Stage
+from flashcore_numba.stages.tuning import stage12_tiles, stage13_tiles
 
 HEAD_DIM, KEYS, SCHEDULERS = 64, 512, 4
 WARPS = (SKY, ORANGE, GREEN, YELLOW)
@@ -16,8 +17,8 @@ HATCHES = ("", "///")  # of the two blocks of a split
 @lettered
 def draw(lesson: Any, stage: Stage, whose: str) -> Figure:
     """One row tile of 512 keys with the small tiles of either stage; each cell names its warp."""
-    _, warps, keys, *_ = stage12_mma_sync.TILES[HEAD_DIM]["small"]
-    _, row_warps, key_warps, part_keys, *_ = stage13_split_kv.TILES[HEAD_DIM]["small"]
+    _, warps, keys, *_ = stage12_tiles.TILES[HEAD_DIM]["small"]
+    _, row_warps, key_warps, part_keys, *_ = stage13_tiles.TILES[HEAD_DIM]["small"]
     frames = (
         _frame("stage 12", warps, 1, keys, 1),
         _frame("stage 13", row_warps, key_warps, part_keys, 1),

@@ -1,8 +1,10 @@
 """The configurations of stage 12, and which one serves a problem."""
 
 import math
+from collections.abc import Iterable
 
 from flashcore_numba.core.problem import Problem
+from flashcore_numba.stages.tuning import recorded
 
 Tile = tuple[int, int, int, int, bool]
 
@@ -19,6 +21,29 @@ STAGES = 2  # K/V tiles in shared memory; a third was measured and gains nothing
 def tiles_for(columns: int) -> dict[str, Tile]:
     """Those of `TILES` for rows of so many columns."""
     return next(tiles for most, tiles in TILES.items() if columns <= most)
+
+
+def tile_for(
+    problem: Problem, variant: str | None, sm_count: int, room: float = math.inf, searched: bool = True
+) -> Tile:
+    """The tile that a variant names, else that of a search of this problem, else that of the rule, `choose`.
+
+    searched: False for a kernel with more in it than the one that is searched.
+    """
+    p, tiles = problem, tiles_for(problem.columns)
+    if variant not in tiles and searched and (found := recorded.find(12, p, sm_count)):
+        row_tiles, warps, keys, *_ = tile = tile_of(found)
+        if block_bytes(p.columns, 16 * row_tiles * warps, keys) <= room:
+            return tile
+    name = variant if variant in tiles else choose(p, sm_count, room)
+    row_tiles, warps, _, blocks_an_sm, lazy = tiles[name]
+    return row_tiles, warps, fitting_keys(p.columns, name, room), blocks_an_sm, lazy
+
+
+def tile_of(values: Iterable[int]) -> Tile:
+    """From the numbers of a search, in the order of its space."""
+    row_tiles, warps, keys, blocks_an_sm, lazy = values
+    return row_tiles, warps, keys, blocks_an_sm, bool(lazy)
 
 
 def choose(problem: Problem, sm_count: int, room: float = math.inf) -> str:

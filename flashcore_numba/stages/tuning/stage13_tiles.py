@@ -1,7 +1,10 @@
 """The configurations of stage 13, and which one serves a problem."""
 
+from collections.abc import Iterable
+
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.cuda_arguments import row_tiles_at_most
+from flashcore_numba.stages.tuning import recorded
 
 Tile = tuple[int, int, int, int, int, bool]
 
@@ -13,6 +16,24 @@ TILES = {  # by head dimension
 }
 STAGES = 2
 KEYS_WORTH_A_SPLIT = 512  # a large tile with fewer keys spends too much of its time starting and merging
+
+
+def tile_for(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, int]:
+    """The tile and the splits of a search of this problem, else those of the rule, `choose`; or a variant's
+    splits.
+    """
+    if found := recorded.find(13, problem, sm_count):
+        tile, splits = tile_of(found)
+    else:
+        name, splits = choose(problem, sm_count)
+        tile = TILES[problem.head_dim][name]
+    return tile, {"unsplit": 1, "two_splits": 2}.get(variant or "", splits)
+
+
+def tile_of(values: Iterable[int]) -> tuple[Tile, int]:
+    """The tile and the splits, from the numbers of a search in the order of its space."""
+    row_tiles, row_warps, key_warps, keys, blocks_an_sm, lazy, splits = values
+    return (row_tiles, row_warps, key_warps, keys, blocks_an_sm, bool(lazy)), splits
 
 
 def choose(problem: Problem, sm_count: int) -> tuple[str, int]:

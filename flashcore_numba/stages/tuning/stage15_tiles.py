@@ -1,11 +1,13 @@
 """The configurations of stage 15, and which one serves a problem."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from flashcore_numba.core.features import EPILOGUE, MERGING
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.stages.parts.tile_maps import PANEL
+from flashcore_numba.stages.tuning import recorded
 
 ROWS = 64  # of a warpgroup
 
@@ -30,6 +32,12 @@ class Tile(NamedTuple):
     blocks: int = 1
     queries: int = 0
     two_q: bool = False
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> "Tile":
+        """From the numbers of a search, in the order of the fields."""
+        typed: Iterable[Any] = (type(x)(value) for x, value in zip(cls(0, 0, 0), values, strict=True))
+        return cls._make(typed)
 
 
 # By the most columns. Those of 192 and 256 are what fits beside their Q and O; nobody has measured them.
@@ -67,8 +75,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+def tile_for(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, bool]:
+    """The configuration of a variant, else that of a search of this problem, else that of the rule, `choose`,
+    and whether the longest work tiles go first.
+    """
+    if variant not in VARIANTS and (found := recorded.find(15, problem, sm_count)):
+        return Tile.of(found[:-1]), bool(found[-1])
+    return choose(problem, variant, sm_count)
+
+
 def choose(problem: Problem, variant: str | None, sm_count: int) -> tuple[Tile, bool]:
-    """The configuration of a variant, and whether the longest work tiles go first."""
+    """By the rule: the configuration, and whether the longest work tiles go first."""
     p = problem
     tiles = _tiles(p)
     tile = tiles[0]._replace(**VARIANTS.get(variant or "", {}))

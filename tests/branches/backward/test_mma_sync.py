@@ -11,8 +11,9 @@ from cuda_reference import source
 from cuda_reference.compile import compile as compiled
 from cuda_reference.compile import why_not
 from flashcore_numba.branches.backward import parts
-from flashcore_numba.branches.backward.backward_mma_sync import STAGE, TILES, choose
+from flashcore_numba.branches.backward.backward_mma_sync import STAGE
 from flashcore_numba.branches.backward.inputs import backward_inputs
+from flashcore_numba.branches.backward.mma_sync_tiles import TILES, choose
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.core.features import Features

@@ -5,9 +5,9 @@ import pytest
 from matrix import few, first_of_each
 
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as MMA_SYNC
-from flashcore_numba.branches.backward.backward_mma_sync import TILES
 from flashcore_numba.branches.backward.backward_one_launch import STAGE as ONE_LAUNCH
 from flashcore_numba.branches.backward.backward_wgmma import STAGE as WGMMA
+from flashcore_numba.branches.backward.mma_sync_tiles import TILES
 from flashcore_numba.core.features import Features
 from flashcore_numba.predict import Traffic, predict
 from flashcore_numba.run.executor import Simulator

@@ -10,10 +10,11 @@ from matrix import few
 
 from cuda_reference import source
 from cuda_reference.compile import compile as compiled
-from flashcore_numba.branches.backward.backward_wgmma import REGISTERS, STAGE, TILES, Tile, in_turn, run
+from flashcore_numba.branches.backward.backward_wgmma import REGISTERS, STAGE, run
 from flashcore_numba.branches.backward.inputs import backward_inputs
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.branches.backward.outputs import GRADIENTS
+from flashcore_numba.branches.backward.wgmma_tiles import TILES, Tile, in_turn
 from flashcore_numba.checks.deletions import HARMLESS, ORDERING, OTHER
 from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.core.element import BFLOAT16

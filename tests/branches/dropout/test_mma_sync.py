@@ -12,7 +12,7 @@ from matrix import few
 from cuda_reference import source
 from cuda_reference.compile import compile as compiled
 from cuda_reference.compile import why_not
-from flashcore_numba.branches.backward.backward_mma_sync import TILES as BACKWARD_TILES
+from flashcore_numba.branches.backward.mma_sync_tiles import TILES as BACKWARD_TILES
 from flashcore_numba.branches.dropout import oracle
 from flashcore_numba.branches.dropout.dropout_backward_mma_sync import STAGE as BACKWARD
 from flashcore_numba.branches.dropout.dropout_backward_mma_sync import TILE
