@@ -20,6 +20,11 @@ for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # read where the li
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from flashcore_numba.core import lean  # noqa: E402
+
+with lean.no_iri_grammars():  # before the notebooks' packages import it
+    import jsonschema  # noqa: F401
+
 pytest_plugins = ["artifacts", "stub_gpu"]
 
 # What names the run to all its processes, which draw the same tests.
@@ -99,6 +104,16 @@ def undrawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
             cells.sort(key=lambda item: item.nodeid)
             left_out |= {*cells} - {*random.Random(RUN + name).sample(cells, -(-len(cells) // 3))}
     return left_out
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[Any]:
+    """What is imported and collected is no garbage: a search for some would take a sixth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -48,7 +48,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from flashcore_numba.core import workload
+from flashcore_numba.core import lean, workload
 from flashcore_numba.core.element import FLOAT16, Element
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.predict.limits import share_of_limit
@@ -128,22 +128,32 @@ def save(artifact: dict[str, Any], path: Path) -> None:
     layout.save(artifact, path, "entries")
 
 
+_valid: set[bytes] = set()  # digests of the texts that this process found valid
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read and validate. Raises ArtifactError."""
-    artifact = read(path)
-    validate(artifact, str(path))
+    artifact, digest = _read(path)
+    if digest not in _valid:  # validating takes several times as long as reading
+        validate(artifact, str(path))
+        _valid.add(digest)
     return artifact
 
 
 def read(path: Path) -> dict[str, Any]:
     """A JSON document. Raises ArtifactError."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """A JSON document, and the digest of its text."""
     try:
-        artifact = json.loads(path.read_text())
+        text = path.read_text()
+        return json.loads(text), hashlib.sha256(text.encode()).digest()
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path}: is not JSON that can be read ({error})") from None
-    return artifact
 
 
 def file_name(artifact: dict[str, Any]) -> str:
@@ -245,7 +255,8 @@ def follow_schema(document: Any, file: str, where: str) -> None:
 
 @functools.cache
 def _validator(file: str) -> Any:
-    import jsonschema
+    with lean.no_iri_grammars():
+        import jsonschema
 
     text = (Path(str(resources.files("flashcore_numba"))) / "records" / "data" / file).read_text()
     return jsonschema.Draft202012Validator(json.loads(text))

@@ -9,6 +9,8 @@ import ast
 import functools
 import linecache
 import threading
+from collections import Counter
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -104,20 +106,47 @@ def _names(names: list[str]) -> ast.Tuple:
     return ast.Tuple([load_name(name) for name in names], ast.Load())
 
 
-def sum_of(node: ast.AST, name: str) -> int:
-    """How often a name occurs."""
-    return sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+class _Occurrences:
+    """How often names occur in each statement of a function, and how often they are assigned there.
+
+    Every node is visited once; a question about each variable of each loop would visit it at every depth.
+    """
+
+    def __init__(self, tree: ast.FunctionDef) -> None:
+        self.names: dict[ast.AST, Counter[str]] = {}
+        self.stored: dict[ast.AST, Counter[str]] = {}
+        self._count(tree)
+
+    def _count(self, node: ast.AST) -> None:
+        names, stored = Counter[str](), Counter[str]()
+        rest = [node]
+        for inner in rest:
+            if isinstance(inner, ast.Name):
+                names[inner.id] += 1
+                if isinstance(inner.ctx, ast.Store):
+                    stored[inner.id] += 1
+            for child in ast.iter_child_nodes(inner):
+                if isinstance(child, ast.stmt):
+                    self._count(child)
+                    names.update(self.names[child])
+                    stored.update(self.stored[child])
+                else:
+                    rest.append(child)
+        self.names[node], self.stored[node] = names, stored
+
+    def set_first(self, body: list, name: str) -> bool:
+        """Is a variable assigned in every turn before anything reads it?"""
+        for statement in body:
+            if name in self.names[statement]:
+                is_plain = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+                return is_plain and not _occurs(statement.value, name)
+            if _leaves(statement):
+                return False
+        return False
 
 
-def _set_first(body: list, name: str) -> bool:
-    """Is a variable assigned in every turn before anything reads it?"""
-    for statement in body:
-        if sum_of(statement, name):
-            is_plain = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
-            return is_plain and not sum_of(statement.value, name)
-        if _leaves(statement):
-            return False
-    return False
+def _occurs(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
 
 
 def _touches(node: ast.AST) -> bool:
@@ -209,30 +238,24 @@ def _leaves(node: ast.AST, in_loop: bool = False) -> bool:
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
 
 
-def _literals(tree: ast.FunctionDef) -> set[str]:
+def _literals(stored: Mapping[ast.AST, Counter[str]], tree: ast.FunctionDef) -> set[str]:
     """Local names that are assigned once, and a literal."""
-    stores = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     found = set()
-    for node in ast.walk(tree):
+    for node in stored:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
             if all(isinstance(value, ast.Constant) for value in values):
                 found.add(node.targets[0].id)
-    return {name for name in found if stores.count(name) == 1}
+    return {name for name in found if stored[tree][name] == 1}
 
 
-def _private_loop_variables(tree: ast.FunctionDef) -> set[str]:
+def _private_loop_variables(names: Mapping[ast.AST, Counter[str]], tree: ast.FunctionDef) -> set[str]:
     """Variables that are used only inside the for loops that set them: they need no masked assignment."""
-    uses: dict[str, int] = {}
-    inside: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            uses[node.id] = uses.get(node.id, 0) + 1
+    inside = Counter[str]()
+    for node in names:
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-            name = node.target.id
-            here = sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
-            inside[name] = inside.get(name, 0) + here
-    return {name for name, count in inside.items() if count == uses[name]}
+            inside[node.target.id] += names[node][node.target.id]
+    return {name for name, count in inside.items() if count == names[tree][name]}
 
 
 class Rewriter(Expressions):
@@ -240,9 +263,10 @@ class Rewriter(Expressions):
 
     def __init__(self, function: FunctionType, program: Program) -> None:
         super().__init__(function, program)
-        self.private = _private_loop_variables(self.tree)
+        self.occurrences = _Occurrences(self.tree)
+        self.uses = self.occurrences.names[self.tree]
+        self.private = _private_loop_variables(self.occurrences.names, self.tree)
         self.given: set[str] = set()
-        self.uses: dict[str, int] = {}  # how often each name occurs
         self.loops: list[str] = []  # the variables that hold the loops around this statement
 
     def compile(self) -> VectorFunction:
@@ -252,12 +276,8 @@ class Rewriter(Expressions):
         if arguments.vararg or arguments.kwarg or arguments.posonlyargs or arguments.kwonlyargs:
             self.error(tree, "parameters other than plain ones")
         names = [argument.arg for argument in arguments.args]
-        stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        self.given = set(names) - stored  # parameters that keep their value
-        self.literals = _literals(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name):
-                self.uses[node.id] = self.uses.get(node.id, 0) + 1
+        self.given = set(names) - self.stores(tree)  # parameters that keep their value
+        self.literals = _literals(self.occurrences.stored, tree)
         code = self.function.__code__
         if (tree.name, *names) != (code.co_name, *code.co_varnames[: code.co_argcount]):
             self.error(tree, "this source: the file has changed since it was imported")
@@ -304,10 +324,14 @@ class Rewriter(Expressions):
 
     @staticmethod
     def _place(new: ast.AST, statement: ast.stmt) -> None:
-        """New nodes get the line of the statement that they come from."""
-        for node in ast.walk(new):
+        """New nodes get the line of the statement that they come from; those of a suite have theirs."""
+        rest = [new]
+        for node in rest:
             if "lineno" in node._attributes and not hasattr(node, "lineno"):
                 ast.copy_location(node, statement)
+            elif isinstance(node, ast.stmt) and node is not new:
+                continue
+            rest.extend(ast.iter_child_nodes(node))
 
     # Assignments
 
@@ -390,24 +414,25 @@ class Rewriter(Expressions):
     def _restore(names: list[str], values: ast.expr) -> ast.Assign:
         return ast.Assign([ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())], values)
 
-    @staticmethod
-    def stores(node: ast.AST) -> set[str]:
+    def stores(self, node: ast.AST) -> set[str]:
         """The variables that a statement assigns to."""
-        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        return set(self.occurrences.stored[node])
 
     def _leaves_if(self, node: ast.If, name: str) -> bool:
         """May another suite, what follows or a later turn read what an if assigned to this variable?"""
-        if sum_of(node, name) < self.uses.get(name, 0):
+        names = self.occurrences.names
+        if names[node][name] < self.uses[name]:
             return True
-        suites = [suite for suite in (node.body, node.orelse) if any(sum_of(s, name) for s in suite)]
+        suites = [suite for suite in (node.body, node.orelse) if any(name in names[s] for s in suite)]
         again = self.loops or len(suites) > 1
-        return bool(again) and not all(_set_first(suite, name) for suite in suites)
+        return bool(again) and not all(self.occurrences.set_first(suite, name) for suite in suites)
 
     def _carried(self, node: ast.For | ast.While) -> list[str]:
         """The variables that a loop's body assigns to and that a later turn, or what follows, may read."""
         found = self.stores(node) - self.private
-        outside = {name for name in found if sum_of(node, name) < self.uses.get(name, 0)}
-        return sorted(name for name in found if name in outside or not _set_first(node.body, name))
+        outside = {name for name in found if self.occurrences.names[node][name] < self.uses[name]}
+        first = self.occurrences.set_first
+        return sorted(name for name in found if name in outside or not first(node.body, name))
 
     def _loop(
         self, node: ast.For | ast.While, name: str, body: list, carried: list[str]

@@ -22,9 +22,9 @@ extern "C" __global__ void __launch_bounds__(64) scale(const float* x, float* y,
 """
 
 
-@pytest.fixture
-def kernel(tmp_path):
-    path = tmp_path / "scale.cu"
+@pytest.fixture(scope="module")  # a file elsewhere is compiled anew, and nothing changes this one
+def kernel(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernel") / "scale.cu"
     path.write_text(SCALE)
     return CpuModule(path).scale
 

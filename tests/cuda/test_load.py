@@ -26,6 +26,12 @@ RACING = REVERSE.replace("__syncthreads();", ";")
 NO_COMPILER = "the CPU executor needs a C++ compiler"
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Of the tests that change no file: one elsewhere is compiled anew."""
+    return tmp_path_factory.mktemp("toy")
+
+
 @pytest.fixture
 def no_compiler(monkeypatch):
     def missing(*args):
@@ -52,9 +58,9 @@ def test_a_digest_follows_the_files(tmp_path):
     assert kernel.digest != first
 
 
-def test_a_kernel_runs_on_the_cpu(tmp_path, rng):
+def test_a_kernel_runs_on_the_cpu(folder, rng):
     x, y, n, expected = arguments(rng)
-    launch = load(toy(tmp_path, FACTOR=2), "cpu")((2,), (64,), (x, y, n))
+    launch = load(toy(folder, FACTOR=2), "cpu")((2,), (64,), (x, y, n))
     np.testing.assert_array_equal(y, expected)
     assert launch.problems == []
 
@@ -85,10 +91,10 @@ def test_an_unknown_back_end_is_named(tmp_path):
         load(toy(tmp_path, FACTOR=2), "tpu")
 
 
-def test_the_simulator_runs_and_counts_it(tmp_path, rng):
+def test_the_simulator_runs_and_counts_it(folder, rng):
     x, y, n, expected = arguments(rng, 128)
     executor = Simulator()
-    executor.launch(toy(tmp_path, FACTOR=2), 2, 64, x, y, n)
+    executor.launch(toy(folder, FACTOR=2), 2, 64, x, y, n)
     np.testing.assert_array_equal(y, expected)
     executor.check()
     (launch,) = executor.launches
@@ -116,24 +122,24 @@ def test_the_simulator_names_a_race(tmp_path, rng):
         executor.check()
 
 
-def test_scratch_that_was_never_written_is_reported(tmp_path, rng):
+def test_scratch_that_was_never_written_is_reported(folder, rng):
     executor = Simulator()
     x, y = executor.empty(64, np.float32), executor.empty(64, np.float32)
-    executor.launch(toy(tmp_path, FACTOR=2), 1, 64, x, y, np.int32(64))
+    executor.launch(toy(folder, FACTOR=2), 1, 64, x, y, np.int32(64))
     assert [found.kind for found in executor.launches[0].problems] == ["uninitialised read"]
     executor = Simulator()
     x[:] = 1
-    executor.launch(toy(tmp_path, FACTOR=2), 1, 64, x, y, np.int32(64))
-    executor.launch(toy(tmp_path, FACTOR=2), 1, 64, y, x, np.int32(64))
+    executor.launch(toy(folder, FACTOR=2), 1, 64, x, y, np.int32(64))
+    executor.launch(toy(folder, FACTOR=2), 1, 64, y, x, np.int32(64))
     executor.check()
     assert (x == 4).all()
 
 
 @pytest.mark.parametrize("order", ["lockstep", "forward", "reverse", "random:3"])
-def test_every_order_gives_the_same(tmp_path, rng, order):
+def test_every_order_gives_the_same(folder, rng, order):
     x, y, n, expected = arguments(rng)
     executor = Simulator(order=order, ops=False)
-    executor.launch(toy(tmp_path, FACTOR=2), 2, 64, x, y, n)
+    executor.launch(toy(folder, FACTOR=2), 2, 64, x, y, n)
     np.testing.assert_array_equal(y, expected)
     assert executor.launches[0].lines() == [], "without ops nothing is counted"
 

@@ -1,5 +1,9 @@
 import copy
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -322,3 +326,34 @@ def test_each_fault_of_features_is_named(fake, fields, says):
     with pytest.raises(ArtifactError) as caught:
         validate(record, "x")
     assert says in str(caught.value)
+
+
+def test_what_was_valid_is_judged_anew_when_it_changes(fake, tmp_path):
+    path, record = tmp_path / "gpu.json", fake()
+    save(record, path)
+    load(path)
+    del record["gpu"]
+    path.write_text(json.dumps(record))
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match="gpu is missing"):
+            load(path)
+
+
+def test_validating_imports_no_grammars(fake, tmp_path):
+    """Who wants them gets them afterwards."""
+    path = tmp_path / "gpu.json"
+    save(fake(), path)
+    (tmp_path / "rfc3987_syntax.py").write_text("")
+    program = f"""
+import sys
+from pathlib import Path
+from flashcore_numba.records import artifact
+artifact.load(Path({str(path)!r}))
+assert "jsonschema" in sys.modules and "rfc3987_syntax" not in sys.modules
+import rfc3987_syntax
+"""
+    folders = os.pathsep.join(map(str, (tmp_path, Path(artifact.__file__).parents[2])))
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": folders}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_reference.files import write
+from flashcore_numba.core import lean
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course.book import weave
 from flashcore_numba.course.evidence import Evidence
@@ -53,7 +54,8 @@ def notebook_of(text: str, file: str, before: Any = None) -> Any:
 
     Raises ArgumentError where the text has no jupytext header of the format myst.
     """
-    import jupytext
+    with lean.no_iri_grammars():
+        import jupytext
 
     if not re.match(r"---\n(?s:.*?)format_name: myst\n(?s:.*?)\n---\n", text):
         raise ArgumentError(f"{file}: needs a jupytext header that says format_name: myst")
@@ -82,7 +84,8 @@ def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | Non
 
     Raises ArgumentError, before anything is written, for a number or a comment that is wrong.
     """
-    import nbformat
+    with lean.no_iri_grammars():
+        import nbformat
 
     evidence, changed = evidence or Evidence(), []
     chosen = _chosen(folder, numbers)
@@ -106,7 +109,8 @@ def update(folder: Path, numbers: Collection[int] = (), evidence: Evidence | Non
 
 def notebook_differences(folder: Path, evidence: Evidence | None = None) -> list[str]:
     """What `update` would change, one sentence each, and notebooks that were never executed."""
-    import nbformat
+    with lean.no_iri_grammars():
+        import nbformat
 
     evidence, found = evidence or Evidence(), []
     for path in pages(folder):
@@ -134,7 +138,8 @@ def execute(book: Any, folder: Path, on_cell: Callable[[int, int], None] | None 
 
     `book` gets the outputs, without anything that differs from run to run. Returns the seconds.
     """
-    from nbclient import NotebookClient
+    with lean.no_iri_grammars():
+        from nbclient import NotebookClient
 
     code = [n for n, cell in enumerate(book.cells) if cell.cell_type == "code"]
 
@@ -168,8 +173,9 @@ def execute_files(
 
     Raises ArgumentError, and stores nothing of that notebook, for a cell that raises.
     """
-    import nbformat
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError
+    with lean.no_iri_grammars():
+        import nbformat
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
     seconds = {}
     for path in map(notebook_file, _chosen(folder, numbers)):

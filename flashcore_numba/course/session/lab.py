@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cuda_reference.files import write
+from flashcore_numba.core import lean
 from flashcore_numba.course.book.notebooks import lesson_files, notebook_file
 
 FOLDER = "workspace"
@@ -19,7 +20,8 @@ def working_copy(root: Path, number: int, again: bool = False) -> tuple[Path, st
     All lessons that have no working copy get one, so that links from lesson to lesson hold. again: begin
     this lesson anew; the old copy stays beside it under another name.
     """
-    import nbformat
+    with lean.no_iri_grammars():
+        import nbformat
 
     folder = root / FOLDER
     folder.mkdir(exist_ok=True)

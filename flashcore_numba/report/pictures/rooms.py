@@ -5,6 +5,7 @@ the highest room that it imports, so every arrow leads down. A circle of imports
 """
 
 import ast
+import functools
 import graphlib
 import itertools
 import re
@@ -39,7 +40,11 @@ def rooms(root: Path) -> list[Room]:
             parts = path.relative_to(root).parts
             if path.suffix in SOURCES and (name := _room(parts)):
                 files.setdefault(name, {})[parts if folder == KERNELS else parts[1:]] = path.read_text()
-    imports = {name: set().union(*_imports(texts)) & set(files) - {name} for name, texts in files.items()}
+    imports = {
+        name: set().union(*(_imports(text) for path, text in texts.items() if path[-1].endswith(".py")))
+        & set(files) - {name}
+        for name, texts in files.items()
+    }
     floors: dict[str, int] = {}
     for name in graphlib.TopologicalSorter(imports).static_order():
         floors[name] = max((floors[other] + 1 for other in imports[name]), default=0)
@@ -91,21 +96,22 @@ def _room(parts: tuple[str, ...]) -> str | None:
     return None if name.startswith("__") else name
 
 
-def _imports(texts: Mapping[tuple[str, ...], str]) -> Iterator[set[str]]:
-    """What each file imports: names of rooms, and of attributes of the package itself."""
-    for path, text in texts.items():
-        nodes = _nodes(ast.parse(text)) if path[-1].endswith(".py") else ()
-        for node in nodes:
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            split = [tuple(name.split(".")) for name in names]
-            yield {
-                room for parts in split if parts[0] in (PACKAGE, KERNELS) if (room := _room((*parts, "__")))
-            }
+@functools.lru_cache(maxsize=2048)  # every picture and every page asks for the house
+def _imports(text: str) -> frozenset[str]:
+    """What a Python file imports: names of rooms, and of attributes of the package itself."""
+    found: set[str] = set()
+    for node in _nodes(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        split = [tuple(name.split(".")) for name in names]
+        found |= {
+            room for parts in split if parts[0] in (PACKAGE, KERNELS) if (room := _room((*parts, "__")))
+        }
+    return frozenset(found)
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
