@@ -79,10 +79,10 @@ def attention(
     [B, H, S_q, D_v] of q's type, strided like q, each row at a multiple of 16 bytes. The LSE knows neither.
     Of parts that are merged by `prior`, the last one takes them.
 
-    keys_from: int32 [1] or [H_kv], on the device of q: k and v are still being copied to, the last keys first,
-    and those from this number on are there, of all heads or of each; the kernel waits for the others as it
-    needs them, and begins with the last heads. Only stage 15 does.
-    The copies must not wait for this call, or for an SM: it may hold all of them until they are done.
+    keys_from: int32 [1] or [H_kv], on the device of q: k and v are still being copied to, the last keys
+    first, and those from this number on are there, of all heads or of each; the kernel waits for the others
+    as it needs them, and begins with the last heads. Only stage 15 does. The copies must not wait for this
+    call, or for an SM: it may hold all of them until they are done.
 
     stage: a number, a name or a `Stage`; None is the one that was fastest at the recorded problem most like
     this one, of those that serve it on this machine (`dispatch`; `flashcore dispatch` shows the table).

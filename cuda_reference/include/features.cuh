@@ -127,7 +127,9 @@
 #define KEYS_FROM_PARAMS , const int *keys_from, int keys_from_step
 #define KEYS_FROM_GIVEN , keys_from, keys_from_step
 // A K/V head's keys from keys_from[head * keys_from_step] on are there.
-#define KEYS_FROM_MEMBERS const int* keys_from; int keys_from_step;
+#define KEYS_FROM_MEMBERS \
+    const int* keys_from; \
+    int keys_from_step;
 #else
 #define KEYS_FROM_PARAMS
 #define KEYS_FROM_GIVEN

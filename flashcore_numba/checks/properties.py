@@ -304,7 +304,7 @@ def _any_gpu(run: Run, x: Inputs) -> float:
 
 
 def waits_for_keys(run: Run, rng: np.random.Generator, element: Element = FLOAT16) -> float:
-    """A kernel ends when all keys have come, and not while the first one of a head is missing, which is seen."""
+    """A kernel ends when all keys have come, and not while the first one of a head is missing."""
     x = normal(rng, 1, 4, 70, 150, 64, kv_heads=2, causal=True, element=element)
     margin = math.inf
     for come, *missing in (([0], [1]), ([0, 0], [0, 1], [1, 0])):

@@ -10,10 +10,7 @@ from cuda_reference.source import INCLUDE
 
 HERE = Path(__file__).parent
 HEADER = "warpgroup_rows.cuh"
-WAIT = (
-    "        do from = ptx::load_acquire_system(word);\n"
-    "        while (from > key);\n"
-)
+WAIT = "        do from = ptx::load_acquire_system(word);\n        while (from > key);\n"
 FENCE = "        ptx::fence_proxy_async_global();  // TMA reads what was there when the number was read\n"
 
 

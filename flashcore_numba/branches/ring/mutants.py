@@ -227,7 +227,8 @@ GATED = (
     _mutant(
         "gated", "signal_before_the_copy", "The number falls before the piece has come.",
         ("            rank.copy(SIDE, whole[:, :, heads, piece.place], source, i)\n", ""),
-        ("            rank.signal(SIDE, word[heads], following, i)  # after the copy: a stream works in order\n",
+        ("            rank.signal(SIDE, word[heads], following, i)"
+         "  # after the copy: a stream works in order\n",
          "            rank.signal(SIDE, word[heads], following, i)\n"
          "            rank.copy(SIDE, whole[:, :, heads, piece.place], source, i)\n"),
         expected=ORDER,

@@ -25,8 +25,8 @@ from flashcore_numba.branches.ring.sequence import Split
 from flashcore_numba.core.errors import UnsupportedError
 
 PIECE_BYTES = 4 << 20
-"""`gated` brings the keys of so many heads at once that a copy of their K has no more bytes. Many small copies
-take longer than a few large ones; and of many heads together the first ones wait for keys of the last.
+"""`gated` brings the keys of so many heads at once that a copy of their K has no more bytes. Many small
+copies take longer than a few large ones; and of many heads together the first ones wait for keys of the last.
 """
 
 FIRST = 4

@@ -60,8 +60,8 @@ class Rank(Protocol):
         """
 
     def signal(self, stream: str, word: Any, value: int, step: int) -> None:
-        """Queue the write of a number to all of a word, or of a slice of one, without an SM, after all that is
-        queued on the stream. While a launch looks at it, it must only fall.
+        """Queue the write of a number to all of a word, or of a slice of one, after all that is queued on the
+        stream and without an SM. While a launch looks at it, it must only fall.
         """
 
     def copy(self, stream: str, to: Any, source: Any, step: int) -> None:

@@ -17,7 +17,7 @@ from flashcore_numba.stages.edited import Edit, EditError
 NAMED = {
     "ring/gated nothing_awaited": "attention of step 0 may still use it",
     "ring/gated own_keys_not_counted": "main stream: attention, for key 3",
-    "ring/gated reset_on_the_other_stream": "use the number of the first key, one of them writes",
+    "ring/gated reset_on_the_other_stream": "use the number of each head's first key, one of them writes",
     "ring/pull no_start_barrier": "the copy reads keys of rank 1, and no barrier before it says that rank 1",
     "ring/pull no_end_barrier": "rank 0 writes keys of rank 0 for its next call, while the copy of rank 1",
     "ring/pull barrier_not_awaited": "no barrier ends the call before",
