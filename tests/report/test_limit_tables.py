@@ -21,7 +21,7 @@ def cells(text, first):
 @pytest.fixture
 def page(fake, recorded, tmp_path, monkeypatch):
     """A README with two tables and no picture, beside a recorded run with ceilings."""
-    monkeypatch.setattr(pictures, "drawable", lambda records: ([], {}))
+    monkeypatch.setattr(pictures, "drawable", lambda records, timelines: ([], {}))
     record = fake(ceilings=CEILINGS)
     artifact.save(record, recorded / artifact.file_name(record))
     path = tmp_path / "README.md"
