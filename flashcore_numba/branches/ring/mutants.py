@@ -281,12 +281,6 @@ GATED = (
         ("range(kv_heads, 0, -together)", "range(kv_heads, 0, -together)[:1]"), expected=("hang",),
     ),
     _mutant(
-        "gated", "numbers_of_other_heads", "The numbers that fall are those of the first heads.",
-        ("rank.signal(SIDE, word[heads], following, i)",
-         "rank.signal(SIDE, word[kv_heads - heads.stop : kv_heads - heads.start], following, i)"),
-        expected=(*ORDER, "hang"),
-    ),
-    _mutant(
         "gated", "wrong_owner", "Pieces are copied from the rank after their owner.",
         ("rank.of(piece.owner, \"all keys\")", "rank.of((piece.owner + 1) % rank.count, \"all keys\")"),
         expected=(*ORDER, *MISFIT),
