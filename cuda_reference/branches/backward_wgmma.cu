@@ -10,7 +10,7 @@
 // both in every tile; so dQ is left in flight under the exponentials of the next tile, whose S is issued
 // before it, and is added after them, from registers, in the order that gradient_rows.cuh has the sums in.
 // PING_PONG: a warpgroup issues dK, the next S and dQ while the other has its exponentials. DV_EARLY: dV is
-// issued with dP.
+// issued before dS is stored, and is over before the turn; else it is issued with dK.
 // DETERMINISTIC: blocks add to a tile by falling keys. Two warps of warpgroup 0 keep the turns, so that those
 // that multiply meet no latency of global memory: one waits for the block before, the other hands on.
 #include "gradient_rows.cuh"
@@ -18,6 +18,7 @@
 
 constexpr int KEYS = 2 * ROWS, THREADS = 384, WARPS = 8, M = BLOCK_N;
 constexpr int KV_TILE = ROWS * D, Q_TILE = M * D, DS_PANEL = M * 64;  // elements
+constexpr int TILE_BYTES = Q_TILE * 2 + M * 4, KEYS_BYTES = 2 * KV_TILE * 2;
 constexpr bool BY_ROWS = M == KEYS;              // how the two warpgroups divide dQ
 constexpr int DQ_COLUMNS = BY_ROWS ? D : D / 2;  // of the 64 rows of dQ that a warpgroup has
 constexpr int DQ_STEP = DQ_COLUMNS == 64 ? ROWS * 8 : 4;  // in a descriptor, to the other half of K's columns
@@ -31,16 +32,6 @@ struct Slot {
         : number(step % STAGES), parity(step / STAGES % 2) {}
 };
 
-// The warp's 16 keys of dK or dV through its own rows of shared memory, by TMA.
-__device__ __forceinline__ void store_gradient(element* own_smem, const ptx::TensorMap* map, Output& g_rmem,
-                                               float factor, int key, int h, const Place& at, int lane) {
-#pragma unroll
-    for (int i = 0; i < D / 2; i++) g_rmem[i] *= factor;
-    pack_rows<false>(own_smem, g_rmem, lane);
-    store_packed<RAGGED>(own_smem, map, lane, key, h, at);
-    __syncwarp();  // TMA has read the rows before a lane writes them again
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, D], boxes of [M, 64]
                const __grid_constant__ ptx::TensorMap dout_map,  // the same
@@ -50,13 +41,13 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
                const __grid_constant__ ptx::TensorMap dv_map,    // the same
                const float* lse2, const float* delta, float* dq_sum,  // as gradient_rows.cuh has them
                SIZES BATCHES_PARAMS,
-               int heads_together,  // so many K/V heads go side by side
+               int heads_together,  // so many K/V heads go side by side, with one blockIdx.y
                unsigned* turns) {   // DETERMINISTIC: [B, H, padded rows / M], zeros; else null
     const Sizes sizes = SIZES_GIVEN;
     const Batches batches = BATCHES_GIVEN;
     extern __shared__ __align__(1024) unsigned char smem[];
     element* k_smem = (element*)smem;                    // [2, 64, D]
-    element* v_smem = k_smem + 2 * KV_TILE;              // [2, 64, D], at the end dV, and then dK
+    element* v_smem = k_smem + 2 * KV_TILE;              // [2, 64, D], at the end dV
     element* q_smem = v_smem + 2 * KV_TILE;              // [STAGES, M, D]
     element* do_smem = q_smem + STAGES * Q_TILE;         // [STAGES, M, D]
     element* ds_smem = do_smem + STAGES * Q_TILE;        // [2, 2, M, 64]: of two tiles, a warpgroup's keys
@@ -68,11 +59,16 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
     int* told_smem = (int*)(added + 1);  // [3]: what is not worth a register in the loop
 
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int kv_heads = sizes.H / sizes.group, head_blocks = gridDim.x / kv_heads;
-    const int first_head = blockIdx.x / (heads_together * head_blocks) * heads_together;
-    const int together = min(heads_together, kv_heads - first_head);
-    const int among = blockIdx.x - first_head * head_blocks, kv_head = first_head + among % together;
-    RowTile at{int(blockIdx.z), among / together};
+    if (threadIdx.x == 32)  // a thread that initialises nothing
+        for (const ptx::TensorMap* map : {&k_map, &q_map, &v_map, &dout_map, &dv_map, &dk_map})
+            ptx::prefetch_map(map);
+    RowTile at{int(blockIdx.z), int(blockIdx.x)};
+    int kv_head = blockIdx.y;
+    if (heads_together > 1) {
+        at.tile /= heads_together;
+        kv_head = blockIdx.y * heads_together + blockIdx.x % heads_together;
+        if (kv_head * sizes.group >= sizes.H) return;  // of the last heads there are fewer
+    }
     if (!find_key_tile(at, sizes, KEYS, lane)) return;
     const Sequence sequence = sizes.sequence(at.sequence);
     const int b = sequence.batch, blocks = (sizes.all_keys(sequence) + KEYS - 1) / KEYS;
@@ -89,6 +85,29 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
     const Interval tiles = tiles_of(at.tile);
     const int count = tiles.end - tiles.begin, steps = count * sizes.group;
 
+    const Place q_place{b, sequence.first_row, sequence.S_q};
+    // K comes with the first Q, and V with the first dO.
+    auto load_keys = [&](element* smem, const ptx::TensorMap* map, uint64_t* full, int batch_rows) {
+        Place place{b};
+        if (BOUNDED_KV) place = {b, b * batch_rows + sequence.first_key, sequence.S_k};
+        for (int i = 0; i < 2; i++)
+            load_rows<ROWS, BOUNDED_KV>(smem + i * KV_TILE, map, full, first_key + i * ROWS, kv_head, place);
+    };
+    auto load_q = [&](int slot, int row, int h, long long padded, bool with_keys = false) {
+        // Until Q and lse2 are there.
+        ptx::mbarrier_arrive_expect(q_full + slot, TILE_BYTES + with_keys * KEYS_BYTES);
+        if (with_keys) load_keys(k_smem, &k_map, q_full, batches.k);
+        load_rows<M, BOUNDED_Q>(q_smem + slot * Q_TILE, &q_map, q_full + slot, row, h, q_place);
+        ptx::bulk_load(lse2_smem + slot * M, lse2 + padded, M * 4, q_full + slot);
+    };
+    auto load_do = [&](int slot, int row, int h, long long padded, bool with_keys) {
+        // Until dO and delta are there.
+        ptx::mbarrier_arrive_expect(do_full + slot, TILE_BYTES + with_keys * KEYS_BYTES);
+        if (with_keys) load_keys(v_smem, &v_map, do_full, batches.v);
+        load_rows<M, BOUNDED_Q>(do_smem + slot * Q_TILE, &dout_map, do_full + slot, row, h, q_place);
+        ptx::bulk_load(delta_smem + slot * M, delta + padded, M * 4, do_full + slot);
+    };
+
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) ptx::mbarrier_init(ds_full + i, WARPS);
         for (int i = 0; i < STAGES; i++) {
@@ -101,6 +120,11 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         ptx::fence_mbarrier_init();  // TMA sees the mbarriers initialised
         told_smem[0] = kv_head;
         if (RAGGED) told_smem[1] = sequence.first_key, told_smem[2] = sizes.all_keys(sequence);
+        // K and the first Q come while the others wait: the thread that loads has no need to.
+        if (steps > 0) {
+            const int row = tiles.begin * M, h = kv_head * sizes.group;
+            load_q(0, row, h, padded_before(sizes, sequence, h) + row, true);
+        }
     }
     __syncthreads();  // the other threads see all that too
     // A shuffle tells the compiler what it cannot know: the number is the same in all lanes.
@@ -131,32 +155,14 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
             }
             return;
         }
-        Place k_place{b}, v_place{b};
-        if (BOUNDED_KV) {
-            k_place = {b, b * batches.k + sequence.first_key, sequence.S_k};
-            v_place = {b, b * batches.v + sequence.first_key, sequence.S_k};
-        }
-        // K comes with the first Q, and V with the first dO.
-        auto load_keys = [&](element* smem, const ptx::TensorMap* map, uint64_t* full, const Place& place) {
-            for (int i = 0; i < 2; i++)
-                load_rows<ROWS, BOUNDED_KV>(smem + i * KV_TILE, map, full, first_key + i * ROWS, kv_head,
-                                            place);
-        };
-        const Place q_place{b, sequence.first_row, sequence.S_q};
-        for (int step = 0, tile = tiles.begin, h = kv_head * sizes.group; step < steps; step++) {
+        int tile = tiles.begin, h = kv_head * sizes.group;
+        for (int step = 0; step < steps; step++) {
             const Slot ring(step);
             const int row = tile * M, slot = ring.number;
             const long long padded = padded_before(sizes, sequence, h) + row;
-            const int bytes = Q_TILE * 2 + M * 4 + (step == 0 ? 2 * KV_TILE * 2 : 0);
             ptx::mbarrier_wait(empty + slot, ring.parity ^ 1);  // all warps have read the slot
-            ptx::mbarrier_arrive_expect(q_full + slot, bytes);    // until Q and lse2 are there
-            if (step == 0) load_keys(k_smem, &k_map, q_full, k_place);
-            load_rows<M, BOUNDED_Q>(q_smem + slot * Q_TILE, &q_map, q_full + slot, row, h, q_place);
-            ptx::bulk_load(lse2_smem + slot * M, lse2 + padded, M * 4, q_full + slot);
-            ptx::mbarrier_arrive_expect(do_full + slot, bytes);  // until dO and delta are there
-            if (step == 0) load_keys(v_smem, &v_map, do_full, v_place);
-            load_rows<M, BOUNDED_Q>(do_smem + slot * Q_TILE, &dout_map, do_full + slot, row, h, q_place);
-            ptx::bulk_load(delta_smem + slot * M, delta + padded, M * 4, do_full + slot);
+            if (step > 0) load_q(slot, row, h, padded);
+            load_do(slot, row, h, padded, step == 0);
             if (++tile == tiles.end) tile = tiles.begin, h++;
         }
         return;
@@ -194,18 +200,31 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
             if (lane == 0) ptx::mbarrier_arrive(added);
         }
     };
+    // The warp's 16 keys of dV and dK, by TMA from two places, so that neither waits for the other, nor the
+    // block for both. Called when all warps have arrived at the last tile's ds_full, or there is none: they
+    // have read V, and Q and dO of the tiles before. So V's memory is free, and the slot after the last tile's.
     auto store_gradients = [&] {
-        element* own_smem = v_smem + consumer * KV_TILE + warp * WARP_ROWS * 64;
+        const int own_rows = warp * WARP_ROWS * 64, free_slot = Slot(steps).number;
+        element* dv_smem = v_smem + consumer * KV_TILE + own_rows;
+        element* dk_smem = (consumer == 0 ? q_smem : do_smem) + free_slot * Q_TILE + own_rows;
         const Place place = RAGGED ? Place{b, told_smem[1], told_smem[2]} : Place{b};
         const int key = group_key + warp * WARP_ROWS, h = told_smem[0];
-        store_gradient(own_smem, &dv_map, dv_rmem, 1.0f, key, h, place, lane);
-        store_gradient(own_smem, &dk_map, dk_rmem, sizes.scale_log2 * LN2, key, h, place, lane);
+        pack_rows<false>(dv_smem, dv_rmem, lane);
+        store_packed<RAGGED, false>(dv_smem, &dv_map, lane, key, h, place);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) dk_rmem[i] *= sizes.scale_log2 * LN2;
+        pack_rows<false>(dk_smem, dk_rmem, lane);
+        store_packed<RAGGED, false>(dk_smem, &dk_map, lane, key, h, place);
+    };
+    auto finish_stores = [&] {
+        if (lane == 0) ptx::bulk_wait_read<0>();  // TMA has read the block's memory, which goes with it
     };
 
     if (steps == 0) {  // no row sees these keys
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk_rmem[i] = dv_rmem[i] = 0.0f;
         store_gradients();
+        finish_stores();
         return;
     }
     auto issue_dq = [&](const element* ds_tile) {
@@ -217,6 +236,11 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
             ptx::wgmma_ss<DQ_COLUMNS, 1>(dq_rmem, ds_rows + k / 4 * (DS_PANEL / 8) + k % 4 * 2,
                                          k_columns + k / 4 * (KV_TILE / 8) + k % 4 * 128, k > 0);
         ptx::wgmma_commit();
+    };
+    auto finish_dv = [&] {
+        ptx::wgmma_wait<0>();  // dV has read P, whose registers the next S may take
+        ptx::wgmma_pin(dv_rmem);
+        ptx::wgmma_pin(p_rmem);
     };
     if (PING_PONG && consumer == 1) ptx::bar_arrive(3, 256);  // the first turn is consumer 0's
 
@@ -245,12 +269,9 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         ptx::wgmma_pin(dq_rmem);
         if (step > 0) add_dq(step - 1);
 
-        if (DV_EARLY) pack(p_rmem, s_rmem);
         ptx::mbarrier_wait(do_full + slot, ring.parity);  // dO and delta are there, and V
         issue_qk(dp_rmem, v_own, do_tile);
-        // The first products begin the sums: zeros would be written while wgmma works, which makes it wait.
-        if (DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
-        ptx::wgmma_wait<DV_EARLY>();  // dP is whole
+        ptx::wgmma_wait<0>();  // dP is whole
         ptx::wgmma_pin(dp_rmem);
         const float* delta_lane = delta_smem + slot * M + lane % 4 * 2;
 #pragma unroll
@@ -260,8 +281,10 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
             for (int j = i; j < i + 4; j++)
                 dp_rmem[j] = s_rmem[j] * (dp_rmem[j] - (j % 2 ? of_row.y : of_row.x));
         }
-        if (!DV_EARLY) pack(p_rmem, s_rmem);
+        pack(p_rmem, s_rmem);
         pack(ds_rmem, dp_rmem);
+        // The first products begin the sums: zeros would be written while wgmma works, which makes it wait.
+        if (DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
 
         element* ds_tile = ds_smem + step % 2 * (2 * DS_PANEL);
 #pragma unroll
@@ -274,6 +297,7 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         __syncwarp();              // and what the other lanes have
         if (lane == 0) ptx::mbarrier_arrive(ds_full + step % 2);
 
+        if (DV_EARLY) finish_dv();
         if (PING_PONG) ptx::bar_sync(3 + consumer, 256);  // the other warpgroup has issued its products
         if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
         issue_pv(dk_rmem, ds_rmem, q_tile, step > 0);
@@ -295,13 +319,11 @@ backward_wgmma(const __grid_constant__ ptx::TensorMap q_map,     // [B, H, S_q, 
         ptx::wgmma_wait<1>();  // S of the next tile is whole
         if (++tile == tiles.end) tile = tiles.begin;
     }
+    store_gradients();     // under dQ of the last tile
     ptx::wgmma_wait<0>();  // dQ of the last tile is whole
-    ptx::wgmma_pin(dk_rmem);
-    ptx::wgmma_pin(dv_rmem);
     ptx::wgmma_pin(dq_rmem);
     add_dq(steps - 1);
-    ptx::bar_sync(1 + consumer, 128);  // all warps of the group have read V for the last time
-    store_gradients();
+    finish_stores();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) clear_turns(unsigned* turns, int count) {

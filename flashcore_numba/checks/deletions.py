@@ -72,8 +72,9 @@ HARMLESS: dict[tuple[str, str], str] = {
     ): "A fence came after the adds before. The assembler does not see that, and adds one.",
     (
         "backward_wgmma.cu",
-        "ptx::bar_sync(1 + consumer, 128);  // all warps of the group have read V for the last time",
-    ): "The wait for dS of the last tile says so too: a warp arrives there when it has its last dP.",
+        "ptx::wgmma_wait<0>();  // dV has read P, whose registers the next S may take",
+    ): "The wait for dK is one for dV, too. This one ends before the next S begins: so the compiler may give "
+    "it P's registers.",
     (
         "backward_wgmma.cu",
         "if (PING_PONG) ptx::bar_sync(3 + consumer, 256);  // the other warpgroup has issued its products",

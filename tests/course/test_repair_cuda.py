@@ -48,7 +48,7 @@ def test_the_solution_differs_in_nothing(number):
         (
             19,
             ("        issue_pv(dk_rmem, ds_rmem, q_tile, step > 0);\n", ""),
-            6,
+            7,
             "call left out",
             "issue_pv`",
         ),

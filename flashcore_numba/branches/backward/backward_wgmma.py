@@ -46,7 +46,7 @@ def run(problem: BackwardProblem, dq: Array, dk: Array, dv: Array, executor: Exe
     stored = bounded_map if p.features.ragged else tile_map
     executor.launch(
         source(FILE, **macros),
-        (key_tiles(p, KEYS) * p.kv_heads, 1, p.batch),
+        (key_tiles(p, KEYS) * tile.heads_together, -(-p.kv_heads // tile.heads_together), p.batch),
         THREADS,
         *(q_map, query_map(p.forward, p.dout, tile.rows), k_map, v_map),
         *(stored(x, STORED_KEYS) for x in (dk, dv)),

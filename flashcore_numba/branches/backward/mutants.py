@@ -540,12 +540,15 @@ def _wgmma(name: str, mistake: str, *edits: tuple[str, ...], **options: Any) -> 
 
 READ = "        if (lane == 0) ptx::mbarrier_arrive(empty + slot);\n"
 DV_ISSUED = "        if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);\n"
+PACK_P = "        pack(p_rmem, s_rmem);\n"
+DV_FIRST = "        if (DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);\n"
+PACK_DV = "        pack_rows<false>(dv_smem, dv_rmem, lane);\n"
 FENCE, ARRIVAL = (
     "ptx::fence_proxy_async();  // wgmma reads",
     "if (lane == 0) ptx::mbarrier_arrive(ds_full + step % 2);",
 )
 LATE_DQ, LAST_DQ = "        if (step > 0) add_dq(step - 1);", "    add_dq(steps - 1);\n"
-NEXT_HEAD = "do_full + slot);\n            if (++tile == tiles.end) tile = tiles.begin, h++;"
+NEXT_HEAD = "padded, step == 0);\n            if (++tile == tiles.end) tile = tiles.begin, h++;"
 DETERMINISTIC = "deterministic"
 
 WGMMA = (
@@ -556,11 +559,11 @@ WGMMA = (
     ),
     _wgmma(
         "scale_in_log2_in_dk", "dK is scaled by what the scores are scaled by, log2(e) included.",
-        ("dk_rmem, sizes.scale_log2 * LN2,", "dk_rmem, sizes.scale_log2,"),
+        ("dk_rmem[i] *= sizes.scale_log2 * LN2;", "dk_rmem[i] *= sizes.scale_log2;"),
     ),
     _wgmma(
         "dv_scaled", "dV is scaled as dK is: but O is linear in V, without a scale.",
-        ("dv_rmem, 1.0f,", "dv_rmem, sizes.scale_log2 * LN2,"),
+        (PACK_DV, "        for (float& x : dv_rmem) x *= sizes.scale_log2 * LN2;\n" + PACK_DV),
     ),
     _wgmma(
         "dout_is_out", "The map of dO is made of O.",
@@ -632,6 +635,20 @@ WGMMA = (
         expected=("hang", *RACE, *COPY, *VALUE), on_gpu=False,
     ),
     _wgmma(
+        "dv_before_its_p", "dV is issued before P is packed: with that of the tile before, D = 128 only.",
+        (PACK_P, ""), (DV_FIRST, DV_FIRST + PACK_P), expected=COPY, on_gpu=False,
+    ),
+    _wgmma(
+        "dk_in_the_last_slot", "dK is packed where the other warpgroup still multiplies the last Q or dO.",
+        ("free_slot = Slot(steps).number", "free_slot = Slot(steps - 1).number"),
+        expected=(*RACE, *COPY, *VALUE), on_gpu=False,
+    ),
+    _wgmma(
+        "dk_in_the_place_of_dv", "dK is packed where TMA may not yet have read dV.",
+        ("(consumer == 0 ? q_smem : do_smem) + free_slot * Q_TILE + own_rows;", "dv_smem;"),
+        expected=(*RACE, *COPY, *VALUE), on_gpu=False,
+    ),
+    _wgmma(
         "released_too_early", "Q and dO are given back behind S and dP: but dV and dK read them too.",
         (READ, ""), (DV_ISSUED, READ + DV_ISSUED), expected=(*RACE, *COPY), on_gpu=False,
     ),
@@ -648,9 +665,17 @@ WGMMA = (
     ),
     _wgmma(
         "bytes_of_one_array", "The mbarrier expects Q and not the LSE, so the phase ends too early or never.",
-        ("ptx::mbarrier_arrive_expect(q_full + slot, bytes)",
-         "ptx::mbarrier_arrive_expect(q_full + slot, bytes - M * 4)"),
+        ("ptx::mbarrier_arrive_expect(q_full + slot, TILE_BYTES",
+         "ptx::mbarrier_arrive_expect(q_full + slot, TILE_BYTES - M * 4"),
         expected=("hang", *COPY, "simulator"), on_gpu=False,
+    ),
+    _wgmma(
+        "first_q_twice", "The loader asks for the first Q too: but it is under way since before the barrier.",
+        ("if (step > 0) load_q(", "load_q("), expected=("hang", *RACE, *COPY, "simulator"), on_gpu=False,
+    ),
+    _wgmma(
+        "first_q_of_the_first_row", "The first Q is that of row 0: but a mask may let the walk begin later.",
+        ("row = tiles.begin * M, h = kv_head", "row = 0, h = kv_head"),
     ),
     _wgmma(
         "first_half_of_k_twice", "Both warpgroups multiply the first half of K's columns: D = 128 only.",

@@ -45,8 +45,7 @@ def _block(p: Any, mask: Mask, keys: int, first_key: int, tile: Tile) -> Traffic
     if steps == 0:
         return found
     found += load_tiles(2 * KEYS // ROWS, ROWS, D)  # K and V
-    # That V is read no more; who begins has the first turn.
-    found += barriers(WARPS + tile.ping_pong * WARPS // 2)
+    found += barriers(tile.ping_pong * WARPS // 2)  # who begins has the first turn
     step = 2 * load_tiles(1, tile.rows, D) + 2 * loads(1, tile.rows * FLOAT // SECTOR)
     step += WARPS * (_products(tile.rows, D) + barriers(2 * tile.ping_pong))
     if tile.deterministic:

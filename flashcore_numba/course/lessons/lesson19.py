@@ -31,6 +31,7 @@ On the line before, each lane has stored its part of dS in ds_tile, by ordinary 
   - on empty + slot: one arrival of each warp when its products have read this tile's Q and dO, and not later
 Issue each product as soon as what it reads is there. Wait for no more products than you must: while a warp
 releases its slot, S is under way. Copy these lines as they are. Before the first product:
+  if (DV_EARLY) finish_dv();
   if (PING_PONG) ptx::bar_sync(3 + consumer, 256);
 dV, which some variants have issued already:
   if (!DV_EARLY) issue_pv(dv_rmem, p_rmem, do_tile, step > 0);
@@ -60,7 +61,7 @@ After S has been issued, the lane moves to the sums of this tile:
         "unfinished, the oldest first; after it ptx::wgmma_pin(x) for each array that is whole now, and for "
         "each that the products have read: p_rmem, ds_rmem",
         "lane": "the lane's number",
-        "PING_PONG, DV_EARLY, consumer, advance, tile": "as the copied lines need them",
+        "PING_PONG, DV_EARLY, finish_dv, consumer, advance, tile": "as the copied lines need them",
     },
     wanted=(
         Wanted("dv_rmem[0]", "one element of dV, with this tile in it"),
@@ -180,8 +181,8 @@ GIVEN = (
         'when it is through. That is all a block ever needs. I dropped what changes the head."',
         edits=(
             Edit(
-                "M * 4, do_full + slot);\n            if (++tile == tiles.end) tile = tiles.begin, h++;",
-                "M * 4, do_full + slot);\n            if (++tile == tiles.end) tile = tiles.begin;",
+                "padded, step == 0);\n            if (++tile == tiles.end) tile = tiles.begin, h++;",
+                "padded, step == 0);\n            if (++tile == tiles.end) tile = tiles.begin;",
                 "backward_wgmma.cu",
             ),
         ),

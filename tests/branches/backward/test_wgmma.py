@@ -279,10 +279,10 @@ ORDERS = [call for call in ORDERING.finditer(CODE) if not OTHER.search(call["nam
 # What nothing here can report, by what follows it in the source, and why it stays.
 UNSEEN = {
     "if (!DV_EARLY) issue_pv": "Turns order products in time, for speed: no memory depends on them.",
+    "ptx::wgmma_pin(dv_rmem);\n        ptx::wgmma_pin(p_rmem);\n    };": "dK's covers dV, too.",
     "if (lane == 0) ptx::mbarrier_arrive(added)": "A warp's lanes add together on the CPU executor.",
     "atomicExch(turn": "An addition is done at once on the CPU executor; on a GPU it is under way.",
     "#pragma unroll\n        for (int k = 0; k < KEYS": "Those before suffice, but the assembler adds one.",
-    "store_gradients();\n}": "Here a warp waits for the products of all four; PTX promises only its own.",
 }
 
 
