@@ -7,7 +7,6 @@ from branches.ring.test_compare import made_up_backward
 from flashcore_numba.records import artifact
 from flashcore_numba.report import branch_tables
 
-
 BACKWARD = "| backward, "  # how the second table of the ring begins
 
 
