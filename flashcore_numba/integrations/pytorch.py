@@ -611,8 +611,8 @@ compute: Callable[..., tuple[Tensor, Tensor]] = _forward
 
 
 def _of_nothing(q: Tensor, k: Tensor, v: Tensor, options: tuple) -> tuple[Tensor, Tensor]:
-    """Without a batch, a query row or a key. No kernel is launched for nothing, so one stands in that no row
-    sees and nobody gets, and the other arguments are checked as ever.
+    """Without a batch, a query row or a key. No kernel is launched for nothing, so there is a row or a key
+    that nobody sees or gets, and the other arguments are checked as ever.
     """
     slopes, used, *rest = (x if x is None else _at_least_one(x) for x in options[SLOPES:-2])
     wide = [_at_least_one(x) for x in (q, k, v)]
