@@ -92,7 +92,7 @@ def _named(config: pytest.Config) -> bool:
 
 
 def undrawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """What a run leaves out of the matrices: of a test with three cells or more it draws a third, which is
+    """What a run leaves out of the matrices: of a test with three cells or more it draws a fifth, which is
     another one in each run and the same in all its processes.
     """
     tests: dict[str, list[pytest.Item]] = {}
@@ -102,7 +102,7 @@ def undrawn(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     for name, cells in tests.items():
         if len(cells) >= 3:
             cells.sort(key=lambda item: item.nodeid)
-            left_out |= {*cells} - {*random.Random(RUN + name).sample(cells, -(-len(cells) // 3))}
+            left_out |= {*cells} - {*random.Random(RUN + name).sample(cells, -(-len(cells) // 5))}
     return left_out
 
 

@@ -1,5 +1,5 @@
 """Which cells of a matrix `make test` runs; the others carry the marker `long`, for `make test-all`, which
-draws a third of them.
+draws a fifth of them.
 """
 
 from collections.abc import Callable, Hashable, Iterable
