@@ -61,10 +61,8 @@ SCHEMA_FILE = "artifact.schema.json"
 FORWARD = "forward"  # the operation of an artifact that names none
 WITH_FORWARD = ", with forward"  # ends the labels of what is timed forward and backward together
 EXPERIMENTS = "experiments"  # the label of kernels that are no run of the ladder, see course.experiments
-OTHERS = (
-    *(RESOURCES, "*.schema.json", "nsight-*.json", "stamps-*.json", "ring-timeline-*.json"),
-    f"*-{EXPERIMENTS}.json",
-)
+TIMELINES = "ring-timeline-*.json"  # see ring_timeline
+OTHERS = (RESOURCES, "*.schema.json", "nsight-*.json", "stamps-*.json", TIMELINES, f"*-{EXPERIMENTS}.json")
 
 
 Key = tuple[str, bool, str, str]
@@ -160,13 +158,18 @@ def file_name(artifact: dict[str, Any]) -> str:
     """`nvidia-h200.json`, `nvidia-h200-lengths.json` with a label, and `...-causal.json` where every shape is
     causal, `...-bfloat16.json` where none is in float16, `nvidia-h200-backward...` for another operation.
     """
-    gpu = re.sub("[^a-z0-9]+", "-", artifact["gpu"]["name"].lower()).strip("-")
+    gpu = gpu_in_a_name(artifact)
     causal = "causal" if all(shape["causal"] for shape in artifact["shapes"]) else None
     others = {shape_key(shape)[2] for shape in artifact["shapes"]}
     element = None if FLOAT16.name in others else "-".join(sorted(others))
     of = operation_of(artifact).replace("_", "-")
     other = None if of == FORWARD else of
     return "-".join(filter(None, (gpu, other, artifact["label"], element, causal))) + ".json"
+
+
+def gpu_in_a_name(record: dict[str, Any]) -> str:
+    """The GPU of a record as names of files have it: `nvidia-h200`."""
+    return re.sub("[^a-z0-9]+", "-", record["gpu"]["name"].lower()).strip("-")
 
 
 def recorded_dir() -> Path:

@@ -17,7 +17,6 @@ ranks       a list: us, when the main stream was through; pieces, in the order i
             stream a piece begins where the one before it ends
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from flashcore_numba.records.artifact import ArtifactError
 
 SCHEMA = 1
 SCHEMA_FILE = "ring-timeline.schema.json"
-PATTERN = "ring-timeline-*.json"
+PATTERN = artifact.TIMELINES
 MAIN = "main"
 WAITS, TRANSFERS = ("wait", "barrier"), ("copy", "exchange")
 CLOSE = 4 * layout.ROUNDING  # times that were equal before they were rounded
@@ -98,14 +97,11 @@ def record(
 
 def file_name(found: dict[str, Any]) -> str:
     """`ring-timeline-nvidia-h200-pull-gpus-2-causal.json`, with `pull-backward` for the backward pass."""
-    gpu = re.sub("[^a-z0-9]+", "-", found["gpu"]["name"].lower()).strip("-")
-    words = ("backward" if found["backward"] else "", f"gpus-{found['topology']['gpus']}")
-    return (
-        "-".join(
-            filter(None, ("ring-timeline", gpu, found["way"], *words, "causal" if found["causal"] else ""))
-        )
-        + ".json"
-    )
+    words = [
+        "ring-timeline", artifact.gpu_in_a_name(found), found["way"], "backward" if found["backward"] else "",
+        f"gpus-{found['topology']['gpus']}", "causal" if found["causal"] else "",
+    ]  # fmt: skip
+    return "-".join(filter(None, words)) + ".json"
 
 
 def save(found: dict[str, Any], path: Path) -> None:

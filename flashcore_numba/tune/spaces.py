@@ -130,9 +130,8 @@ THREADS_12 = Rule(
 
 
 def _rule_12(p: Problem, sm_count: int) -> Config:
-    name = stage12_tiles.choose(p, sm_count, BLOCK_BYTES)
-    row_tiles, warps, _, blocks, lazy = stage12_tiles.tiles_for(p.columns)[name]
-    keys = stage12_tiles.fitting_keys(p.columns, name, BLOCK_BYTES)
+    tile = stage12_tiles.tile_for(p, None, sm_count, BLOCK_BYTES, searched=False)
+    row_tiles, warps, keys, blocks, lazy = tile
     return {"row_tiles": row_tiles, "warps": warps, "keys": keys, "blocks": blocks, "lazy": int(lazy)}
 
 
