@@ -43,6 +43,8 @@ def check_outputs(book):
         assert len(streams) == len(set(streams)), f"{cell.source}: its text came in {len(streams)} pieces"
     watched = html(book, "course.watch(")
     assert watched
+    replaced = [source for source, output in outputs(book) if "is not drawn" in as_text(output)]
+    assert not replaced, f"{replaced}: an answer is judged where the starter was handed in: run it again"
     pictures = Counter(PNG.findall("".join(as_text(output) for _, output in outputs(book))))
     twice = sum(count > 1 for count in pictures.values())
     assert pictures and not twice, f"{twice} of {len(pictures)} pictures are stored more than once"
