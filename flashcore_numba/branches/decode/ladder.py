@@ -1,8 +1,8 @@
 """The ladder of decoding, and which stage runs when none is named."""
 
 from flashcore_numba.branches.decode.decode_chunks import STAGE as CHUNKS
+from flashcore_numba.branches.decode.decode_cluster import NARROW_ROWS, fill_gpu, serves_wide
 from flashcore_numba.branches.decode.decode_cluster import STAGE as CLUSTER
-from flashcore_numba.branches.decode.decode_cluster import fill_gpu, serves_wide
 from flashcore_numba.branches.decode.decode_split import STAGE as SPLIT
 from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.stages.find import find_in
@@ -18,10 +18,15 @@ def preferred(problem: DecodeProblem) -> tuple[Stage, ...]:
 
     Clusters that fill a GPU are faster for equal lengths. But they divide all requests alike, so that long
     ones among short ones leave SMs idle. More than 32 query rows of a K/V head go to clusters in any case
-    where a block takes 64 of them: in blocks of 32 K and V would be read again.
+    where a block takes 64 of them: in blocks of 32 K and V would be read again. What is batch-invariant has
+    one stage for all batches and all widths of the table.
     """
-    alike = problem.batch == 1 or problem.capacity <= CLUSTERS_KEYS
-    clusters = (alike and fill_gpu(problem)) or serves_wide(problem)
+    p = problem
+    if p.batch_invariant:
+        clusters = p.seq_q * p.group <= NARROW_ROWS or serves_wide(p)
+    else:
+        alike = p.batch == 1 or p.capacity <= CLUSTERS_KEYS
+        clusters = (alike and fill_gpu(p)) or serves_wide(p)
     return (CLUSTER, SPLIT, CHUNKS) if clusters else (SPLIT, CLUSTER, CHUNKS)
 
 

@@ -10,11 +10,12 @@ from cuda_reference.shown import shown
 from flashcore_numba.branches.ring import programs
 from flashcore_numba.branches.ring.numerics import Float32, Numerics, Stages
 from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
-from flashcore_numba.branches.ring.sequence import Split, even
-from flashcore_numba.core.arrays import adopt
+from flashcore_numba.branches.ring.sequence import Split, even, whole
+from flashcore_numba.core.arrays import adopt, same_kind
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
-from flashcore_numba.core.problem import checked_flag
+from flashcore_numba.core.problem import checked_flag, checked_scale
 
+TYPES = ("float16", "bfloat16", "float32")  # the last one on the host alone
 CAPTURED = ("gated", "gather", "pull")  # ways whose transfers are copies
 
 
@@ -40,8 +41,9 @@ class RingAttention:
     `attention_backward`. On GPUs None is the fastest stage; on CPUs it is NumPy in float32, and a stage runs
     on the simulator.
 
-    Every rank calls each method alike, in the same order. A rank whose arguments are refused has begun
-    nothing, and its peers wait for it: the ranks should check alike.
+    Every rank calls each method alike, in the same order. On CPUs the ranks tell each other first what they
+    are called with: where one refuses its arguments or they differ, all raise, and none has begun. On GPUs
+    that would make the host wait: the peers of a rank that refuses its arguments wait for it.
 
     Raises MissingPackageError where torch is not installed, ArgumentError for a bad argument, also where no
     process group has been made.
@@ -57,13 +59,15 @@ class RingAttention:
         backward_stage: Any = None,
     ) -> None:
         dist = _distributed()
-        if way not in FORWARD:
+        if way not in tuple(FORWARD):  # which a list can be compared with
             raise ArgumentError(f"way is {shown(way)}: accepted are {', '.join(FORWARD)}")
         if not dist.is_initialized():
             raise ArgumentError("group: torch.distributed.init_process_group has not been called")
         self.way, self.group = way, group
         self.number, count = dist.get_rank(group), dist.get_world_size(group)
-        self.split = length if isinstance(length, Split) else even(_whole(length), count, way != "ulysses")
+        if not isinstance(length, Split):
+            length = even(whole("length", length, " of rows or a Split"), count, way != "ulysses")
+        self.split = length
         if self.split.ranks != count:
             raise ArgumentError(f"length is a split for {self.split.ranks} ranks: the group has {count}")
         self._stages = stage, backward_stage
@@ -86,9 +90,8 @@ class RingAttention:
 
         Raises ArgumentError or UnsupportedError.
         """
-        self._check(q, {"k": k, "v": v})
+        layer = self._agreed("the call", causal, scale, q=q, k=k, v=v)
         out, lse = out_and_lse(q)
-        layer = self._layer(q, causal, scale)
         FORWARD[self.way](self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
         return out, lse
 
@@ -109,15 +112,9 @@ class RingAttention:
 
         Raises as the call does.
         """
-        self._check(q, {"k": k, "v": v})
-        for name, each, like in (("dout", dout, q), ("out", out, q), ("lse", lse, q[..., 0])):
-            if tuple(each.shape) != tuple(like.shape):
-                raise ArgumentError(
-                    f"{name} has shape {tuple(each.shape)}: {tuple(like.shape)} is needed, as q has "
-                    f"{tuple(q.shape)}"
-                )
+        more = {"dout": dout, "out": out, "lse": lse}
+        layer = self._agreed("backward", causal, scale, q=q, k=k, v=v, **more)
         given = [_empty_like(each) for each in (q, k, v)]
-        layer = self._layer(q, causal, scale)
         names = ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")
         arrays = dict(zip(names, (q, k, v, out, lse, dout, *given), strict=True))
         way = self.way if self.way in BACKWARD else "ring"
@@ -134,8 +131,8 @@ class RingAttention:
 
         Raises as the call does.
         """
+        layer = self._agreed("decode", causal, scale, q=q, k=k, v=v)
         out, lse = out_and_lse(q)
-        layer = self._layer(q, causal, scale)
         programs.decode(self._rank(q), layer, *_views(q=q, k=k, v=v, out=out, lse=lse))
         return out, lse
 
@@ -161,28 +158,40 @@ class RingAttention:
             out, lse = self(q, k, v, causal=causal, scale=scale)
         return Captured(graph.replay, out, lse)
 
-    def _check(self, q: Any, others: dict[str, Any]) -> None:
-        if len(q.shape) != 4 or q.shape[2] != self.rows:
-            raise ArgumentError(
-                f"q has shape {tuple(q.shape)}: rank {self.number} holds {self.rows} rows of the sequence: "
-                f"[B, H, {self.rows}, D] is needed"
-            )
+    def _agreed(self, method: str, causal: Any, scale: Any, **arrays: Any) -> Layer:
+        """What the arguments of a method are for all ranks. Raises ArgumentError."""
+        q, k = arrays["q"], arrays["k"]
+        if not _on_host(q):
+            return self._checked(method, causal, scale, **arrays)
+        try:
+            layer = self._checked(method, causal, scale, **arrays)
+        except ArgumentError as error:
+            self._rank(q).refuse(error)
         batch, heads, rows, dim = q.shape
-        for name, each in others.items():
-            shape = tuple(each.shape)
-            if len(shape) != 4 or shape != (batch, shape[1], rows, dim) or not shape[1] or heads % shape[1]:
-                raise ArgumentError(
-                    f"{name} has shape {shape}: [{batch}, H_kv, {rows}, {dim}] is needed, as q has "
-                    f"{tuple(q.shape)}, with an H_kv that divides {heads}"
-                )
-            if each.dtype != q.dtype or tuple(others["k"].shape) != shape:
-                raise ArgumentError(
-                    f"{name} is {each.dtype} {shape}: q is {q.dtype}, k {tuple(others['k'].shape)}; types "
-                    "and the shapes of k and v must be equal"
-                )
+        told = {"method": method} | ({} if method == "decode" else {"way": self.way, "split": self.split})
+        told |= {"causal": layer.causal, "scale": layer.scale, "type": _type(q), "batch": batch}
+        told |= {"heads of q": heads, "heads of k": k.shape[1], "D": dim}
+        told |= {"tokens": rows} if method == "decode" else {}
+        self._rank(q).agree(told)
+        return layer
 
-    def _layer(self, q: Any, causal: Any, scale: float | None) -> Layer:
-        return Layer(self.split, checked_flag("causal", causal), self._numerics(q), scale)
+    def _checked(self, method: str, causal: Any, scale: Any, *, q: Any, k: Any, v: Any, **more: Any) -> Layer:
+        _check_kinds(q=q, k=k, v=v, **more)
+        decodes = method == "decode"
+        if len(q.shape) != 4 or 0 in q.shape or not (decodes or q.shape[2] == self.rows):
+            needed = "B, H, tokens" if decodes else f"B, H, {self.rows}"
+            told = "" if decodes else f"rank {self.number} holds {self.rows} rows of the sequence: "
+            raise ArgumentError(
+                f"q has shape {tuple(q.shape)}: {told}[{needed}, D] is needed, all of them above 0"
+            )
+        _check_keys(q, k, v, None if decodes else self.rows)
+        for name, each in more.items():
+            _check_like(name, each, q)
+        causal = checked_flag("causal", causal)
+        if decodes:
+            programs.check_newest(self.number, self.split.ranks, causal, q.shape[2], k.shape[2])
+        scale = None if scale is None else checked_scale(scale, q.shape[3])
+        return Layer(self.split, causal, self._numerics(q), scale)
 
     def _numerics(self, q: Any) -> Numerics:
         stage, backward_stage = self._stages
@@ -214,14 +223,59 @@ def _distributed() -> Any:
     return dist
 
 
-def _whole(length: Any) -> int:
-    if not isinstance(length, int) or isinstance(length, bool):
-        raise ArgumentError(f"length is {shown(length)}: a whole number of rows or a Split is needed")
-    return length
-
-
 def _on_host(array: Any) -> bool:
-    return isinstance(array, np.ndarray) or array.device.type == "cpu"
+    """Whether it is no tensor of a GPU."""
+    return getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
+
+
+def _check_kinds(**arrays: Any) -> None:
+    """Raise unless they are of one kind in one place, and of a type that is served."""
+    q = arrays["q"]
+    if _on_host(q):
+        adopted = {name: adopt(each, name) for name, each in arrays.items()}
+        same_kind(**adopted)
+        if adopted["q"].kind not in ("NumPy", "PyTorch"):
+            raise ArgumentError(f"q is {adopted['q'].where}: tensors and NumPy arrays are accepted")
+    for name, each in arrays.items():
+        if not _on_host(q) and getattr(each, "device", None) != q.device:
+            raise ArgumentError(f"{name} is not on {q.device}, where q is: all must be in one place")
+    if _type(q) not in TYPES:
+        raise ArgumentError(f"q is {q.dtype}: accepted are {', '.join(TYPES)}")
+
+
+def _check_keys(q: Any, k: Any, v: Any, rows: int | None) -> None:
+    """rows: that k and v must have, None for any number."""
+    batch, heads, _, dim = q.shape
+    needed = f"[{batch}, H_kv, {'keys' if rows is None else rows}, {dim}]"
+    for name, each in (("k", k), ("v", v)):
+        shape = tuple(each.shape)
+        fits = len(shape) == 4 and shape == (batch, shape[1], shape[2] if rows is None else rows, dim)
+        if not fits or not shape[1] or heads % shape[1]:
+            raise ArgumentError(
+                f"{name} has shape {shape}: {needed} is needed, as q has {tuple(q.shape)}, with an H_kv that "
+                f"divides {heads}"
+            )
+        if each.dtype != q.dtype or tuple(k.shape) != shape:
+            raise ArgumentError(
+                f"{name} is {each.dtype} {shape}: q is {q.dtype}, k {tuple(k.shape)}; types and the shapes "
+                "of k and v must be equal"
+            )
+
+
+def _check_like(name: str, each: Any, q: Any) -> None:
+    """Of dout and out, and of the LSE, which is float32 and has no D."""
+    shape, of_type = (q.shape[:3], "float32") if name == "lse" else (q.shape, _type(q))
+    if tuple(each.shape) != tuple(shape):
+        raise ArgumentError(
+            f"{name} has shape {tuple(each.shape)}: {tuple(shape)} is needed, as q has {tuple(q.shape)}"
+        )
+    if _type(each) != of_type:
+        raise ArgumentError(f"{name} is {each.dtype}: {of_type} is needed, and q is {q.dtype}")
+
+
+def _type(array: Any) -> str:
+    """The name of an array's type, or of a tensor's."""
+    return str(array.dtype).removeprefix("torch.")
 
 
 def out_and_lse(q: Any) -> tuple[Any, Any]:

@@ -1,13 +1,13 @@
 """A `Rank` that is a process of `torch.distributed` without a GPU: NumPy arrays, transfers by gloo."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from cuda_reference.extras import explained
 from flashcore_numba.branches.ring.rank import Function
-from flashcore_numba.core.errors import UnsupportedError
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 
 with explained():
     import torch
@@ -33,6 +33,33 @@ class ProcessRank:
         self.number, self.count = dist.get_rank(group), dist.get_world_size(group)
         self._memory: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
         self._under_way: dict[str, list[Any]] = {}
+
+    def agree(self, call: dict[str, Any]) -> None:
+        """Wait until all ranks have said what they are called with, by the names of arguments. Raises
+        ArgumentError on all of them where two differ, or where one refuses its arguments.
+        """
+        every = self._told(call, "")
+        for number, (other, refused) in enumerate(every):
+            if refused:
+                raise ArgumentError(f"rank {number} refuses its arguments, and no rank begins: {refused}")
+            for name in every[0][0] | other:
+                first, here = (each.get(name, "not given") for each in (every[0][0], other))
+                if here != first:
+                    raise ArgumentError(
+                        f"{name} is {first} on rank 0 and {here} on rank {number}: all ranks must be called "
+                        "alike"
+                    )
+
+    def refuse(self, error: ArgumentError) -> NoReturn:
+        """Tell the others, who wait in `agree`, and raise it."""
+        self._told({}, str(error))
+        raise error
+
+    def _told(self, call: dict[str, Any], refused: str) -> list[Any]:
+        """What every rank says."""
+        every: list[Any] = [None] * self.count
+        dist.all_gather_object(every, (call, refused), self.group)
+        return every
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
         dtype = np.dtype(np.float32 if dtype is None else dtype)

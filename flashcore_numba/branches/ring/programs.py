@@ -310,12 +310,8 @@ def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
 
     Raises UnsupportedError where the causal mask would hide keys of a rank before the last.
     """
-    tokens, keys = q.shape[2], k.shape[2]
-    last = rank.number == rank.count - 1
-    if layer.causal and last and keys < tokens:
-        raise UnsupportedError(
-            f"the last rank holds {keys} keys: with causal=True it must hold those of all {tokens} tokens"
-        )
+    last, keys = rank.number == rank.count - 1, k.shape[2]
+    check_newest(rank.number, rank.count, layer.causal, q.shape[2], keys)
     part_out, part_lse = rank.empty("part of out", q.shape), rank.empty("part of LSE", q.shape[:3])
     call = partial(layer.numerics.attend, causal=layer.causal and last, **layer.how)
     rank.launch(MAIN, "attention", call if keys else _nothing, (q, k, v), (part_out, part_lse), 0)
@@ -324,6 +320,14 @@ def decode(rank: Rank, layer: Layer, q: Any, k: Any, v: Any, out: Any, lse: Any)
     every = rank.empty("parts", (rank.count, *one.shape))
     rank.all_gather(MAIN, every, one)
     rank.launch(MAIN, "merging", merge_parts, (every,), (out, lse), 0)
+
+
+def check_newest(number: int, count: int, causal: bool, tokens: int, keys: int) -> None:
+    """Raise UnsupportedError where the last rank of `decode` does not hold the keys of all tokens."""
+    if causal and number == count - 1 and keys < tokens:
+        raise UnsupportedError(
+            f"the last rank holds {keys} keys: with causal=True it must hold those of all {tokens} tokens"
+        )
 
 
 FORWARD: dict[str, Callable[..., None]] = {

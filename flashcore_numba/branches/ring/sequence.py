@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from cuda_reference.shown import shown
 from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.problem import checked_flag
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,9 @@ class Split:
     zigzag: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bounds", tuple(self.bounds))  # a list has no hash, and schedules are kept
+        # A list has no hash, and schedules are kept; numbers of NumPy would be in messages.
+        object.__setattr__(self, "bounds", tuple(whole("bounds", each) for each in self.bounds))
+        checked_flag("zigzag", self.zigzag)
         if len(self.bounds) < 3 or len(self.bounds) % 2 == 0:
             raise ArgumentError(f"bounds has {len(self.bounds)} numbers: it must have 2 N + 1, for N ranks")
         if self.bounds[0] != 0 or any(a >= b for a, b in pairwise(self.bounds)):
@@ -74,8 +78,16 @@ class Split:
         return np.take(np.concatenate(parts, axis), order, axis)
 
 
+def whole(name: str, value: Any, of: str = "") -> int:
+    """A number of rows or of ranks. of: what messages say of it. Raises ArgumentError."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise ArgumentError(f"{name} is {shown(value)}: a whole number{of} is needed")
+    return int(value)
+
+
 def even(length: int, ranks: int, zigzag: bool = True) -> Split:
     """Pieces that differ by at most one row. Raises ArgumentError where there are not two rows per rank."""
+    length, ranks = whole("length", length), whole("ranks", ranks)
     if ranks < 1:
         raise ArgumentError(f"ranks is {ranks}: at least 1 is needed")
     if length < 2 * ranks:

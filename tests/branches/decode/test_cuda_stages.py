@@ -181,7 +181,8 @@ def test_who_has_64_rows_in_a_block(rng):
     assert chosen(1, "wide") == ("wide", 8) and chosen(8, "rows")[0] == "rows"
     assert chosen(8, spare_columns=1100) == ("wide_3", 8) and chosen(8, spare_columns=900)[0] == "wide"
     assert chosen(8, "wide", spare_columns=1100)[0] == "wide"
-    assert chosen(8, batch_invariant=True) == ("wide", CLUSTER_BLOCKS)
+    for spare in (0, 1100):
+        assert chosen(8, batch_invariant=True, spare_columns=spare) == ("wide", CLUSTER_BLOCKS)
     assert chosen(8, stored=E4M3)[0] == chosen(8, "wide", stored=E4M3)[0] == "rows"
     assert chosen(8, "wide", 256)[0] == "few"
 
@@ -199,6 +200,15 @@ def test_the_choice_of_a_tile(rng):
         assert chosen(requests, batch_invariant=True) == ("many", INVARIANT_PARTS)
 
 
+@pytest.mark.parametrize("page", [1, 15, 16, 20, 24, 32, 100, 150])
+def test_keys_that_are_found_together_are_in_one_page(page, rng):
+    x = paged(rng, [150], 2, 1, 1, 64, page, spare_columns=0)
+    p = x.problem(x.arrays)
+    run = decode_split.TILES[64]["few"].macros(p)["RUN"]
+    assert all(first // page == (min(first + run, 150) - 1) // page for first in range(0, 150, run))
+    assert run == 16 or page % 16
+
+
 def test_which_stage_comes_first(rng):
     """Clusters where no request has room for many keys, or there is one; parts of any length elsewhere. More
     than 32 rows of a K/V head go to clusters where these take 64 at a time.
@@ -211,6 +221,20 @@ def test_which_stage_comes_first(rng):
         x = paged(rng, [1] * requests, 2, 1, tokens, head_dim, spare_columns=keys // 16)
         order = ladder.preferred(x.problem(x.arrays))
         assert order[0] is first and {*order} == {*ladder.LADDER}
+
+
+def test_the_same_stage_for_all_batches(rng):
+    """With `batch_invariant` another stage would give other bits, beside others or in a wide table."""
+    for tokens, head_dim, stored, first in (
+        (1, 64, None, CLUSTER), (16, 256, None, CLUSTER), (17, 128, None, CLUSTER),
+        (17, 256, None, SPLIT), (17, 128, E4M3, SPLIT),
+    ):  # fmt: skip
+        for requests, keys in product((1, 2), (100, 9000)):
+            x = paged(
+                rng, [1] * requests, 2, 1, tokens, head_dim, spare_columns=keys // 16, stored=stored,
+                batch_invariant=True,
+            )  # fmt: skip
+            assert ladder.preferred(x.problem(x.arrays))[0] is first
 
 
 @pytest.mark.parametrize("stage", [decode_split, decode_cluster], ids=lambda x: x.STAGE.label)

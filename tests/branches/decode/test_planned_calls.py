@@ -106,7 +106,7 @@ def test_pools_of_e4m3_have_plans(stub, stage, arrays_of_scales):
 
 
 def test_other_layouts_have_plans_of_their_own(stub):
-    """A table of another width, pages of another size, interleaved pools, batch invariance."""
+    """A table of another width, pages of another size, interleaved pools, and each option."""
     steps = tuple(2 * step for step in stub.array(POOL).strides[:1]) + stub.array(POOL).strides[1:]
     interleaved = [stub.array(POOL, strides=steps) for _ in range(2)]
     calls = [
@@ -116,6 +116,9 @@ def test_other_layouts_have_plans_of_their_own(stub):
         ([given(stub)[0], *interleaved, *given(stub)[3:]], {}),
         (given(stub), {"batch_invariant": True}),
         (given(stub), {"causal": False}),
+        (given(stub), {"window": (8, 0)}),
+        (given(stub), {"softcap": 5.0}),
+        (given(stub), {"scale": 0.5}),
         (given(stub, tokens=1), {}),
     ]
     for _ in range(2):

@@ -83,6 +83,10 @@ BAD = {
     r"block_table has shape \(5,\)": {"block_table": np.zeros(5, I32)},
     "block_table has no columns": {"block_table": np.zeros((3, 0), I32)},
     "block_table has strides": {"block_table": np.zeros((3, 10), I32)[:, ::2]},
+    r"block_table has strides \(22, 4\) .* each number must start at a multiple of 4": {
+        "block_table": np.zeros(3, np.dtype([("pages", I32, 5), ("count", np.int16)]))["pages"]
+    },
+    "lengths has strides .* an odd address": {"lengths": np.zeros(14, np.uint8)[2:].view(I32)},
     "block_table has .* at most 1073741824": {
         "block_table": np.broadcast_to(np.zeros(2**27, I32), (3, 2**27))
     },

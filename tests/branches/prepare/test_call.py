@@ -114,6 +114,11 @@ def test_a_cache_that_grows(rng):
         free = [*table, *free] if request else free
 
 
+def one_after(pool, slots):
+    """The slots, of which one is the first that the pool does not have."""
+    return np.where(np.arange(len(slots)) == 0, pool.shape[0] * pool.shape[1], slots)
+
+
 BAD = {
     "k has 5 tokens": lambda a: a | {"k": a["k"][:5], "v": a["v"][:5]},
     "k_pool has shape": lambda a: a | {"k_pool": a["k_pool"][0]},
@@ -122,9 +127,9 @@ BAD = {
     "k_pool overlaps v_pool": lambda a: a | {"v_pool": a["k_pool"]},
     "slot_mapping has dtype float64": lambda a: a | {"slot_mapping": a["slot_mapping"] * 1.0},
     "slot_mapping has shape": lambda a: a | {"slot_mapping": a["slot_mapping"][:-1]},
-    "slot_mapping holds": lambda a: a | {"slot_mapping": a["slot_mapping"] + 64},
+    "holds .* are accepted": lambda a: a | {"slot_mapping": one_after(a["k_pool"], a["slot_mapping"])},
     "holds a slot twice": lambda a: a | {"slot_mapping": a["slot_mapping"] * 0},
-    "positions holds": lambda a: a | {"positions": a["positions"] + 300},
+    "positions holds": lambda a: a | {"positions": np.maximum(a["positions"], len(a["cos"]))},
     "positions has dtype int64": lambda a: a | {"positions": a["positions"].astype(np.int64)},
     "cos without the others": lambda a: a | {"positions": None, "sin": None},
     "cos has shape": lambda a: a | {"cos": a["cos"][:, :12]},

@@ -30,6 +30,7 @@ from flashcore_numba.branches.ring.sequence import even
 from flashcore_numba.checks import bounds
 from flashcore_numba.checks.trial import Inputs
 from flashcore_numba.core.arrays import adopt
+from flashcore_numba.core.errors import ArgumentError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,7 +51,7 @@ def forward(rank: int, ranks: int, rng: np.random.Generator) -> Any:
         attention = RingAttention(8 * ranks + 3, way=way)
         split = attention.split
         for causal in (True, False):
-            for dtype in ("float32", "float16", "bfloat16"):
+            for dtype in ("float16", "float32", "bfloat16"):  # a finer type after a coarser one
                 heads = (2 * ranks, ranks, ranks)
                 tensors = [
                     torch.from_numpy(rng.standard_normal((2, h, split.length, 16)).astype(np.float32)).to(
@@ -117,6 +118,47 @@ def decode(rank: int, ranks: int, rng: np.random.Generator) -> Any:
     ]
 
 
+OTHERWISE: tuple[tuple[str, dict[str, Any]], ...] = (  # what all ranks are told, what the last is called with
+    ("type is float16 on rank 0 and bfloat16", {"dtype": "bfloat16"}),
+    ("type is float16 on rank 0 and float32", {"dtype": "float32"}),
+    ("batch is 1", {"batch": 2}),
+    ("heads of k is 4", {"kv_heads": 2}),
+    ("causal is True on rank 0 and False", {"causal": False}),
+    ("scale is None on rank 0 and 0.5", {"scale": 0.5}),
+    ("split is Split(bounds=(0,", {"length": 1}),
+    ("way is ring on rank 0 and ulysses", {"way": "ulysses"}),
+    ("method is the call on rank 0 and decode", {"method": "decode"}),
+    ("scale is 'x'", {"scale": "x"}),
+)
+
+
+def refused(rank: int, ranks: int, rng: np.random.Generator) -> Any:
+    """2 for each call that the last rank makes otherwise and that all refuse; then the margin of a right
+    one.
+    """
+    found = {}
+    for told, otherwise in OTHERWISE:
+        how: dict[str, Any] = {"batch": 1, "kv_heads": 4, "dtype": "float16", "causal": True, "way": "ring"}
+        how |= otherwise if rank == ranks - 1 else {}
+        attention = RingAttention(4 * ranks + how.get("length", 0), way=how["way"])
+        q, k = (
+            torch.zeros(how["batch"], heads, attention.rows, 16, dtype=getattr(torch, how["dtype"]))
+            for heads in (4, how["kv_heads"])
+        )
+        call = attention.decode if "method" in how else attention
+        try:
+            call(q, k, k, causal=how["causal"], scale=how.get("scale"))
+            found[told] = 0.0
+        except ArgumentError as error:
+            found[told] = 2.0 if told in str(error) else 0.0
+    attention = RingAttention(4 * ranks, way="ring")
+    x = rng.standard_normal((1, 2, 4 * ranks, 16)).astype(np.float32)
+    out, _ = attention(*[attention.split.cut(x, rank)] * 3, causal=True)
+    ref, rows = bounds.reference(x, x, x, True), attention.split.indices(rank)
+    verdict = bounds.compare(out.astype(np.float64), ref.out[:, :, rows], ref.allowed[:, :, rows])
+    return found | {"right": verdict.margin if verdict.passed else 0.0}
+
+
 def pulled(rank: int, ranks: int, rng: np.random.Generator) -> Any:
     """Margins of two `GpuRank`, side by side, whose GPU is the host: streams do nothing, shared memory is a
     file. What one of them keeps is of no use for the next call, or for the other one.
@@ -143,6 +185,8 @@ KINDS = (  # way, causal, batch, scale, type, whether rows of all heads follow e
     ("gather", False, 1, 0.5, "float32", True),
     ("pull", True, 2, 0.5, "float64", False),
     ("gather", True, 2, None, "float64", True),
+    ("ring", True, 2, None, "float32", False),
+    ("ulysses", False, 1, 0.5, "float32", True),
 )
 
 
@@ -150,14 +194,16 @@ def _pulled(
     gpu: Any, ranks: int, rng: np.random.Generator, way: str, causal: bool, batch: int,
     scale: float | None, dtype: str, transposed: bool,
 ) -> Any:  # fmt: skip
-    split, margins = even(8 * ranks + 3, ranks), {}
+    split, margins = even(8 * ranks + 3, ranks, way != "ulysses"), {}
+    kv_heads = ranks if way == "ulysses" else 2
 
     def given(array: np.ndarray, floats: str = dtype) -> torch.Tensor:
         tensor = torch.from_numpy(split.cut(array, gpu.number)).to(getattr(torch, floats))
         return tensor.transpose(1, 2).contiguous().transpose(1, 2) if transposed else tensor
 
+    heads = 2 * kv_heads, kv_heads, kv_heads
     x = Inputs(
-        *(rng.standard_normal((batch, h, split.length, 16)).astype(np.float32) for h in (4, 2, 2)),
+        *(rng.standard_normal((batch, h, split.length, 16)).astype(np.float32) for h in heads),
         causal, scale,
     )  # fmt: skip
     q, k, v = (given(each) for each in (x.q, x.k, x.v))
@@ -170,7 +216,7 @@ def _pulled(
         bounds.compare(lse.double().numpy(), ref.lse[:, :, rows], ref.lse_allowed[:, :, rows]),
     )
     margins[way] = [verdict.margin if verdict.passed else 0.0 for verdict in verdicts]
-    if way == "pull":
+    if way in BACKWARD:
         y = backward_inputs(x, rng)
         more = given(y.out), torch.from_numpy(split.cut(y.lse, gpu.number)), given(y.dout)
         found = [torch.full_like(each, torch.nan) for each in (q, k, v)]
@@ -200,7 +246,7 @@ class InTorch:
 @contextmanager
 def on_the_host(folder: Path) -> Iterator[None]:
     """`gpus` with a stand-in for CUDA and for symmetric memory."""
-    stream = SimpleNamespace(cuda_stream=0, record_event=lambda: None, wait_event=lambda event: None)
+    stream = SimpleNamespace(cuda_stream=0, record_event=lambda: "event", wait_event=lambda event: None)
     cuda = SimpleNamespace(
         current_device=lambda: 0, current_stream=lambda device: stream,
         Stream=lambda device, priority=0: stream, stream=lambda stream: nullcontext(),

@@ -30,12 +30,14 @@ def numbers(found: Any) -> Iterator[float]:
 
 @pytest.mark.parametrize("ranks", few([2, 3, 4], 2))
 def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Forward, backward and decoding by gloo, and the GPU's rank on stand-ins: within bounds."""
-    work = ("forward", "backward", "decode", "pulled")
+    """Forward, backward and decoding by gloo, and the GPU's rank on stand-ins: within bounds. Where one rank
+    is called otherwise, all refuse.
+    """
+    work = ("forward", "backward", "decode", "refused", "pulled")
     found = run(ranks, tmp_path, int(rng.integers(2**31)), *work)
     for each in found:
         assert set(each) == {*work} and min(numbers(each)) > 1, each
-    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 12 + 2 + 62)
+    assert sum(1 for each in found for _ in numbers(each)) == ranks * (24 + 12 + 2 + 11 + 82)
 
 
 @pytest.fixture
@@ -99,6 +101,34 @@ class TestOneRank:
             (
                 lambda q: RingAttention(9, way="ring")(q, q, q, causal=[True]),
                 r"causal is \[True\]: it must be True or",
+            ),
+            (lambda q: RingAttention(9, way=["ring"]), r"way is \['ring'\]: accepted are"),
+            (lambda q: RingAttention(9, way="ring")(q, None, q), "k is of type NoneType"),
+            (
+                lambda q: RingAttention(9, way="ring")(q, q.numpy(), q),
+                "k is NumPy on the host but q is PyTorch",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring")(q.int(), q.int(), q.int()),
+                "q is torch.int32: accepted are",
+            ),
+            (lambda q: RingAttention(9, way="ring")(q[:0], q[:0], q[:0]), r"q has shape \(0, 2, 9, 16\)"),
+            (lambda q: RingAttention(9, way="ring")(q, q, q, scale=float("nan")), "scale is nan"),
+            (
+                lambda q: RingAttention(9, way="ring").backward(q.half(), q, q, q, q, q[..., 0]),
+                "dout is torch.float16: float32 is needed",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring").backward(q, q, q, q, q, q[..., 0].half()),
+                "lse is torch.float16: float32 is needed",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring").decode(q, q[..., :8], q[..., :8]),
+                r"k has shape \(1, 2, 9, 8\): \[1, H_kv, keys, 16\] is needed",
+            ),
+            (
+                lambda q: RingAttention(9, way="ring").decode(q, q, q[:, :, :4]),
+                "v is .* k and v must be equal",
             ),
             (lambda q: RingAttention(9)(q, q, q), "way='gather' and way='gated' need GPUs"),
             (

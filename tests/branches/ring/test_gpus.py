@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcore_numba.branches.ring import gpus
+from flashcore_numba.branches.ring import gpus, processes
 from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
 from flashcore_numba.branches.ring.rank import ALSO, MAIN, SIDE
 from flashcore_numba.branches.ring.sequence import even
@@ -151,6 +151,37 @@ def test_a_copy_of_heads(cuda: Cuda) -> None:
     assert torch.equal(whole[0], right) and cuda.queued == [("copy of heads", 101)] * 2
     with pytest.raises(AssertionError, match="rows of a head follow each other"):
         gpus.copy(whole[0].swapaxes(2, 3), whole[1].swapaxes(2, 3), 0)
+
+
+def test_numbers_that_a_kernel_looks_at(cuda: Cuda) -> None:
+    rank = gpus.GpuRank()
+    few, many = (rank.word("numbers", count) for count in (2, 5))
+    for stream, handle in ((MAIN, 7), (SIDE, 101)):
+        for value in (6, 3):
+            rank.signal(stream, few, value, 0)
+            rank.signal(stream, many[1:4], value, 0)
+            assert few.tolist() == [value] * 2 and many.tolist() == [0, *[value] * 3, 0]
+            assert cuda.queued[-2:] == [("copy", handle)] * 2
+    assert few is rank.word("numbers", 2)
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize("module, kind", [(gpus, gpus.GpuRank), (processes, processes.ProcessRank)])
+def test_an_exchange_is_with_ranks_of_the_group(module: Any, kind: Any, monkeypatch: Any) -> None:
+    """Which `torch.distributed` wants by the numbers that they have among all processes."""
+    ranks = SimpleNamespace(
+        isend="send", irecv="receive", get_rank=lambda group: 1, get_world_size=lambda group: 4,
+        get_global_rank=lambda group, number: {"some": 10}[group] + number, P2POp=lambda *each: each,
+        batch_isend_irecv=lambda operations: queued.extend(operations) or [],
+    )  # fmt: skip
+    queued: list[Any] = []
+    monkeypatch.setattr(module, "dist", ranks)
+    send, receive = (torch.full((3,), each) for each in (1.0, 2.0))
+    arrays = (send, receive) if module is gpus else (send.numpy(), receive.numpy())
+    kind("some").exchange(SIDE, arrays[0], 0, arrays[1], 2, 0)
+    assert [(what, place(array), *more) for what, array, *more in queued] == [
+        ("send", place(send), 10, "some"), ("receive", place(receive), 12, "some"),
+    ]  # fmt: skip
 
 
 def views(rank: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any, Any]:

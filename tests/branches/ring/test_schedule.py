@@ -50,6 +50,9 @@ def test_the_last_step_is_one_of_all_rows() -> None:
     [
         (lambda: even(7, 4), "length is 7: 4 ranks need at least 8 rows"),
         (lambda: even(7, 0), "ranks is 0"),
+        (lambda: even(7.5, 2), "length is 7.5: a whole number"),
+        (lambda: Split((0, 1.5, 3)), "bounds is 1.5: a whole number"),
+        (lambda: Split((0, 3, 4), zigzag="no"), "zigzag is 'no': it must be True or False"),
         (lambda: Split((0, 3)), "bounds has 2 numbers: it must have 2 N"),
         (lambda: Split((0, 3, 3)), r"bounds is \(0, 3, 3\): it must begin with 0 and rise"),
         (lambda: Split((1, 3, 4)), "must begin with 0"),
