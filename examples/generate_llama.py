@@ -34,17 +34,23 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--new", type=at_least_one, default=256 if on_gpu else 8, help="tokens to write (%(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random weights and prompts (%(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="of random weights and prompts (%(default)s)")
     parser.add_argument("--static", action="store_true", help="a static cache, compiled on a GPU")
     return parser.parse_args()
 
 
 def at_least_one(text: str) -> int:
     """A number of tokens or prompts."""
-    number = int(text)
-    if number < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: it must be 1 or more")
-    return number
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """What PyTorch takes as one."""
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text}: it must be 0 to 2^64 - 1")
+    return int(text)
 
 
 def small_llama(on_gpu: bool) -> LlamaForCausalLM:
@@ -104,11 +110,15 @@ def main() -> int:
     on_gpu = torch.cuda.is_available()
     if options.model is None:
         model = small_llama(on_gpu)
-    elif options.model.is_dir():
-        model = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True)
-    else:
+    elif not options.model.is_dir():
         print(f"--model is {options.model}: no such folder", file=sys.stderr)
         return 2
+    else:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True)
+        except (OSError, ValueError) as error:
+            print(f"--model is {options.model}, where no causal model is: {error}", file=sys.stderr)
+            return 2
     model = model.to("cuda" if on_gpu else "cpu", torch.bfloat16 if on_gpu else torch.float16).eval()
     shape = options.batch, options.prompt
     ids = torch.randint(3, model.config.get_text_config().vocab_size, shape).to(model.device)

@@ -74,6 +74,8 @@ def main() -> None:
     parser.add_argument("--calls", type=count, default=200, help="per round")
     parser.add_argument("--json", type=Path, help="where to write all rounds")
     given = parser.parse_args()
+    if given.json and not given.json.parent.is_dir():
+        parser.error(f"argument --json: {given.json}: its folder does not exist")
     if not torch.cuda.is_available():
         parser.error("no GPU that PyTorch can use: times of the CPU executor would say nothing of a call")
     dtype = getattr(torch, given.dtype)

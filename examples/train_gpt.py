@@ -120,16 +120,26 @@ def finished(losses: list[Tensor]) -> float:
     return time.perf_counter()
 
 
+def seed(text: str) -> int:
+    """What PyTorch takes as one."""
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text}: it must be 0 to 2^64 - 1")
+    return int(text)
+
+
 def main() -> None:
     """Train, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="the model for a CPU, on a GPU too")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=seed, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/train_gpt"), help="a folder")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size = FULL if device.type == "cuda" and not args.tiny else TINY
-    args.out.mkdir(parents=True, exist_ok=True)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {args.out}: {error.strerror}, it must be a folder or a new name")
     data = text().to(device)
     on = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     runs = {name: train(name, size, data, args.seed) for name in WAYS}

@@ -53,7 +53,7 @@ def adopt(array: Any, name: str, e4m3: bool = False) -> Adopted:
         return Adopted(array, np.asarray(array), "NumPy")  # without what a subclass makes of its operators
     if package == "cupy":
         return Adopted(array, array, "CuPy")
-    if package == "torch":
+    if package == "torch" or _is_tensor(array):
         return Adopted(array, _view_of_torch(array, name, e4m3), "PyTorch")
     if package in ("numba", "numba_cuda") and _has(array, "__cuda_array_interface__"):
         return Adopted(array, _view_of_interface(array, name), "Numba")
@@ -63,6 +63,11 @@ def adopt(array: Any, name: str, e4m3: bool = False) -> Adopted:
     if _has(array, "__cuda_array_interface__"):
         return Adopted(array, _view_of_interface(array, name), package)
     raise ArgumentError(f"{name} is of type {type(array).__qualname__}: accepted are {KINDS}")
+
+
+def _is_tensor(array: Any) -> bool:
+    """Whether it is of a class that somebody derived from PyTorch's, which may not be imported."""
+    return isinstance(array, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def _has(array: Any, attribute: str) -> bool:

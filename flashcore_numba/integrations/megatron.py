@@ -10,6 +10,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import is_layer_window_attention
 from torch import Tensor
 
+from cuda_reference.shown import shown
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.integrations.pytorch import TYPES, UNBOUNDED, attention, attention_varlen
 
@@ -66,6 +67,7 @@ class FlashCoreAttention(DotProductAttention):
         )
         # Not self.softmax_scale, which `apply_query_key_layer_scaling` divides by the number of the layer.
         self.scale = config.kv_channels**-0.5 if softmax_scale is None else softmax_scale
+        _check_window(config.window_size)
         windowed = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
         self.window = tuple(config.window_size) if windowed else UNBOUNDED
 
@@ -114,6 +116,15 @@ class FlashCoreAttention(DotProductAttention):
         return attention(q, k, v, **options).permute(2, 0, 1, 3).flatten(2)
 
 
+def _check_window(window: Any) -> None:
+    """Raise ArgumentError unless it is None or two numbers, which `attention` looks at again."""
+    pair = isinstance(window, tuple | list) and len(window) == 2 and all(isinstance(x, int) for x in window)
+    if window is not None and not pair:
+        raise ArgumentError(
+            f"window_size is {shown(window)}: it must be (left, right), two numbers of keys, -1 for unbounded"
+        )
+
+
 def _check_mask(mask: Tensor | None, kind: AttnMaskType, rows: int, keys: int) -> None:
     """Raise unless the kernels have this mask."""
     if kind not in UNPACKED:
@@ -160,6 +171,11 @@ def _bounds(
     found = []
     for name in ("cu_seqlens_q", "cu_seqlens_kv"):
         used, padded = getattr(params, name), getattr(params, f"{name}_padded")
+        if not isinstance(used, Tensor):
+            raise ArgumentError(
+                f"packed_seq_params.{name} is {shown(used)}: it must say where each sequence begins, "
+                "int32 [B + 1]"
+            )
         if padded is not None and kind not in TOP_LEFT and not _equal(padded, used):
             raise UnsupportedError(
                 f"packed_seq_params.{name}_padded is not {name}: padding between sequences is hidden by the "

@@ -10,8 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.nn.functional import pad
+from torch.utils.flop_counter import register_flop_formula
 
 from cuda_reference.shown import shown
 from flashcore_numba.attention import attention as call_forward
@@ -156,8 +160,12 @@ def attention_paged(
 
     It has no gradients: where one is wanted, or an array carries a derivative of forward mode, it raises
     RuntimeError. Shapes, options and errors are those of `flashcore_numba.attention_paged`, for pools
-    of q's type; sinks may be of any floating-point type.
+    of q's type; sinks may be of any floating-point type. Autocast casts q to the type of the pools, which
+    are never copied.
     """
+    _check_tensors(q=q, k_pool=k_pool, v_pool=v_pool, block_table=block_table, lengths=lengths)
+    if sinks is not None:
+        _check_tensors(sinks=sinks)
     options = (causal, scale, *_sides(window), softcap, _in_float32(sinks), batch_invariant, return_lse)
     found = _operators.attention_paged(q, k_pool, v_pool, block_table, lengths, *options)
     return found if return_lse else found[0]
@@ -221,7 +229,8 @@ def _called(
 
 def _directly(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool) -> Any:
     """As an operator where somebody looks on, otherwise as directly as gradients allow."""
-    _check_tensors(q, k, v, options)
+    arrays = zip(NAMES, options[ARRAYS], strict=True)
+    _check_tensors(q=q, k=k, v=v, **{name: x for name, x in arrays if x is not None})
     sinks = _in_float32(options[SINKS])
     if sinks is not options[SINKS]:
         options = (*options[:SINKS], sinks, *options[SINKS + 1 :])
@@ -236,8 +245,6 @@ def _directly(q: Tensor, k: Tensor, v: Tensor, options: tuple, return_lse: bool)
             found = compute(q, k, v, *options, True)
             return _Eager.apply(q, k, v, sinks, found, options, return_lse)
         found = compute(q, k, v, *options, return_lse)
-    elif wanted or _transformed():
-        found = _Attention.apply(q, k, v, *options)
     else:
         found = _operators.attention(q, k, v, *options, return_lse)
     return found if return_lse else found[0]
@@ -297,13 +304,14 @@ def _wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Any, slopes: Any) -> bool:
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether nothing of PyTorch needs to see the call: no subclass, no mode, no transform."""
+    """Whether nothing of PyTorch needs to see the call: no subclass, no mode, no transform, no tracer."""
     return (
         type(q) is Tensor
         and type(k) is Tensor
         and type(v) is Tensor
         and not torch._C._len_torch_dispatch_stack()
         and not _transformed()
+        and not torch._C._is_tracing()
     )
 
 
@@ -322,11 +330,7 @@ def _check_tangents(name: str, advice: str, arrays: Iterable[Any]) -> None:
     if _in_forward_mode() and any(
         isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in arrays
     ):
-        _refuse_forward_mode(name, advice)
-
-
-def _refuse_forward_mode(name: str, advice: str) -> Any:
-    raise RuntimeError(f"{NAMESPACE}::{name} has no derivative in forward mode: {advice}")
+        raise RuntimeError(f"{NAMESPACE}::{name} has no derivative in forward mode: {advice}")
 
 
 def under_autocast(*arrays: Tensor) -> Sequence[Tensor]:
@@ -375,8 +379,6 @@ _joined = super(torch.autograd.Function, _Eager).apply
 class _Attention(torch.autograd.Function):
     """(out, lse), by the operators, so that transforms and compilers can follow."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
         _check_gradient(q, v, options)
@@ -391,10 +393,6 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(*arrays, *output)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _refuse_forward_mode("attention", "use reverse mode")
-
-    @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple:
         *arrays, out, lse = ctx.saved_tensors
         given = list(ctx.others)
@@ -402,8 +400,6 @@ class _Attention(torch.autograd.Function):
             given[place] = x
         q, k, v, *options = given
         wanted = ctx.needs_input_grad
-        if wanted[3 + SLOPES]:
-            _refuse_slopes()  # a transform hides from `_check_gradient` what it wants
         dq, dk, dv, dsinks = _chained(
             dout, dlse, (q, k, v, out, lse), options, any(wanted[:3]), wanted[3 + SINKS]
         )
@@ -418,11 +414,7 @@ def _check_gradient(q: Tensor, v: Tensor, options: Sequence[Any]) -> None:
         _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
     slopes = options[SLOPES]
     if slopes is not None and slopes.requires_grad:
-        _refuse_slopes()
-
-
-def _refuse_slopes() -> None:
-    raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
+        raise UnsupportedError("alibi_slopes require a gradient, which no kernel has: detach them")
 
 
 def _chained(
@@ -442,9 +434,9 @@ def _chained(
     if not of_inputs:
         return None, None, None, dsinks
     given = (dout, *saved, dlse, *options)
-    if torch.is_grad_enabled():  # somebody may differentiate what comes
-        return *_Gradients.apply(*given), dsinks
-    return *_Gradients.forward(*given), dsinks
+    # Where gradients are on, somebody may differentiate what comes.
+    run = _operators.attention_backward if torch.is_grad_enabled() else _Gradients.forward
+    return *run(*given), dsinks
 
 
 def _is_batched(x: Tensor | None) -> bool:
@@ -454,8 +446,6 @@ def _is_batched(x: Tensor | None) -> bool:
 
 class _Gradients(torch.autograd.Function):
     """(dq, dk, dv), where somebody may ask for their derivatives, which the kernels do not have."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -469,16 +459,8 @@ class _Gradients(torch.autograd.Function):
         pass
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _refuse_second()
-
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return _refuse_second()
-
-
-def _refuse_second() -> Any:
-    raise RuntimeError(f"{NAMESPACE}::attention has no second derivative")
+        raise RuntimeError(f"{NAMESPACE}::attention has no second derivative")
 
 
 def _gradient_of_sinks(
@@ -533,11 +515,9 @@ def _keywords(options: Sequence[Any]) -> dict[str, Any]:
     return {"causal": causal, "scale": scale, "window": _window(left, right), "softcap": softcap} | arrays
 
 
-def _check_tensors(q: Any, k: Any, v: Any, options: Sequence[Any]) -> None:
+def _check_tensors(**named: Any) -> None:
     """Raise ArgumentError for what is no tensor, or holds its elements in no order."""
-    for name, x in zip(("q", "k", "v", *NAMES), (q, k, v, *options[ARRAYS]), strict=True):
-        if x is None and name in NAMES:
-            continue
+    for name, x in named.items():
         if not isinstance(x, Tensor):
             raise ArgumentError(f"{name} is of type {type(x).__qualname__}: a torch.Tensor is needed")
         if x.layout is not torch.strided or x.is_nested:
@@ -739,9 +719,17 @@ def _fake_paged(q: Tensor, k_pool: Tensor, v_pool: Tensor, *others: Any) -> tupl
 def _with_second(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     _check_tangents("attention_backward", "it has no derivatives", arguments)
     if _any_gradient(arguments):
-        return _Gradients.apply(*arguments)
+        return _noted(_Gradients, *arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention_backward(*arguments)
+
+
+def _noted(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """`function.apply` inside a kernel of the key Autograd. A transform of torch.func has already chosen the
+    level that is differentiated, so `apply` must not look for one again.
+    """
+    with enable_single_level_autograd_function():
+        return super(torch.autograd.Function, function).apply(*arguments)
 
 
 def _any_gradient(arguments: Sequence[Any]) -> bool:
@@ -760,17 +748,23 @@ def _with_gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """An operator that somebody called under autograd. Its LSE is there whether or not it was asked for."""
     _check_tangents("attention", "use reverse mode", arguments)
     if _any_gradient(arguments):
-        return _Attention.apply(*arguments[:-1])
+        return _noted(_Attention, *arguments[:-1])
     with torch._C._AutoDispatchBelowAutograd():
         return _operators.attention(*arguments)
 
 
-def _under_autocast(device: str, key: Any) -> Callable:
-    def run(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+def _under_autocast(device: str, key: Any, operator: Any, cast: Callable) -> Callable:
+    def run(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-            return _operators.attention(*_cast(device, q, k, v), *options)
+            return operator(*cast(device, q, k, v), *others)
 
     return run
+
+
+def _cast_to_pools(device: str, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> tuple[Tensor, ...]:
+    """Only q is cast: a copy of the pools for each call would cost more than the call."""
+    dtype = k_pool.dtype if k_pool.dtype in TYPES else torch.get_autocast_dtype(device)
+    return q.to(dtype) if q.is_floating_point() else q, k_pool, v_pool
 
 
 def _mapped(operator: Any, batches: Sequence[str]) -> Callable:
@@ -801,6 +795,41 @@ def _rank(x: Tensor, dim: int | None) -> int:
     return x.ndim - (dim is not None)
 
 
+def _flops(q: Tensor, k: Tensor, v: Tensor, *options: Any, **named: Any) -> int:
+    """For `torch.utils.flop_counter`: two products, without a mask, as it counts PyTorch's own attention."""
+    return 2 * _scores(q, k, options, named) * (q.shape[-1] + v.shape[-1])
+
+
+def _flops_of_gradients(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any, **named: Any) -> int:
+    """Five products: scores again, dV, dP, dQ and dK."""
+    return 2 * _scores(q, k, others[3:], named) * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
+def _flops_of_pages(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, block_table: Tensor, lengths: Tensor, *_: Any, **named: Any
+) -> int:
+    """As `_flops`, over the keys of all requests, or all slots of the table where lengths have no values."""
+    keys = int(lengths.sum()) if _has_values(lengths) else block_table.numel() * k_pool.shape[1]
+    return 2 * q.shape[1] * q.shape[2] * keys * (q.shape[-1] + v_pool.shape[-1])
+
+
+def _scores(q: Tensor, k: Tensor, options: tuple, named: dict[str, Any]) -> int:
+    """Pairs of a query row and a key, of all heads. Sequences whose bounds have no values are taken for
+    equally long.
+    """
+    in_order = dict(zip(NAMES, options[ARRAYS.start :], strict=False)) | named
+    rows, keys = (in_order.get(f"cu_seqlens_{x}") for x in "qk")
+    if rows is None or keys is None:
+        return q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    if _has_values(rows) and _has_values(keys):
+        return q.shape[1] * int((rows.long().diff() * keys.diff()).sum())
+    return q.shape[1] * q.shape[0] * k.shape[0] // (len(rows) - 1)
+
+
+def _has_values(x: Tensor) -> bool:
+    return not (x.is_meta or isinstance(x, FakeTensor | FunctionalTensor))
+
+
 def _register() -> None:
     """All that PyTorch is told of the three operators."""
     defaults = (False, None, -1, -1, 0.0, None, None, None, None, None, False)
@@ -816,7 +845,9 @@ def _register() -> None:
         torch.library.register_fake(f"{NAMESPACE}::{name}", _filled(fake, fixed, filled), lib=_library)
     for device in DEVICES:
         key = getattr(torch._C.DispatchKey, f"Autocast{device}")
-        _library.impl("attention", _under_autocast(device.lower(), key), f"Autocast{device}")
+        for name, cast in (("attention", _cast), ("attention_paged", _cast_to_pools)):
+            run = _under_autocast(device.lower(), key, getattr(_operators, name), cast)
+            _library.impl(name, run, f"Autocast{device}")
     batches = ("q", "k", "v", "seqused_k")
     of_backward = (*batches, "dout", "out", "lse", "dlse")
     for operator, joined in (
@@ -824,6 +855,9 @@ def _register() -> None:
         (_operators.attention_backward, of_backward),
     ):
         torch.library.register_vmap(operator.default, _mapped(operator, joined), lib=_library)
+    register_flop_formula(_operators.attention, get_raw=True)(_flops)
+    register_flop_formula(_operators.attention_backward, get_raw=True)(_flops_of_gradients)
+    register_flop_formula(_operators.attention_paged, get_raw=True)(_flops_of_pages)
 
 
 def _filled(run: Callable, fixed: int, defaults: tuple) -> Callable:

@@ -37,12 +37,13 @@ def inputs(dtype=torch.float16):
     return drawn((1, 4, 33, 64), 1, dtype), drawn((1, 2, 70, 64), 2, dtype), drawn((1, 2, 70, 64), 3, dtype)
 
 
-def standard(q, k, v, mask, p):
+def standard(q, k, v, mask, p, causal):
     """Float64, with autograd's own gradients."""
     q, k, v = (x.detach().double().requires_grad_() for x in (q, k, v))
     keys, values = (x.repeat_interleave(2, dim=1) for x in (k, v))
-    weights = torch.softmax(SCALE * q @ keys.transpose(2, 3), dim=-1) * torch.from_numpy(mask) / (1 - p)
-    return weights @ values, (q, k, v)
+    hidden = torch.ones(q.shape[2], k.shape[2]).triu(1 + k.shape[2] - q.shape[2]).bool() & causal
+    scores = (SCALE * q @ keys.transpose(2, 3)).masked_fill(hidden, -torch.inf)
+    return torch.softmax(scores, dim=-1) * torch.from_numpy(mask) / (1 - p) @ values, (q, k, v)
 
 
 def outputs_and_gradients(adapter, dtype):
@@ -50,10 +51,11 @@ def outputs_and_gradients(adapter, dtype):
     p, given, generator = 0.25, inputs(dtype), torch.Generator().manual_seed(5)
     same = torch.Generator().manual_seed(5)
     close = {"atol": 0.02, "rtol": 0.02} if dtype is torch.bfloat16 else {"atol": 0.003, "rtol": 0.003}
-    for _ in range(2):
+    for causal in (False, True):
         seed, offset = reserve(same)
-        out = adapter.attention_dropout(*given, p=p, scale=SCALE, generator=generator)
-        right, leaves = standard(*given, dropout_mask((1, 4, 33, 70), p=p, seed=seed, offset=offset), p)
+        out = adapter.attention_dropout(*given, p=p, scale=SCALE, causal=causal, generator=generator)
+        mask = dropout_mask((1, 4, 33, 70), p=p, seed=seed, offset=offset)
+        right, leaves = standard(*given, mask, p, causal)
         assert torch.allclose(out.double(), right, **close)
         dout = drawn(out.shape, 4, dtype).detach()
         grads = torch.autograd.grad(out, given, dout)
@@ -81,6 +83,7 @@ MISTAKES = {
     "the mask of no call": ("lse, **saved[-1])", "lse, **saved[-1] | {'seed': 0})"),
     "another p": ("ctx.options = options", "ctx.options = options | {'p': 0.5}"),
     "the scale is forgotten": ('"scale": scale}', '"scale": None}'),
+    "causal is forgotten": ('"causal": causal,', '"causal": False,'),
     "always the default generator": ("if generator is None:", "if True:"),
 }
 MISCOUNTS = {

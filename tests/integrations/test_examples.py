@@ -32,17 +32,21 @@ BAD_SHAPE = ("--shape", "1x2"), "argument --shape: 1x2: it must be BxHxSxD"
 NO_CALLS = ("--calls", "0"), "argument --calls: 0: it must be 1 or more"
 NO_FOLDER = ("--model", "no/such/folder"), "--model is no/such/folder: no such folder"
 NO_TOKEN = ("--new", "0"), "argument --new: 0: it must be 1 or more"
+NO_NUMBER = ("--batch", "two"), "argument --batch: two: it must be 1 or more"
+NO_SEED = ("--seed", str(1 << 64)), f"argument --seed: {1 << 64}: it must be 0 to 2^64 - 1"
+NO_MODEL = ("--model", str(GENERATE.parent)), f"--model is {GENERATE.parent}, where no causal model is: "
+NO_TIMES = ("--json", "no/such/times.json"), "argument --json: no/such/times.json: its folder does not exist"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options, says", [NO_FOLDER, NO_TOKEN])
+@pytest.mark.parametrize("options, says", [NO_FOLDER, NO_TOKEN, NO_NUMBER, NO_SEED, NO_MODEL])
 def test_bad_options_are_named(options, says):
     done = called(*options)
     assert done.returncode == 2
     assert says in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("options, says", few([BAD_SHAPE, NO_CALLS], BAD_SHAPE))
+@pytest.mark.parametrize("options, says", few([BAD_SHAPE, NO_CALLS, NO_TIMES], BAD_SHAPE))
 def test_times_of_the_operator_name_bad_options(options, says):
     done = subprocess.run([sys.executable, str(TIMES), *options], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2

@@ -66,11 +66,14 @@ def check_functions(adapter, rng) -> None:
     b, s, h, h_kv, d = 2, 9, 4, 2, 32
     q, k, v = (torch.from_numpy(rng.standard_normal((b, s, heads, d))).half() for heads in (h, h_kv, h_kv))
     sinks = torch.from_numpy(rng.standard_normal(h)).float()
+    slopes = torch.from_numpy(rng.random(h)).float()
     options = {"softmax_scale": 0.3, "causal": True, "window_size": (3, 3), "softcap": 1.5, "s_aux": sinks}
+    options["alibi_slopes"] = slopes
     out, lse, none = adapter.flash_attn_func(q, k, v, **options, return_attn_probs=True)
     scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double().repeat_interleave(h // h_kv, 2))
     scores = 1.5 * torch.tanh(0.3 * scores / 1.5)
     distance = torch.arange(s)[:, None] - torch.arange(s)
+    scores = scores - slopes.double()[:, None, None] * distance.abs()
     scores = scores.masked_fill((distance < 0) | (distance > 3), -torch.inf)
     joined = torch.cat([scores, sinks.double()[:, None, None].expand(b, h, s, 1)], -1)
     expected = torch.einsum(
@@ -90,7 +93,7 @@ def test_the_functions_of_flash_attn(rng):
     check_functions(hub, rng)
 
 
-@pytest.mark.parametrize("name", ["scale", "causal", "window", "softcap", "sinks"])
+@pytest.mark.parametrize("name", ["scale", "causal", "window", "softcap", "sinks", "alibi_slopes"])
 def test_an_option_forgotten_is_noticed(rng, name):
     text = {"window": "tuple(window)"}.get(name, name)
     without = {"causal": "False", "window": "(-1, -1)", "softcap": "0.0"}.get(name, "None")

@@ -249,6 +249,23 @@ def check_shallow(adapter, rng, **options):
     check_layer(adapter, rng, gradients=False, **options)
 
 
+def check_deterministic(adapter, rng):
+    """Dense and packed, as the configuration says."""
+    seen = []
+    for name in ("attention", "attention_varlen"):
+        setattr(adapter, name, lambda q, *_, **options: seen.append(options["deterministic"]) or q)
+    (q,) = drawn(rng, (8, 1, HEADS, 64))
+    for mode in (False, True):
+        core = core_of(adapter, deterministic_mode=mode)
+        core(q, q, q, None)
+        core(q[:, 0], q[:, 0], q[:, 0], None, packed_seq_params=LONG)
+    assert seen == [False, False, True, True]
+
+
+def test_gradients_are_deterministic_where_the_configuration_says_so(rng):
+    check_deterministic(broken(ADAPTER), rng)
+
+
 def of_case(case):
     return lambda adapter, rng: check_shallow(adapter, rng, **CASES[case])
 
@@ -312,13 +329,14 @@ MUTANTS = {
     "packed sequences as one": (
         "return found[0], found[1]",
         "return found[0][[0, -1]], found[1][[0, -1]]",
-        lambda adapter, rng: check_packed(adapter, rng, window=(-1, 0)),
+        lambda adapter, rng: check_packed(adapter, rng, window=None),
     ),
     "padding as rows": (
         "used if padded is None else padded",
         "used",
         lambda adapter, rng: check_packed(adapter, rng, PADDED, 3),
     ),
+    "deterministic mode ignored": ("self.config.deterministic_mode", "False", check_deterministic),
     "mask not compared": ("or not (mask == right).all()", "", check_mask),
 }
 
@@ -329,6 +347,32 @@ def test_a_mistake_is_noticed(rng, name):
     old, new, check = MUTANTS[name]
     error = pytest.fail.Exception if check is check_mask else AssertionError
     must_notice(lambda adapter: check(adapter, rng), broken(ADAPTER, (old, new)), error)
+
+
+@pytest.mark.long
+def test_a_copy_without_a_mistake_passes(rng):
+    copy = broken(ADAPTER)
+    for check in {id(check): check for *_, check in MUTANTS.values()}.values():
+        check(copy, rng)
+
+
+@pytest.mark.parametrize(
+    "kind, window, same",
+    [
+        (CAUSAL, (-1, 0), (99, 0)),
+        (CAUSAL, (3, -1), (3, 0)),
+        (FULL, (-1, 2), (99, 2)),
+        (FULL, (4, -1), (4, 99)),
+    ],
+)
+def test_a_side_of_minus_one_is_unbounded(rng, kind, window, same):
+    """As the configuration has it. Megatron-Core's own attention in PyTorch takes it for a number of keys."""
+    given = *drawn(rng, (9, 2, HEADS, 64), (9, 2, GROUPS, 64), (9, 2, GROUPS, 64)), None
+    close(
+        core_of(ADAPTER, kind, window_size=window)(*given),
+        core_of(ADAPTER, kind, window_size=same)(*given),
+        2e-3,
+    )
 
 
 def models(rng, **options):
@@ -393,10 +437,13 @@ def test_autocast(rng):
         ({"qk_clip": True}, "qk_clip is True: .* set it to False"),
         ({"log_max_attention_logit": True}, "log_max_attention_logit is True"),
         ({"fp8_dot_product_attention": True}, "fp8_dot_product_attention is True"),
+        ({"window_size": 5}, "window_size is 5: it must be"),
+        ({"window_size": (5,)}, r"window_size is \(5,\): it must be \(left, right\)"),
     ],
 )
 def test_configurations_that_no_kernel_serves(options, message):
-    with pytest.raises(UnsupportedError, match=message):
+    error = ArgumentError if "window_size" in options else UnsupportedError
+    with pytest.raises(error, match=message):
         core_of(ADAPTER, **options)
 
 
@@ -414,6 +461,11 @@ LONG = packed([3, 5])
         ({"keys": 9}, UnsupportedError, "8 query rows and 9 keys: it must be causal_bottom_right"),
         ({"params": LONG, "rank": 4}, UnsupportedError, r"qkv_format is 'thd' and query is \(8, 1, 4, 64\)"),
         ({"params": dataclasses.replace(LONG, qkv_format="bshd")}, UnsupportedError, "'bshd'"),
+        (
+            {"params": dataclasses.replace(LONG, cu_seqlens_kv=None)},
+            ArgumentError,
+            "packed_seq_params.cu_seqlens_kv is None",
+        ),
         (
             {"params": LONG, "kind": AttnMaskType.arbitrary},
             UnsupportedError,

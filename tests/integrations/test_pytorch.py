@@ -5,7 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as BACKWARD
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
@@ -207,6 +210,41 @@ def test_pages(rng):
         close(with_sinks, out.double() * (lse.exp() / (lse.exp() + 1))[..., None], 2e-3)
 
 
+class Watched(TorchDispatchMode):
+    """Notes the operators that were called."""
+
+    def __torch_dispatch__(self, operator, types, given=(), options=None):
+        self.called = [*getattr(self, "called", ()), str(operator)]
+        return operator(*given, **(options or {}))
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float8_e4m3fn], ids=str)
+def test_autocast_casts_queries_of_pages_to_the_type_of_the_pools(stored):
+    """To its own where they are of e4m3. It copies no pool."""
+    with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16):
+        q, pool = torch.empty(2, 4, 1, 64), torch.empty(5, 16, 2, 64, dtype=stored)
+        pages = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+        with Watched() as watched:
+            out = ADAPTER.attention_paged(q, pool, pool, *pages)
+    assert out.dtype is (torch.bfloat16 if stored is torch.float8_e4m3fn else stored)
+    assert watched.called == ["aten._to_copy.default", "flashcore.attention_paged.default"]
+
+
+@pytest.mark.long
+def test_pages_under_autocast(rng):
+    q, k, v = drawn(rng, (2, 4, 1, 64), (5, 16, 2, 64), (5, 16, 2, 64), dtype=torch.float32)
+    pools = k.half(), v.half()
+    pages = torch.tensor([[3, 1], [4, 0]], dtype=torch.int32), torch.tensor([20, 9], dtype=torch.int32)
+    expected = ADAPTER.attention_paged(q.half(), *pools, *pages)
+    torch._dynamo.reset()
+    compiled = torch.compile(ADAPTER.attention_paged, backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        for run in (ADAPTER.attention_paged, compiled):
+            assert torch.equal(run(q, *pools, *pages), expected)
+        with pytest.raises(ArgumentError, match="k_pool has dtype float32"):
+            ADAPTER.attention_paged(q, k, v, *pages)
+
+
 KEPT = 'return {"causal": causal, "scale": scale, '  # of the options that are kept for a gradient
 USED = '"seqused_k": seqused_k}\n    arrays = {\n        name'
 OWN = "q.shape[-1] ** -0.5 if scale is None else scale"
@@ -379,6 +417,84 @@ def test_transforms(rng):
         close(make(mine), make(true), 8e-3)
 
 
+def test_transforms_of_the_operator(rng):
+    """Of its backward too, and by a transform without a gradient."""
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
+    operators = torch.ops.flashcore
+    expected = torch.func.grad(loss(lambda *given: right(*given)[0]))(q, k, v)
+    close(torch.func.grad(loss(lambda *given: operators.attention(*given)[0]))(q, k, v), expected, 8e-3)
+    close(torch.func.functionalize(ADAPTER.attention)(q, k, v), right(q, k, v)[0], 2e-3)
+    out, lse = operators.attention(q, k, v)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.func.grad(lambda x: operators.attention_backward(x, q, k, v, out, lse, None)[0].sum())(out)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_transform(rng, backend):
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.func.grad(loss(ADAPTER.attention)), backend=backend, fullgraph=True)
+    close(compiled(q, k, v), torch.func.grad(loss(lambda *given: right(*given)[0]))(q, k, v), 8e-3)
+
+
+def test_a_trace_holds_the_operator(rng):
+    """And no result of the call that was traced."""
+    arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
+    traced = torch.jit.trace(lambda *given: ADAPTER.attention(*given, causal=True), arrays, check_trace=False)
+    others = drawn(rng, (2, 2, 9, 64), (2, 1, 20, 64), (2, 1, 20, 64), grad=True)
+    out, expected = traced(*others), right(*others, True)[0]
+    close(out, expected, 2e-3)
+    (dout,) = drawn(rng, out.shape)
+    found = torch.autograd.grad(out, others, dout)
+    for each, x in zip(found, torch.autograd.grad(expected, others, dout.double()), strict=True):
+        close(each, x, 8e-3)
+
+
+def counted(run, *given, **options):
+    """The total of PyTorch's counter of operations, and those by operator."""
+    with FlopCounterMode(display=False) as counter:
+        run(*given, **options)
+    return {str(name): n for name, n in counter.get_flop_counts()["Global"].items()}
+
+
+def test_operations_are_counted_as_of_pytorchs_own_attention():
+    name = "flashcore.attention"
+    with torch.device("meta"):
+        q = torch.empty(2, 4, 7, 64).half().requires_grad_()
+        k, v = torch.empty(2, 2, 9, 64).half(), torch.empty(2, 2, 9, 40).half()
+        rows, keys, pool = (torch.empty(*size).half() for size in ((12, 4, 64), (14, 2, 64), (5, 16, 2, 64)))
+        new, table = torch.empty(2, 4, 3, 64).half(), torch.empty(2, 2).int()
+    found = counted(lambda: ADAPTER.attention(q, k, v, causal=True).sum().backward())
+    assert found == {
+        name: sdpa_flop_count(q.shape, k.shape, v.shape),
+        f"{name}_backward": sdpa_backward_flop_count((2, 4, 7, 40), q.shape, k.shape, v.shape),
+    }
+    # Where nobody knows the values, sequences are equally long and pages are full.
+    begins = torch.tensor([[0, 2, 2, 12], [0, 5, 8, 14]], dtype=torch.int32)
+    rows.requires_grad_()
+    for bounds, pairs in ((begins, 2 * 5 + 10 * 6), (begins.to("meta"), 12 * 14 // 3)):
+        found = counted(
+            lambda given: ADAPTER.attention_varlen(rows, keys, keys, *given).sum().backward(), bounds
+        )
+        assert found == {name: 4 * pairs * 4 * 64, f"{name}_backward": 4 * pairs * 10 * 64}
+    lengths = torch.tensor([20, 9], dtype=torch.int32)
+    for given, stored in ((lengths, 29), (lengths.to("meta"), 64)):
+        found = counted(ADAPTER.attention_paged, new, pool, pool, table, given)
+        assert found == {f"{name}_paged": 12 * stored * 4 * 64}
+
+
+class Marked(torch.Tensor):
+    """A class of one's own, as libraries for images have."""
+
+
+def test_classes_derived_from_tensor(rng):
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
+    out = ADAPTER.attention(q.as_subclass(Marked), k, v)
+    assert type(out) is Marked
+    close(out.as_subclass(torch.Tensor), right(q, k, v)[0], 2e-3)
+
+
 def test_what_transforms_cannot_do_is_refused(rng):
     q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
     with pytest.raises(RuntimeError, match="no derivative in forward mode"):
@@ -462,13 +578,61 @@ def test_a_gradient_of_slopes_is_refused(rng):
 @pytest.mark.parametrize(
     "edit",
     [
-        ("        if wanted[3 + SLOPES]:\n", "        if False:\n"),
+        ("        _check_gradient(q, v, options)\n        return _op", "        return _op"),
         ("wanted = _wanted(q, k, v, sinks, options[SLOPES])", "wanted = _wanted(q, k, v, sinks, None)"),
     ],
     ids=["in a transform", "alone"],
 )
 def test_a_lost_gradient_of_slopes_is_noticed(rng, edit):
     must_notice(lambda adapter: check_slopes(adapter, rng), fresh(edit), pytest.fail.Exception)
+
+
+def check_sinks_of_a_model(adapter, rng):
+    """A parameter in the type of the model, as its gradient then is."""
+    q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), dtype=torch.bfloat16)
+    (sinks,) = drawn(rng, (2,), dtype=torch.bfloat16, grad=True)
+    out, expected = adapter.attention(q, k, v, sinks=sinks), right(q, k, v, sinks=sinks)[0]
+    close(out, expected, 1.6e-2)
+    (dout,) = drawn(rng, out.shape, dtype=torch.bfloat16)
+    found = torch.autograd.grad(out, sinks, dout)[0]
+    assert found.dtype is torch.bfloat16
+    close(found, torch.autograd.grad(expected, sinks, dout.double())[0], 6.4e-2)
+
+
+def check_deterministic(adapter, rng):
+    """By the argument, and by what PyTorch is told for all operators."""
+    asked, run = [], adapter.call_backward
+    adapter.call_backward = lambda *given, **options: (
+        asked.append(options["deterministic"]) or run(*given, **options)
+    )
+    (q,) = drawn(rng, (1, 1, 8, 64), grad=True)
+    try:
+        for here, everywhere in ((False, False), (True, False), (False, True)):
+            torch.use_deterministic_algorithms(everywhere)
+            adapter.attention(q, q, q, deterministic=here).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert asked == [False, True, True]
+
+
+OF_MODELS = {
+    "sinks as they are": ("sinks = _in_float32(options[SINKS])", "sinks = options[SINKS]"),
+    "PyTorch's switch": ("deterministic or torch.are_deterministic_algorithms_enabled()", "deterministic"),
+    "the argument": ("deterministic = deterministic or torch.are", "deterministic = torch.are"),
+}
+
+
+@pytest.mark.parametrize("check", [check_sinks_of_a_model, check_deterministic])
+def test_what_models_and_programs_set(rng, check):
+    check(fresh(), rng)
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_what_models_and_programs_set_is_not_lost(rng, name):
+    check, error = check_deterministic, AssertionError
+    if "sinks" in name:
+        check, error = check_sinks_of_a_model, ArgumentError
+    must_notice(lambda adapter: check(adapter, rng), fresh(OF_MODELS[name]), error)
 
 
 def test_many_gradients_of_one_output_at_once(rng):
@@ -588,6 +752,17 @@ def test_the_dimensions_of_gradients_are_those_of_the_kernels():
             ),
             UnsupportedError,
             "alibi_slopes require a gradient",
+        ),
+        (lambda q: ADAPTER.attention_paged(q, q, q, [[0]], q), ArgumentError, "block_table is of type list"),
+        (
+            lambda q: ADAPTER.attention_paged(q, q, q, q, q, sinks=[0.0]),
+            ArgumentError,
+            "sinks is of type list",
+        ),
+        (
+            lambda q: ADAPTER.attention_paged(q, q.to_sparse(), q, q, q),
+            ArgumentError,
+            "k_pool is of layout sparse_coo",
         ),
         (
             lambda q: torch.ops.flashcore.attention_backward(q, q, q, q, q, torch.zeros(0), None),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.attention as switch
-from torch.nn.attention.varlen import varlen_attn
+from torch.nn.attention.varlen import varlen_attn, varlen_attn_out
 
 from flashcore_numba.core.errors import UnsupportedError
 from flashcore_numba.integrations import sdpa as ADAPTER
@@ -34,16 +34,43 @@ def check_dense(rng, dim=64):
 
 
 def check_packed(rng):
+    """With a window, as `torch.nn.attention.varlen` calls, and causal, as nested tensors do."""
     bounds = torch.tensor([0, 5, 5, 20], dtype=torch.int32)
     arrays = drawn(rng, (20, 4, 64), (20, 4, 64), (20, 4, 64), grad=True)
-    out = varlen_attn(*arrays, bounds, bounds, 15, 15, window_size=(6, 0))
     heads_first = [[x[begin:end].transpose(0, 1)[None] for x in arrays] for begin, end in ((0, 5), (5, 20))]
-    expected = torch.cat([right(*x, window=(6, 0))[0][0].transpose(0, 1) for x in heads_first])
-    close(out, expected, 2e-3)
-    (dout,) = drawn(rng, out.shape)
-    found = torch.autograd.grad(out, arrays, dout)
-    for each, x in zip(found, torch.autograd.grad(expected, arrays, dout.double()), strict=True):
-        close(each, x, 8e-3)
+    given = (*arrays, bounds, bounds, 15, 15)
+    for causal, window in ((False, (6, 0)), (True, (-1, -1))):
+        if causal:
+            out, *_ = torch.ops.aten._flash_attention_forward(*given, 0.0, True, False, scale=0.2)
+        else:
+            out = varlen_attn(*given, window_size=window, scale=0.2)
+        parts = [right(*x, causal, 0.2, window)[0][0].transpose(0, 1) for x in heads_first]
+        expected = torch.cat(parts)
+        close(out, expected, 2e-3)
+        (dout,) = drawn(rng, out.shape)
+        found = torch.autograd.grad(out, arrays, dout)
+        for each, x in zip(found, torch.autograd.grad(expected, arrays, dout.double()), strict=True):
+            close(each, x, 8e-3)
+
+
+def check_used(rng):
+    """Keys that count, slopes, and an output that is there already."""
+    bounds, used = torch.tensor([[0, 5, 12], [0, 3, 4]], dtype=torch.int32)
+    used = used[1:]
+    arrays, slopes = drawn(rng, (12, 4, 64), (12, 2, 64), (12, 2, 64)), torch.rand(4)
+    heads_first = [[x[begin:end].transpose(0, 1)[None] for x in arrays] for begin, end in ((0, 5), (5, 12))]
+
+    def expected(**options):
+        parts = [right(*x, used=n, **options)[0][0] for x, n in zip(heads_first, used[:, None], strict=True)]
+        return torch.cat(parts, 1).transpose(0, 1)
+
+    out = torch.full_like(arrays[0], torch.nan)
+    varlen_attn_out(out, *arrays, bounds, bounds, 7, 7, seqused_k=used, enable_gqa=True)
+    close(out, expected(), 2e-3)
+    out, *_ = torch.ops.aten._flash_attention_forward(
+        *(*arrays, bounds, bounds, 7, 7, 0.0, False, False), seqused_k=used, alibi_slopes=slopes
+    )
+    close(out, expected(slopes=slopes), 2e-3)
 
 
 @pytest.mark.parametrize("dim", [64, 72])
@@ -52,9 +79,10 @@ def test_dense(rng, implemented, dim):
     check_dense(rng, dim)
 
 
-def test_packed(rng, implemented):
+@pytest.mark.parametrize("check", [check_packed, check_used])
+def test_packed(rng, implemented, check):
     implemented(ADAPTER)
-    check_packed(rng)
+    check(rng)
 
 
 def test_heads_after_rows(rng, implemented):
@@ -65,6 +93,7 @@ def test_heads_after_rows(rng, implemented):
     close(out.transpose(1, 2), right(*(x.transpose(1, 2) for x in (q, k, v)), True)[0], 2e-3)
 
 
+OF_PACKED = "_options(is_causal, scale, sides, None, None"
 MUTANTS = {
     "scale dropped": (("return (causal, scale, left", "return (causal, None, left"), check_dense),
     "causal dropped": (("return (causal, scale, left", "return (False, scale, left"), check_dense),
@@ -76,6 +105,12 @@ MUTANTS = {
         ("left, right = (-1 if", "right, left = (-1 if"),
         check_packed,
     ),
+    "packed gradients not causal": ((OF_PACKED, OF_PACKED.replace("is_causal", "False")), check_packed),
+    "scale of packed gradients": ((OF_PACKED, OF_PACKED.replace("scale", "None")), check_packed),
+    "window of packed gradients": ((OF_PACKED, OF_PACKED.replace("sides", "(None, None)")), check_packed),
+    "used keys dropped": (("alibi_slopes, seqused_k, cum", "alibi_slopes, None, cum"), check_used),
+    "slopes dropped": (("sides, alibi_slopes, seqused_k", "sides, None, seqused_k"), check_used),
+    "an output not written": (("    out.copy_(made)\n", ""), check_used),
 }
 
 

@@ -23,6 +23,20 @@ def test_what_follows_a_byte_changes_none_of_its_logits():
     assert (one[16:] != other[16:]).any(1).all()
 
 
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (("--seed", "-1"), "argument --seed: -1: it must be 0 to 2^64 - 1"),
+        (("--out", str(EXAMPLE)), f"argument --out: {EXAMPLE}: File exists, it must be a folder"),
+    ],
+)
+def test_bad_options_are_named(options, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *options])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_both_losses_fall_and_agree(tmp_path):
     """Products in bfloat16 make the losses of a step differ, and each step adds to that."""
