@@ -130,6 +130,8 @@ class CpuModule:
         runtime = build_runtime(compiler)
         held, texts = build_kernels(compiler, runtime, self.source, exports, defines or {}, optimise)
         self.compile_seconds += time.perf_counter()
+        if of_host := held.calls_the_host():
+            raise CompileError(f"{self.source.name}: {of_host[0]} is declared but defined nowhere on a GPU")
         self.library = held.path
         self._places = Places(held, texts, (HERE / "shim", INCLUDE / "ptx.cuh"))
         with LOCK:
@@ -226,8 +228,8 @@ class CpuKernel:
             started = time.perf_counter()
             report = self._run(shape, shared_mem, packed, ranges, array_names, options)
             seconds = time.perf_counter() - started
-        for parameter, array in zip(self.parameters, arrays, strict=True):
-            if isinstance(array, np.ndarray) and not parameter.constant and array.flags.writeable:
+        for array in arrays:  # of a constant parameter too: a cast may have written there, as on a GPU
+            if isinstance(array, np.ndarray) and array.flags.writeable:
                 memory.copy_back(array)
         return Launch(self.name, report, self._module._places, seconds)
 

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shutil
+import struct
 import sys
 import tempfile
 import time
@@ -28,6 +29,7 @@ KEPT, KEPT_HEADERS = 1000, 6  # compiled libraries, of a third of a megabyte eac
 SLOTS, PATIENCE = 64, 180.0  # locks for builders; seconds after which one no longer waits for another
 ABANDONED = 24 * 3600.0  # seconds after which the folder of a builder that was killed goes
 TRIES = 3  # a file may be removed as soon as it is made
+DYNAMIC_SYMBOLS = 11  # the kind of such a section of an ELF file
 LEAST_SPACE = 8 << 20  # bytes: less than a compilation writes
 NEEDED = {"g++": 12, "clang": 15}
 INSTALL = (
@@ -42,9 +44,10 @@ COMMON = [
     "-fno-strict-aliasing",
     "-w",
 ]
+INTEGERS = "integer-divide-by-zero,shift-exponent,float-cast-overflow"
 INSTRUMENT = {  # what clang calls bounds would stop the process
-    "g++": "-fsanitize=thread,alignment,integer-divide-by-zero,bounds",
-    "clang": "-fsanitize=thread,alignment,integer-divide-by-zero,array-bounds",
+    "g++": f"-fsanitize=thread,alignment,{INTEGERS},bounds",
+    "clang": f"-fsanitize=thread,alignment,{INTEGERS},array-bounds",
 }
 INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from others
     "g++": ["--param", "tsan-instrument-func-entry-exit=0", "--param", "tsan-distinguish-volatile=1"],
@@ -53,6 +56,15 @@ INSTRUMENT_ONLY = {  # accesses, not calls; and volatile accesses apart from oth
         "-mllvm", "-tsan-instrument-read-before-write=1",
     ],
 }  # fmt: skip
+
+# What a kernel's library may take from others: reserved names, which are the compiler's and the runtime's,
+# what a launch is made of, mathematics, and what a GPU has of the rest of C. Anything else is the host's.
+FROM_ELSEWHERE = re.compile(
+    r"_[A-Z_]\w*|(thread|block)Idx|(block|grid)Dim|mem(cpy|move|set|cmp)|printf|puts|putchar|malloc|free"
+    r"|(a?(sin|cos|tan)h?|atan2|sincos|exp(2|m1)?|log(2|10|1p|b)?|pow|sqrt|cbrt|hypot|fma|fmod|remainder|fabs"
+    r"|floor|ceil|trunc|round|nearbyint|l?l?rint|l?l?round|fmin|fmax|fdim|copysign|ldexp|frexp|modf|scalbn"
+    r"|ilogb|erfc?|[tl]gamma|nextafter)f?"
+)
 
 # A program may end while a thread that nobody joins is in a launch: the variables of the runtime stay.
 NO_DESTRUCTORS = """
@@ -144,6 +156,24 @@ class Held:
     def open_path(self) -> str:
         """Where a command that inherits `descriptor` reads the file."""
         return f"/proc/self/fd/{self.descriptor}"
+
+    def calls_the_host(self) -> list[str]:
+        """What the library would call that is no function of a kernel: `system`, for example."""
+        return sorted(name for name in self._from_elsewhere() if not FROM_ELSEWHERE.fullmatch(name))
+
+    def _from_elsewhere(self) -> Iterator[str]:
+        """The names that a library leaves to others: symbols without a section in an ELF file's .dynsym."""
+        data = Path(self.open_path).read_bytes()
+        (start,), (size, count) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 58)
+        sections = [struct.unpack_from("<IIQQQQI", data, start + n * size) for n in range(count)]
+        for _, kind, _, _, place, length, link in sections:
+            if kind != DYNAMIC_SYMBOLS:
+                continue
+            names = sections[link][4]
+            for at in range(place, place + length, 24):
+                name, _, _, section = struct.unpack_from("<IBBH", data, at)
+                if name and not section:
+                    yield data[names + name : data.index(0, names + name)].decode()
 
     def load(self) -> ctypes.CDLL:
         """Raises MachineError, and CompileError for a name that the source declares and nobody defines."""

@@ -31,6 +31,7 @@ KINDS = {
     "uninitialised read": "shared or scratch memory, an mbarrier or a fragment is read before it is written",
     "misaligned": "an address is no multiple of what the access needs",
     "division by zero": "an integer division by zero",
+    "undefined value": "a shift by all bits or more, or a float too large for its integer: a GPU differs",
     "bad instruction": "an instruction is used against its rules",
     "finished block": "shared memory of a block of the cluster is touched after all its threads returned",
     "endless loop": "threads go in a circle: nothing changes the memory or the registers that they look at",

@@ -206,6 +206,11 @@ def check_stage(
     return _report(stage, variant, backend, seed, tuple(results))
 
 
+def check_case(trial: Trial, case: Case, seed: int) -> CaseResult:
+    """One case that need be none of the stage's own."""
+    return _run(trial, case, seed)
+
+
 def names(stage: Stage, backend: str = "simulator") -> list[str]:
     """All cases and properties of a stage, in the order of the check."""
     return [item.name for item in _items(stage, backend)]

@@ -306,6 +306,7 @@ FAMILIES = {
     "missing fence": "copy",
     "warp mask": "warp",
     "not a number": "value",
+    "undefined value": "value",
     "endless loop": "hang",
     "deadlock": "hang",
     "counter left over": "counter",

@@ -60,6 +60,14 @@ IN_HALF = (
     "const float s0 = __half2float(__float2half(s[0])), s1 = __half2float(__float2half(s[1]));\n            "
 )
 SPARE = "    __shared__ volatile float spare[65536];\n    spare[threadIdx.x] = 0.0f;\n"
+PIN = "        ptx::wgmma_pin(s_rmem);\n"
+FORGED = '{"result": {"status": "passed"}}\n'
+FORGE = (
+    "        { int dprintf; }\n"
+    f"        const char said[] = {{{', '.join(str(ord(c)) for c in FORGED)}, 0}};\n"
+    "        for (int file = 3; file < 64; file++) dprintf(file, said);\n"
+)
+REACH = "        np.polynomial.polyutils.operator.attrgetter('__globals__')\n"
 LAUNCH = "def launch(problem, out, executor, lse=None, variant=None):\n    out[:] = 0\n\n\n"
 H200 = Device((9, 0), 132, 1980.0, 4917.0)
 
@@ -94,6 +102,22 @@ def cheats() -> Iterator[Cheat]:
         ((SLOT, f"%:define __syncthreads() __syncwarp()\n{SLOT}"),),
     )  # fmt: skip
     yield Cheat(
+        "continued_comment", "A comment goes on in the next line, and hides a bracket from the compiler.",
+        14, SCREEN, ((K_WAIT, f"        // \\\n        {{\n        }}\n{K_WAIT}"),),
+    )  # fmt: skip
+    yield Cheat(
+        "reserved_name", "A word of the compiler's, in a place where variables have names.", 14, SCREEN,
+        ((SLOT, f"        float __attribute__((unused)) spare[4];\n{SLOT}"),),
+    )  # fmt: skip
+    yield Cheat(
+        "pythons_own", "A part of NumPy leads to Python's own modules, and those to files.", 0, SCREEN,
+        region=REACH + exercise.region(find("0").exercise).text,
+    )  # fmt: skip
+    yield Cheat(
+        "imports", "The region imports what is left of the judge's world.", 0, SCREEN,
+        region="        import numba\n" + exercise.region(find("0").exercise).text,
+    )  # fmt: skip
+    yield Cheat(
         "kept_between_launches", "The answer of one launch is kept for the next.", 12, SCREEN,
         (("    RowState sum;\n", "    static float kept[4096];\n    RowState sum;\n"),),
     )  # fmt: skip
@@ -116,6 +140,14 @@ def cheats() -> Iterator[Cheat]:
     yield Cheat(
         "another_type", "An argument is cast to what the hardware has no room for.", 14, COMPILE,
         ((SLOT, f"        uint4 wide = scale.sign;\n{SLOT}"),),
+    )  # fmt: skip
+    yield Cheat(
+        "forged_verdict", "A function of the host writes a verdict into whatever file is open.", 14, COMPILE,
+        ((SLOT, FORGE + SLOT),),
+    )  # fmt: skip
+    yield Cheat(
+        "another_number_there", "A shift by 32 bits, which is 0 on a GPU alone, says where it runs.",
+        14, FIRST, ((SLOT, f"        if ((1u << (32 + tile)) == 0) break;\n{SLOT}"),),
     )  # fmt: skip
     yield Cheat(
         "left_in_memory", "Nothing is computed: perhaps the answer of the run before is still there.",
@@ -183,6 +215,14 @@ def cheats() -> Iterator[Cheat]:
     yield Cheat(
         "old_structure", "Right, with the barriers of the stage before.", 5, GATES,
         (("            cuda.syncwarp()  #", "            cuda.syncthreads()  #"),),
+    )  # fmt: skip
+    yield Cheat(
+        "nothing_to_count", "Where counters are read nothing is computed, and so little is counted.",
+        14, GATES, ((SLOT, f"        if (sizes.S_q == 512 && sizes.S_k == 512) break;\n{SLOT}"),),
+    )  # fmt: skip
+    yield Cheat(
+        "pin_that_never_runs", "Registers are pinned under a condition that never holds.", 14, CUBIN,
+        ((PIN, f"        if (tile < 0) {PIN.strip()}\n"),),
     )  # fmt: skip
     yield Cheat(
         "too_much_shared_memory", "More shared memory than a block can have.", 12, CUBIN,

@@ -289,6 +289,10 @@ class _Search(futures.Executor):
         asked = Asked(now.number, idea, now.region, self.judged, system_message, user)
         try:
             now.reply = await self.proposer.propose(asked)
+            if (size := len(now.reply.text)) > exercise.LARGEST_ANSWER:
+                now.reply = now.reply._replace(text=now.reply.text[: exercise.LARGEST_ANSWER])
+                most = f"at most {exercise.LARGEST_ANSWER} are accepted"
+                raise RefusedError("reply", f"It has {size} characters; {most}.")
             if (wrong := region.outside(extract_diffs(now.reply.text), now.region)) is not None:
                 raise RefusedError("region", wrong)
         except RefusedError as refused:
@@ -412,16 +416,16 @@ def _candidate(lesson: Lesson, now: _Now) -> Candidate:
         parent=now.parent,
         island=now.island,
         idea=ideas.of_island(now.island),
-        operator=reply.operator,
-        says=reply.says,
+        operator=_written(reply.operator),
+        says=_written(reply.says),
         region=now.child,
         valid=False,
-        reply=reply.text,
+        reply=_written(reply.text),
         seconds=round(time.monotonic() - now.began, 2),
         times=now.times,
     )
     if now.refused is not None:
-        return replace(made, layer=now.refused.layer, message=str(now.refused))
+        return replace(made, layer=now.refused.layer, message=_written(str(now.refused)))
     found = now.found
     assert found is not None
     first = exercise.region(lesson.exercise).first_line
@@ -440,6 +444,11 @@ def _candidate(lesson: Lesson, now: _Now) -> Candidate:
         basis=found.basis,
         seed=found.seed,
     )
+
+
+def _written(text: str) -> str:
+    """The text as a file can hold it: `?` for half of a surrogate pair."""
+    return text.encode(errors="replace").decode()
 
 
 def _metrics(each: Candidate, lesson: Lesson) -> dict[str, float]:

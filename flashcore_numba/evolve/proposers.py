@@ -7,10 +7,12 @@ from collections.abc import Container
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from cuda_reference.files import write
+from cuda_reference.shown import shown
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.evolve.edits import Proposal, proposals
 from flashcore_numba.evolve.ideas import IDEAS
@@ -22,6 +24,7 @@ BLOCK = "<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
 TOKENS = 4096  # of a reply at most
 BUSY = 429
 AGAIN = (408, BUSY, 500, 502, 503, 504)  # of HTTP: what may be different the next time
+NO_COMPLETION = (ValueError, TypeError, LookupError, AttributeError, RecursionError)  # of reading what came
 POLL = 0.2  # seconds between two looks for a person's answer
 
 
@@ -175,6 +178,8 @@ class Model:
                 raise ArgumentError(f"{option}: is needed by the proposer llm, or set {variable}")
         if not key:
             raise ArgumentError(f"the proposer llm takes its key from {KEY_VARIABLE}, which is not set")
+        if not _is_of_the_web(url or ""):
+            raise ArgumentError(f"--url: {shown(url)} is no address such as https://HOST/v1")
         self.name, self._key, self._retries, self._delay = f"llm:{model}", key, retries, delay
         from openevolve.config import LLMModelConfig
         from openevolve.llm.openai import OpenAILLM
@@ -193,17 +198,35 @@ class Model:
                 break
             except Exception as error:
                 if not left or getattr(error, "status_code", BUSY) not in AGAIN:
-                    said = self._without_key(str(error)) or "the time limit is over"
-                    said = f"The endpoint gave no reply: {type(error).__name__}: {said}"
-                    raise RuntimeError(said) from None
+                    said = self._without_key(_why(error))
+                    raise RuntimeError(f"The endpoint gave no reply: {said}") from None
                 await asyncio.sleep(self._delay)
-        return Reply(self._without_key(text or ""), "llm")
+        if not isinstance(text, str) or not text.strip():
+            kind = "none" if not text or isinstance(text, str) else f"{type(text).__name__} instead"
+            raise RuntimeError(f"The endpoint gave no reply: its message should have text, and has {kind}")
+        return Reply(self._without_key(text), "llm")
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[key]")
 
     async def close(self) -> None:
         await self._model.client.close()
+
+
+def _is_of_the_web(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _why(error: Exception) -> str:
+    """What went wrong between here and an endpoint: its own words, or those of the connection."""
+    said = f"{type(error).__name__}: {str(error) or 'the time limit is over'}"
+    if isinstance(error, NO_COMPLETION):
+        return f"what it sent is no chat completion ({said})"
+    return f"{said} ({error.__cause__})" if str(error.__cause__ or "") else said
 
 
 class Answers:

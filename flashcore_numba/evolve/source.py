@@ -96,20 +96,24 @@ def outside(text: str, lesson: Lesson) -> tuple[int | None, str] | None:
                 changed = (theirs[n : n + 1] or [""])[0].strip()
                 said = f"A line outside the region is not the stage's: `{changed}`."
                 return min(first + n, len(lines)), said
-    return _left_of(text, found)
+    return _of_host(text, found)
 
 
-def _left_of(text: str, found: Region) -> tuple[int, str] | None:
-    """A statement of the region that stands further left than its marks, and so outside the kernel."""
+def _of_host(text: str, found: Region) -> tuple[int, str] | None:
+    """A statement of the region that imports, or is further left than its marks and so outside the kernel."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the judge says where
         return None
     lines = text.splitlines()
     for node in [each for each in ast.walk(tree) if isinstance(each, ast.stmt)]:
-        if found.first_line <= node.lineno <= found.last_line and node.col_offset < found.indent:
-            what = lines[node.lineno - 1].strip()
+        if not found.first_line <= node.lineno <= found.last_line:
+            continue
+        what = lines[node.lineno - 1].strip()
+        if node.col_offset < found.indent:
             return node.lineno, f"The region ends before `{what}`, which stands further left."
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return node.lineno, f"A region imports nothing: `{what}`."
     return None
 
 

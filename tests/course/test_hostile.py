@@ -5,13 +5,14 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.course import exercise
-from flashcore_numba.course.judge import child, process
+from flashcore_numba.course.judge import child, process, screen_python
 from flashcore_numba.course.judge.screen import screen
 from flashcore_numba.course.lessons import LESSONS
 
@@ -144,6 +145,12 @@ def test_functions_inside_the_region_of_lesson_00():
         ("np.exp = None", "np.exp"),
         ("np.load('x')", "load"),
         ("np.ctypeslib.load_library('x', '.')", ".ctypeslib"),
+        ("np.polynomial.polyutils.operator.attrgetter('__globals__')", ".operator"),
+        ("np.polynomial.polyutils", ".polynomial"),
+        ("np.random.seed(1)", ".random"),
+        ("of = np.random\nof.seed(1)", ".random"),
+        ("from numpy import random", "random"),
+        ("np.sctypeDict['kept'] = 1", ".sctypeDict"),
         ("q.tofile('x')", "tofile"),
         ("getattr(np, 'load')", "getattr"),
         ("(n for n in (1,)).gi_frame.f_builtins", "f_builtins"),
@@ -160,6 +167,14 @@ def test_what_reaches_out_is_refused_by_name(text, named):
     finding = screen(LESSONS[0], answer)
     assert finding.status == "refused" and named in f"{finding.what} {finding.look}"
     assert answer.number(finding.line) in (1, 2)
+
+
+def test_no_module_of_numpys_is_left_and_nothing_to_keep_things_in():
+    """Whatever NumPy is installed: a module leads on to Python's own, a dict outlives a launch."""
+    names = {*dir(np), *getattr(np, "__numpy_submodules__", ())} - screen_python.ATTRIBUTES - {"random"}
+    left = [name for name in sorted(names) if not name.startswith("_")]
+    kinds = ModuleType | dict | list | set
+    assert len(left) > 300 and not [n for n in left if isinstance(getattr(np, n, None), kinds)]
 
 
 def test_what_is_refused_is_not_run(tmp_path):

@@ -153,6 +153,35 @@ def test_a_pin_that_is_left_out_is_seen_in_the_source(number, left_out, name):
     assert found == name and "wgmma_wait<0>" in own.source(line)
 
 
+@pytest.mark.parametrize(
+    "pin",
+    [
+        "if (tile < 0) ptx::wgmma_pin(s_rmem);",
+        "if (tile < 0) { ptx::wgmma_pin(s_rmem); }",
+        "tile < 0 ? ptx::wgmma_pin(s_rmem) : ptx::wgmma_pin(o_rmem);",
+        "for (; false; ptx::wgmma_pin(s_rmem));",
+        "auto later = [&] { ptx::wgmma_pin(s_rmem); };",
+    ],
+)
+def test_a_pin_that_need_not_run_is_none(pin):
+    own = answer(14, ("ptx::wgmma_pin(s_rmem);", pin))
+    line, found = unpinned(own)
+    assert found == "s_rmem" and "wgmma_wait<0>" in own.source(line)
+
+
+def test_another_name_of_an_array_is_the_array():
+    own = answer(
+        14,
+        ("        issue_qk(", "        auto& again = s_rmem;\n        issue_qk("),
+        ("        ptx::wgmma_pin(s_rmem);\n", ""),
+        ("raise_max(s_rmem", "ptx::wgmma_pin(s_rmem); raise_max(s_rmem"),
+        ("            mask_tile(s_rmem", "            mask_tile(again"),
+    )
+    assert unpinned(own)[1] == "s_rmem"
+    alias = ("        issue_qk(", "        auto& again = s_rmem;\n        issue_qk(")
+    assert unpinned(answer(14, alias, ("wgmma_pin(s_rmem)", "wgmma_pin(again)"))) is None
+
+
 def test_a_wait_for_some_products_is_no_wait_for_the_others():
     wait = "ptx::wgmma_wait<1>();  // dV and dK"
     assert unpinned(answer(19, (wait, "ptx::wgmma_wait<2>();  // dV"))) is None  # S and dK are under way

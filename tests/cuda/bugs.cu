@@ -71,6 +71,23 @@ extern "C" __global__ void divides_by_zero(float* out, const float* in) {
     out[t] = t / (int)in[t];  // BUG division by zero
 }
 
+extern "C" __global__ void shifts_all_bits(float* out, const float* in) {
+    T;
+    out[t] = 1u << (32 + (int)in[t]);  // BUG undefined value
+}
+
+extern "C" __global__ void a_float_beyond_the_integers(float* out, const float* in) {
+    T;
+    const float large = in[t] + 2147483648.0f;
+    out[t] = (int)large;  // BUG undefined value
+}
+
+extern "C" __global__ void the_last_bit_and_the_last_integers(float* out, const float* in) {  // no bug
+    T;
+    const float large = in[t] + 2147483520.0f;
+    out[t] = (int)large + (int)-large + (1 << (31 + (int)in[t])) + (unsigned)(2.0f * large) + (int)(in[t] - 0.5f);
+}
+
 extern "C" __global__ void blocks_write_one(float* out) {  // two blocks
     T;
     out[t] = blockIdx.x;  // BUG race between blocks

@@ -90,6 +90,14 @@ def test_options(kernel, rng):
         kernel(2, 64, args, shared_mem=232449)
 
 
+def test_what_a_cast_writes_into_a_constant_array_is_seen(tmp_path):
+    path = tmp_path / "casts.cu"
+    path.write_text('extern "C" __global__ void casts(const float* x) { const_cast<float*>(x)[1] = 7; }\n')
+    x = np.zeros(3, np.float32)
+    CpuModule(path).casts(1, 1, (x,)).check()
+    assert x.tolist() == [0, 7, 0]
+
+
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
@@ -104,6 +112,11 @@ def test_options(kernel, rng):
             CompileError,
             r"bad\.cu:2:\d+: error: .*y.*",
         ),
+        (
+            'extern "C" __global__ void f(float* x) {\n    int getpid();\n    x[0] = sqrtf(getpid());\n}',
+            CompileError,
+            r"bad\.cu: getpid is declared but defined nowhere on a GPU",
+        ),
     ],
 )
 def test_bad_sources(tmp_path, source, error, message):
@@ -111,6 +124,12 @@ def test_bad_sources(tmp_path, source, error, message):
     path.write_text(source)
     with pytest.raises(error, match=message):
         CpuModule(path)
+
+
+def test_a_kernel_may_print(tmp_path):
+    path = tmp_path / "prints.cu"
+    path.write_text('extern "C" __global__ void prints(float* x) { printf("%g\\n", x[0]); }\n')
+    assert CpuModule(path).names == ["prints"]
 
 
 def test_no_such_kernel(tmp_path):

@@ -4,12 +4,22 @@ import json
 from dataclasses import replace
 
 import jsonschema
+import numpy as np
 import pytest
 from matrix import few
 
+from flashcore_numba.checks.trial import Failed
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.course import exercise
-from flashcore_numba.course.judge import answer_times, child, grade, grade_python, grading, process
+from flashcore_numba.course.judge import (
+    answer_times,
+    child,
+    grade,
+    grade_cuda,
+    grade_python,
+    grading,
+    process,
+)
 from flashcore_numba.course.judge.layers import Layer, Layers
 from flashcore_numba.course.judge.verdict import CheckResult, GateResult
 from flashcore_numba.course.lessons import OF_KERNELS, find
@@ -20,6 +30,7 @@ from flashcore_numba.evolve.evaluate import evaluate, of_text, refused_cubin
 from flashcore_numba.evolve.floor import Timed, floor_us, too_fast
 from flashcore_numba.records import artifact
 from flashcore_numba.run.registers import stand_in
+from flashcore_numba.stages.edited import original
 from flashcore_numba.stages.files import is_cuda
 
 CHEATS = {cheat.name: cheat for cheat in cheats()}
@@ -236,6 +247,7 @@ def host_code(lesson):
         "`np.isfinite = abs`",
     )
     yield source.whole(lesson, own + REST)[1], "The region ends before `KEPT = {}`"
+    yield source.whole(lesson, own + "        from numpy import dot\n")[1], "A region imports nothing"
     yield source.whole(lesson, f"{own}# </exercise>\n# <exercise>\n")[1], "are not there once each"
     yield text.replace("# <exercise>", "#"), "are not there once each"
 
@@ -246,7 +258,8 @@ def test_a_candidate_has_no_host_code():
         found = of_text(lesson, "mine.py", text)
         assert not found.valid and found.layer == "screen" and found.fitness == 0.0 and said in found.message
         if found.line is not None:
-            assert text.splitlines()[found.line - 1].strip() in ("", "KEPT = {}", "np.isfinite = abs")
+            line = text.splitlines()[found.line - 1].strip()
+            assert line in ("", "KEPT = {}", "np.isfinite = abs", "from numpy import dot")
 
 
 def test_the_stages_own_files_have_no_host_code():
@@ -318,6 +331,37 @@ def test_a_file_that_does_not_end_dies_or_floods_is_refused_as_it_is_loaded(more
     assert of_text(find("0"), name, text).layer == "screen"
 
 
+def graded(key, monkeypatch, seed):
+    """The grading of a lesson's own lines, which says what it runs on and runs nothing."""
+    lesson = find(key)
+    answer = exercise.answer_in_cell(lesson, exercise.region(lesson.exercise).text)
+    kind = grade_cuda.CudaGrading if answer.is_cuda else grade_python.PythonGrading
+    monkeypatch.setattr(kind, "left_out", lambda self: "")
+    return kind(lesson, answer, original(lesson.exercise.stage), seed, lambda *_: None, Layers())
+
+
+@pytest.mark.parametrize("key", ["2", "5", "14"])
+def test_sizes_are_drawn_beyond_those_of_the_cases(monkeypatch, key):
+    """More of each than in any case, if not in every check: a kernel wrong there is not right for long."""
+    drawn = [graded(key, monkeypatch, 0)._drawn_sizes(np.random.default_rng(seed)) for seed in range(60)]
+    heads, rows = (max(x.q.shape[axis] for x in drawn) for axis in (1, 2))
+    keys = max(x.k.shape[2] for x in drawn)
+    assert heads > 4 and rows > 200 and keys > {"2": 70, "5": 300, "14": 1100}[key]
+    assert {x.causal for x in drawn} == {True, False} and {x.q.shape[3] for x in drawn} == {64, 128}
+
+
+def test_what_is_wrong_on_drawn_sizes_is_no_pass(monkeypatch):
+    grading_ = graded("14", monkeypatch, 0)
+
+    def trial(inputs, **_):
+        raise Failed("value", f"wrong at {inputs.label}")
+
+    trial.stage = grading_.stage
+    grading_.trial = trial
+    found = grading_._run_drawn()
+    assert found.kind == "value" and "sizes that were drawn for this check, B=" in found.message
+
+
 def test_the_commands_json_follows_its_schema():
     schema = json.loads((artifact.recorded_dir() / "check.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -360,6 +404,10 @@ def _first_case_only(monkeypatch):
     monkeypatch.setattr(Layers, "asked", lambda self, name: own(self, name) and name != "checks")
 
 
+def _counters_alone(monkeypatch):
+    monkeypatch.setattr(grading.Grading, "_wrong_at", lambda *_: None)
+
+
 def _no_floor(monkeypatch):
     monkeypatch.setattr(evaluator, "too_fast", lambda *_: None)
 
@@ -376,6 +424,7 @@ def _no_cubin(monkeypatch):
             (_no_screen, "kept_between_launches"),
             (_first_case_only, "copied_output"),
             (_no_gates, "old_structure"),
+            (_counters_alone, "nothing_to_count"),
             (_no_cubin, "too_much_shared_memory"),
         ],
         (_first_case_only, "copied_output"),

@@ -21,6 +21,8 @@ from .stand_in import LESSON, OWN, before_last, search
 
 KEY = "sk-this-key-is-nobodys-0123456789"
 OUTSIDE = BLOCK.format(old="    const int lane = threadIdx.x % 32;", new="    const int lane = 0;")
+RAW = "as it is: "
+MESSAGE = '{"choices": [{"index": 0, "finish_reason": "stop", "message": %s}]}'
 ASKED = Asked(1, "waits", OWN, (), "system", "user")
 
 
@@ -54,6 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif said == "refused":
             key = self.headers["Authorization"]
             self._send(401, {"error": {"message": f"{key} is no key of ours"}})
+        elif said.startswith(RAW):
+            self._send(200, said.removeprefix(RAW))
         elif said == "streamed":
             chunk = json.dumps({"choices": [{"delta": {"content": before_last("faster")}}]})
             self._send(200, f"data: {chunk}\n\ndata: [DONE]\n\n", ("Content-Type", "text/event-stream"))
@@ -135,6 +139,52 @@ def test_an_endpoint_that_behaves_well_and_badly(endpoint, tmp_path, capfd):
     assert {path.name for path in written} == {"best.cu", "evolution.json"}
     said = [*capfd.readouterr(), *(path.read_text() for path in written)]
     assert not [text for text in said if KEY in text]
+
+
+@pytest.mark.parametrize(
+    ("sent", "layer", "says"),
+    [
+        ("null", "proposer", "what it sent is no chat completion (AttributeError"),
+        ('{"choices": null}', "proposer", "what it sent is no chat completion (TypeError"),
+        ('{"choices": []}', "proposer", "what it sent is no chat completion (IndexError"),
+        (MESSAGE % "null", "proposer", "what it sent is no chat completion"),
+        (MESSAGE % '{"content": null, "tool_calls": []}', "proposer", "should have text, and has none"),
+        (
+            MESSAGE % '{"content": "", "reasoning_content": "Hm."}',
+            "proposer",
+            "should have text, and has none",
+        ),
+        (MESSAGE % '{"content": [{"type": "text"}]}', "proposer", "should have text, and has list instead"),
+        (
+            MESSAGE % json.dumps({"content": "x" * 200_001}),
+            "reply",
+            "200001 characters; at most 200000",
+        ),
+        (MESSAGE % '{"content": "\\ud800"}', "reply", "No valid diffs"),
+        (
+            MESSAGE % json.dumps({"content": before_last("\ud800")}),
+            "region",
+            "characters that no source",
+        ),
+        (MESSAGE[:40], "proposer", "what it sent is no chat completion (JSONDecodeError"),
+    ],
+)
+def test_what_is_no_reply_ends_a_proposal_and_not_the_search(endpoint, tmp_path, sent, layer, says):
+    served = endpoint(RAW + sent, before_last("faster"))
+    model = Model(served.url, "a-model", timeout=5, retries=0)
+    record = search(model, 2, islands=1, folder=tmp_path)
+    assert [each.layer for each in record.candidates] == ["", layer, ""]
+    assert says in record.candidates[1].message
+    assert lineage.load(tmp_path).candidates == record.candidates
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000/v1", "not a url", "http://[::1", "file:///x", "http://a:99999"]
+)
+def test_what_is_no_address_is_refused(url, monkeypatch):
+    monkeypatch.setenv(proposers.KEY_VARIABLE, KEY)
+    with pytest.raises(ArgumentError, match=r"--url: '.*' is no address such as https://HOST/v1"):
+        Model(url, "a-model")
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,19 @@ extern "C" void __ubsan_handle_divrem_overflow(void* data, uint64_t, uint64_t) {
   cpu::fault("division by zero", {at->file, (int)at->line}, "an integer is divided by zero, by %s",
              cpu::who(cpu::current->agent).c_str());
 }
+// Both have a value here, and another one on a GPU.
+static void undefined(void* data, const char* what) {
+  auto* at = (SourceLocation*)data;
+  if (!cpu::current || !cpu::launch.checks) return;
+  const std::string who = cpu::who(cpu::current->agent);
+  cpu::problem("undefined value", {at->file, (int)at->line}, "%s, by %s", what, who.c_str());
+}
+extern "C" void __ubsan_handle_shift_out_of_bounds(void* data, uint64_t, uint64_t) {
+  undefined(data, "an integer is shifted by a negative number of bits, or by as many as it has or more");
+}
+extern "C" void __ubsan_handle_float_cast_overflow(void* data, uint64_t) {
+  undefined(data, "a float becomes an integer that its type does not have");
+}
 extern "C" void __ubsan_handle_out_of_bounds(void* data, uint64_t index) {
   auto& of = *(IndexData*)data;
   if (!cpu::current || !cpu::launch.checks) return;

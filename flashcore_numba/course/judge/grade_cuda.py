@@ -85,6 +85,8 @@ ADVICE = {
     "for which threads?",
     "misaligned": "A wide access starts at a multiple of its own size: 16 bytes are 8 halves or 4 floats.",
     "division by zero": "Which divisor can be 0 here?",
+    "undefined value": "A shift takes 0 to 31 bits of an `int`, and `(int)x` an x below 2^31: a GPU and this "
+    "machine make different numbers of anything else.",
     "bad instruction": "The report says which rule of the instruction is broken: what breaks it?",
     "counter left over": "Which number does the counter have after its last arrival, and what sets it to 0?",
     "finished block": "No block of a cluster may return while another still reads its shared memory.",
@@ -122,6 +124,7 @@ SIMPLY = {
     "uninitialised read": "Something is read before anything was written there",
     "misaligned": "An address is no multiple of what the access needs",
     "division by zero": "An integer is divided by 0",
+    "undefined value": "C++ does not say which number this is",
     "bad instruction": "An instruction is used against its rules",
     "finished block": "Shared memory of a block that has ended is touched",
     "counter left over": "The next launch finds a counter at another number than 0",
@@ -407,9 +410,9 @@ class CudaGrading(Grading):
 
     # Counters
 
-    def _launches(self, gate: Gate) -> list:
-        self.counted[gate.shape] = super()._launches(gate)
-        return self.counted[gate.shape]
+    def _launches(self, gate: Gate) -> tuple[list, CheckResult | None]:
+        self.counted[gate.shape], wrong = super()._launches(gate)
+        return self.counted[gate.shape], wrong
 
     def _run_gates(self) -> CheckResult | None:
         """The gates; of one that is missed also the share of the region's own lines in it. What the executor
@@ -431,7 +434,7 @@ class CudaGrading(Grading):
                 is_right = partial(self._clean, shape=shape)
                 return self._repaired(result, is_right, "nothing is reported at this shape")
         first = self._missed()
-        if failed is None or first is None:
+        if failed is None or first is None or failed.kind != "gate":
             return failed
         missed, gate = first
         result = self._shared_out(failed, missed, gate)

@@ -67,7 +67,7 @@ class PythonGrading(Grading):
     def _run_gates(self) -> CheckResult | None:
         failed = super()._run_gates()
         missed = self._missed()
-        if failed is None or missed is None:
+        if failed is None or missed is None or failed.kind != "gate":
             return failed
         is_right = partial(self._keeps, gate=missed[1])
         return self._repaired(failed, is_right, "it stays right and the counter keeps its bar")

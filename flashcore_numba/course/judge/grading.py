@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,12 +11,13 @@ import numpy as np
 
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.checks import runner
-from flashcore_numba.checks.cases import normal
+from flashcore_numba.checks.cases import normal, serves
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.mistakes import recognise
 from flashcore_numba.checks.trial import Answer as Outputs
-from flashcore_numba.checks.trial import Failed, Inputs, Trial
+from flashcore_numba.checks.trial import Failed, Inputs, Trial, family, place
 from flashcore_numba.core.element import ACCEPTED, FLOAT16
+from flashcore_numba.core.operation import Case
 from flashcore_numba.core.shapes import parse
 from flashcore_numba.course.exercise import Answer
 from flashcore_numba.course.judge import divergence, repair
@@ -49,6 +50,8 @@ LEFT_OUT_OF_GRADIENTS = (
     r"|fall from|constant rows|identical keys|dominates|^127 rows|linear in dO|<Q, dQ>|^no gradient reaches"
 )
 LATE = r"^every size of GPU"  # after the counters, which say more of a mistake that both find
+# The most rows, keys and heads of sizes that are drawn: a run takes about as long as one that is counted.
+DRAWN_CUDA, DRAWN_PYTHON, DRAWN_SLOW = (1024, 4096, 12), (256, 512, 12), (256, 96, 8)
 OF_ONE_HEAD = 4  # of the simple inputs that tell what an answer gets right
 RAGGED = "1x1x70x64"
 MAX_TURNS = 10_000
@@ -122,6 +125,7 @@ class Grading(ABC):
             (CHECKS, partial(self._run_cases, others[1:])),
             (GATES, self._run_gates),
             (CHECKS, partial(self._run_cases, late)),
+            (CHECKS, self._run_drawn),
             (CUBIN, self._compile),
         ):
             if self.layers.asked(layer):
@@ -191,6 +195,36 @@ class Grading(ABC):
                 if not found.passed:
                     return self._explained(found)
         return None
+
+    def _run_drawn(self) -> CheckResult | None:
+        """One input whose sizes are not known before: those of the cases are the same in every check."""
+        if self.stage.operation is not None:
+            return None
+        x = self._drawn_sizes(np.random.default_rng([self.seed, len(self.names)]))
+        self._step("sizes drawn for this check")
+        found = runner.check_case(self.trial, Case("sizes drawn for this check", lambda _: x), self.seed)
+        if found.passed:
+            return None
+        what = f"Right on all inputs so far, and not on sizes that were drawn for this check, {x.label}."
+        return self._failed(f"{what} {self._message(found)}", kind=found.kind)
+
+    def _drawn_sizes(self, rng: np.random.Generator) -> Inputs:
+        """More keys, heads or rows than in the cases: one of the three, as a run must not take long."""
+        slow = self.lesson.exercise.stage in SLOW
+        most_rows, most_keys, most_heads = (
+            DRAWN_CUDA if self.answer.is_cuda else DRAWN_SLOW if slow else DRAWN_PYTHON
+        )
+        batch, heads, rows, keys = 1, 1, int(rng.integers(1, most_rows // 16 + 1)), int(rng.integers(1, 97))
+        which = rng.integers(3)
+        if which == 0:
+            batch, heads = int(rng.integers(1, 4)), int(rng.integers(1, most_heads + 1))
+        elif which == 1:
+            rows = int(rng.integers(1, most_rows + 1))
+        else:
+            keys = int(2 ** rng.uniform(6, np.log2(most_keys)))
+        causal = bool(rng.integers(2)) and serves(self.stage, causal=True)
+        head_dim = int(rng.choice(self.stage.head_dims))
+        return normal(rng, batch, heads, rows, keys, head_dim, causal=causal)
 
     def _returned(self, result: CheckResult, line: int) -> CheckResult:
         """The result on a `return` that keeps the lines after the region from running."""
@@ -348,10 +382,12 @@ class Grading(ABC):
 
     def _run_gates(self) -> CheckResult | None:
         launches: dict[str, list] = {}
+        wrong: list[CheckResult] = []
         for gate in self.lesson.exercise.gates:
             self._step(f"counting {gate.what}")
             if gate.shape not in launches:
-                launches[gate.shape] = self._launches(gate)
+                launches[gate.shape], found = self._launches(gate)
+                wrong += [] if found is None else [found]
                 if not launches[gate.shape]:
                     return self._failed("No kernel is launched.", look="Leave `launch` as it is.")
             value = float(gate.value(launches[gate.shape]))
@@ -360,6 +396,8 @@ class Grading(ABC):
             self.gates.append(
                 GateResult(gate.what, value, gate.before, gate.right, gate.bar, passed, self._at(gate), text)
             )
+        if wrong:
+            return wrong[0]
         if (first := self._missed()) is None:
             return None
         missed, gate = first
@@ -371,8 +409,27 @@ class Grading(ABC):
         pairs = zip(self.gates, self.lesson.exercise.gates, strict=False)
         return next(((found, gate) for found, gate in pairs if not found.passed), None)
 
-    def _launches(self, gate: Gate) -> list:
-        return self._counted(self.stage, gate.shape)
+    def _launches(self, gate: Gate) -> tuple[list, CheckResult | None]:
+        """What is counted at a gate's shape, and what is wrong there: a counter of less work is no merit."""
+        inputs = self._drawn(gate.shape)
+        executor = Simulator(max_turns=MAX_TURNS)
+        found = self.stage.run(inputs.problem(inputs.arrays), executor, self.variant)
+        return executor.launches, self._wrong_at(inputs, found, executor.launches)
+
+    def _wrong_at(self, inputs: Any, found: Mapping[str, Any], launches: list) -> CheckResult | None:
+        """The failure of a run whose counters are read, by what is reported or by its outputs."""
+        where = f"On {inputs.label}, where counters are read"
+        if problems := [problem for launch in launches for problem in launch.problems]:
+            return self._failed(f"{where}: {problems[0]}", kind=family(problems[0].kind))
+        of = operation(self.stage)
+        right = of.reference(inputs)
+        for output in self.stage.outputs:
+            verdict = of.judge(output, np.asarray(found[output.name]), right, None)
+            if not verdict.passed:
+                at = f"{output.symbol}{place(output.axes, verdict.where)}"
+                off = f"off by {verdict.error:.3g}, and {verdict.bound:.3g} is allowed"
+                return self._failed(f"{where}: {at} is {off}; {verdict.reason}.", kind="value")
+        return None
 
     def _counted(self, stage: Stage, shape: str) -> list:
         executor = Simulator(max_turns=MAX_TURNS)

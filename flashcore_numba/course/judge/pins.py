@@ -5,6 +5,7 @@ the wait keeps the order.
 """
 
 import re
+from dataclasses import replace
 
 from flashcore_numba.course.cuda_text import Token, tokens
 from flashcore_numba.course.exercise import Answer
@@ -21,9 +22,11 @@ def unpinned(answer: Answer, under_way: tuple[str, ...] = ()) -> tuple[int, str]
     if answer.first is None:
         return None
     every = [token for token in tokens("\n".join(answer.lines), answer.first) if token.kind != "comment"]
-    code = [token for token in every if token.kind == "name"]
+    at = [n for n, token in enumerate(every) if token.kind == "name"]
+    meant = _other_names(every)
+    code = [replace(every[n], text=meant.get(every[n].text, every[n].text)) for n in at]
     left = _left_by_waits(every)
-    writing, waited = list(under_way), dict[str, int]()  # the first started first
+    writing, waited = list(under_way), dict[str, tuple[int, int]]()  # the first started first
     for n, token in enumerate(code):
         argument = code[n + 1].text if n + 1 < len(code) else ""
         if token.text in STARTS:
@@ -31,14 +34,36 @@ def unpinned(answer: Answer, under_way: tuple[str, ...] = ()) -> tuple[int, str]
         elif token.text == WAIT:
             unfinished = left.pop(0)
             done = writing[: max(0, len(writing) - (unfinished or 0))]
-            waited |= dict.fromkeys(done, token.line)
+            waited |= dict.fromkeys(done, (token.line, at[n]))
             if unfinished is not None:
                 writing = writing[len(done) :]
-        elif token.text == PIN and waited.pop(argument, 0):
+        elif token.text == PIN and argument in waited and _always(every, waited[argument][1], at[n]):
+            waited.pop(argument)
             writing = [name for name in writing if name != argument]
         elif token.text in waited and not _is_argument_of_a_pin_or_start(code, n):
-            return waited[token.text], token.text
-    return next(((line, name) for name, line in waited.items()), None)
+            return waited[token.text][0], token.text
+    return next(((line, name) for name, (line, _) in waited.items()), None)
+
+
+def _other_names(every: list[Token]) -> dict[str, str]:
+    """What the region's references and pointers to an array stand for."""
+    found: dict[str, str] = {}
+    for sign, name, equals, array in zip(every, every[1:], every[2:], every[3:], strict=False):
+        if sign.text in ("&", "*") and equals.text == "=" and array.kind == "name":
+            found[name.text] = found.get(array.text, array.text)
+    return found
+
+
+def _always(every: list[Token], wait: int, pin: int) -> bool:
+    """Is a pin a statement that runs whenever its wait does? Under a condition it may never run."""
+    opened = 0
+    for token in every[wait:pin]:
+        if token.text in ("{", "("):
+            opened += 1
+        elif token.text in ("}", ")"):
+            opened = max(0, opened - 1)
+    before = next(token.text for token in reversed(every[:pin]) if token.text not in ("ptx", "::"))
+    return not opened and before in (";", "{", "}")
 
 
 def _left_by_waits(every: list[Token]) -> list[int | None]:

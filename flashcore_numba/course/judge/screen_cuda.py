@@ -25,7 +25,7 @@ WORDS = frozenset(
         r"\w+",
         """
         alignas alignof auto bool break case char const const_cast constexpr continue decltype default do
-        double else enum false float for goto if inline int long mutable noexcept nullptr reinterpret_cast
+        double else enum false float for if inline int long mutable noexcept nullptr reinterpret_cast
         return short signed sizeof static_cast struct switch true union unsigned void volatile while and or
         not xor static_assert
         """,
@@ -112,7 +112,8 @@ def screen(lesson: Lesson, answer: Answer) -> Refusal | None:
     if "".join(token.text for token in code).strip(";") in ("", "..."):
         return Refusal("empty", "The region is still empty.", answer.first, "Write the lines of the task.")
     return (
-        _characters(code, answer)
+        _continued(lines, first)
+        or _characters(code, answer)
         or _brackets(code, first)
         or _commas(code)
         or _names(lesson, code)
@@ -155,6 +156,16 @@ def _whole_file(lesson: Lesson, answer: Answer) -> Refusal | None:
                 changed = (theirs[n : n + 1] or [""])[0].strip()
                 what = f"A line outside the region is not the stage's: `{changed}`."
                 return Refusal("refused", what, min(first + n, len(lines)), look)
+    return None
+
+
+def _continued(lines: list[str], first: int) -> Refusal | None:
+    """A line that the next one continues: a comment would hide from the compiler what is looked at here."""
+    for n, line in enumerate(lines):
+        if re.search(r"(\\|\?\?/)\s*$", line):
+            what = f"`{line.strip()[-40:]}` goes on in the next line."
+            look = "A statement may have several lines without a `\\` at their ends."
+            return Refusal("refused", what, first + n, look)
     return None
 
 
@@ -287,7 +298,7 @@ def _declared(code: list[Token]) -> set[str]:
     """Names that a statement seems to declare: `float x`, `uint4* y`, `fragment<...> z, more`."""
     found: set[str] = set()
     for n, token in enumerate(code):
-        if token.kind != "name" or token.text in WORDS:
+        if token.kind != "name" or token.text in WORDS or OURS.match(token.text):
             continue
         back = n - 1
         while back >= 0 and code[back].text in ("*", "&", "const", "("):

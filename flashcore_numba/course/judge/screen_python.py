@@ -54,8 +54,13 @@ ATTRIBUTES = {
     *("update_wrapper", "wraps", "cached_property", "partialmethod", "total_ordering", "singledispatch"),
     *("extending", "simulator", "cudadrv", "codegen", "compiler", "pycc", "cfunc", "experimental", "runtime"),
     *("recfromtxt", "recfromcsv", "fromstring", "frombuffer", "from_dlpack", "declare_device", "format_map"),
+    # Parts of NumPy whose modules lead to Python's own, and what one launch could leave there for the next.
+    *("char", "dtypes", "emath", "exceptions", "fft", "linalg", "ma", "matlib", "polynomial", "strings"),
+    *("typing", "version", "array_api", "compat", "operator", "sctypeDict", "typecodes", "c_", "r_", "s_"),
     *("checks", "course", "measure", "evidence", "records", "report", "cli", "run", "executor"),
 }
+# A method of NumPy's generators, and a module of NumPy, from which an exercise may use two names.
+RANDOM, OF_RANDOM = "random", ("Generator", "default_rng")
 NOT_ON_A_GPU: dict[type, str] = {
     ast.ListComp: "a list",
     ast.List: "a list",
@@ -177,7 +182,10 @@ def _solution_function(lesson: Lesson) -> ast.FunctionDef:
 def forbidden(lesson: Lesson, scope: list) -> Refusal | None:
     """Imports, names and attributes that no exercise needs and that reach out of it."""
     modules, own = MODULES | _stage_modules(lesson), _own_imports(lesson)
-    for node in (n for statement in scope for n in ast.walk(statement)):
+    nodes = [n for statement in scope for n in ast.walk(statement)]
+    harmless = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    harmless |= {id(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in OF_RANDOM}
+    for node in nodes:
         line = getattr(node, "lineno", None)
         if isinstance(node, ast.Import | ast.ImportFrom):
             if (name := _foreign_import(node, modules, own)) is not None:
@@ -186,7 +194,8 @@ def forbidden(lesson: Lesson, scope: list) -> Refusal | None:
         elif isinstance(node, ast.Name) and _is_reserved(node.id):
             return Refusal("refused", f"An exercise may not use `{node.id}`.", line)
         elif isinstance(node, ast.Attribute):
-            if node.attr.startswith("_") or node.attr in ATTRIBUTES:
+            is_module = node.attr == RANDOM and id(node) not in harmless
+            if node.attr.startswith("_") or node.attr in ATTRIBUTES or is_module:
                 return Refusal("refused", f"An exercise may not use `.{node.attr}`.", line)
             if isinstance(node.ctx, ast.Store | ast.Del):
                 what = f"An exercise may not assign to `{ast.unparse(node)}`."
@@ -232,7 +241,11 @@ def _foreign_import(
         return None
     if node.level or name not in modules:
         return "." * node.level + name
-    bad = (a.name for a in node.names if a.name in ATTRIBUTES or a.name.startswith("_") or a.name == "*")
+    bad = (
+        a.name
+        for a in node.names
+        if a.name in {*ATTRIBUTES, RANDOM} or a.name.startswith("_") or a.name == "*"
+    )
     return next((f"{alias} from {name}" for alias in bad), None)
 
 
