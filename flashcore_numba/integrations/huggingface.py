@@ -47,6 +47,16 @@ class Pattern(NamedTuple):
         return self.left, self.right
 
 
+class _NotATensor(UnsupportedError, AttributeError):
+    """A model wants of a `Mask` what a tensor has. AttributeError, so that `hasattr` is False."""
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(
+            f"the model {wanted} its attention mask, which for these kernels is no tensor: only models that "
+            f"hand it on to the attention function are served; {SERVED_BY}"
+        )
+
+
 class Mask(NamedTuple):
     """What `make_mask` found, ready for the kernels: the same for all layers of a kind.
 
@@ -64,6 +74,24 @@ class Mask(NamedTuple):
     places: Tensor | None = None
     back: Tensor | None = None
     bounds: Tensor | None = None
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        raise _NotATensor("calls a function of PyTorch with")
+
+    def __getattr__(self, name: str) -> Any:
+        raise _NotATensor(f"asks for {name} of")
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(place, int):
+            raise _NotATensor("takes a part of")
+        return tuple.__getitem__(self, place)
+
+    def __truediv__(self, other: Any) -> Any:
+        raise _NotATensor("divides")
+
+    def __rsub__(self, other: Any) -> Any:
+        raise _NotATensor("subtracts")
 
     @property
     def ndim(self) -> int:
@@ -108,12 +136,13 @@ def make_mask(
     allow_is_bidirectional_skip: bool | None = None,
     device: torch.device | str = "cpu",
     **others: Any,
-) -> Mask | None:
+) -> Mask:
     """What transformers' mask functions are for, with their arguments: which keys no row may see.
 
-    attention_mask: bool [B, tokens so far], False for padding. Returns None where nothing but the causal mask
-    of the layer hides keys, otherwise a `Mask`. Looks at attention_mask once on the host, unless a graph is
-    being traced or captured. Raises UnsupportedError for what the kernels cannot hide.
+    attention_mask: bool [B, tokens so far], False for padding. Never returns None where transformers' own
+    functions would: not every layer knows by itself whether it is causal. Looks at attention_mask once on
+    the host, unless a graph is being traced or captured. Raises UnsupportedError for what the kernels cannot
+    hide.
     """
     if isinstance(attention_mask, Mask):  # made already: `generate` makes masks ahead
         return attention_mask
@@ -148,9 +177,7 @@ def make_mask(
         missing = kv_length + kv_offset - attention_mask.shape[-1]
         kept = pad(attention_mask, (0, max(0, missing)))[:, kv_offset : kv_offset + kv_length]
         mask = _padded(mask, kept, end, traced)
-    skip = allow_is_causal_skip if causal else allow_is_bidirectional_skip
-    obvious = mask.used is None and (not causal or q_length in (1, kv_length))
-    return None if skip and obvious and not pattern.hides(kv_length) else mask
+    return mask
 
 
 def _padded(mask: Mask, kept: Tensor, end: int | Tensor, traced: bool) -> Mask:
@@ -329,7 +356,12 @@ def attend(
     rows, keys = query.shape[2], key.shape[2]
     mask = attention_mask
     if mask is None:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+        if causal is None:
+            raise UnsupportedError(
+                f"attention_mask is None, and {type(module).__name__} has no is_causal to say whether rows "
+                f"see later keys: {SERVED_BY}"
+            )
         mask = Mask(Pattern(True, UNBOUNDED, 0) if causal else Pattern(False), rows, keys)
         if causal and rows not in (1, keys) and others.get("cu_seq_lens_q") is None:
             raise UnsupportedError(

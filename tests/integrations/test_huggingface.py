@@ -45,6 +45,7 @@ ENCODER = {
 SLIDING = ["sliding_attention", "full_attention"]
 KINDS = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", {}),
+    "llama64": ("LlamaForCausalLM", "LlamaConfig", {"head_dim": 64, "num_attention_heads": 2}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {}),
     "mistral": ("MistralForCausalLM", "MistralConfig", {"sliding_window": WINDOW}),
     "gemma2": (
@@ -93,6 +94,8 @@ KINDS = {
             "begin_suppress_tokens": None,
         },
     ),
+    "bigbird_pegasus": ("BigBirdPegasusForCausalLM", "BigBirdPegasusConfig", ENCODER),
+    "splinter": ("SplinterModel", "SplinterConfig", {"hidden_dropout_prob": 0.0}),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",
@@ -109,6 +112,7 @@ def mostly_long(cases, *quick) -> list:
     return [pytest.param(*case, marks=() if case in wanted else pytest.mark.long) for case in found]
 
 
+KINDS["gpt_oss64"] = (*KINDS["gpt_oss"][:2], KINDS["gpt_oss"][2] | {"head_dim": 64})
 DECODERS = ["llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt_oss"]
 _names = itertools.count()
 
@@ -272,7 +276,9 @@ def check_generate(adapter, rng, kind: str, side: str | None = None, **options) 
 @pytest.mark.parametrize(
     "kind,cache_kind",
     mostly_long(
-        itertools.product(DECODERS, ["dynamic", "static"]), ("llama", "static"), ("mistral", "dynamic")
+        [*itertools.product(DECODERS, ["dynamic", "static"]), ("gpt_oss64", "dynamic")],
+        ("llama", "static"),
+        ("mistral", "dynamic"),
     ),
 )
 def test_generate_with_padding_gives_the_tokens_of_eager(rng, kind, cache_kind):
@@ -351,21 +357,27 @@ def test_a_prompt_in_pieces_over_a_cache(rng, kind, side, static):
 def test_a_prompt_in_pieces_with_padding_between(rng):
     check_continued(huggingface, rng, "llama", "right", False)
     check_continued(huggingface, rng, "llama", "between", True)
+    check_continued(huggingface, rng, "llama64", "both", False)
 
 
-def check_in_place(adapter, rng) -> None:
-    """A step of decoding over a padded cache with room, of a head dimension that those kernels have."""
+def check_in_place(adapter, rng, d_v: int = 64, room_of_v: int = 12) -> None:
+    """A step of decoding over a padded cache with room, of a head dimension that those kernels have.
+
+    Those of a V with another head dimension, or with more room between requests, are copied.
+    """
     room, d = 12, 64
     kept = torch.zeros(2, 9, dtype=torch.bool)
     kept[0, 0], kept[0, 2:], kept[1, 3:] = True, True, True
     q, k, v = (
-        torch.from_numpy(rng.standard_normal((2, h, s, d))).half() for h, s in ((4, 1), (2, room), (2, room))
+        torch.from_numpy(rng.standard_normal((2, h, s, d))).half()
+        for h, s, d in ((4, 1, d), (2, room, d), (2, room_of_v, d_v))
     )
+    v = v[:, :, :room]
     mask = adapter.make_mask(2, 1, room, q_offset=torch.tensor(8), attention_mask=kept)
     k[:, :, 9:] = v[:, :, 9:] = torch.nan
     k[:, :, 1], v[:, :, 1] = 60.0, 60.0
     out, none = adapter.attend(None, q, k, v, mask, scaling=0.2)
-    assert none is None and out.shape == (2, 1, 4, d)
+    assert none is None and out.shape == (2, 1, 4, d_v)
     for b in range(2):
         keys, values = (x[b, :, :9][:, kept[b]].double().repeat_interleave(2, 0) for x in (k, v))
         weights = (0.2 * q[b].double() @ keys.mT).softmax(-1)
@@ -376,6 +388,49 @@ def check_in_place(adapter, rng) -> None:
 def test_a_padded_cache_is_read_where_it_is(rng, monkeypatch):
     monkeypatch.setattr(huggingface, "_moved", None)
     check_in_place(huggingface, rng)
+
+
+def test_a_padded_cache_that_no_table_of_pages_describes_is_copied(rng):
+    check_in_place(huggingface, rng, room_of_v=14)
+    check_in_place(huggingface, rng, d_v=128)
+
+
+def test_a_window_and_sinks_over_a_padded_cache(rng):
+    q, k, v = (
+        torch.from_numpy(rng.standard_normal((2, h, s, 64))).half() for h, s in ((4, 1), (2, 12), (2, 12))
+    )
+    sinks = torch.from_numpy(rng.standard_normal(4))
+    kept = torch.ones(2, 9, dtype=torch.bool)
+    kept[1, :3] = False
+    window = transformers.masking_utils.sliding_window_causal_mask_function(4)
+    mask = huggingface.make_mask(
+        2, 1, 12, q_offset=torch.tensor(8), mask_function=window, attention_mask=kept
+    )
+    out, _ = huggingface.attend(None, q, k, v, mask, scaling=0.2, sliding_window=4, s_aux=sinks)
+    keys, values = (x[:, :, 5:9].double().repeat_interleave(2, 1) for x in (k, v))
+    scores = torch.cat([0.2 * q.double() @ keys.mT, sinks.expand(2, 4)[..., None, None]], -1)
+    expected = (scores.softmax(-1)[..., :4] @ values).transpose(1, 2)
+    assert (out.double() - expected).abs().max() < 4e-3
+
+
+def test_a_mask_longer_than_what_a_cache_holds():
+    kept = torch.ones(1, 12, dtype=torch.bool)
+    kept[0, 0] = False
+    mask = huggingface.make_mask(1, 1, 12, q_offset=torch.tensor(4), attention_mask=kept)
+    assert mask.used.tolist() == [4]
+
+
+def test_lengths_of_queries_and_of_keys_may_differ(rng):
+    q, k, v = (torch.from_numpy(rng.standard_normal((1, 2, 8, 64))).half() for _ in range(3))
+    bounds = {"cu_seq_lens_q": torch.tensor([0, 3, 8]), "cu_seq_lens_k": torch.tensor([0, 6, 8])}
+    out, _ = huggingface.attend(None, q, k, v, None, is_causal=False, **bounds)
+    for rows, keys in ((slice(0, 3), slice(0, 6)), (slice(3, 8), slice(6, 8))):
+        weights = (q[0, :, rows].double() @ k[0, :, keys].double().mT / 8).softmax(-1)
+        expected = (weights @ v[0, :, keys].double()).transpose(0, 1)
+        assert (out[0, rows].double() - expected).abs().max() < 4e-3
+    mask = huggingface.make_mask(1, 8, 8, attention_mask=torch.ones(1, 8).bool(), allow_is_causal_skip=False)
+    with pytest.raises(UnsupportedError, match="cu_seq_lens_q and cu_seq_lens_k are served together"):
+        huggingface.attend(None, q, k, v, mask, **bounds)
 
 
 def check_packed(adapter, rng, kind: str, by_lengths: bool) -> None:
@@ -435,8 +490,9 @@ def check_gradients(adapter, rng, kind: str, side: str | None) -> None:
 @pytest.mark.parametrize(
     "kind,side",
     mostly_long(
-        itertools.product(["llama", "gemma2", "gpt_oss"], [None, "left", "right"]),
+        [*itertools.product(["llama", "gemma2", "gpt_oss"], [None, "left", "right"]), ("llama64", "left")],
         ("gpt_oss", "left"),
+        ("llama64", "left"),
     ),
 )
 def test_gradients_of_all_weights(rng, kind, side):
@@ -474,6 +530,14 @@ def test_speech(rng):
         model, input_features=heard.to(model.dtype), decoder_input_ids=started
     )
     close(*three("whisper", huggingface, run))
+
+
+def test_layers_that_do_not_say_or_wrongly_say_whether_they_are_causal(rng):
+    """The layers of this decoder have is_causal=False, those of this encoder have no is_causal."""
+    check_logits(huggingface, rng, "bigbird_pegasus")
+    ids = tokens(rng, 2, 12)
+    with torch.no_grad():
+        close(*three("splinter", huggingface, lambda model: model(input_ids=ids).last_hidden_state))
 
 
 def test_a_chunk_that_holds_all_tokens(rng):
@@ -542,10 +606,88 @@ def test_what_no_kernel_computes_is_refused(rng):
         model.eval()
 
 
+@pytest.mark.parametrize(
+    "computes",
+    [
+        lambda mask, scores: scores + mask,
+        lambda mask, scores: torch.where(mask, scores, 0.0),
+        lambda mask, scores: mask[:, :, -1:],
+        lambda mask, scores: mask.to(scores.dtype),
+        lambda mask, scores: 1.0 - mask,
+        lambda mask, scores: mask / -1e4,
+    ],
+)
+def test_a_model_that_computes_with_its_mask_is_refused(computes):
+    mask = huggingface.make_mask(1, 8, 8)
+    with pytest.raises(UnsupportedError, match=r"the model .* its attention mask.*only models that.*sdpa"):
+        computes(mask, torch.zeros(1, 1, 8, 8))
+    assert not hasattr(mask, "dtype")
+
+
+def test_a_model_with_attention_of_its_own_is_refused(rng):
+    """Bloom takes any name and computes with eager code, which without a mask would not even be causal."""
+    config = transformers.BloomConfig(hidden_size=64, n_layer=1, n_head=2, vocab_size=VOCABULARY)
+    name = offered(huggingface)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=name).half()
+    with pytest.raises(UnsupportedError, match="calls a function of PyTorch with its attention mask"):
+        model(input_ids=tokens(rng, 1, 6))
+
+
+@pytest.mark.parametrize(
+    "name", ["position_bias", "indices", "block_indices", "head_mask", "cache", "block_table"]
+)
+def test_an_argument_of_a_layer_that_changes_the_result_is_refused(name):
+    q = torch.zeros(1, 1, 8, 32, dtype=torch.float16)
+    with pytest.raises(UnsupportedError, match=f"{name} is given"):
+        huggingface.attend(None, q, q, q, huggingface.make_mask(1, 8, 8), **{name: q})
+
+
+def test_masks_of_packed_sequences_and_of_chunks_that_are_refused():
+    masks = transformers.masking_utils
+    packed = masks.and_masks(
+        masks.causal_mask_function, masks.packed_sequence_mask_function(torch.tensor([[0] * 5 + [1] * 3]))
+    )
+    kept = torch.ones(1, 8, dtype=torch.bool)
+    for keys, offset, padding in ((8, 0, kept), (12, 4, None)):
+        with pytest.raises(UnsupportedError, match="packed sequences over a cache or with padding"):
+            huggingface.make_mask(1, 8, keys, q_offset=offset, mask_function=packed, attention_mask=padding)
+    chunks = masks.chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(UnsupportedError, match="chunked_overlay is not served"):
+        huggingface.make_mask(1, 1, 8, q_offset=9, kv_offset=2, mask_function=chunks)
+    both = masks.sliding_window_bidirectional_mask_function(2)
+    with pytest.raises(UnsupportedError, match="a window on both sides of 1 query rows over 8 keys"):
+        huggingface.make_mask(1, 1, 8, q_offset=7, mask_function=both, allow_is_bidirectional_skip=True)
+
+
+def test_a_compiler_is_refused_what_it_cannot_look_into():
+    masks = transformers.masking_utils
+    chunks = masks.chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64))
+    config = transformers.Llama4TextConfig(attention_chunk_size=8)
+    for function, others in (
+        (chunks, {"local_size": 8, "config": config}),
+        (masks.and_masks(masks.causal_mask_function, lambda b, h, q, k: q - k < 3), {"use_vmap": True}),
+        (masks.or_masks(masks.causal_mask_function, masks.blockwise_overlay(torch.zeros(1, 8))), {}),
+    ):
+        with pytest.raises(UnsupportedError, match="other than causal or a sliding window"):
+            huggingface._traced_pattern(function, 1, 8, False, False, "cpu", others)
+
+
+def test_of_two_windows_the_smaller_one_counts():
+    masks = transformers.masking_utils
+    two = masks.and_masks(masks.sliding_window_overlay(3), masks.sliding_window_causal_mask_function(6))
+    assert huggingface.find_pattern(two, 8).window == (2, 0)
+
+
+def test_a_layer_that_does_not_say_whether_it_is_causal_needs_a_mask():
+    q = torch.zeros(1, 1, 8, 32, dtype=torch.float16)
+    with pytest.raises(UnsupportedError, match="Identity has no is_causal"):
+        huggingface.attend(torch.nn.Identity(), q, q, q, None)
+
+
 def test_a_window_of_a_layer_that_its_mask_has_not_is_refused():
     q = torch.zeros(1, 1, 8, 32, dtype=torch.float16)
     with pytest.raises(UnsupportedError, match="sliding_window is 4 for 8 keys"):
-        huggingface.attend(None, q, q, q, None, sliding_window=4)
+        huggingface.attend(None, q, q, q, None, is_causal=True, sliding_window=4)
 
 
 def test_a_mask_for_other_lengths_is_refused():
@@ -554,7 +696,7 @@ def test_a_mask_for_other_lengths_is_refused():
     with pytest.raises(UnsupportedError, match="8 query rows over 8 keys, and the layer has 8 over 7"):
         huggingface.attend(None, q, q[:, :, :7], q[:, :, :7], mask)
     with pytest.raises(UnsupportedError, match="8 query rows over 9 keys"):
-        huggingface.attend(None, q, q.repeat(1, 1, 2, 1)[:, :, :9], q, None)
+        huggingface.attend(None, q, q.repeat(1, 1, 2, 1)[:, :, :9], q, None, is_causal=True)
 
 
 def test_register_refuses_names_that_mean_something_else():
