@@ -122,7 +122,8 @@ LAYOUTS: dict[str, Callable[..., tuple[np.ndarray, Callable[[Any], Any]]]] = {
     "inside": _inside,
     "transposed": _transposed,
 }
-MIXED = ("transposed", "inside", "contiguous")  # of the inputs, in their order
+# In their order, each with strides of its own.
+MIXED, MIXED_OUTPUTS = ("transposed", "inside", "contiguous"), ("inside", "transposed", "contiguous")
 
 
 def _filled(shape: Sequence[int], dtype: Any, bits: int) -> np.ndarray:
@@ -220,7 +221,7 @@ class Trial:
     ) -> Answer:
         """Raises Failed for anything that is wrong whatever the numbers are.
 
-        layout: a key of `LAYOUTS` for all arrays, or "mixed", where K and V too differ in their strides.
+        layout: a key of `LAYOUTS` for all arrays, or "mixed", where they all differ in their strides.
         order and sm_count, how many multiprocessors a launcher is told of, are for the simulator.
         """
         if self.backend == "gpu":
@@ -266,10 +267,11 @@ class Trial:
         placed = {name: read[name].place(x) for name, x in inputs.arrays.items()}
         problem = inputs.problem(placed)
         written = {}
+        layouts = cycle(MIXED_OUTPUTS if layout == "mixed" else (layout,))
         for output in self.stage.outputs:
             shape = output.shape(problem)
             strided = len(shape) == 4 or (self.stage.kernels.strided_rows and layout != "mixed")
-            own = ("inside" if layout == "mixed" else layout) if strided else "contiguous"
+            own = next(layouts) if strided else "contiguous"
             written[output] = window(shape, output.dtype(problem), own)
         outputs = {output.name: each.place_unwritten() for output, each in written.items()}
         self.stage.launch(problem, executor=executor, variant=self.variant, **outputs)

@@ -17,7 +17,7 @@ from flashcore_numba.calls import (
     told,
 )
 from flashcore_numba.core.arrays import Adopted, adopt, same_kind
-from flashcore_numba.core.errors import ArgumentError
+from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.features import OFF, Features
 from flashcore_numba.core.problem import Problem
 from flashcore_numba.run import plans
@@ -52,7 +52,8 @@ def attention_backward(
 
     q, k, v, and the arguments from causal to seqused_k: as `attention` took them. out [B, H, S_q, D_v] and
     lse float32 [B, H, S_q]: what it returned with `return_lse=True`. dout: the gradient of the loss by out,
-    of its shape and type. dlse: the gradient by lse, float32 [B, H, S_q]; None is zero.
+    of its shape and type. dlse: the gradient by lse, float32 [B, H, S_q], finite also where lse is -inf; None
+    is zero.
 
     dq, dk, dv: where to write, of the kind, type and shape of q, k and v, each row at a multiple of 16 bytes.
     deterministic: the same input gives the same bits again. Otherwise a stage may add the parts of dQ in the
@@ -218,9 +219,14 @@ class _Call(NamedTuple):
         with explained():
             from flashcore_numba.branches.backward import ladder
         if self.stage is None:
-            ranked = ladder.preferred(problem)
-            able = [each for each in ranked if not self.deterministic or each in ladder.DETERMINISTIC]
-            chosen = first_that_serves(able, ladder.LADDER, problem)
+            able = tuple(ladder.DETERMINISTIC) if self.deterministic else ladder.LADDER
+            ranked = [each for each in ladder.preferred(problem) if each in able]
+            try:
+                chosen = first_that_serves(ranked, able, problem)
+            except UnsupportedError as error:
+                if not self.deterministic:
+                    raise
+                raise UnsupportedError(f"with deterministic=True {error}") from None
         else:
             chosen = ladder.find(self.stage)
             refuse(chosen, problem)

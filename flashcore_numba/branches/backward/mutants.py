@@ -463,6 +463,11 @@ SPLIT = (
         ("(has_dk ? q_smem : do_smem) + slot", "q_smem + slot"),
     ),
     _split(
+        "strides_of_dk", "The rows of dV are stored where dK has its own.",
+        ("has_dk ? dk_strides : dv_strides", "dk_strides"),
+        expected=("guard", "unwritten", *MEMORY, *RACE), on_gpu=False,
+    ),
+    _split(
         "p_of_ds", "dV = dS^T dO: the wrong operand.",
         ("(has_dk ? ds_smem : p_smem) + own_weights", "ds_smem + own_weights"),
     ),
@@ -899,6 +904,11 @@ RESIDENT = (
     _resident(
         "scale_on_dv", "dV is scaled as dK is: but O is linear in V, without a scale.",
         ("KEYS && warpgroup == 0 ? 1.0f : ", ""),
+    ),
+    _resident(
+        "strides_of_dk", "The rows of dV are stored where dK has its own.",
+        ("{dv, STRIDES_GIVEN(dv)}", "{dv, STRIDES_GIVEN(dk)}"),
+        expected=("guard", "unwritten", *MEMORY, *RACE), on_gpu=False,
     ),
     _resident(
         "stored_past_the_end", "Rows past the last one are stored too.",

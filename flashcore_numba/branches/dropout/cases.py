@@ -60,6 +60,9 @@ def _named(stage: Stage, d: int, element: Element, full_size: bool) -> list[tupl
     if full_size and first:
         large = normal_of(1, 8, 2048, 2048, d, element=element, causal=True)
         found.append(("causal 2048 rows and keys", large, "contiguous"))
+        for rows, keys in ((70000, 1), (1, 70000)):  # more than 16 bits count
+            far = normal_of(1, 1, rows, keys, d, element=element)
+            found.append((f"{rows} rows, {keys} keys", far, "contiguous"))
     return found
 
 
@@ -78,6 +81,7 @@ def _shapes(d: int, element: Element) -> list[tuple[str, Make, str]]:
         case("one row, one key", 1, 1, 1, 1, dropout=0.5),
         case("129 rows, 33 keys", 1, 1, 129, 33, layout="contiguous"),
         case("grouped queries, 6 heads on 2, three batches", 3, 6, 33, 40, kv_heads=2),
+        case("one row, 8 keys, 34 heads on 2", 1, 34, 1, 8, kv_heads=2),
         case("transposed layout [B, S, H, D]", 2, 3, 40, 70, layout="transposed"),
         case("a negative scale", 1, 1, 70, 150, scale=-0.2),
         case("a scale of 0: all weights are equal", 1, 1, 70, 150, scale=0.0),

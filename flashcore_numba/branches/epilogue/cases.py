@@ -42,6 +42,12 @@ def _of(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         level = element.round(rng.standard_normal((1, 1, 20, 1)))
         return replace(x, v=np.zeros_like(x.v), residual=level.repeat(2 * d, axis=3))
 
+    def far_from_0(rng: np.random.Generator) -> EpilogueInputs:
+        """All heads have one mean, 1000 times the spread: a difference of mean squares would lose it."""
+        x = drawn(rng, 1, 3, 20, 40, d, element=element, apart=0.0)
+        assert x.residual is not None
+        return replace(x, residual=element.round(1000 + x.residual.astype(np.float64)))
+
     return [
         case("ragged 33 rows, 70 keys, two heads, two batches", 2, 2, 33, 70, layout="mixed"),
         case("causal 70 rows, 600 keys, 4 heads on 2", 1, 4, 70, 600, kv_heads=2, causal=True),
@@ -60,5 +66,6 @@ def _of(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         case("large numbers", 1, 2, 20, 40, apart=1000.0, size=1000.0, norm="rms"),
         case("a negative scale", 1, 2, 40, 700, scale=-0.2),
         case("a scale of 0", 1, 2, 20, 150, scale=0.0),
+        ("a mean far from 0", far_from_0, "inside"),
         ("rows of equal numbers", equal_rows, "inside"),
     ]

@@ -27,6 +27,12 @@ NORM = (
         ("part.y + 2 * OWN * off[0]", "part.y + off[0]"), ("part.w + 2 * OWN * off[1]", "part.w + off[1]"),
     ),
     _mutant(
+        "squares_less_the_mean", "M2 is the sum of x^2 less that of mean^2, which cancels.", HEADER,
+        ("squares += (x[i] - mean) * (x[i] - mean) + (x[i + 1] - mean) * (x[i + 1] - mean);",
+         "squares += x[i] * x[i] + x[i + 1] * x[i + 1];"),
+        ("quad_sum(squares);", "fmaxf(quad_sum(squares) - 2 * OWN * mean * mean, 0.0f);"),
+    ),
+    _mutant(
         "norm_of_the_own_head", "Each head is normed by itself.", HEADER,
         ("template <int OWN, int SHARES, bool CENTRED>\n__device__ __forceinline__ void normalise_rows("
          "float* x, const float4* moments_smem, float eps, int lane) {",
@@ -129,6 +135,12 @@ ROWS = (
         "rows_are_packed", "The strides of the residual are not asked for.", KERNEL,
         ("b * residual_batch + warp_row * residual_row + column,\n                          residual_row,",
          "(b * sizes.S_q + warp_row) * HEADS * D + column,\n                          HEADS * D,"),
+        expected=PLACE,
+    ),
+    _mutant(
+        "strides_of_out", "The rows of the sum are stored where out has its own.", KERNEL,
+        ("sum + b * sum_batch + warp_row * sum_row + column, sum_row,",
+         "sum + b * out_batch + warp_row * out_row + column, out_row,"),
         expected=PLACE,
     ),
     _mutant(

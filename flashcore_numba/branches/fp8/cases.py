@@ -7,7 +7,7 @@ import numpy as np
 
 from flashcore_numba.checks.cases import LARGEST_V, normal
 from flashcore_numba.checks.trial import Inputs
-from flashcore_numba.core.element import FLOAT16, Element
+from flashcore_numba.core.element import BFLOAT16, FLOAT16, Element
 from flashcore_numba.core.operation import Case
 from flashcore_numba.stages import Stage
 
@@ -89,7 +89,13 @@ def _numbers(d: int, element: Element) -> list[tuple[str, Callable, str]]:
         return x.but(v=element.round(-1000 * np.abs(x.v.astype(np.float64))))
 
     largest = LARGEST_V[element]
+    # Below what a scale or an exponent reaches, where a quotient or a power of 2 would not be finite.
+    tiny = [
+        case("extreme: values about 10^-36", lambda rng: sized(rng, v=1e-36)),
+        case("extreme: q and k about 10^-38", lambda rng: sized(rng, q=1e-38, k=1e-38)),
+    ]
     return [
+        *(tiny if element is BFLOAT16 else []),
         case("outliers", lambda rng: outliers(rng, 1, 1, 70, 300, d, element)),
         case("scores rise towards the first key", lambda rng: along(rng, np.linspace(1, 0, 700), d, element)),
         case("scores rise slowly", lambda rng: along(rng, np.linspace(0.3, 0, 700), d, element)),

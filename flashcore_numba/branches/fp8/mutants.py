@@ -178,6 +178,10 @@ QUANTISED = (
         ("- 127 - 8, -100", "- 127 - 9, -100"),
     ),
     _mutant(
+        "exponent_without_an_end", "V far below 2^-100 gets an exponent that 2^-exponent is no float of.",
+        QUANTISE, ("- 127 - 8, -100)", "- 127 - 8, -140)"),
+    ),
+    _mutant(
         "exponent_the_other_way", "V is multiplied by 2^exponent.", QUANTISE,
         ("__int_as_float((127 - exponent) << 23)", "__int_as_float((127 + exponent) << 23)"),
     ),

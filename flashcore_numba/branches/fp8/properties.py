@@ -14,6 +14,7 @@ from flashcore_numba.core.operation import Property
 
 Run = Callable[..., Answer]
 MOST_OFF = 0.01  # relative: some flips of e4m3 among many
+MOST_OF_P = 0.1  # relative: 2^-4 of rounding, and weights that vanish
 ORDERS = ("reverse", "random:1", "random:2")
 
 
@@ -46,6 +47,19 @@ def larger_values(run: Run, rng: np.random.Generator) -> float:
     if not off < MOST_OFF:
         raise Failed("property", f"V times 4: the outputs are off by {off:.3g} of four times what they were")
     return MOST_OFF / off if off else math.inf
+
+
+def one_value(run: Run, rng: np.random.Generator) -> float:
+    """Weights add up to 1, also where scores are so large that their steps are powers of 2 of a weight."""
+    x = normal(rng, 1, 1, 300, 300, 128)
+    size = 10.0 ** rng.uniform(-3, 4, (300, 1))
+    value = 7 * 2.0 ** int(rng.integers(-7, 8))
+    q, k = FLOAT16.round(size * x.q.astype(np.float64)), FLOAT16.round(1e4 * x.k.astype(np.float64))
+    out = run(x.but(q=q, k=k, v=np.full_like(x.v, value))).out.astype(np.float64)
+    off = float(np.abs(out / value - 1).max())
+    if not off < MOST_OF_P:
+        raise Failed("property", f"all of V is {value}: an output is off by {off:.3g} of that")
+    return MOST_OF_P / off if off else math.inf
 
 
 def heads_in_another_order(run: Run, rng: np.random.Generator) -> float:
@@ -90,6 +104,7 @@ def _many_works(rng: np.random.Generator) -> Inputs:
 ALWAYS: dict[str, Callable[..., float]] = {
     "Q and K times powers of 2: the same bits": twice_the_rows,
     "V times 4: four times the output": larger_values,
+    "V of one number: that number": one_value,
     "heads and batches in another order: the same bits": heads_in_another_order,
     "keys of tiles that are not seen change no bit": keys_not_seen,
 }

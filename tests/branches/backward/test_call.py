@@ -122,6 +122,10 @@ def test_determinism_is_refused_where_no_variant_has_it(rng, monkeypatch):
     x = backward_inputs(normal(rng, 1, 2, 9, 9, 64), rng)
     with pytest.raises(UnsupportedError, match="deterministic"):
         attention_backward(*arrays(x), stage=NUMPY, deterministic=True)
+    monkeypatch.setattr(ladder, "DETERMINISTIC", {ladder.ONE_LAUNCH: None})
+    words = "with deterministic=True no stage .* backward/one_launch does not serve softcap$"
+    with pytest.raises(UnsupportedError, match=words):  # nothing about a stage that would serve it otherwise
+        attention_backward(*arrays(x), softcap=5.0, deterministic=True)
     monkeypatch.setattr(ladder, "DETERMINISTIC", {NUMPY: None})
     assert right(x, attention_backward(*arrays(x), deterministic=True))
 

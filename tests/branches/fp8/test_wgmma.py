@@ -9,6 +9,7 @@ from flashcore_numba.branches.fp8 import fp8_wgmma
 from flashcore_numba.branches.fp8.cases import outliers
 from flashcore_numba.branches.fp8.fp8_wgmma import STAGE
 from flashcore_numba.branches.fp8.operation import FP8
+from flashcore_numba.branches.fp8.properties import one_value
 from flashcore_numba.checks.cases import normal
 from flashcore_numba.checks.runner import check_stage, names
 from flashcore_numba.checks.trial import LAYOUTS, Trial
@@ -113,3 +114,8 @@ def test_registers(variant, head_dim):
         attends = each["kernel"].startswith("fp8_wgmma")
         assert each["spill_bytes"] <= (64 if attends and head_dim == 128 else 0), each
     assert fp8_wgmma.block_bytes(head_dim) <= 227 * 1024
+
+
+def test_the_executor_rounds_a_product_before_it_is_added_to():
+    """Else the maximum of a row is another one than its weights are taken from: here an output was 0."""
+    assert one_value(Trial(STAGE), np.random.default_rng(11)) > 1
