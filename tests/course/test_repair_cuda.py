@@ -169,6 +169,11 @@ def test_a_pin_that_need_not_run_is_none(pin):
     assert found == "s_rmem" and "wgmma_wait<0>" in own.source(line)
 
 
+def test_a_pin_in_braces_of_its_own_runs():
+    pinned = "{ { ptx::wgmma_pin(s_rmem); } }"
+    assert unpinned(answer(14, ("ptx::wgmma_pin(s_rmem);", pinned))) is None
+
+
 def test_another_name_of_an_array_is_the_array():
     own = answer(
         14,

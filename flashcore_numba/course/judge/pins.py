@@ -56,14 +56,14 @@ def _other_names(every: list[Token]) -> dict[str, str]:
 
 def _always(every: list[Token], wait: int, pin: int) -> bool:
     """Is a pin a statement that runs whenever its wait does? Under a condition it may never run."""
-    opened = 0
-    for token in every[wait:pin]:
+    conditions: list[bool] = []  # of the blocks and brackets that are open
+    for before, token in zip(every[wait:pin], every[wait + 1 : pin], strict=False):
         if token.text in ("{", "("):
-            opened += 1
-        elif token.text in ("}", ")"):
-            opened = max(0, opened - 1)
+            conditions.append(token.text == "(" or before.text not in (";", "{", "}"))
+        elif token.text in ("}", ")") and conditions:
+            conditions.pop()
     before = next(token.text for token in reversed(every[:pin]) if token.text not in ("ptx", "::"))
-    return not opened and before in (";", "{", "}")
+    return not any(conditions) and before in (";", "{", "}")
 
 
 def _left_by_waits(every: list[Token]) -> list[int | None]:
