@@ -12,10 +12,11 @@ from flashcore_numba.branches.ring.numerics import Float32, Numerics, Stages
 from flashcore_numba.branches.ring.programs import BACKWARD, FORWARD, Layer
 from flashcore_numba.branches.ring.sequence import Split, even, whole
 from flashcore_numba.core.arrays import adopt, same_kind
+from flashcore_numba.core.element import ACCEPTED, FLOAT32
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
 from flashcore_numba.core.problem import checked_flag, checked_scale
 
-TYPES = ("float16", "bfloat16", "float32")  # the last one on the host alone
+TYPES = tuple(each.name for each in (*ACCEPTED, FLOAT32))  # the last one on the host alone
 CAPTURED = ("gated", "gather", "pull")  # ways whose transfers are copies
 
 

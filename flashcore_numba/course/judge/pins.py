@@ -62,8 +62,8 @@ def _always(every: list[Token], wait: int, pin: int) -> bool:
             conditions.append(token.text == "(" or before.text not in (";", "{", "}"))
         elif token.text in ("}", ")") and conditions:
             conditions.pop()
-    before = next(token.text for token in reversed(every[:pin]) if token.text not in ("ptx", "::"))
-    return not any(conditions) and before in (";", "{", "}")
+    in_front = next(token.text for token in reversed(every[:pin]) if token.text not in ("ptx", "::"))
+    return not any(conditions) and in_front in (";", "{", "}")
 
 
 def _left_by_waits(every: list[Token]) -> list[int | None]:
