@@ -200,15 +200,10 @@ def check_stage(
         if deadline is not None and time.time() > deadline:
             results.append(CaseResult(item.name, False, 0.0, "time", "not run: the time limit was reached"))
             continue
-        results.append(_run(trial, item, seed))
+        results.append(check_item(trial, item, seed))
         if stop_at_first and not results[-1].passed:
             break
     return _report(stage, variant, backend, seed, tuple(results))
-
-
-def check_case(trial: Trial, case: Case, seed: int) -> CaseResult:
-    """One case that need be none of the stage's own."""
-    return _run(trial, case, seed)
 
 
 def names(stage: Stage, backend: str = "simulator") -> list[str]:
@@ -230,8 +225,11 @@ def _items(stage: Stage, backend: str) -> list[Case | Property]:
     return [*fresh, *operation(stage).properties(stage, backend), *fixed]
 
 
-def _run(trial: Trial, item: Case | Property, seed: int) -> CaseResult:
-    """Whatever a stage under test throws is a failure of that stage. Raises MachineError, which is none."""
+def check_item(trial: Trial, item: Case | Property, seed: int) -> CaseResult:
+    """One case or property, which need be none of the stage's own.
+
+    Whatever a stage under test throws is a failure of that stage. Raises MachineError, which is none.
+    """
     start = time.perf_counter()
     try:
         outcome = _run_case(trial, item, seed) if isinstance(item, Case) else _run_property(trial, item, seed)

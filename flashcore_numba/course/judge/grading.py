@@ -202,7 +202,7 @@ class Grading(ABC):
             return None
         x = self._drawn_sizes(np.random.default_rng([self.seed, len(self.names)]))
         self._step("sizes drawn for this check")
-        found = runner.check_case(self.trial, Case("sizes drawn for this check", lambda _: x), self.seed)
+        found = runner.check_item(self.trial, Case("sizes drawn for this check", lambda _: x), self.seed)
         if found.passed:
             return None
         what = f"Right on all inputs so far, and not on sizes that were drawn for this check, {x.label}."
