@@ -96,7 +96,8 @@ def train(name: str, size: Size, data: Tensor, seed: int) -> dict:
     losses = []
     for step in range(size.steps):
         if step == warm:
-            began = finished(losses)
+            losses[-1].item()  # once it has come, the device is done with the steps before
+            began = time.perf_counter()
         begins = torch.randint(len(data) - size.tokens, (size.batch, 1), generator=drawing)
         rows = data[(begins + columns).to(data.device)].long()
         with torch.autocast(data.device.type, torch.bfloat16):
@@ -109,39 +110,28 @@ def train(name: str, size: Size, data: Tensor, seed: int) -> dict:
         losses.append(loss.detach())
         if (step + 1) % max(1, size.steps // 6) == 0:
             print(f"{name:>9}  step {step + 1:4}  loss {loss.item():.3f}", flush=True)
-    speed = (size.steps - warm) * size.batch * size.tokens / (finished(losses) - began)
+    losses[-1].item()
+    speed = (size.steps - warm) * size.batch * size.tokens / (time.perf_counter() - began)
     print(f"{name:>9}  {speed:,.0f} tokens per second", flush=True)
     return {"tokens_per_second": speed, "loss": torch.stack(losses).tolist()}
-
-
-def finished(losses: list[Tensor]) -> float:
-    """The time, in seconds, when the last loss has come from the device."""
-    losses[-1].item()
-    return time.perf_counter()
-
-
-def seed(text: str) -> int:
-    """What PyTorch takes as one."""
-    if not text.isdecimal() or int(text) >= 1 << 64:
-        raise argparse.ArgumentTypeError(f"{text}: it must be 0 to 2^64 - 1")
-    return int(text)
 
 
 def main() -> None:
     """Train, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="the model for a CPU, on a GPU too")
-    parser.add_argument("--seed", type=seed, default=1)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/train_gpt"), help="a folder")
     args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size = FULL if device.type == "cuda" and not args.tiny else TINY
+    if not 0 <= args.seed < 1 << 64:
+        parser.error(f"argument --seed: {args.seed}: it must be 0 to 2^64 - 1")
+    device, on = ("cuda", torch.cuda.get_device_name()) if torch.cuda.is_available() else ("cpu", "CPU")
+    size = FULL if device == "cuda" and not args.tiny else TINY
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"argument --out: {args.out}: {error.strerror}, it must be a folder or a new name")
     data = text().to(device)
-    on = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     runs = {name: train(name, size, data, args.seed) for name in WAYS}
     apart = max(abs(a - b) for a, b in zip(*(run["loss"] for run in runs.values()), strict=True))
     print(f"losses differ by {apart:.4f} at most")
