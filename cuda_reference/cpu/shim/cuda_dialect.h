@@ -80,9 +80,9 @@ inline float __frcp_rn(float x) { return 1.f / x; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) {
-    float product = a * b;
-    asm("" : "+m"(product));  // or the compiler fuses it with an addition, which a GPU does not
-    return product;
+  float product = a * b;
+  asm("" : "+m"(product));  // or the compiler fuses it with an addition, which a GPU does not
+  return product;
 }
 inline float __saturatef(float x) { return x > 0.f ? fminf(x, 1.f) : 0.f; }
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
