@@ -55,7 +55,9 @@ EDITED = {
     ),
     "the split of a cluster": (
         16,
-        Edit("TWO_BLOCKS = {64: Split(2, 2, 128, 2)", "TWO_BLOCKS = {64: Split(1, 2, 128, 2)", "stage16_tiles"),
+        Edit(
+            "TWO_BLOCKS = {64: Split(2, 2, 128, 2)", "TWO_BLOCKS = {64: Split(1, 2, 128, 2)", "stage16_tiles"
+        ),
         lambda d: (d.cluster, len(d.owners[1].sheets)),
         (1, 2),
     ),
