@@ -61,6 +61,7 @@ def test_every_stage_takes_a_scale_and_writes_into_out(rng, stage):
     assert np.isnan(packed[..., -8:]).all(), "wrote past the end of a row"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", IN_BFLOAT16, ids=lambda stage: stage.label)
 @pytest.mark.parametrize(
     "seq_q, seq_k, head_dim", few([(33, 70, 64), (40, 17, 128), (20, 1100, 64)], (20, 1100, 64))

@@ -236,6 +236,7 @@ def test_a_failed_check_is_shown_and_exits_1(monkeypatch, capsys, wide):
     assert json.loads(capsys.readouterr().out)[0]["passed"] is False
 
 
+@pytest.mark.long
 def test_a_mutant_is_killed(monkeypatch, capsys, no_gpu):
     from flashcore_numba.cli import mutants
 
@@ -259,6 +260,7 @@ def test_a_surviving_mutant_exits_1(monkeypatch, capsys, no_gpu, wide):
     assert f"0 of {sum(mutant.stage in (2, 3) for mutant in library.MUTANTS)} mutants killed" in out
 
 
+@pytest.mark.long
 def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
     """Checks and counts for real; times only from a record, labelled with GPU, date and commit."""
     assert cli.main(["compare", QUICK.name, "--shape", "1x1x64x64"]) == 0
@@ -271,6 +273,7 @@ def test_compare_without_a_gpu(monkeypatch, capsys, no_gpu, wide):
     assert int(passed) > 20
 
 
+@pytest.mark.long
 def test_compare_shows_the_record_and_labels_it(monkeypatch, capsys, no_gpu, wide, tmp_path, fake):
     from flashcore_numba import checks
     from flashcore_numba.evidence import rehearse
@@ -293,6 +296,7 @@ def test_compare_shows_the_record_and_labels_it(monkeypatch, capsys, no_gpu, wid
     assert [item["stage"] for item in data["counted"]] == ["01 scalar"]
 
 
+@pytest.mark.long
 def test_a_wrong_stage_fails_compare(monkeypatch, capsys, no_gpu, wide):
     from flashcore_numba import checks
     from flashcore_numba.evidence import rehearse
@@ -387,6 +391,7 @@ def test_readme_writes_then_agrees(tmp_path, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == {"up_to_date": True, "differences": []}
 
 
+@pytest.mark.long
 def test_no_control_codes_off_a_terminal_and_narrow_ones_are_served():
     for columns in ("40", "80", "200"):
         done = process("stages", COLUMNS=columns)
@@ -395,6 +400,7 @@ def test_no_control_codes_off_a_terminal_and_narrow_ones_are_served():
         assert max(map(len, done.stdout.splitlines())) <= int(columns)
 
 
+@pytest.mark.long
 def test_a_narrow_terminal_keeps_the_ideas_readable():
     text = process("stages", COLUMNS="60").stdout
     assert "…" not in text
@@ -407,6 +413,7 @@ def test_version():
     assert re.fullmatch(r"flashcore \d\S*\n", done.stdout)
 
 
+@pytest.mark.long
 def test_a_full_disk_gets_one_line():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -426,12 +433,14 @@ def test_a_shape_beyond_memory_gets_one_line(capsys):
     assert len(err) == 2, "what it was doing, and why it stopped"
 
 
+@pytest.mark.long
 def test_an_ascii_stdout_is_served():
     done = process("stages", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
 
 
+@pytest.mark.long
 def test_a_closed_pipe_ends_quietly():
     command = f"{sys.executable} -m flashcore_numba stages --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
@@ -440,6 +449,7 @@ def test_a_closed_pipe_ends_quietly():
     assert "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_quietly_with_130():
     # A shell's background job, as this test may be part of, hands down a SIGINT that is ignored.
     interruptible = (

@@ -244,6 +244,7 @@ def test_the_english_of_pages_comments_and_messages() -> None:
     assert not found, "\n".join(["write it otherwise:", *found])
 
 
+@pytest.mark.long
 def test_no_exception_is_kept_for_nothing() -> None:
     said = " ".join(" ".join(prose(path, (ROOT / path).read_text()).split()) for path in files()).lower()
     assert not [words for words in ALLOWED if words not in said]

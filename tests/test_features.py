@@ -31,6 +31,7 @@ def packed(x):
     return x.swapaxes(0, 1)[None]
 
 
+@pytest.mark.long
 @EACH
 def test_all_at_once(rng, stage):
     q, k, v = draw(rng, 2, 4, 40, 64), draw(rng, 2, 2, 75, 64), draw(rng, 2, 2, 75, 64)
@@ -46,6 +47,7 @@ def test_all_at_once(rng, stage):
     assert_right(out, lse, q, k, v, **features)
 
 
+@pytest.mark.long
 @EACH
 @pytest.mark.parametrize("causal", few([False, True], True))
 def test_packed_sequences(rng, stage, causal):
@@ -78,6 +80,7 @@ def test_rows_behind_the_last_sequence_stay(rng):
     assert (out[30:] == 7).all() and (out[:30] != 7).any()
 
 
+@pytest.mark.long
 def test_the_lse_without_the_sink(rng):
     """As `Features` says how to take it out."""
     q, k = draw(rng, 1, 2, 20, 64), draw(rng, 1, 2, 30, 64)
@@ -93,6 +96,7 @@ def test_a_window_wider_than_all_keys_is_none(rng, window):
     assert (attention(q, q, q, window=window, stage=12) == attention(q, q, q, stage=12)).all()
 
 
+@pytest.mark.long
 def test_a_window_of_w_keys(rng):
     """`sliding_window=W` of Hugging Face and vLLM, the row's own key among them, is left = W - 1."""
     q = draw(rng, 1, 1, 50, 64)

@@ -84,6 +84,7 @@ def test_an_interruption_leaves_the_former_file(tmp_path, monkeypatch):
     assert file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     few(
@@ -117,6 +118,7 @@ def test_a_figure_in_a_folder_that_is_none(ending, tmp_path):
     assert figure.save(tmp_path / f"figure.{ending}").stat().st_size > 0
 
 
+@pytest.mark.long
 def test_a_saved_run_in_a_folder_that_is_none(tmp_path):
     (_, run), *_ = artifact.recorded()
     blocked = tmp_path / "file"

@@ -26,6 +26,7 @@ def assert_right(out, lse, q, k, v, causal=False, features=OFF):
         assert verdict.passed, (verdict.reason, verdict.where)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("element", few(ACCEPTED, ACCEPTED[0]), ids=lambda each: each.name)
 @STAGE
 def test_the_formula_by_hand(rng, stage, element):
@@ -53,6 +54,7 @@ def test_a_gate_of_zeros_halves_and_an_open_one_changes_nothing(rng, stage):
     assert not attention(q, k, v, gate=np.full_like(q, -np.inf), stage=stage).any()
 
 
+@pytest.mark.long
 @STAGE
 def test_rows_that_see_no_key_are_zeros(rng, stage):
     q, k, v = (draw(rng, 1, 2, rows, 64) for rows in (70, 20, 20))
@@ -61,6 +63,7 @@ def test_rows_that_see_no_key_are_zeros(rng, stage):
     assert not out[:, :, :50].any() and out[:, :, 50:].all(axis=3).all()
 
 
+@pytest.mark.long
 @STAGE
 def test_packed_sequences(rng, stage):
     q, k, v = draw(rng, 108, 4, 64), draw(rng, 119, 2, 64), draw(rng, 119, 2, 64)
@@ -77,6 +80,7 @@ def test_packed_sequences(rng, stage):
     assert_right(out, lse[None], q, k, v, True, features)
 
 
+@pytest.mark.long
 def test_the_last_of_several_parts_takes_norm_and_gate(rng):
     q, k, v = (draw(rng, 1, 2, rows, 64) for rows in (40, 90, 90))
     o, after = (

@@ -87,6 +87,7 @@ def children() -> dict[str, dict[str, set[str]]]:
     return found
 
 
+@pytest.mark.long
 def test_the_imports_are_found() -> None:
     assert sum(map(len, all_imports().values())) > len(MODULES)
     assert {"core", "simulator"} <= children()["flashcore_numba"]["run"]
@@ -148,6 +149,7 @@ def text_files() -> list[Path]:
     return [p for p in files if p.is_file() and b"\0" not in p.read_bytes()[:8192]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what, pattern",
     [

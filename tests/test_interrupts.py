@@ -103,6 +103,7 @@ SIGNALS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @SIGNALS
 @pytest.mark.parametrize("command", few(["check 12 4", "mutants 12 4", "mutants 3 4"], "mutants 3 4"))
 def test_a_command_with_workers_ends_at_once(command, sent, status, to_all, start, tmp_path):
@@ -118,6 +119,7 @@ def test_a_command_with_workers_ends_at_once(command, sent, status, to_all, star
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
 
 
+@pytest.mark.long
 @SIGNALS
 def test_the_judges_child_goes_with_it(sent, status, to_all, start, tmp_path):
     from flashcore_numba.course import exercise
@@ -158,6 +160,7 @@ def test_a_search_keeps_what_is_finished(sent, status, to_all, start, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "run"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_workers_go_with_who_started_them(sent, start, tmp_path):
     program = tmp_path / "program.py"

@@ -26,6 +26,7 @@ def assert_right(out, lse, q, k, v, causal=False, features=OFF):
         assert verdict.passed, (verdict.reason, verdict.where)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("element", few(ACCEPTED, ACCEPTED[0]), ids=lambda each: each.name)
 @STAGE
 def test_a_ring_of_parts_in_place(rng, stage, element):

@@ -117,6 +117,7 @@ def imports_of(block: str) -> set[str]:
     return {node.module for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)}
 
 
+@pytest.mark.long
 def test_the_page_shows_the_lines_of_the_race(tmp_path: Path) -> None:
     (block,) = (block for block in PYTHON_BLOCKS if "tile[63 - i]" in block)
     (tmp_path / "example.py").write_text(block)
@@ -156,6 +157,7 @@ def pytest_in(project: Path, *arguments: str, **env: str) -> str:
     return run(*command, cwd=project, PYTHONPATH=str(ROOT), **env).stdout
 
 
+@pytest.mark.long
 def test_gpu_tests_are_left_out_unless_asked_for(project: Path) -> None:
     assert re.search(r"1 failed, 3 deselected", pytest_in(project))
 
@@ -229,6 +231,7 @@ def test_a_plugin_that_warns_beside_xdist_does_not_end_the_run(project: Path, tm
     assert "Benchmarks are automatically disabled" in run(*command, cwd=project, PYTHONPATH=paths).stderr
 
 
+@pytest.mark.long
 def test_gpu_test_without_a_gpu_is_an_error(project: Path) -> None:
     out = pytest_in(project, "-m", "gpu", CUDA_VISIBLE_DEVICES="")
     assert re.search(r"3 deselected, 1 error", out), out

@@ -67,6 +67,7 @@ def instructions(stage, problem):
     return [line for line in text.splitlines() if line.strip() and not line.startswith(".common")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 def test_a_feature_that_is_off_leaves_no_instruction(head_dim):
     problem = Problem(*np.zeros((3, 1, 4, 70, head_dim), np.float16), causal=True)
@@ -79,6 +80,7 @@ def test_a_feature_that_is_off_leaves_no_instruction(head_dim):
     assert instructions(stage, on) != expected
 
 
+@pytest.mark.long
 def test_no_float64_in_features():
     numbers, slopes = np.zeros(4, np.int32), np.zeros((3, 4), np.float32)
     features = Features((3, 4), 5.0, slopes[0], slopes, numbers[:3], numbers, numbers)

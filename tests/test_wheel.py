@@ -105,6 +105,7 @@ def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment(tmp_path_factory.mktemp("complete"), wheel, declared(wheel))
 
 
+@pytest.mark.long
 def test_wheel_holds_both_packages_and_their_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -125,6 +126,7 @@ def test_wheel_holds_both_packages_and_their_data(wheel: Path) -> None:
 # Beside NumPy alone
 
 
+@pytest.mark.long
 def test_the_bare_environment_has_numpy_and_the_wheel(bare: Path, tmp_path: Path) -> None:
     program = """
         import importlib.metadata, importlib.util, sys
@@ -219,6 +221,7 @@ def test_the_ladder_asks_for_numba_beside_numpy_alone(program: str, bare: Path, 
     assert last.endswith(f"MissingPackageError: the package numba is not installed: {install()}")
 
 
+@pytest.mark.long
 def test_the_command_says_what_it_needs_beside_numpy_alone(bare: Path, tmp_path: Path) -> None:
     helped = run(bare.parent / "flashcore", "--help", cwd=tmp_path)
     assert helped.returncode == 0, helped.stderr
@@ -330,6 +333,7 @@ def test_every_extra_that_a_message_names_brings_its_package() -> None:
         assert any(name == wanted or name.startswith(f"{wanted}-") for name in names), (package, extra)
 
 
+@pytest.mark.long
 def test_every_command_for_pip_names_an_extra_that_exists() -> None:
     pattern = re.compile(r"""(?:flashcore-numba|["']\.)\[([a-z0-9,]+)\]|\binstall\(["']([a-z0-9]+)["']\)""")
     named: set[str] = set()

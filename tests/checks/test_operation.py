@@ -92,6 +92,7 @@ def test_it_is_counted(rng):
     assert not wrong.right and wrong.error["max"] is None
 
 
+@pytest.mark.long
 def test_a_comparison_is_rehearsed():
     shape = Shape(1, 1, 33, 64)
     found = rehearse([STAGE], [(shape, False)], shape, Progress(Console(file=io.StringIO())))

@@ -48,6 +48,7 @@ def once(stage, variant, rng):
     return [name for name in names(stage) if name not in repeated]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stage", "variant"), few(RUNS, SAMPLE), ids=lambda x: getattr(x, "label", x))
 def test_a_stage_of_the_ladder_passes_with_margin(stage, variant, rng):
     report = check_stage(stage, variant, names=once(stage, variant, rng))

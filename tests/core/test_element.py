@@ -67,6 +67,7 @@ def test_bfloat16_is_imported_when_it_is_asked_for():
     assert subprocess.run([sys.executable, "-c", asked], timeout=60).returncode == 0
 
 
+@pytest.mark.long
 def test_nobody_else_names_a_type_of_elements():
     found, seen = [], set()
     for path in sorted(PACKAGE.rglob("*.py")):

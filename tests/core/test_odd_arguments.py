@@ -202,6 +202,7 @@ def test_an_overlap_that_is_hard_to_find():
     refused(lambda: attention(q, q, q, out=out), "out ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [4, 12])
 def test_an_array_that_works(stage, tmp_path):
     class Sub(np.ndarray):

@@ -55,6 +55,7 @@ def like_executors() -> set[str]:
     return found - {"Executor"}
 
 
+@pytest.mark.long
 def test_the_list_is_complete() -> None:
     assert like_executors() - LOCAL == {each.__name__ for each in EXECUTORS}
 

@@ -27,6 +27,7 @@ def test_rows_need_the_wavefronts_that_are_counted(array):
     assert (max(turns) + 1) / least == evidence.degree(9, *LINES[array])
 
 
+@pytest.mark.long
 def test_every_array_has_a_frame():
     figure = strides.draw(LESSONS[9], find(9), "stage 09")
     assert [frame.alt.split(",")[0] for frame in figure.frames] == list(strides.ARRAYS)
@@ -62,12 +63,14 @@ def test_no_two_roles_meet_in_one_step():
         assert at == [tile + 1, tile + 2, tile + 3]
 
 
+@pytest.mark.long
 def test_barriers_are_those_counted():
     stage = find(11)
     assert steps.passed(stage, "0") == 4 * steps.TILES + 1 == len(steps.taking_turns()) + 1
     assert steps.passed(stage, None) == steps.TILES + 4 == len(steps.together()) + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant, groups", [("1", 5), ("2", 1), ("3", 1), ("4", 1)])
 def test_groups_of_copies_that_nothing_hides(variant, groups):
     """Stage 10 waits at once for Q, and with one stage for each of its four tiles too."""

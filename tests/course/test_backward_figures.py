@@ -31,6 +31,7 @@ def test_dq_one_tile_late_leaves_the_tensor_cores_less_time_to_rest():
         assert sum(s.what == "dV" for s in found if s.group == late.GROUPS) == late.GROUPS * 8
 
 
+@pytest.mark.long
 def test_the_frames_say_what_they_show():
     figure = transposed.draw(None, find("backward/mma_sync"), "stage backward/mma_sync")
     assert "no number changes lanes" in figure.frames[0].alt
@@ -51,6 +52,7 @@ def _killers(number, rng):
     return (rng.standard_normal((1, heads, 64, 64)) for heads in (2, 1, 1))  # heads that share their keys
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", few([18, 19], 18))
 def test_a_backward_kernel_dies_of_its_own_input_alone(number, rng):
     lesson = LESSONS[number]

@@ -17,6 +17,7 @@ def flashcore(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.long
 def test_a_starter_is_empty_and_takes_no_files_place(tmp_path):
     made = flashcore("starter", 4, "mine.py", cwd=tmp_path)
     assert made.returncode == 0 and "flashcore check mine.py --lesson 4" in made.stdout
@@ -91,6 +92,7 @@ def test_a_stop_at_the_time_limit_is_status_1(tmp_path):
     assert json.loads(result.stdout)["status"] == "timeout"
 
 
+@pytest.mark.long
 def test_a_module_of_the_same_name_in_the_folder_is_not_taken(tmp_path):
     (tmp_path / "numpy.py").write_text("raise RuntimeError('not this one')\n")
     text = exercise.source_text("stage00_three_loops")

@@ -38,6 +38,7 @@ def test_the_chain_adds_up():
     assert np.allclose(np.sum(least, axis=0), last, atol=0.05)
 
 
+@pytest.mark.long
 def test_each_block_sends_the_other_its_state_and_its_share():
     found = {(m.what, m.sender, m.receiver): m for m in cluster.sent(find(16))}
     pairs = ((0, 1), (1, 0))
@@ -49,6 +50,7 @@ def test_each_block_sends_the_other_its_state_and_its_share():
         assert (share.stores * 16, share.bytes) == (WARPS * 16 * columns * 4,) * 2
 
 
+@pytest.mark.long
 def test_the_arrows_are_those_of_the_kernel_at_hand():
     edit = Edit("share_full + box, rank ^ 1);", "share_full + box, 1);", cluster.KERNEL)
     with edited(16, edit) as stage:
@@ -59,6 +61,7 @@ def test_the_arrows_are_those_of_the_kernel_at_hand():
     assert "your kernel" in figure.title and len({frame.png for frame in figure.frames}) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "old, new",
     [("i, OWN * 128", "i, OWN * 64"), ("ptx::mbarrier_wait_cluster(share_full + box, 0);", "")],
@@ -67,6 +70,7 @@ def test_the_executor_reports_a_share_that_nobody_waits_for(old, new):
     assert cluster.reports(old, new)[0].startswith("missing wait: `share_smem`")
 
 
+@pytest.mark.long
 def test_a_mean_is_no_maximum(rng, monkeypatch):
     """The wrong kernel to kill: right where one part has all keys or references are close."""
     lesson, given = LESSONS[16], LESSONS[16].given[0]

@@ -288,6 +288,7 @@ HAPPENS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lesson, old, new, line, says", few(HAPPENS, HAPPENS[0], HAPPENS[4], HAPPENS[8]))
 def test_what_happens_is_told_at_the_learners_line(lesson, old, new, line, says):
     result = verdict(lesson, (old, new))
@@ -295,6 +296,7 @@ def test_what_happens_is_told_at_the_learners_line(lesson, old, new, line, says)
     assert re.search(says, result.message, re.DOTALL), result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number, old, new, says",
     [
@@ -321,6 +323,7 @@ def test_a_report_says_no_more_than_what_happened(number, old, new, says):
     assert not re.search("A warp reads|operands|thread.* returns.*somebody reads", result.message), result
 
 
+@pytest.mark.long
 def test_an_address_is_no_matter_of_arrivals():
     result = verdict(LESSONS[14], ("q_smem, k_smem + slot * TILE", "q_smem, k_smem + (slot - 1) * TILE"))
     assert "the address is not in the block's shared memory" in result.what and "arrival" not in result.look
@@ -348,6 +351,7 @@ def test_a_launch_that_was_stopped_keeps_no_bar():
     assert result.kind == "copy" and not any("D = 128" in gate.what for gate in result.gates), result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "old, new", [("cp_async_wait<AHEAD - 1>", "cp_async_wait<AHEAD>"), ("cp_async_wait<AHEAD - 1>();", ";")]
 )
@@ -360,6 +364,7 @@ def test_of_a_copy_the_barrier_behind_its_wait_is_missed(old, new):
         assert "no barrier between the wait for it and this read" in result.what, result
 
 
+@pytest.mark.long
 def test_a_report_counts_lines_as_the_author_of_a_cell_does():
     declared = "wmma::fragment<wmma::accumulator, 16, 16, 16, float> o;"
     result = verdict(
@@ -376,6 +381,7 @@ def test_a_loop_that_changes_memory_for_ever_is_stopped_with_its_line(monkeypatc
     assert "time limit" in result.what, result
 
 
+@pytest.mark.long
 def test_a_loop_that_touches_no_memory_is_reported_with_its_line():
     number = next(n for n, each in LESSONS.items() if is_cuda(each.exercise.file))
     text = "int turns = threadIdx.x;\nwhile (turns < 1000) turns = turns / 2;\n"
@@ -408,6 +414,7 @@ def test_a_gate_is_missed_by_waste_alone():
     assert "Counted in the region, of 768: line 10" in result.where and "`: 256; line 11" in result.where
 
 
+@pytest.mark.long
 def test_of_many_lines_that_count_it_is_told_how_many_are_not_named():
     gate = Gate("wavefronts", total("shared_wavefronts"), 0, 11_648, 12_200, "")
     lesson = replace(PRODUCT, exercise=replace(PRODUCT.exercise, gates=(gate,)))
@@ -415,6 +422,7 @@ def test_of_many_lines_that_count_it_is_told_how_many_are_not_named():
     assert result.kind == "gate" and re.search(r"1,024; and 1 more\.$", result.where, re.MULTILINE), result
 
 
+@pytest.mark.long
 def test_bank_conflicts_of_a_right_answer_are_told_by_line():
     gate = Gate("wavefronts", total("shared_wavefronts"), 0, 11_648, 1e9, "")
     lesson = replace(SOFTMAX, exercise=replace(SOFTMAX.exercise, gates=(gate,)))

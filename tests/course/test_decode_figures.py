@@ -30,12 +30,14 @@ def test_every_way_to_merge_has_all_parts_before_it_merges():
     assert not any(what == "waits" for *_, what in one.spans)
 
 
+@pytest.mark.long
 def test_the_frames_of_lesson_20_say_what_they_show(chunks):
     owners, filled = keys.draw(None, chunks, "x").frames
     assert "tile 5 warp 1" in owners.alt and "8 of 132 SMs" in filled.alt and "128 of 132 SMs" in filled.alt
     assert "Block 3 comes last" in keys.draw_arrivals(None, chunks, "x").frames[1].alt
 
 
+@pytest.mark.long
 def test_the_table_names_the_pages_that_hold_the_keys(chunks):
     x, (frame,) = pages.example(), pages.draw(None, chunks, "x").frames
     held = pages.holders(x)
@@ -52,6 +54,7 @@ def test_the_stage_reads_every_key_and_nothing_else(chunks):
         assert (pages.touched(chunks, x, array) == (pages.holders(x) >= 0)).all()
 
 
+@pytest.mark.long
 def test_a_kernel_that_reads_whole_tiles_is_shown_to_read_garbage():
     edit = Edit("keys = min(LANES, end - first)", "keys = LANES", "decode_chunks_attend")
     with edited("decode/chunks", edit) as wrong:

@@ -65,6 +65,7 @@ def test_formats_keep_what_they_can_hold(name, rng):
     np.testing.assert_allclose(rounded(found, 128), found, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_what_the_lesson_says_of_outliers():
     found = {key: np.array(errors) for key, errors in eight_bits.errors_of_outputs().items()}
     plain, spread = eight_bits.WAYS
@@ -75,6 +76,7 @@ def test_what_the_lesson_says_of_outliers():
     assert found["e4m3", spread][0] == pytest.approx(found["e4m3", plain][0], rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rounding", "outliers", pytest.param("levels", marks=pytest.mark.long)])
 def test_pictures_are_small_and_say_what_they_show(name, stage):
     figure = draw(LESSON, name, stage, "your kernel")

@@ -45,6 +45,7 @@ def test_a_line_is_named_by_its_access_or_its_source(evidence):
     assert evidence.line(5, "k_smem, (key, c)", "load", "degree", SMALL) == 1
 
 
+@pytest.mark.long
 def test_every_recorded_time_is_found(evidence):
     first: dict = {}  # of several runs at a shape, the first counts: the ladder's before a labelled one
     for _, record in artifact.recorded():

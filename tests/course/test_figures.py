@@ -90,6 +90,7 @@ def line_of(frame, lines):
     return lines[int(found[1]), found[2], array, {"reads": "load", "writes": "store"}[verb[1]]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1]), ids=lambda stage: stage.label)
 def test_sectors_in_words_are_those_counted(stage):
     lines = named(record(stage).lines("global"))
@@ -104,6 +105,7 @@ def test_sectors_in_words_are_those_counted(stage):
         assert f"{line.requests:,} request" in frame.caption
 
 
+@pytest.mark.long
 def test_first_frame_shows_what_the_lesson_is_about():
     one, two = (draw("sectors", find(n)).frames[0].alt for n in (1, 2))
     assert number(r"in (\d+) sectors", one) == 32 and "6% of them are used" in one
@@ -124,6 +126,7 @@ def test_a_wrong_kernel_gives_another_picture():
     assert new.frames[0].png != old.frames[0].png
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number_", few(WITH_TILES, WITH_TILES[0]))
 def test_banks_in_words_are_those_counted(number_):
     stage = find(number_)
@@ -136,6 +139,7 @@ def test_banks_in_words_are_those_counted(number_):
         assert number(r"([\d,]+) of them conflicts", frame.caption) == (took - ideal).sum()
 
 
+@pytest.mark.long
 def test_unpadded_tiles_show_their_conflicts():
     with mutant(4, Edit("STRIDE = D // KEYS, D + PAD", "STRIDE = D // KEYS, D"),
                 Edit("q_smem.shape[1] - PAD", "q_smem.shape[1]"),
@@ -152,6 +156,7 @@ def test_banks_of_a_kernel_without_shared_memory_say_so():
     assert frame.alt == "Block 0 made no access to shared memory."
 
 
+@pytest.mark.long
 def test_what_the_simulator_reports_stands_below_the_picture():
     with mutant(1, Edit("scores[b, h, row, j] = score", "scores[b, h, row, j + 64] = score")) as stage:
         figure = draw("sectors", stage)
@@ -159,6 +164,7 @@ def test_what_the_simulator_reports_stands_below_the_picture():
     assert "out of bounds" in figure.frames[0].caption
 
 
+@pytest.mark.long
 def test_drawing_leaves_the_readers_matplotlib_alone():
     import matplotlib
 
@@ -168,6 +174,7 @@ def test_drawing_leaves_the_readers_matplotlib_alone():
     assert np.geterr()["divide"] == "warn"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", few(NUMBA, NUMBA[4]), ids=lambda stage: stage.label)
 def test_walk_ends_with_the_bytes_counted(stage):
     figure = draw("tiles", stage)
@@ -178,6 +185,7 @@ def test_walk_ends_with_the_bytes_counted(stage):
         assert moved == 32 * sum(int(line.sectors().sum()) for line in lines) > 0
 
 
+@pytest.mark.long
 def test_walk_says_what_is_in_shared_memory():
     steps = [frame.alt for frame in draw("tiles", find(5)).frames]
     assert "fetches Q rows 0 to 15, K rows 0 to 31, V rows 0 to 31" in steps[0]
@@ -241,6 +249,7 @@ def test_softmax_rows_are_those_of_the_running_kernel():
     assert np.isneginf(rows[2].tiles[2].scores).any() and np.isneginf(rows[2].tiles[3].scores).all()
 
 
+@pytest.mark.long
 def test_softmax_in_words_is_what_was_read():
     rows, frames = softmax.rows_of(find(5)), draw("softmax", find(5)).frames
     for at, frame in enumerate(frames[:-1]):
@@ -255,6 +264,7 @@ def test_softmax_in_words_is_what_was_read():
     assert ", ".join(f"{weight:.1%}" for weight in rows[1].weights) in frames[-1].alt
 
 
+@pytest.mark.long
 def test_softmax_shows_a_rescaling_that_is_missing():
     with mutant(5, Edit("o_rmem[part] *= rescale", "o_rmem[part] *= float32(1)")) as stage:
         wrong, frames = softmax.rows_of(stage), draw("softmax", stage).frames
@@ -282,6 +292,7 @@ def test_traffic_of_the_roofline_is_what_a_whole_count_gives(stage):
     assert roofline.bytes_moved(stage, heads=1, seq=192) == counted
 
 
+@pytest.mark.long
 def test_roofline_in_words_is_computed_from_counts_and_the_recorded_run():
     evidence, (frame,) = Evidence(), draw("roofline", find(5)).frames
     flops = evidence.flops(MISSION)
@@ -294,6 +305,7 @@ def test_roofline_in_words_is_computed_from_counts_and_the_recorded_run():
     assert "The time is the recorded one of 05 online_softmax" in frame.caption
 
 
+@pytest.mark.long
 def test_roofline_is_of_the_kernel_handed_in():
     line = "load_tile(v[b, h_kv], first_key, v_smem, thread, THREADS)"
     with mutant(5, Edit(line, f"{line}; {line}")) as stage:

@@ -24,6 +24,7 @@ def with_answer(number, *edits):
     return lesson, edited.load(number, {lesson.exercise.file: exercise.answer_in_cell(lesson, text).text})
 
 
+@pytest.mark.long
 def test_twins_ask_for_the_same_and_the_figure_shows_the_readers_lines():
     lesson, stage = with_answer(7)
     first, second = figures.draw(lesson, "twin", stage, "your kernel").frames
@@ -31,6 +32,7 @@ def test_twins_ask_for_the_same_and_the_figure_shows_the_readers_lines():
     assert "the same requests" in second.caption and second.caption.count("40 requests, 144 wavefronts") == 2
 
 
+@pytest.mark.long
 def test_a_kernel_that_loads_twice_is_no_twin():
     load = "tile::load8(v, v_smem + (key + i) * LD);"
     lesson, stage = with_answer(7, (load, load + " " + load))
@@ -38,6 +40,7 @@ def test_a_kernel_that_loads_twice_is_no_twin():
     assert "not the same requests" in caption and "72 requests, 272 wavefronts" in caption
 
 
+@pytest.mark.long
 def test_the_solution_is_not_shown_before_it_is_written():
     drawn = figures.draw(lessons.find(7), "twin", find(7), "stage 07")
     assert "reinterpret_cast" not in str(drawn) and "load8(v, " not in str(drawn)
@@ -60,6 +63,7 @@ def test_every_lane_holds_eight_elements_of_an_accumulator(run):
     assert np.bincount(wmma.lane_of(run).ravel(), minlength=32).tolist() == [8] * 32
 
 
+@pytest.mark.long
 def test_runs_differ_and_the_words_say_what_is_drawn():
     one, two = (wmma.lane_of(run) for run in wmma.RUNS)
     assert (one != two).any()
@@ -79,6 +83,7 @@ def test_the_round_trip_adds_up_to_the_counters():
     assert 16 * sum(leg.wavefronts for leg in every) + once == evidence.count(8, "shared_wavefronts")
 
 
+@pytest.mark.long
 def test_a_trip_for_each_product_shows():
     load = "wmma::load_matrix_sync(o, o_smem, O_LD, wmma::mem_row_major);"
     lesson, stage = with_answer(8, (load, load + " " + load))

@@ -39,6 +39,7 @@ def test_the_picture_in_words_has_its_numbers(stage):
     assert "P in float16, if it were kept 524,288" in frame.alt and len(frame.png) <= 60_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(["rows", "atomics", "tiles"], "tiles"))
 def test_traffic_is_what_is_counted(stage, variant):
     (frame,) = gradients.draw_traffic(LESSONS[17], stage, "stage").frames

@@ -40,11 +40,13 @@ def solved(number):
     )
 
 
+@pytest.mark.long
 def test_a_file_that_is_right_passes():
     reply = check_file(0, solved(0))
     assert reply["status"] == "passed", reply
 
 
+@pytest.mark.long
 def test_an_endless_loop_of_python_is_stopped():
     start = time.monotonic()
     reply = check(0, "while True:\n    pass", time_limit=2)
@@ -67,12 +69,14 @@ def test_an_endless_loop_of_a_kernel_is_reported_with_its_line():
     assert reply["result"]["line_text"] == "while m_new == m:"
 
 
+@pytest.mark.long
 def test_more_memory_than_a_check_may_use():
     reply = check(0, "kept = [np.empty(1 << 28) for n in range(64)]\nout[row] = kept[0][0]")
     assert reply["status"] in ("failed", "crashed")
     assert "memory" in (reply["result"] or {"message": reply["why"]})["message"]
 
 
+@pytest.mark.long
 def test_a_function_that_calls_itself():
     text = solved(0).replace("def launch", "def deep(n):\n    return deep(n + 1)\n\n\ndef launch", 1)
     reply = check_file(0, text.replace("scores = np.zeros(visible)", "scores = deep(0)"))
@@ -80,18 +84,21 @@ def test_a_function_that_calls_itself():
     assert "calls itself" in reply["result"]["message"]
 
 
+@pytest.mark.long
 def test_much_output_is_cut():
     reply = check(0, 'for n in range(20):\n    print("x" * 100000)\nout[row] = 0', time_limit=60)
     assert reply["status"] == "failed"
     assert len(reply["printed"]) <= process.KEPT_OUTPUT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exception", ["SystemExit(0)", "KeyboardInterrupt", "BaseException('enough')"])
 def test_an_exception_that_ends_processes(exception):
     reply = check_file(0, solved(0) + f"\nraise {exception}\n")
     assert reply["status"] == "crashed" and exception.partition("(")[0] in reply["why"]
 
 
+@pytest.mark.long
 def test_an_input_is_not_written_to():
     text = exercise.region(LESSONS[1].exercise).text + "            k[b, h, 0, 0] = 0\n"
     reply = check(1, text)
@@ -126,6 +133,7 @@ def test_an_exception_with_a_long_message():
     assert len(reply["result"]["message"]) < 5_000
 
 
+@pytest.mark.long
 def test_functions_inside_the_region_of_lesson_00():
     reply = check(0, "def again(n):\n    return again(n + 1)\nout[row] = again(0)")
     assert reply["status"] == "failed"
@@ -177,6 +185,7 @@ def test_no_module_of_numpys_is_left_and_nothing_to_keep_things_in():
     assert len(left) > 300 and not [n for n in left if isinstance(getattr(np, n, None), kinds)]
 
 
+@pytest.mark.long
 def test_what_is_refused_is_not_run(tmp_path):
     written = tmp_path / "written"
     reply = check(0, f"open({str(written)!r}, 'w')\nout[row] = 0")
@@ -226,6 +235,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_process():
     started = []
 
@@ -269,11 +279,13 @@ def test_a_job_that_is_none(job, named):
         child.do(job, lambda *_: None)
 
 
+@pytest.mark.long
 def test_a_job_that_is_none_is_an_error_of_the_caller():
     with pytest.raises(ArgumentError, match="lesson 77"):
         process.run({"job": "check", "lesson": 77})
 
 
+@pytest.mark.long
 def test_the_seed_repeats_the_inputs(rng):
     seed = int(rng.integers(1 << 31))
     answer = exercise.region(LESSONS[0].exercise).text.replace("scale * ", "")

@@ -48,6 +48,7 @@ def test_a_whole_class_is_marked_by_the_commands_of_the_page(tmp_path):
     assert table.stdout.splitlines() == ["ann,7,passed,", "bob,0,empty,"], table.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_answer_is_printed_as_a_cell(rng):
     """The same answer that test_wrong_answers judges."""
     key = list(MISCONCEPTIONS)[rng.integers(len(MISCONCEPTIONS))]

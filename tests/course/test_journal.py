@@ -29,6 +29,7 @@ def test_the_folder_is_the_users(tmp_path, monkeypatch):
     assert (tmp_path / "flashcore" / FILE).is_file()
 
 
+@pytest.mark.long
 def test_two_processes_lose_nothing(tmp_path):
     program = (
         "import pathlib, sys\n"

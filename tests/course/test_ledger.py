@@ -36,6 +36,7 @@ def test_a_second_arrival_is_refused():
         full.arrive_expect(16)
 
 
+@pytest.mark.long
 def test_every_frame_is_told_and_the_last_one_counts():
     figure = ledger.draw(LESSONS[14], find(14), "stage 14")
     assert len({frame.png for frame in figure.frames}) >= len(figure.frames) - 1
@@ -43,6 +44,7 @@ def test_every_frame_is_told_and_the_last_one_counts():
     assert "wait(k_full[0], 1) waits" in figure.frames[-2].alt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "old, new, kind",
     [

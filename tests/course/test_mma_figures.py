@@ -21,6 +21,7 @@ def test_the_probe_finds_the_map_of_the_isa():
     ).all()
 
 
+@pytest.mark.long
 def test_fragments_say_that_the_lanes_agree():
     figure = fragments.draw(None, find(12), "stage 12")
     assert "same lane" in figure.frames[0].alt and "lane 9" in figure.frames[1].alt
@@ -57,6 +58,7 @@ def test_longest_first_ends_first():
     assert stop["longest first"] < 1.01 * steps.sum() / 264
 
 
+@pytest.mark.long
 def test_parts_name_who_works():
     figure = parts.draw(None, find(13), "stage 13")
     assert "2 of the 4 schedulers" in figure.frames[0].alt

@@ -120,6 +120,7 @@ def test_every_cell_with_a_figure_of_a_gpu_is_run_again() -> None:
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", few(list(FILES), 0, 10, 16))
 def test_what_is_quoted_is_so(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -45,6 +45,7 @@ def test_units_are_never_used_twice(rng):
     assert max(span.stop for span in found) >= overlap.EXPONENTIALS * weighed
 
 
+@pytest.mark.long
 def test_every_frame_is_told_and_the_turns_are_counted():
     figure = overlap.draw(LESSONS[15], find(15), "stage 15")
     assert len({frame.png for frame in figure.frames}) == len(figure.frames)
@@ -60,6 +61,7 @@ def test_turns_are_handed_on_under_products_but_by_those_who_have_none(shape, bl
     assert handed_on - evidence.count(15, "arrive_under_way", shape) / 32 == 4 * blocks + 4 * 4 * idle
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor, dies", [(1, False), (30, True)])
 def test_a_reference_kept_for_good(rng, factor, dies):
     """The wrong kernel to kill: right as long as no earlier key outgrows the last tile's."""

@@ -176,6 +176,7 @@ def test_every_element_of_a_matrix_has_an_owner_in_the_block(stage):
         assert len(set(lanes)) == 1, f"{owners.matrix}: some lanes have more than others"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", few(EDITED, "rows of a block", "a constant of the .cu file"))
 def test_an_edited_constant_changes_the_picture(what):
     number, edit, data, wanted = EDITED[what]
@@ -187,6 +188,7 @@ def test_an_edited_constant_changes_the_picture(what):
     assert frame.png != old.png and frame.alt != old.alt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", few(EVERY, EVERY[5], EVERY[15]), ids=lambda stage: stage.label)
 def test_the_picture_is_small_and_its_text_inside(stage):
     d = of(stage)
@@ -225,6 +227,7 @@ def test_a_lesson_shows_its_picture_before_its_code(lesson):
     assert len(shown) == 1 and shown[0] < first
 
 
+@pytest.mark.long
 def test_a_lesson_shows_the_stage_and_not_the_readers_kernel():
     """Before the reader has written anything, and after: no journal is asked."""
     course = Session(lessons.find(5), None)

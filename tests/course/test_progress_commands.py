@@ -66,6 +66,7 @@ def test_hints_come_one_at_a_time_as_in_a_notebook(capsys):
     assert Journal().lesson(3)["hints"] == len(every)
 
 
+@pytest.mark.long
 def test_predictions_are_kept_and_set_beside_the_truth(capsys, tmp_path):
     questions = {question.key: question for question in lessons.find(1).questions}
     first, second, *rest = questions
@@ -124,6 +125,7 @@ def test_a_terminal_asks_for_what_is_open(capsys, monkeypatch):
     assert len(said) == 4, "the end of the input ends the questions"
 
 
+@pytest.mark.long
 def test_check_records_attempts_and_the_pass_and_names_the_next_step(capsys, tmp_path):
     right = exercise.region(lessons.find(0).exercise).text
     (tmp_path / "empty.py").write_text(exercise.starter(lessons.find(0)))
@@ -207,6 +209,7 @@ def tree() -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else "" for p in every}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", ["lessons", "notebooks"])
 def test_no_command_of_a_learner_writes_into_the_lessons(capsys, monkeypatch, folder, tmp_path):
     before = tree()

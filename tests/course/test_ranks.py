@@ -267,6 +267,7 @@ def test_what_raises_or_is_no_answer_is_placed(old, new, kind, line):
     assert result.line_text == (line or next(x.strip() for x in text.splitlines() if new in x)), result
 
 
+@pytest.mark.long
 def test_other_right_answers_pass():
     """All waits and barriers by one stream more than is needed, and copies that begin a step later."""
     kinder = SOLUTION.replace("if i > 1:\n", "if i > 0:\n")
@@ -300,6 +301,7 @@ def test_a_figure_says_its_numbers(name):
     assert all(frame.png.startswith(b"\x89PNG") for frame in figure.frames)
 
 
+@pytest.mark.long
 def test_a_figure_is_of_the_answer():
     def late(rank, plan, buffers, attention):
         rank.wait(SIDE, rank.record(MAIN))

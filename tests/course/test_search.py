@@ -47,6 +47,7 @@ def test_a_right_kernel_is_within_what_is_allowed_and_not_exact(rng):
     assert not bench.within(off, x)
 
 
+@pytest.mark.long
 def test_memory_holds_what_the_evaluation_before_left(rng):
     first, second = bench.draw(rng, 1, 16, 32), bench.draw(rng, 1, 16, 38)
     kernel = RIGHT["stage 04 itself"]()
@@ -113,6 +114,7 @@ def test_each_right_kernel_lives(name, rng):
     assert evaluated(RIGHT[name](), rng)[0] == ""
 
 
+@pytest.mark.long
 def test_ten_cheats_each_with_a_situation_in_which_it_is_right(rng):
     assert len(CHEATS) == 10 and len({cheat.name for cheat in CHEATS}) == 10
     x = bench.draw(rng, 1, 16, 32)
@@ -125,6 +127,7 @@ def test_ten_cheats_each_with_a_situation_in_which_it_is_right(rng):
 # The search
 
 
+@pytest.mark.long
 def test_a_search_finds_the_needless_barrier_and_repeats_itself():
     found = search(padded(), hunt.mutate, hunt.evaluate, 10)
     assert found[:3] == search(padded(), hunt.mutate, hunt.evaluate, 3)
@@ -186,6 +189,7 @@ def test_what_is_not_run(text, status, said):
     assert re.search(said, f"{found.what} {found.look}")
 
 
+@pytest.mark.long
 def test_a_file_is_judged_at_its_own_lines():
     whole = exercise.starter(LESSON).replace("...\n", SOLUTION.replace('return ""', "return 1 / 0"))
     result = grade.check(LESSON, exercise.answer_in_file(LESSON, whole, "mine.py"))
@@ -228,6 +232,7 @@ def kinds(name):
     return tuple(cheat for cheat in CHEATS if cheat.name in name)
 
 
+@pytest.mark.long
 def test_the_matrix_shows_what_an_evaluator_lets_live(monkeypatch):
     monkeypatch.setattr(drawn, "CHEATS", kinds(["one head", "race"]))
     figure = figures.draw(LESSON, "kills", Hunt(hunt.mutate, values_only), "your search")

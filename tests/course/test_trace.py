@@ -67,6 +67,7 @@ def test_a_plain_row_says_which_lines_ran(rng):
     assert answer.source(lines[-1]).startswith("out[row] =") and held["scores"].shape == (4, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line, cause",
     [
@@ -82,6 +83,7 @@ def test_a_variable_that_nothing_sets_shows_no_slip(line, cause):
     assert result.cause == cause, result
 
 
+@pytest.mark.long
 def test_a_report_is_reached_from_no_line_of_another_report():
     """Rows that become one are written by many threads, behind the region and in it: these are two races."""
     lesson = LESSONS[1]

@@ -69,6 +69,7 @@ def test_it_comes_before_its_lesson():
         lessons.find("warmup")
 
 
+@pytest.mark.long
 def test_without_padding_the_reply_names_the_line_and_the_counter():
     text = SOLUTION.replace("[TILE + 1]", "[TILE]")
     result = grade.check(WARM_UP, exercise.answer_in_cell(WARM_UP, text))
@@ -78,6 +79,7 @@ def test_without_padding_the_reply_names_the_line_and_the_counter():
     assert "<td>-</td>" in result._repr_html_()
 
 
+@pytest.mark.long
 def test_a_reply_says_nothing_of_attention():
     edits = (("threadIdx.x][threadIdx.y]", "threadIdx.y][threadIdx.x]"), ("column < columns", "column < 64"),
              ("out_row < columns", "out_row < 32"))  # fmt: skip
@@ -131,6 +133,7 @@ def test_its_card_and_its_times():
     assert "`warm_up.hints(2)`" in str(warm_up.hints())
 
 
+@pytest.mark.long
 def test_the_pictures_show_the_banks():
     (frame,) = lesson("warm-up").picture().frames
     assert "Rows 32 floats apart: 32 wavefronts. Rows 33 floats apart: 1 wavefront" in frame.alt
@@ -144,6 +147,7 @@ def test_the_pictures_show_the_banks():
         figures.draw(WARM_UP, "columns", stage, "your kernel")
 
 
+@pytest.mark.long
 def test_a_gate_may_have_no_stage_before():
     gates = WARM_UP.exercise.gates
     assert all(gate.before is None for gate in gates)

@@ -32,7 +32,7 @@ CASES = [
     pytest.param(
         *(key, wrongs[0]),
         id=kill_table.named(key, wrongs[0].name).replace(" ", "-"),
-        marks=() if key in ("warm-up", 0, 5, 9, 14, 17) else pytest.mark.long,
+        marks=() if key in ("warm-up", 0, 5, 14) else pytest.mark.long,
     )
     for key, wrongs in WRONG.items()
 ]
@@ -79,7 +79,7 @@ def test_most_mistakes_are_named_and_every_one_is_placed():
     assert grades.count("named") >= NAMED_SHARE * len(grades)
 
 
-@pytest.mark.parametrize("key", few(EVERY, 0, "warm-up", 7))
+@pytest.mark.parametrize("key", few(EVERY, 0, 7))
 def test_the_solution_passes_with_margin(key):
     reply = process.run({"job": "check", "lesson": key})
     result = reply["result"]
@@ -121,6 +121,7 @@ def test_what_is_wanted_of_a_kernel_has_a_value(key, rng):
         assert visits and all(len(values) == len(wanted) for _, _, values in visits)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", few(EVERY, 0, 5, "warm-up", 12))
 def test_the_starter_is_empty(key):
     lesson = EVERY[key]
@@ -137,6 +138,7 @@ def test_a_region_has_5_to_25_lines(key):
     assert 5 <= len(lines) <= 25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number, changes, says, no_longer",
     [

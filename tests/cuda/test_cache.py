@@ -179,6 +179,7 @@ told(*run(2, {str(source)!r}), 2)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "damage"),
     few(
@@ -326,6 +327,7 @@ def test_a_disk_without_space_is_not_tried(cache, source, tmp_path, monkeypatch)
     assert [line for line in calls.read_text().splitlines() if "--version" not in line] == []
 
 
+@pytest.mark.long
 def test_a_file_edited_while_it_is_compiled_is_compiled_again(source, tmp_path, monkeypatch):
     """The key of a library is that of the text in it."""
     compiler, _ = wrapped_compiler(
@@ -371,6 +373,7 @@ def test_a_tool_that_fails_is_named(tool, how, source, tmp_path, monkeypatch):
         _ = launch.problems
 
 
+@pytest.mark.long
 def test_lines_are_those_that_were_compiled(source):
     launch = CpuModule(source, {"ADDED": 1}).racing(1, 64, (np.zeros(64, np.float32),))
     source.write_text("// a line before\n" * 3 + RACING)

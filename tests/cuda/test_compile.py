@@ -93,6 +93,7 @@ def test_nothing_spills_without_a_reason(table):
     assert spilling == set(SPILLS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize(("number", "capability"), few([(12, (8, 0)), (15, (9, 0))], (15, (9, 0))))
 def test_merging_spills_nothing(number, capability, head_dim):

@@ -177,6 +177,7 @@ def test_a_compiler_named_in_vain(no_compiler, monkeypatch):
     assert "CXX names no-such-compiler, which is not there" in (why_not() or "")
 
 
+@pytest.mark.long
 def test_kernels_read_the_compiled_header(tmp_path):
     compiler, flags = build.find_compiler(), ["-std=c++17", "-O1", "-w"]
     header = build._compiled_headers(compiler, flags)
@@ -195,6 +196,7 @@ def compile_in_a_process(path):
     return started.library, started.names
 
 
+@pytest.mark.long
 def test_parallel_processes_share_the_cache(tmp_path):
     path = tmp_path / "scale.cu"
     path.write_text(SCALE + f"// {tmp_path}\n")
@@ -204,6 +206,7 @@ def test_parallel_processes_share_the_cache(tmp_path):
     assert results[0][0].is_file()
 
 
+@pytest.mark.long
 def test_the_cache_knows_what_it_is_made_of(tmp_path):
     path, header = tmp_path / "scale.cu", tmp_path / "factor.cuh"
     header.write_text("#define EXTRA 1.0f\n")

@@ -109,6 +109,7 @@ def test_nothing_is_counted_when_told():
     assert not launch.lines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arch", "requests"), [(900, 1), (800, 4)])
 def test_additions_move_whole_sectors(arch, requests):
     """512 bytes by a warp: all at once, or in four instructions of 128 bytes in a row."""

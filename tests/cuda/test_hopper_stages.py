@@ -126,6 +126,7 @@ def test_no_part_and_no_slot_for_nothing(heads, variant, head_dim, rng):
     assert mission == Split(2, 2, 128, 1)
 
 
+@pytest.mark.long
 def test_the_mission_shape_waits_for_no_slot(rng):
     """At 512 keys each warpgroup has one tile; with more than its ring holds, slots are filled again."""
 

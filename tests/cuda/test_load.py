@@ -176,6 +176,7 @@ def test_a_stage_in_cuda_c_is_counted(tmp_path):
     assert counted.as_dict()["lines"]
 
 
+@pytest.mark.long
 def test_attention_runs_it_on_host_arrays(tmp_path, rng):
     q, k, v = (rng.standard_normal((2, 2, 40, 64)).astype(np.float16) for _ in range(3))
     out, lse = attention(q, k, v, causal=True, stage=plain_stage(tmp_path), return_lse=True)

@@ -69,6 +69,7 @@ def test_which_stages_a_t4_runs():
     assert [stage.number for stage in LADDER if stage.runs_on((7, 5))] == list(range(1, 13))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "variant", "head_dim"), first_of_each(RUNS, lambda stage, variant, head_dim: stage.number // 2)
 )
@@ -118,6 +119,7 @@ def test_every_check_passes_on_sm_75(stage, variant, rng):
     assert report.passed, "\n".join(f"{each.name}: {each.message}" for each in report.failures)
 
 
+@pytest.mark.long
 def test_sm_75_multiplies_in_halves_and_copies_by_stores(rng):
     """What the CPU executor plays is not sm_80 under another name."""
     problem = Problem(*normal(rng, 64, 128))
@@ -133,6 +135,7 @@ def test_sm_75_multiplies_in_halves_and_copies_by_stores(rng):
     assert own == others
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "guard"),
     few(
@@ -218,6 +221,7 @@ def test_an_executor_refuses_a_block_that_does_not_fit(executor):
         find("pipeline").run(problem, executor, "3", np.empty)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys", [16, 32, 64])
 def test_stage_12_halves_its_keys_until_they_fit(keys, rng):
     """Also below what any GPU has: the answer stays."""

@@ -61,6 +61,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "tile",
     few(map(pytest.param, OTHERS), pytest.param(OTHERS[0])),
@@ -73,6 +74,7 @@ def test_any_configuration_in_any_order(tile, rng):
         compared(run, Problem(q, k, v, causal=True), tile, True, order=order, sm_count=1, ops=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_grouped_heads_of_several_pieces(head_dim, rng):
     q, k, v = (normal(rng, 1, heads, rows, head_dim) for heads, rows in ((4, 200), (2, 330), (2, 330)))
@@ -91,6 +93,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("head_dim", "tile", "window", "rows", "keys"), few(WINDOWS, WINDOWS[1], WINDOWS[4]), ids=str
 )
@@ -120,6 +123,7 @@ def test_a_window_gets_the_slots_that_fit(head_dim, tile):
 DRAW = "atomicInc(next_work, works - 1)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "says"),
     few(

@@ -91,6 +91,7 @@ def test_what_a_poll_waits_for_is_told(schedule):
     assert "atomicExch(flags, 2u)" in problem.other.text
 
 
+@pytest.mark.long
 def test_blocks_that_find_no_room_are_told():
     launch, _ = run("grid_barrier", grid=400, block=1)
     (problem,) = launch.problems
@@ -105,6 +106,7 @@ def test_a_loop_in_registers_is_given_up():
     assert problem.site.text.startswith("while (x != 0)")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
 def test_the_time_limit_is_an_outcome_of_its_own(schedule):
     launch, _ = run("first_block_ends", schedule, 3, time_limit=0.3)
@@ -141,6 +143,7 @@ def test_ctrl_c_stops_a_launch_and_the_next_one_runs(kernel):
     assert not launch.problems and out[0] == 128
 
 
+@pytest.mark.long
 def test_ctrl_c_is_quick():
     program = (
         "from test_progress import CpuModule, FILE, run\n"
@@ -228,6 +231,7 @@ def problem(rng, seq=64):
     return [rng.standard_normal((1, 1, seq, 64)).astype(np.float16) for _ in "qkv"]
 
 
+@pytest.mark.long
 def test_attention_takes_a_time_limit(rng):
     q, k, v = problem(rng)
     with pytest.raises(SimulationError, match=r"time limit: .*stopped by time_limit = 0.001 s after"):
@@ -247,6 +251,7 @@ def test_a_bad_time_limit_is_named(limit, rng):
             call()
 
 
+@pytest.mark.long
 def test_check_stops_a_launch_at_its_deadline(tmp_path):
     text = (cuda_reference.FOLDER / "stage08_wmma_full.cu").read_text()
     at = text.index("{", text.index('extern "C" __global__')) + 1

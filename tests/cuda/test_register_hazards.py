@@ -71,6 +71,7 @@ EDITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", few(EDITS, next(iter(EDITS))))
 def test_the_hazard_is_named(name):
     stage, edits, says = EDITS[name]
@@ -128,6 +129,7 @@ def test_lines_keep_their_numbers_after_a_group_that_is_skipped(taken, tmp_path)
     assert "int after = 7;" in said and ("int other = 4;" in said) is (not taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stage",
     few([stage for stage in LADDER if stage.language == "CUDA C"], LADDER[15]),

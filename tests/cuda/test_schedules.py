@@ -22,6 +22,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "variant"), first_of_each(STAGES, lambda stage, variant: stage.number // 2)
 )
@@ -51,6 +52,7 @@ def attention(source: Path, rng, heads=2, S=192, **options):
     return launch, np.abs(out - expected[0]).max()
 
 
+@pytest.mark.long
 def test_hopper_on_random_schedules(rng):
     for schedule in ["forward", "reverse", *(f"random:{seed}" for seed in rng.integers(0, 2**31, 8))]:
         launch, error = attention(HERE / "wgmma_attention.cu", rng, schedule=schedule, counts=False)

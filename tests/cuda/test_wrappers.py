@@ -420,6 +420,7 @@ def test_sm_75_on_the_cpu(name, rng):
         compare(case, list(case.args))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", [800, 860])
 def test_e4m3_without_its_instructions(arch, rng):
     case = e4m3(rng)

@@ -15,6 +15,7 @@ from flashcore_numba.stages.runs import runs
 LANGUAGES = ("Numba", "CUDA C")
 
 
+@pytest.mark.long
 def test_a_counted_run_is_right_and_moves_at_least_what_it_must(rng):
     counted = count(runs(LADDER[-1:])[-1], Shape(1, 2, 64, 64), causal=True, rng=rng)
     assert counted.right

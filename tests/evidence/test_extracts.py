@@ -227,6 +227,7 @@ class OnSimulator(Simulator):
         super().launch(kernel, *args, **options)
 
 
+@pytest.mark.long
 def test_the_child_launches_every_run_and_judges_it(tmp_path, monkeypatch):
     cupy = types.SimpleNamespace(asarray=np.asarray, asnumpy=np.asarray)
     monkeypatch.setitem(sys.modules, "cupy", cupy)

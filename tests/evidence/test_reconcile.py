@@ -41,6 +41,7 @@ def test_the_formula_gives_what_was_measured_or_the_reason_is_known(name, run):
     assert [row.as_dict() for row in block.unexplained] == []
 
 
+@pytest.mark.long
 def test_every_reason_explains_a_difference():
     """Of a run that was measured; the reasons of others wait for their measurement."""
     used, measured = set(), set()

@@ -80,6 +80,7 @@ def test_the_rows_of_an_artifact(saved):
     assert not last.l2_measured
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", few(["online_softmax", "mma_sync"], "mma_sync"))
 def test_bytes_are_those_that_are_counted(name, rng):
     run, shape = Run(find(name), find(name).default_variant), Shape(1, 1, 128, 64)
@@ -157,6 +158,7 @@ def test_measured_l2_bytes_take_the_place_of_the_bound(saved, recorded, monkeypa
     assert not causal.l2_measured
 
 
+@pytest.mark.long
 def test_any_shape_has_units_and_what_is_not_measured_says_so(saved):
     saved()
     found = roofline.of_record("Imaginary GPU", runs(LADDER), Shape(4, 16, 4096, 128), True)
@@ -235,6 +237,7 @@ def test_a_data_sheet_gives_no_time_and_the_blocks_of_an_sm():
     assert "from data sheets, not measured" in _text(found)
 
 
+@pytest.mark.long
 def test_a_stage_that_a_gpu_cannot_run_has_no_row():
     found = roofline.of_data_sheet(source("L4"), runs(select(5, "tma_wgmma")), MISSION, False)
     assert [row.stage for row in found.rows] == [5]

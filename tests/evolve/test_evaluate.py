@@ -289,6 +289,7 @@ def refused_by_its_layer(cheat):
     return found
 
 
+@pytest.mark.long
 def test_a_cheat_is_refused_at_its_line():
     found = refused_by_its_layer(CHEATS["asm"])
     assert CHEATS["asm"].file[1].splitlines()[found.line - 1].strip().startswith("asm volatile")
@@ -362,6 +363,7 @@ def test_what_is_wrong_on_drawn_sizes_is_no_pass(monkeypatch):
     assert found.kind == "value" and "sizes that were drawn for this check, B=" in found.message
 
 
+@pytest.mark.long
 def test_the_commands_json_follows_its_schema():
     schema = json.loads((artifact.recorded_dir() / "check.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)

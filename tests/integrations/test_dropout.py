@@ -63,6 +63,7 @@ def outputs_and_gradients(adapter, dtype):
             assert torch.allclose(one.double(), other, atol=4 * close["atol"], rtol=4 * close["rtol"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_output_and_gradients(dtype):
     outputs_and_gradients(ADAPTER, dtype)
@@ -104,6 +105,7 @@ def test_a_miscount_is_noticed(edit):
     must_notice(counts, broken(ADAPTER, edit))
 
 
+@pytest.mark.long
 def test_a_generator_repeats_a_call_and_moves_on():
     q, k, v = inputs()
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
@@ -127,6 +129,7 @@ def test_a_step_computed_again_has_its_mask():
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
 
 
+@pytest.mark.long
 def test_under_autocast_and_in_a_compiled_function():
     """A compiler leaves its graph for the call, and the rest is as without one."""
     q, k, v = (x.detach().float().requires_grad_() for x in inputs())

@@ -38,6 +38,7 @@ def as_modules(module, tokens_first=False):
     torch.testing.assert_close(out.float(), right, rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens_first", [False, True])
 def test_it_is_norm_and_gate_as_modules_write_them(tokens_first):
     as_modules(adapter, tokens_first)
@@ -75,6 +76,7 @@ def test_a_lost_gradient_is_noticed(wanted):
         refused(fresh(edit), wanted)
 
 
+@pytest.mark.long
 def test_packed_sequences():
     q, k, v, gate = drawn(60, 4, 64), drawn(60, 2, 64), drawn(60, 2, 64), drawn(60, 4, 64)
     bounds, weight = torch.tensor([0, 25, 60], dtype=torch.int32), drawn(4, 64)
@@ -97,6 +99,7 @@ def test_transforms_are_refused():
         torch.vmap(lambda x: attention(x, x, x, gate=x))(q)
 
 
+@pytest.mark.long
 def test_under_autocast_a_gate_is_cast_like_the_others():
     q, k, v, gate = (torch.randn(1, 2, 9, 64) for _ in range(4))
     with torch.autocast("cpu", torch.bfloat16):
@@ -107,6 +110,7 @@ def test_under_autocast_a_gate_is_cast_like_the_others():
     np.testing.assert_allclose(out.float(), right, rtol=0.03, atol=0.02)
 
 
+@pytest.mark.long
 def test_sinks_of_another_type_join():
     q, k, v = drawn(1, 2, 9, 64), drawn(1, 2, 20, 64), drawn(1, 2, 20, 64)
     sinks, gate = drawn(2, dtype=torch.bfloat16), torch.full_like(q, 100)

@@ -41,6 +41,7 @@ def offered(tmp_path, monkeypatch):
     return REPOSITORY
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", [None, "left"])
 @pytest.mark.parametrize("kind", ["mistral", "gemma2"])
 def test_transformers_loads_the_package(rng, offered, kind, side):
@@ -89,10 +90,12 @@ def check_functions(adapter, rng) -> None:
     np.testing.assert_allclose(packed.double(), expected.flatten(0, 1), atol=2e-3)
 
 
+@pytest.mark.long
 def test_the_functions_of_flash_attn(rng):
     check_functions(hub, rng)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["scale", "causal", "window", "softcap", "sinks", "alibi_slopes"])
 def test_an_option_forgotten_is_noticed(rng, name):
     text = {"window": "tuple(window)"}.get(name, name)

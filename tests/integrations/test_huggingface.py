@@ -193,6 +193,7 @@ def check_logits(adapter, rng, kind: str, side: str | None = None) -> None:
     close(*three(kind, adapter, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind,side",
     mostly_long(
@@ -273,6 +274,7 @@ def check_generate(adapter, rng, kind: str, side: str | None = None, **options) 
     same_tokens(*three(kind, adapter, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind,cache_kind",
     mostly_long(
@@ -354,6 +356,7 @@ def test_a_prompt_in_pieces_over_a_cache(rng, kind, side, static):
     check_continued(huggingface, rng, kind, side, static)
 
 
+@pytest.mark.long
 def test_a_prompt_in_pieces_with_padding_between(rng):
     check_continued(huggingface, rng, "llama", "right", False)
     check_continued(huggingface, rng, "llama", "between", True)
@@ -385,16 +388,19 @@ def check_in_place(adapter, rng, d_v: int = 64, room_of_v: int = 12) -> None:
         assert (out[b].double() - expected).abs().max() < 4e-3
 
 
+@pytest.mark.long
 def test_a_padded_cache_is_read_where_it_is(rng, monkeypatch):
     monkeypatch.setattr(huggingface, "_moved", None)
     check_in_place(huggingface, rng)
 
 
+@pytest.mark.long
 def test_a_padded_cache_that_no_table_of_pages_describes_is_copied(rng):
     check_in_place(huggingface, rng, room_of_v=14)
     check_in_place(huggingface, rng, d_v=128)
 
 
+@pytest.mark.long
 def test_a_window_and_sinks_over_a_padded_cache(rng):
     q, k, v = (
         torch.from_numpy(rng.standard_normal((2, h, s, 64))).half() for h, s in ((4, 1), (2, 12), (2, 12))
@@ -420,6 +426,7 @@ def test_a_mask_longer_than_what_a_cache_holds():
     assert mask.used.tolist() == [4]
 
 
+@pytest.mark.long
 def test_lengths_of_queries_and_of_keys_may_differ(rng):
     q, k, v = (torch.from_numpy(rng.standard_normal((1, 2, 8, 64))).half() for _ in range(3))
     bounds = {"cu_seq_lens_q": torch.tensor([0, 3, 8]), "cu_seq_lens_k": torch.tensor([0, 6, 8])}
@@ -454,6 +461,7 @@ def check_packed(adapter, rng, kind: str, by_lengths: bool) -> None:
     close(*three(kind, adapter, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind,by_lengths", [("llama", False), ("mistral", False), ("llama", True), ("gpt_oss", True)]
 )
@@ -487,6 +495,7 @@ def check_gradients(adapter, rng, kind: str, side: str | None) -> None:
         assert (ours[name] - expected).norm() <= allowed, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind,side",
     mostly_long(
@@ -508,6 +517,7 @@ def check_encoder_decoder(adapter, rng, side: str) -> None:
     close(*three("bart", adapter, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", mostly_long(["left", "right", "between"], "left"))
 def test_an_encoder_and_a_decoder(rng, side):
     check_encoder_decoder(huggingface, rng, side)
@@ -706,6 +716,7 @@ def test_register_refuses_names_that_mean_something_else():
             huggingface.register(name)
 
 
+@pytest.mark.long
 def test_autocast_makes_a_float32_model_serve(rng):
     ids = tokens(rng, 2, 9)
     exact = models("llama")[1]
@@ -743,6 +754,7 @@ def check_compiled(adapter, rng, kind: str, side: str | None) -> None:
     close(*three(kind, adapter, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind,side",
     mostly_long(
@@ -767,6 +779,7 @@ def test_padding_between_tokens_in_a_compiled_forward_pass(rng):
         compiled(ours("mistral"), **inputs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", mostly_long(["llama", "gpt_oss"], "llama"))
 def test_decoding_is_compiled_as_often_as_eager_attention(rng, kind):
     ids = tokens(rng, 2, 4)

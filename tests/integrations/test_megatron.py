@@ -156,11 +156,13 @@ CASES = {
 WITH_GRADIENTS = ("causal", "full", "window", "sinks")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_layer(rng, case):
     check_layer(ADAPTER, rng, gradients=case in WITH_GRADIENTS, **CASES[case])
 
 
+@pytest.mark.long
 def test_a_layer_in_bfloat16(rng):
     check_layer(ADAPTER, rng, torch.bfloat16)
 

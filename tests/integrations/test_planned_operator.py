@@ -456,12 +456,14 @@ def adapter(monkeypatch):
     return with_plans(ADAPTER)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case != "padded"])
 def test_values_and_gradients(rng, adapter, case):
     shape, options = options_of(rng, case)
     check_values(adapter, rng, torch.float16, shape, **options)
 
 
+@pytest.mark.long
 def test_packed_sequences(rng, adapter):
     check_packed(adapter, rng)
 
@@ -546,6 +548,7 @@ def check_autograd(adapter, rng):
             out.sum().backward()
 
 
+@pytest.mark.long
 def test_autograd(rng, adapter):
     check_autograd(adapter, rng)
 
@@ -778,6 +781,7 @@ def test_a_copy_without_a_mistake_passes(rng, on_stub):
         checked(copy, case, rng, on_stub[0])
 
 
+@pytest.mark.long
 def test_a_copy_without_a_mistake_has_right_values(rng):
     for case in ("values", "wide", "autograd"):
         checked(fresh(), case, rng)

@@ -181,10 +181,12 @@ def check_packed(adapter, rng):
         close(each, x, 8e-3)
 
 
+@pytest.mark.long
 def test_packed_sequences(rng):
     check_packed(ADAPTER, rng)
 
 
+@pytest.mark.long
 def test_pages(rng):
     q, pools = drawn(rng, (2, 4, 1, 64))[0], drawn(rng, (5, 16, 2, 64), (5, 16, 2, 64))
     table, lengths = (
@@ -291,6 +293,7 @@ def fresh(*edits):
     return broken(ADAPTER, own, *edits)
 
 
+@pytest.mark.long
 def test_a_copy_without_a_mistake_passes(rng):
     copy = fresh()
     shape, options = options_of(rng, "gqa")
@@ -338,6 +341,7 @@ def test_opcheck(rng, checks):
     torch.library.opcheck(torch.ops.flashcore.attention_backward.default, given, test_utils=checks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_compiled_without_a_break(rng, backend):
     arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
@@ -355,6 +359,7 @@ def test_compiled_without_a_break(rng, backend):
         close(each, x, 8e-3)
 
 
+@pytest.mark.long
 def test_a_compiled_backward_pass(rng):
     """Of a call that was not compiled: it keeps the operator, and does not look inside."""
     from torch._dynamo import compiled_autograd
@@ -378,6 +383,7 @@ def test_a_compiled_backward_pass(rng):
         close(x.grad, expected, 8e-3)
 
 
+@pytest.mark.long
 def test_one_graph_serves_all_lengths(rng):
     torch._dynamo.reset()
     graphs = []
@@ -397,6 +403,7 @@ def loss(attend):
     return lambda q, k, v: attend(q, k, v).double().square().sum()
 
 
+@pytest.mark.long
 def test_transforms(rng):
     """torch.func: grad, vmap over any dimension, and both in either order."""
     q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
@@ -571,6 +578,7 @@ def check_slopes(adapter, rng):
         call(slopes)
 
 
+@pytest.mark.long
 def test_a_gradient_of_slopes_is_refused(rng):
     check_slopes(ADAPTER, rng)
 
@@ -622,6 +630,7 @@ OF_MODELS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", [check_sinks_of_a_model, check_deterministic])
 def test_what_models_and_programs_set(rng, check):
     check(fresh(), rng)
@@ -635,6 +644,7 @@ def test_what_models_and_programs_set_is_not_lost(rng, name):
     must_notice(lambda adapter: check(adapter, rng), fresh(OF_MODELS[name]), error)
 
 
+@pytest.mark.long
 def test_many_gradients_of_one_output_at_once(rng):
     """`is_grads_batched` maps over the backward pass, by another vmap than that of torch.func."""
     q, k, v = drawn(rng, (1, 2, 8, 64), (1, 1, 9, 64), (1, 1, 9, 64), grad=True)
@@ -687,6 +697,7 @@ def test_a_parameter_needs_no_gradient_under_no_grad(rng):
         close(ADAPTER.attention(q, k, v), right(q, k, v)[0], 2e-3)
 
 
+@pytest.mark.long
 def test_views_of_any_strides(rng):
     (packed,) = drawn(rng, (2, 24, 3, 2, 64))
     q, k, v = (x.transpose(1, 2) for x in packed.unbind(2))
@@ -704,6 +715,7 @@ def test_views_of_any_strides(rng):
     close(x.grad, torch.autograd.grad(right(x, k, v)[0].sum(), x)[0], 8e-3)
 
 
+@pytest.mark.long
 def test_checkpointing_and_saved_tensors(rng):
     from torch.utils.checkpoint import checkpoint
 

@@ -73,12 +73,14 @@ def check_used(rng):
     close(out, expected(slopes=slopes), 2e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dim", [64, 72])
 def test_dense(rng, implemented, dim):
     implemented(ADAPTER)
     check_dense(rng, dim)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", [check_packed, check_used])
 def test_packed(rng, implemented, check):
     implemented(ADAPTER)

@@ -12,6 +12,7 @@ import torch
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
 
 
+@pytest.mark.long
 def test_what_follows_a_byte_changes_none_of_its_logits():
     of = runpy.run_path(str(EXAMPLE))
     model = of["GPT"](of["TINY"], of["WAYS"]["FlashCore"])

@@ -158,6 +158,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_step(rng, case):
     check(ADAPTER, rng, **CASES[case])

@@ -45,6 +45,7 @@ def test_mma_computes_the_same_on_sm_75():
     assert work.right()
 
 
+@pytest.mark.long
 def test_sm_75_compiles_every_benchmark():
     compiler = Compiler((7, 5))
     for makes in ceilings.benchmarks((7, 5), 1, 2**20).values():

@@ -126,6 +126,7 @@ def stand_in(monkeypatch):
     sys.modules.pop("flashcore_numba.measure.clock", None)
 
 
+@pytest.mark.long
 def test_from_launches_to_files(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare, "LONGEST_COLD_US", 1e9)
     monkeypatch.setattr(timing, "COLD_ROUNDS", 1)
@@ -181,6 +182,7 @@ def test_two_element_types_are_interleaved(tmp_path, capsys, monkeypatch):
     assert "--element bfloat16: none of these stages serves it" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words, tried",
     [
@@ -204,6 +206,7 @@ def test_a_peer_that_is_not_there_is_refused(capsys):
     )
 
 
+@pytest.mark.long
 def test_an_operation_of_ones_own_is_compared():
     """With its own answer, work and outputs; it has no caller's side and no peers."""
     progress = Progress(Console(file=io.StringIO()))
@@ -222,6 +225,7 @@ def test_an_operation_of_ones_own_is_compared():
 GRADIENTS = [("2", []), ("2/1", ["--features", "window=8,0"])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("heads, words", few(GRADIENTS, GRADIENTS[1]))
 def test_the_backward_pass_is_compared(heads, words, tmp_path, capsys, monkeypatch):
     """With its three gradients, its caller's side and its own peers, into an artifact that says so."""
@@ -255,6 +259,7 @@ DECODING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape, words", few(DECODING, DECODING[0]))
 def test_decoding_is_compared(shape, words, tmp_path, capsys, monkeypatch):
     """With its tokens, pages and lengths, cold and warm, into an artifact and tables that name them."""
@@ -292,6 +297,7 @@ def test_decoding_is_compared(shape, words, tmp_path, capsys, monkeypatch):
     assert artifact.recorded(tmp_path, operation="decode") == [], "none is plain"
 
 
+@pytest.mark.long
 def test_a_plain_workload_of_decoding_says_no_more_than_its_shape(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "registers", lambda *args: None)
     record = compare.compare(select_any("decode/chunks"), [[Workload(Shape(1, 1, 20, 64))]], 5, quiet())
@@ -299,6 +305,7 @@ def test_a_plain_workload_of_decoding_says_no_more_than_its_shape(tmp_path, monk
     assert "features" not in shape and shape["kv_bytes"] == 20 * 2 * 64 * 2
 
 
+@pytest.mark.long
 def test_a_wrong_request_of_decoding_is_found(monkeypatch):
     (stage,) = select_any("decode/chunks")
 
@@ -315,6 +322,7 @@ def test_a_wrong_request_of_decoding_is_found(monkeypatch):
         assert not any(each["entries"][0]["error"]["right"] for each in record["shapes"])
 
 
+@pytest.mark.long
 def test_a_wrong_gradient_is_named(capsys, monkeypatch):
     (stage,) = select_any("backward/recompute")
 
@@ -352,6 +360,7 @@ SPOIL = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "spoil",
     few(SPOIL, SPOIL[-1]),
@@ -370,6 +379,7 @@ def test_a_wrong_output_exits_1(spoil, capsys, monkeypatch):
     assert "WRONG" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_an_output_that_the_graph_does_not_write_is_wrong(capsys, monkeypatch):
     """The first launch is right, the replays write nothing: poison between the two shows it."""
 
@@ -394,6 +404,7 @@ def test_variants_are_timed_at_the_first_shape_only(monkeypatch):
     assert [entry["label"] for entry in second["entries"]] == [LADDER[5].label]
 
 
+@pytest.mark.long
 def test_what_is_timed_is_kept_before_the_next_shape(tmp_path, monkeypatch):
     """Whatever ends the run: a GPU is lent for minutes."""
     group, seen = compare._compare_group, []
@@ -413,6 +424,7 @@ def test_what_is_timed_is_kept_before_the_next_shape(tmp_path, monkeypatch):
     assert [entry["label"] for entry in record["shapes"][0]["entries"]] == ["01 scalar"]
 
 
+@pytest.mark.long
 def test_kernels_can_be_timed_alone(monkeypatch):
     monkeypatch.setattr(compare, "registers", lambda *args: None)
     chosen = [
@@ -426,6 +438,7 @@ def test_kernels_can_be_timed_alone(monkeypatch):
     assert [shape["absent"] for shape in record["shapes"]] == [{}, {}], "no peer is tried"
 
 
+@pytest.mark.long
 def test_what_held_the_clocks_back_is_told(monkeypatch):
     readings = itertools.cycle([Reading(1000.0, 60.0, 700.0, ("the power limit",)), Reading(1000.0)])
     sensors = SimpleNamespace(why_not=None, read=lambda: next(readings))
@@ -493,6 +506,7 @@ def _pairs(length, features):
     return sum(min(row, left) + 1 for row in range(length))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoilt", ["first", "last"])
 def test_a_wrong_row_of_a_packed_sequence_is_found(spoilt, tmp_path, capsys, monkeypatch):
     stage = LADDER[4]
@@ -513,6 +527,7 @@ def test_a_wrong_row_of_a_packed_sequence_is_found(spoilt, tmp_path, capsys, mon
     assert "WRONG" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_not(find(12)) is not None, reason=f"no CUDA compiler: {why_not(find(12))}")
 def test_the_kernels_whose_registers_are_recorded_have_the_features(rng):
     (run,) = [run for run in runs([find(12)]) if run.is_default]

@@ -39,6 +39,7 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     check(stage, variant, problem(rng, 1, 2, seq_q, seq_k, head_dim, causal, int(rng.integers(1, 3))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("head_dim", "value_dim"), few([(32, 32), (80, 80), (96, 96), (192, 128), (256, 256)], (80, 80))
 )
@@ -52,6 +53,7 @@ def test_other_head_dimensions_of_stage_15(head_dim, value_dim, rng):
 MASKED = [(86, 101, 80), (143, 286, 256), (70, 134, 64)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seq_q", "seq_k", "head_dim"), few(MASKED, MASKED[1]))
 def test_a_row_without_a_maximum_has_a_tile_multiplied_again(seq_q, seq_k, head_dim, rng):
     check(PING_PONG, None, problem(rng, 1, 2, seq_q, seq_k, head_dim, True))
@@ -64,6 +66,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sm_count", "table"), few(TABLES, TABLES[0]), ids=lambda x: str(x)[:3])
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 def test_each_split_of_stage_16(head_dim, sm_count, table, rng):
@@ -76,6 +79,7 @@ def test_each_split_of_stage_16(head_dim, sm_count, table, rng):
         check(CLUSTER_SPLIT, None, p, sm_count)
 
 
+@pytest.mark.long
 def test_a_slot_is_filled_again(rng):
     """Eight tiles of keys and more for two slots of one or two parts."""
     p = problem(rng, 1, 1, int(rng.integers(1, 64)), int(rng.integers(1024, 1200)), 128, True)
@@ -83,6 +87,7 @@ def test_a_slot_is_filled_again(rng):
     check(CLUSTER_SPLIT, "one_block", p)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", few([False, True], True))
 def test_blocks_of_stage_15_take_several_pieces(causal, rng):
     """On a GPU of two SMs: under a causal mask a counter deals the pieces out."""
@@ -92,6 +97,7 @@ def test_blocks_of_stage_15_take_several_pieces(causal, rng):
     check(PING_PONG, None, p, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("heads", "seq_q", "seq_k", "causal", "queries"),
     few(
@@ -105,6 +111,7 @@ def test_configurations_of_stage_15_with_queries_in_registers(heads, seq_q, seq_
     check(PING_PONG, None, p, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sm_count", few([132, 2], 2))
 @pytest.mark.parametrize(
     ("stage", "made"),
@@ -120,6 +127,7 @@ def test_formula_holds_with_features(stage, made, sm_count, rng):
     check(stage, None, made(rng, head_dim=head_dim, causal=causal), sm_count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("head_dim", "sm_count"), few([(64, 132), (128, 2)], (64, 132)))
 def test_formula_holds_where_parts_are_merged(head_dim, sm_count, rng):
     p = merged(rng, head_dim=head_dim, causal=bool(rng.integers(2)))
@@ -132,6 +140,7 @@ def _launches(stage, p, sm_count):
     return executor.launches
 
 
+@pytest.mark.long
 def test_a_tile_that_is_done_twice_is_more_than_predicted(rng):
     """What the formula leaves out: scores that outgrow the reference, which the last tile of keys gave."""
     p = problem(rng, 1, 1, 64, 384, 64, False)

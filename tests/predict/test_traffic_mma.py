@@ -42,6 +42,7 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
     check(stage, variant, any_problem(rng, int(rng.integers(1, 150)), head_dim, causal), sm_count=132)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("head_dim", "value_dim"), few([(192, 192), (256, 256), (192, 128), (64, 256)], (192, 128))
 )
@@ -57,6 +58,7 @@ def test_rows_that_are_no_whole_lines_have_no_formula(rng):
         predict(stage12_mma_sync.STAGE, "mma_sync", p, 132)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize(("tile", "sm_count"), few([("large", 1), ("medium", 2)], ("large", 1)))
 def test_each_tile_of_stage_13(tile, sm_count, head_dim, rng):
@@ -66,6 +68,7 @@ def test_each_tile_of_stage_13(tile, sm_count, head_dim, rng):
     check(stage13_split_kv.STAGE, "split_kv", p, sm_count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(["split_kv", "persistent"], "persistent"))
 def test_more_splits_than_two(variant, rng):
     seq_k = int(rng.integers(3 * 512, 4 * 512))
@@ -77,6 +80,7 @@ def test_more_splits_than_two(variant, rng):
 MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", few([False, True], True))
 @pytest.mark.parametrize(("made", "head_dim"), first_of_each(MADE, lambda made, head_dim: made))
 @pytest.mark.parametrize(
@@ -88,11 +92,13 @@ def test_formula_holds_with_features(stage, variant, made, head_dim, causal, rng
     check(stage, variant, made(rng, head_dim=head_dim, causal=causal), sm_count=132)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("head_dim", "causal"), few([(64, False), (128, True)], (64, False)))
 def test_formula_holds_where_parts_are_merged(head_dim, causal, rng):
     check(stage12_mma_sync.STAGE, None, merged(rng, head_dim=head_dim, causal=causal), sm_count=132)
 
 
+@pytest.mark.long
 def test_a_window_that_begins_between_the_tiles_of_two_key_warps(rng):
     """A key warp meets its first key after the first step, and still does no tile twice."""
     p = problem(rng, 1, 2, 256, 1024, 64, True, features=Features((500, -1)))
@@ -100,6 +106,7 @@ def test_a_window_that_begins_between_the_tiles_of_two_key_warps(rng):
     check(stage13_split_kv.STAGE, "unsplit", p, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.label)
 def test_a_tile_that_is_done_twice_is_more_than_predicted(stage, rng):
     """What the formulas leave out: scores that outgrow the first tile's reference."""

@@ -34,6 +34,7 @@ def agrees(text, number):
     return abs(float(text.rstrip("%")) - number) <= 0.51 * 10**-digits
 
 
+@pytest.mark.long
 def test_a_row_is_the_fastest_stage_of_its_workload():
     found = rows(decode_tables.one_token())
     assert len(found) > 20

@@ -32,6 +32,7 @@ def times_of(shape):
     return {entry["stage"]: entry["gpu_us"]["p50"] for entry in entries if entry["error"]["right"]}
 
 
+@pytest.mark.long
 def test_the_table_is_that_of_the_record():
     for name, made in dispatch_table.made().items():
         assert made == getattr(dispatch, name), "run flashcore dispatch --save"

@@ -103,6 +103,7 @@ def test_missing_and_foreign_pictures_are_found(root: Path) -> None:
     assert "the picture shows another base" in foreign
 
 
+@pytest.mark.long
 def test_every_room_of_the_repository_says_what_it_is_for() -> None:
     built = rooms(ROOT)
     floors = {room.name: room.floor for room in built}

@@ -113,6 +113,7 @@ def rgb(colour):
     return [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
 
 
+@pytest.mark.long
 def test_the_same_artifact_gives_the_same_bytes(fake, kept, tmp_path):
     pairs = kept(fake())
     ladder = pictures.drawable(pairs)[0][0]
@@ -182,6 +183,7 @@ def test_what_is_missing_is_said(fake, longer, kept):
     assert "3 lengths" in lacking["lengths"]
 
 
+@pytest.mark.long
 def test_a_record_without_peers_or_with_wrong_outputs(fake, kept):
     made = fake(ceilings=CEILINGS)
     (shape,) = made["shapes"]
@@ -203,6 +205,7 @@ def test_a_record_without_peers_or_with_wrong_outputs(fake, kept):
     assert not any("01 scalar" in text[name] for name in ("roofline", "time-budget"))
 
 
+@pytest.mark.long
 def test_ceilings_that_were_not_measured_are_left_out(fake, kept):
     some = dict.fromkeys(CEILINGS) | {"l2_gbs": 7000.0}
     found, _ = pictures.drawable(kept(fake(ceilings=some)))
@@ -224,6 +227,7 @@ def another_gpu(made, name, factor):
     return made
 
 
+@pytest.mark.long
 def test_a_new_gpu_stands_beside_the_recorded_one(fake, kept, tmp_path):
     own, other, causal = kept(
         another_gpu(fake(date="2020-01-01T00:00:00Z"), "Another GPU", 3.0), fake(), fake()
@@ -378,6 +382,7 @@ def test_other_variants_are_not_in_the_ladder(fake, kept):
     )
 
 
+@pytest.mark.long
 def test_a_roof_begins_where_the_bandwidth_allows_it(fake, kept):
     """No line of the roofline lies above the steepest slope, or beyond the highest roof."""
     found, _ = pictures.drawable(kept(fake(ceilings=CEILINGS)))
@@ -407,6 +412,7 @@ def test_the_longest_family_is_drawn(longer, kept):
     assert lengths.picture([few, many]).sources == (many[0],)
 
 
+@pytest.mark.long
 def test_the_command_draws_and_says_what_it_lacks(fake, kept, tmp_path, capsys):
     ((path, _),) = kept(fake())
     assert cli.main(["pictures", str(path), "--save", str(tmp_path / "out")]) == 0
@@ -432,6 +438,7 @@ def test_foreign_pictures_say_nothing(tmp_path):
     assert style.written(tmp_path / "text.svg") == {}
 
 
+@pytest.mark.long
 def test_a_curve_that_ends_early_is_named_there(longer, kept):
     made = longer(128, 256, 512, 1024)
     for shape in made["shapes"][2:]:

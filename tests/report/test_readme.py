@@ -29,6 +29,7 @@ def test_without_a_record_every_place_says_so(page, recorded):
     assert differences(page) == []
 
 
+@pytest.mark.long
 def test_the_places_are_written_from_the_record(page, recorded, fake):
     artifact.save(fake(), recorded / "imaginary-gpu.json")
     assert update(page) == [page, recorded / "ladder.svg", recorded / "ladder-dark.svg"]
@@ -63,6 +64,7 @@ def test_text_outside_the_places_is_free(page, recorded):
     assert differences(page) == []
 
 
+@pytest.mark.long
 def test_a_new_record_makes_text_and_picture_stale(page, recorded, fake):
     artifact.save(fake(), recorded / "imaginary-gpu.json")
     update(page)
@@ -75,6 +77,7 @@ def test_a_new_record_makes_text_and_picture_stale(page, recorded, fake):
     assert "ladder-dark.svg: the picture was not drawn from imaginary-gpu.json" in found[2]
 
 
+@pytest.mark.long
 def test_a_missing_and_an_orphaned_picture_are_found(page, recorded, fake):
     artifact.save(fake(), recorded / "imaginary-gpu.json")
     update(page)
@@ -87,6 +90,7 @@ def test_a_missing_and_an_orphaned_picture_are_found(page, recorded, fake):
     assert not list(recorded.glob("*.svg"))
 
 
+@pytest.mark.long
 def test_a_picture_is_written_where_a_page_asks_for_it(page, recorded, fake):
     place = "<!-- picture:{} -->\n{}\n<!-- picture:end -->"
     page.write_text(page.read_text() + place.format("lengths", "?") + "\n" + place.format("ladder", "?"))
@@ -132,6 +136,7 @@ def test_bad_markers_are_named(page, recorded, markers, message):
     assert page.read_text() == before
 
 
+@pytest.mark.long
 def test_a_record_without_the_mission_shape_is_not_quoted(page, recorded, fake):
     artifact.save(fake(shape=Shape(1, 1, 64, 64)), recorded / "imaginary-gpu.json")
     update(page)

@@ -120,6 +120,7 @@ def test_compiler_counts_shared_and_local_memory():
     assert local.shared_bytes == 0
 
 
+@pytest.mark.long
 def test_compiler_compiles_once_for_each_set_of_types(monkeypatch):
     compiler._compile.cache_clear()
     executor, again = Compiler(), Compiler()

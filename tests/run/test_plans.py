@@ -542,6 +542,7 @@ def test_graphs_of_a_plan_are_few(stub, monkeypatch):
     assert len(stub.launched) == 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["cupy", "torch"])
 def test_a_small_output_is_allocated_ahead(stub, fake_torch, kind):
     """In the shadow of the launch; each output is its caller's alone, and of the stream of its use. PyTorch's

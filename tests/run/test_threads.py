@@ -54,6 +54,7 @@ def python(program, *arguments):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stages",
     few([STAGES, [12, 7, 12, 10, 12, 16, 12, 8]], [12, 7, 12, 10, 12, 16, 12, 8]),
@@ -76,6 +77,7 @@ def test_stages_in_threads_that_nothing_warmed(stages):
     )
 
 
+@pytest.mark.long
 def test_a_thread_that_comes_while_another_launches():
     """The second loads a kernel of its own, in the middle of a long launch of the first."""
     python(
@@ -98,6 +100,7 @@ def test_a_thread_that_comes_while_another_launches():
     )
 
 
+@pytest.mark.long
 def test_modules_and_reports_in_threads(tmp_path):
     source = tmp_path / "racing.cu"
     source.write_text(RACING)
@@ -135,6 +138,7 @@ def test_checks_in_threads():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", few(["os.fork", "multiprocessing"], "os.fork"))
 def test_a_fork_while_threads_launch(how):
     """The child finds the executor at rest, and can use it."""
@@ -199,6 +203,7 @@ def test_a_fork_while_a_thread_computes_a_cached_property():
     )
 
 
+@pytest.mark.long
 def test_a_program_may_end_while_a_thread_launches():
     python(
         """
@@ -213,6 +218,7 @@ def test_a_program_may_end_while_a_thread_launches():
     )
 
 
+@pytest.mark.long
 def test_arrays_that_change_during_the_call():
     """Whatever comes out, nothing crashes and nothing is reported that the kernel did not do."""
     python(
@@ -235,6 +241,7 @@ def test_arrays_that_change_during_the_call():
     )
 
 
+@pytest.mark.long
 def test_a_signal_handler_may_not_launch_inside_a_launch():
     python(
         """

@@ -175,6 +175,7 @@ def test_sixteen_byte_accesses(index, wavefronts, conflicts):
 MEASURED = json.loads(Path(__file__).with_name("bank_patterns.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("itemsize", [4, 8, 16])
 def test_bank_patterns_measured_on_a_gpu(itemsize):
     """One load of one warp, for every pattern of addresses that was measured under Nsight Compute."""

@@ -25,6 +25,7 @@ def seeds(rng, count: int) -> range:
     return range(first, first + count)
 
 
+@pytest.mark.long
 def test_random_kernels(rng):
     assert faults(check_all(seeds(rng, 6))) == []
 
@@ -40,10 +41,12 @@ def test_many_random_kernels(rng):
     assert checked
 
 
+@pytest.mark.long
 def test_random_kernels_compute_nothing_undefined(rng):
     assert {seed: found for seed in seeds(rng, 12) if (found := undefined(kernel(seed)))} == {}
 
 
+@pytest.mark.long
 def test_undefined_arithmetic_is_found(rng):
     """The check can fail: a sum that overflows, a large remainder."""
     original = kernel(int(rng.integers(2**31)))

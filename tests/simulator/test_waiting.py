@@ -138,6 +138,7 @@ def long_range(x, n):
         x[i] += k
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order, first", few([("lockstep", 0), ("reverse", 2)], ("lockstep", 0)))
 def test_time_limit(order, first):
     for kernel, args in ((long_loop, ()), (long_range, (900_000,))):

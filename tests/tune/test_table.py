@@ -113,6 +113,7 @@ def test_a_variant_stays_what_it_is(number, variant, chosen, monkeypatch):
     assert with_table == launched(space, problem, launch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", LOOKED_UP)
 def test_a_prediction_follows(number, chosen, rng):
     space = SPACES[number]

@@ -122,6 +122,7 @@ def few(monkeypatch):
     return asked
 
 
+@pytest.mark.long
 def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
     best = {"cluster": 2, "warpgroups": 1, "keys": 64, "stages": 2}
     timed, path = modelled(best), tmp_path / "a" / "record.json"
@@ -137,6 +138,7 @@ def test_a_search_finds_the_best_and_checks_it(few, tmp_path):
     assert ratio == pytest.approx(found["cache"][name_of(best)]["time"] / found["cache"][shipped]["time"])
 
 
+@pytest.mark.long
 def test_a_search_times_what_is_launched_and_what_the_rule_says(few, monkeypatch):
     """Once a search has replaced the rule's choice, the next one still compares with both."""
     space, problem = SPACES[16], funnel.stand_in(SPACES[16], SMALL)
@@ -181,6 +183,7 @@ def test_a_search_goes_on_where_it_was_stopped(few, tmp_path, monkeypatch):
         funnel.search(SPACES[16], other, QUIET, path, timed, GPU)
 
 
+@pytest.mark.long
 def test_what_is_wrong_or_does_not_end_is_no_time(few):
     def timed(number, workload, configs, rounds):
         found = modelled({})(number, workload, configs, rounds)
@@ -197,6 +200,7 @@ def test_what_is_wrong_or_does_not_end_is_no_time(few):
     assert not any(each["config"].startswith(("2,1", "1,2")) for each in found["elite"])
 
 
+@pytest.mark.long
 def test_a_wrong_kernel_is_no_elite(few, monkeypatch):
     """The check runs what the configuration launches, not the stage as it ships."""
     space = SPACES[16]
@@ -213,6 +217,7 @@ def test_a_wrong_kernel_is_no_elite(few, monkeypatch):
     assert [name for name in few if ",64," in name]
 
 
+@pytest.mark.long
 def test_a_search_of_the_backward_pass(monkeypatch):
     """Its elite is checked by gradients; a kernel that is wrong is none."""
     small = {"rows": (64, 128), "stages": (2,), "ping_pong": (1,), "dv_early": (0,), "heads_together": (1, 2)}
@@ -235,6 +240,7 @@ def test_a_search_of_the_backward_pass(monkeypatch):
         assert found["elite"][0]["config"].startswith(f"{wins},")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("d", [64, 128])
 def test_a_legal_tile_of_the_backward_pass_is_right(d, rng):
     """The rules let nothing through that the kernels cannot be; what they ship is among it."""
@@ -254,6 +260,7 @@ def test_a_legal_tile_of_the_backward_pass_is_right(d, rng):
         assert report.passed, stage.name
 
 
+@pytest.mark.long
 def test_a_legal_configuration_of_decoding_is_right(rng):
     """Of several warps and parts, with pages that end inside a tile."""
     space = SPACES["decode/split"]
@@ -307,6 +314,7 @@ def _die(pipe, *given):
     sys.exit(3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("child, expected", [(_sleep, None), (_die, None), (_answer, {"answer": 16})])
 def test_a_run_is_a_process_that_can_be_stopped(monkeypatch, child, expected):
     monkeypatch.setattr(timing, "_send", child)

@@ -64,6 +64,7 @@ def test_count(capsys):
     assert found["moved"]["times_needed"] == found["moved"]["global_bytes"] / problem.min_bytes
 
 
+@pytest.mark.long
 def test_reconcile(capsys):
     """Every variant, in another process too, which finds the stage by its key."""
     assert cli.main(["reconcile", RECOMPUTE.key, "--shape", SMALL, "--json"]) == 0
@@ -202,6 +203,7 @@ def test_an_extract_calls_a_stage_by_its_key(tmp_path, monkeypatch, capsys):
     assert {job.run.stage for job in jobs} == {find(2), RECOMPUTE}
 
 
+@pytest.mark.long
 def test_compare_without_a_gpu(capsys, monkeypatch):
     def quick(stages, **options):
         return [

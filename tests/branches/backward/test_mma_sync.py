@@ -53,6 +53,7 @@ def test_the_cases_that_tell_most(variant):
     assert len(report.results) == len(telling)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(VARIANTS, "short"))
 def test_head_dimension_128_in_every_order(variant, rng):
     x = drawn(rng, 200, 150, 128, heads=4, kv_heads=2, causal=True)
@@ -70,6 +71,7 @@ def test_lengths_that_fill_no_tile(rows, keys, head_dim, rng):
     executor.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 def test_windows_of_packed_sequences(head_dim, rng):
     """Tiles of keys that no row sees, rows that see no key, sequences without rows, keys or both."""
@@ -90,6 +92,7 @@ def test_lse_of_ten_thousand(rng):
     assert not wrong(x, Simulator(ops=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 128))
 def test_an_older_gpu(head_dim, rng):
     """Of sm_80: no addition of four floats at once; and of one with little shared memory."""
@@ -124,6 +127,7 @@ def test_the_tiles_that_fit(head_dim, rng):
         assert tiles[name].block_bytes(head_dim) <= SMALLEST_SHARED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variant", "head_dim", "arch"),
     few(EVERY_TILE, ("split", 128, 900)),

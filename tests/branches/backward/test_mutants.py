@@ -87,6 +87,7 @@ def test_the_files_of_a_stage(stage):
     )
 
 
+@pytest.mark.long
 def test_modules_are_copied_together():
     """An unedited copy imports its own modules, whole or names of them, and computes what the stage does."""
     same = Edit("\nSTAGE = ", "\nSTAGE = ")
@@ -100,6 +101,7 @@ def test_modules_are_copied_together():
     assert kill_one(mutant, names=TELLING[:2]).status == "survived"
 
 
+@pytest.mark.long
 def test_the_real_kernels_survive():
     text = "#pragma once"
     same = Mutant("backward/mma_sync", "unedited", "nothing", (Edit(text, text, "gradient_rows.cuh"),))

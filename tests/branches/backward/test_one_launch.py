@@ -55,6 +55,7 @@ def test_the_cases_that_tell_most(variant):
     assert len(report.results) == len(telling)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variant", "head_dim"),
     few([(v, d) for v in STAGE.variants for d in (64, 128)], ("one_launch", 64)),
@@ -72,6 +73,7 @@ def test_the_same_bits_in_every_order(variant, head_dim, rng):
 LENGTHS = [(1, 1), (1, 129), (129, 1), (40, 600), (600, 40)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 128))
 @pytest.mark.parametrize(
     ("variant", "rows", "keys"),
@@ -86,6 +88,7 @@ def test_lengths_that_fill_no_tile_and_more_than_the_rings(variant, rows, keys, 
     executor.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("left", "right", "head_dim"),
     few([(40, 30, 64), (40, 30, 128), (70, 0, 64), (-1, 20, 64), (3, -1, 64)], (40, 30, 64)),
@@ -101,6 +104,7 @@ def test_windows(variant, left, right, head_dim, rng):
         executor.check()
 
 
+@pytest.mark.long
 def test_lse_of_ten_thousand(rng):
     """Negative too, where keys past the end, which score 0, would be infinite."""
     for scale in (10.0, -10.0):
@@ -111,6 +115,7 @@ def test_lse_of_ten_thousand(rng):
         assert not wrong(x, Simulator(ops=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
 def test_results_have_strides_of_their_own(variant, rng):
     """What is between their rows, and after them, stays as it was."""
@@ -128,6 +133,7 @@ def test_results_have_strides_of_their_own(variant, rng):
         assert np.isfinite(arrays[name]).sum() == view.size < arrays[name].size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(RINGS, "one_launch"))
 def test_what_moves_is_the_closed_count(variant, rng):
     """Every tile once for each block that needs it, seven products, no scratch, no conflict."""

@@ -63,6 +63,7 @@ def test_the_reference_is_the_derivative(name, rng):
         )
 
 
+@pytest.mark.long
 def test_right_gradients_pass_every_case_and_property():
     report = check_stage(stage())
     assert report.passed, report.failures[0]
@@ -76,6 +77,7 @@ def test_right_gradients_pass_every_case_and_property():
     assert report.margin > 1
 
 
+@pytest.mark.long
 def test_gradients_without_rounding_pass_too():
     report = check_stage(stage(rounded=False))
     assert report.passed, report.failures[0]

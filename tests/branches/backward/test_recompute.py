@@ -53,6 +53,7 @@ def assert_right(x, found):
         assert verdict.passed, (output.name, verdict)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize("shape", few(SHAPES, "full, GQA", "causal, rows that see no key"))
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -79,6 +80,7 @@ def test_scores_in_the_thousands(variant, rng):
     assert_right(x, gradients(x, variant))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("left", "right"), few([(17, 5), (3, -1), (0, 0)], (17, 5)))
 @pytest.mark.parametrize("variant", few(VARIANTS, "tiles"))
 def test_windows(variant, left, right, rng):
@@ -119,6 +121,7 @@ class Kept(Simulator):
         return self.scratch[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(VARIANTS, "tiles"))
 def test_orders(variant, rng):
     """No order makes a race; where nobody adds to what others add to, no order changes a bit."""
@@ -148,6 +151,7 @@ def test_every_case_and_property(variant, rng):
     assert report.margin > 1.5 and len(report.results) == len(chosen)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("capability", few([75, 80, 90], 90))
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 @pytest.mark.parametrize("variant", few(VARIANTS, "tiles"))

@@ -56,6 +56,7 @@ def test_it_serves_what_a_block_can_hold(rows, keys, kv_heads, head_dim, held, r
     assert resident.serves(x.problem(x.arrays)) is held
 
 
+@pytest.mark.long
 def test_what_moves_is_the_closed_count(rng):
     """The first round each block fetches for itself, the others one block for both; D once for two blocks."""
     rows, keys, heads, kv_heads = 330, 300, 2, 1
@@ -76,6 +77,7 @@ def test_what_moves_is_the_closed_count(rng):
     assert not [(row.text, row.conflicts) for row in launch.lines() if row.conflicts]
 
 
+@pytest.mark.long
 def test_the_same_bits_in_every_order(rng):
     x, found = drawn(rng, 200, 150, kv_heads=1, causal=True, dlse=True), []
     for order in ("lockstep", "reverse", f"random:{rng.integers(1000)}"):

@@ -93,6 +93,7 @@ def packed(rng):
     return problem(rng, int(bounds[-1]), batch=1, features=features)
 
 
+@pytest.mark.long
 def test_packed_sequences_are_prepared(rng):
     check_prepared(packed(rng))
 
@@ -126,6 +127,7 @@ def test_gradients_are_finished(head_dim, value_dim, rng):
     check_finished(problem(rng, int(rng.integers(1, 300)), head_dim, value_dim, element), rng)
 
 
+@pytest.mark.long
 def test_packed_gradients_are_finished(rng):
     check_finished(packed(rng), rng)
 

@@ -76,6 +76,7 @@ def test_formula_is_what_is_counted(stage, variant, head_dim, causal, rng):
 MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("made", "head_dim"), first_of_each(MADE, lambda made, head_dim: made))
 @pytest.mark.parametrize(
     ("stage", "variant"),

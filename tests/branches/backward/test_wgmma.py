@@ -95,6 +95,7 @@ TRIED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("head_dim", "tile"), few(TRIED, TRIED[1]))
 def test_any_configuration_in_any_order(head_dim, tile, rng):
     """Rings are filled again, heads share keys, key blocks see different numbers of tiles."""
@@ -114,6 +115,7 @@ def test_lengths_that_fill_no_tile(rows, keys, head_dim, rng):
     executor.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deterministic", few([False, True], False))
 @pytest.mark.parametrize("head_dim", few([64, 128], 64))
 def test_windows_of_packed_sequences(head_dim, deterministic, rng):
@@ -156,6 +158,7 @@ def added(x, tile, executor):
     return np.array(executor.args["finish"][0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", few(["lockstep", "reverse", "random:5"], "lockstep"))
 def test_blocks_add_in_turn(order, rng):
     """Bit for bit the sum, by falling keys, of what each block of keys adds when it is alone."""
@@ -173,6 +176,7 @@ def test_blocks_add_in_turn(order, rng):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("masked", few(["nothing", "causal", "window"], "causal"))
 def test_every_order_gives_the_same_bits(masked, rng):
     features = Features(window=(40, 9)) if masked == "window" else None
@@ -186,6 +190,7 @@ def test_every_order_gives_the_same_bits(masked, rng):
     assert len(results) == 1
 
 
+@pytest.mark.long
 def test_turns_begin_at_0(rng):
     """Blocks begin in order on the CPU executor, so none would wait there for what the memory held."""
     found = []
@@ -306,6 +311,7 @@ def test_every_exception_is_one():
     assert set(found) < set(harmless) and [line_of(call) for call in harmless if call not in found] == [TURN]
 
 
+@pytest.mark.long
 def test_a_block_that_adds_before_its_turn_is_reported(rng, tmp_path):
     path = tmp_path / "backward_wgmma.cu"
     path.write_text(TEXT.replace(TURN, ""))

@@ -28,6 +28,7 @@ def assert_right(x, out, lse):
         assert verdict.passed, (output.name, verdict)
 
 
+@pytest.mark.long
 def test_it_is_right(rng):
     sinks = rng.standard_normal(4).astype(np.float32)
     x = paged(rng, [20, 0, 45], 4, 2, 3, features=Features((30, -1), 5.0, sinks))
@@ -39,6 +40,7 @@ def test_it_is_right(rng):
     assert np.array_equal(called(x, batch_invariant=True, stage=CHUNKS.key), out)
 
 
+@pytest.mark.long
 def test_one_page_per_request_is_a_contiguous_cache(rng):
     """attention() over the same cache, of equal lengths, agrees."""
     q = rng.standard_normal((2, 4, 3, 64)).astype(np.float16)
@@ -94,6 +96,7 @@ def test_what_no_stage_serves_is_refused(rng):
     assert Problem(x.q, x.q, x.q).head_dim == 96  # which attention() serves
 
 
+@pytest.mark.long
 def test_none_is_the_last_stage_that_serves(rng):
     x = paged(rng, [20, 3], 2, 1)
     assert_right(x, *called(x, stage=None, return_lse=True))

@@ -27,8 +27,6 @@ QUICK = (
     "D=64, D_v=256",
     "pages of 1",
     "alone and in a batch: the same bits",
-    "other lengths in the next launch",
-    "a cache in use",
     "two halves merged are the whole",
 )
 
@@ -56,6 +54,7 @@ def test_every_case_and_property(name):
     assert len(report.results) == 1 and report.margin > 1.5
 
 
+@pytest.mark.long
 def test_random_problems(rng):
     """Pages, lengths, tokens, groups and windows that no case names."""
     for _ in range(4):
@@ -96,6 +95,7 @@ def test_a_row_has_a_lane_for_every_chunk():
         assert keys == 64 or length > 2048
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("capability", few([75, 80, 90], 90))
 @pytest.mark.parametrize("head_dim", few([64, 128, 256], 128))
 def test_all_is_in_registers(head_dim, capability):

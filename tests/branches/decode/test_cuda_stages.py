@@ -74,6 +74,7 @@ def test_the_cases_that_tell_most(stage, variant):
     assert len(report.results) == len(TELLING)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128, 256], 64))
 @pytest.mark.parametrize(("stage", "variant"), few(RUNS, QUICK[0]), ids=label)
 def test_every_head_dimension_in_every_order(stage, variant, head_dim, rng):
@@ -92,6 +93,7 @@ def test_more_requests_than_a_warp_has_lanes(rng):
         assert_right(x, decoded(SPLIT, x, sm_count=sm_count, ops=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [SPLIT, CLUSTER], ids=label)
 def test_a_request_has_the_same_bits_alone_and_on_other_pages(stage, rng):
     """With batch_invariant, where without it the batch would tell: on few SMs, of long requests."""
@@ -300,6 +302,7 @@ def assert_foretold(stage, variant, problem, sm_count, tile, lanes):
     assert counted == [foretold, foretold + added], (p.shape_label, sm_count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128, 256], 64))
 @pytest.mark.parametrize("variant", few(SPLIT.variants, "split"))
 def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
@@ -315,6 +318,7 @@ def test_a_formula_gives_what_is_counted(variant, head_dim, rng):
         assert_foretold(SPLIT, variant, problem, sm_count, tile, head_dim // 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", few([1, 16], 16))
 @pytest.mark.parametrize(
     ("stage", "head_dim"), few(list(product((SPLIT, CLUSTER), (64, 128, 256))), (CLUSTER, 128))
@@ -337,6 +341,7 @@ def test_a_formula_knows_where_a_window_begins_and_ends(stage, head_dim, page, r
         assert_foretold(stage, variant, problem, 132, tile, lanes)
 
 
+@pytest.mark.long
 def test_a_formula_gives_what_is_counted_of_64_rows(rng):
     """Some warps have no keys in the tiles of their warpgroup, and some rows of the block do not exist."""
     sinks = rng.standard_normal(8).astype(np.float32)
@@ -360,6 +365,7 @@ OF_CLUSTERS = [
 ROWS = {"few": (1, 16), "rows": (17, 32), "wide": (33, 80)}  # fewest and most of a K/V head
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("head_dim", "name", "variant"), few(OF_CLUSTERS, (64, "few", "overlapped")))
 def test_a_formula_gives_what_is_counted_of_clusters(head_dim, name, variant, rng):
     """On a GPU for each tile and size of a cluster; one request has no keys."""

@@ -69,6 +69,7 @@ class Older(Passing):
         self.executor.launch(older, grid, block, *args, shared_bytes=shared_bytes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head_dim", few([64, 128, 256], 64))
 @pytest.mark.parametrize(("stage", "variant"), few(RUNS, *QUICK), ids=label)
 def test_every_head_dimension_in_every_order(stage, variant, head_dim, rng):
@@ -85,6 +86,7 @@ def test_every_head_dimension_in_every_order(stage, variant, head_dim, rng):
             assert_right(x, (found["out"], found["lse"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("element", [FLOAT16, BFLOAT16], ids=lambda each: each.name)
 def test_an_older_gpu_gives_the_same_bits(element, rng):
     x = paged(rng, [60, 0, 90], 4, 2, 2, element=element, stored=E4M3, **SCALES)
@@ -98,6 +100,7 @@ def test_an_older_gpu_gives_the_same_bits(element, rng):
     assert all(np.array_equal(newer[name], older[name]) for name in ("out", "lse"))
 
 
+@pytest.mark.long
 def test_a_nan_that_counts_stays_one(rng):
     """In a key that its tokens see; a request that does not see it is right."""
     x = paged(rng, [20, 33], 2, 1, stored=E4M3, **SCALES)
@@ -107,6 +110,7 @@ def test_a_nan_that_counts_stays_one(rng):
     assert np.isnan(found[0, :, 0, 5]).all() and np.isnan(found).sum() == 2
 
 
+@pytest.mark.long
 def test_bytes_and_scales_of_any_kind(rng):
     """uint8 pools, scales of numbers, of arrays, with a stride, of 0 too: the same bits."""
     x = paged(rng, [20, 0, 45], 4, 2, 3, stored=E4M3, k_scale=np.full(2, 0.4, np.float32), v_scale=2)
@@ -197,6 +201,7 @@ SCALED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", few(SCALED, SCALED[0]), ids=lambda mutant: mutant.name)
 def test_mutants_die(mutant):
     fate = kill_one(mutant, names=of_bytes(STAGES[0]))

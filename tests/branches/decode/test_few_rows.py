@@ -30,6 +30,7 @@ def drawn(rng, rows=3, keys=700, **features):
     return f.but(features=Features(**features)) if features else f
 
 
+@pytest.mark.long
 @EACH_STAGE
 def test_right(stage, rng):
     assert not wrong(stage, drawn(rng), sm_count=132)
@@ -60,6 +61,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_view_is_seen(mistake, monkeypatch, rng):
     name, made = MISTAKES[mistake]

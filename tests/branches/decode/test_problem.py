@@ -254,6 +254,7 @@ def test_the_truth_of_heads_is_that_of_the_whole(tokens, features, rng):
         assert found.judge([answer])["right"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("element", [FLOAT16, BFLOAT16], ids=lambda element: element.name)
 def test_zeros_are_no_answer_to_many_keys(element, rng):
     """They are within the bound of each element, but not of all outputs together."""

@@ -107,6 +107,7 @@ def test_gradients(rng):
         assert DROPOUT_BACKWARD.judge(each, value, reference, None).passed, each.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("d", few([64, 128], 64))
 def test_nothing_dropped_is_attention(d, rng):
     """p = 0, and p that rounds to it: out, LSE and gradients to the bit."""

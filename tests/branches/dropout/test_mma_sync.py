@@ -141,6 +141,7 @@ CUT_OUT = {  # everything that a kernel has of dropout, as patterns, and what wa
 }
 
 
+@pytest.mark.long
 @NO_COMPILER
 @pytest.mark.parametrize(
     ("kernel", "head_dim", "capability"),

@@ -58,6 +58,7 @@ def test_what_the_kernel_does_not_serve():
             attention_norm(**given(d=96), stage=stage)
 
 
+@pytest.mark.long
 def test_rows_of_models(rng):
     """Heads and residual as slices of wider rows, into a slice: the same bits, and nothing beside it."""
     x = drawn(rng, 2, 4, 40, 150, 64, 2, causal=True, element=BFLOAT16)
@@ -76,6 +77,7 @@ def test_rows_of_models(rng):
         assert EPILOGUE.judge(output, value[:, None], reference, None).passed
 
 
+@pytest.mark.long
 def test_rows_that_are_not_aligned_are_copied(rng):
     x = drawn(rng, 1, 2, 9, 20, 64, norm="rms", bias=False)
     wide = np.zeros((1, 9, 131), np.float16)

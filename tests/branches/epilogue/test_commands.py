@@ -46,6 +46,7 @@ def test_check(monkeypatch):
     assert seen == simulated([STAGE])[0]
 
 
+@pytest.mark.long
 def test_count(capsys):
     assert cli.main(["count", STAGE.key, "--shape", "1x2x70x64", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

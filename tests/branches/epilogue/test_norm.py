@@ -50,6 +50,7 @@ def random_problem(rng):
     return drawn(rng, batch, kv_heads * group, rows, keys, d, kv_heads, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", few([1, 4], 1))
 def test_random_problems(count, rng):
     for _ in range(count):
@@ -94,6 +95,7 @@ def test_how_many_blocks_a_head_has(rng):
 COUNTED = [(variant, d) for variant in ("norm", "two_blocks") for d in STAGE.head_dims]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("variant", "d"), few(COUNTED, ("two_blocks", 64)))
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_the_formula_is_what_is_counted(variant, d, causal, rng):
@@ -107,6 +109,7 @@ def test_the_formula_is_what_is_counted(variant, d, causal, rng):
     assert predict(STAGE, variant, problem, 132) == Traffic.of_totals(launch.totals()), x.label
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("head_dim", few(STAGE.head_dims, 64))
 @pytest.mark.parametrize("variant", few(["norm", "overlapped"], "overlapped"))

@@ -49,6 +49,7 @@ def test_what_is_refused_names_what_serves_it(stage):
         attention_fp8(**zeros(96), stage=stage)
 
 
+@pytest.mark.long
 def test_outputs_and_streams_of_bits(rng):
     """Into the caller's memory, with the LSE, of transposed views; the same bits as the stage gives."""
     x = normal(rng, 2, 4, 40, 150, 64, 2, causal=True, element=BFLOAT16)

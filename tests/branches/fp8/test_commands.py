@@ -47,6 +47,7 @@ def test_check(monkeypatch):
     assert seen == simulated(LADDER)[0]
 
 
+@pytest.mark.long
 def test_count(capsys):
     assert cli.main(["count", STAGE.key, "--shape", SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

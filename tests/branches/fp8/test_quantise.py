@@ -35,6 +35,7 @@ def of_many_sizes(rng, d, element):
     return x.but(**rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("d", "element"), few(KINDS, (128, FLOAT16), (64, BFLOAT16)), ids=str)
 def test_the_twin_has_the_same_bits(d, element, rng):
     x = of_many_sizes(rng, d, element)

@@ -54,6 +54,7 @@ def random_problem(rng, kinds):
     return normal(rng, batch, kv_heads * group, rows, keys, d, kv_heads, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", few([1, 8], 1))
 def test_random_problems(count, rng):
     for _ in range(count):
@@ -68,6 +69,7 @@ def test_random_problems(count, rng):
 COUNTED = [(variant, d) for variant in STAGE.variants for d in STAGE.head_dims]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("variant", "d"), few(COUNTED, ("wgmma", 128)))
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_the_formula_is_what_is_counted(variant, d, causal, rng):
@@ -101,6 +103,7 @@ def test_what_outliers_cost(rng):
         assert 0.01 < np.linalg.norm(found - right) / np.linalg.norm(right) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("head_dim", STAGE.head_dims)
 @pytest.mark.parametrize("variant", few(STAGE.variants, "wgmma"))

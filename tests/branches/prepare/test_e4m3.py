@@ -39,6 +39,7 @@ def right(x, out, *pools):
     return all(oracle.judge(*each, ref, None).passed for each in zip(WRITTEN, found, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", few(STAGE.variants, "one_row"))
 def test_every_case(variant):
     report = check_stage(STAGE, variant, names=OF_BYTES)
@@ -69,6 +70,7 @@ def test_what_is_beyond_448_becomes_448(rng):
     assert (stored == 448 * np.sign(x.v[0].swapaxes(0, 1))).all()
 
 
+@pytest.mark.long
 def test_what_attention_reads_is_what_was_written(rng):
     """Both calls on the same pools and scales: attention over what was rounded to e4m3."""
     tokens = 37
@@ -133,6 +135,7 @@ def test_mutants_die(mutant):
     assert len(SCALED) >= 5 and {*SCALED} <= {*MUTANTS}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("element", ["float16", BFLOAT16.name])
 @pytest.mark.parametrize("rows", ROWS.values())

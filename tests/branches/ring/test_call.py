@@ -28,6 +28,7 @@ def numbers(found: Any) -> Iterator[float]:
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", few([2, 3, 4], 2))
 def test_ranks_that_are_processes(ranks: int, tmp_path: Path, rng: np.random.Generator) -> None:
     """Forward, backward and decoding by gloo, and the GPU's rank on stand-ins: within bounds. Where one rank

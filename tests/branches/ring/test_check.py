@@ -117,6 +117,7 @@ HARMLESS = [
 ]
 
 
+@pytest.mark.long
 def test_every_way_is_right() -> None:
     reports = checking.check()
     assert [report.label for report in reports] == [
@@ -136,6 +137,7 @@ def test_it_is_noticed(mutant: Mutant) -> None:
     assert set(mutant.expected) <= {*KINDS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", few(HARMLESS, HARMLESS[0]), ids=lambda mutant: mutant.name)
 def test_a_harmless_change_passes(mutant: Mutant) -> None:
     assert kill_one(mutant).status == "survived"
@@ -151,6 +153,7 @@ def test_an_edit_that_no_longer_fits_is_named() -> None:
         kill_one(Mutant("ring/pull", "gone", "None.", (Edit("not there", "", "programs"),)))
 
 
+@pytest.mark.long
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "ring/schedule", "ring/decode", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)

@@ -77,6 +77,7 @@ def test_other_ways_and_more_ranks(rng: np.random.Generator, way: str, ranks: in
     judged(x, *found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "dim, element, causal",
     few(
@@ -143,6 +144,7 @@ def test_two_pieces_of_tensors_in_one_call(
         judged(x, *(each[:, :, rows].numpy() for each in writes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", [*BACKWARD])
 @pytest.mark.parametrize("causal", few([True, False], True))
 def test_the_kernels_gradients(rng: np.random.Generator, causal: bool, way: str) -> None:

@@ -241,6 +241,7 @@ def run_as_if(
     return started
 
 
+@pytest.mark.long
 def test_the_command_writes_the_record_and_draws_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
