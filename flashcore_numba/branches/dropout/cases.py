@@ -82,6 +82,7 @@ def _shapes(d: int, element: Element) -> list[tuple[str, Make, str]]:
         case("129 rows, 33 keys", 1, 1, 129, 33, layout="contiguous"),
         case("grouped queries, 6 heads on 2, three batches", 3, 6, 33, 40, kv_heads=2),
         case("one row, 8 keys, 34 heads on 2", 1, 34, 1, 8, kv_heads=2),
+        case("one row, 8 keys, 18 batches", 18, 1, 1, 8),
         case("transposed layout [B, S, H, D]", 2, 3, 40, 70, layout="transposed"),
         case("a negative scale", 1, 1, 70, 150, scale=-0.2),
         case("a scale of 0: all weights are equal", 1, 1, 70, 150, scale=0.0),

@@ -33,6 +33,10 @@ def _of_mask(stage: str) -> tuple[Mutant, ...]:
             stage, "batch_ignored", "All batches have the same mask.", MASK, ("(uint32_t)b << 16 | h", "h"),
         ),
         _mutant(
+            stage, "four_bits_of_the_batch", "Batches 16 apart have the same mask.", MASK,
+            ("(uint32_t)b << 16 | h", "(uint32_t)(b & 15) << 16 | h"),
+        ),
+        _mutant(
             stage, "five_bits_of_the_head", "Heads 32 apart have the same mask.", MASK,
             ("(uint32_t)b << 16 | h", "(uint32_t)b << 16 | (h & 31)"),
         ),
