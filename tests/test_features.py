@@ -73,6 +73,7 @@ def test_packed_sequences(rng, stage, causal):
         assert difference.max() < 4e-3, i
 
 
+@pytest.mark.long
 def test_rows_behind_the_last_sequence_stay(rng):
     q, k = draw(rng, 50, 2, 64), draw(rng, 40, 2, 64)
     out = np.full(q.shape, 7, np.float16)

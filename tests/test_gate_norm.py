@@ -44,6 +44,7 @@ def test_the_formula_by_hand(rng, stage, element):
     assert_right(found, lse, q, k, v, features=Features(norm_weight=weight, norm_eps=0.5, gate=gate))
 
 
+@pytest.mark.long
 @STAGE
 def test_a_gate_of_zeros_halves_and_an_open_one_changes_nothing(rng, stage):
     q, k, v = (draw(rng, 1, 2, rows, 64) for rows in (40, 50, 50))

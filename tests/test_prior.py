@@ -45,6 +45,7 @@ def test_a_ring_of_parts_in_place(rng, stage, element):
     assert_right(out, lse, q, k, v, causal=True)
 
 
+@pytest.mark.long
 @STAGE
 def test_in_place_is_what_it_is_elsewhere(rng, stage):
     q, k, v = (draw(rng, 1, 2, rows, 64) for rows in (33, 50, 50))

@@ -39,6 +39,7 @@ def test_the_library_is_large_enough():
     assert all(set(mutant.expected) <= set(KINDS) for mutant in MUTANTS)
 
 
+@pytest.mark.long
 def test_the_real_source_survives():
     """What kills a mutant is its edit: an unedited copy of every stage lives."""
     for stage in NUMBA:

@@ -65,6 +65,7 @@ def batches(rng):
     return Shape(3, 4, 40, 64, kv_heads=2).inputs(rng), {"seqused_k": np.array([40, 7, 21], np.int32)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [ragged, batches])
 def test_features_of_the_chosen_heads_and_sequences_are_those_of_the_whole(rng, monkeypatch, make):
     """Each chosen head of a sequence has its own sink, slope, keys, length, prior, weight and gate."""

@@ -79,6 +79,7 @@ def test_groups_of_copies_that_nothing_hides(variant, groups):
     assert counted == groups * blocks * threads
 
 
+@pytest.mark.long
 def test_parts_too_narrow_for_a_name_are_named_below_the_map():
     (frame,) = cuda.draw_memory(LESSONS[9], find(9), "stage 09").frames
     assert frame.caption == "49,536 bytes per block. Too narrow for a name: m 192, l 192."

@@ -45,6 +45,7 @@ def test_unknown_figure_is_refused():
         draw("sector", find(1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", few(OF_NUMBA, "banks"))
 def test_every_figure_is_small_and_says_whose(name, rng):
     """Of any stage: the notebooks have those that the lessons show."""
@@ -317,6 +318,7 @@ def test_roofline_is_of_the_kernel_handed_in():
         draw("roofline", stage)
 
 
+@pytest.mark.long
 def test_roofline_takes_a_live_time():
     live = Evidence(live={"02 coalesced": 100.0})
     figure = roofline.draw(SimpleNamespace(number=2), find(2), "your kernel", live)

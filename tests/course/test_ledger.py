@@ -57,6 +57,7 @@ def test_the_executor_reports_a_wrong_entry(old, new, kind):
     assert ledger.reports(old, new)[0].startswith(kind)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys, causal, dies", [(128, False, False), (70, True, False), (70, False, True)])
 def test_zeros_weigh_something(rng, keys, causal, dies):
     """The wrong kernel to kill: right on whole tiles and on causal ones, wrong on others."""

@@ -103,6 +103,7 @@ def test_what_is_no_prediction_is_one_sentence_and_nothing_is_kept(capsys, tmp_p
     assert Journal().lesson(1)["predictions"] == {}
 
 
+@pytest.mark.long
 def test_a_terminal_asks_for_what_is_open(capsys, monkeypatch):
     first, second, third, *_ = (question.key for question in lessons.find(1).questions)
     lesson(1).predict(**{first: 7})

@@ -28,6 +28,7 @@ def answers(number: int, rng) -> list[Answer]:
     return [exercise.answer_in_cell(lesson, text) for text in texts]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", few(PYTHON, PYTHON[0], PYTHON[4]))
 def test_all_changes_together_give_the_solution(number, rng):
     lesson = LESSONS[number]

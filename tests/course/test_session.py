@@ -177,7 +177,7 @@ def test_source_hides_the_region(number):
     )
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@by_quick_number
 def test_explain_has_one_right_choice(number):
     course = lesson(number)
     explanation = course.lesson.explanation

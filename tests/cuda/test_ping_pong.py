@@ -201,6 +201,7 @@ def test_a_block_fits(head_dim):
         assert max(recorded(64, tile).sizes) <= ROOM_OF_AN_SM // tile.blocks - RESERVED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("consumers", "blocks"), few(REGISTERS, (2, 1)))
 def test_no_warpgroup_waits_for_registers(consumers, blocks):
     """setmaxnreg hands out what the block got when it started, and not one register more."""

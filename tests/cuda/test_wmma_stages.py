@@ -77,6 +77,7 @@ def test_stage_10s_launcher_and_kernel_have_one_memory_map(head_dim, stages):
     assert of_kernel["SMEM_BYTES"] == begin <= 227 * 1024
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", [stage07_wmma_qk, stage08_wmma_full, stage09_async_copy, stage10_pipeline])
 def test_barriers_of_a_tile(module, rng):
     number = module.STAGE.number

@@ -419,6 +419,7 @@ def _no_cubin(monkeypatch):
     monkeypatch.setattr(Layers, "asked", lambda self, name: own(self, name) and name != "cubin")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "weaken, name",
     few(

@@ -118,6 +118,7 @@ def test_a_generator_repeats_a_call_and_moves_on():
     assert torch.equal(first, attention_dropout(q, k, v, p=0.5))
 
 
+@pytest.mark.long
 def test_a_step_computed_again_has_its_mask():
     """Checkpointing restores the generator's state, and with it the mask."""
     q, k, v = inputs()

@@ -64,6 +64,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edit", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_in_the_adapter_is_noticed(edit):
     must_notice(as_modules, fresh(edit))

@@ -418,6 +418,7 @@ def test_saved_states_are_those_of_megatron(rng):
         assert shapes[0] == shapes[1]
 
 
+@pytest.mark.long
 def test_autocast(rng):
     """A layer whose parameters stay in float32."""
     mine, true = layers(ADAPTER, rng, torch.float32)

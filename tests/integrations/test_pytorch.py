@@ -150,6 +150,7 @@ def test_of_nothing_there_is_an_empty_output(rng, shape, kv_shape):
         ADAPTER.attention(q, k.expand(-1, 3, -1, -1), v.expand(-1, 3, -1, -1))
 
 
+@pytest.mark.long
 def test_packed_sequences_of_nothing():
     x = torch.zeros(0, 2, 64).half().requires_grad_()
     bounds = torch.zeros(3, dtype=torch.int32)
@@ -315,6 +316,7 @@ def test_a_mistake_is_noticed(rng, name):
     must_notice(check, fresh(edit))
 
 
+@pytest.mark.long
 def test_the_output_is_ordered_as_the_queries_are(rng):
     q, k, v = drawn(rng, (2, 24, 4, 64), (2, 24, 2, 64), (2, 24, 2, 64))
     out = ADAPTER.attention(*(x.transpose(1, 2) for x in (q, k, v)))
@@ -424,6 +426,7 @@ def test_transforms(rng):
         close(make(mine), make(true), 8e-3)
 
 
+@pytest.mark.long
 def test_transforms_of_the_operator(rng):
     """Of its backward too, and by a transform without a gradient."""
     q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64))
@@ -445,6 +448,7 @@ def test_a_compiled_transform(rng, backend):
     close(compiled(q, k, v), torch.func.grad(loss(lambda *given: right(*given)[0]))(q, k, v), 8e-3)
 
 
+@pytest.mark.long
 def test_a_trace_holds_the_operator(rng):
     """And no result of the call that was traced."""
     arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
@@ -540,6 +544,7 @@ def check_forward_mode(adapter, rng):
             torch.func.jvp(call, (q,), (q,))
 
 
+@pytest.mark.long
 def test_forward_mode_is_refused_where_there_is_no_formula(rng):
     check_forward_mode(ADAPTER, rng)
 
@@ -678,6 +683,7 @@ def test_a_second_derivative_is_refused_and_never_left_out(rng):
     assert not gradient.requires_grad
 
 
+@pytest.mark.long
 def test_autocast(rng):
     q, k, v = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), dtype=torch.float32, grad=True)
     for attend in (ADAPTER.attention, torch.ops.flashcore.attention):

@@ -275,6 +275,7 @@ def test_nothing_is_copied_of_the_pools():
     assert k.shape == v.shape == (3, 16, 2, 64) and k.stride() == v.stride()
 
 
+@pytest.mark.long
 def test_a_captured_step_needs_nothing_of_the_host(rng):
     """A batch that only decodes: the metadata are vLLM's own tensors, at their own addresses."""
     layer = check(ADAPTER, rng, DECODING)

@@ -339,6 +339,7 @@ def test_what_was_valid_is_judged_anew_when_it_changes(fake, tmp_path):
             load(path)
 
 
+@pytest.mark.long
 def test_validating_imports_no_grammars(fake, tmp_path):
     """Who wants them gets them afterwards."""
     path = tmp_path / "gpu.json"

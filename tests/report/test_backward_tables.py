@@ -44,6 +44,7 @@ def test_without_the_mission_shape_there_is_no_table(fake, recorded):
     assert backward_tables.backward() is None
 
 
+@pytest.mark.long
 def test_the_picture_says_where_a_stage_is_ahead(folder):
     drawn, _ = pictures.drawable(artifact.recorded_whole(folder))
     (picture,) = (each for each in drawn if each.name == "backward")

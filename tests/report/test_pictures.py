@@ -121,6 +121,7 @@ def test_the_same_artifact_gives_the_same_bytes(fake, kept, tmp_path):
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
+@pytest.mark.long
 def test_another_artifact_makes_a_picture_stale(fake, kept, tmp_path):
     pairs = kept(fake())
     ladder = pictures.drawable(pairs)[0][0]

@@ -49,6 +49,7 @@ def test_the_places_are_written_from_the_record(page, recorded, fake):
     assert update(page) == []
 
 
+@pytest.mark.long
 def test_an_edit_by_hand_is_found_and_named(page, recorded, fake):
     artifact.save(fake(), recorded / "imaginary-gpu.json")
     update(page)

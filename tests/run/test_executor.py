@@ -83,6 +83,7 @@ def launch_stage(executor, stage, head_dim=64):
     stage.launch(Problem(q, q, q), np.empty_like(q), executor)
 
 
+@pytest.mark.long
 def test_compiler_reads_the_resources():
     executor = Compiler()
     executor.launch(double_kernel, 1, 32, *np.empty((2, 8), np.float32))

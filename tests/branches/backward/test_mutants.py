@@ -130,6 +130,7 @@ def test_who_comes_first_shows_in_the_bits(rng):
                 same_bits(run, rng, variant)
 
 
+@pytest.mark.long
 def test_the_command_takes_a_branch(monkeypatch, capsys):
     from flashcore_numba.cli import mutants as command
 

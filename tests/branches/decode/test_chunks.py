@@ -74,6 +74,7 @@ def test_random_problems(rng):
         assert_right(x, decoded(x))
 
 
+@pytest.mark.long
 def test_pages_do_not_show_in_the_bits(rng):
     """Requests on pages of 16 and as one contiguous cache give the same bits."""
     x = paged(rng, AROUND, 4, 2, 3)

@@ -229,6 +229,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "variant", "head_dim", "capability"),
     few(COMPILED, (STAGES[0], "many", 128, 80), (STAGES[1], "cluster", 64, 90)),

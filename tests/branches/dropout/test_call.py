@@ -152,6 +152,7 @@ def test_a_step_in_the_direction_of_the_gradient(rng):
         assert abs((ends[0] - ends[1]) / 2e-5 - slope) < 1e-5 * max(1, abs(slope))
 
 
+@pytest.mark.long
 def test_the_mean_over_seeds_is_attention(rng):
     """Over 400 seeds every output is within 6 standard deviations of the one without dropout."""
     x = normal(rng, 1, 1, 16, 40, 64)

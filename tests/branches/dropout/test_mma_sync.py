@@ -92,6 +92,7 @@ def test_the_formula_is_what_is_counted(run, causal, rng):
     assert predict(run.stage, run.variant, problem, sm_count) == counted, (x.label, sm_count)
 
 
+@pytest.mark.long
 @NO_COMPILER
 @pytest.mark.parametrize(
     ("run", "head_dim", "capability"),

@@ -197,6 +197,7 @@ def test_mutants_by_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert cli.main(["mutants", "ring", "--save"]) == 2
 
 
+@pytest.mark.long
 def test_the_same_numbers_from_the_same_seed() -> None:
     one, other = (checking.check(["decode"], seed=int(np.int64(7)))[0].margin for _ in range(2))
     assert one == other

@@ -157,6 +157,7 @@ def test_the_kernels_gradients(rng: np.random.Generator, causal: bool, way: str)
         assert verdict.passed, (output.name, verdict.where, verdict.error, verdict.bound)
 
 
+@pytest.mark.long
 def test_gradients_of_ulysses_are_those_of_one_rank(rng: np.random.Generator) -> None:
     x = backward_inputs(drawn(rng, (1, 4, 2, 10, 64), True, dtype=np.float16), rng)
     numerics = Stages(backward_stage="backward/recompute")
