@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from matrix import few
 
 from cuda_reference.files import write
 from flashcore_numba.course.figures.figure import Figure, Frame
@@ -87,14 +86,11 @@ def test_an_interruption_leaves_the_former_file(tmp_path, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "command",
-    few(
-        [
-            ["stages", "--json", "FOLDER/result.json"],
-            ["pictures", "--save", "FOLDER"],
-            ["starter", "5", "FOLDER/lesson05.py"],
-        ],
+    [
+        ["stages", "--json", "FOLDER/result.json"],
+        ["pictures", "--save", "FOLDER"],
         ["starter", "5", "FOLDER/lesson05.py"],
-    ),
+    ],
     ids=lambda command: command[0],
 )
 def test_a_command_says_that_the_disk_is_full(command, tmp_path):

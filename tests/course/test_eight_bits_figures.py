@@ -77,7 +77,7 @@ def test_what_the_lesson_says_of_outliers():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["rounding", "outliers", pytest.param("levels", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["rounding", "outliers", "levels"])
 def test_pictures_are_small_and_say_what_they_show(name, stage):
     figure = draw(LESSON, name, stage, "your kernel")
     assert max(len(frame.png) for frame in figure.frames) <= 60_000

@@ -46,7 +46,7 @@ def test_unknown_figure_is_refused():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", few(OF_NUMBA, "banks"))
+@pytest.mark.parametrize("name", OF_NUMBA)
 def test_every_figure_is_small_and_says_whose(name, rng):
     """Of any stage: the notebooks have those that the lessons show."""
     figure = draw(name, NUMBA[rng.integers(len(NUMBA))])
@@ -92,7 +92,7 @@ def line_of(frame, lines):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[1]), ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_sectors_in_words_are_those_counted(stage):
     lines = named(record(stage).lines("global"))
     frames = draw("sectors", stage).frames
@@ -128,7 +128,7 @@ def test_a_wrong_kernel_gives_another_picture():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number_", few(WITH_TILES, WITH_TILES[0]))
+@pytest.mark.parametrize("number_", WITH_TILES)
 def test_banks_in_words_are_those_counted(number_):
     stage = find(number_)
     lines = named(record(stage).lines("shared"))
@@ -176,7 +176,7 @@ def test_drawing_leaves_the_readers_matplotlib_alone():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stage", few(NUMBA, NUMBA[4]), ids=lambda stage: stage.label)
+@pytest.mark.parametrize("stage", NUMBA, ids=lambda stage: stage.label)
 def test_walk_ends_with_the_bytes_counted(stage):
     figure = draw("tiles", stage)
     recording = record(stage, KEYS.get(stage.number, 64))

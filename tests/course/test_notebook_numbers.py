@@ -11,7 +11,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from matrix import few
 
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.core import gpu
@@ -121,7 +120,7 @@ def test_every_cell_with_a_figure_of_a_gpu_is_run_again() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", few(list(FILES), 0, 10, 16))
+@pytest.mark.parametrize("number", list(FILES))
 def test_what_is_quoted_is_so(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -4,7 +4,6 @@ import random
 from itertools import islice
 
 import pytest
-from matrix import few
 
 from flashcore_numba.course import exercise
 from flashcore_numba.course.exercise import Answer
@@ -29,7 +28,7 @@ def answers(number: int, rng) -> list[Answer]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", few(PYTHON, PYTHON[0], PYTHON[4]))
+@pytest.mark.parametrize("number", PYTHON)
 def test_all_changes_together_give_the_solution(number, rng):
     lesson = LESSONS[number]
     for answer in answers(number, rng):

@@ -8,7 +8,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from matrix import few, first_of_each
 from turing import T4
 
 from cuda_reference import FOLDER
@@ -70,9 +69,7 @@ def test_which_stages_a_t4_runs():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("stage", "variant", "head_dim"), first_of_each(RUNS, lambda stage, variant, head_dim: stage.number // 2)
-)
+@pytest.mark.parametrize(("stage", "variant", "head_dim"), RUNS)
 def test_a_stage_on_sm_75(stage, variant, head_dim, rng):
     """Right, and without a race in any order of threads: the copies are ordinary stores there."""
     q, k, v = normal(rng, int(rng.integers(40, 140)), int(rng.integers(130, 300)), head_dim)
@@ -138,15 +135,12 @@ def test_sm_75_multiplies_in_halves_and_copies_by_stores(rng):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "guard"),
-    few(
-        [
-            (9, "__syncthreads();          // every thread's have"),
-            (10, "__syncthreads();                   // every thread's have, before a warp reads"),
-            (11, "__syncthreads();  // Q, K and V are whole before a warp multiplies"),
-            (12, "__syncthreads();                   // so have all parts, and all warps have left"),
-        ],
+    [
+        (9, "__syncthreads();          // every thread's have"),
+        (10, "__syncthreads();                   // every thread's have, before a warp reads"),
+        (11, "__syncthreads();  // Q, K and V are whole before a warp multiplies"),
         (12, "__syncthreads();                   // so have all parts, and all warps have left"),
-    ),
+    ],
 )
 def test_a_missing_barrier_is_found_on_sm_75(stage, guard, rng):
     """Stores that are done at once still need the barrier between them and other threads' reads."""

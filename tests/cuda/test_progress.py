@@ -107,7 +107,7 @@ def test_a_loop_in_registers_is_given_up():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_time_limit_is_an_outcome_of_its_own(schedule):
     launch, _ = run("first_block_ends", schedule, 3, time_limit=0.3)
     (problem,) = [p for p in launch.problems if "race" not in p.kind]
@@ -216,7 +216,7 @@ def test_a_poll_between_blocks_stays_small():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("schedule", few(SCHEDULES, "reverse"))
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_local_memory_is_half_a_megabyte(schedule):
     launch, out = run("local_array", schedule, 1)
     assert not launch.problems and out[:64].tolist() == [t * 1001 for t in range(64)]

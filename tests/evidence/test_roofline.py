@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
@@ -81,7 +80,7 @@ def test_the_rows_of_an_artifact(saved):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", few(["online_softmax", "mma_sync"], "mma_sync"))
+@pytest.mark.parametrize("name", ["online_softmax", "mma_sync"])
 def test_bytes_are_those_that_are_counted(name, rng):
     run, shape = Run(find(name), find(name).default_variant), Shape(1, 1, 128, 64)
     (found,) = roofline.of_data_sheet(DATA_SHEETS[0], [run], shape, False).rows

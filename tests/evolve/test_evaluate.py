@@ -6,7 +6,6 @@ from dataclasses import replace
 import jsonschema
 import numpy as np
 import pytest
-from matrix import few
 
 from flashcore_numba.checks.trial import Failed
 from flashcore_numba.core.errors import ArgumentError, UnsupportedError
@@ -422,16 +421,13 @@ def _no_cubin(monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "weaken, name",
-    few(
-        [
-            (_no_screen, "kept_between_launches"),
-            (_first_case_only, "copied_output"),
-            (_no_gates, "old_structure"),
-            (_counters_alone, "nothing_to_count"),
-            (_no_cubin, "too_much_shared_memory"),
-        ],
+    [
+        (_no_screen, "kept_between_launches"),
         (_first_case_only, "copied_output"),
-    ),
+        (_no_gates, "old_structure"),
+        (_counters_alone, "nothing_to_count"),
+        (_no_cubin, "too_much_shared_memory"),
+    ],
 )
 def test_an_evaluator_without_a_layer_is_noticed(monkeypatch, weaken, name):
     _in_this_process(monkeypatch)

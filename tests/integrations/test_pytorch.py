@@ -344,7 +344,7 @@ def test_opcheck(rng, checks):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compiled_without_a_break(rng, backend):
     arrays = drawn(rng, (1, 2, 16, 64), (1, 1, 24, 64), (1, 1, 24, 64), grad=True)
     sinks = drawn(rng, (2,), dtype=torch.float32, grad=True)[0]

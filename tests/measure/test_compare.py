@@ -15,7 +15,6 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import toy_operation
-from matrix import few
 from rich.console import Console
 
 from flashcore_numba import cli
@@ -226,7 +225,7 @@ GRADIENTS = [("2", []), ("2/1", ["--features", "window=8,0"])]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("heads, words", few(GRADIENTS, GRADIENTS[1]))
+@pytest.mark.parametrize("heads, words", GRADIENTS)
 def test_the_backward_pass_is_compared(heads, words, tmp_path, capsys, monkeypatch):
     """With its three gradients, its caller's side and its own peers, into an artifact that says so."""
     monkeypatch.setattr(compare, "registers", lambda *args: None)
@@ -260,7 +259,7 @@ DECODING = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape, words", few(DECODING, DECODING[0]))
+@pytest.mark.parametrize("shape, words", DECODING)
 def test_decoding_is_compared(shape, words, tmp_path, capsys, monkeypatch):
     """With its tokens, pages and lengths, cold and warm, into an artifact and tables that name them."""
     monkeypatch.setattr(compare, "registers", lambda *args: None)
@@ -363,7 +362,7 @@ SPOIL = [
 @pytest.mark.long
 @pytest.mark.parametrize(
     "spoil",
-    few(SPOIL, SPOIL[-1]),
+    SPOIL,
 )
 def test_a_wrong_output_exits_1(spoil, capsys, monkeypatch):
     real = LADDER[0].launch

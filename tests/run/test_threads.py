@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from matrix import few
 
 from flashcore_numba.stages import LADDER
 
@@ -57,7 +56,7 @@ def python(program, *arguments):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "stages",
-    few([STAGES, [12, 7, 12, 10, 12, 16, 12, 8]], [12, 7, 12, 10, 12, 16, 12, 8]),
+    [STAGES, [12, 7, 12, 10, 12, 16, 12, 8]],
     ids=["every stage", "12 and others"],
 )
 def test_stages_in_threads_that_nothing_warmed(stages):
@@ -139,7 +138,7 @@ def test_checks_in_threads():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", few(["os.fork", "multiprocessing"], "os.fork"))
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
 def test_a_fork_while_threads_launch(how):
     """The child finds the executor at rest, and can use it."""
     python(

@@ -58,7 +58,7 @@ def test_the_cases_that_tell_most(variant):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("variant", "head_dim"),
-    few([(v, d) for v in STAGE.variants for d in (64, 128)], ("one_launch", 64)),
+    [(v, d) for v in STAGE.variants for d in (64, 128)],
 )
 def test_the_same_bits_in_every_order(variant, head_dim, rng):
     x, found = drawn(rng, 250 * 64 // head_dim, 150, head_dim, kv_heads=1, causal=True, dlse=True), []
@@ -74,13 +74,10 @@ LENGTHS = [(1, 1), (1, 129), (129, 1), (40, 600), (600, 40)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("head_dim", few([64, 128], 128))
+@pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize(
     ("variant", "rows", "keys"),
-    few(
-        [(variant, *lengths) for variant in STAGE.variants for lengths in LENGTHS],
-        *[("one_launch", 1, 1), ("alone", 600, 40)],
-    ),
+    [(variant, *lengths) for variant in STAGE.variants for lengths in LENGTHS],
 )
 def test_lengths_that_fill_no_tile_and_more_than_the_rings(variant, rows, keys, head_dim, rng):
     executor = Simulator()
@@ -91,9 +88,9 @@ def test_lengths_that_fill_no_tile_and_more_than_the_rings(variant, rows, keys, 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("left", "right", "head_dim"),
-    few([(40, 30, 64), (40, 30, 128), (70, 0, 64), (-1, 20, 64), (3, -1, 64)], (40, 30, 64)),
+    [(40, 30, 64), (40, 30, 128), (70, 0, 64), (-1, 20, 64), (3, -1, 64)],
 )
-@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
+@pytest.mark.parametrize("variant", STAGE.variants)
 def test_windows(variant, left, right, head_dim, rng):
     """Tiles that no row sees, rows and keys that see nothing."""
     for rows, keys in ((300, 90), (90, 300)):
@@ -116,7 +113,7 @@ def test_lse_of_ten_thousand(rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", few(STAGE.variants, "one_launch"))
+@pytest.mark.parametrize("variant", STAGE.variants)
 def test_results_have_strides_of_their_own(variant, rng):
     """What is between their rows, and after them, stays as it was."""
     x = drawn(rng, 100, 70)
@@ -134,7 +131,7 @@ def test_results_have_strides_of_their_own(variant, rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", few(RINGS, "one_launch"))
+@pytest.mark.parametrize("variant", RINGS)
 def test_what_moves_is_the_closed_count(variant, rng):
     """Every tile once for each block that needs it, seven products, no scratch, no conflict."""
     rows, keys, heads, kv_heads = 130, 300, 4, 2

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from matrix import few, first_of_each
+from matrix import few
 
 from flashcore_numba.branches.backward.backward_mma_sync import STAGE as MMA_SYNC
 from flashcore_numba.branches.backward.backward_one_launch import STAGE as ONE_LAUNCH
@@ -77,10 +77,10 @@ MADE = [(made, head_dim) for made in WITH_FEATURES for head_dim in (64, 128)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("made", "head_dim"), first_of_each(MADE, lambda made, head_dim: made))
+@pytest.mark.parametrize(("made", "head_dim"), MADE)
 @pytest.mark.parametrize(
     ("stage", "variant"),
-    few(VARIANTS, QUICK[0]),
+    VARIANTS,
     ids=lambda x: getattr(x, "label", x),
 )
 def test_formula_holds_with_features(stage, variant, made, head_dim, rng):

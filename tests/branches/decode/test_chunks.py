@@ -97,8 +97,8 @@ def test_a_row_has_a_lane_for_every_chunk():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("capability", few([75, 80, 90], 90))
-@pytest.mark.parametrize("head_dim", few([64, 128, 256], 128))
+@pytest.mark.parametrize("capability", [75, 80, 90])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_all_is_in_registers(head_dim, capability):
     found = registers(Run(STAGE, None), examples(STAGE, head_dim), divmod(capability, 10))
     assert len(found) == 2

@@ -40,7 +40,7 @@ def right(x, out, *pools):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", few(STAGE.variants, "one_row"))
+@pytest.mark.parametrize("variant", STAGE.variants)
 def test_every_case(variant):
     report = check_stage(STAGE, variant, names=OF_BYTES)
     assert report.passed, report.failures[0]
