@@ -223,6 +223,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="so many of the best are checked; 3 by default",
     )
     tune.add_argument(
+        "--changes",
+        type=_number_of,
+        metavar="N",
+        help="of a large space only what differs from the shipped configuration in at most N values",
+    )
+    tune.add_argument(
         "--save",
         type=_folder,
         metavar="DIR",

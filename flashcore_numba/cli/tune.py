@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
             found_gpu["name"], tuple(found_gpu["compute_capability"]), found_gpu["sm_count"]
         )
     with progress_bar() as progress:
-        found = funnel.search(space, workload, progress, path, timed, device, args.elite)
+        found = funnel.search(space, workload, progress, path, timed, device, args.elite, args.changes)
     if not give_json(args, lambda: found):
         show(found, console())
         if timed is None:
@@ -59,8 +59,9 @@ def run(args: Namespace) -> int:
 def show(found: dict[str, Any], out: Console) -> None:
     """The funnel, and the elite beside the shipped configuration."""
     counts = found["funnel"]
+    near = "" if found.get("changes") is None else f", {_near(found)}"
     lines = [
-        f"{counts['combinations']} combinations of {', '.join(found['tune_params_keys'])}",
+        f"{counts['combinations']} combinations of {', '.join(found['tune_params_keys'])}{near}",
         f"{counts['legal']} keep the rules",
         *(f"  {count}: {says}" for says, count in counts["broken"].items()),
         f"{counts['compiled']} are worth a time",
@@ -100,12 +101,18 @@ def _share(each: dict[str, Any]) -> float:
 def _verdict(found: dict[str, Any]) -> str:
     best = found["elite"][0]
     if best["config"] == found["shipped"] or _share(best) > 1 - SHARE_LOST:
-        return f"It is within {SHARE_LOST:.0%} of the best of the whole space."
+        of = "of the whole space" if found.get("changes") is None else f"of those {_near(found)}"
+        return f"It is within {SHARE_LOST:.0%} of the best {of}."
     return f"The best takes {1 - _share(best):.0%} less."
 
 
+def _near(found: Mapping[str, Any]) -> str:
+    values = "value that differs" if found["changes"] == 1 else "values that differ"
+    return f"with at most {found['changes']} {values} from the shipped ones"
+
+
 def _table(args: Namespace) -> int:
-    for name in ("stage", "strategy", "evals", "save", "replay"):
+    for name in ("stage", "changes", "strategy", "evals", "save", "replay"):
         if (value := getattr(args, name)) is not None:
             raise ArgumentError(f"{str(value)!r} beside --table: it is made from all records that are kept")
     entries = table.made()
@@ -143,6 +150,8 @@ def _shown(entries: Sequence[Mapping[str, Any]], width: int) -> Table:
 def _replay(args: Namespace) -> int:
     if args.stage is not None:
         raise ArgumentError(f"{args.stage!r} beside --replay: the record says which stage it is of")
+    if args.changes is not None:
+        raise ArgumentError("--changes: is for a search, and does not go with --replay")
     found = replay(args.replay, args.strategy or "random_sample", args.evals or 60)
     if give_json(args, lambda: found):
         return 0

@@ -62,19 +62,22 @@ def search(
     timing: Timing | None = None,
     device: records.Device = records.NONE,
     elite: int = 3,
+    changes: int | None = None,
 ) -> dict[str, Any]:
     """The record of a search, written to `path` as it grows, and gone on with where that has one.
 
     timing: how configurations are timed, on `device`; None where there is no GPU, and the search ends with
-    the compiler. elite: so many are checked on the CPU executor in the end. Raises ArgumentError.
+    the compiler. elite: so many are checked on the CPU executor in the end. changes: of a space that is too
+    large, only configurations that differ from the shipped one in at most so many values. Raises
+    ArgumentError.
     """
     problem = stand_in(space, workload)
     if (limit := space.stage.why_not(problem)) is not None:
         raise ArgumentError(f"stage {space.stage.label} {limit}")
-    record = records.new(space, workload, device)
+    record = records.new(space, workload, device, changes)
     if path is not None:
         record = records.resumed(path, record)
-    legal, shipped = _legal(space, problem, record, device.sm_count)
+    legal, shipped = _legal(space, problem, record, device.sm_count, changes)
     _compile(space, workload, legal, record, progress, path)
     able = [config for config in legal if "dropped" not in record["cache"][name_of(config)]]
     record["funnel"]["compiled"] = len(able)
@@ -91,20 +94,26 @@ def search(
 
 
 def _legal(
-    space: Space, problem: Problem, record: dict[str, Any], sm_count: int
+    space: Space, problem: Problem, record: dict[str, Any], sm_count: int, changes: int | None
 ) -> tuple[list[Config], Config]:
     """The configurations that keep the rules, what the stage launches and what its rule says among them; and
     what it launches.
     """
-    points = list(space.points(problem))
-    legal = [config for config, broken in points if broken is None]
     shipped = space.shipped(problem, sm_count)
+    points = list(space.points(problem))
+    if changes is not None:
+        points = [each for each in points if _changes(each[0], shipped) <= changes]
+    legal = [config for config, broken in points if broken is None]
     for config in (shipped, space.rule(problem, sm_count)):
         if name_of(config) not in map(name_of, legal):
             legal.append(config)
     broken = Counter(says for _, says in points if says is not None)
     record["funnel"] |= {"combinations": len(points), "legal": len(legal), "broken": dict(broken)}
     return legal, shipped
+
+
+def _changes(config: Config, other: Config) -> int:
+    return sum(config[name] != other[name] for name in other)
 
 
 def _compile(

@@ -33,8 +33,10 @@ NONE = Device("none")
 """Where nothing is timed."""
 
 
-def new(space: Space, workload: Workload, device: Device = NONE) -> dict[str, Any]:
-    """A record without configurations."""
+def new(
+    space: Space, workload: Workload, device: Device = NONE, changes: int | None = None
+) -> dict[str, Any]:
+    """A record without configurations. changes: None for a search of the whole space."""
     commit, dirty = environment.commit()
     shape = workload.shape
     return {
@@ -50,6 +52,7 @@ def new(space: Space, workload: Workload, device: Device = NONE) -> dict[str, An
         "packages": environment.packages(),
         "tune_params_keys": list(space.values),
         "tune_params": {name: list(values) for name, values in space.values.items()},
+        "changes": changes,
         "objective": "time",
         "funnel": {},
         "elite": [],
@@ -83,7 +86,7 @@ def resumed(path: Path, fresh: Mapping[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return dict(fresh)
     record = load(path)
-    for name in ("kernel_name", "workload", "tune_params", "device_name", "commit"):
+    for name in ("kernel_name", "workload", "tune_params", "changes", "device_name", "commit"):
         if record.get(name) != fresh[name]:
             raise ArgumentError(
                 f"{str(path)!r} holds another search: its {name} is {record.get(name)!r}, this one's "

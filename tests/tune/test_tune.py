@@ -15,6 +15,7 @@ from cuda_reference.extras import MissingPackageError
 from flashcore_numba.checks.forward import operation
 from flashcore_numba.checks.runner import check_stage
 from flashcore_numba.cli import main
+from flashcore_numba.cli import tune as cli
 from flashcore_numba.core.errors import ArgumentError
 from flashcore_numba.core.output import LSE
 from flashcore_numba.core.shapes import parse_any
@@ -120,6 +121,24 @@ def few(monkeypatch):
     monkeypatch.setattr(funnel, "check_stage", check)
     monkeypatch.setattr(funnel.pool, "_cores", lambda: 1)
     return asked
+
+
+def test_a_search_near_the_shipped_configuration(few, tmp_path, capsys):
+    path = tmp_path / "record.json"
+    space = SPACES[16]
+    found = funnel.search(space, SMALL, QUIET, path, changes=1)
+    shipped = found["cache"][found["shipped"]]
+    facts = [sum(each[name] != shipped[name] for name in space.values) for each in found["cache"].values()]
+    assert sorted(facts) == [0, *[1] * (len(facts) - 1)]
+    assert len(facts) == found["funnel"]["legal"] > 3
+    whole = funnel.search(space, SMALL, QUIET)
+    assert len(whole["cache"]) > len(facts)
+    with pytest.raises(ArgumentError, match="holds another search: its changes is 1, this one's 2"):
+        funnel.search(space, SMALL, QUIET, path, changes=2)
+    cli.show(found, Console())
+    assert "with at most 1 value that differs from the shipped ones" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.long
@@ -380,6 +399,8 @@ def test_the_command_without_a_gpu(few, tmp_path, capsys):
         (["tune"], "name a stage to search"),
         (["tune", "7"], "stage '7' has no space to search"),
         (["tune", "16", "--strategy", "random_sample"], "--strategy: is for --replay"),
+        (["tune", "--replay", "a.json", "--changes", "2"], "--changes: is for a search"),
+        (["tune", "--table", "--changes", "2"], "'2' beside --table"),
         (["tune", "16", "--shape", "1x8x512x80"], "head dimension"),
         (["tune", "--replay", "nowhere.json"], "'nowhere.json': cannot be read"),
     ],
