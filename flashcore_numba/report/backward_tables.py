@@ -8,6 +8,7 @@ from flashcore_numba.branches.backward.ladder import LADDER
 from flashcore_numba.branches.backward.operation import BACKWARD
 from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown, provenance, short_us, tflops
+from flashcore_numba.report.pictures.backward import order
 from flashcore_numba.report.pictures.records import MISSION, PEERS, defaults, peers
 
 Shapes = dict[tuple[str, bool], dict[str, Any]]  # by shape and mask
@@ -22,7 +23,8 @@ def backward(folder: Path | None = None) -> str | None:
     shapes, sources = _recorded(folder)
     if (MISSION, False) not in shapes:
         return None
-    others = list(dict.fromkeys(name for name, _ in shapes if name != MISSION))
+    ordered = sorted(shapes.values(), key=order)
+    others = list(dict.fromkeys(each["shape"] for each in ordered if each["shape"] != MISSION))
     head = ["", "the idea", f"{MISSION}, µs", *(f"{name}, TFLOP/s" for name in others)]
     lines = []
     ideas = {stage.label: stage.idea for stage in LADDER} | PEERS

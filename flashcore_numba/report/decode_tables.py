@@ -78,21 +78,26 @@ def tokens(folder: Path | None = None) -> str | None:
 
 def lengths(folder: Path | None = None) -> str | None:
     """A row per stage and library and batch of different lengths: its rate, beside that at equal lengths."""
-    lines, sources = [], []
+    lines: list[list[str]] = []
+    sources, known = [], set()
     for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
-        if (equal := equal_lengths(record, shape)) is None:
+        equal = equal_lengths(record, shape)
+        options = {k: v for k, v in shape.get("features", {}).items() if k not in ("page", "lengths")}
+        others = workload.label(options) or "-"
+        if equal is None or (shape["shape"], others) in known:
             continue
+        known.add((shape["shape"], others))
         reached = rates(equal)
         for label, rate in rates(shape).items():
             (entry,) = (each for each in shape["entries"] if each["label"] == label)
             share = percent(rate / reached[label]) if label in reached else "-"
             cells = [_us(entry, "gpu_us"), _us(entry, "gpu_cold_us"), f"{rate:.2f}", share]
-            lines.append([shape["shape"], label, *cells])
+            lines.append([shape["shape"], others, label, *cells])
         sources.append(provenance(record))
     if not lines:
         return None
-    head = ["shape", "", "warm, µs", "cold, µs", "TB/s", "of the rate at equal lengths"]
-    return markdown(head, lines, 2) + (
+    head = ["shape", "with", "", "warm, µs", "cold, µs", "TB/s", "of the rate at equal lengths"]
+    return markdown(head, lines, 3) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. Lengths are drawn between the two that the shape names. "
         "TB/s of K and V with a warm L2; at equal lengths: as many keys in all, in the same run."
     )

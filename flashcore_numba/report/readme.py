@@ -16,6 +16,7 @@ from flashcore_numba.report import (
     backward_tables,
     branch_tables,
     decode_tables,
+    example_tables,
     feature_tables,
     gpu_tables,
     ladder_tables,
@@ -99,6 +100,7 @@ def _pages(
         | backward_tables.TABLES
         | decode_tables.TABLES
         | search_tables.TABLES
+        | example_tables.TABLES
     )
     tables = {name: make(folder) for name, make in made.items()} | {"rooms": table(built)}
     sentences = ladder_tables.TEXTS | feature_tables.TEXTS | decode_tables.TEXTS

@@ -24,6 +24,8 @@ ENTRIES = {
     r"resources": ("kernels",),
     r"ring-timeline-.*": ("pieces",),
     r"stamps-.*": ("stamps_ns",),
+    r"time_operator": ("us",),
+    r"train_gpt": ("runs",),
     r"edits": ("controls", "edits"),
     r"evolution": ("candidates",),
     r"evolve-.*": ("fates",),

@@ -19,7 +19,8 @@ def folder(fake, tmp_path, monkeypatch):
     long = results("4x32x4096x64", {"backward/wgmma": 5.0, "FA4": 4.0, "SDPA cuDNN": 8.0}, flops=FLOPS)
     masked = results("4x32x4096x64", {"backward/wgmma": 4.0, "FA4": 5.0}, causal=True, flops=FLOPS)
     masked["entries"][1]["error"]["right"] = False
-    record = fake(operation="backward", shapes=[mission, long, masked])
+    longer = results("1x32x16384x64", {"backward/wgmma": 8.0}, flops=FLOPS)
+    record = fake(operation="backward", shapes=[longer, mission, long, masked])
     artifact.layout.save(record, tmp_path / "imaginary-gpu-backward.json", "entries")
     artifact.layout.save(fake(), tmp_path / "imaginary-gpu.json", "entries")
     return tmp_path
@@ -30,9 +31,11 @@ def test_a_row_has_the_time_at_the_mission_shape_and_rates_elsewhere(folder):
     rows = {
         row.split(" | ")[0].strip("| *"): row.split(" | ")[2:] for row in text.splitlines() if "| " in row
     }
-    assert rows["backward/one_launch"] == ["10.0", "- / - |"]
-    assert rows["backward/wgmma"] == ["20.0", f"{FLOPS / 5e6:.0f} / {FLOPS / 4e6:.0f} |"]
-    assert rows["FA4"] == ["16.0", f"{FLOPS / 4e6:.0f} / wrong |"]
+    assert rows["backward/one_launch"] == ["10.0", "- / -", "- / - |"]
+    assert "| 4x32x4096x64, TFLOP/s | 1x32x16384x64, TFLOP/s |" in text, "short before long"
+    rates = f"{FLOPS / 5e6:.0f} / {FLOPS / 4e6:.0f}", f"{FLOPS / 8e6:.0f} / - |"
+    assert rows["backward/wgmma"] == ["20.0", *rates]
+    assert rows["FA4"] == ["16.0", f"{FLOPS / 4e6:.0f} / wrong", "- / - |"]
     assert {"backward/recompute", "SDPA flash"}.isdisjoint(rows), "what was not timed has no row"
     (idea,) = (stage.idea for stage in LADDER if stage.name == "wgmma")
     assert f"| backward/wgmma | {idea} |" in text

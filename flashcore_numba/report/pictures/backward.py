@@ -25,11 +25,11 @@ def picture(records: Sequence[Record]) -> Picture:
     used = list(dict.fromkeys(path for (path, _), _ in kept))
     by_path = {path: record for (path, record), _ in kept}
     sources = [by_path[path] for path in used]
-    rows = [shape for _, shape in sorted(kept, key=lambda pair: _order(pair[1]))]
+    rows = [shape for _, shape in sorted(kept, key=lambda pair: order(pair[1]))]
     return Picture("backward", _alt(rows, sources), tuple(used), lambda theme: _paint(rows, sources, theme))
 
 
-def _order(shape: dict[str, Any]) -> tuple[int, int, bool]:
+def order(shape: dict[str, Any]) -> tuple[int, int, bool]:
     """Short before long, D = 64 before 128, and of each the mask last."""
     *_, rows, dim = (int(part) for part in shape["shape"].split("x"))
     return rows, dim, shape["causal"]

@@ -37,7 +37,7 @@ TABLE: tuple[Rule, ...] = (
 )
 
 BACKWARD: tuple[Rule, ...] = (
-    Rule((9, 0), None, None, 32768, None, ("one_launch", "mma_sync", "wgmma", "recompute")),
+    Rule((9, 0), None, None, 32768, None, ("one_launch", "wgmma", "mma_sync", "recompute")),
     Rule((9, 0), None, None, None, None, ("wgmma", "mma_sync", "one_launch", "recompute")),
 )
 

@@ -1,0 +1,57 @@
+"""Tables in Markdown for `docs/integrations.md`: what the examples measured on a GPU."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from flashcore_numba.records import artifact
+from flashcore_numba.records.amounts import markdown
+
+
+def _record(name: str, folder: Path | None) -> dict[str, Any] | None:
+    path = (folder or artifact.recorded_dir()) / f"examples/{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _provenance(gpu: str, record: dict[str, Any]) -> str:
+    return f"{gpu}, {record['date']}, commit {record['commit'][:7]}, PyTorch {record['torch']}"
+
+
+def operator(folder: Path | None = None) -> str | None:
+    """Microseconds per call of the operator and of PyTorch's own attention; None without a record."""
+    record = _record("time_operator", folder)
+    if record is None:
+        return None
+    lines = []
+    for row, rounds in record["us"].items():
+        own, peer = median(rounds["flashcore"]), median(rounds["sdpa"])
+        lines.append([row, f"{own:.1f}", f"{peer:.1f}", f"{peer / own:.2f}"])
+    shape, causal = "x".join(map(str, record["shape"])), ", causal" if record["causal"] else ""
+    return markdown(["µs per call", "FlashCore", "SDPA", "SDPA's over ours"], lines, 1) + (
+        f"\n\n{_provenance(record['gpu'], record)}: {shape}{causal}, {record['dtype']}, medians of "
+        f"{len(rounds['sdpa'])} interleaved rounds of {record['calls']} calls."
+    )
+
+
+def training(folder: Path | None = None) -> str | None:
+    """The speed and the losses of the small GPT with either attention; None without a record."""
+    record = _record("train_gpt", folder)
+    if record is None:
+        return None
+    lines = [
+        [name, f"{run['tokens_per_second'] / 1e6:.3f}", f"{run['loss'][0]:.3f}", f"{run['loss'][-1]:.3f}"]
+        for name, run in record["runs"].items()
+    ]
+    losses = [run["loss"] for run in record["runs"].values()]
+    apart = max(abs(one - other) for one, other in zip(*losses, strict=True))
+    first = max(abs(one - other) for one, other in list(zip(*losses, strict=True))[:100])
+    return markdown(["attention", "million tokens per second", "first loss", "last loss"], lines, 1) + (
+        f"\n\n{_provenance(record['device'], record)}: {record['size']['steps']} steps, seed "
+        f"{record['seed']}. Losses of one step differ by {apart:.3f} at most, in the first 100 steps by "
+        f"{first:.3f}."
+    )
+
+
+TABLES: dict[str, Callable[[Path | None], str | None]] = {"operator": operator, "training": training}
