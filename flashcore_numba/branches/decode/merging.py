@@ -13,7 +13,7 @@ from flashcore_numba.core.executor import Executor
 from flashcore_numba.core.problem import check_rows, with_aligned
 from flashcore_numba.stages.parts.cuda_arguments import strides
 
-THREADS = 256  # as in merge_parts.cu
+THREADS = 256  # of a block at most, as in merge_parts.cu
 
 
 def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
@@ -62,12 +62,22 @@ def merged(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, module: Any = np) -> 
 def launch(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, out: Any, lse: Any, executor: Executor) -> None:
     """Queue the kernel on arrays whose rows start at multiples of 16 bytes."""
     batch, heads, rows, columns = out.shape
-    element = of(out.dtype)
-    kernel = source("merge_parts", ELEMENT=element.name)
-    grid = (-(-rows * columns // (8 * THREADS)), heads, batch)
+    kernel = source("merge_parts", ELEMENT=of(out.dtype).name)
+    chunks, all_rows = columns // 8, batch * heads * rows
+    block = (chunks, THREADS // chunks)
     steps = (step for array in (out_a, out_b, out) for step in strides(array))
     arrays = (out_a, lse_a, out_b, lse_b, out, lse)
-    executor.launch(kernel, grid, THREADS, *arrays, *steps, np.int32(rows), np.int32(columns))
+    sizes = np.uint32(all_rows), *divisor(heads), *divisor(rows)
+    executor.launch(kernel, -(-all_rows // block[1]), block, *arrays, *steps, *sizes)
+
+
+def divisor(d: int) -> tuple[np.uint32, np.uint32, np.uint32]:
+    """d, and the inverse and shift by which the kernel divides: n // d is (2 n * inverse >> 32) >> shift.
+
+    inverse is 2^(31 + shift) / d, at least 2^31, rounded up: for n below 2^31 that adds less than 1 / d.
+    """
+    shift = (d - 1).bit_length()
+    return np.uint32(d), np.uint32(-(-(1 << 31 + shift) // d)), np.uint32(shift)
 
 
 def _check_parts(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> None:

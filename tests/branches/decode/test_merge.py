@@ -7,15 +7,15 @@ from matrix import few
 from flashcore_numba import ArgumentError, attention, attention_paged, merge
 from flashcore_numba.branches.decode.inputs import paged
 from flashcore_numba.branches.decode.ladder import LADDER
-from flashcore_numba.branches.decode.merging import launch
+from flashcore_numba.branches.decode.merging import divisor, launch
 from flashcore_numba.core import oracle
 from flashcore_numba.core.element import ACCEPTED, FLOAT16
 from flashcore_numba.run.executor import Simulator
 
 
-def parts(rng, element, rows=5, dim=64):
+def parts(rng, element, heads=3, rows=5, dim=64):
     """Two parts, in which some rows see no key, and the float64 answer to merging what is given."""
-    shape = (2, 3, rows, dim)
+    shape = (2, heads, rows, dim)
     outs = [element.round(rng.standard_normal(shape)) for _ in range(2)]
     lses = [(5 * rng.standard_normal(shape[:3])).astype(np.float32) for _ in range(2)]
     lses[0][0, 0], lses[1][1, 1], outs[0][0, 0], outs[1][1, 1] = -np.inf, -np.inf, 0, 0
@@ -47,18 +47,45 @@ def test_on_the_host(element, rng):
     assert np.array_equal(again, out) and np.array_equal(lse_again, lse)
 
 
-@pytest.mark.parametrize("dim", few([64, 80, 256], 80))
-@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
-def test_the_kernel_of_a_gpu(element, dim, rng):
-    """On the CPU executor, with rows far apart and outputs that hold NaN."""
-    outs, lses, *right = parts(rng, element, rows=70, dim=dim)
-    spread = np.zeros((2, 70, 3, dim + 8), element.dtype)[..., :dim].swapaxes(1, 2)
-    spread[...] = outs[0]
-    out, lse = np.full_like(outs[0], np.nan), np.full_like(lses[0], np.nan)
+def launched(a, lse_a, b, lse_b):
+    """What the kernel makes of them on the CPU executor, in outputs that held NaN."""
+    out, lse = np.full(a.shape, np.nan, a.dtype), np.full_like(lse_a, np.nan)
     executor = Simulator()
-    launch(spread, lses[0], outs[1], lses[1], out, lse, executor)
+    launch(a, lse_a, b, lse_b, out, lse, executor)
     executor.check()
-    assert_close(element, out, lse, *right)
+    return out, lse
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "dim"),
+    few([(3, 70, 64), (3, 70, 80), (3, 70, 256), (19, 1, 128)], (3, 70, 80), (19, 1, 128)),
+)
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
+def test_the_kernel_of_a_gpu(element, heads, rows, dim, rng):
+    """With rows far apart."""
+    outs, lses, *right = parts(rng, element, heads, rows, dim)
+    spread = np.zeros((2, rows, heads, dim + 8), element.dtype)[..., :dim].swapaxes(1, 2)
+    spread[...] = outs[0]
+    assert_close(element, *launched(spread, lses[0], outs[1], lses[1]), *right)
+
+
+@pytest.mark.parametrize("element", ACCEPTED, ids=lambda element: element.name)
+def test_the_kernel_makes_no_infinity_of_the_largest_numbers(element, rng):
+    largest = np.full((1, 2, 3, 64), element.largest, element.dtype)
+    lses = [rng.standard_normal((1, 2, 3)).astype(np.float32) for _ in range(2)]
+    for each in lses[0], lses[1]:
+        out, _ = launched(largest, lses[0], largest, each)
+        assert np.array_equal(out, largest)
+
+
+def test_the_kernel_divides_by_a_product(rng):
+    whole = 1 << 31
+    some = rng.integers(1, whole, 100)
+    for d in map(int, [*range(1, 100), *(2**k + i for k in range(7, 31) for i in (-1, 0, 1)), *some]):
+        _, inverse, shift = map(int, divisor(d))
+        last = (whole - 1) // d * d
+        for n in map(int, [0, d - 1, last - 1, last, whole - 1, *rng.integers(0, whole, 10)]):
+            assert (2 * n * inverse >> 32) >> shift == n // d, (n, d)
 
 
 def test_a_shared_prefix_and_the_rest(rng):

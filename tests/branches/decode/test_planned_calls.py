@@ -168,7 +168,7 @@ def test_merge_is_one_launch(stub):
     out, lse = merge(outs[0], lses[0], outs[1], lses[1])
     assert out.shape == shape and lse.shape == shape[:3] and out.dtype == np.float16
     ((kernel, sizes, _, args, _),) = stub.long_way
-    assert kernel.entry == "merge_parts" and sizes[:3] == [-(-6 * 8 // 256), 4, 2]
+    assert kernel.entry == "merge_parts" and sizes[:6] == [2, 1, 1, 8, 32, 1]
     places = [x.data.ptr for x in (outs[0], lses[0], outs[1], lses[1], out, lse)]
     assert [struct.unpack("Q", each)[0] for each in args[:6]] == places
-    assert [struct.unpack("i", each)[0] for each in args[-2:]] == [6, 64]
+    assert [struct.unpack("I", args[i])[0] for i in (-7, -6, -3)] == [2 * 4 * 6, 4, 6]
