@@ -210,7 +210,7 @@ def _called(
     """
     causal, scale, window, softcap, sinks, alibi_slopes, seqused_k = given
     found = None
-    if not torch.compiler.is_compiling() and _plain(q, k, v) and not torch._C._is_any_autocast_enabled():
+    if not torch.compiler.is_compiling() and _plain(q, k, v) and _as_autocast_has_it(q, k, v):
         wanted = _wanted(q, k, v, sinks, alibi_slopes)
         out = torch.zeros_like(q) if bounds else None  # rows outside all sequences are not written
         if out is None and not q.is_contiguous():
@@ -337,6 +337,13 @@ def under_autocast(*arrays: Tensor) -> Sequence[Tensor]:
     """Tensors of one device, cast as autocast has it where it is on."""
     device = arrays[0].device.type
     return _cast(device, *arrays) if torch.is_autocast_enabled(device) else arrays
+
+
+def _as_autocast_has_it(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether autocast is off or leaves the three as they are, which come from a linear layer as a rule."""
+    if not torch._C._is_any_autocast_enabled() or not torch.is_autocast_enabled(device := q.device.type):
+        return True
+    return torch.get_autocast_dtype(device) is q.dtype is k.dtype is v.dtype
 
 
 def _cast(device: str, *arrays: Tensor) -> list[Tensor]:

@@ -370,6 +370,16 @@ def test_a_plan_does_not_hide_what_is_refused(on_stub):
     check_refusals(ADAPTER, on_stub[0])
 
 
+def test_autocast_that_casts_nothing_leaves_the_plan(on_stub, monkeypatch):
+    """A linear layer under autocast gives what attention would be cast to."""
+    narrow = [x.bfloat16().detach() for x in tensors()]
+    for _ in range(2):
+        ADAPTER.attention(*narrow)
+    monkeypatch.setattr(ADAPTER, "_directly", None)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ADAPTER.attention(*narrow).dtype is torch.bfloat16
+
+
 def test_what_a_transform_left_behind_goes_the_long_way(on_stub):
     """A wrapper of `torch.func.grad` that outlives it has an array, and no address that can be read."""
     there, _ = on_stub
@@ -679,7 +689,8 @@ OF_ADAPTER = {
         "refusals",
     ),
     "types of a window": ((" and type(left) is type(right) is int", ""), "refusals"),
-    "autocast": ((" and not torch._C._is_any_autocast_enabled()", ""), "refusals"),
+    "autocast": ((" and _as_autocast_has_it(q, k, v)", ""), "refusals"),
+    "another type than autocast's": (("(device) is q.dtype is", "(device) is not q.dtype is"), "refusals"),
     "modes": (("and not torch._C._len_torch_dispatch_stack()", ""), "refusals"),
     "gradients of K and V exchanged": (
         (
