@@ -303,21 +303,17 @@ def _wanted(q: Tensor, k: Tensor, v: Tensor, sinks: Any, slopes: Any) -> bool:
     )
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _plain(q: Any, k: Any, v: Any) -> bool:
     """Whether nothing of PyTorch needs to see the call: no subclass, no mode, no transform, no tracer."""
     return (
         type(q) is Tensor
         and type(k) is Tensor
         and type(v) is Tensor
         and not torch._C._len_torch_dispatch_stack()
-        and not _transformed()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not _in_forward_mode()
         and not torch._C._is_tracing()
     )
-
-
-def _transformed() -> bool:
-    """Whether torch.func or forward mode may see the call."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or _in_forward_mode()
 
 
 def _in_forward_mode() -> bool:
@@ -373,10 +369,15 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None = None) -> tuple:
-        wanted, (first, last) = ctx.needs_input_grad, ctx.numbers
-        saved = ctx.saved_tensors
-        saved, options = saved[:5], (*first, *saved[5:], last)
-        return *_chained(dout, dlse, saved, options, any(wanted[:3]), wanted[3]), None, None, None
+        q, k, v, out, lse, *arrays = ctx.saved_tensors
+        first, last = ctx.numbers
+        of_q, of_k, of_v, of_sinks, *_ = ctx.needs_input_grad
+        if of_sinks or torch.is_grad_enabled() or not _direct(dout, q, k, dlse):
+            saved, options = (q, k, v, out, lse), (*first, *arrays, last)
+            found = _chained(dout, dlse, saved, options, of_q or of_k or of_v, of_sinks)
+            return *found, None, None, None
+        found = compute_gradients(dout, q, k, v, out, lse, dlse, *first, *arrays, last)
+        return *found, None, None, None, None
 
 
 # `Function.apply` without its search for transforms and what they left, which `_plain` and a plan rule out.
@@ -446,9 +447,17 @@ def _chained(
     return *run(*given), dsinks
 
 
-def _is_batched(x: Tensor | None) -> bool:
-    """By `is_grads_batched` of `torch.autograd.grad`, whose vmap is another than that of torch.func."""
-    return x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
+def _direct(dout: Tensor | None, q: Tensor, k: Tensor, dlse: Tensor | None) -> bool:
+    """Whether there is a dout, and no compiler, mode or transform needs to see what becomes of it. The vmap
+    of `is_grads_batched` of `torch.autograd.grad` is another than that of torch.func.
+    """
+    return (
+        not torch.compiler.is_compiling()  # first: Dynamo cannot trace the last two questions
+        and _plain(dout, q, k)
+        and not q.is_meta
+        and not torch._C._functorch.is_legacy_batchedtensor(dout)
+        and (dlse is None or not torch._C._functorch.is_legacy_batchedtensor(dlse))
+    )
 
 
 class _Gradients(torch.autograd.Function):
@@ -457,9 +466,8 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         dout, q, k, _, _, _, dlse, *_ = arguments
-        direct = not torch.compiler.is_compiling()  # first: Dynamo cannot trace what _is_batched asks
-        direct = direct and _plain(dout, q, k) and not (q.is_meta or _is_batched(dout) or _is_batched(dlse))
-        return (compute_gradients if direct else _operators.attention_backward)(*arguments)
+        run = compute_gradients if _direct(dout, q, k, dlse) else _operators.attention_backward
+        return run(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -638,27 +646,29 @@ def _backward(
     causal, scale, left, right, softcap, sinks, slopes, used, *bounds, deterministic = options
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     packed = bounds[0] is not None
+    features: tuple = ()
+    gradients: Any = (None, None, None)
+    if packed or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        gradients = tuple([_like(x, x.shape[-1]) for x in (q, k, v)])
+    if packed:
+        features = (sinks, slopes, used, *bounds)
+        _clear(gradients)
+    elif sinks is not None or slopes is not None or used is not None:
+        features = (sinks, slopes, used)
+    arrays, window = (dout, q, k, v, out, lse, dlse), _window(left, right)
+    found = gradients_by_a_plan(arrays, features, gradients, causal, scale, window, softcap, deterministic)
+    if found is not None:
+        return found
     if not (q.numel() and k.numel()):
         return tuple([_like(x, x.shape[-1]).zero_() for x in (q, k, v)])
-    needs_room = q.shape[-1] != v.shape[-1] or q.shape[-1] not in GRADIENT_DIMS
-    gradients: Any = (None, None, None)
-    if packed or needs_room or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        gradients = tuple([_like(x, x.shape[-1]) for x in (q, k, v)])
-    if not needs_room:
-        arrays, features = (dout, q, k, v, out, lse, dlse), (sinks, slopes, used)
-        if packed:
-            features += tuple(bounds)
-            _clear(gradients)
-        given = (causal, scale, _window(left, right), softcap, deterministic)
-        found = gradients_by_a_plan(arrays, features, gradients, *given)
-        if found is not None:
-            return found
     if not lse.numel() and out.numel():
         raise ArgumentError("lse is empty: call the operator with return_lse=True where a gradient is wanted")
     keywords = _keywords(options) | {"deterministic": deterministic}
     inputs = [_readable(x) for x in (dout, q, k, v, out)]
     targets = gradients
+    needs_room = q.shape[-1] != v.shape[-1] or q.shape[-1] not in GRADIENT_DIMS
     if needs_room:
+        gradients = tuple([_like(x, x.shape[-1]) for x in (q, k, v)])
         keywords["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
         width = _padded_dim(max(q.shape[-1], v.shape[-1]), GRADIENT_DIMS, "gradients")
         inputs = _widened(width, *inputs)

@@ -153,23 +153,23 @@ def _more_of_cupy(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | Non
 
 def _more_of_torch(kind: Any, arrays: tuple, history: bool) -> "tuple[tuple | None, Addresses]":
     layout: list[Any] = []
-    addresses, rows = [], 0
+    addresses = []
     try:
         for x in arrays:
             if x is None:
                 layout.append(None)
                 addresses.append(0)
                 continue
-            if type(x) is not kind or not x.is_cuda or (x.requires_grad and not history):
+            if type(x) is not kind or not x.is_cuda or (not history and x.requires_grad):
                 return UNREAD
             place = x.data_ptr()
             layout += (x.dtype, x.get_device(), x.shape, x.stride())
             addresses.append(place)
-            if x.element_size() < WORD or len(x.shape) == 4:
-                rows |= place
+            if place % ALIGNMENT and (x.element_size() < WORD or len(x.shape) == 4):
+                return UNREAD
     except RuntimeError:
         return UNREAD
-    return UNREAD if rows % ALIGNMENT else (tuple(layout), tuple(addresses))
+    return tuple(layout), tuple(addresses)
 
 
 def _reader(kind: type) -> "Readers":

@@ -450,7 +450,7 @@ def with_plans(adapter, calls=None):
         arrays = [x if x is None else x.detach() for x in arrays]
         features, bounds = [x if x is None else x.detach() for x in features[:3]], features[3:]
         options = {"causal": causal, "scale": scale, "window": window, "softcap": softcap}
-        more = dict(zip(("sinks", "alibi_slopes", "seqused_k"), features, strict=True))
+        more = dict(zip(("sinks", "alibi_slopes", "seqused_k"), features, strict=False))  # or none
         more |= dict(zip(("dq", "dk", "dv"), targets, strict=True)) | {"deterministic": deterministic}
         call = GRADIENT_CALLS.attention_varlen_backward if bounds else GRADIENT_CALLS.attention_backward
         return call(*arrays[:6], *bounds, dlse=arrays[6], **options, **more)
@@ -515,6 +515,7 @@ def check_autograd(adapter, rng):
     right_alone = torch.autograd.grad(expected_lse, (q, k, sinks), dlse.double(), retain_graph=True)
     for each, x in zip(alone, right_alone, strict=True):
         close(each, x, 8e-3)
+    close(torch.autograd.grad(call("q", return_lse=True)[1], q, dlse)[0], right_alone[0], 8e-3)
 
     # Hooks, of the output, of an input and of what is saved.
     seen = []
@@ -531,9 +532,10 @@ def check_autograd(adapter, rng):
     close(torch.autograd.grad(out, k, dout)[0], everything[1], 8e-3)
 
     # A second derivative is refused, and so is a second backward without retain_graph.
-    (gradient,) = torch.autograd.grad(call(*names), q, dout, create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        gradient.sum().backward()
+    for wanted in (names, names[:3]):
+        (gradient,) = torch.autograd.grad(call(*wanted), q, dout, create_graph=True)
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            gradient.sum().backward()
     out = call(*names)
     torch.autograd.grad(out, q, dout)
     with pytest.raises(RuntimeError, match="second time"):
@@ -612,22 +614,23 @@ OF_CALLS = {
         "packed",
     ),
 }
-FOUND = '("backward", *self, *told(self.window, self.softcap))'
+FOUND = '("backward", causal, scale, deterministic, stage)'
+SIDES = "if window is not OFF.window or softcap is not OFF.softcap:"
+LATER = "if features or dlse is not None or dk is not None or dv is not None:"
 OF_GRADIENT_CALLS = {
-    "causal": ((FOUND, FOUND.replace("*self,", "*self[1:],")), "causal"),
-    "scale": ((FOUND, FOUND.replace("*self,", "*self[:1], *self[2:],")), "scale"),
-    "window": (
-        (FOUND, FOUND.replace("*self, *told(self.window, self.softcap)", "*self[:2], *self[3:]")),
-        "window",
+    "causal": ((FOUND, FOUND.replace("causal", "False")), "causal"),
+    "scale": ((FOUND, FOUND.replace("scale", "None")), "scale"),
+    "window": ((SIDES, "if softcap is not OFF.softcap:"), "window"),
+    "softcap": ((SIDES, "if window is not OFF.window:"), "softcap"),
+    "deterministic": ((FOUND, FOUND.replace("deterministic, ", "")), "plain"),
+    "features": (("dk, dv, *features)", "dk, dv)"), "sinks"),
+    "features alone": ((LATER, LATER.replace("features or ", "")), "sinks"),
+    "gradient of the LSE": ((LATER, LATER.replace("dlse is not None or ", "")), "plain"),
+    "gradients that are given": (
+        (LATER, LATER.replace(" or dk is not None or dv is not None", "")),
+        "strided k",
     ),
-    "softcap": (
-        (FOUND, FOUND.replace("*self, *told(self.window, self.softcap)", "*self[:3], *self[4:]")),
-        "softcap",
-    ),
-    "deterministic": ((FOUND, FOUND.replace("*self,", "*self[:4],")), "plain"),
-    "features": (("dk, dv, *features), history", "dk, dv), history"), "sinks"),
-    "no gradients": (("features, targets, history=True", "features, targets"), "plain"),
-    "packed": ((", packed=len(features) > 3", ""), "packed"),
+    "no gradients": (("deterministic, None, True)", "deterministic, None)"), "plain"),
 }
 OF_READERS = {
     "strides of q": (("q.shape, q.stride()", "q.shape, ()"), "another rows of q"),
@@ -673,7 +676,7 @@ OF_ADAPTER = {
         "packed values",
     ),
     "bounds of the gradients exchanged": (
-        ("features += tuple(bounds)", "features += tuple(bounds[::-1])"),
+        ("slopes, used, *bounds)", "slopes, used, *bounds[::-1])"),
         "gradients",
     ),
     "one output for two": (
@@ -694,25 +697,30 @@ OF_ADAPTER = {
     "modes": (("and not torch._C._len_torch_dispatch_stack()", ""), "refusals"),
     "gradients of K and V exchanged": (
         (
-            "            return found\n    if not lse",
-            "            return found[0], found[2], found[1]\n    if not lse",
+            "        return found\n    if not (q.numel",
+            "        return found[0], found[2], found[1]\n    if not (q.numel",
         ),
         "values",
     ),
     "gradient of the LSE": (
         (
-            "arrays, features = (dout, q, k, v, out, lse, dlse)",
-            "arrays, features = (dout, q, k, v, out, lse, None)",
+            "arrays, window = (dout, q, k, v, out, lse, dlse)",
+            "arrays, window = (dout, q, k, v, out, lse, None)",
         ),
         "autograd",
     ),
     "used keys of the gradient": (("(sinks, slopes, used)", "(sinks, slopes, None)"), "used"),
-    "scale of the gradient": (("given = (causal, scale, _window", "given = (causal, None, _window"), "full"),
+    "scale of the gradient": (
+        ("gradients, causal, scale, window", "gradients, causal, None, window"),
+        "full",
+    ),
     "order of the gradients": (
-        ("if packed or needs_room or not (q.is", "if packed or needs_room or False and (q.is"),
+        ("if packed or not (q.is", "if packed or False and (q.is"),
         "gradients",
     ),
-    "forward mode": ((" or _in_forward_mode()\n\n\ndef _in", "\n\n\ndef _in"), "refusals"),
+    "forward mode": (("        and not _in_forward_mode()\n", ""), "refusals"),
+    "sinks without a gradient": (("if of_sinks or torch.is_grad", "if torch.is_grad"), "autograd"),
+    "a second derivative": (("of_sinks or torch.is_grad_enabled() or", "of_sinks or"), "autograd"),
 }
 
 

@@ -193,6 +193,7 @@ def test_a_fork_while_a_thread_computes_a_cached_property():
         thread.start()
         begun.wait()
         if not (pid := os.fork()):
+            over = threading.Event()  # the thread may have been about to wait, with the lock of the other
             over.set()
             os._exit(Slow().value)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

@@ -90,11 +90,37 @@ def planned(
     caller takes care.
 
     arrays: dout, q, k, v, out, lse, dlse. features: sinks, alibi_slopes, seqused_k, and of packed sequences
-    cu_seqlens_q, cu_seqlens_k. targets: dq, dk, dv.
+    cu_seqlens_q, cu_seqlens_k; () where all are None. targets: dq, dk, dv.
     """
-    call = _Call(causal, scale, window, softcap, deterministic, None, None, packed=len(features) > 3)
-    _, addresses, plan = call.find(arrays, features, targets, history=True)
+    found = _find(arrays, features, targets, causal, scale, window, softcap, deterministic, None, True)
+    _, addresses, plan = found
     return None if plan is None else plan.run(addresses, arrays[1:4], targets)
+
+
+def _find(
+    arrays: tuple,
+    features: tuple,
+    targets: tuple,
+    causal: Any,
+    scale: Any,
+    window: Any,
+    softcap: Any,
+    deterministic: Any,
+    stage: Any,
+    history: bool = False,
+) -> tuple:
+    """`plans.find` for arrays, features and targets as `planned` takes them. Its addresses are in `ORDER`,
+    followed by the features; they end after lse where nothing later is given.
+    """
+    options: tuple = ("backward", causal, scale, deterministic, stage)
+    if window is not OFF.window or softcap is not OFF.softcap:
+        options += told(window, softcap)
+    dout, q, k, v, out, lse, dlse = arrays
+    dq, dk, dv = targets
+    others = (dout, out, lse)
+    if features or dlse is not None or dk is not None or dv is not None:
+        others += (dlse, dk, dv, *features)
+    return plans.find(q, k, v, dq, options, others, history)
 
 
 def attention_varlen_backward(
@@ -158,19 +184,19 @@ class _Call(NamedTuple):
     ) -> tuple[Any, Any, Any]:
         """By a plan that an earlier call left, or the long way."""
         arrays, outputs = tuple(given.values()), tuple(targets.values())
-        key, addresses, plan = self.find(arrays, tuple(optional.values()), outputs)
+        features = tuple(optional.values())
+        if all(x is None for x in features):
+            features = ()
+        key, addresses, plan = plans.NOT_SERVED
+        if self.time_limit is None:
+            wanted = (self.causal, self.scale, self.window, self.softcap, self.deterministic, self.stage)
+            key, addresses, plan = _find(arrays, features, outputs, *wanted)
         done = None if plan is None else plan.run(addresses, arrays[1:4], outputs)
         if done is None:
-            done = self.run(given, optional, targets, None if plan is not None else key)
+            order = (*ORDER, *optional)[: len(addresses)]
+            done = self.run(given, optional, targets, None if plan is not None else key, order)
         dq, dk, dv = done
         return dq, dk, dv
-
-    def find(self, arrays: tuple, features: tuple, targets: tuple, history: bool = False) -> tuple:
-        """`plans.find` for dout, q, k, v, out, lse and dlse, the optional arrays, and dq, dk and dv."""
-        dout, q, k, v, out, lse, dlse = arrays
-        dq, dk, dv = targets
-        options = ("backward", *self, *told(self.window, self.softcap))
-        return plans.find(q, k, v, dq, options, (dout, out, lse, dlse, dk, dv, *features), history)
 
     def run(
         self,
@@ -178,6 +204,7 @@ class _Call(NamedTuple):
         optional: dict[str, Any],
         targets: dict[str, Any],
         key: tuple | None,
+        order: tuple[str, ...],
     ) -> tuple[Any, ...]:
         """Check everything and `calls.run`."""
         if not isinstance(self.deterministic, bool):
@@ -192,7 +219,6 @@ class _Call(NamedTuple):
         problem = self._problem(arrays, added)
         stage, variant = self._stage(problem)
         written = Written(GRADIENTS, wanted, self.packed)
-        order = (*ORDER, *optional)
         return run(stage, variant, problem, arrays, written, self.time_limit, key, order)
 
     def _adopted(self, array: Any, name: str) -> Adopted:
