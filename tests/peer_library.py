@@ -44,6 +44,9 @@ class Tensor(np.ndarray):
     def unflatten(self, at, sizes):
         return self.reshape(*self.shape[:at], *sizes, *self.shape[at + 1 :])
 
+    def new_empty(self, shape):
+        return tensor(np.full(shape, np.nan))
+
     def contiguous(self):
         return np.ascontiguousarray(self).view(Tensor)
 
@@ -404,12 +407,69 @@ class Library:
         return found[0].swapaxes(0, 1), None, None, None
 
 
+class PagedWrapper:
+    """What both of FlashInfer's wrappers do with `planned`, by the names of its documentation."""
+
+    def run(self, q, paged_kv_cache, *, out=None):
+        p, pools = self.planned, paged_kv_cache
+        assert q.shape == out.shape == (p.rows[-1], p.heads, p.columns) and q.flags.c_contiguous
+        assert {pool.shape[1:] for pool in pools} == {(p.page, p.kv_heads, p.columns)}
+        assert p.bounds[0] == 0 and p.bounds[-1] == len(p.pages)
+        assert {x.dtype for x in (p.rows, p.bounds, p.pages, p.last)} == {np.dtype(np.int32)}
+        band = {"window": (p.window_left, 0 if p.causal else -1), "softcap": p.logits_soft_cap or 0.0}
+        for at, rows, last in zip(range(len(p.last)), np.diff(p.rows), p.last, strict=True):
+            pages = p.pages[p.bounds[at] : p.bounds[at + 1]]
+            assert 1 <= last <= p.page, "of the last page of a request"
+            keys = (len(pages) - 1) * p.page + last
+            each = [pool[pages].flatten(0, 1)[None, :keys].swapaxes(1, 2) for pool in pools]
+            tokens = slice(p.rows[at], p.rows[at] + rows)
+            found = attend(q[None, tokens].swapaxes(1, 2), *each, p.sm_scale, p.causal, **band)
+            out[tokens] = found[0].swapaxes(0, 1)
+        return out
+
+
+class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, use_tensor_cores=False):
+        assert kv_layout == "NHD" and float_workspace_buffer.dtype == np.uint8 and not use_cuda_graph
+        self.library.calls.append("FlashInfer, tensor cores" if use_tensor_cores else "FlashInfer")
+
+    def plan(
+        self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
+        pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, q_data_type="float16",
+        kv_data_type=None, o_data_type=None, data_type=None, sm_scale=None,
+    ):  # fmt: skip
+        self.library.planned = self.planned = SimpleNamespace(
+            rows=np.arange(len(last_page_len) + 1, dtype=np.int32), bounds=indptr, pages=indices,
+            last=last_page_len, heads=num_qo_heads, kv_heads=num_kv_heads, columns=head_dim, page=page_size,
+            causal=False, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale,
+        )  # fmt: skip
+
+
+class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, *, backend="auto"):
+        assert kv_layout == "NHD" and float_workspace_buffer.dtype == np.uint8 and not use_cuda_graph
+        self.library.calls.append(f"FlashInfer {backend}")
+
+    def plan(
+        self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads,
+        num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask=None, packed_custom_mask=None,
+        causal=False, pos_encoding_mode="NONE", use_fp16_qk_reduction=False, sm_scale=None, window_left=-1,
+        logits_soft_cap=None, rope_scale=None, rope_theta=None, q_data_type="float16", kv_data_type=None,
+    ):  # fmt: skip
+        self.library.planned = self.planned = SimpleNamespace(
+            rows=qo_indptr, bounds=paged_kv_indptr, pages=paged_kv_indices, last=paged_kv_last_page_len,
+            heads=num_qo_heads, kv_heads=num_kv_heads, columns=head_dim_qk, page=page_size, causal=causal,
+            window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale,
+        )  # fmt: skip
+
+
 def installed(monkeypatch):
     """The stand-ins, in the place of the real modules for a test."""
     found = Library()
     torch = ModuleType("torch")
     torch.float16, torch.bfloat16, torch.int32 = np.float16, "bfloat16", np.int32
-    torch.int64 = np.int64
+    torch.int64, torch.uint8 = np.int64, np.uint8
+    torch.zeros = lambda count, dtype, device: tensor(np.zeros(count, dtype))
     torch.from_dlpack = torch.from_numpy = tensor
     torch.compile = found.compile
     torch.no_grad, torch.enable_grad = (lambda: found.with_grad(False)), (lambda: found.with_grad(True))
@@ -438,6 +498,9 @@ def installed(monkeypatch):
     flex.AuxRequest = dict
     fa4.flash_attn_func, fa4.flash_attn_varlen_func = found.flash_attn_func, found.flash_attn_varlen_func
     fa4._flash_attn_bwd = found._flash_attn_bwd
+    flashinfer = ModuleType("flashinfer")
+    for wrapper in (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper):
+        setattr(flashinfer, wrapper.__name__, type(wrapper.__name__, (wrapper,), {"library": found}))
     torch.nn = SimpleNamespace(functional=sdpa, attention=attention)
     modules = {
         "torch": torch,
@@ -449,6 +512,7 @@ def installed(monkeypatch):
         "flash_attn": ModuleType("flash_attn"),
         "flash_attn.cute": ModuleType("flash_attn.cute"),
         "flash_attn.cute.interface": fa4,
+        "flashinfer": flashinfer,
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)

@@ -20,6 +20,7 @@ PACKAGES = (
         "nvidia-cudnn-cu13",
         "nvidia-cudnn-cu12",
         "flash-attn-4",
+        "flashinfer-python",
         "nvidia-cutlass-dsl",
     ),
 )

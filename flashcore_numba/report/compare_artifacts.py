@@ -26,6 +26,7 @@ PEER_PACKAGES = {  # a peer whose label begins so is these packages' code
     "FlexAttention": ("torch", "triton"),
     "FA4": ("flash-attn-4", "nvidia-cutlass-dsl"),
     "FA3": ("FA3",),
+    "FlashInfer": ("flashinfer-python",),
 }
 
 

@@ -1,12 +1,13 @@
 """What other libraries have for decoding, which `measure.peers` times beside the stages.
 
-FlashAttention-3 reads pages where they are. The others have no pages: they get the keys of each request in
-one piece, gathered before anything is timed.
+FlashAttention-3 and FlashInfer read pages where they are. The others have no pages: they get the keys of each
+request in one piece, gathered before anything is timed.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +31,9 @@ from flashcore_numba.measure.peers import (
 )
 
 FA3_CHOOSES = 0  # into how many parts it divides the keys
+FLASHINFER_COLUMNS = (64, 128, 256)  # of a head
+FLASHINFER_PAGE = 16  # keys; it divides the keys of a request between pages, never inside one
+FLASHINFER_SCRATCH = 1 << 29  # bytes; the usual 128 MB are too few for 16 tokens of 8 heads per K/V head
 
 _gathered: WeakKeyDictionary[DecodeProblem, tuple[Any, Any]] = WeakKeyDictionary()
 
@@ -147,9 +151,79 @@ def _fa3(problem: DecodeProblem, tensors: Tensors) -> Prepared:
     return lambda: forward(*arguments)[0], nullcontext, from_tokens
 
 
+def _flashinfer(problem: DecodeProblem, tensors: Tensors) -> Prepared:
+    """Its schedule is made here, on the host, before anything is timed; FA3 and the stages make theirs in
+    every call. It is valid for these lengths alone, as the graph is.
+
+    `use_cuda_graph` is for lengths that change under one graph: it launches blocks that find no work and
+    always writes parts, so it is off.
+    """
+    refuse(problem, "sinks")
+    _same_types(problem)
+    if problem.head_dim != problem.value_dim or problem.head_dim not in FLASHINFER_COLUMNS:
+        raise ValueError("it takes D = D_v = 64, 128 or 256")
+    mask = problem.mask
+    if mask.right > 0 and problem.seq_q > 1:
+        raise ValueError("its window has no right side")
+    import flashinfer
+
+    pools, page, (bounds, pages, last) = _listed(problem, tensors)
+    q = by_tokens(tensors, "q")[0].contiguous().flatten(0, 1)
+    rest = problem.heads, problem.kv_heads, problem.head_dim, page
+    options: dict[str, Any] = {"window_left": mask.left, "logits_soft_cap": problem.softcap}
+    options |= {"sm_scale": problem.scale, "q_data_type": q.dtype}
+    scratch = _flashinfer_scratch(q.device)
+    if problem.seq_q == 1:
+        few = problem.group < 4  # query heads, for which it has a kernel without tensor cores
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=not few)
+        wrapper.plan(bounds, pages, last, *rest, **options)
+    else:  # its kernel for Hopper does not divide keys
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend="fa2")
+        tokens = _int32(np.arange(problem.batch + 1) * problem.seq_q)
+        wrapper.plan(tokens, bounds, pages, last, *rest, causal=mask.right == 0, **options)
+
+    def run_flashinfer() -> Any:
+        return wrapper.run(q, pools, out=q.new_empty(q.shape))  # of itself it may fill it with zeros first
+
+    return run_flashinfer, nullcontext, lambda out: from_tokens(out.unflatten(0, (-1, problem.seq_q)))
+
+
+def _listed(problem: DecodeProblem, tensors: Tensors) -> tuple[tuple[Any, ...], int, list[Any]]:
+    """K and V, keys of a page, and on the host, int32: where the pages of each request begin among all, those
+    pages, and how many keys the last of each request has.
+    """
+    pools: tuple[Any, ...] = (tensors["k_pool"], tensors["v_pool"])
+    page = problem.page
+    table, lengths = on_host(problem.block_table), on_host(problem.lengths)
+    if not _has_pages(problem):
+        page = math.gcd(page, FLASHINFER_PAGE)
+        pools = tuple(pool.flatten(0, 1).unflatten(0, (-1, page)) for pool in pools)
+        table = np.arange(len(lengths) * problem.page // page).reshape(len(lengths), -1)
+    used = -(-lengths // page)
+    bounds = np.cumsum([0, *used])
+    pages = table[np.arange(table.shape[1]) < used[:, None]]
+    last = np.where(used > 0, lengths - (used - 1) * page, 0)
+    return pools, page, [_int32(x) for x in (bounds, pages, last)]
+
+
+def _int32(x: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(x.astype(np.int32))
+
+
+@cache
+def _flashinfer_scratch(device: Any) -> Any:
+    """For all problems: they take turns on one stream. It must be zero at first."""
+    import torch
+
+    return torch.zeros(FLASHINFER_SCRATCH, dtype=torch.uint8, device=device)
+
+
 PEERS: dict[str, Callable[[DecodeProblem, Tensors], Prepared]] = {
     **{label: partial(_sdpa, label) for label in ("SDPA flash", "SDPA cuDNN")},
     "FlexAttention": _flex,
+    "FlashInfer": _flashinfer,
     "FA3": _fa3,
 }
 """By label, as those of the forward pass. tensors: q, k_pool, v_pool, block_table, lengths and sinks."""

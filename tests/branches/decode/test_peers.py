@@ -44,9 +44,11 @@ def test_each_peer_is_asked_for_the_same(library, rng, shape, page, tokens, feat
     equal = len({*x.lengths.tolist()}) == 1
     named = [name for name in ("window", "softcap", "sinks") if name in features]
     without = {label for label in PEERS if label.startswith("SDPA") and (named or not equal)}
-    assert set(absent) == without and set(found) == set(PEERS) - without
     says = f"it has no {', '.join(named)}" if named else "it has no lengths of requests, and these differ"
-    assert {*absent.values()} <= {f"ValueError: {says}"}
+    expected = dict.fromkeys(without, f"ValueError: {says}")
+    if "sinks" in named:
+        expected["FlashInfer"] = "ValueError: it has no sinks"
+    assert absent == expected and set(found) == set(PEERS) - set(expected)
     right = DECODE.reference(x).out
     for label, entry in found.items():
         np.testing.assert_allclose(entry.to_house(entry.called), right, atol=1e-6, err_msg=label)
@@ -75,6 +77,36 @@ def test_fa3_reads_pages_where_they_are_and_a_cache_without(library, rng):
     assert {call for call in library.calls if "FA3" in call} == {"FA3 paged"}
     prepared(drawn(rng, "2x4/2x33x64", page=CONTIGUOUS))
     assert library.calls[-1] == "FA3"
+
+
+@pytest.mark.parametrize(
+    ("shape", "chosen", "called", "page"),
+    [
+        ("2x8/2x40x64", {"page": 8}, "FlashInfer, tensor cores", 8),
+        ("2x4/2x40x64", {"page": 8}, "FlashInfer", 8),
+        ("2x4/2x40x64", {"page": 8, "tokens": 3}, "FlashInfer fa2", 8),
+        ("3x8/2x48x64", {"page": CONTIGUOUS}, "FlashInfer, tensor cores", 16),
+        ("3x8/2x44x64", {"page": CONTIGUOUS, "tokens": 2}, "FlashInfer fa2", 4),
+    ],
+)
+def test_flashinfer_gets_pages_between_which_it_can_divide_keys(library, rng, shape, chosen, called, page):
+    x = drawn(rng, shape, "window=7,0 softcap=2", **chosen).but(scale=0.3)
+    found, absent = peers.prepare(DECODE, x.problem(x.arrays), x.arrays, Stream(), only=["FlashInfer"])
+    assert not absent and library.calls == [called] and library.planned.page == page
+    one, two = found[0].called, found[0].function()
+    assert one is not two, "an output of each call is checked"
+    np.testing.assert_allclose(found[0].to_house(two), DECODE.reference(x).out, atol=1e-6)
+
+
+def test_flashinfer_says_what_it_lacks(library, rng, monkeypatch):
+    def reason(*of, **chosen):
+        return prepared(drawn(rng, *of, **chosen))[1].get("FlashInfer")
+
+    assert reason("1x2x33x32") == "ValueError: it takes D = D_v = 64, 128 or 256"
+    assert reason("1x2x33x64", "window=9,2", False, tokens=3) == "ValueError: its window has no right side"
+    assert reason("1x2x33x64", "window=9,2", False) is None, "no key is to the right of a single token"
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    assert reason("1x2x33x64").startswith("ModuleNotFoundError: ")
 
 
 def test_a_mask_is_asked_for_where_a_token_does_not_see_all(library, rng, monkeypatch):
