@@ -6,6 +6,7 @@ python capturing.py KIND MODE SEED RUN...: KIND is cupy or torch, MODE what CUDA
 1, or ends with 0.
 """
 
+import gc
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class CuPy:
     def captured(self, call, mode, stream=None):
         """The graph of what `call(handle of the stream)` queues, and what it returned."""
         stream = stream or self.stream()
+        gc.collect()  # a graph of CuPy's that is destroyed during a capture ends it
         with stream:
             stream.begin_capture(MODES.index(mode))
             try:
@@ -95,6 +97,7 @@ class Torch(CuPy):
 
     def captured(self, call, mode, stream=None):
         graph, stream = self.torch.cuda.CUDAGraph(), stream or self.stream()
+        gc.collect()
         with self.torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
             result = call(stream.cuda_stream)
         return graph, result
