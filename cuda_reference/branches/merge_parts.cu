@@ -22,7 +22,7 @@ merge_parts(const element* out_a, const float* lse_a,  // [B, H, S, D], [B, H, S
     const unsigned head = quotient(index, inverse_rows, rows_shift), row = index - head * rows;
     const unsigned b = quotient(head, inverse_heads, heads_shift), h = head - b * heads;
     const auto place = [&](const Strides& strides) {
-        return b * strides.batch + h * strides.head + row * strides.row + 8 * threadIdx.x;
+        return strides.at(b, h, row) + 8 * threadIdx.x;
     };
     float x[8], y[8];
     tile::load8(x, out_a + place(STRIDES_GIVEN(a)));

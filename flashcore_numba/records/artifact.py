@@ -177,6 +177,16 @@ def recorded_dir() -> Path:
     return Path(str(resources.files("flashcore_numba"))) / "records" / "data"
 
 
+def other(name: str, folder: Path | None = None) -> dict[str, Any] | None:
+    """The record NAME.json, such as `trust/fuzz`, that is of no run of `flashcore compare`; None where there
+    is none.
+
+    folder: of the recorded runs; the package's own by default.
+    """
+    path = (folder or recorded_dir()) / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
 def recorded(
     folder: Path | None = None, element: Element = FLOAT16, operation: str = FORWARD
 ) -> list[tuple[Path, dict[str, Any]]]:

@@ -1,6 +1,5 @@
 """Tables in Markdown for `docs/integrations.md`: what the examples measured on a GPU."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -10,18 +9,13 @@ from flashcore_numba.records import artifact
 from flashcore_numba.records.amounts import markdown
 
 
-def _record(name: str, folder: Path | None) -> dict[str, Any] | None:
-    path = (folder or artifact.recorded_dir()) / f"examples/{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
-
-
 def _provenance(gpu: str, record: dict[str, Any]) -> str:
     return f"{gpu}, {record['date']}, commit {record['commit'][:7]}, PyTorch {record['torch']}"
 
 
 def operator(folder: Path | None = None) -> str | None:
     """Microseconds per call of the operator and of PyTorch's own attention; None without a record."""
-    record = _record("time_operator", folder)
+    record = artifact.other("examples/time_operator", folder)
     if record is None:
         return None
     lines = []
@@ -37,7 +31,7 @@ def operator(folder: Path | None = None) -> str | None:
 
 def training(folder: Path | None = None) -> str | None:
     """The speed and the losses of the small GPT with either attention; None without a record."""
-    record = _record("train_gpt", folder)
+    record = artifact.other("examples/train_gpt", folder)
     if record is None:
         return None
     lines = [

@@ -1,6 +1,5 @@
 """Tables in Markdown for `docs/search.md`: what the evaluator refuses and lets live, what searches found."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,11 +18,6 @@ KINDS = {
 }
 
 
-def _record(name: str, folder: Path | None) -> dict[str, Any] | None:
-    path = (folder or artifact.recorded_dir()) / f"trust/evolve-{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
-
-
 def layers(folder: Path | None = None) -> str:
     """What a candidate goes through."""
     lines = ["| layer | what looks |", "|---|---|"]
@@ -32,7 +26,7 @@ def layers(folder: Path | None = None) -> str:
 
 def cheats(folder: Path | None = None) -> str | None:
     """Which layer refused which cheat; None without a record."""
-    record = _record("cheats", folder)
+    record = artifact.other("trust/evolve-cheats", folder)
     if record is None:
         return None
     lines = ["| cheat | what it does | lesson | refused by |", "|---|---|---|---|"]
@@ -50,7 +44,11 @@ def impossible(folder: Path | None = None) -> str:
 
 def rates(folder: Path | None = None) -> str | None:
     """How many candidates were refused, by what, and how many lived; None without a record."""
-    records = {kind: record for kind in KINDS if (record := _record(kind, folder)) is not None}
+    records = {
+        kind: record
+        for kind in KINDS
+        if (record := artifact.other(f"trust/evolve-{kind}", folder)) is not None
+    }
     if not records:
         return None
     lines = ["| candidates | judged | refused | by | lived |", "|---|--:|--:|---|--:|"]

@@ -1,6 +1,5 @@
 """Tables in Markdown of what the checks were held against, for `docs/trust.md` and `docs/edits.md`."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,19 +16,13 @@ MUTATIONS = {"mutations-python": "00 to 06, Python", "mutations-cuda": "07 to 16
 PLANTED = {"index": "an index shifted", "barrier": "a barrier removed", "syncwarp": "a syncwarp removed"}
 
 
-def _record(name: str, folder: Path | None) -> dict[str, Any] | None:
-    """The record `trust/NAME.json` of a folder of records; None where there is none."""
-    path = (folder or artifact.recorded_dir()) / "trust" / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
-
-
 def _when(record: Mapping[str, Any]) -> str:
     return f"{record['date'][:10]}, commit {record['commit'][:7]}, seeds from {record['first_seed']}"
 
 
 def fuzz(folder: Path | None = None) -> str | None:
     """How many random kernels agree with whom; None without a record."""
-    cpu, gpu = _record("fuzz", folder), _record("fuzz-h200", folder)
+    cpu, gpu = artifact.other("trust/fuzz", folder), artifact.other("trust/fuzz-h200", folder)
     if cpu is None or gpu is None:
         return None
     own, theirs = cpu["simulator"], cpu[NUMBA]
@@ -54,7 +47,7 @@ def fuzz(folder: Path | None = None) -> str | None:
 
 def planted(folder: Path | None = None) -> str | None:
     """What became of random kernels with one fault planted; None without a record."""
-    record = _record("fuzz", folder)
+    record = artifact.other("trust/fuzz", folder)
     if record is None:
         return None
     lines = ["| planted | " + " | ".join(NO_FAULT) + " | silent |", "|---|" + "--:|" * (len(NO_FAULT) + 1)]
@@ -68,7 +61,7 @@ def planted(folder: Path | None = None) -> str | None:
 
 def edits(folder: Path | None = None) -> str | None:
     """Random edits of the stages, by stage and conclusion; None without a record."""
-    record = _record("edits", folder)
+    record = artifact.other("trust/edits", folder)
     if record is None:
         return None
     controls = record["controls"]
@@ -83,7 +76,7 @@ def edits(folder: Path | None = None) -> str | None:
 
 def every_edit(folder: Path | None = None) -> str | None:
     """A line per random edit; None without a record."""
-    record = _record("edits", folder)
+    record = artifact.other("trust/edits", folder)
     if record is None:
         return None
     columns = ("place", "kind", "before", "after", "executor", "H200", "conclusion")
@@ -109,7 +102,7 @@ def _code(text: str) -> str:
 
 def mistakes(folder: Path | None = None) -> str | None:
     """Mistakes that were planted in stages, and how many were caught; None without a record."""
-    record = _record("mutants", folder)
+    record = artifact.other("trust/mutants", folder)
     if record is None:
         return None
     lines = ["| planted | how many | caught | by what |", "|---|--:|--:|---|"]
@@ -150,7 +143,7 @@ def mutations(folder: Path | None = None) -> str | None:
     ]
     notes = []
     for name, lessons in MUTATIONS.items():
-        record = _record(name, folder)
+        record = artifact.other(f"trust/{name}", folder)
         if record is None:
             continue
         drawn = record["mutations"]

@@ -77,7 +77,7 @@ def search(
     record = records.new(space, workload, device, changes)
     if path is not None:
         record = records.resumed(path, record)
-    legal, shipped = _legal(space, problem, record, device.sm_count, changes)
+    legal, shipped = _legal(space, problem, record, device.sm_count)
     _compile(space, workload, legal, record, progress, path)
     able = [config for config in legal if "dropped" not in record["cache"][name_of(config)]]
     record["funnel"]["compiled"] = len(able)
@@ -94,14 +94,14 @@ def search(
 
 
 def _legal(
-    space: Space, problem: Problem, record: dict[str, Any], sm_count: int, changes: int | None
+    space: Space, problem: Problem, record: dict[str, Any], sm_count: int
 ) -> tuple[list[Config], Config]:
     """The configurations that keep the rules, what the stage launches and what its rule says among them; and
     what it launches.
     """
     shipped = space.shipped(problem, sm_count)
     points = list(space.points(problem))
-    if changes is not None:
+    if (changes := record.get("changes")) is not None:  # none in older records
         points = [each for each in points if _changes(each[0], shipped) <= changes]
     legal = [config for config, broken in points if broken is None]
     for config in (shipped, space.rule(problem, sm_count)):

@@ -630,7 +630,7 @@ OF_GRADIENT_CALLS = {
         (LATER, LATER.replace(" or dk is not None or dv is not None", "")),
         "strided k",
     ),
-    "no gradients": (("deterministic, None, True)", "deterministic, None)"), "plain"),
+    "no gradients": ((", history=True", ""), "plain"),
 }
 OF_READERS = {
     "strides of q": (("q.shape, q.stride()", "q.shape, ()"), "another rows of q"),

@@ -92,8 +92,8 @@ def planned(
     arrays: dout, q, k, v, out, lse, dlse. features: sinks, alibi_slopes, seqused_k, and of packed sequences
     cu_seqlens_q, cu_seqlens_k; () where all are None. targets: dq, dk, dv.
     """
-    found = _find(arrays, features, targets, causal, scale, window, softcap, deterministic, None, True)
-    _, addresses, plan = found
+    wanted = (causal, scale, window, softcap, deterministic, None)
+    _, addresses, plan = _find(arrays, features, targets, *wanted, history=True)
     return None if plan is None else plan.run(addresses, arrays[1:4], targets)
 
 
