@@ -36,7 +36,7 @@ class Size:
     rate: float
 
 
-FULL = Size(layers=6, heads=6, kv_heads=3, tokens=1024, batch=32, steps=400, rate=1e-3)
+FULL = Size(layers=6, heads=6, kv_heads=3, tokens=1024, batch=64, steps=400, rate=1e-3)
 TINY = Size(layers=1, heads=2, kv_heads=1, tokens=48, batch=2, steps=8, rate=3e-3)
 WAYS = {
     "FlashCore": lambda q, k, v: attention(q, k, v, causal=True),

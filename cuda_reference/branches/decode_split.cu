@@ -15,10 +15,10 @@ static_assert(16 * MAX_PARTS * THREADS <= sizeof(stored) * WARPS * RING, "the pa
 struct Parts {
     int tiles, count;
 
-    // As many as `at_least`, where every warp has a tile; more if they were longer than PART_KEYS.
-    __device__ __forceinline__ Parts(Interval seen, int at_least) {
+    // As many as `at_least`, where every warp has a tile; more if they had more than `longest` tiles.
+    __device__ __forceinline__ Parts(Interval seen, int at_least, int longest) {
         const int all = seen.end - seen.begin;
-        const int share = max(min(ceil_div(all, at_least), PART_KEYS / 16), ceil_div(all, MAX_PARTS));
+        const int share = max(min(ceil_div(all, at_least), longest), ceil_div(all, MAX_PARTS));
         tiles = max(1, ceil_div(share, WARPS)) * WARPS;
         count = max(1, ceil_div(all, tiles));
     }
@@ -51,7 +51,7 @@ decode_split(const element* q,                    // [B, H, S_q, D]
              const stored* k, const stored* v,    // [pages, H / group, page, D], as their strides say
              element* out, float* lse,            // [B, H, S_q, D]; [B, H, S_q] or null
              PARAMS, CACHE_PARAMS,   // ...
-             int B, int at_least, int most,  // parts of a request, where it has the keys; and of all at most
+             int B, int at_least, int longest, int most,  // parts of a request, tiles of one, parts of all
              float* parts, float* part_lse,  // [B, H / group, MAX_PARTS, S_q * group, D], and without D: log2
              uint32_t* arrived) {            // [B, H / group, gridDim.z], 0 before and after a launch
     const Params params = PARAMS_GIVEN;
@@ -64,14 +64,14 @@ decode_split(const element* q,                    // [B, H, S_q, D]
     const int h_kv = blockIdx.y;
     const BlockRows rows(params, cache, inverse_group, h_kv, blockIdx.z);
     const auto mask_of = [&](int b) { return Mask(params, params.sequence(b)); };
-    const auto count_of = [&](int b) { return Parts(rows.see(mask_of(b)).tiles(16), at_least).count; };
+    const auto count_of = [&](int b) { return Parts(rows.see(mask_of(b)).tiles(16), at_least, longest).count; };
 
     for (int work = blockIdx.x, b, part; work < most; work += gridDim.x) {
         part = work;
         if (!find_part(b, part, B, lane, count_of)) return;
         const Mask mask = mask_of(b);
         const Interval seen = rows.see(mask), tiles = seen.tiles(16);
-        const Parts cut(tiles, at_least);
+        const Parts cut(tiles, at_least, longest);
         const int first_tile = tiles.begin + part * cut.tiles + warp;  // of this warp
         const int turns = ceil_div(min(tiles.end - first_tile, cut.tiles - warp), WARPS);
         WarpKeys keys{cache, smem + warp * RING, b, first_tile, turns, lane, seen};

@@ -192,9 +192,9 @@ def _tile_decode(c: Config) -> decode_parts.Tile:
 
 
 def _run_decode(p: DecodeProblem, executor: Executor, c: Config, out: Array, lse: Array = None) -> None:
-    tile, parts, elements = _tile_decode(c), c["parts"], c["part_elements"]
-    sizes = decode_split.sizes(p, tile, parts, elements, executor.sm_count)
-    decode_split.run(p, out, executor, lse, tile, elements, parts, *sizes)
+    tile, parts, longest = _tile_decode(c), c["parts"], c["longest"]
+    sizes = decode_split.sizes(p, tile, parts, longest, executor.sm_count)
+    decode_split.run(p, out, executor, lse, tile, parts, longest, *sizes)
 
 
 def _rule_decode(p: DecodeProblem, sm_count: int) -> Config:
@@ -206,7 +206,7 @@ def _rule_decode(p: DecodeProblem, sm_count: int) -> Config:
         "stages": tile.stages,
         "blocks": tile.blocks_an_sm,
         "parts": parts,
-        "part_elements": decode_split.PART_ELEMENTS[name],
+        "longest": decode_split.longest_part(p, name, parts),
     }
 
 
@@ -395,7 +395,7 @@ SPACES: Mapping[int | str, Space] = {
             "stages": (2, 3, 4, 6),
             "blocks": (1, 2, 3),
             "parts": (1, 2, 4, 8, 16, 32),
-            "part_elements": (1 << 18, 1 << 20),
+            "longest": (128, 256, 512, 1024),
         },
         (
             *_fits(lambda p, c: _tile_decode(c).block_bytes(p.head_dim)),

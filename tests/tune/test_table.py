@@ -205,7 +205,7 @@ def test_a_stage_that_does_not_look_keeps_its_rule(tmp_path):
     """Of decoding the lengths are on the GPU: times at one say nothing about a request of another."""
     space, workload = SPACES["decode/split"], Workload(parse_any("8x32/8x4096x128"))
     problem = funnel.stand_in(space, workload)
-    rule, best = space.rule(problem, 132), space.config((1, 4, 2, 2, 8, 1 << 18))
+    rule, best = space.rule(problem, 132), space.config((1, 4, 2, 2, 8, 256))
     found = record.new(space, workload, record.Device("a GPU"))
     found["cache"][name_of(best)] = record.entry(best, time=0.02, checked=True)
     rounds = {"rounds_us": [20.0, 20.1, 20.2], "shipped_rounds_us": [40.0, 40.1, 40.2]}

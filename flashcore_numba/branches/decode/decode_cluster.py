@@ -15,6 +15,8 @@ CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of
 START_KEYS = 256  # that a block would read while it starts and merges
 WIDE_KEYS = 2048  # of a block, beyond which three warpgroups of 64 rows are faster than two
 NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
+ALIKE_KEYS = 8192  # of a request: where there is room for more, others of the batch may have far fewer
+LARGE_BATCH = 192  # blocks for one part of all keys, from where clusters of two balance requests that differ
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
 PLACED = {1: 1.0, 2: 1.0, 4: 0.91, CLUSTER: 0.91}
@@ -44,7 +46,8 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
     all requests see as many keys as they can. A block takes as long as its keys and `START_KEYS` more, and
     blocks without a place wait.
 
-    What is batch-invariant has one tile and one number for all batches.
+    Requests that may differ share the GPU best in clusters of four, of two in large batches, measured on an
+    H200. What is batch-invariant has one tile and one number for all batches.
     """
     p, tiles = problem, TILES[problem.head_dim]
     if variant in tiles and tiles[variant].serves(p):
@@ -54,12 +57,14 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
     elif "rows" in tiles and p.seq_q * p.group > 16:
         name = "rows"
     else:
-        name = "few" if p.batch_invariant or tiles["few"].blocks(p) <= sm_count else "many"
+        one = p.batch_invariant or may_differ(p) or tiles["few"].blocks(p) <= sm_count
+        name = "few" if one else "many"
     if p.batch_invariant:
         return name, CLUSTER
+    if may_differ(p) and not tiles[name].wgmma:
+        return name, 4 if tiles[name].blocks(p) < LARGE_BATCH else 2
     blocks, an_sm = tiles[name].blocks(p), tiles[name].blocks_an_sm
-    left, right = p.mask.left, p.mask.right
-    keys = min(p.capacity, left + right + p.seq_q) if min(left, right) >= 0 else p.capacity
+    keys = most_keys(p)
 
     def duration(size: int) -> float:
         turns = -(-size * blocks // max(1, int(sm_count * an_sm * PLACED[size])))
@@ -67,6 +72,18 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
 
     size = min(PLACED, key=duration)
     return ("wide_3" if name == "wide" != variant and keys > size * WIDE_KEYS else name), size
+
+
+def most_keys(problem: DecodeProblem) -> int:
+    """That the query rows of a request can see."""
+    p, mask = problem, problem.mask
+    bounded = min(mask.left, mask.right) >= 0
+    return min(p.capacity, mask.left + mask.right + p.seq_q) if bounded else p.capacity
+
+
+def may_differ(problem: DecodeProblem) -> bool:
+    """Whether lengths on the GPU may make some requests of the batch far longer than others."""
+    return problem.paged and problem.batch > 1 and most_keys(problem) > ALIKE_KEYS
 
 
 def fill_gpu(problem: Any) -> bool:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from cuda_reference import source
+from flashcore_numba.branches.decode import split_parts
 from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
@@ -20,7 +21,7 @@ TILES: dict[int, dict[str, Tile]] = {
     128: {"few": Tile(1, 8, 3, 1), "many": Tile(1, 4, 2, 3), "rows": Tile(2, 8, 3, 1)},
     256: {"few": Tile(1, 4, 3, 1), "many": Tile(1, 2, 2, 3)},
 }
-PART_ELEMENTS = {"few": 1 << 20, "many": 1 << 18, "rows": 1 << 18}  # of K, beyond which a part is divided
+PART_ELEMENTS = {"few": 3 << 18, "many": 1 << 18, "rows": 1 << 18}  # of K in a part of a long request
 INVARIANT_PARTS = 16  # what a request is divided into where the batch must not tell
 
 
@@ -43,23 +44,32 @@ def choose(problem: DecodeProblem, sm_count: int, room: float = math.inf) -> tup
     return name, max(1, min(MAX_PARTS, places // tiles[name].blocks(p)))
 
 
+def longest_part(problem: DecodeProblem, name: str, at_least: int) -> int:
+    """`split_parts.longest_part` for the table of the problem. What is batch-invariant does not follow from a
+    table.
+    """
+    p, about = problem, PART_ELEMENTS[name] // (problem.head_dim * KEYS)
+    return about if p.batch_invariant else split_parts.longest_part(p.capacity // KEYS + 1, about, at_least)
+
+
 def plan(
     problem: DecodeProblem, variant: str | None, sm_count: int, room: float = math.inf
-) -> tuple[str, int, int, int]:
-    """The tile, parts as `choose` has them, the most parts that lengths could make of all requests, and
-    blocks for each head and tile of rows: as many as the GPU holds, or as there may be parts.
+) -> tuple[str, int, int, int, int]:
+    """The tile, parts as `choose` has them, `longest_part`, the most parts that lengths could make of all
+    requests, and blocks for each head and tile of rows: as many as the GPU holds, or as there may be parts.
     """
     p, tiles = problem, TILES[problem.head_dim]
     name, at_least = choose(p, sm_count, room)
     if variant == "in_turn":
-        return "many", 2, MAX_PARTS * p.batch, -(-p.batch // 2)
+        return "many", 2, longest_part(p, "many", 2), MAX_PARTS * p.batch, -(-p.batch // 2)
     name = variant if variant and variant in tiles else name
-    return name, at_least, *sizes(p, tiles[name], at_least, PART_ELEMENTS[name], sm_count)
+    longest = longest_part(p, name, at_least)
+    return name, at_least, longest, *sizes(p, tiles[name], at_least, longest, sm_count)
 
 
-def sizes(p: DecodeProblem, tile: Tile, at_least: int, elements: int, sm_count: int) -> tuple[int, int]:
+def sizes(p: DecodeProblem, tile: Tile, at_least: int, longest: int, sm_count: int) -> tuple[int, int]:
     """The most parts of all requests, and blocks for each head and tile of rows."""
-    most = p.batch * most_parts(p.capacity // KEYS + 1, tile.warps, elements // p.head_dim, at_least)
+    most = p.batch * most_parts(p.capacity // KEYS + 1, tile.warps, longest, at_least)
     places = sm_count * tile.blocks_an_sm * p.batch // tile.blocks(p)
     return most, max(1, min(places, most))
 
@@ -69,22 +79,20 @@ def launch(
 ) -> None:
     p = problem
     name, *parts = plan(p, variant, executor.sm_count, executor.shared_limit)
-    run(p, out, executor, lse, TILES[p.head_dim][name], PART_ELEMENTS[name], *parts)
+    run(p, out, executor, lse, TILES[p.head_dim][name], *parts)
 
 
-def run(
-    problem: DecodeProblem, out: Array, executor: Executor, lse: Array, tile: Tile, elements: int, *parts: int
-) -> None:
-    """Queue the one kernel, in any configuration. elements: of K, beyond which a part is divided. parts: at
-    least, the most, blocks, as `plan` has them.
+def run(problem: DecodeProblem, out: Array, executor: Executor, lse: Array, tile: Tile, *parts: int) -> None:
+    """Queue the one kernel, in any configuration. parts: at least, the longest, the most, blocks, as `plan`
+    has them.
     """
-    p, (at_least, most, blocks) = problem, parts
+    p, (*told, blocks) = problem, parts
     part_rows = (p.batch, p.kv_heads, MAX_PARTS, p.seq_q * p.group)
     executor.launch(
-        source("decode_split", **tile.macros(p), PART_KEYS=elements // p.head_dim, MAX_PARTS=MAX_PARTS),
+        source("decode_split", **tile.macros(p), MAX_PARTS=MAX_PARTS),
         (blocks, p.kv_heads, tile.blocks_of_rows(p)),
         32 * tile.warps,
-        *(*arguments(p, out, lse), np.int32(p.batch), np.int32(at_least), np.int32(most)),
+        *(*arguments(p, out, lse), *(np.int32(n) for n in (p.batch, *told))),
         *(executor.empty((*part_rows, p.head_dim), np.float32), executor.empty(part_rows, np.float32)),
         executor.counter(tile.blocks(p)),
         shared_bytes=tile.block_bytes(p.head_dim),

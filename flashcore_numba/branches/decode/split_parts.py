@@ -1,14 +1,20 @@
 """Into how many parts `decode/split` divides a request, as `decode_split.cu` does."""
 
-from flashcore_numba.branches.decode.decode_parts import KEYS
-
 MAX_PARTS = 32  # of a request: what the merging block has room for
 
 
-def part_tiles(tiles: int, warps: int, part_keys: int, at_least: int) -> int:
+def part_tiles(tiles: int, warps: int, longest: int, at_least: int) -> int:
     """Tiles of keys in a part of a request that sees so many, as the kernel divides them."""
-    share = max(min(-(-tiles // at_least), part_keys // KEYS), -(-tiles // MAX_PARTS))
+    share = max(min(-(-tiles // at_least), longest), -(-tiles // MAX_PARTS))
     return max(1, -(-share // warps)) * warps
+
+
+def longest_part(most: int, about: int, at_least: int) -> int:
+    """Tiles beyond which a part is divided, where a request has at most so many: near `about`, so that parts
+    of all requests are about as long where lengths differ. The longest requests make `at_least` parts or a
+    multiple of it, which keeps all blocks busy to the end where lengths are equal.
+    """
+    return -(-most // (at_least * max(1, round(most / (at_least * about)))))
 
 
 def parts_of(tiles: int, *how: int) -> int:
@@ -16,7 +22,7 @@ def parts_of(tiles: int, *how: int) -> int:
     return max(1, -(-tiles // part_tiles(tiles, *how)))
 
 
-def most_parts(tiles: int, warps: int, part_keys: int, at_least: int) -> int:
+def most_parts(tiles: int, warps: int, longest: int, at_least: int) -> int:
     """Of a request that sees so many tiles or fewer: `parts_of` may be less for more tiles."""
-    enough = max(at_least, -(-tiles * KEYS // part_keys))
+    enough = max(at_least, -(-tiles // longest))
     return max(1, min(MAX_PARTS, enough, -(-tiles // warps)))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from flashcore_numba.branches.decode.decode_parts import KEYS, Tile
-from flashcore_numba.branches.decode.decode_split import PART_ELEMENTS, TILES, plan
+from flashcore_numba.branches.decode.decode_split import TILES, plan
 from flashcore_numba.branches.decode.decode_traffic import (
     QUAD,
     part,
@@ -36,14 +36,14 @@ from flashcore_numba.predict.formula import (
 def traffic(problem: Any, variant: str | None, sm_count: int) -> Traffic:
     p = problem
     refuse_e4m3(p)
-    name, at_least, most, blocks = plan(p, variant, sm_count)
+    name, at_least, longest, most, blocks = plan(p, variant, sm_count)
     tile, found = TILES[p.head_dim][name], Traffic()
     for rows in tiles_of_rows(p, tile):
         counts = []
         for request in p.sequences:
             begin, end = seen(request.mask, rows, p.group)
             tiles = ceil_div(end, KEYS) - begin // KEYS
-            how = tile.warps, PART_ELEMENTS[name] // p.head_dim, at_least
+            how = tile.warps, longest, at_least
             count, each = parts_of(tiles, *how), part_tiles(tiles, *how)
             counts.append(count)
             for number in range(count):

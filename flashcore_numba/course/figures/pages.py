@@ -9,7 +9,7 @@ import numpy as np
 
 from flashcore_numba.branches.decode.decode_split import PART_ELEMENTS, TILES
 from flashcore_numba.branches.decode.inputs import DecodeInputs, paged
-from flashcore_numba.branches.decode.split_parts import part_tiles
+from flashcore_numba.branches.decode.split_parts import longest_part, part_tiles
 from flashcore_numba.course.figures.canvas import (
     CYCLE,
     GREEN,
@@ -173,12 +173,12 @@ def in_clusters(lengths: Sequence[int]) -> Done:
 
 def in_turn(lengths: Sequence[int]) -> Done:
     """Parts as `decode/split` divides them: block x takes the parts x, x + SMS, ... of all requests."""
-    tile, part_keys = TILES[D][WARPS_OF], PART_ELEMENTS[WARPS_OF] // D
-    at_least = max(1, SMS // len(lengths))
+    tile, at_least = TILES[D][WARPS_OF], max(1, SMS // len(lengths))
+    longest = longest_part(_tiles(max(lengths)), PART_ELEMENTS[WARPS_OF] // (16 * D), at_least)
     parts = []
     for n, keys in enumerate(lengths):
         left = _tiles(keys)
-        size = part_tiles(left, tile.warps, part_keys, at_least)
+        size = part_tiles(left, tile.warps, longest, at_least)
         while left > 0:
             parts.append((n, min(size, left)))
             left -= size

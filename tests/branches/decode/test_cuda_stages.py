@@ -136,25 +136,42 @@ def test_a_launch_does_not_depend_on_lengths(stage, rng):
 def test_parts_of_a_request():
     """No part is empty, every warp has a tile where there are enough, and no request has too many parts."""
     for tiles, warps, at_least in product((0, 1, 7, 8, 9, 130, 4096, 70_000), (2, 4, 8), (1, 5, 16, 32)):
-        count = parts_of(tiles, warps, 2048, at_least)
+        count = parts_of(tiles, warps, 128, at_least)
         assert 1 <= count <= MAX_PARTS
         if tiles:
             part = -(-tiles // count)
             assert part * (count - 1) < tiles <= MAX_PARTS * -(-part // warps) * warps
             assert count == 1 or tiles > warps
-    assert parts_of(130, 8, 1 << 20, 16) == 9  # of 16 tiles, two for each warp: 16 parts took as long
-    assert parts_of(100_000 // 16, 4, 2048, 1) == MAX_PARTS
+    assert parts_of(130, 8, 1 << 16, 16) == 9  # of 16 tiles, two for each warp: 16 parts took as long
+    assert parts_of(100_000 // 16, 4, 128, 1) == MAX_PARTS
 
 
 def test_there_are_blocks_for_the_parts_of_shorter_requests():
     """A request of fewer tiles may have more parts than the longest."""
-    for most, warps, part_keys, at_least in product(
-        (1, 129, 513, 3000), (2, 4, 8), (128, 8192), (1, 5, 16, 32)
-    ):
-        how = warps, part_keys, at_least
+    for most, warps, longest, at_least in product((1, 129, 513, 3000), (2, 4, 8), (8, 512), (1, 5, 16, 32)):
+        how = warps, longest, at_least
         counts = [parts_of(tiles, *how) for tiles in range(most + 1)]
         assert max(counts) <= most_parts(most, *how) <= MAX_PARTS
-    assert parts_of(128, 8, 8192, 16) == 16 > parts_of(129, 8, 8192, 16)
+    assert parts_of(128, 8, 512, 16) == 16 > parts_of(129, 8, 512, 16)
+
+
+def test_requests_that_fill_the_table_keep_all_blocks_busy(rng):
+    """Their parts are `at_least` or a multiple; those of other requests are no longer, nor much shorter."""
+    for requests, keys, head_dim in product((1, 4, 12, 33, 66), (300, 5000, 37_789, 130_000), (64, 128)):
+        x = paged(rng, [1] * requests, 16, 2, 1, head_dim, spare_columns=keys // 16)
+        p = x.problem(x.arrays)
+        name, at_least = choose(p, 132)
+        longest = decode_split.longest_part(p, name, at_least)
+        tiles, about = p.capacity // 16 + 1, decode_split.PART_ELEMENTS[name] // (16 * head_dim)
+        turns = round(-(-tiles // longest) / at_least)
+        assert (
+            -(-tiles // longest) <= turns * at_least and longest * turns * at_least < tiles + turns * at_least
+        )
+        assert turns == 1 or about / 1.6 < longest < 1.6 * about
+        assert longest < 1.6 * about or turns == 1
+    for spare in (0, 9000):
+        x = paged(rng, [40] * 2, 16, 2, 1, 128, spare_columns=spare, batch_invariant=True)
+        assert decode_split.longest_part(x.problem(x.arrays), "many", INVARIANT_PARTS) == 128
 
 
 def test_the_size_of_a_cluster(rng):
@@ -170,6 +187,12 @@ def test_the_size_of_a_cluster(rng):
     assert chosen(133, keys=100) == ("many", 1)  # each further turn of the GPU starts and merges anew
     assert chosen(133, features=Features((100, 0))) == ("many", 1)
     assert chosen(1, batch_invariant=True) == chosen(200, batch_invariant=True) == ("few", CLUSTER_BLOCKS)
+    # Room for long requests, of which most may be short: only the batch tells.
+    assert chosen(64, keys=9000) == chosen(95, keys=130_000) == ("few", 4)
+    assert chosen(96, keys=9000) == chosen(400, keys=9000) == ("few", 2)
+    assert chosen(64, keys=9000, features=Features((100, 0))) == chosen(
+        64, keys=90, features=Features((100, 0))
+    )
 
 
 def test_who_has_64_rows_in_a_block(rng):
@@ -212,13 +235,14 @@ def test_keys_that_are_found_together_are_in_one_page(page, rng):
 
 
 def test_which_stage_comes_first(rng):
-    """Clusters where no request has room for many keys, or there is one; parts of any length elsewhere. More
-    than 32 rows of a K/V head go to clusters where these take 64 at a time.
+    """Clusters where no request has room for many keys, or there is one, or there are many requests; parts of
+    any length elsewhere. More than 32 rows of a K/V head go to clusters where these take 64 at a time.
     """
     for requests, tokens, keys, head_dim, first in (
         *((2, 1, 8000, 64, CLUSTER), (2, 1, 9000, 64, SPLIT), (1, 1, 9000, 64, CLUSTER)),
         *((2, 16, 9000, 128, SPLIT), (2, 17, 9000, 128, CLUSTER), (1, 17, 4000, 64, CLUSTER)),
-        *((1, 17, 4000, 256, SPLIT), (2, 17, 4000, 256, CLUSTER)),
+        *((1, 17, 4000, 256, SPLIT), (2, 17, 4000, 256, CLUSTER), (95, 1, 9000, 128, SPLIT)),
+        *((96, 1, 9000, 128, CLUSTER), (48, 9, 9000, 128, CLUSTER), (47, 9, 9000, 128, SPLIT)),
     ):
         x = paged(rng, [1] * requests, 2, 1, tokens, head_dim, spare_columns=keys // 16)
         order = ladder.preferred(x.problem(x.arrays))
