@@ -13,6 +13,7 @@ from flashcore_numba.report.feature_tables import Results, fastest, gpu_name, ho
 from flashcore_numba.report.tables import equal_lengths, rates
 
 PEERS = ("FA3", "SDPA cuDNN", "SDPA flash")
+PLANNED = "FlashInfer"  # whose plan of the work is made on the host, from lengths that it knows
 COMMON = "Medians of interleaved rounds, GPU time of one launch in a CUDA graph, of the stage that is fastest"
 
 
@@ -25,7 +26,8 @@ def one_token(folder: Path | None = None) -> str | None:
     lines, sources = {}, []
     for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
         features = shape.get("features", {})
-        if "tokens" not in features and "lengths" not in features and not _is_yardstick(record, shape):
+        left_out = "tokens" in features or "lengths" in features or _is_yardstick(record, shape)
+        if not left_out and _planned(shape) is None:
             words = [workload.label({k: v for k, v in features.items() if k != "page"})]
             words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
             page, others = str(features.get("page", workload.PAGE)), " ".join(filter(None, words)) or "-"
@@ -77,8 +79,10 @@ def tokens(folder: Path | None = None) -> str | None:
 
 
 def lengths(folder: Path | None = None) -> str | None:
-    """A row per stage and library and batch of different lengths: its rate, beside that at equal lengths."""
-    lines: list[list[str]] = []
+    """A row per batch of different lengths: of each stage and library its time, and its rate beside that at
+    equal lengths.
+    """
+    lines: list[tuple[list[str], dict[str, str]]] = []
     sources, known = [], set()
     for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
         equal = equal_lengths(record, shape)
@@ -88,18 +92,43 @@ def lengths(folder: Path | None = None) -> str | None:
             continue
         known.add((shape["shape"], others))
         reached = rates(equal)
+        cells = {}
         for label, rate in rates(shape).items():
             (entry,) = (each for each in shape["entries"] if each["label"] == label)
             share = percent(rate / reached[label]) if label in reached else "-"
-            cells = [_us(entry, "gpu_us"), _us(entry, "gpu_cold_us"), f"{rate:.2f}", share]
-            lines.append([shape["shape"], others, label, *cells])
+            cells[label] = f"{_us(entry, 'gpu_us')} ({share})"
+        lines.append(([shape["shape"], others], cells))
         sources.append(provenance(record))
     if not lines:
         return None
-    head = ["shape", "with", "", "warm, µs", "cold, µs", "TB/s", "of the rate at equal lengths"]
-    return markdown(head, lines, 3) + (
+    labels = dict.fromkeys(label for _, cells in lines for label in cells)
+    rows = ([*first, *(cells.get(label, "-") for label in labels)] for first, cells in lines)
+    return markdown(["shape", "with", *labels], rows, 2) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. Lengths are drawn between the two that the shape names. "
-        "TB/s of K and V with a warm L2; at equal lengths: as many keys in all, in the same run."
+        "Microseconds with a warm L2; in brackets, of the rate at equal lengths: as many keys in all, in the "
+        "same run."
+    )
+
+
+def planned(folder: Path | None = None) -> str | None:
+    """A row per workload of one length that was timed beside FlashInfer: the fastest stage, both times."""
+    lines, sources = [], []
+    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
+        peer, best = _planned(shape), fastest(shape)
+        if not peer or not best or "lengths" in shape["features"] or _is_yardstick(record, shape):
+            continue
+        times = [_us(entry, clock) for clock in ("gpu_us", "gpu_cold_us") for entry in (best, peer)]
+        cold = peer["gpu_cold_us"]["p50"] / best["gpu_cold_us"]["p50"]
+        faster = how_much_faster(shape, best, PLANNED), f"{cold:.2f}", how_much_faster(shape, best, "FA3")
+        lines.append([shape["shape"], best["label"], *times, *faster])
+        sources.append(provenance(record))
+    if not lines:
+        return None
+    against = [f"against {PLANNED}", "cold", "against FA3"]
+    head = ["shape", "stage", "warm, µs", PLANNED, "cold, µs", PLANNED, *against]
+    return markdown(head, lines, len(head) - 2) + (
+        f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. Pages of 16 keys. Against {PLANNED}: its time "
+        "over ours, warm and cold. Its plan is made before the graph is captured, and is not timed."
     )
 
 
@@ -109,7 +138,12 @@ def sentence(folder: Path | None = None) -> str | None:
     for record, shape in artifact.workloads(DECODE.name, folder):
         best = fastest(shape)
         plain = {*shape.get("features", {})} == {"page"} and _size(shape)[0] == 128
-        if best and plain and (faster := how_much_faster(shape, best, "FA3")) != "-":
+        if (
+            best
+            and plain
+            and _planned(shape) is None
+            and (faster := how_much_faster(shape, best, "FA3")) != "-"
+        ):
             found.append((shape["kv_bytes"], record, shape, best, faster))
     if not found:
         return None
@@ -127,6 +161,7 @@ TABLES: dict[str, Callable[[Path | None], str | None]] = {
     "decode": one_token,
     "decode-tokens": tokens,
     "decode-lengths": lengths,
+    "decode-flashinfer": planned,
 }
 TEXTS: dict[str, Callable[[Path | None], str | None]] = {"decode": sentence}
 
@@ -134,6 +169,11 @@ TEXTS: dict[str, Callable[[Path | None], str | None]] = {"decode": sentence}
 def _size(shape: Results) -> tuple[int, int, int]:
     of = shapes.parse_any(shape["shape"])
     return of.head_dim, of.batch, of.seq
+
+
+def _planned(shape: Results) -> Results | None:
+    """What FlashInfer took, whose runs have a table of their own."""
+    return next((each for each in shape["entries"] if each["label"] == PLANNED), None)
 
 
 def _is_yardstick(record: dict[str, Any], shape: Results) -> bool:

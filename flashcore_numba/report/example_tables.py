@@ -1,4 +1,4 @@
-"""Tables in Markdown for `docs/integrations.md`: what the examples measured on a GPU."""
+"""Tables in Markdown for `docs/integrations.md`: what the examples, and vLLM, measured on a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,4 +48,53 @@ def training(folder: Path | None = None) -> str | None:
     )
 
 
-TABLES: dict[str, Callable[[Path | None], str | None]] = {"operator": operator, "training": training}
+VLLM_NAMES = {"CUSTOM": "FlashCore", "FLASH_ATTN": "FlashAttention-3", "TRITON_ATTN": "vLLM's Triton kernel"}
+
+
+def answers(folder: Path | None = None) -> str | None:
+    """How far what vLLM answers with each attention is from its answers with another; None without a
+    record.
+    """
+    record = artifact.other("examples/vllm", folder)
+    if record is None:
+        return None
+    lines = []
+    for key, found in record["answers"].items():
+        model, mode, attention = key.split(", ")
+        name = VLLM_NAMES.get(attention, "FlashCore, scale 5 % too large")
+        equal = f"{found['equal']} of {found['of']}"
+        lines.append([model, mode, name, equal, f"{found['logprob_difference']:g}", f"{found['bound']:g}"])
+    head = [
+        "model",
+        "steps",
+        "attention",
+        "equal answers",
+        "log-probabilities differ by",
+        "bound",
+    ]
+    return markdown(head, lines, 3) + f"\n\n{_provenance(record['gpu'], record)}, vLLM {record['vllm']}."
+
+
+def steps(folder: Path | None = None) -> str | None:
+    """Milliseconds of vLLM's steps of decoding with each attention; None without a record."""
+    record = artifact.other("examples/vllm", folder)
+    if record is None:
+        return None
+    lines = [
+        [row, *(f"{each[name][1]:.2f} ({each[name][0]:.2f} to {each[name][2]:.2f})" for name in VLLM_NAMES)]
+        for row, each in record["step_ms"].items()
+    ]
+    m = record["model"]
+    return markdown(["requests x keys, ms per step", *VLLM_NAMES.values()], lines, 1) + (
+        f"\n\n{_provenance(record['gpu'], record)}, vLLM {record['vllm']}: medians of 3 and their range, in "
+        f"CUDA graphs; {m['layers']} layers of {m['hidden']}, {m['heads']} heads over {m['kv_heads']}, head "
+        f"dimension {m['head_dim']}, {m['type']}, random weights. Each attention in a process of its own."
+    )
+
+
+TABLES: dict[str, Callable[[Path | None], str | None]] = {
+    "operator": operator,
+    "training": training,
+    "vllm-answers": answers,
+    "vllm-steps": steps,
+}

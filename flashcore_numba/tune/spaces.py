@@ -10,7 +10,7 @@ from typing import Any
 
 from flashcore_numba.branches.backward import backward_mma_sync, backward_wgmma, mma_sync_tiles, wgmma_tiles
 from flashcore_numba.branches.backward.problem import BackwardProblem
-from flashcore_numba.branches.decode import decode_parts, decode_split
+from flashcore_numba.branches.decode import decode_parts, decode_split, split_parts
 from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.problem import Problem
@@ -193,7 +193,7 @@ def _tile_decode(c: Config) -> decode_parts.Tile:
 
 def _run_decode(p: DecodeProblem, executor: Executor, c: Config, out: Array, lse: Array = None) -> None:
     tile, parts, longest = _tile_decode(c), c["parts"], c["longest"]
-    sizes = decode_split.sizes(p, tile, parts, longest, executor.sm_count)
+    sizes = split_parts.sizes(p, tile, parts, longest, executor.sm_count)
     decode_split.run(p, out, executor, lse, tile, parts, longest, *sizes)
 
 

@@ -26,6 +26,7 @@ ENTRIES = {
     r"stamps-.*": ("stamps_ns",),
     r"time_operator": ("us",),
     r"train_gpt": ("runs",),
+    r"vllm": ("answers", "step_ms"),
     r"edits": ("controls", "edits"),
     r"evolution": ("candidates",),
     r"evolve-.*": ("fates",),

@@ -71,9 +71,17 @@ def test_tokens_stand_beside_one_token():
 
 
 def test_lengths_stand_beside_equal_ones():
-    found = rows(decode_tables.lengths())
-    assert len({(shape, others, label) for shape, others, label, *_ in found}) == len(found)
-    for shape, others, label, warm, _, rate, share in found:
+    text = decode_tables.lengths()
+    labels = [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")][2:]
+    assert {"decode/split", "decode/cluster", "FA3", "FlashInfer"} <= {*labels}
+    found = [
+        (shape, others, label, *re.fullmatch(r"([\d.]+) \((\d+)%\)", cell).groups())
+        for shape, others, *cells in rows(text)
+        for label, cell in zip(labels, cells, strict=True)
+        if cell != "-"
+    ]
+    assert len({(shape, others, label) for shape, others, label, *_ in found}) == len(found) > 30
+    for shape, others, label, warm, share in found:
         wanted = {"batch_invariant"} if others == "batch_invariant" else set()
         alike = [
             (record, its)
@@ -83,8 +91,29 @@ def test_lengths_stand_beside_equal_ones():
         record, its = next(pair for pair in alike if pair[1]["shape"] == shape)
         equal = next(one for run, one in alike if run is record and one["shape"] == its["equal_lengths"])
         own, other = (each["kv_bytes"] / us(each, label) / 1e6 for each in (its, equal))
-        assert agrees(warm, us(its, label)) and agrees(rate, own) and agrees(share, 100 * own / other)
+        assert agrees(warm, us(its, label)) and agrees(share, 100 * own / other)
     assert {others for _, others, *_ in found} == {"-", "batch_invariant"}
+
+
+def test_a_plan_made_before_stands_beside_its_own_run():
+    found = rows(decode_tables.planned())
+    assert len({row[0] for row in found}) == len(found) >= 6
+    for shape, stage, warm, its_warm, cold, its_cold, faster, faster_cold, fa3 in found:
+        (its,) = (
+            each
+            for _, each in recorded()
+            if each["shape"] == shape and any(entry["label"] == "FlashInfer" for entry in each["entries"])
+        )
+        best = min(
+            (each for each in its["entries"] if each["kind"] == "stage" and each["default"]),
+            key=lambda each: each["gpu_us"]["p50"],
+        )
+        assert stage == best["label"] and "lengths" not in its["features"]
+        assert agrees(warm, us(its, stage)) and agrees(cold, us(its, stage, "gpu_cold_us"))
+        peer, its_own = us(its, "FlashInfer"), us(its, "FlashInfer", "gpu_cold_us")
+        assert agrees(its_warm, peer) and agrees(its_cold, its_own)
+        assert agrees(faster, peer / us(its, stage)) and agrees(fa3, us(its, "FA3") / us(its, stage))
+        assert agrees(faster_cold, its_own / us(its, stage, "gpu_cold_us"))
 
 
 def test_the_sentence_is_the_tables():

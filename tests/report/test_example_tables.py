@@ -13,7 +13,7 @@ def kept(folder, name, record):
 
 
 def test_without_a_record_there_is_no_table(tmp_path):
-    assert [make(tmp_path) for make in example_tables.TABLES.values()] == [None, None]
+    assert [make(tmp_path) for make in example_tables.TABLES.values()] == [None] * 4
 
 
 def test_a_call_beside_sdpa(tmp_path):
@@ -41,3 +41,19 @@ def test_a_training_run(tmp_path):
     text = example_tables.training(tmp_path).splitlines()
     assert text[2:4] == ["| FlashCore | 2.100 | 5.000 | 2.000 |", "| SDPA | 2.000 | 5.002 | 1.950 |"]
     assert text[-1].endswith("differ by 0.050 at most, in the first 100 steps by 0.002.")
+
+
+def test_vllm_with_each_attention(tmp_path):
+    one = {"steps": 9, "of": 5, "equal": 4, "logprob_difference": 0.25, "bound": 0.05}
+    right = one | {"equal": 5, "logprob_difference": 0.0076}
+    found = {"llama, eager, BROKEN": one, "llama, graphs, CUSTOM": right}
+    times = {"CUSTOM": [1.0, 2.0, 3.0], "FLASH_ATTN": [2.0, 2.5, 2.6], "TRITON_ATTN": [4.0, 4.0, 4.0]}
+    model = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "type": "float16"}
+    about = {"gpu": "A GPU", "vllm": "1.2", "model": model}
+    kept(tmp_path, "vllm", about | {"answers": found, "step_ms": {"1 x 512": times}})
+    broken, correct, *_ = example_tables.answers(tmp_path).splitlines()[2:]
+    assert broken == "| llama | eager | FlashCore, scale 5 % too large | 4 of 5 | 0.25 | 0.05 |"
+    assert correct == "| llama | graphs | FlashCore | 5 of 5 | 0.0076 | 0.05 |"
+    text = example_tables.steps(tmp_path).splitlines()
+    assert text[2].startswith("| 1 x 512 | 2.00 (1.00 to 3.00) | 2.50 (2.00 to 2.60) | 4.00 ")
+    assert "vLLM 1.2" in text[-1] and "2 layers of 64" in text[-1]

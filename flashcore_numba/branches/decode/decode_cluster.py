@@ -3,7 +3,7 @@
 from typing import Any
 
 from cuda_reference import source
-from flashcore_numba.branches.decode.decode_parts import Tile, arguments
+from flashcore_numba.branches.decode.decode_parts import Tile, arguments, may_differ, most_keys
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
 from flashcore_numba.core.element import ACCEPTED
@@ -15,7 +15,6 @@ CLUSTER = 8  # blocks, where the batch must not tell; the most that every GPU of
 START_KEYS = 256  # that a block would read while it starts and merges
 WIDE_KEYS = 2048  # of a block, beyond which three warpgroups of 64 rows are faster than two
 NARROW_ROWS = 32  # of a K/V head, beyond which blocks of 32 rows would read the same keys again
-ALIKE_KEYS = 8192  # of a request: where there is room for more, others of the batch may have far fewer
 LARGE_BATCH = 192  # blocks for one part of all keys, from where clusters of two balance requests that differ
 # Blocks of a cluster -> the share of a GPU's places that clusters can have, measured on an H200: their blocks
 # run side by side.
@@ -44,10 +43,8 @@ def serves_wide(problem: Any) -> bool:
 def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) -> tuple[str, int]:
     """The tile, that of the variant if it has one, and the blocks of a cluster: those that are done first if
     all requests see as many keys as they can. A block takes as long as its keys and `START_KEYS` more, and
-    blocks without a place wait.
-
-    Requests that may differ share the GPU best in clusters of four, of two in large batches, measured on an
-    H200. What is batch-invariant has one tile and one number for all batches.
+    blocks without a place wait. Requests that may differ share an H200 best in clusters of four, of two in
+    large batches. What is batch-invariant has one tile and one number for all batches.
     """
     p, tiles = problem, TILES[problem.head_dim]
     if variant in tiles and tiles[variant].serves(p):
@@ -57,8 +54,8 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
     elif "rows" in tiles and p.seq_q * p.group > 16:
         name = "rows"
     else:
-        one = p.batch_invariant or may_differ(p) or tiles["few"].blocks(p) <= sm_count
-        name = "few" if one else "many"
+        alone = p.batch_invariant or may_differ(p) or tiles["few"].blocks(p) <= sm_count
+        name = "few" if alone else "many"
     if p.batch_invariant:
         return name, CLUSTER
     if may_differ(p) and not tiles[name].wgmma:
@@ -74,23 +71,9 @@ def choose(problem: DecodeProblem, sm_count: int, variant: str | None = None) ->
     return ("wide_3" if name == "wide" != variant and keys > size * WIDE_KEYS else name), size
 
 
-def most_keys(problem: DecodeProblem) -> int:
-    """That the query rows of a request can see."""
-    p, mask = problem, problem.mask
-    bounded = min(mask.left, mask.right) >= 0
-    return min(p.capacity, mask.left + mask.right + p.seq_q) if bounded else p.capacity
-
-
-def may_differ(problem: DecodeProblem) -> bool:
-    """Whether lengths on the GPU may make some requests of the batch far longer than others."""
-    return problem.paged and problem.batch > 1 and most_keys(problem) > ALIKE_KEYS
-
-
 def fill_gpu(problem: Any) -> bool:
     """Whether clusters keep a GPU busy: those of a single request with many query rows are too few, unless
-    blocks take 64 of them at a time.
-
-    problem: of decoding or of the forward pass.
+    blocks take 64 of them at a time. problem: of decoding or of the forward pass.
     """
     return problem.batch > 1 or problem.seq_q * problem.group <= 32 or serves_wide(problem)
 

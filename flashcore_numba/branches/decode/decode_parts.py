@@ -14,6 +14,7 @@ from flashcore_numba.core.scaled import scale_arguments
 from flashcore_numba.stages.parts.cuda_arguments import defines, feature_arguments, strides
 
 KEYS = 16  # of a tile
+ALIKE_KEYS = 8192  # of a request: where there is room for more, others of the batch may have far fewer
 NO_PAGE_ENDS = 1 << 30  # the page of a request that is in one
 
 
@@ -63,6 +64,18 @@ class Tile(NamedTuple):
     def blocks(self, problem: DecodeProblem) -> int:
         """The same of all requests and heads, for each part of the keys."""
         return problem.batch * problem.kv_heads * self.blocks_of_rows(problem)
+
+
+def most_keys(problem: DecodeProblem) -> int:
+    """That the query rows of a request can see."""
+    p, mask = problem, problem.mask
+    bounded = min(mask.left, mask.right) >= 0
+    return min(p.capacity, mask.left + mask.right + p.seq_q) if bounded else p.capacity
+
+
+def may_differ(problem: DecodeProblem) -> bool:
+    """Whether lengths on the GPU may make some requests of the batch far longer than others."""
+    return problem.paged and problem.batch > 1 and most_keys(problem) > ALIKE_KEYS
 
 
 def arguments(problem: DecodeProblem, out: Array, lse: Array) -> tuple:

@@ -9,7 +9,7 @@ from flashcore_numba.branches.decode import split_parts
 from flashcore_numba.branches.decode.decode_parts import KEYS, Tile, arguments
 from flashcore_numba.branches.decode.operation import DECODE
 from flashcore_numba.branches.decode.problem import FEATURES, LENGTHS, DecodeProblem
-from flashcore_numba.branches.decode.split_parts import MAX_PARTS, most_parts
+from flashcore_numba.branches.decode.split_parts import MAX_PARTS
 from flashcore_numba.core.element import ACCEPTED
 from flashcore_numba.core.executor import Array, Executor
 from flashcore_numba.core.output import LSE, OUT
@@ -64,14 +64,7 @@ def plan(
         return "many", 2, longest_part(p, "many", 2), MAX_PARTS * p.batch, -(-p.batch // 2)
     name = variant if variant and variant in tiles else name
     longest = longest_part(p, name, at_least)
-    return name, at_least, longest, *sizes(p, tiles[name], at_least, longest, sm_count)
-
-
-def sizes(p: DecodeProblem, tile: Tile, at_least: int, longest: int, sm_count: int) -> tuple[int, int]:
-    """The most parts of all requests, and blocks for each head and tile of rows."""
-    most = p.batch * most_parts(p.capacity // KEYS + 1, tile.warps, longest, at_least)
-    places = sm_count * tile.blocks_an_sm * p.batch // tile.blocks(p)
-    return most, max(1, min(places, most))
+    return name, at_least, longest, *split_parts.sizes(p, tiles[name], at_least, longest, sm_count)
 
 
 def launch(

@@ -1,8 +1,9 @@
 """The ladder of decoding, and which stage runs when none is named."""
 
 from flashcore_numba.branches.decode.decode_chunks import STAGE as CHUNKS
-from flashcore_numba.branches.decode.decode_cluster import NARROW_ROWS, fill_gpu, may_differ, serves_wide
+from flashcore_numba.branches.decode.decode_cluster import NARROW_ROWS, fill_gpu, serves_wide
 from flashcore_numba.branches.decode.decode_cluster import STAGE as CLUSTER
+from flashcore_numba.branches.decode.decode_parts import may_differ
 from flashcore_numba.branches.decode.decode_split import STAGE as SPLIT
 from flashcore_numba.branches.decode.problem import DecodeProblem
 from flashcore_numba.stages.find import find_in
