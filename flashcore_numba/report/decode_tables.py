@@ -126,7 +126,7 @@ def planned(folder: Path | None = None) -> str | None:
         return None
     against = [f"against {PLANNED}", "cold", "against FA3"]
     head = ["shape", "stage", "warm, µs", PLANNED, "cold, µs", PLANNED, *against]
-    return markdown(head, lines, len(head) - 2) + (
+    return markdown(head, lines, 2) + (
         f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. Pages of 16 keys. Against {PLANNED}: its time "
         "over ours, warm and cold. Its plan is made before the graph is captured, and is not timed."
     )
