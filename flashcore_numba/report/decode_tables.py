@@ -1,6 +1,6 @@
 """Decoding in Markdown: the faster stage of each workload beside libraries, from the recorded runs of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ def one_token(folder: Path | None = None) -> str | None:
     folder: of the recorded runs; the package's own by default.
     """
     lines, sources = {}, []
-    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
+    for record, shape in _workloads(folder):
         features = shape.get("features", {})
         left_out = "tokens" in features or "lengths" in features or _is_yardstick(record, shape)
-        if not left_out and _planned(shape) is None:
+        if not left_out and not _planned(shape):
             words = [workload.label({k: v for k, v in features.items() if k != "page"})]
             words += ["" if shape["element"] == FLOAT16.name else shape["element"]]
             page, others = str(features.get("page", workload.PAGE)), " ".join(filter(None, words)) or "-"
@@ -50,7 +50,7 @@ def one_token(folder: Path | None = None) -> str | None:
     ]
     head, rows = of_several_gpus(head, [[*row, *cells] for row, cells in lines.items()])
     return markdown(head, rows, len(head) - 5 - len(PEERS) + 1) + (
-        f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. TB/s of K and V alone with a cold L2; of "
+        f"\n\n{_listed(sources)}. {COMMON}. TB/s of K and V alone with a cold L2; of "
         "reading: beside a kernel that only reads, in the same run. Against a library: its time over ours, "
         "both warm; - where it lacks something or was not timed."
     )
@@ -59,7 +59,7 @@ def one_token(folder: Path | None = None) -> str | None:
 def tokens(folder: Path | None = None) -> str | None:
     """A row per shape and number of tokens, where a run has several."""
     lines, sources = {}, []
-    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
+    for record, shape in _workloads(folder):
         features = shape.get("features", {})
         if "tokens" not in features or (row := (shape["shape"], str(features["tokens"]))) in lines:
             continue
@@ -73,7 +73,7 @@ def tokens(folder: Path | None = None) -> str | None:
         return None
     head = ["shape", "tokens", "stage", "warm, µs", "cold, µs", "of one token's", *_against()]
     return markdown(head, ([*row, *cells] for row, cells in lines.items()), 3) + (
-        f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. Pages of 16 keys. Of one token's: beside the "
+        f"\n\n{_listed(sources)}. {COMMON}. Pages of 16 keys. Of one token's: beside the "
         "time of one token, warm, in the same run."
     )
 
@@ -84,7 +84,7 @@ def lengths(folder: Path | None = None) -> str | None:
     """
     lines: list[tuple[list[str], dict[str, str]]] = []
     sources, known = [], set()
-    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
+    for record, shape in _workloads(folder):
         equal = equal_lengths(record, shape)
         options = {k: v for k, v in shape.get("features", {}).items() if k not in ("page", "lengths")}
         others = workload.label(options) or "-"
@@ -104,7 +104,7 @@ def lengths(folder: Path | None = None) -> str | None:
     labels = dict.fromkeys(label for _, cells in lines for label in cells)
     rows = ([*first, *(cells.get(label, "-") for label in labels)] for first, cells in lines)
     return markdown(["shape", "with", *labels], rows, 2) + (
-        f"\n\n{'; '.join(dict.fromkeys(sources))}. Lengths are drawn between the two that the shape names. "
+        f"\n\n{_listed(sources)}. Lengths are drawn between the two that the shape names. "
         "Microseconds with a warm L2; in brackets, of the rate at equal lengths: as many keys in all, in the "
         "same run."
     )
@@ -113,7 +113,7 @@ def lengths(folder: Path | None = None) -> str | None:
 def planned(folder: Path | None = None) -> str | None:
     """A row per workload of one length that was timed beside FlashInfer: the fastest stage, both times."""
     lines, sources = [], []
-    for record, shape in sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1])):
+    for record, shape in _workloads(folder):
         peer, best = _planned(shape), fastest(shape)
         if not peer or not best or "lengths" in shape["features"] or _is_yardstick(record, shape):
             continue
@@ -127,7 +127,7 @@ def planned(folder: Path | None = None) -> str | None:
     against = [f"against {PLANNED}", "cold", "against FA3"]
     head = ["shape", "stage", "warm, µs", PLANNED, "cold, µs", PLANNED, *against]
     return markdown(head, lines, 2) + (
-        f"\n\n{'; '.join(dict.fromkeys(sources))}. {COMMON}. Pages of 16 keys. Against {PLANNED}: its time "
+        f"\n\n{_listed(sources)}. {COMMON}. Pages of 16 keys. Against {PLANNED}: its time "
         "over ours, warm and cold. Its plan is made before the graph is captured, and is not timed."
     )
 
@@ -137,13 +137,8 @@ def sentence(folder: Path | None = None) -> str | None:
     found = []
     for record, shape in artifact.workloads(DECODE.name, folder):
         best = fastest(shape)
-        plain = {*shape.get("features", {})} == {"page"} and _size(shape)[0] == 128
-        if (
-            best
-            and plain
-            and _planned(shape) is None
-            and (faster := how_much_faster(shape, best, "FA3")) != "-"
-        ):
+        plain = {*shape.get("features", {})} == {"page"} and _size(shape)[0] == 128 and not _planned(shape)
+        if best and plain and (faster := how_much_faster(shape, best, "FA3")) != "-":
             found.append((shape["kv_bytes"], record, shape, best, faster))
     if not found:
         return None
@@ -164,6 +159,16 @@ TABLES: dict[str, Callable[[Path | None], str | None]] = {
     "decode-flashinfer": planned,
 }
 TEXTS: dict[str, Callable[[Path | None], str | None]] = {"decode": sentence}
+
+
+def _workloads(folder: Path | None) -> list[tuple[dict[str, Any], Results]]:
+    """Every workload with its run, in the order of the rows."""
+    return sorted(artifact.workloads(DECODE.name, folder), key=lambda each: _size(each[1]))
+
+
+def _listed(sources: Iterable[str]) -> str:
+    """The runs that rows are from, each once."""
+    return "; ".join(dict.fromkeys(sources))
 
 
 def _size(shape: Results) -> tuple[int, int, int]:

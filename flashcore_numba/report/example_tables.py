@@ -64,14 +64,7 @@ def answers(folder: Path | None = None) -> str | None:
         name = VLLM_NAMES.get(attention, "FlashCore, scale 5 % too large")
         equal = f"{found['equal']} of {found['of']}"
         lines.append([model, mode, name, equal, f"{found['logprob_difference']:g}", f"{found['bound']:g}"])
-    head = [
-        "model",
-        "steps",
-        "attention",
-        "equal answers",
-        "log-probabilities differ by",
-        "bound",
-    ]
+    head = ["model", "steps", "attention", "equal answers", "log-probabilities differ by", "bound"]
     return markdown(head, lines, 3) + f"\n\n{_provenance(record['gpu'], record)}, vLLM {record['vllm']}."
 
 
