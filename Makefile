@@ -59,7 +59,7 @@ pytest = $(BIN)/python -m pytest -m "$(2)" -n auto --maxprocesses $(1) --dist wo
 
 help:
 	@echo "make ladder    run, check, count and compare every stage (the main job)"
-	@echo "make test      every module, stage and command, style included: some six minutes on two cores"
+	@echo "make test      every module, stage and command, style included: some seven minutes on two cores"
 	@echo "make test-all  the same, a fifth of the matrices, random kernels and the browser: an hour more"
 	@echo "make test-vllm vLLM's engine on the CPU, with FlashCore in it; vllm-env prepares it: 2 GB in .venv-vllm"
 	@echo "make style     ruff and mypy alone"

@@ -1,0 +1,77 @@
+"""What pages quote of records that no command makes a table of."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flashcore_numba.records import artifact
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = (
+    *(f"split few 2^{exponent}" for exponent in (20, 19, 18)),  # elements of K in a part: of 128, 8,192 keys
+    *(f"cluster few {blocks}" for blocks in (8, 4, 2)),
+)
+
+
+def kind(batch):
+    if batch["room"] > max(batch["lengths"]):
+        return "wide"
+    return "equal" if len({*batch["lengths"]}) == 1 else "different"
+
+
+def test_the_appendix_has_the_times_of_every_configuration():
+    record = artifact.other("decode/configurations")
+    text = (ROOT / "lessons/appendix_20.md").read_text()
+    lines = text.partition("| units | lengths |")[2].partition("\n\n")[0].splitlines()[2:]
+    units, seen = "", 0
+    for line in lines:
+        shown, lengths, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        units = shown or units
+        ends = [int(number.replace(",", "")) for number in units.split(" to ")]
+        batches = [
+            each["us"]
+            for each in record["batches"]
+            if ends[0] <= each["batch"] * each["kv_heads"] <= ends[-1]
+            and each["batch"] > 1 and each["head_dim"] == 128 and each["tokens"] == 1
+            and kind(each) == lengths
+        ]  # fmt: skip
+        seen += len(batches)
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            ratios = [us[column] / min(us.values()) for us in batches]
+            shown = dict.fromkeys((f"{min(ratios):.2f}", f"{max(ratios):.2f}"))
+            assert cell == " to ".join(shown), (units, lengths, column)
+    assert len(lines) == 12 and f"? {seen} batches of D = 128" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "words", "name"),
+    [
+        ("prepare", r"it took ([\d.]+) µs on an H200, ", "prepare 16 4096"),
+        ("prepare", r"less time than the copy, ([\d.]+) µs", "prepare 16 1024"),
+        ("prepare", r"less time than the copy, [\d.]+ µs beside ([\d.]+)\. ", "copy of as much, 16 1024"),
+        ("prepare", r"With e4m3 pools it takes ([\d.]+) µs", "prepare e4m3 4096"),
+        ("decode", r"`merge` took ([\d.]+) µs", "merge 1x32x4096x128"),
+        ("decode", r"a copy of as many bytes took ([\d.]+),", "copy of as much, merge 1x32x4096"),
+        ("decode", r"made of the formula ([\d.]+)\. ", "Inductor merge 1x32x4096"),
+        ("decode", r"where the compiler's took ([\d.]+)\.", "Inductor merge 64x64x1"),
+    ],
+)
+def test_prepare_and_merge_took_what_pages_say(page, words, name):
+    text = (ROOT / f"docs/{page}.md").read_text().replace("\n", " ")
+    (said,) = re.findall(words, text)
+    assert said == f"{artifact.other('decode/prepare-and-merge')['us'][name][1]:.1f}"
+
+
+def test_what_the_profiler_says_of_a_training_step():
+    runs = artifact.other("examples/train_gpt_kernels")["runs"]
+    text = (ROOT / "docs/integrations.md").read_text().replace("\n", " ")
+    own, peer = runs["FlashCore"], runs["SDPA"]
+    for words, member, digits in (
+        (r"such a step took ([\d.]+) ms with FlashCore and ([\d.]+) with SDPA", "kernels_ms", 1),
+        (r"([\d.]+) and ([\d.]+) of them in the backward pass", "attention_backward_ms", 2),
+        (r"attention, ([\d.]+) and ([\d.]+) in the forward pass", "attention_forward_ms", 2),
+    ):
+        (said,) = re.findall(words, text)
+        assert said == tuple(f"{each[member]:.{digits}f}" for each in (own, peer))
+    assert "4 % behind in one of 20" in text and round(100 * (peer["step_ms"] / own["step_ms"] - 1)) == 4
